@@ -32,7 +32,7 @@ from understudy_launcher.warmup import WARMUP
 from understudy_launcher.zygote import Ended, Told, Zygote
 from understudy_protocol import pod
 from understudy_protocol.launcher import StartWorkers, TakeOver
-from understudy_protocol.words import UNFIT_EXIT_CODE
+from understudy_protocol.words import GIVEN_UP_EXIT_CODE, UNFIT_EXIT_CODE
 
 GROUP_POLL_S = 0.1
 LONGEST_WAIT_S = 86400.0  # a grace may be longer than select can count
@@ -105,8 +105,8 @@ class Loop:
             self._decide()
             if self._exit is not None:
                 self._logs.say(f"exits {self._exit.code}: {self._exit.reason}")
-                if self._exit.code == UNFIT_EXIT_CODE:
-                    last_word.leave(self._exit.reason)
+                if self._exit.code == UNFIT_EXIT_CODE or (self._exit.code == GIVEN_UP_EXIT_CODE and os.getpid() == 1):
+                    last_word.leave(self._exit.reason)  # unless local mode runs in a container of somebody else
                 return self._exit.code
             self._wait()
 

@@ -27,7 +27,8 @@ class Appoint:
     at_least_round: int  # the newest round that status tells: the new office starts above it
     recoveries_by_strategy: dict[str, int]  # what status tells, so that the counts go on
     may_come: tuple[str, ...] = ()  # uids of the pods that run: nobody else is waited for; empty: not known
-    absent: tuple[Seat, ...] = ()  # pods that held ranks of that round and no longer run; at most 100 of them
+    seats: tuple[Seat, ...] = ()  # pods that held ranks of that round, those that may be lost first; at most 100
+    holder: str = ""  # uid of the pod that coordinated that round; "" if the operator does not know
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
 """One sidecar: the core (membership/core.py) between its edges, and the end.
 
-Rules: it ends by itself once the job is closed, its launcher has exited and (if it coordinates) every member knows; on
-SIGTERM it announces the leave and stays while its launcher lives. It always exits 0 then: the pod's result is the
-trainer container's.
+Rules: the core decides when the process ends. It always exits 0 then: the pod's result is the trainer container's.
 """
 
 import asyncio
@@ -22,11 +20,9 @@ from understudy_sidecar.launcher_link import LauncherLink
 from understudy_sidecar.membership.core import Core, CoreEvent, StoreFailed
 from understudy_sidecar.membership.events import (
     SERVICE,
-    Adjourn,
     Annotated,
     Broadcast,
     Dial,
-    Finish,
     FromCoordinator,
     FromLauncher,
     FromWorker,
@@ -65,8 +61,7 @@ log = logging.getLogger(__name__)
 class Sidecar:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._finished = asyncio.Event()
-        self._terminated = asyncio.Event()
+        self._ends, self._over = asyncio.Event(), asyncio.Event()  # as in the core
         me = Identity(
             settings.pod_uid,
             settings.pod_name,
@@ -84,8 +79,6 @@ class Sidecar:
         self._core = Core(settings.shape, me, vow, now(), closed, self._verdicts.newest)
         self._alarm = Alarm(lambda: self._handle(Tick()))
         self._metrics = CoordinatorMetrics()
-        self._adjourned = asyncio.Event()
-        self._dial_later: asyncio.TimerHandle | None = None
         self._socket: int | None = None  # of the link to who was called
         self._hall = Hall(self._handle, lambda seconds: self._core.snapshot_took(seconds, now()))
         self._client = CoordinatorClient(
@@ -148,20 +141,15 @@ class Sidecar:
         self._verdicts.found(exists)
 
     async def _until_over(self) -> None:
-        ends = [asyncio.create_task(self._finished.wait()), asyncio.create_task(self._terminated.wait())]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        for end in ends:
-            end.cancel()
-        if self._core.member.closed is not None and self._core.coordinator is not None:
-            try:
-                await asyncio.wait_for(self._adjourned.wait(), ADJOURN_LIMIT_S)
-            except TimeoutError:
-                log.error("the coordinator did not adjourn within %g s", ADJOURN_LIMIT_S)
+        await self._ends.wait()
+        try:
+            await asyncio.wait_for(self._over.wait(), ADJOURN_LIMIT_S)
+        except TimeoutError:
+            log.error("the coordinator did not adjourn within %g s", ADJOURN_LIMIT_S)
 
     def _on_sigterm(self) -> None:
         """The kubelet ends a sidecar after the trainer container, so its launcher is gone by now, or killed soon."""
         self._handle(LeaveAsked("the sidecar got SIGTERM", self._settings.grace_s))
-        self._terminated.set()
 
     def _on_launcher(self, hello: LauncherHello) -> None:
         if self._settings.take_over is not None:
@@ -187,8 +175,12 @@ class Sidecar:
         if self._core.coordinator is not None:
             self._metrics.look(self._core.coordinator, now())
         self._alarm.set(self._core.deadline())
+        if self._core.ends:
+            self._ends.set()
+        if self._core.over:
+            self._over.set()
 
-    def _do(self, effect: MemberEffect | Adjourn) -> None:
+    def _do(self, effect: MemberEffect) -> None:
         match effect:
             case ToCoordinator(message):
                 self._client.send(message)
@@ -199,31 +191,17 @@ class Sidecar:
                 self._launcher.hold(self._socket)
             case ToLauncher(message):
                 self._launcher.send(message)
-            case Dial(hosts, delay_s):
-                self._dial(hosts, delay_s)
+            case Dial(hosts):
+                self._client.dial(tuple(self._address(host) for host in hosts))
             case HangupCoordinator(reason):
                 log.info("hangs up: %s", reason)
-                self._dial(())
                 self._client.hangup()
             case RecordClose(close):
                 records.record_close(self._settings.state, close)
             case RecordVow(vow):
                 records.record_vow(self._settings.state, vow)
-            case Finish():
-                self._finished.set()
-            case Adjourn():
-                self._adjourned.set()
             case Say(text):
                 log.info("%s", text)
-
-    def _dial(self, hosts: tuple[str, ...], delay_s: float = 0.0) -> None:
-        """In place of what was to be dialed before; nobody: not at all."""
-        if self._dial_later is not None:
-            self._dial_later.cancel()
-            self._dial_later = None
-        if hosts:
-            addresses = tuple(self._address(host) for host in hosts)
-            self._dial_later = asyncio.get_running_loop().call_later(delay_s, self._client.dial, addresses)
 
     def _address(self, host: str) -> Address:
         if host == SERVICE:

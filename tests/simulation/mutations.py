@@ -23,6 +23,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.recovery import Offence, Recovery
 from understudy_protocol.words import CLOSE_EXIT_CODES, CloseReason, Fault
 from understudy_sidecar.membership import (
+    backoff,
     electorate,
     escalation,
     events,
@@ -154,7 +155,7 @@ def _never(*_: object) -> bool:
 
 def _replace_nameless(desk: Desk, former: FormerRound, now: float) -> None:
     """As if no heir were told which pods hold ranks."""
-    desk.former_estate, desk.absent_from = None, -1
+    desk.former_estate = desk.appointment = None
     replace_missing(desk, former, now)
 
 
@@ -479,6 +480,16 @@ SCHEDULED = (
         "rounds follow without a limit",
         _patch(Backoff, "waits", _never),
         test_schedules.test_a_worker_that_fails_after_each_first_step_does_not_cost_a_round_a_second,
+    ),
+    ScheduledMutation(
+        "losses at the start of rounds have no backoff",
+        _patch(backoff, "LOSSES", 1000),
+        test_schedules.test_a_pod_that_is_lost_at_the_start_of_each_round_costs_a_few_rounds_only,
+    ),
+    ScheduledMutation(
+        "a member that was lost comes back without backoff",
+        _patch(Desk, "lately_lost", _never),
+        test_schedules.test_a_pod_that_was_lost_is_not_preferred_to_a_spare_although_it_was_made_for_the_rank,
     ),
     ScheduledMutation(
         "the failure that is reported first is blamed",

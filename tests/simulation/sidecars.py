@@ -39,9 +39,7 @@ class Sidecar(Process):
         me = Identity(pod.uid, pod.name, pod.machine.name, pod.ip, pod.index, pod.grace_s, shape.fence_s)
         self.core = Core(shape, me, pod.vow, self.now(), pod.recorded_close)
         self._in_office: Coordinator | None = None  # whose effects are being done
-        self._finished = self._terminated = False
         self._launcher: End | None = None
-        self._dialed = 0
         self._links: dict[int, End] = {}  # of members and observers
         self._observers: set[int] = set()
         self._client = CoordinatorClient(
@@ -84,7 +82,9 @@ class Sidecar(Process):
                 return
             self._do(effect)
         self._alarm.set()
-        self.end_if_over()
+        if self.core.over and self.alive:
+            self._client.hangup()
+            self.die()
 
     def _do(self, effect: CoreEffect) -> None:
         match effect:
@@ -100,8 +100,6 @@ class Sidecar(Process):
                 self.pod.recorded_close, self.pod.told_at = close, self.world.now
             case e.RecordVow(vow):
                 self.pod.vow = vow
-            case e.Finish():
-                self._finished = True
             case e.Say(text):
                 self.world.say(self.pod.name, text)
             case e.ToLauncher(message):
@@ -115,11 +113,10 @@ class Sidecar(Process):
                 self._client.send(message)
             case e.KeepLink():
                 self._client.keep()
-            case e.Dial(hosts, delay_s):
-                self._dial(hosts, delay_s)
+            case e.Dial(hosts):
+                self._client.dial(hosts)
             case e.HangupCoordinator(reason):
                 self.world.say(self.pod.name, f"hangs up: {reason}")
-                self._dialed += 1
                 self._client.hangup()
             case _:
                 pass
@@ -132,25 +129,9 @@ class Sidecar(Process):
         if self._launcher is not None:
             self._launcher.send(message)
 
-    def _dial(self, hosts: tuple[str, ...], delay_s: float) -> None:
-        self._dialed += 1
-        number = self._dialed
-        if delay_s:
-            self.later(delay_s, lambda: self._client.dial(hosts) if self._dialed == number else None)
-        else:
-            self._client.dial(hosts)
-
     def terminate(self) -> None:
-        """SIGTERM: it announces the leave, and ends (a coordinator of a closed job when it has adjourned)."""
+        """SIGTERM."""
         self.handle(e.LeaveAsked("the sidecar got SIGTERM", self.pod.grace_s))
-        self._terminated = True
-        self.end_if_over()
-
-    def end_if_over(self) -> None:
-        busy = self.member.closed is not None and self.coordinator is not None and not self.core.adjourned
-        if (self._finished or self._terminated) and not busy and self.alive:
-            self._client.hangup()
-            self.die()
 
     # Its server -------------------------------------------------------------------------------------------------------
 

@@ -17,14 +17,14 @@ from understudy_sidecar.membership.events import FromWorker
 
 
 class Job:
-    """A simulated job that has made three steps, all pods warm; the invariants are checked after every event."""
+    """A simulated job that has made its first steps, all pods warm; the invariants are checked after every event."""
 
-    def __init__(self, setup: Setup | None = None, seed: int = 1) -> None:
+    def __init__(self, setup: Setup | None = None, seed: int = 1, steps: int = 3) -> None:
         self.cluster = new_cluster(seed, setup or Setup(actives=3, spares=1, machines=8, steps=400))
         self.world, self.training = self.cluster.world, self.cluster.training
         self.invariants = Invariants(self.cluster)
         self.world.check = self.invariants.check
-        self.until(lambda: self.training.total_steps >= 3 and self._is_warm(), 30.0)
+        self.until(lambda: self.training.total_steps >= steps and self._is_warm(), 30.0)
         self.members, self.round = self.cluster.seated(), self.token.round
         self.struck_at = self.world.now
 
@@ -527,6 +527,22 @@ def test_a_failed_update_that_was_told_outlives_the_coordinator_that_has_not_hea
     job.until(lambda: any(x.recorded_close is not None for x in job.cluster.pods if x is not office), 90.0)
     close = next(x.recorded_close for x in job.cluster.pods if x.recorded_close is not None)
     assert close.message.startswith("WeightUpdate")
+
+
+def test_the_coordinators_pod_is_named_if_it_is_lost_before_any_standby_coordinator_knows_the_round() -> None:
+    # given a job whose first round has just started its workers, and whose coordinator holds a rank and has no heirs
+    job = Job(Setup(actives=4, spares=0, machines=8, steps=400), steps=0)
+    job.until(lambda: len(job.cluster.workers) == 4, 30.0)
+    lost = job.office_pod()
+    assert lost.sidecar is not None
+    assert lost.sidecar.coordinator is not None
+    assert not lost.sidecar.coordinator.desk.heirs
+    # when its node loses its power
+    job.cluster.power_off(lost.machine)
+    job.next_round_steps(120.0)
+    # then the recovery names the pod and the node
+    recovery = job.recovery()
+    assert (recovery.fault, recovery.cause.pod, recovery.cause.node) == (Fault.NODE, lost.name, lost.machine.name)
 
 
 def test_a_launcher_that_is_stopped_is_replaced_and_no_round_waits_for_it() -> None:

@@ -15,7 +15,7 @@ from understudy_protocol import pod as names
 from understudy_sidecar.membership import succession
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.core import CoreEvent
-from understudy_sidecar.membership.events import Received
+from understudy_sidecar.membership.events import FromCoordinator, LinkDown, Received
 
 #: Longer than a coordinator without a majority stays in office, and than workers run without a coordinator.
 CUT_OFF_S = 60.0
@@ -165,3 +165,53 @@ def test_a_worker_that_fails_after_each_first_step_does_not_cost_a_round_a_secon
     for _ in range(30):
         job.cluster.end_worker(job.cluster.seated()[0].workers()[0], 1, None)
         job.next_round_steps()
+
+
+def break_at_each_assignment(pod: Pod) -> None:
+    """Its kernel closes the connection, and it calls again. On a cluster a full volume did this."""
+    sidecar = sidecar_of(pod)
+    handle = sidecar.handle
+
+    def breaking(event: CoreEvent) -> None:
+        if isinstance(event, FromCoordinator) and isinstance(event.message, m.Assign):
+            sidecar._client.hangup()
+            handle(LinkDown())
+        else:
+            handle(event)
+
+    sidecar.handle = breaking  # type: ignore[method-assign]
+
+
+def test_a_pod_that_is_lost_at_the_start_of_each_round_costs_a_few_rounds_only() -> None:
+    # given a job without spares and operator, and a pod whose connection breaks whenever it is assigned ranks
+    job = Job(Setup(actives=3, spares=0, machines=8, steps=4000))
+    job.cluster.operator.go_down()
+    sick = next(pod for pod in job.members if pod is not job.office_pod())
+    break_at_each_assignment(sick)
+    # when a round is formed with it, and it returns again and again
+    job.cluster.end_worker(sick.workers()[0], 1, None)
+    job.later(20.0)
+    # then the rounds follow each other more and more slowly
+    assert 5 <= job.token.round - job.round <= 10
+
+
+def test_a_pod_that_was_lost_is_not_preferred_to_a_spare_although_it_was_made_for_the_rank() -> None:
+    # given a job whose coordinator holds a rank
+    job = Job(Setup(actives=3, spares=3, machines=8, steps=4000))
+    job.members[0].kill()
+    job.next_round_steps()
+    assert job.office_pod() in job.cluster.seated()
+    # and a pod whose connection breaks whenever it is assigned ranks, and whose rank a spare has taken
+    sick = job.members[1]
+    break_at_each_assignment(sick)
+    job.cluster.end_worker(sick.workers()[0], 1, None)
+    job.next_round_steps()
+    job.until(lambda: sick in job.cluster.waiting(), 5.0)
+    successor = job.cluster.seated()[1]
+    # when that spare is lost
+    job.round = job.token.round
+    successor.kill()
+    job.next_round_steps()
+    # then another spare takes the rank, in the next round
+    assert job.token.round == job.round + 1
+    assert sick not in job.cluster.seated()

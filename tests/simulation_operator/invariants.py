@@ -13,7 +13,7 @@ from tests.simulation_operator.client import Process
 from tests.simulation_operator.rules import Rule, Wrong
 from tests.simulation_operator.training import Training
 from tests.simulation_operator.world import World
-from understudy_operator.observe.store import Kind, Owner, key_of, owners_of, pool_key_of
+from understudy_operator.observe.store import Kind, is_of_pool, owners_of
 from understudy_operator.plan.jobset import keys
 from understudy_protocol import pod as names
 
@@ -56,16 +56,22 @@ def what_is_wrong(world: World, faults: int) -> Iterator[Wrong]:
         yield Wrong(Rule.WRITES_ARE_BOUNDED, f"{writes} writes, where {most} would do: {dict(world.writes)}")
 
 
-def _concerned(world: World) -> set[tuple[Kind, Owner]]:
-    """Whom the objects that are there concern, by kind: also a pool that is gone, while a job's pod has its place."""
-    return {(kind, owner) for kind in Kind for raw in world.server.of(kind.value) for owner in owners_of(kind, raw)}
-
-
-def _indexed(world: World) -> int:
-    """The keys of the store's indexes: namespaces, kinds in namespaces, and the pools that pods name."""
-    namespaces = {(kind, key_of(raw)[0]) for kind in Kind for raw in world.server.of(kind.value)}
-    pools = {pool_key_of(raw) for raw in world.server.of(Kind.POD.value)} - {None}
-    return len({namespace for _, namespace in namespaces}) + len(namespaces) + len(pools)
+def _index_entries(world: World) -> int:
+    """How many entries the indexes of the store need for the objects that exist: owners (also a deleted pool, while a
+    job's pod has its place), namespaces by kind and in all, and pools by the labels of their pods.
+    """
+    objects = [
+        (kind, raw, raw["metadata"].get("namespace", "")) for kind in Kind for raw in world.server.of(kind.value)
+    ]
+    owners = {(kind, owner) for kind, raw, _ in objects for owner in owners_of(kind, raw)}
+    by_kind = {(kind, namespace) for kind, _, namespace in objects}
+    namespaces = {namespace for _, _, namespace in objects}
+    pools = {
+        (namespace, raw["metadata"]["labels"][names.LABEL_POOL])
+        for kind, raw, namespace in objects
+        if kind is Kind.POD and is_of_pool(raw)
+    }
+    return len(owners) + len(by_kind) + len(namespaces) + len(pools)
 
 
 def _job(world: World, job: Raw, training: Training) -> Iterator[Wrong]:
@@ -151,8 +157,7 @@ def _process(world: World, process: Process, leads: bool) -> Iterator[Wrong]:
     objects = sum(len(world.server.of(kind.value)) for kind in Kind)
     size = operator.store.size()
     pools = len(world.server.of("hotsparepools"))
-    # at rest nothing has been removed since the last list
-    if size > objects + len(_concerned(world)) + _indexed(world):
+    if size > objects + _index_entries(world):  # at rest nothing has been removed since the last list
         yield Wrong(Rule.THE_STORE_IS_BOUNDED, f"{process.name} keeps {size} entries for {objects} objects")
     workers, wanted = len(operator._workers), len(world.trainings) if leads else 0
     if workers != wanted:

@@ -933,7 +933,8 @@ type TrainingJobStatus struct {
 	// +optional
 	Rollouts *RolloutsStatus `json:"rollouts,omitempty"`
 
-	// Recoveries so far, by strategy.
+	// Recoveries of the training so far, by strategy. Restarts of rollouts alone
+	// (onFailedUpdate: RestartRollouts) are counted in replicatedJobsStatus.
 	// +optional
 	RecoveriesByStrategy *RecoveriesByStrategy `json:"recoveriesByStrategy,omitempty"`
 

@@ -16,6 +16,7 @@ from understudy_operator.plan.jobset.job_pods import told_of_job_pods
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Outcome, Restart
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
+from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.pool.told import pool_condition
 from understudy_operator.plan.queueing import quota_reserved, waits_in_queue
@@ -23,6 +24,8 @@ from understudy_operator.plan.stuck import left_of_former, stuck_ends, stuck_sta
 from understudy_operator.plan.told_before import Wanted
 
 TROUBLED_PODS_TOLD = 3
+#: A pod that was lost so long ago is not why another one is missing now.
+LOST_TOLD_S = 600.0
 NOTHING_TO_RUN = (
     "replicas is 0 in all replicatedJobs, so there is nothing to run: suspend the job, set replicas, and resume it"
 )
@@ -170,7 +173,21 @@ def _pods_in_trouble(observed: Observed, now: float) -> list[str]:
         return []
     troubled: list[Pod] = [pod for pod in observed.live() if pod.trouble]
     told = [f"pod {pod.name}: {pod.trouble}{_kept_off(pod)}" for pod in troubled[:TROUBLED_PODS_TOLD]]
-    return [*told, *filter(None, [failed_starts.told(observed, now)]), *stuck_starts(observed, now)]
+    failed = filter(None, [failed_starts.told(observed, now)])
+    return [*told, *failed, *_lost_without_ranks(observed, now), *stuck_starts(observed, now)]
+
+
+def _lost_without_ranks(observed: Observed, now: float) -> list[str]:
+    """Why pods were lost of which no recovery tells, such as spares, while the pods in their place have not started."""
+    snapshot, world = observed.snapshot, observed.job.world
+    started = sum(pod.sidecar_started for pod in observed.live())
+    if snapshot is None or observed.before_first_round or started >= world.actives + world.spares:
+        return []
+    told = {recovery.cause.pod for recovery in snapshot.recoveries}
+    failures = {pod.uid: pod.failure for pod in observed.pods}
+    lost = [x for x in snapshot.lost if x.pod_name not in told and not reached(x.at + LOST_TOLD_S, now)]
+    newest = sorted(lost, key=lambda entry: -entry.at)[:TROUBLED_PODS_TOLD]
+    return [f"pod {entry.pod_name} was lost: {failures.get(entry.pod_uid) or entry.reason}" for entry in newest]
 
 
 def _kept_off(pod: Pod) -> str:

@@ -34,8 +34,8 @@ from understudy_protocol.words import CloseReason
 FENCE_S = 30.0
 #: How long after its creation a job waits for a spare to be up before an active coordinates.
 SPARE_PATIENCE_S = 10.0
-#: An Appoint names at most so many pods that held ranks and no longer run.
-ABSENT_TOLD = 100
+#: An Appoint names at most so many pods that held ranks.
+SEATS_TOLD = 100
 #: An appointment that was refused is not followed by another one sooner: answers come within milliseconds.
 REFUSED_S = 1.0
 #: What the pods of a deleted job are told. They get their SIGTERM anyway.
@@ -205,19 +205,21 @@ def _appointment(observed: Observed, epoch: int) -> Appoint:
     by_strategy = {name[0].upper() + name[1:]: int(count) for name, count in counts.items()}
     # A sidecar that is being restarted comes back; who has answered is there, whatever was last said of it.
     may_come = {pod.uid for pod in observed.live() if pod.sidecar_ran} | observed.coordination.answers.pods
-    return Appoint(
-        epoch, max(newest, observed.job.round), by_strategy, tuple(sorted(may_come)), _absent(observed, may_come)
-    )
+    seats, holder = _newest_round(observed, may_come)
+    return Appoint(epoch, max(newest, observed.job.round), by_strategy, tuple(sorted(may_come)), seats, holder)
 
 
-def _absent(observed: Observed, may_come: Collection[str]) -> tuple[Seat, ...]:
-    """The pods that held ranks of the newest round and no longer run. Empty if this operator missed that round."""
-    told = observed.snapshot
+def _newest_round(observed: Observed, may_come: Collection[str]) -> tuple[tuple[Seat, ...], str]:
+    """The pods that held its ranks, and the uid of the one that coordinated. Empty if this operator missed that round.
+
+    The pods that may be lost come first: a node that has just lost its power is Ready for a while.
+    """
+    told, answered = observed.snapshot, observed.coordination.answers.pods
     if told is None or told.token.round < observed.job.round:
-        return ()
-    gone = [x for x in told.members if x.group_rank is not None and x.pod_uid not in may_come]
-    gone.sort(key=lambda x: x.group_rank or 0)
-    return tuple(Seat(x.group_rank or 0, x.pod_uid, x.pod_name, x.node) for x in gone[:ABSENT_TOLD])
+        return (), ""
+    seats = [Seat(x.group_rank, x.pod_uid, x.pod_name, x.node) for x in told.members if x.group_rank is not None]
+    seats.sort(key=lambda seat: (seat.pod_uid in may_come, seat.pod_uid in answered, seat.group_rank))
+    return tuple(seats[:SEATS_TOLD]), told.pod_uid
 
 
 def _reachable(callees: Iterable[Callee]) -> tuple[Callee, ...]:

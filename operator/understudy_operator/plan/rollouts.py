@@ -97,6 +97,7 @@ def made_anew(observed: Observed, status: Mapping[str, Any], anew: Anew, now: fl
     recoveries = sorted([*status.get("recoveries", ()), entry], key=lambda x: str(x["detectedAt"]))
     told["recoveries"] = recoveries[-RECOVERIES_KEPT:]
     told["lastRecovery"] = told["recoveries"][-1]
+    told["phase"] = "Recovering"
     return told
 
 

@@ -119,7 +119,7 @@ class Coordinator:
         desk.state = State.WAITING if desk.first else State.SETTLING
         desk.may_come = frozenset(appoint.may_come)
         desk.book.counts.update(appoint.recoveries_by_strategy)
-        desk.former_estate, desk.absent, desk.absent_from = estate, appoint.absent, appoint.at_least_round
+        desk.former_estate, desk.appointment = estate, appoint
         if estate is not None:
             desk.stepped = estate.stepped
         return cls(desk)
@@ -325,13 +325,14 @@ class Coordinator:
 
     def _on_phase(self, member: Member, message: "m.Ack | m.Started | m.Finished | m.WorkerFailed", now: float) -> None:
         desk = self.desk
+        if message.token == desk.token:  # also if the round has broken meanwhile
+            faults.acked(desk, member)
         if not desk.is_current(member, message.token):
             if isinstance(message, m.WorkerFailed):
                 escalation.failed_too(desk, member, message, now)
             if message.token == member.join.token and not isinstance(message, m.Ack):
                 joining.on_claimed_phase(desk, member, message)
             return
-        faults.acked(desk, member)
         match message:
             case m.Started():
                 faults.started(desk, member, now)

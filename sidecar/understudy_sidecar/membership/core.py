@@ -7,8 +7,9 @@ Rules: a sidecar has either a coordinator or an heir's machine, never both. What
 One epoch and term has one coordinator: what this sidecar has granted, followed or held is in its vow, whose RecordVow
 comes before every effect that relies on it. If the vow cannot be stored, the caller drops the effects that
 follow it and reports StoreFailed: this sidecar then steps down, grants nothing any more, and ends its pod, so that the
-operator replaces it. An office that has ended is left at once, so that an appointment that comes
-next finds no coordinator, however many messages of the former one are still to be written.
+operator replaces it. The sidecar's process ends once its member has finished or its pod is asked to end, except that
+the coordinator of a closed job stays until it has adjourned. An office that has ended is left at once, so that an
+appointment that comes next finds no coordinator, however many messages of the former one are still to be written.
 """
 
 from dataclasses import dataclass, replace
@@ -55,7 +56,7 @@ class Asked:
 
 
 CoreEvent = e.MemberEvent | e.Received | e.Dropped | ObserverUp | ObserverDown | Asked | StoreFailed
-CoreEffect = e.MemberEffect | e.Send | e.Broadcast | e.Hangup | e.Adjourn
+CoreEffect = e.MemberEffect | e.Send | e.Broadcast | e.Hangup
 
 
 CANNOT_STORE = "its sidecar cannot store its state"
@@ -76,7 +77,9 @@ class Core:
         self.voter = Voter(vow)
         self.member = Member(identity, self.voter, now, closed, verdict)
         self.coordinator: Coordinator | None = None
-        self.adjourned = False
+        self.ends = False  # its member has finished, or its pod is asked to end
+        self._adjourned = False
+        self._dial: tuple[float, e.Dial] | None = None  # a call that waits, and when it is due
         self._shape, self._identity = shape, identity
         self._known = self.known()
         self._heir = HeirMachine(identity.pod_uid, self.voter, self._known)
@@ -113,15 +116,25 @@ class Core:
                 self._observation.answer(link)
             case e.Tick():
                 self._on_tick(now)
+            case e.LeaveAsked():
+                self.ends = True
+                self._to_member(event)
             case _:
                 self._to_member(event)
         self._out += self._observation.due(now)
         effects, self._out = self._out, []
         return effects
 
+    @property
+    def over(self) -> bool:
+        """Whether the process may end."""
+        adjourns = self.member.closed is not None and self.coordinator is not None and not self._adjourned
+        return self.ends and not adjourns
+
     def deadline(self) -> float | None:
         """When the next Tick is wanted; None while none is."""
-        times = (self.member.deadline(), self._office_deadline(), self._observation.deadline())
+        dial_at = None if self._dial is None else self._dial[0]
+        times = (self.member.deadline(), self._office_deadline(), self._observation.deadline(), dial_at)
         return min((at for at in times if at is not None), default=None)
 
     def snapshot_took(self, seconds: float, now: float) -> None:
@@ -160,6 +173,9 @@ class Core:
         at = self._office_deadline()
         if at is not None and now >= at:
             self._to_office(e.Tick())
+        if self._dial is not None and now >= self._dial[0]:
+            self._out.append(self._dial[1])
+            self._dial = None
 
     def _office_deadline(self) -> float | None:
         return self._heir.deadline() if self.coordinator is None else self.coordinator.deadline()
@@ -179,12 +195,25 @@ class Core:
     # The machines -----------------------------------------------------------------------------------------------------
 
     def _to_member(self, event: e.MemberEvent) -> None:
-        self._out += [_said("member", effect) for effect in self.member.handle(event, self._now)]
+        for effect in self.member.handle(event, self._now):
+            self._of_member(effect)
         known = self.known()
         if known != self._known:
             self._known = known
             if self.coordinator is None:
                 self._to_heir(e.Tick())
+
+    def _of_member(self, effect: e.MemberEffect) -> None:
+        match effect:
+            case e.Finish():
+                self.ends = True
+            case e.Dial(hosts, delay_s) if delay_s:
+                self._dial = self._now + delay_s, e.Dial(hosts)
+            case e.Dial() | e.HangupCoordinator():
+                self._dial = None
+                self._out.append(effect)
+            case _:
+                self._out.append(_said("member", effect))
 
     def _to_office(self, event: e.Received | e.Dropped | e.Tick) -> None:
         if self.coordinator is None:
@@ -210,8 +239,7 @@ class Core:
                     self._resign(reason)
                     return  # a former leader forms no round, whatever it still had to say
                 case e.Adjourn():
-                    self.adjourned = True
-                    self._out.append(effect)
+                    self._adjourned = True
                 case _:
                     self._out.append(_said("coordinator", effect))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from understudy_protocol import membership as m
-from understudy_protocol.observer import Cause, Lost, NodeFact, StepProgress
+from understudy_protocol.observer import Appoint, Cause, Lost, NodeFact, StepProgress
 from understudy_protocol.pod import JobShape
 from understudy_protocol.words import NO_ROUND, Office, RoundToken, Verdict
 from understudy_sidecar.membership.backoff import Backoff
@@ -114,8 +114,7 @@ class Desk:
     may_come: frozenset[str] = frozenset()  # uids of the pods that run, as the operator has said; empty: not known
     former_holder: str = ""  # pod uid of the coordinator before, if members have elected this one
     former_estate: m.Estate | None = None  # the newest that this pod has had: names who held ranks, and who coordinated
-    absent: tuple[m.Seat, ...] = ()  # pods that held ranks of round absent_from and no longer run, from Appoint
-    absent_from: int = -1
+    appointment: Appoint | None = None  # of the operator, unless members have elected this coordinator
     state: State = State.WAITING
     first: bool = True  # no round was ever formed
     version: int = 0  # grows with every change that an observer may want to know

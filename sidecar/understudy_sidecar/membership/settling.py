@@ -97,7 +97,10 @@ def _known_seats(desk: Desk, former: FormerRound) -> tuple[tuple[Seat, ...], str
         unclaimed = not former.seats and estate.token.round >= desk.token.round
         if unclaimed or estate.token == former.token:
             return estate.seats, estate.holder
-    return (desk.absent, "") if desk.absent_from == desk.token.round else ((), "")
+    appointment = desk.appointment
+    if appointment is None or appointment.at_least_round != desk.token.round:
+        return (), ""
+    return appointment.seats, appointment.holder
 
 
 def _silent(desk: Desk, holder: str) -> set[str]:

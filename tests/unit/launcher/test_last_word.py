@@ -7,13 +7,18 @@ from pathlib import Path
 from understudy_launcher.last_word import leave
 
 
-def test_it_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
+def test_it_is_written_up_to_a_length(tmp_path: Path) -> None:
     file = tmp_path / "termination-log"
-    file.write_text("x" * 200)
-    leave("7 of 8 devices answer", str(file))
-    assert file.read_text() == "7 of 8 devices answer"
+    file.touch()
     leave("y" * 5000, str(file))
     assert file.read_text() == "y" * 1000
+
+
+def test_a_message_that_a_worker_has_written_stays(tmp_path: Path) -> None:
+    file = tmp_path / "termination-log"
+    file.write_text("CUDA error: out of memory")
+    leave("its pod is replaced", str(file))
+    assert file.read_text() == "CUDA error: out of memory"
 
 
 def test_where_no_kubelet_has_made_the_file_none_is_made(tmp_path: Path) -> None:

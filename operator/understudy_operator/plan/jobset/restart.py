@@ -30,12 +30,13 @@ def restarted(observed: Observed, status: Mapping[str, Any], restart: Restart, n
     if restart.alone is None:
         told["restarts"] = job.restarts + 1
         told["restartsCountTowardsMax"] = job.restarts_counted_whole + restart.counts
-        told["phase"] = "Restarting"
     else:
         told["replicatedJobsStatus"] = _alone(observed, status, restart)
     if restart.anew is not None:
         return made_anew(observed, told, restart.anew, now)
     of_world = world is not None and (restart.alone is None or restart.alone.group in {x.name for x in world.groups})
+    if restart.alone is None or of_world:
+        told["phase"] = "Restarting"
     if not of_world:
         return told
     told = _with_recovery(renewed(job, told, now), restart, now)

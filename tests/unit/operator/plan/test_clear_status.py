@@ -1,5 +1,6 @@
 """Status does not confuse: what does not hold has no reason of its own, and what is said is what was seen."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,16 +14,20 @@ from tests.unit.operator.given import (
     a_group,
     a_job,
     a_pod,
+    a_recovery,
     a_snapshot,
     condition,
+    ended,
     in_round,
+    lost,
     member,
     observed,
     status_of,
 )
 from tests.unit.operator.given import pending as a_pending
-from understudy_operator.plan.observed import ChildJob, Observed
+from understudy_operator.plan.observed import ChildJob, Observed, Pod
 from understudy_operator.plan.spec import FailurePolicy, JobSpec, Operator, SuccessPolicy
+from understudy_protocol.observer import Cause, Lost, Recovery
 
 
 def a_child(group: str = "workers", **changes: object) -> ChildJob:
@@ -133,6 +138,42 @@ def test_a_job_that_runs_does_not_carry_a_spares_trouble_and_the_spares_conditio
         "Spares",
         "0 of 1; pod s: Unschedulable: 0/3 nodes are available",
     )
+
+
+CANNOT_STORE = "its sidecar cannot store its state in /understudy-state: No space left on device"
+
+
+def without_the_spare(entry: Lost, *pods: Pod, recoveries: Sequence[Recovery] = ()) -> Observed:
+    seated = [member(A0, 0), member(A1, 1)]
+    told = a_snapshot(seated, number=1, coordinator=A0, lost=[entry], recoveries=recoveries)
+    return observed(a_job(status=in_round(1, "a0")), (A0, A1, *pods), told)
+
+
+def test_a_spare_that_is_lost_is_named_with_the_reason_until_another_one_has_started():
+    entry = lost(S, reason=CANNOT_STORE)
+    given = without_the_spare(entry)
+    assert told(given, "Running") == ("True", "Running", "")
+    assert told(given, "SparesReady") == ("False", "Spares", f"0 of 1; pod s was lost: {CANNOT_STORE}")
+    # when the kubelet has reported the end of its container, then that is the reason
+    failure = f"container trainer ended with exit code 84: Error: given up: {CANNOT_STORE}"
+    reported = without_the_spare(entry, replace(ended(S), failure=failure))
+    assert told(reported, "SparesReady")[2] == f"0 of 1; pod s was lost: {failure}"
+    # when the pod in its place has started, then it is not named any more
+    assert told(without_the_spare(entry, a_pod("t")), "SparesReady")[2] == "0 of 1"
+
+
+def test_what_a_recovery_tells_of_a_lost_pod_or_happened_long_ago_is_not_said_of_spares():
+    named = a_recovery(cause=Cause(0, "s", "node-s", None, None, CANNOT_STORE), resumed_at=NOW)
+    assert told(without_the_spare(lost(S), recoveries=[named]), "SparesReady")[2] == "0 of 1"
+    assert told(without_the_spare(lost(S, at=NOW - 600)), "SparesReady")[2] == "0 of 1"
+    assert "pod s was lost" in told(without_the_spare(lost(S, at=NOW - 599)), "SparesReady")[2]
+
+
+def test_a_job_that_waits_for_a_pod_that_was_lost_before_it_held_a_rank_says_so():
+    entry, waiting = lost(S, reason=CANNOT_STORE), "1 of 2 pods (group ranks 1)"
+    waits = a_snapshot([member(A0, 0)], number=1, coordinator=A0, lost=[entry], waiting_for=waiting)
+    given = observed(a_job(status=in_round(1, "a0"), spares=0), (A0,), waits)
+    assert told(given, "Running")[2] == f"waiting for {waiting}; pod s was lost: {CANNOT_STORE}"
 
 
 def test_spares_that_hold_ranks_are_named_with_them():

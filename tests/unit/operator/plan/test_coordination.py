@@ -227,18 +227,36 @@ def test_the_appointee_is_told_who_may_come_to_it():
     assert appoint.may_come == ("uid-a0", "uid-s")
 
 
-def test_the_appointee_is_told_who_held_ranks_and_has_ended():
-    # given a round of which the pod with rank 1 has ended, and which nobody else in office can name
-    told = a_snapshot([member(A0, 0), member(A1, 1), member(S, None)], number=3)
-    given = observed(a_job(status=in_round(3)), pods=(A0, ended(A1), S), snapshot=told, searches_since=NOW - 60)
-    appoint = follow_of(given, Office(AT, 0, S, "…")).first[0].appoint
-    assert appoint is not None
-    assert appoint.absent == (Seat(1, "uid-a1", "a1", A1.node),)
-    # and nobody where the operator has not heard of the newest round
-    older = observed(a_job(status=in_round(4)), pods=(A0, ended(A1), S), snapshot=told, searches_since=NOW - 60)
+def test_the_appointee_is_told_which_pods_held_the_ranks_and_which_one_coordinated():
+    # given a round of which no coordinator can name the pods
+    told = a_snapshot([member(A0, 0), member(A1, 1), member(S, None)], number=3, coordinator=A1)
+    seats = (Seat(0, "uid-a0", "a0", A0.node), Seat(1, "uid-a1", "a1", A1.node))
+    for pods, answered, first in [
+        # all pods may run: the node of one may have lost its power a moment ago
+        ((A0, A1, S), [], seats),
+        # the pod with rank 1 has ended, or only the pod with rank 0 has answered: it is named first
+        ((A0, ended(A1), S), [], seats[::-1]),
+        ((A0, A1, S), [A0], seats[::-1]),
+    ]:
+        given = observed(a_job(status=in_round(3)), pods, told, searches_since=NOW - 60, answered=answered)
+        appoint = follow_of(given, Office(AT, 0, S, "…")).first[0].appoint
+        assert appoint is not None
+        assert (appoint.seats, appoint.holder) == (first, "uid-a1")
+    # and none if the operator has not heard of the newest round
+    older = observed(a_job(status=in_round(4)), (A0, A1, S), told, searches_since=NOW - 60)
     appoint = follow_of(older, Office(AT, 0, S, "…")).first[0].appoint
     assert appoint is not None
-    assert appoint.absent == ()
+    assert (appoint.seats, appoint.holder) == ((), "")
+
+
+def test_an_appointment_names_a_hundred_pods_at_most():
+    pods = [a_pod(f"a{number}", number) for number in range(150)]
+    told = a_snapshot([member(pod, number) for number, pod in enumerate(pods)], number=3)
+    there = [ended(pod) if pod.index == 149 else pod for pod in pods]
+    given = observed(a_job(status=in_round(3), parallelism=150), there, told, searches_since=NOW - 60)
+    appoint = follow_of(given, Office(AT, 0, pods[0], "…")).first[0].appoint
+    assert appoint is not None
+    assert [seat.group_rank for seat in appoint.seats] == [149, *range(99)]
 
 
 def test_a_sidecar_that_is_restarted_may_come_and_one_that_has_answered():
@@ -264,7 +282,9 @@ def test_the_first_appointment_tells_that_no_round_was_before():
 
 def test_an_appointment_is_above_the_newest_round_also_where_status_has_not_told_it_yet():
     given = observed(a_job(status=in_round(3)), snapshot=a_snapshot(number=5))
-    assert follow_of(given, Office(AT, 0, A0, "…")).first[0].appoint == Appoint(AT, 5, {}, ALL_RUN)
+    appoint = follow_of(given, Office(AT, 0, A0, "…")).first[0].appoint
+    assert appoint is not None
+    assert (appoint.epoch, appoint.at_least_round, appoint.may_come) == (AT, 5, ALL_RUN)
 
 
 def test_who_was_heard_in_office_is_not_appointed_again():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.unit.operator.given import FAILED, NOW, a_group, a_job, a_recovery, a_snapshot, in_round, observed, status_of
 from understudy_operator.plan.observed import ChildJob, Observed
 from understudy_operator.plan.rollouts import rollouts_anew
-from understudy_operator.plan.spec import FailurePolicy, Rollouts
+from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule, Rollouts
 from understudy_protocol import rollouts as told
 from understudy_protocol.observer import Cause
 from understudy_protocol.words import Fault, OnFailedUpdate
@@ -62,6 +63,10 @@ def test_the_recovery_of_rollouts_outlives_steps_of_the_training() -> None:
     # given rollouts that are made anew
     first = status_of(given(told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE)))
     assert first["lastRecovery"]["strategy"] == "PodRecreate"
+    assert first["phase"] == "Recovering"
+    # which are restarts of these Jobs alone, and not among what the launcher recovers from
+    assert [entry.get("jobRestarts") for entry in first["replicatedJobsStatus"]] == [None, [1, 1]]
+    assert first["recoveriesByStrategy"] == {}
     assert first["lastRecovery"]["cause"] == {"rank": 0, "pod": "a0", "node": "node-a0", "message": CAUSE.message}
     kept = {name: first[name] for name in ("recoveries", "lastRecovery", "rollouts")}
     # when all workers are at work, and recover from a fault of their own
@@ -83,6 +88,23 @@ def test_a_job_that_restarts_for_a_failed_update_says_so_in_its_recovery() -> No
     assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("WeightUpdate", "JobRestart")
     assert (status["phase"], status["restarts"]) == ("Restarting", 1)
     assert "rollouts" not in status, "what was known of the former attempt's servers"
+
+
+def test_a_job_whose_trainer_alone_restarts_for_a_failed_update_does_not_say_that_it_runs() -> None:
+    # given a failure policy that restarts the failed Job alone, and rollouts that are ready
+    rule = FailureRule("alone", Action.RESTART_JOB)
+    open_still = a_recovery(fault=Fault.WEIGHT_UPDATE, strategy=None, reason="no retry is allowed")
+    heard = told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE)
+    failed = given(heard, closed=FAILED, recoveries=(open_still,))
+    failed = replace(
+        failed, job=replace(failed.job, spec=replace(failed.job.spec, failure=FailurePolicy(3, rules=(rule,))))
+    )
+    # when it has failed
+    status = status_of(failed)
+    # then it restarts, and its recovery is open
+    assert (status["lastRecovery"]["strategy"], status["restarts"]) == ("JobRestart", 0)
+    assert "resumedAt" not in status["lastRecovery"]
+    assert status["phase"] == "Restarting"
 
 
 def test_restarts_of_the_job_stay_counted_under_the_next_coordinator() -> None:

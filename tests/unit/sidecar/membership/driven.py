@@ -42,14 +42,20 @@ class Driven:
         elected: m.Estate | None = None,
         known: m.Estate | None = None,
         may_come: tuple[str, ...] = (),
-        absent: tuple[m.Seat, ...] = (),
+        seats: tuple[m.Seat, ...] = (),
+        holder: str = "",
         **shape_of: Any,
     ) -> None:
         self.now = START
         shape = JobShape("job-uid", "ns", "job", actives, nproc, max_in_place, 3600.0, **shape_of)
         self.coordinator = (
             Coordinator.appointed(
-                shape, "uid-office", "10.0.0.9", Appoint(epoch, at_least_round, {}, may_come, absent), self.now, known
+                shape,
+                "uid-office",
+                "10.0.0.9",
+                Appoint(epoch, at_least_round, {}, may_come, seats, holder),
+                self.now,
+                known,
             )
             if elected is None
             else Coordinator.elected(shape, "uid-office", "10.0.0.9", Office(epoch, 2), elected, self.now)

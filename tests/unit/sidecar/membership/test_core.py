@@ -194,3 +194,82 @@ def test_a_coordinator_whose_launcher_did_not_respond_before_its_appointment_rep
     (lost,) = driven.core.coordinator.snapshot().lost
     assert (lost.pod_uid, lost.pod_name, lost.node) == ("uid", "pod-0", "node-0")
     assert lost.reason == "its launcher has not responded for 15 s"
+
+
+# Delayed calls, and the end
+
+
+def dialed(driven: Driven) -> list[tuple[str, ...]]:
+    """The hosts to call, since the last look."""
+    effects, driven.effects = driven.effects, []
+    return [x.hosts for x in effects if isinstance(x, e.Dial)]
+
+
+def apart() -> Driven:
+    """A member whose connection to the last host that it knows has just ended: it pauses before it calls again."""
+    driven = Driven()
+    driven.do(e.LauncherUp(LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, 4000)), e.LinkUp(e.SERVICE))
+    driven.effects.clear()
+    driven.do(e.LinkDown())
+    return driven
+
+
+def test_a_call_that_is_to_wait_is_made_by_the_tick_at_its_time() -> None:
+    driven = apart()
+    assert dialed(driven) == []
+    assert driven.core.deadline() == 1000.25
+    driven.now = 1000.24
+    driven.do(e.Tick())
+    assert dialed(driven) == []
+    driven.now = 1000.25
+    driven.do(e.Tick())
+    assert dialed(driven) == [(e.SERVICE,)]
+    # and once
+    driven.now = 1001.0
+    driven.do(e.Tick())
+    assert dialed(driven) == []
+
+
+def test_a_call_that_waits_is_not_made_after_a_hangup() -> None:
+    driven = apart()
+    # when the launcher ends
+    driven.do(e.LauncherDown())
+    # then nobody is called
+    driven.now += 1.0
+    driven.do(e.Tick())
+    assert dialed(driven) == []
+
+
+def ends(driven: Driven) -> tuple[bool, bool]:
+    return driven.core.ends, driven.core.over
+
+
+CLOSE = m.Close(CloseReason.DELETED, "the job was deleted")
+
+
+def test_a_member_of_a_closed_job_is_over_when_its_launcher_has_ended_and_all_others_know() -> None:
+    driven = joined()
+    driven.do(e.FromCoordinator(CLOSE), e.FromCoordinator(m.Adjourned()))
+    assert ends(driven) == (False, False)
+    driven.do(e.LauncherDown())
+    assert ends(driven) == (True, True)
+
+
+def test_a_sidecar_that_gets_sigterm_is_over_at_once() -> None:
+    driven = joined()
+    driven.do(e.LeaveAsked("the sidecar got SIGTERM", 30.0))
+    assert ends(driven) == (True, True)
+    assert e.ToCoordinator(m.Leaving("the sidecar got SIGTERM", 30.0)) in driven.effects
+
+
+def test_a_coordinator_of_a_closed_job_that_gets_sigterm_is_over_when_all_members_know() -> None:
+    # given a coordinator with a member
+    driven = joined().appoint(2)
+    driven.do(e.Received(7, join("uid-caller")))
+    # when the job is closed, of which its own member hears too, and its pod ends
+    driven.do(Asked(OPERATOR, End(CloseReason.DELETED, "the job was deleted")))
+    driven.do(e.LinkUp("10.0.0.1"), e.FromCoordinator(CLOSE), e.LeaveAsked("the sidecar got SIGTERM", 30.0))
+    # then it stays until the member has acknowledged the close
+    assert ends(driven) == (True, False)
+    driven.do(e.Received(7, m.CloseAck()))
+    assert ends(driven) == (True, True)

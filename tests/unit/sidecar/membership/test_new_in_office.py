@@ -125,18 +125,26 @@ def test_a_member_whose_workers_have_ended_makes_a_new_round_at_once(workers: Wo
     assert office.recovery().cause.pod == "active-1"
 
 
-def test_an_appointee_that_was_told_nothing_by_the_former_coordinator_names_who_the_operator_knows_to_be_gone() -> None:
-    """Found on a cluster: a spare that had come after the loss was appointed, and the entry named no pod."""
-    # given an appointee, whom the operator has told that the pod of rank 1 has ended
-    gone = (m.Seat(1, "uid-active-1", "active-1", "node-1"),)
-    office = Driven(2, epoch=2, at_least_round=3, may_come=("uid-spare-0", "uid-active-0"), absent=gone)
-    # when all others have come
-    office.join("spare-0", disconnected_s=7.0)
-    office.join("active-0", ROUND, 0, RUNNING, disconnected_s=7.5)
+@pytest.mark.parametrize("known_to_be_gone", [True, False])
+def test_an_appointee_that_was_told_nothing_by_the_former_coordinator_names_the_pods_that_the_operator_knows(
+    known_to_be_gone: bool,
+) -> None:
+    """Found on a cluster: a spare that had come after the loss was appointed, and the entry named no pod.
+
+    So it was if a node lost its power within half a second after the start of the job.
+    """
+    # given an appointee, to which the operator has sent which pods held the ranks
+    seats = tuple(m.Seat(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(2))
+    may_come = ("uid-spare-0", "uid-active-0", *(() if known_to_be_gone else ("uid-active-1",)))
+    office = Driven(2, epoch=2, at_least_round=3, may_come=may_come, seats=seats, holder="uid-active-1")
+    # when all others have come, which lost the coordinator without its kernel closing a connection
+    office.join("spare-0", disconnected_s=7.0, disconnected_silently=True)
+    office.join("active-0", ROUND, 0, RUNNING, disconnected_s=7.5, disconnected_silently=True)
+    office.later(0.0 if known_to_be_gone else SETTLE_S + 1, "spare-0", "active-0")
     # then that one is named
     (told,) = office.coordinator.snapshot().recoveries
-    assert (told.cause.rank, told.cause.pod, told.cause.node) == (1, "active-1", "node-1")
-    assert told.cause.message == "it has not come to the new coordinator"
+    assert (told.fault, told.cause.rank, told.cause.pod, told.cause.node) == (Fault.NODE, 1, "active-1", "node-1")
+    assert told.cause.message == "it coordinated, and it has not come to the new coordinator"
     assert [(x.pod_name, x.node) for x in office.coordinator.snapshot().lost] == [("active-1", "node-1")]
 
 
@@ -179,7 +187,7 @@ def test_pods_of_a_round_that_no_pod_is_left_of_are_named_too(appointed_by: str)
     estate = m.Estate(ElectorateVersion(1, 1, 1), voters, (), "uid-spare-1", (), {}, token=ROUND, seats=seats)
     match appointed_by:
         case "operator":
-            office = Driven(1, epoch=2, at_least_round=3, may_come=("uid-spare-0",), absent=seats)
+            office = Driven(1, epoch=2, at_least_round=3, may_come=("uid-spare-0",), seats=seats)
         case "operator, with an estate":
             office = Driven(1, epoch=2, at_least_round=3, may_come=("uid-spare-0",), known=estate)
         case _:

@@ -155,6 +155,20 @@ def test_an_assignment_that_is_not_acknowledged_in_time_is_a_loss() -> None:
     assert office.recovery().cause.pod == "active-1"  # it was gone before: no innocent worker pays
 
 
+def test_an_acknowledgement_that_arrives_after_the_end_of_its_round_counts() -> None:
+    """Found by the simulation: healthy pods were lost, because nobody was there for the ranks of another pod."""
+    # given a round of three pods without a spare, of which one is lost before another one has acknowledged
+    office = running(actives=3, spares=0)
+    office.worker_fails("active-2")
+    office.started("active-0")
+    office.drop("active-1")
+    # when its acknowledgement arrives
+    office.hear("active-2", m.Ack(office.token))
+    # then it is not lost while the next round waits for a pod
+    office.later(10.0, "active-0", "active-2")
+    assert office.lost() == {"active-1": "Pod"}
+
+
 def test_a_late_answer_to_a_probe_of_an_older_round_changes_nothing() -> None:
     office = running()
     office.later(STALL_S + 0.1)
