@@ -134,7 +134,7 @@ def test_reads_back_with_defaults(cluster: "ApiServer") -> None:
         "inPlace": {"maxRestarts": 10, "maxRestartsPerPod": 1, "window": "1h"},
         "backoff": {"max": "30s", "maxIdenticalFailures": 0},
         "spareTimeout": "30s",
-        "fenceTimeout": "30s",
+        "coordinatorLossTimeout": "30s",
         "launcherTimeout": "15s",
     }
     assert "elastic" not in job["spec"]
@@ -327,7 +327,7 @@ def test_explain_tells_our_fields(cluster: "ApiServer") -> None:
 
     # when a user asks for a field of ours
     spares = cluster.kubectl("explain", "tj.spec.spares").stdout
-    fence = " ".join(cluster.kubectl("explain", "tj.spec.recovery.fenceTimeout").stdout.split())
+    fence = " ".join(cluster.kubectl("explain", "tj.spec.recovery.coordinatorLossTimeout").stdout.split())
 
     # then it says what the field is for
     assert "After how long without a coordinator a pod ends its own workers" in fence

@@ -425,30 +425,35 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.recovery.spareTimeout",
         "recovery.spareTimeout must be a duration",
     ),
-    "a fenceTimeout below 10 s": (
-        lambda job: job["spec"].update(recovery={"fenceTimeout": "9s"}),
+    "the former name of coordinatorLossTimeout": (
+        lambda job: job["spec"].update(recovery={"fenceTimeout": "30s"}),
         "spec.recovery.fenceTimeout",
-        "recovery.fenceTimeout must be Off, or a duration of at least 10s in whole hours, minutes and seconds",
+        "recovery.fenceTimeout is now named recovery.coordinatorLossTimeout",
     ),
-    "a fenceTimeout of nothing": (
-        lambda job: job["spec"].update(recovery={"fenceTimeout": ""}),
-        "spec.recovery.fenceTimeout",
-        "recovery.fenceTimeout must be Off, or a duration of at least 10s",
+    "a coordinatorLossTimeout below 10 s": (
+        lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "9s"}),
+        "spec.recovery.coordinatorLossTimeout",
+        "recovery.coordinatorLossTimeout must be Off, or a duration of at least 10s in whole hours, minutes",
     ),
-    "a fenceTimeout of a unit alone": (
-        lambda job: job["spec"].update(recovery={"fenceTimeout": "s"}),
-        "spec.recovery.fenceTimeout",
-        "recovery.fenceTimeout must be Off, or a duration of at least 10s",
+    "a coordinatorLossTimeout of nothing": (
+        lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": ""}),
+        "spec.recovery.coordinatorLossTimeout",
+        "recovery.coordinatorLossTimeout must be Off, or a duration of at least 10s",
     ),
-    "a fenceTimeout in milliseconds": (
-        lambda job: job["spec"].update(recovery={"fenceTimeout": "15000ms"}),
-        "spec.recovery.fenceTimeout",
-        "recovery.fenceTimeout must be Off, or a duration of at least 10s",
+    "a coordinatorLossTimeout of a unit alone": (
+        lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "s"}),
+        "spec.recovery.coordinatorLossTimeout",
+        "recovery.coordinatorLossTimeout must be Off, or a duration of at least 10s",
     ),
-    "a fenceTimeout that is off in another spelling": (
-        lambda job: job["spec"].update(recovery={"fenceTimeout": "off"}),
-        "spec.recovery.fenceTimeout",
-        "recovery.fenceTimeout must be Off, or a duration of at least 10s",
+    "a coordinatorLossTimeout in milliseconds": (
+        lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "15000ms"}),
+        "spec.recovery.coordinatorLossTimeout",
+        "recovery.coordinatorLossTimeout must be Off, or a duration of at least 10s",
+    ),
+    "a coordinatorLossTimeout that is off in another spelling": (
+        lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "off"}),
+        "spec.recovery.coordinatorLossTimeout",
+        "recovery.coordinatorLossTimeout must be Off, or a duration of at least 10s",
     ),
     "an elastic job that may vanish": (
         lambda job: job["spec"].update(elastic={"minReplicas": 0}),
@@ -751,7 +756,7 @@ UNKNOWN_FIELDS: dict[str, Change] = {
     "spec.elastic.maxReplicas": lambda job: job["spec"].update(elastic={"minReplicas": 6, "maxReplicas": 9}),
     "spec.rollouts.gateway.token": lambda job: with_rollouts(job, gateway={"enginePort": 30000, "token": "x"}),
     "spec.faults.hang.timeout": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "9m", "timeout": "9m"}}),
-    "spec.recovery.fencetimeout": lambda job: job["spec"].update(recovery={"fencetimeout": "30s"}),
+    "spec.recovery.workergrace": lambda job: job["spec"].update(recovery={"workergrace": "30s"}),
     "spec.spares.hotSparePool": lambda job: job["spec"]["spares"].update(hotSparePool="shared"),
     "spec.recovery.inPlace.maxRestart": lambda job: job["spec"].update(recovery={"inPlace": {"maxRestart": 3}}),
     "spec.launcher.nproc_per_node": lambda job: job["spec"]["launcher"].update(nproc_per_node=8),
@@ -864,9 +869,9 @@ ACCEPTED: dict[str, Change] = {
     "a workerGrace": lambda job: job["spec"].update(recovery={"workerGrace": "1m30s"}),
     "no workerGrace": lambda job: job["spec"].update(recovery={"workerGrace": "0s"}),
     "no backoff": lambda job: job["spec"].update(recovery={"backoff": {"max": "0s"}}),
-    "the shortest fenceTimeout": lambda job: job["spec"].update(recovery={"fenceTimeout": "10s"}),
-    "a fenceTimeout in minutes": lambda job: job["spec"].update(recovery={"fenceTimeout": "1h30m"}),
-    "no fence": lambda job: job["spec"].update(recovery={"fenceTimeout": "Off"}),
+    "the shortest coordinatorLossTimeout": lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "10s"}),
+    "a coordinatorLossTimeout in minutes": lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "1h30m"}),
+    "no fence": lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "Off"}),
     "spares of the same zone": lambda job: job["spec"]["spares"].update(topologyKey="topology.kubernetes.io/zone"),
     "spares of the same rack": lambda job: job["spec"]["spares"].update(topologyKey="Rack_1.a"),
     "a topology key that just fits": lambda job: job["spec"]["spares"].update(topologyKey=f"a.b/{'k' * 63}"),
@@ -956,10 +961,10 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
         "spec.volumeClaimPolicies",
         "volumeClaimPolicies is immutable",
     ),
-    "another fenceTimeout": (
-        lambda job: job["spec"].update(recovery={"fenceTimeout": "60s"}),
-        "spec.recovery.fenceTimeout",
-        "recovery.fenceTimeout is immutable, because pods keep the one that they were created with: delete the",
+    "another coordinatorLossTimeout": (
+        lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "60s"}),
+        "spec.recovery.coordinatorLossTimeout",
+        "recovery.coordinatorLossTimeout is immutable, because pods keep the one that they were created with: delete",
     ),
 }
 
@@ -979,7 +984,7 @@ ALLOWED_LATER: dict[str, Change] = {
     "no more spares": lambda job: job["spec"].pop("spares"),
     "more restarts in place": lambda job: job["spec"].update(recovery={"inPlace": {"maxRestarts": 50}}),
     "another spareTimeout": lambda job: job["spec"].update(recovery={"spareTimeout": "5m"}),
-    "the fenceTimeout that it has": lambda job: job["spec"].update(recovery={"fenceTimeout": "30s"}),
+    "the same coordinatorLossTimeout": lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "30s"}),
     "spares of the same zone": lambda job: job["spec"]["spares"].update(topologyKey="topology.kubernetes.io/zone"),
     "a label": lambda job: job["metadata"].update(labels={"team": "research"}),
     "that it rests": lambda job: job["spec"].update(suspend=True),

@@ -183,7 +183,7 @@ type TrainingJobSpec struct {
 	Spares Spares `json:"spares,omitempty"`
 
 	// How the job recovers, and how much of that is tried before it fails. May be
-	// changed at any time, fenceTimeout aside; a change counts for the pods that are
+	// changed at any time, coordinatorLossTimeout aside; a change counts for the pods that are
 	// created after it.
 	// +optional
 	// +kubebuilder:default={}
@@ -778,9 +778,9 @@ type Recovery struct {
 	// +optional
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self == 'Off' || (self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]') && duration(self) >= duration('10s'))",message="recovery.fenceTimeout must be Off, or a duration of at least 10s in whole hours, minutes and seconds, such as 30s or 2m: after so long without a coordinator a pod ends its workers"
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="recovery.fenceTimeout is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
-	FenceTimeout string `json:"fenceTimeout,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self == 'Off' || (self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]') && duration(self) >= duration('10s'))",message="recovery.coordinatorLossTimeout must be Off, or a duration of at least 10s in whole hours, minutes and seconds, such as 30s or 2m: after so long without a coordinator a pod ends its workers"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="recovery.coordinatorLossTimeout is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
+	CoordinatorLossTimeout string `json:"coordinatorLossTimeout,omitempty"`
 
 	// For how long a pod's launcher may not respond, or its workers may outlive SIGKILL
 	// (they sleep uninterruptibly in the kernel), before the pod is replaced: a duration

@@ -108,7 +108,7 @@ def _gateway(told: Raw) -> facts.RolloutGateway:
 def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
     launcher, spares, recovery = spec["launcher"], spec.get("spares", {}), spec.get("recovery", {})
     in_place: Mapping[str, Any] = recovery.get("inPlace", {})
-    checkpoint, fence = spec.get("checkpoint", {}), recovery.get("fenceTimeout", "30s")
+    checkpoint, fence = spec.get("checkpoint", {}), recovery.get("coordinatorLossTimeout", "30s")
     faults: Mapping[str, Any] = spec.get("faults", {})
     targets = launcher.get("targetReplicatedJobs") or [replicated[0].name]
     return World(

@@ -197,7 +197,7 @@ def test_a_job_that_may_shrink_and_says_how_it_recovers():
     raw["spec"]["spares"]["topologyKey"] = "topology.kubernetes.io/zone"
     raw["spec"]["recovery"] |= {
         "spareTimeout": "0s",
-        "fenceTimeout": "1m30s",
+        "coordinatorLossTimeout": "1m30s",
         "backoff": {"max": "5m", "maxIdenticalFailures": 4},
     }
     spec = read_job(raw).world
@@ -208,7 +208,7 @@ def test_a_job_that_may_shrink_and_says_how_it_recovers():
 
 def test_without_a_fence_there_is_no_time_after_which_workers_have_ended():
     raw = copy.deepcopy(JOB)
-    raw["spec"]["recovery"]["fenceTimeout"] = "Off"
+    raw["spec"]["recovery"]["coordinatorLossTimeout"] = "Off"
     assert read_job(raw).world.fence_s == 0.0
 
 
