@@ -127,7 +127,7 @@ def test_reads_back_with_defaults(cluster: "ApiServer") -> None:
     job = read_back(cluster, "least")
 
     # then the rest is filled in, in the pod as in ours, and quantities are what they were
-    assert job["spec"]["launcher"] == {"mode": "Wrap", "nprocPerNode": 1, "zygote": True, "logPrefix": True}
+    assert job["spec"]["launcher"] == {"mode": "Wrap", "nprocPerNode": 1, "forkServer": True, "logPrefix": True}
     assert job["spec"]["checkpoint"] == {"onSigterm": "Auto"}
     assert job["spec"]["spares"] == {"replicas": 0}
     assert job["spec"]["recovery"] == {

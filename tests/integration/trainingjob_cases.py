@@ -425,6 +425,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.recovery.spareTimeout",
         "recovery.spareTimeout must be a duration",
     ),
+    "the former name of forkServer": (
+        lambda job: job["spec"]["launcher"].update(zygote=False),
+        "spec.launcher.zygote",
+        "launcher.zygote is now named launcher.forkServer",
+    ),
     "the former name of coordinatorLossTimeout": (
         lambda job: job["spec"].update(recovery={"fenceTimeout": "30s"}),
         "spec.recovery.fenceTimeout",
@@ -852,7 +857,7 @@ ACCEPTED: dict[str, Change] = {
     "no faults of its own": lambda job: job["spec"].update(faults={}),
     "pods that hold the same shards": lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 1], [2, 7]]}),
     "a torchrun": lambda job: job["spec"]["launcher"].update(mode="Torchrun"),
-    "no zygote": lambda job: job["spec"]["launcher"].update(zygote=False),
+    "no fork server": lambda job: job["spec"]["launcher"].update(forkServer=False),
     "lines as they are": lambda job: job["spec"]["launcher"].update(logPrefix=False),
     "modules of one's own": lambda job: job["spec"]["launcher"].update(preload=["torch", "my.model_2"]),
     "nothing to preload": lambda job: job["spec"]["launcher"].update(preload=[]),

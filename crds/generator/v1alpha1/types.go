@@ -484,15 +484,15 @@ type Launcher struct {
 	// +kubebuilder:validation:MaxLength=63
 	Container string `json:"container,omitempty"`
 
-	// Whether workers are forked from a process that has imported torch already, the
-	// zygote, so that a restart costs no imports. A command that is not Python starts
-	// as fresh processes all the same. Set it to false for a script that a fork does
-	// not suit. Default: true.
+	// Whether each pod runs a fork server: a process that imports torch once and forks
+	// the workers, so that a restart costs no imports. Workers of a command that is not
+	// Python are always new processes. Set it to false if the script does not work in a
+	// forked process. Default: true.
 	// +optional
 	// +kubebuilder:default=true
-	Zygote *bool `json:"zygote,omitempty"`
+	ForkServer *bool `json:"forkServer,omitempty"`
 
-	// Modules that the zygote imports before the first round. What is not installed
+	// Modules that the fork server imports before the first round. What is not installed
 	// is left out. They may start no threads, and touch no GPU. Default: torch,
 	// torch.distributed, torch._dynamo and numpy.
 	// +optional

@@ -132,7 +132,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         topology_key=spares.get("topologyKey", ""),
         pool=spares.get("pool", ""),
         mode=launcher.get("mode", "Wrap"),
-        zygote=bool(launcher.get("zygote", True)),
+        zygote=bool(launcher.get("forkServer", True)),
         on_sigterm=checkpoint.get("onSigterm", "Auto"),
         nologin_path=checkpoint.get("nologinPath", ""),
         log_prefix=bool(launcher.get("logPrefix", True)),

@@ -8,6 +8,7 @@ import pytest
 from understudy_operator.observe import read, shapes
 from understudy_operator.observe.read import read_job
 from understudy_operator.observe.read_node import NodeReader
+from understudy_operator.observe.read_pool import read_pool
 from understudy_operator.observe.trim import trimmed_node, trimmed_pod
 from understudy_operator.plan.observed import Node, Pod
 from understudy_operator.plan.queue import Queue
@@ -185,10 +186,18 @@ def test_after_how_long_without_its_first_step_a_round_hangs():
 
 
 @pytest.mark.parametrize("preload", [[], ["torch", "my.model"]])
-def test_what_a_zygote_is_to_import(preload: list[str]):
+def test_whether_a_fork_server_is_to_run_and_what_it_imports(preload: list[str]):
     raw = copy.deepcopy(JOB)
-    raw["spec"]["launcher"] |= {"zygote": False, "preload": preload}
+    raw["spec"]["launcher"] |= {"forkServer": False, "preload": preload}
     assert (read_job(raw).world.zygote, read_job(raw).world.preload) == (False, tuple(preload))
+
+
+@pytest.mark.parametrize(("launcher", "runs"), [({}, True), ({"forkServer": False}, False)])
+def test_whether_the_spares_of_a_pool_run_a_fork_server(launcher: dict[str, Any], runs: bool):
+    metadata = {"namespace": "research", "name": "shared", "uid": "u", "resourceVersion": "1"}
+    pool = read_pool({"metadata": metadata, "spec": {"launcher": launcher, "template": {"spec": {}}}})
+    assert pool.launcher is not None
+    assert pool.launcher.zygote is runs
 
 
 def test_a_job_that_may_shrink_and_says_how_it_recovers():

@@ -77,7 +77,7 @@ def test_a_template_that_differs_elsewhere_is_told_with_its_field(template: dict
     [
         ({"mode": "Torchrun"}, "launcher.mode is 'Torchrun', and 'Wrap' there"),
         ({"nproc_per_node": 4}, "launcher.nprocPerNode is 4, and 8 there"),
-        ({"zygote": False}, "launcher.zygote is False, and True there"),
+        ({"zygote": False}, "launcher.forkServer is False, and True there"),
         ({"preload": ("json",)}, "launcher.preload is 'json', and 'the default' there"),
         ({"log_prefix": False}, "launcher.logPrefix"),
         ({"on_sigterm": "Never"}, "checkpoint.onSigterm"),
