@@ -240,7 +240,7 @@ def elastic(cluster: "ApiServer") -> str:
 
 
 def may_shrink(job: Manifest) -> None:
-    job["spec"]["elastic"] = {"minReplicas": 6}
+    job["spec"]["elastic"] = {"minPods": 6}
 
 
 @pytest.mark.parametrize("case", REFUSED_LATER_OF_ELASTIC)

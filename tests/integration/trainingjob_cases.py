@@ -105,7 +105,7 @@ def changed(change: Change, **metadata: str) -> str:
     return json.dumps(manifest)
 
 
-MAY_SHRINK: Manifest = {"minReplicas": 6}
+MAY_SHRINK: Manifest = {"minPods": 6}
 CLAIM: Manifest = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
 
 
@@ -425,6 +425,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.recovery.spareTimeout",
         "recovery.spareTimeout must be a duration",
     ),
+    "the former name of minPods": (
+        lambda job: job["spec"].update(elastic={"minReplicas": 6}),
+        "spec.elastic.minReplicas",
+        "elastic.minReplicas is now named elastic.minPods",
+    ),
     "the former name of forkServer": (
         lambda job: job["spec"]["launcher"].update(zygote=False),
         "spec.launcher.zygote",
@@ -461,20 +466,20 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "recovery.coordinatorLossTimeout must be Off, or a duration of at least 10s",
     ),
     "an elastic job that may vanish": (
-        lambda job: job["spec"].update(elastic={"minReplicas": 0}),
-        "spec.elastic.minReplicas",
-        "elastic.minReplicas must be at least 1: set it to the least number of pods",
+        lambda job: job["spec"].update(elastic={"minPods": 0}),
+        "spec.elastic.minPods",
+        "elastic.minPods must be at least 1: set it to the least number of pods",
     ),
     "an elastic job that needs more pods than it has": (
-        lambda job: job["spec"].update(elastic={"minReplicas": 9}),
-        "spec.elastic.minReplicas",
-        "elastic.minReplicas must be at most the pods of the job, replicas times parallelism of replicatedJobs: "
+        lambda job: job["spec"].update(elastic={"minPods": 9}),
+        "spec.elastic.minPods",
+        "elastic.minPods must be at most the pods of the job, replicas times parallelism of replicatedJobs: "
         "lower it, or leave out elastic",
     ),
     "an elastic job that does not say how far": (
         lambda job: job["spec"].update(elastic={}),
-        "spec.elastic.minReplicas",
-        "Required value",
+        "spec.elastic.minPods",
+        "elastic.minPods must be set to the least number of pods that the training can go on with",
     ),
     "rollouts without a launcher": (
         lambda job: without_launcher(with_rollouts(job)),
@@ -758,7 +763,7 @@ REFUSED |= {
 
 # Each is one field that the CRD does not know, at a level of ours, and its path.
 UNKNOWN_FIELDS: dict[str, Change] = {
-    "spec.elastic.maxReplicas": lambda job: job["spec"].update(elastic={"minReplicas": 6, "maxReplicas": 9}),
+    "spec.elastic.maxReplicas": lambda job: job["spec"].update(elastic={"minPods": 6, "maxReplicas": 9}),
     "spec.rollouts.gateway.token": lambda job: with_rollouts(job, gateway={"enginePort": 30000, "token": "x"}),
     "spec.faults.hang.timeout": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "9m", "timeout": "9m"}}),
     "spec.recovery.workergrace": lambda job: job["spec"].update(recovery={"workergrace": "30s"}),
@@ -863,8 +868,8 @@ ACCEPTED: dict[str, Change] = {
     "nothing to preload": lambda job: job["spec"]["launcher"].update(preload=[]),
     "an empty launcher": lambda job: job["spec"].update(launcher={}),
     "no spares": lambda job: job["spec"]["spares"].update(replicas=0),
-    "an elastic job": lambda job: job["spec"].update(elastic={"minReplicas": 1}),
-    "an elastic job that may lose nobody": lambda job: job["spec"].update(elastic={"minReplicas": 8}),
+    "an elastic job": lambda job: job["spec"].update(elastic={"minPods": 1}),
+    "an elastic job that may lose nobody": lambda job: job["spec"].update(elastic={"minPods": 8}),
     "rollouts": with_rollouts,
     "rollouts that restart alone": lambda job: with_rollouts(job, onFailedUpdate="RestartRollouts", maxRetries=2),
     "rollouts with gateways": lambda job: with_rollouts(
@@ -916,7 +921,7 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
         "launcher is immutable",
     ),
     "that it may shrink": (
-        lambda job: job["spec"].update(elastic={"minReplicas": 6}),
+        lambda job: job["spec"].update(elastic={"minPods": 6}),
         "spec.elastic",
         "elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and",
     ),
@@ -976,7 +981,7 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
 #: The same, for one that may shrink to 6.
 REFUSED_LATER_OF_ELASTIC: dict[str, tuple[Change, str, str]] = {
     "that it may shrink further": (
-        lambda job: job["spec"].update(elastic={"minReplicas": 5}),
+        lambda job: job["spec"].update(elastic={"minPods": 5}),
         "spec.elastic",
         "elastic is immutable",
     ),

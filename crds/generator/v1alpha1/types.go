@@ -75,7 +75,7 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="has(self.launcher) || (self.spares.replicas == 0 && !has(self.spares.pool))",fieldPath=".spares",message="spares need a launcher, which keeps them warm: add launcher: {nprocPerNode: <workers per pod>}, or remove spares"
 // +kubebuilder:validation:XValidation:rule="has(self.launcher) || (!has(self.elastic) && !has(self.faults))",fieldPath=".launcher",message="elastic and faults need a launcher, which knows of the workers: add launcher: {nprocPerNode: <workers per pod>}, or remove them"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.spares.replicatedJob) || (has(self.launcher.targetReplicatedJobs) ? self.spares.replicatedJob in self.launcher.targetReplicatedJobs : self.replicatedJobs.exists(j, j.name == self.spares.replicatedJob))",fieldPath=".spares.replicatedJob",message="spares.replicatedJob must be one whose pods train: set it to a name of launcher.targetReplicatedJobs, or leave it out to use the first"
-// +kubebuilder:validation:XValidation:rule="!has(self.elastic) || self.elastic.minReplicas <= self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum()",fieldPath=".elastic.minReplicas",message="elastic.minReplicas must be at most the pods of the job, replicas times parallelism of replicatedJobs: lower it, or leave out elastic if the job is never to shrink"
+// +kubebuilder:validation:XValidation:rule="!has(self.elastic) || !has(self.elastic.minPods) || self.elastic.minPods <= self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum()",fieldPath=".elastic.minPods",message="elastic.minPods must be at most the pods of the job, replicas times parallelism of replicatedJobs: lower it, or leave out elastic if the job is never to shrink"
 // +kubebuilder:validation:XValidation:rule="!has(self.checkpoint.replicaGroups) || [ self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum() ].all(n, self.checkpoint.replicaGroups.all(g, g.all(r, r >= 0 && r < n)))",fieldPath=".checkpoint.replicaGroups",message="checkpoint.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job, replicas times parallelism of replicatedJobs"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.mode) || self.launcher.mode != 'Torchrun' || !has(self.spares) || !has(self.spares.warmup)",fieldPath=".spares.warmup",message="spares.warmup has no effect with launcher.mode Torchrun, which starts nothing but torchrun: remove it, or set mode to Wrap"
 // +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, !has(j.dependsOn) || j.dependsOn.all(d, d.name != j.name && self.replicatedJobs.exists(e, e.name == d.name)))",fieldPath=".replicatedJobs",message="dependsOn must name another entry of replicatedJobs: correct the name, or add the entry"
@@ -663,14 +663,17 @@ type Hang struct {
 	StartTimeout string `json:"startTimeout,omitempty"`
 }
 
-// Lets the job train with less pods than it declares.
+// Lets the job train with fewer pods than it declares.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.minPods)",fieldPath=".minPods",message="elastic.minPods must be set to the least number of pods that the training can go on with; leave out elastic if the job is never to shrink"
 type Elastic struct {
 	// The least number of pods that the job goes on with: it shrinks to those that
 	// are left when ranks have been vacant for recovery.spareTimeout and no spare
 	// waits, and it grows back at the next round for which there are more. Pods are
 	// counted, not workers: each has launcher.nprocPerNode of them.
-	// +kubebuilder:validation:XValidation:rule="self >= 1",message="elastic.minReplicas must be at least 1: set it to the least number of pods that the training can go on with, or leave out elastic if the job is never to shrink"
-	MinReplicas int32 `json:"minReplicas"`
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= 1",message="elastic.minPods must be at least 1: set it to the least number of pods that the training can go on with, or leave out elastic if the job is never to shrink"
+	MinPods int32 `json:"minPods,omitempty"`
 }
 
 // Rollout servers of a training in RL. Workers that update them with understudy_rollout

@@ -121,7 +121,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         in_place_max_restarts=int(in_place.get("maxRestarts", 10)),
         in_place_window_s=seconds(in_place.get("window", "1h")),
         in_place_max_per_pod=int(in_place.get("maxRestartsPerPod", 1)),
-        min_actives=int(spec.get("elastic", {}).get("minReplicas", 0)),
+        min_actives=int(spec.get("elastic", {}).get("minPods", 0)),
         spare_timeout_s=seconds(recovery.get("spareTimeout", "30s")),
         fence_s=0.0 if fence == "Off" else seconds(fence),
         launcher_timeout_s=seconds(recovery.get("launcherTimeout", "15s")),

@@ -202,7 +202,7 @@ def test_whether_the_spares_of_a_pool_run_a_fork_server(launcher: dict[str, Any]
 
 def test_a_job_that_may_shrink_and_says_how_it_recovers():
     raw = copy.deepcopy(JOB)
-    raw["spec"]["elastic"] = {"minReplicas": 6}
+    raw["spec"]["elastic"] = {"minPods": 6}
     raw["spec"]["spares"]["topologyKey"] = "topology.kubernetes.io/zone"
     raw["spec"]["recovery"] |= {
         "spareTimeout": "0s",
