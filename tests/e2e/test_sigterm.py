@@ -120,7 +120,7 @@ def test_a_file_on_the_node_makes_it_faulty_for_as_long_as_it_exists(make_job: M
     # given a job that looks for a file in a folder that each node has for itself
     job, node = make_job("sigterm-nologin", script=SAVES), ""
     try:
-        job.apply(checkpoint={"nologinPath": NOLOGIN})
+        job.apply(faults={"nodeFile": NOLOGIN})
         victim = active_that_does_not_coordinate(job)
         node = victim["spec"]["nodeName"]
         # when the file comes, goes, and comes again

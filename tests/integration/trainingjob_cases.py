@@ -238,19 +238,19 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.spares.warmup.command",
         "spares.warmup.command must be the words of a command, such as [python3, warmup.py]",
     ),
-    "a nologinPath that is relative": (
-        lambda job: job["spec"].update(checkpoint={"nologinPath": "run/nologin"}),
-        "spec.checkpoint.nologinPath",
-        "checkpoint.nologinPath must be an absolute path of a file in a folder, such as /run/nologin",
+    "a nodeFile that is relative": (
+        lambda job: job["spec"].update(faults={"nodeFile": "run/nologin"}),
+        "spec.faults.nodeFile",
+        "faults.nodeFile must be an absolute path of a file in a folder, such as /run/nologin",
     ),
-    "a nologinPath in the root": (
-        lambda job: job["spec"].update(checkpoint={"nologinPath": "/nologin"}),
-        "spec.checkpoint.nologinPath",
+    "a nodeFile in the root": (
+        lambda job: job["spec"].update(faults={"nodeFile": "/nologin"}),
+        "spec.faults.nodeFile",
         "may not be the root of the node",
     ),
-    "a nologinPath that leads back": (
-        lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/../nologin"}),
-        "spec.checkpoint.nologinPath",
+    "a nodeFile that leads back": (
+        lambda job: job["spec"].update(faults={"nodeFile": "/run/../nologin"}),
+        "spec.faults.nodeFile",
         "without . and ..",
     ),
     "shards of a pod that is not there": (
@@ -424,6 +424,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         lambda job: job["spec"].update(recovery={"spareTimeout": "Off"}),
         "spec.recovery.spareTimeout",
         "recovery.spareTimeout must be a duration",
+    ),
+    "the former name of nodeFile": (
+        lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/nologin"}),
+        "spec.checkpoint.nologinPath",
+        "checkpoint.nologinPath is now named faults.nodeFile",
     ),
     "the former name of minPods": (
         lambda job: job["spec"].update(elastic={"minReplicas": 6}),
@@ -851,8 +856,8 @@ ACCEPTED: dict[str, Change] = {
     "a launcher that the kubelet never restarts": lambda job: trainer(job).update(restartPolicy="Never"),
     "a restart in place": lambda job: job["spec"].update(failurePolicy={"restartStrategy": "InPlaceRestart"}),
     "no checkpoints at SIGTERM": lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
-    "a file that makes a node faulty": lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/nologin"}),
-    "a hidden one": lambda job: job["spec"].update(checkpoint={"nologinPath": "/var/lib/.x/..nologin"}),
+    "a file that makes a node faulty": lambda job: job["spec"].update(faults={"nodeFile": "/run/nologin"}),
+    "a hidden one": lambda job: job["spec"].update(faults={"nodeFile": "/var/lib/.x/..nologin"}),
     "a warm-up": lambda job: job["spec"]["spares"].update(warmup={"command": ["python3", "-c", "pass"]}),
     "that a round may hang before its first step": lambda job: job["spec"].update(
         faults={"hang": {"startTimeout": "30m"}}

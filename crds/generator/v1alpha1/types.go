@@ -578,15 +578,6 @@ type Checkpoint struct {
 	// +kubebuilder:validation:XValidation:rule="self in ['Auto', 'Always', 'Never']",message="checkpoint.onSigterm must be Auto, Always or Never: set it to one of them, or leave it out"
 	OnSigterm string `json:"onSigterm,omitempty"`
 
-	// A file on the nodes, such as /run/nologin: a node on which it exists is faulty
-	// to this job, for as long as it exists. The folder that it is in is mounted
-	// read-only into the sidecar of every pod, by a hostPath volume, which namespaces
-	// with the pod security standards baseline and restricted refuse. Default: none.
-	// +optional
-	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[^/]+){2,}$') && !self.matches('/[.][.]?(/|$)')",message="checkpoint.nologinPath must be an absolute path of a file in a folder, such as /run/nologin, without . and ..: the folder is mounted into the sidecar, and may not be the root of the node"
-	NologinPath string `json:"nologinPath,omitempty"`
-
 	// Which pods hold the same shards of what is saved, by group rank: [[0, 1], [2, 3]]
 	// says that pods 0 and 1 hold one part, pods 2 and 3 another. When a pod leaves a
 	// faulty node, the others may then save without it, as long as each group that it
@@ -611,6 +602,15 @@ type Faults struct {
 	// When a training hangs. If unset, it never does.
 	// +optional
 	Hang *Hang `json:"hang,omitempty"`
+
+	// Path of a file on the nodes, such as /run/nologin. As long as it exists on a node,
+	// the node is faulty for this job. The sidecar of every pod mounts the file's folder
+	// read-only as a hostPath volume, which namespaces with the pod security standards
+	// baseline and restricted reject. Default: none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[^/]+){2,}$') && !self.matches('/[.][.]?(/|$)')",message="faults.nodeFile must be an absolute path of a file in a folder, such as /run/nologin, without . and ..: the folder is mounted into the sidecar, and may not be the root of the node"
+	NodeFile string `json:"nodeFile,omitempty"`
 
 	// How new pods are kept off nodes that something is held against: a verdict of a fault
 	// source, or faults of several jobs that are remembered. Prefer: other nodes come

@@ -134,7 +134,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         mode=launcher.get("mode", "Wrap"),
         zygote=bool(launcher.get("forkServer", True)),
         on_sigterm=checkpoint.get("onSigterm", "Auto"),
-        nologin_path=checkpoint.get("nologinPath", ""),
+        nologin_path=faults.get("nodeFile", ""),
         log_prefix=bool(launcher.get("logPrefix", True)),
         replica_groups=tuple(tuple(map(int, group)) for group in checkpoint.get("replicaGroups", ())),
         step_timeout_s=seconds(faults.get("hang", {}).get("stepTimeout", "0s")),

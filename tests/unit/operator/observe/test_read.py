@@ -141,7 +141,7 @@ def test_what_a_spare_runs_first():
 def test_a_file_that_makes_a_node_faulty():
     raw = copy.deepcopy(JOB)
     assert read_job(raw).world.nologin_path == ""
-    raw["spec"]["checkpoint"] = {"nologinPath": "/run/nologin"}
+    raw["spec"]["faults"] = {"nodeFile": "/run/nologin"}
     assert read_job(raw).world.nologin_path == "/run/nologin"
 
 

@@ -81,7 +81,7 @@ def test_a_template_that_differs_elsewhere_is_told_with_its_field(template: dict
         ({"preload": ("json",)}, "launcher.preload is 'json', and 'the default' there"),
         ({"log_prefix": False}, "launcher.logPrefix"),
         ({"on_sigterm": "Never"}, "checkpoint.onSigterm"),
-        ({"nologin_path": "/run/nologin"}, "checkpoint.nologinPath"),
+        ({"nologin_path": "/run/nologin"}, "faults.nodeFile"),
         ({"worker_grace_s": 0.0}, "recovery.workerGrace is '0s', and 'the default' there"),
         ({"step_timeout_s": 90.0}, "faults.hang.stepTimeout is '90s', and '0s' there"),
         ({"start_timeout_s": 600.0}, "faults.hang.startTimeout is '600s', and '0s' there"),
