@@ -45,6 +45,11 @@ RENAMED: dict[str, dict[str, tuple[Schema, str]]] = {
     "hotsparepools": {"launcher.zygote": ({"type": "boolean"}, "launcher.forkServer")},
     "trainingjobs": {
         "checkpoint.nologinPath": ({"type": "string"}, "faults.nodeFile"),
+        "checkpoint.onSigterm": ({"type": "string"}, "termination.onSigterm"),
+        "checkpoint.replicaGroups": (
+            {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+            "termination.replicaGroups",
+        ),
         "elastic.minReplicas": ({"type": "integer"}, "elastic.minPods"),
         "launcher.zygote": ({"type": "boolean"}, "launcher.forkServer"),
         "recovery.fenceTimeout": ({"type": "string"}, "recovery.coordinatorLossTimeout"),
@@ -142,14 +147,18 @@ def add_renamed(spec: Schema, former: str, schema: Schema, new: str) -> None:
     """Reject a former field, and name the new one."""
     *parents, name = former.split(".")
     for parent in parents:
+        if parent not in spec["properties"]:
+            description = "Rejected: its fields have other names now."
+            put(spec, parent, {"description": description, "type": "object", "properties": {}})
         spec = spec["properties"][parent]
     message = f"{former} is now named {new}: rename the field in the manifest"
-    spec["properties"][name] = {
-        "description": f"Rejected: the field is now named {new}.",
-        **schema,
-        "x-kubernetes-validations": [{"message": message, "rule": "false"}],
-    }
-    spec["properties"] = dict(sorted(spec["properties"].items()))
+    rejection = {"x-kubernetes-validations": [{"message": message, "rule": "false"}]}
+    put(spec, name, {"description": f"Rejected: the field is now named {new}.", **schema, **rejection})
+
+
+def put(schema: Schema, name: str, child: Schema) -> None:
+    """Add a property, in alphabetical order."""
+    schema["properties"] = dict(sorted({**schema["properties"], name: child}.items()))
 
 
 def post_process_templates(root: Schema) -> None:

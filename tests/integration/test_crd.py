@@ -128,7 +128,7 @@ def test_reads_back_with_defaults(cluster: "ApiServer") -> None:
 
     # then the rest is filled in, in the pod as in ours, and quantities are what they were
     assert job["spec"]["launcher"] == {"mode": "Wrap", "nprocPerNode": 1, "forkServer": True, "logPrefix": True}
-    assert job["spec"]["checkpoint"] == {"onSigterm": "Auto"}
+    assert job["spec"]["termination"] == {"onSigterm": "Auto"}
     assert job["spec"]["spares"] == {"replicas": 0}
     assert job["spec"]["recovery"] == {
         "inPlace": {"maxRestarts": 10, "maxRestartsPerPod": 1, "window": "1h"},

@@ -221,9 +221,9 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "the trainer container needs a command",
     ),
     "an unknown policy for SIGTERM": (
-        lambda job: job["spec"].update(checkpoint={"onSigterm": "Sometimes"}),
-        "spec.checkpoint.onSigterm",
-        "checkpoint.onSigterm must be Auto, Always or Never",
+        lambda job: job["spec"].update(termination={"onSigterm": "Sometimes"}),
+        "spec.termination.onSigterm",
+        "termination.onSigterm must be Auto, Always or Never",
     ),
     "a warm-up that torchrun would not run": (
         lambda job: (
@@ -254,18 +254,18 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "without . and ..",
     ),
     "shards of a pod that is not there": (
-        lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 7], [1, 8]]}),
-        "spec.checkpoint.replicaGroups",
-        "checkpoint.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job",
+        lambda job: job["spec"].update(termination={"replicaGroups": [[0, 7], [1, 8]]}),
+        "spec.termination.replicaGroups",
+        "termination.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of",
     ),
     "shards of a pod below 0": (
-        lambda job: job["spec"].update(checkpoint={"replicaGroups": [[-1, 7]]}),
-        "spec.checkpoint.replicaGroups",
-        "checkpoint.replicaGroups must name pods by their group rank",
+        lambda job: job["spec"].update(termination={"replicaGroups": [[-1, 7]]}),
+        "spec.termination.replicaGroups",
+        "termination.replicaGroups must name pods by their group rank",
     ),
     "a pod twice in a group": (
-        lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 1], [2, 3, 2]]}),
-        "spec.checkpoint.replicaGroups[1][2]",
+        lambda job: job["spec"].update(termination={"replicaGroups": [[0, 1], [2, 3, 2]]}),
+        "spec.termination.replicaGroups[1][2]",
         "Duplicate value: 2",
     ),
     "a stepTimeout of nothing": (
@@ -424,6 +424,16 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         lambda job: job["spec"].update(recovery={"spareTimeout": "Off"}),
         "spec.recovery.spareTimeout",
         "recovery.spareTimeout must be a duration",
+    ),
+    "the former name of onSigterm": (
+        lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
+        "spec.checkpoint.onSigterm",
+        "checkpoint.onSigterm is now named termination.onSigterm",
+    ),
+    "the former name of replicaGroups": (
+        lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 1]]}),
+        "spec.checkpoint.replicaGroups",
+        "checkpoint.replicaGroups is now named termination.replicaGroups",
     ),
     "the former name of nodeFile": (
         lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/nologin"}),
@@ -855,7 +865,7 @@ ACCEPTED: dict[str, Change] = {
     ),
     "a launcher that the kubelet never restarts": lambda job: trainer(job).update(restartPolicy="Never"),
     "a restart in place": lambda job: job["spec"].update(failurePolicy={"restartStrategy": "InPlaceRestart"}),
-    "no checkpoints at SIGTERM": lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
+    "no checkpoints at SIGTERM": lambda job: job["spec"].update(termination={"onSigterm": "Never"}),
     "a file that makes a node faulty": lambda job: job["spec"].update(faults={"nodeFile": "/run/nologin"}),
     "a hidden one": lambda job: job["spec"].update(faults={"nodeFile": "/var/lib/.x/..nologin"}),
     "a warm-up": lambda job: job["spec"]["spares"].update(warmup={"command": ["python3", "-c", "pass"]}),
@@ -865,7 +875,7 @@ ACCEPTED: dict[str, Change] = {
     "that it may not": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "5m", "startTimeout": "0s"}}),
     "that a training may hang": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "1h30m"}}),
     "no faults of its own": lambda job: job["spec"].update(faults={}),
-    "pods that hold the same shards": lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 1], [2, 7]]}),
+    "pods that hold the same shards": lambda job: job["spec"].update(termination={"replicaGroups": [[0, 1], [2, 7]]}),
     "a torchrun": lambda job: job["spec"]["launcher"].update(mode="Torchrun"),
     "no fork server": lambda job: job["spec"]["launcher"].update(forkServer=False),
     "lines as they are": lambda job: job["spec"]["launcher"].update(logPrefix=False),

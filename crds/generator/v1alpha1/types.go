@@ -76,7 +76,7 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="has(self.launcher) || (!has(self.elastic) && !has(self.faults))",fieldPath=".launcher",message="elastic and faults need a launcher, which knows of the workers: add launcher: {nprocPerNode: <workers per pod>}, or remove them"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.spares.replicatedJob) || (has(self.launcher.targetReplicatedJobs) ? self.spares.replicatedJob in self.launcher.targetReplicatedJobs : self.replicatedJobs.exists(j, j.name == self.spares.replicatedJob))",fieldPath=".spares.replicatedJob",message="spares.replicatedJob must be one whose pods train: set it to a name of launcher.targetReplicatedJobs, or leave it out to use the first"
 // +kubebuilder:validation:XValidation:rule="!has(self.elastic) || !has(self.elastic.minPods) || self.elastic.minPods <= self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum()",fieldPath=".elastic.minPods",message="elastic.minPods must be at most the pods of the job, replicas times parallelism of replicatedJobs: lower it, or leave out elastic if the job is never to shrink"
-// +kubebuilder:validation:XValidation:rule="!has(self.checkpoint.replicaGroups) || [ self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum() ].all(n, self.checkpoint.replicaGroups.all(g, g.all(r, r >= 0 && r < n)))",fieldPath=".checkpoint.replicaGroups",message="checkpoint.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job, replicas times parallelism of replicatedJobs"
+// +kubebuilder:validation:XValidation:rule="!has(self.termination.replicaGroups) || [ self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum() ].all(n, self.termination.replicaGroups.all(g, g.all(r, r >= 0 && r < n)))",fieldPath=".termination.replicaGroups",message="termination.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job, replicas times parallelism of replicatedJobs"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.mode) || self.launcher.mode != 'Torchrun' || !has(self.spares) || !has(self.spares.warmup)",fieldPath=".spares.warmup",message="spares.warmup has no effect with launcher.mode Torchrun, which starts nothing but torchrun: remove it, or set mode to Wrap"
 // +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, !has(j.dependsOn) || j.dependsOn.all(d, d.name != j.name && self.replicatedJobs.exists(e, e.name == d.name)))",fieldPath=".replicatedJobs",message="dependsOn must name another entry of replicatedJobs: correct the name, or add the entry"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || self.replicatedJobs.all(j, !(j.name in self.launcher.targetReplicatedJobs) || !has(j.dependsOn) || j.dependsOn.all(d, !(d.name in self.launcher.targetReplicatedJobs)))",fieldPath=".replicatedJobs",message="dependsOn cannot name another replicatedJob of launcher.targetReplicatedJobs, because their pods start as one: remove it"
@@ -189,12 +189,12 @@ type TrainingJobSpec struct {
 	// +kubebuilder:default={}
 	Recovery Recovery `json:"recovery,omitempty"`
 
-	// What a pod does about a checkpoint when it is asked to end. It cannot be changed
-	// after creation.
+	// How workers end when their pod is asked to end. It cannot be changed after
+	// creation.
 	// +optional
 	// +kubebuilder:default={}
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="checkpoint is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
-	Checkpoint Checkpoint `json:"checkpoint,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="termination is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
+	Termination Termination `json:"termination,omitempty"`
 
 	// What counts as a fault beside processes, pods and nodes that end. It cannot be
 	// changed after creation.
@@ -567,15 +567,15 @@ type Warmup struct {
 	Command []string `json:"command"`
 }
 
-// What a pod does about a checkpoint when it is asked to end.
-type Checkpoint struct {
+// How workers end when their pod is asked to end.
+type Termination struct {
 	// Whether workers get SIGTERM and may save within the grace period. Auto: unless
 	// the pod's node is faulty (its annotation understudy.dev/faulty says so): there
 	// they are killed at once, because a save on dying hardware hangs, or breaks what
 	// it writes. Always and Never: whatever the node is. Default: Auto.
 	// +optional
 	// +kubebuilder:default=Auto
-	// +kubebuilder:validation:XValidation:rule="self in ['Auto', 'Always', 'Never']",message="checkpoint.onSigterm must be Auto, Always or Never: set it to one of them, or leave it out"
+	// +kubebuilder:validation:XValidation:rule="self in ['Auto', 'Always', 'Never']",message="termination.onSigterm must be Auto, Always or Never: set it to one of them, or leave it out"
 	OnSigterm string `json:"onSigterm,omitempty"`
 
 	// Which pods hold the same shards of what is saved, by group rank: [[0, 1], [2, 3]]
@@ -627,7 +627,7 @@ type Faults struct {
 	// Whether a pod gives its ranks to a spare before it fails, because a fault source holds
 	// something against its node. NextCheckpoint: all workers get SIGTERM and may save
 	// first; from broken hardware the ranks go at once, and the others save where
-	// checkpoint.replicaGroups says that they hold all shards. Now: at once, and nobody saves.
+	// termination.replicaGroups says that they hold all shards. Now: at once, and nobody saves.
 	// Off: a pod trains on until it fails, or is deleted. Without a spare on another node
 	// it does so anyway. Default: Off.
 	// +optional

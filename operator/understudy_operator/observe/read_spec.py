@@ -108,7 +108,7 @@ def _gateway(told: Raw) -> facts.RolloutGateway:
 def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
     launcher, spares, recovery = spec["launcher"], spec.get("spares", {}), spec.get("recovery", {})
     in_place: Mapping[str, Any] = recovery.get("inPlace", {})
-    checkpoint, fence = spec.get("checkpoint", {}), recovery.get("coordinatorLossTimeout", "30s")
+    termination, fence = spec.get("termination", {}), recovery.get("coordinatorLossTimeout", "30s")
     faults: Mapping[str, Any] = spec.get("faults", {})
     targets = launcher.get("targetReplicatedJobs") or [replicated[0].name]
     return World(
@@ -133,10 +133,10 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         pool=spares.get("pool", ""),
         mode=launcher.get("mode", "Wrap"),
         zygote=bool(launcher.get("forkServer", True)),
-        on_sigterm=checkpoint.get("onSigterm", "Auto"),
+        on_sigterm=termination.get("onSigterm", "Auto"),
         nologin_path=faults.get("nodeFile", ""),
         log_prefix=bool(launcher.get("logPrefix", True)),
-        replica_groups=tuple(tuple(map(int, group)) for group in checkpoint.get("replicaGroups", ())),
+        replica_groups=tuple(tuple(map(int, group)) for group in termination.get("replicaGroups", ())),
         step_timeout_s=seconds(faults.get("hang", {}).get("stepTimeout", "0s")),
         start_timeout_s=seconds(faults.get("hang", {}).get("startTimeout", "0s")),
         proactive=faults.get("proactive", "Off"),

@@ -34,6 +34,8 @@ NUMBER_OR_STRING = {
 # Fields of the first draft of this version, and the field that has each one's meaning now.
 RENAMED = {
     "spec.checkpoint.nologinPath": "faults.nodeFile",
+    "spec.checkpoint.onSigterm": "termination.onSigterm",
+    "spec.checkpoint.replicaGroups": "termination.replicaGroups",
     "spec.elastic.minReplicas": "elastic.minPods",
     "spec.launcher.zygote": "launcher.forkServer",
     "spec.recovery.fenceTimeout": "recovery.coordinatorLossTimeout",

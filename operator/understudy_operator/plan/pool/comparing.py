@@ -67,7 +67,7 @@ def _settings(job: Job, pool: Pool) -> Iterator[tuple[str, Any, Any]]:
     yield "launcher.forkServer", world.zygote, launcher.zygote
     yield "launcher.preload", _listed(world.preload), _listed(launcher.preload)
     yield "launcher.logPrefix", world.log_prefix, True
-    yield "checkpoint.onSigterm", world.on_sigterm, "Auto"
+    yield "termination.onSigterm", world.on_sigterm, "Auto"
     yield "faults.nodeFile", world.nologin_path, ""
     yield "recovery.workerGrace", _grace(world.worker_grace_s), _grace(None)
     yield "faults.hang.stepTimeout", f"{world.step_timeout_s:g}s", "0s"

@@ -155,8 +155,15 @@ def test_whether_lines_get_a_prefix():
 def test_which_pods_hold_the_same_shards():
     assert read_job(JOB).world.replica_groups == ()
     raw = copy.deepcopy(JOB)
-    raw["spec"]["checkpoint"] = {"replicaGroups": [[0, 1], [2, 3]]}
+    raw["spec"]["termination"] = {"replicaGroups": [[0, 1], [2, 3]]}
     assert read_job(raw).world.replica_groups == ((0, 1), (2, 3))
+
+
+def test_whether_workers_get_sigterm():
+    assert read_job(JOB).world.on_sigterm == "Auto"
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["termination"] = {"onSigterm": "Never"}
+    assert read_job(raw).world.on_sigterm == "Never"
 
 
 def test_how_long_healthy_workers_may_run_on_when_a_fault_ends_their_round():

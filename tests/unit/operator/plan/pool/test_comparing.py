@@ -80,7 +80,7 @@ def test_a_template_that_differs_elsewhere_is_told_with_its_field(template: dict
         ({"zygote": False}, "launcher.forkServer is False, and True there"),
         ({"preload": ("json",)}, "launcher.preload is 'json', and 'the default' there"),
         ({"log_prefix": False}, "launcher.logPrefix"),
-        ({"on_sigterm": "Never"}, "checkpoint.onSigterm"),
+        ({"on_sigterm": "Never"}, "termination.onSigterm"),
         ({"nologin_path": "/run/nologin"}, "faults.nodeFile"),
         ({"worker_grace_s": 0.0}, "recovery.workerGrace is '0s', and 'the default' there"),
         ({"step_timeout_s": 90.0}, "faults.hang.stepTimeout is '90s', and '0s' there"),
