@@ -29,6 +29,7 @@ from typing import Any, NoReturn, TextIO
 import torch
 import torch.distributed as dist
 from checkpoints import CheckpointStore, StaleRound
+from corpus import generate_text
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
@@ -92,8 +93,7 @@ class CharacterModel(nn.Module):
 class Corpus:
     """The text as numbers. Its last tenth is held out for the evaluation."""
 
-    def __init__(self, path: Path) -> None:
-        text = path.read_text(encoding="utf-8")
+    def __init__(self, text: str) -> None:
         alphabet = {character: number for number, character in enumerate(sorted(set(text)))}
         self.characters = len(alphabet)
         numbers = torch.tensor([alphabet[character] for character in text])
@@ -135,7 +135,7 @@ class Trainer:
         self.rank, self.world_size, self.device = join_peers()
         if args.batch_size < self.world_size:
             raise SystemExit(f"--batch-size {args.batch_size}: at least one window for each of {self.world_size} ranks")
-        self.corpus = Corpus(args.corpus)
+        self.corpus = Corpus(args.corpus.read_text(encoding="utf-8") if args.corpus else generate_text())
         torch.manual_seed(args.seed)
         model = CharacterModel(self.corpus.characters).to(self.device)
         self.model = DistributedDataParallel(model)
@@ -265,7 +265,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=12, help="windows a step, over all ranks together")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--corpus", type=Path, default=Path(__file__).with_name("corpus.txt"))
+    parser.add_argument("--corpus", type=Path, metavar="FILE", help="a text to learn instead of that of corpus.py")
     parser.add_argument("--checkpoint-dir", type=Path, help="a folder that all nodes share; none: no checkpoints")
     parser.add_argument("--checkpoint-every", type=int, default=50, metavar="STEPS")
     parser.add_argument("--log-every", type=int, default=20, metavar="STEPS")

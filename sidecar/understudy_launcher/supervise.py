@@ -284,7 +284,7 @@ class Supervisor:
     def _why_no_save(self, event: e.AskedToEnd) -> str:
         """What speaks against a checkpoint; "" if it may be tried."""
         if self._on_sigterm is OnSigterm.NEVER:
-            return "checkpoint.onSigterm is Never"
+            return "termination.onSigterm is Never"
         faulty = event.faulty and self._on_sigterm is not OnSigterm.ALWAYS
         return f"the node is faulty: {event.faulty}" if faulty else ""
 

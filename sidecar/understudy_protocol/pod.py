@@ -70,7 +70,7 @@ STATE_VOLUME = "understudy-state"
 STATE_FOLDER = "/understudy-state"  # memory-backed, mounted in the sidecar only: no trainer can read or fill it
 
 NODE_VOLUME = "understudy-node"
-NODE_FOLDER = "/understudy-node"  # in the sidecar only: the node's folder of checkpoint.nologinPath, read-only
+NODE_FOLDER = "/understudy-node"  # in the sidecar only: the node's folder of faults.nodeFile, read-only
 
 ANNOTATION_VERDICT = f"{GROUP}/verdict"  # of a pod: a membership.NodeVerdict, for when no coordinator is there to tell
 TOLD_VOLUME = "understudy-told"

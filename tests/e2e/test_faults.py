@@ -132,7 +132,7 @@ def test_training_goes_on_when_the_coordinators_node_dies(make_job: MakeJob) -> 
 def test_partitioned_workers_are_replaced_and_end_themselves(make_job: MakeJob) -> None:
     # given an active on a node of its own, and three voters: of two voters the one that is left would have no majority
     job = make_job("partitioned", apart=True)
-    job.apply(recovery={"fenceTimeout": f"{FENCE_S}s"})
+    job.apply(recovery={"coordinatorLossTimeout": f"{FENCE_S}s"})
     job.wait_until_whole()
     job.wait_for_electorate()
     victim = active(job)

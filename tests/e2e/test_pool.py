@@ -28,8 +28,8 @@ from tests.e2e.warm import ANNOTATION_ADOPTED, ANNOTATION_WARM, PooledTraining, 
 pytestmark = pytest.mark.timeout(300)
 
 #: Of a job of two pods that loses one with its node no majority is left: its coordinator is appointed anew after twice
-#: the fenceTimeout, which is 30 s unless set.
-FENCED = {"fenceTimeout": "10s"}
+#: the coordinatorLossTimeout, which is 30 s unless set.
+FENCED = {"coordinatorLossTimeout": "10s"}
 RECOVERED_S = 90
 #: Which of them depends on whether the pool's spare itself, or a pod of the job in its place, takes the ranks.
 REPLACED = ("SpareSwap", "PodRecreate")

@@ -1,6 +1,6 @@
 """A deleted pod on a healthy node and on a faulty one: whether its worker may save.
 
-The policies of checkpoint.onSigterm are tested in tests/unit/launcher/test_sigterm.py, on real processes.
+The policies of termination.onSigterm are tested in tests/unit/launcher/test_sigterm.py, on real processes.
 """
 
 import subprocess
@@ -100,8 +100,8 @@ def test_a_deleted_pod_saves_unless_its_node_is_faulty(make_job: MakeJob, tmp_pa
 def test_the_others_save_if_they_hold_the_shards_of_a_pod_on_a_faulty_node(make_job: MakeJob, tmp_path: Path) -> None:
     # given one job whose two ranks hold the same shards, and one whose ranks hold different ones
     jobs = {"twice": make_job("sigterm-twice", script=SAVES), "once": make_job("sigterm-once", script=SAVES)}
-    jobs["twice"].apply(checkpoint={"replicaGroups": [[0, 1]]})
-    jobs["once"].apply(checkpoint={"replicaGroups": [[0], [1]]})
+    jobs["twice"].apply(termination={"replicaGroups": [[0, 1]]})
+    jobs["once"].apply(termination={"replicaGroups": [[0], [1]]})
     for shards, job in jobs.items():
         # when a pod is deleted whose node is faulty
         victim = active_that_does_not_coordinate(job)
@@ -120,7 +120,7 @@ def test_a_file_on_the_node_makes_it_faulty_for_as_long_as_it_exists(make_job: M
     # given a job that looks for a file in a folder that each node has for itself
     job, node = make_job("sigterm-nologin", script=SAVES), ""
     try:
-        job.apply(checkpoint={"nologinPath": NOLOGIN})
+        job.apply(faults={"nodeFile": NOLOGIN})
         victim = active_that_does_not_coordinate(job)
         node = victim["spec"]["nodeName"]
         # when the file comes, goes, and comes again

@@ -160,7 +160,7 @@ class Training:
         trainer["imagePullPolicy"] = "IfNotPresent"
         trainer["args"] = self._arguments(trainer["args"])
         if self.fence_timeout:
-            job["spec"]["recovery"] = {"fenceTimeout": self.fence_timeout}
+            job["spec"]["recovery"] = {"coordinatorLossTimeout": self.fence_timeout}
         if self.torchrun:
             job["spec"]["launcher"] |= {"mode": "Torchrun", "nprocPerNode": 1}
             *python, script = trainer["command"]

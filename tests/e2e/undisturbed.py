@@ -19,7 +19,7 @@ from tests.e2e.report import NAME, Entry, read_report
 from tests.e2e.training import EXAMPLE, Training
 from tests.ports import free_port
 
-FILES = ("train.py", "checkpoints.py", "corpus.txt", "trainingjob.yaml")
+FILES = ("train.py", "checkpoints.py", "corpus.py", "trainingjob.yaml")
 LIMIT_S = 600
 #: Relative. Skipping or repeating one step changes the loss by a thousand times as much.
 TOLERANCE = 1e-6

@@ -127,14 +127,14 @@ def test_reads_back_with_defaults(cluster: "ApiServer") -> None:
     job = read_back(cluster, "least")
 
     # then the rest is filled in, in the pod as in ours, and quantities are what they were
-    assert job["spec"]["launcher"] == {"mode": "Wrap", "nprocPerNode": 1, "zygote": True, "logPrefix": True}
-    assert job["spec"]["checkpoint"] == {"onSigterm": "Auto"}
+    assert job["spec"]["launcher"] == {"mode": "Wrap", "nprocPerNode": 1, "forkServer": True, "logPrefix": True}
+    assert job["spec"]["termination"] == {"onSigterm": "Auto"}
     assert job["spec"]["spares"] == {"replicas": 0}
     assert job["spec"]["recovery"] == {
         "inPlace": {"maxRestarts": 10, "maxRestartsPerPod": 1, "window": "1h"},
         "backoff": {"max": "30s", "maxIdenticalFailures": 0},
         "spareTimeout": "30s",
-        "fenceTimeout": "30s",
+        "coordinatorLossTimeout": "30s",
         "launcherTimeout": "15s",
     }
     assert "elastic" not in job["spec"]
@@ -240,7 +240,7 @@ def elastic(cluster: "ApiServer") -> str:
 
 
 def may_shrink(job: Manifest) -> None:
-    job["spec"]["elastic"] = {"minReplicas": 6}
+    job["spec"]["elastic"] = {"minPods": 6}
 
 
 @pytest.mark.parametrize("case", REFUSED_LATER_OF_ELASTIC)
@@ -327,7 +327,7 @@ def test_explain_tells_our_fields(cluster: "ApiServer") -> None:
 
     # when a user asks for a field of ours
     spares = cluster.kubectl("explain", "tj.spec.spares").stdout
-    fence = " ".join(cluster.kubectl("explain", "tj.spec.recovery.fenceTimeout").stdout.split())
+    fence = " ".join(cluster.kubectl("explain", "tj.spec.recovery.coordinatorLossTimeout").stdout.split())
 
     # then it says what the field is for
     assert "After how long without a coordinator a pod ends its own workers" in fence

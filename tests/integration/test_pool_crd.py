@@ -76,7 +76,7 @@ ACCEPTED: dict[str, Change] = {
         {
             "container": "hold",
             "nprocPerNode": 8,
-            "zygote": True,
+            "forkServer": True,
             "preload": ["torch", "torch.distributed"],
             "warmup": {"command": ["python", "warm.py"]},
         }
@@ -122,6 +122,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "no workers": (with_launcher({"nprocPerNode": 0}), "spec.launcher.nprocPerNode", "1 to 128"),
     "a module that is none": (with_launcher({"preload": ["a b"]}), "spec.launcher.preload", "names of Python modules"),
+    "the former name of forkServer": (
+        with_launcher({"zygote": False}),
+        "spec.launcher.zygote",
+        "launcher.zygote is now named launcher.forkServer",
+    ),
     "a warm-up of nothing": (
         with_launcher({"warmup": {"command": []}}),
         "spec.launcher.warmup.command",
@@ -196,7 +201,7 @@ def test_a_launchers_defaults_are_filled_in(cluster: "ApiServer") -> None:
     created = cluster.kubectl("create", "-f", "-", stdin=changed(with_launcher(), name="warm"))
     assert created.returncode == 0, created.stderr
     spec = json.loads(cluster.kubectl("get", "hsp", "warm", "-o", "json").stdout)["spec"]
-    assert spec["launcher"] == {"nprocPerNode": 1, "zygote": True}
+    assert spec["launcher"] == {"nprocPerNode": 1, "forkServer": True}
 
 
 def test_each_job_of_the_example_with_warm_spares_can_take_one_as_it_is(cluster: "ApiServer") -> None:

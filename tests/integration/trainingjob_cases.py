@@ -105,7 +105,7 @@ def changed(change: Change, **metadata: str) -> str:
     return json.dumps(manifest)
 
 
-MAY_SHRINK: Manifest = {"minReplicas": 6}
+MAY_SHRINK: Manifest = {"minPods": 6}
 CLAIM: Manifest = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
 
 
@@ -221,9 +221,9 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "the trainer container needs a command",
     ),
     "an unknown policy for SIGTERM": (
-        lambda job: job["spec"].update(checkpoint={"onSigterm": "Sometimes"}),
-        "spec.checkpoint.onSigterm",
-        "checkpoint.onSigterm must be Auto, Always or Never",
+        lambda job: job["spec"].update(termination={"onSigterm": "Sometimes"}),
+        "spec.termination.onSigterm",
+        "termination.onSigterm must be Auto, Always or Never",
     ),
     "a warm-up that torchrun would not run": (
         lambda job: (
@@ -238,34 +238,34 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.spares.warmup.command",
         "spares.warmup.command must be the words of a command, such as [python3, warmup.py]",
     ),
-    "a nologinPath that is relative": (
-        lambda job: job["spec"].update(checkpoint={"nologinPath": "run/nologin"}),
-        "spec.checkpoint.nologinPath",
-        "checkpoint.nologinPath must be an absolute path of a file in a folder, such as /run/nologin",
+    "a nodeFile that is relative": (
+        lambda job: job["spec"].update(faults={"nodeFile": "run/nologin"}),
+        "spec.faults.nodeFile",
+        "faults.nodeFile must be an absolute path of a file in a folder, such as /run/nologin",
     ),
-    "a nologinPath in the root": (
-        lambda job: job["spec"].update(checkpoint={"nologinPath": "/nologin"}),
-        "spec.checkpoint.nologinPath",
+    "a nodeFile in the root": (
+        lambda job: job["spec"].update(faults={"nodeFile": "/nologin"}),
+        "spec.faults.nodeFile",
         "may not be the root of the node",
     ),
-    "a nologinPath that leads back": (
-        lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/../nologin"}),
-        "spec.checkpoint.nologinPath",
+    "a nodeFile that leads back": (
+        lambda job: job["spec"].update(faults={"nodeFile": "/run/../nologin"}),
+        "spec.faults.nodeFile",
         "without . and ..",
     ),
     "shards of a pod that is not there": (
-        lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 7], [1, 8]]}),
-        "spec.checkpoint.replicaGroups",
-        "checkpoint.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job",
+        lambda job: job["spec"].update(termination={"replicaGroups": [[0, 7], [1, 8]]}),
+        "spec.termination.replicaGroups",
+        "termination.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of",
     ),
     "shards of a pod below 0": (
-        lambda job: job["spec"].update(checkpoint={"replicaGroups": [[-1, 7]]}),
-        "spec.checkpoint.replicaGroups",
-        "checkpoint.replicaGroups must name pods by their group rank",
+        lambda job: job["spec"].update(termination={"replicaGroups": [[-1, 7]]}),
+        "spec.termination.replicaGroups",
+        "termination.replicaGroups must name pods by their group rank",
     ),
     "a pod twice in a group": (
-        lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 1], [2, 3, 2]]}),
-        "spec.checkpoint.replicaGroups[1][2]",
+        lambda job: job["spec"].update(termination={"replicaGroups": [[0, 1], [2, 3, 2]]}),
+        "spec.termination.replicaGroups[1][2]",
         "Duplicate value: 2",
     ),
     "a stepTimeout of nothing": (
@@ -425,46 +425,76 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.recovery.spareTimeout",
         "recovery.spareTimeout must be a duration",
     ),
-    "a fenceTimeout below 10 s": (
-        lambda job: job["spec"].update(recovery={"fenceTimeout": "9s"}),
-        "spec.recovery.fenceTimeout",
-        "recovery.fenceTimeout must be Off, or a duration of at least 10s in whole hours, minutes and seconds",
+    "the former name of onSigterm": (
+        lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
+        "spec.checkpoint.onSigterm",
+        "checkpoint.onSigterm is now named termination.onSigterm",
     ),
-    "a fenceTimeout of nothing": (
-        lambda job: job["spec"].update(recovery={"fenceTimeout": ""}),
-        "spec.recovery.fenceTimeout",
-        "recovery.fenceTimeout must be Off, or a duration of at least 10s",
+    "the former name of replicaGroups": (
+        lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 1]]}),
+        "spec.checkpoint.replicaGroups",
+        "checkpoint.replicaGroups is now named termination.replicaGroups",
     ),
-    "a fenceTimeout of a unit alone": (
-        lambda job: job["spec"].update(recovery={"fenceTimeout": "s"}),
-        "spec.recovery.fenceTimeout",
-        "recovery.fenceTimeout must be Off, or a duration of at least 10s",
+    "the former name of nodeFile": (
+        lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/nologin"}),
+        "spec.checkpoint.nologinPath",
+        "checkpoint.nologinPath is now named faults.nodeFile",
     ),
-    "a fenceTimeout in milliseconds": (
-        lambda job: job["spec"].update(recovery={"fenceTimeout": "15000ms"}),
-        "spec.recovery.fenceTimeout",
-        "recovery.fenceTimeout must be Off, or a duration of at least 10s",
+    "the former name of minPods": (
+        lambda job: job["spec"].update(elastic={"minReplicas": 6}),
+        "spec.elastic.minReplicas",
+        "elastic.minReplicas is now named elastic.minPods",
     ),
-    "a fenceTimeout that is off in another spelling": (
-        lambda job: job["spec"].update(recovery={"fenceTimeout": "off"}),
+    "the former name of forkServer": (
+        lambda job: job["spec"]["launcher"].update(zygote=False),
+        "spec.launcher.zygote",
+        "launcher.zygote is now named launcher.forkServer",
+    ),
+    "the former name of coordinatorLossTimeout": (
+        lambda job: job["spec"].update(recovery={"fenceTimeout": "30s"}),
         "spec.recovery.fenceTimeout",
-        "recovery.fenceTimeout must be Off, or a duration of at least 10s",
+        "recovery.fenceTimeout is now named recovery.coordinatorLossTimeout",
+    ),
+    "a coordinatorLossTimeout below 10 s": (
+        lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "9s"}),
+        "spec.recovery.coordinatorLossTimeout",
+        "recovery.coordinatorLossTimeout must be Off, or a duration of at least 10s in whole hours, minutes",
+    ),
+    "a coordinatorLossTimeout of nothing": (
+        lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": ""}),
+        "spec.recovery.coordinatorLossTimeout",
+        "recovery.coordinatorLossTimeout must be Off, or a duration of at least 10s",
+    ),
+    "a coordinatorLossTimeout of a unit alone": (
+        lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "s"}),
+        "spec.recovery.coordinatorLossTimeout",
+        "recovery.coordinatorLossTimeout must be Off, or a duration of at least 10s",
+    ),
+    "a coordinatorLossTimeout in milliseconds": (
+        lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "15000ms"}),
+        "spec.recovery.coordinatorLossTimeout",
+        "recovery.coordinatorLossTimeout must be Off, or a duration of at least 10s",
+    ),
+    "a coordinatorLossTimeout that is off in another spelling": (
+        lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "off"}),
+        "spec.recovery.coordinatorLossTimeout",
+        "recovery.coordinatorLossTimeout must be Off, or a duration of at least 10s",
     ),
     "an elastic job that may vanish": (
-        lambda job: job["spec"].update(elastic={"minReplicas": 0}),
-        "spec.elastic.minReplicas",
-        "elastic.minReplicas must be at least 1: set it to the least number of pods",
+        lambda job: job["spec"].update(elastic={"minPods": 0}),
+        "spec.elastic.minPods",
+        "elastic.minPods must be at least 1: set it to the least number of pods",
     ),
     "an elastic job that needs more pods than it has": (
-        lambda job: job["spec"].update(elastic={"minReplicas": 9}),
-        "spec.elastic.minReplicas",
-        "elastic.minReplicas must be at most the pods of the job, replicas times parallelism of replicatedJobs: "
+        lambda job: job["spec"].update(elastic={"minPods": 9}),
+        "spec.elastic.minPods",
+        "elastic.minPods must be at most the pods of the job, replicas times parallelism of replicatedJobs: "
         "lower it, or leave out elastic",
     ),
     "an elastic job that does not say how far": (
         lambda job: job["spec"].update(elastic={}),
-        "spec.elastic.minReplicas",
-        "Required value",
+        "spec.elastic.minPods",
+        "elastic.minPods must be set to the least number of pods that the training can go on with",
     ),
     "rollouts without a launcher": (
         lambda job: without_launcher(with_rollouts(job)),
@@ -748,10 +778,10 @@ REFUSED |= {
 
 # Each is one field that the CRD does not know, at a level of ours, and its path.
 UNKNOWN_FIELDS: dict[str, Change] = {
-    "spec.elastic.maxReplicas": lambda job: job["spec"].update(elastic={"minReplicas": 6, "maxReplicas": 9}),
+    "spec.elastic.maxReplicas": lambda job: job["spec"].update(elastic={"minPods": 6, "maxReplicas": 9}),
     "spec.rollouts.gateway.token": lambda job: with_rollouts(job, gateway={"enginePort": 30000, "token": "x"}),
     "spec.faults.hang.timeout": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "9m", "timeout": "9m"}}),
-    "spec.recovery.fencetimeout": lambda job: job["spec"].update(recovery={"fencetimeout": "30s"}),
+    "spec.recovery.workergrace": lambda job: job["spec"].update(recovery={"workergrace": "30s"}),
     "spec.spares.hotSparePool": lambda job: job["spec"]["spares"].update(hotSparePool="shared"),
     "spec.recovery.inPlace.maxRestart": lambda job: job["spec"].update(recovery={"inPlace": {"maxRestart": 3}}),
     "spec.launcher.nproc_per_node": lambda job: job["spec"]["launcher"].update(nproc_per_node=8),
@@ -835,9 +865,9 @@ ACCEPTED: dict[str, Change] = {
     ),
     "a launcher that the kubelet never restarts": lambda job: trainer(job).update(restartPolicy="Never"),
     "a restart in place": lambda job: job["spec"].update(failurePolicy={"restartStrategy": "InPlaceRestart"}),
-    "no checkpoints at SIGTERM": lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
-    "a file that makes a node faulty": lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/nologin"}),
-    "a hidden one": lambda job: job["spec"].update(checkpoint={"nologinPath": "/var/lib/.x/..nologin"}),
+    "no checkpoints at SIGTERM": lambda job: job["spec"].update(termination={"onSigterm": "Never"}),
+    "a file that makes a node faulty": lambda job: job["spec"].update(faults={"nodeFile": "/run/nologin"}),
+    "a hidden one": lambda job: job["spec"].update(faults={"nodeFile": "/var/lib/.x/..nologin"}),
     "a warm-up": lambda job: job["spec"]["spares"].update(warmup={"command": ["python3", "-c", "pass"]}),
     "that a round may hang before its first step": lambda job: job["spec"].update(
         faults={"hang": {"startTimeout": "30m"}}
@@ -845,16 +875,16 @@ ACCEPTED: dict[str, Change] = {
     "that it may not": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "5m", "startTimeout": "0s"}}),
     "that a training may hang": lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "1h30m"}}),
     "no faults of its own": lambda job: job["spec"].update(faults={}),
-    "pods that hold the same shards": lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 1], [2, 7]]}),
+    "pods that hold the same shards": lambda job: job["spec"].update(termination={"replicaGroups": [[0, 1], [2, 7]]}),
     "a torchrun": lambda job: job["spec"]["launcher"].update(mode="Torchrun"),
-    "no zygote": lambda job: job["spec"]["launcher"].update(zygote=False),
+    "no fork server": lambda job: job["spec"]["launcher"].update(forkServer=False),
     "lines as they are": lambda job: job["spec"]["launcher"].update(logPrefix=False),
     "modules of one's own": lambda job: job["spec"]["launcher"].update(preload=["torch", "my.model_2"]),
     "nothing to preload": lambda job: job["spec"]["launcher"].update(preload=[]),
     "an empty launcher": lambda job: job["spec"].update(launcher={}),
     "no spares": lambda job: job["spec"]["spares"].update(replicas=0),
-    "an elastic job": lambda job: job["spec"].update(elastic={"minReplicas": 1}),
-    "an elastic job that may lose nobody": lambda job: job["spec"].update(elastic={"minReplicas": 8}),
+    "an elastic job": lambda job: job["spec"].update(elastic={"minPods": 1}),
+    "an elastic job that may lose nobody": lambda job: job["spec"].update(elastic={"minPods": 8}),
     "rollouts": with_rollouts,
     "rollouts that restart alone": lambda job: with_rollouts(job, onFailedUpdate="RestartRollouts", maxRetries=2),
     "rollouts with gateways": lambda job: with_rollouts(
@@ -864,9 +894,9 @@ ACCEPTED: dict[str, Change] = {
     "a workerGrace": lambda job: job["spec"].update(recovery={"workerGrace": "1m30s"}),
     "no workerGrace": lambda job: job["spec"].update(recovery={"workerGrace": "0s"}),
     "no backoff": lambda job: job["spec"].update(recovery={"backoff": {"max": "0s"}}),
-    "the shortest fenceTimeout": lambda job: job["spec"].update(recovery={"fenceTimeout": "10s"}),
-    "a fenceTimeout in minutes": lambda job: job["spec"].update(recovery={"fenceTimeout": "1h30m"}),
-    "no fence": lambda job: job["spec"].update(recovery={"fenceTimeout": "Off"}),
+    "the shortest coordinatorLossTimeout": lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "10s"}),
+    "a coordinatorLossTimeout in minutes": lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "1h30m"}),
+    "no fence": lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "Off"}),
     "spares of the same zone": lambda job: job["spec"]["spares"].update(topologyKey="topology.kubernetes.io/zone"),
     "spares of the same rack": lambda job: job["spec"]["spares"].update(topologyKey="Rack_1.a"),
     "a topology key that just fits": lambda job: job["spec"]["spares"].update(topologyKey=f"a.b/{'k' * 63}"),
@@ -906,7 +936,7 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
         "launcher is immutable",
     ),
     "that it may shrink": (
-        lambda job: job["spec"].update(elastic={"minReplicas": 6}),
+        lambda job: job["spec"].update(elastic={"minPods": 6}),
         "spec.elastic",
         "elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and",
     ),
@@ -956,17 +986,17 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
         "spec.volumeClaimPolicies",
         "volumeClaimPolicies is immutable",
     ),
-    "another fenceTimeout": (
-        lambda job: job["spec"].update(recovery={"fenceTimeout": "60s"}),
-        "spec.recovery.fenceTimeout",
-        "recovery.fenceTimeout is immutable, because pods keep the one that they were created with: delete the",
+    "another coordinatorLossTimeout": (
+        lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "60s"}),
+        "spec.recovery.coordinatorLossTimeout",
+        "recovery.coordinatorLossTimeout is immutable, because pods keep the one that they were created with: delete",
     ),
 }
 
 #: The same, for one that may shrink to 6.
 REFUSED_LATER_OF_ELASTIC: dict[str, tuple[Change, str, str]] = {
     "that it may shrink further": (
-        lambda job: job["spec"].update(elastic={"minReplicas": 5}),
+        lambda job: job["spec"].update(elastic={"minPods": 5}),
         "spec.elastic",
         "elastic is immutable",
     ),
@@ -979,7 +1009,7 @@ ALLOWED_LATER: dict[str, Change] = {
     "no more spares": lambda job: job["spec"].pop("spares"),
     "more restarts in place": lambda job: job["spec"].update(recovery={"inPlace": {"maxRestarts": 50}}),
     "another spareTimeout": lambda job: job["spec"].update(recovery={"spareTimeout": "5m"}),
-    "the fenceTimeout that it has": lambda job: job["spec"].update(recovery={"fenceTimeout": "30s"}),
+    "the same coordinatorLossTimeout": lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "30s"}),
     "spares of the same zone": lambda job: job["spec"]["spares"].update(topologyKey="topology.kubernetes.io/zone"),
     "a label": lambda job: job["metadata"].update(labels={"team": "research"}),
     "that it rests": lambda job: job["spec"].update(suspend=True),

@@ -89,13 +89,13 @@ type PoolLauncher struct {
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 128",message="launcher.nprocPerNode must be 1 to 128: set it to the number of workers in each pod of the jobs"
 	NprocPerNode int32 `json:"nprocPerNode,omitempty"`
 
-	// Whether workers are to be forked from a process that has imported torch already.
-	// Default: true.
+	// Whether each spare runs a fork server: a process that imports torch once and forks
+	// the workers. Default: true.
 	// +optional
 	// +kubebuilder:default=true
-	Zygote *bool `json:"zygote,omitempty"`
+	ForkServer *bool `json:"forkServer,omitempty"`
 
-	// Modules that the zygote imports. Default: torch, torch.distributed, torch._dynamo
+	// Modules that the fork server imports. Default: torch, torch.distributed, torch._dynamo
 	// and numpy.
 	// +optional
 	// +listType=set

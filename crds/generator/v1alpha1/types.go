@@ -75,8 +75,8 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="has(self.launcher) || (self.spares.replicas == 0 && !has(self.spares.pool))",fieldPath=".spares",message="spares need a launcher, which keeps them warm: add launcher: {nprocPerNode: <workers per pod>}, or remove spares"
 // +kubebuilder:validation:XValidation:rule="has(self.launcher) || (!has(self.elastic) && !has(self.faults))",fieldPath=".launcher",message="elastic and faults need a launcher, which knows of the workers: add launcher: {nprocPerNode: <workers per pod>}, or remove them"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.spares.replicatedJob) || (has(self.launcher.targetReplicatedJobs) ? self.spares.replicatedJob in self.launcher.targetReplicatedJobs : self.replicatedJobs.exists(j, j.name == self.spares.replicatedJob))",fieldPath=".spares.replicatedJob",message="spares.replicatedJob must be one whose pods train: set it to a name of launcher.targetReplicatedJobs, or leave it out to use the first"
-// +kubebuilder:validation:XValidation:rule="!has(self.elastic) || self.elastic.minReplicas <= self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum()",fieldPath=".elastic.minReplicas",message="elastic.minReplicas must be at most the pods of the job, replicas times parallelism of replicatedJobs: lower it, or leave out elastic if the job is never to shrink"
-// +kubebuilder:validation:XValidation:rule="!has(self.checkpoint.replicaGroups) || [ self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum() ].all(n, self.checkpoint.replicaGroups.all(g, g.all(r, r >= 0 && r < n)))",fieldPath=".checkpoint.replicaGroups",message="checkpoint.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job, replicas times parallelism of replicatedJobs"
+// +kubebuilder:validation:XValidation:rule="!has(self.elastic) || !has(self.elastic.minPods) || self.elastic.minPods <= self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum()",fieldPath=".elastic.minPods",message="elastic.minPods must be at most the pods of the job, replicas times parallelism of replicatedJobs: lower it, or leave out elastic if the job is never to shrink"
+// +kubebuilder:validation:XValidation:rule="!has(self.termination.replicaGroups) || [ self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum() ].all(n, self.termination.replicaGroups.all(g, g.all(r, r >= 0 && r < n)))",fieldPath=".termination.replicaGroups",message="termination.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job, replicas times parallelism of replicatedJobs"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.mode) || self.launcher.mode != 'Torchrun' || !has(self.spares) || !has(self.spares.warmup)",fieldPath=".spares.warmup",message="spares.warmup has no effect with launcher.mode Torchrun, which starts nothing but torchrun: remove it, or set mode to Wrap"
 // +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, !has(j.dependsOn) || j.dependsOn.all(d, d.name != j.name && self.replicatedJobs.exists(e, e.name == d.name)))",fieldPath=".replicatedJobs",message="dependsOn must name another entry of replicatedJobs: correct the name, or add the entry"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || self.replicatedJobs.all(j, !(j.name in self.launcher.targetReplicatedJobs) || !has(j.dependsOn) || j.dependsOn.all(d, !(d.name in self.launcher.targetReplicatedJobs)))",fieldPath=".replicatedJobs",message="dependsOn cannot name another replicatedJob of launcher.targetReplicatedJobs, because their pods start as one: remove it"
@@ -183,18 +183,18 @@ type TrainingJobSpec struct {
 	Spares Spares `json:"spares,omitempty"`
 
 	// How the job recovers, and how much of that is tried before it fails. May be
-	// changed at any time, fenceTimeout aside; a change counts for the pods that are
+	// changed at any time, coordinatorLossTimeout aside; a change counts for the pods that are
 	// created after it.
 	// +optional
 	// +kubebuilder:default={}
 	Recovery Recovery `json:"recovery,omitempty"`
 
-	// What a pod does about a checkpoint when it is asked to end. It cannot be changed
-	// after creation.
+	// How workers end when their pod is asked to end. It cannot be changed after
+	// creation.
 	// +optional
 	// +kubebuilder:default={}
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="checkpoint is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
-	Checkpoint Checkpoint `json:"checkpoint,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="termination is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
+	Termination Termination `json:"termination,omitempty"`
 
 	// What counts as a fault beside processes, pods and nodes that end. It cannot be
 	// changed after creation.
@@ -484,15 +484,15 @@ type Launcher struct {
 	// +kubebuilder:validation:MaxLength=63
 	Container string `json:"container,omitempty"`
 
-	// Whether workers are forked from a process that has imported torch already, the
-	// zygote, so that a restart costs no imports. A command that is not Python starts
-	// as fresh processes all the same. Set it to false for a script that a fork does
-	// not suit. Default: true.
+	// Whether each pod runs a fork server: a process that imports torch once and forks
+	// the workers, so that a restart costs no imports. Workers of a command that is not
+	// Python are always new processes. Set it to false if the script does not work in a
+	// forked process. Default: true.
 	// +optional
 	// +kubebuilder:default=true
-	Zygote *bool `json:"zygote,omitempty"`
+	ForkServer *bool `json:"forkServer,omitempty"`
 
-	// Modules that the zygote imports before the first round. What is not installed
+	// Modules that the fork server imports before the first round. What is not installed
 	// is left out. They may start no threads, and touch no GPU. Default: torch,
 	// torch.distributed, torch._dynamo and numpy.
 	// +optional
@@ -567,25 +567,16 @@ type Warmup struct {
 	Command []string `json:"command"`
 }
 
-// What a pod does about a checkpoint when it is asked to end.
-type Checkpoint struct {
+// How workers end when their pod is asked to end.
+type Termination struct {
 	// Whether workers get SIGTERM and may save within the grace period. Auto: unless
 	// the pod's node is faulty (its annotation understudy.dev/faulty says so): there
 	// they are killed at once, because a save on dying hardware hangs, or breaks what
 	// it writes. Always and Never: whatever the node is. Default: Auto.
 	// +optional
 	// +kubebuilder:default=Auto
-	// +kubebuilder:validation:XValidation:rule="self in ['Auto', 'Always', 'Never']",message="checkpoint.onSigterm must be Auto, Always or Never: set it to one of them, or leave it out"
+	// +kubebuilder:validation:XValidation:rule="self in ['Auto', 'Always', 'Never']",message="termination.onSigterm must be Auto, Always or Never: set it to one of them, or leave it out"
 	OnSigterm string `json:"onSigterm,omitempty"`
-
-	// A file on the nodes, such as /run/nologin: a node on which it exists is faulty
-	// to this job, for as long as it exists. The folder that it is in is mounted
-	// read-only into the sidecar of every pod, by a hostPath volume, which namespaces
-	// with the pod security standards baseline and restricted refuse. Default: none.
-	// +optional
-	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[^/]+){2,}$') && !self.matches('/[.][.]?(/|$)')",message="checkpoint.nologinPath must be an absolute path of a file in a folder, such as /run/nologin, without . and ..: the folder is mounted into the sidecar, and may not be the root of the node"
-	NologinPath string `json:"nologinPath,omitempty"`
 
 	// Which pods hold the same shards of what is saved, by group rank: [[0, 1], [2, 3]]
 	// says that pods 0 and 1 hold one part, pods 2 and 3 another. When a pod leaves a
@@ -612,6 +603,15 @@ type Faults struct {
 	// +optional
 	Hang *Hang `json:"hang,omitempty"`
 
+	// Path of a file on the nodes, such as /run/nologin. As long as it exists on a node,
+	// the node is faulty for this job. The sidecar of every pod mounts the file's folder
+	// read-only as a hostPath volume, which namespaces with the pod security standards
+	// baseline and restricted reject. Default: none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[^/]+){2,}$') && !self.matches('/[.][.]?(/|$)')",message="faults.nodeFile must be an absolute path of a file in a folder, such as /run/nologin, without . and ..: the folder is mounted into the sidecar, and may not be the root of the node"
+	NodeFile string `json:"nodeFile,omitempty"`
+
 	// How new pods are kept off nodes that something is held against: a verdict of a fault
 	// source, or faults of several jobs that are remembered. Prefer: other nodes come
 	// first, and one of these is used where nothing else is free, which an event tells.
@@ -627,7 +627,7 @@ type Faults struct {
 	// Whether a pod gives its ranks to a spare before it fails, because a fault source holds
 	// something against its node. NextCheckpoint: all workers get SIGTERM and may save
 	// first; from broken hardware the ranks go at once, and the others save where
-	// checkpoint.replicaGroups says that they hold all shards. Now: at once, and nobody saves.
+	// termination.replicaGroups says that they hold all shards. Now: at once, and nobody saves.
 	// Off: a pod trains on until it fails, or is deleted. Without a spare on another node
 	// it does so anyway. Default: Off.
 	// +optional
@@ -663,14 +663,17 @@ type Hang struct {
 	StartTimeout string `json:"startTimeout,omitempty"`
 }
 
-// Lets the job train with less pods than it declares.
+// Lets the job train with fewer pods than it declares.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.minPods)",fieldPath=".minPods",message="elastic.minPods must be set to the least number of pods that the training can go on with; leave out elastic if the job is never to shrink"
 type Elastic struct {
 	// The least number of pods that the job goes on with: it shrinks to those that
 	// are left when ranks have been vacant for recovery.spareTimeout and no spare
 	// waits, and it grows back at the next round for which there are more. Pods are
 	// counted, not workers: each has launcher.nprocPerNode of them.
-	// +kubebuilder:validation:XValidation:rule="self >= 1",message="elastic.minReplicas must be at least 1: set it to the least number of pods that the training can go on with, or leave out elastic if the job is never to shrink"
-	MinReplicas int32 `json:"minReplicas"`
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= 1",message="elastic.minPods must be at least 1: set it to the least number of pods that the training can go on with, or leave out elastic if the job is never to shrink"
+	MinPods int32 `json:"minPods,omitempty"`
 }
 
 // Rollout servers of a training in RL. Workers that update them with understudy_rollout
@@ -778,9 +781,9 @@ type Recovery struct {
 	// +optional
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self == 'Off' || (self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]') && duration(self) >= duration('10s'))",message="recovery.fenceTimeout must be Off, or a duration of at least 10s in whole hours, minutes and seconds, such as 30s or 2m: after so long without a coordinator a pod ends its workers"
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="recovery.fenceTimeout is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
-	FenceTimeout string `json:"fenceTimeout,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self == 'Off' || (self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]') && duration(self) >= duration('10s'))",message="recovery.coordinatorLossTimeout must be Off, or a duration of at least 10s in whole hours, minutes and seconds, such as 30s or 2m: after so long without a coordinator a pod ends its workers"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="recovery.coordinatorLossTimeout is immutable, because pods keep the one that they were created with: delete the TrainingJob and create it anew"
+	CoordinatorLossTimeout string `json:"coordinatorLossTimeout,omitempty"`
 
 	// For how long a pod's launcher may not respond, or its workers may outlive SIGKILL
 	// (they sleep uninterruptibly in the kernel), before the pod is replaced: a duration

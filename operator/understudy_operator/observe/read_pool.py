@@ -123,7 +123,7 @@ def _launcher(spec: Raw) -> PoolLauncher:
     return PoolLauncher(
         container=spec.get("container", ""),
         nproc_per_node=int(spec.get("nprocPerNode", 1)),
-        zygote=bool(spec.get("zygote", True)),
+        zygote=bool(spec.get("forkServer", True)),
         preload=tuple(spec["preload"]) if "preload" in spec else None,
         warmup=tuple(spec.get("warmup", {}).get("command", ())),
     )

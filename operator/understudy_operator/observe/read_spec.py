@@ -108,7 +108,7 @@ def _gateway(told: Raw) -> facts.RolloutGateway:
 def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
     launcher, spares, recovery = spec["launcher"], spec.get("spares", {}), spec.get("recovery", {})
     in_place: Mapping[str, Any] = recovery.get("inPlace", {})
-    checkpoint, fence = spec.get("checkpoint", {}), recovery.get("fenceTimeout", "30s")
+    termination, fence = spec.get("termination", {}), recovery.get("coordinatorLossTimeout", "30s")
     faults: Mapping[str, Any] = spec.get("faults", {})
     targets = launcher.get("targetReplicatedJobs") or [replicated[0].name]
     return World(
@@ -121,7 +121,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         in_place_max_restarts=int(in_place.get("maxRestarts", 10)),
         in_place_window_s=seconds(in_place.get("window", "1h")),
         in_place_max_per_pod=int(in_place.get("maxRestartsPerPod", 1)),
-        min_actives=int(spec.get("elastic", {}).get("minReplicas", 0)),
+        min_actives=int(spec.get("elastic", {}).get("minPods", 0)),
         spare_timeout_s=seconds(recovery.get("spareTimeout", "30s")),
         fence_s=0.0 if fence == "Off" else seconds(fence),
         launcher_timeout_s=seconds(recovery.get("launcherTimeout", "15s")),
@@ -132,11 +132,11 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         topology_key=spares.get("topologyKey", ""),
         pool=spares.get("pool", ""),
         mode=launcher.get("mode", "Wrap"),
-        zygote=bool(launcher.get("zygote", True)),
-        on_sigterm=checkpoint.get("onSigterm", "Auto"),
-        nologin_path=checkpoint.get("nologinPath", ""),
+        zygote=bool(launcher.get("forkServer", True)),
+        on_sigterm=termination.get("onSigterm", "Auto"),
+        nologin_path=faults.get("nodeFile", ""),
         log_prefix=bool(launcher.get("logPrefix", True)),
-        replica_groups=tuple(tuple(map(int, group)) for group in checkpoint.get("replicaGroups", ())),
+        replica_groups=tuple(tuple(map(int, group)) for group in termination.get("replicaGroups", ())),
         step_timeout_s=seconds(faults.get("hang", {}).get("stepTimeout", "0s")),
         start_timeout_s=seconds(faults.get("hang", {}).get("startTimeout", "0s")),
         proactive=faults.get("proactive", "Off"),

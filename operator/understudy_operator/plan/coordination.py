@@ -30,7 +30,7 @@ from understudy_protocol.membership import Close, Seat
 from understudy_protocol.observer import Appoint, End, NodeFact
 from understudy_protocol.words import CloseReason
 
-#: After twice this no worker goes on that hears no coordinator; what a job with fenceTimeout Off is given, too.
+#: Workers without a coordinator have ended after twice this time. Jobs with coordinatorLossTimeout Off get it too.
 FENCE_S = 30.0
 #: How long after its creation a job waits for a spare to be up before an active coordinates.
 SPARE_PATIENCE_S = 10.0

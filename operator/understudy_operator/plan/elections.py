@@ -4,8 +4,8 @@ Rules: once a coordinator has told an electorate, the operator keeps out of the 
 succeed, and appoints only when nobody was found in office for UNREACHABLE_S, and
   - every pod that could come into office (the last coordinator, and its heirs) has provably ended, or
   - less than a majority of the electorate may still run, or
-  - nobody has been heard in office for twice the fenceTimeout: by then the workers of all members that a coordinator
-    has not reached have ended, wherever they are. With fenceTimeout Off time proves nothing.
+  - no coordinator has been heard for twice the coordinatorLossTimeout: by then the workers of all members that a
+    coordinator has not reached have ended, wherever they are. With coordinatorLossTimeout Off time proves nothing.
 
 Proof that a pod has ended: its phase, as its kubelet says; that its node is gone, or is tainted out-of-service; that
 its object is gone while its node is ready, whose kubelet then has ended it. An object that was deleted by force under a
@@ -52,7 +52,7 @@ def why_no_election(observed: Observed, held: Office, now: float) -> str:
         return ""
     fence_s = observed.job.world.fence_s
     if fence_s and reached(link.since + 2 * fence_s, now):
-        return f"nobody was heard in office for {2 * fence_s:g} s, twice the fenceTimeout"
+        return f"nobody was heard in office for {2 * fence_s:g} s, twice the coordinatorLossTimeout"
     told = _told(observed, held)
     proven = "" if told is None or not told.electorate else _proven(told, ended)
     return f"nobody was found in office for {UNREACHABLE_S:g} s, and {proven}" if proven else ""
@@ -87,7 +87,7 @@ def unreported_loss(observed: Observed, now: float) -> str:
         return f"no coordinator, and pod {seated[coordinator]}, which was the coordinator, does not respond"
     fence_s = observed.job.world.fence_s
     if fence_s and answered and reached(link.since + fence_s, now):
-        return f"no coordinator for {fence_s:g} s, the fenceTimeout: the pods have stopped their workers"
+        return f"no coordinator for {fence_s:g} s, the coordinatorLossTimeout: the pods have stopped their workers"
     return ""
 
 
@@ -117,7 +117,7 @@ def waits_for_election(observed: Observed, now: float) -> str:
     return (
         "waiting for a coordinator: members elect one if a majority of them is there; else one is appointed once the "
         f"missing pods have ended, their nodes are deleted or have the taint {OUT_OF_SERVICE}"
-    ) + (until if fence_s else " (fenceTimeout is Off: time proves nothing)")
+    ) + (until if fence_s else " (coordinatorLossTimeout is Off: time proves nothing)")
 
 
 def _named(observed: Observed, ended: Callable[[str], bool]) -> str:

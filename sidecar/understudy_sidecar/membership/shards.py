@@ -1,4 +1,4 @@
-"""Whether the others can save without a member that saves nothing (checkpoint.replicaGroups). Decides only.
+"""Whether the others can save without a member that saves nothing (termination.replicaGroups). Decides only.
 
 Rules: a group holds one part of what is saved, each member of it the same. The others can save if each group that the
 member is in has another active that is in touch, not leaving, and not on a faulty node. A rank in no group holds what

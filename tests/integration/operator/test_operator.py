@@ -293,8 +293,8 @@ async def test_the_coordinator_is_told_where_the_jobs_nodes_are(training: Traini
     # given a job whose spares are to be of the lost pod's rack, and that may shrink
     def change(job: Raw) -> None:
         job["spec"]["spares"]["topologyKey"] = "rack"
-        job["spec"]["elastic"] = {"minReplicas": 1}
-        job["spec"]["recovery"] = {"spareTimeout": "5s", "fenceTimeout": "Off"}
+        job["spec"]["elastic"] = {"minPods": 1}
+        job["spec"]["recovery"] = {"spareTimeout": "5s", "coordinatorLossTimeout": "Off"}
 
     pods = await training.start(change)
 

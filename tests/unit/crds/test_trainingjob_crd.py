@@ -37,6 +37,17 @@ NUMBER_OR_STRING = {
 }
 
 
+# Fields of the first draft of this version, and the field that has each one's meaning now.
+RENAMED = {
+    "spec.checkpoint.nologinPath": "faults.nodeFile",
+    "spec.checkpoint.onSigterm": "termination.onSigterm",
+    "spec.checkpoint.replicaGroups": "termination.replicaGroups",
+    "spec.elastic.minReplicas": "elastic.minPods",
+    "spec.launcher.zygote": "launcher.forkServer",
+    "spec.recovery.fenceTimeout": "recovery.coordinatorLossTimeout",
+}
+
+
 @pytest.fixture(scope="module")
 def crd() -> Schema:
     manifest: Schema = yaml.safe_load(CRD_FILE.read_text(encoding="utf-8"))
@@ -168,6 +179,18 @@ def test_rules_escape_the_fields_whose_names_are_reserved_words(plural: str) -> 
     assert rules
     # then no rule selects such a field by its name
     assert {rule: words for rule in rules if (words := reserved_words(rule))} == {}
+
+
+@pytest.mark.parametrize("former", RENAMED)
+def test_a_former_field_is_rejected_with_the_name_of_the_new_one(fields: dict[str, Schema], former: str) -> None:
+    # given a field that was renamed: the API server prunes unknown fields before a webhook sees the object
+    new = RENAMED[former]
+
+    # then the schema has the former field, with a rule that always fails and names the new field, which exists
+    (rule,) = fields[former]["x-kubernetes-validations"]
+    assert rule["rule"] == "false"
+    assert f"is now named {new}: " in rule["message"]
+    assert f"spec.{new}" in fields
 
 
 def test_an_unknown_field_is_kept_below_the_pods_spec_and_nowhere_else(fields: dict[str, Schema]) -> None:

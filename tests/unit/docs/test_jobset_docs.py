@@ -9,7 +9,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 #: What a JobSet does not have.
-OURS = ("launcher", "spares", "recovery", "checkpoint", "faults", "elastic", "rollouts")
+OURS = ("launcher", "spares", "recovery", "termination", "faults", "elastic", "rollouts", "checkpoint")
 #: Kubernetes' own, which its own documentation describes.
 FOREIGN = ("replicatedJobs[].template.spec", "replicatedJobs[].template.metadata", "volumeClaimPolicies[].templates")
 

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.webhook.golden import IMAGE, NAMES, golden, pod, text
 from understudy_operator.plan.injection.json_patch import json_patch
 from understudy_operator.plan.injection.pods import Injection, inject
-from understudy_operator.plan.injection.settings import ANNOTATIONS, Objection
+from understudy_operator.plan.injection.settings import ANNOTATIONS, Objection, read_settings
 from understudy_protocol import pod as names
 
 Raw = dict[str, Any]
@@ -253,6 +253,13 @@ def command_of(text: str) -> Callable[[Raw], object]:
         ),
         ("job", annotated("launcher", "torchrun"), "set it to Auto, Wrap, Torchrun or None"),
         ("job", annotated("wolrd-size", "8"), "understudy.dev/wolrd-size is not known: correct it"),
+        (
+            "job",
+            annotated("zygote", "false"),
+            "zygote is now named understudy.dev/fork-server: rename it",
+        ),
+        ("job", annotated("nologin-path", "/run/x"), "nologin-path is now named understudy.dev/node-file: rename it"),
+        ("job", annotated("fence-timeout", "30s"), "is now named understudy.dev/coordinator-loss-timeout: rename it"),
         ("jobset", command_of("torchrun --rdzv-backend=c10d t.py"), "has --rdzv-backend=c10d"),
         ("jobset", command_of("torchrun --standalone t.py"), "has --standalone"),
         (
@@ -268,6 +275,20 @@ def test_what_cannot_be_injected_is_declined_with_the_mend(
     with pytest.raises(Objection) as refused:
         injected(changed(name, change))
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "variable", "told"),
+    [("fork-server", "false", names.ENV_ZYGOTE, "false"), ("node-file", "/run/x", names.ENV_NOLOGIN, "/run/x")],
+)
+def test_annotations_that_were_renamed_set_what_they_did(name: str, value: str, variable: str, told: str) -> None:
+    spec = injected(changed("job", annotated(name, value))).pod["spec"]
+    variables = [x for container in (*spec["containers"], *spec["initContainers"]) for x in container.get("env", ())]
+    assert [x["value"] for x in variables if x["name"] == variable] == [told]
+
+
+def test_the_annotation_for_the_loss_of_the_coordinator_sets_the_fence() -> None:
+    assert read_settings({"understudy.dev/coordinator-loss-timeout": "1m"}).world == {"fence_s": 60.0}
 
 
 @pytest.mark.attack("C4", "a pod that says it is injected, with a sidecar of its own", before="it got the key")

@@ -166,7 +166,7 @@ def test_what_can_be_carried_out_is_let_through(kind: str, raw: Raw) -> None:
         ("JobSet", a_jobset(without_command()), "container t needs a command"),
         ("JobSet", a_jobset(template(container="x")), "understudy.dev/container is 'x': set it to one of t"),
         ("PyTorchJob", a_pytorch_job(template(nproc_per_node="auto")), "'auto': set it to the number of workers"),
-        ("JobSet", a_jobset(template(), template(zygote="false")), "r0, r1 train as one, and their annotations"),
+        ("JobSet", a_jobset(template(), template(fork_server="false")), "r0, r1 train as one, and their annotations"),
         ("PyTorchJob", a_pytorch_job(template(world_size="5")), "and the job has 4"),
         ("TrainingJob", in_a_circle(), "dependsOn"),
         ("TrainingJob", with_pattern("("), "onJobFailureMessagePatterns"),

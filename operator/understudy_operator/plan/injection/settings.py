@@ -61,6 +61,8 @@ def read_settings(annotations: Mapping[str, str]) -> Settings:
         if not key.startswith(PREFIX) or key in OURS:
             continue
         name = key.removeprefix(PREFIX)
+        if name in _RENAMED:
+            raise Objection(f"annotation {key} is now named {PREFIX}{_RENAMED[name]}: rename it")
         if name not in _TABLE:
             known = ", ".join(sorted(_TABLE))
             raise Objection(f"annotation {key} is not known: correct it, or remove it; there are {known}")
@@ -167,18 +169,18 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "nproc-per-node": ("nproc_per_node", _number(1), "the number of workers of each pod, 1 or more"),
     "world-size": ("world_size", _number(1), "the number of ranks, 1 or more"),
     "min-world-size": ("min_world_size", _number(1), "the number of ranks to shrink to, 1 or more"),
-    "zygote": ("zygote", _boolean, "true or false"),
+    "fork-server": ("zygote", _boolean, "true or false"),
     "preload": ("preload", _modules, "names of modules, apart by commas"),
     "log-prefix": ("log_prefix", _boolean, "true or false"),
     "on-sigterm": ("on_sigterm", _one_of("Auto", "Always", "Never"), "Auto, Always or Never"),
-    "nologin-path": ("nologin_path", _path, "a file in a folder of the node, such as /run/nologin"),
+    "node-file": ("nologin_path", _path, "a file in a folder of the node, such as /run/nologin"),
     "step-timeout": ("step_timeout_s", seconds, _DURATIONS),
     "start-timeout": ("start_timeout_s", seconds, _DURATIONS),
     "max-restarts": ("in_place_max_restarts", _number(0), "a number, 0 or more"),
     "max-restarts-per-pod": ("in_place_max_per_pod", _number(0), "a number, 0 or more"),
     "restart-window": ("in_place_window_s", seconds, _DURATIONS),
     "spare-timeout": ("spare_timeout_s", seconds, _DURATIONS),
-    "fence-timeout": ("fence_s", _fence, f"{_DURATIONS}, or Off"),
+    "coordinator-loss-timeout": ("fence_s", _fence, f"{_DURATIONS}, or Off"),
     "launcher-timeout": (
         "launcher_timeout_s",
         _launcher_timeout,
@@ -190,3 +192,9 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "topology-key": ("topology_key", _text, "the name of a node's label"),
 }
 ANNOTATIONS = tuple(sorted(_TABLE))
+#: Former name -> name.
+_RENAMED: Mapping[str, str] = {
+    "fence-timeout": "coordinator-loss-timeout",
+    "nologin-path": "node-file",
+    "zygote": "fork-server",
+}

@@ -64,11 +64,11 @@ def _settings(job: Job, pool: Pool) -> Iterator[tuple[str, Any, Any]]:
     world, launcher = job.world, launcher_of(pool)
     yield "launcher.mode", world.mode, "Wrap"
     yield "launcher.nprocPerNode", world.nproc_per_node, launcher.nproc_per_node
-    yield "launcher.zygote", world.zygote, launcher.zygote
+    yield "launcher.forkServer", world.zygote, launcher.zygote
     yield "launcher.preload", _listed(world.preload), _listed(launcher.preload)
     yield "launcher.logPrefix", world.log_prefix, True
-    yield "checkpoint.onSigterm", world.on_sigterm, "Auto"
-    yield "checkpoint.nologinPath", world.nologin_path, ""
+    yield "termination.onSigterm", world.on_sigterm, "Auto"
+    yield "faults.nodeFile", world.nologin_path, ""
     yield "recovery.workerGrace", _grace(world.worker_grace_s), _grace(None)
     yield "faults.hang.stepTimeout", f"{world.step_timeout_s:g}s", "0s"
     yield "faults.hang.startTimeout", f"{world.start_timeout_s:g}s", "0s"

@@ -8,6 +8,7 @@ import pytest
 from understudy_operator.observe import read, shapes
 from understudy_operator.observe.read import read_job
 from understudy_operator.observe.read_node import NodeReader
+from understudy_operator.observe.read_pool import read_pool
 from understudy_operator.observe.trim import trimmed_node, trimmed_pod
 from understudy_operator.plan.observed import Node, Pod
 from understudy_operator.plan.queue import Queue
@@ -140,7 +141,7 @@ def test_what_a_spare_runs_first():
 def test_a_file_that_makes_a_node_faulty():
     raw = copy.deepcopy(JOB)
     assert read_job(raw).world.nologin_path == ""
-    raw["spec"]["checkpoint"] = {"nologinPath": "/run/nologin"}
+    raw["spec"]["faults"] = {"nodeFile": "/run/nologin"}
     assert read_job(raw).world.nologin_path == "/run/nologin"
 
 
@@ -154,8 +155,15 @@ def test_whether_lines_get_a_prefix():
 def test_which_pods_hold_the_same_shards():
     assert read_job(JOB).world.replica_groups == ()
     raw = copy.deepcopy(JOB)
-    raw["spec"]["checkpoint"] = {"replicaGroups": [[0, 1], [2, 3]]}
+    raw["spec"]["termination"] = {"replicaGroups": [[0, 1], [2, 3]]}
     assert read_job(raw).world.replica_groups == ((0, 1), (2, 3))
+
+
+def test_whether_workers_get_sigterm():
+    assert read_job(JOB).world.on_sigterm == "Auto"
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["termination"] = {"onSigterm": "Never"}
+    assert read_job(raw).world.on_sigterm == "Never"
 
 
 def test_how_long_healthy_workers_may_run_on_when_a_fault_ends_their_round():
@@ -185,19 +193,27 @@ def test_after_how_long_without_its_first_step_a_round_hangs():
 
 
 @pytest.mark.parametrize("preload", [[], ["torch", "my.model"]])
-def test_what_a_zygote_is_to_import(preload: list[str]):
+def test_whether_a_fork_server_is_to_run_and_what_it_imports(preload: list[str]):
     raw = copy.deepcopy(JOB)
-    raw["spec"]["launcher"] |= {"zygote": False, "preload": preload}
+    raw["spec"]["launcher"] |= {"forkServer": False, "preload": preload}
     assert (read_job(raw).world.zygote, read_job(raw).world.preload) == (False, tuple(preload))
+
+
+@pytest.mark.parametrize(("launcher", "runs"), [({}, True), ({"forkServer": False}, False)])
+def test_whether_the_spares_of_a_pool_run_a_fork_server(launcher: dict[str, Any], runs: bool):
+    metadata = {"namespace": "research", "name": "shared", "uid": "u", "resourceVersion": "1"}
+    pool = read_pool({"metadata": metadata, "spec": {"launcher": launcher, "template": {"spec": {}}}})
+    assert pool.launcher is not None
+    assert pool.launcher.zygote is runs
 
 
 def test_a_job_that_may_shrink_and_says_how_it_recovers():
     raw = copy.deepcopy(JOB)
-    raw["spec"]["elastic"] = {"minReplicas": 6}
+    raw["spec"]["elastic"] = {"minPods": 6}
     raw["spec"]["spares"]["topologyKey"] = "topology.kubernetes.io/zone"
     raw["spec"]["recovery"] |= {
         "spareTimeout": "0s",
-        "fenceTimeout": "1m30s",
+        "coordinatorLossTimeout": "1m30s",
         "backoff": {"max": "5m", "maxIdenticalFailures": 4},
     }
     spec = read_job(raw).world
@@ -208,7 +224,7 @@ def test_a_job_that_may_shrink_and_says_how_it_recovers():
 
 def test_without_a_fence_there_is_no_time_after_which_workers_have_ended():
     raw = copy.deepcopy(JOB)
-    raw["spec"]["recovery"]["fenceTimeout"] = "Off"
+    raw["spec"]["recovery"]["coordinatorLossTimeout"] = "Off"
     assert read_job(raw).world.fence_s == 0.0
 
 

@@ -103,9 +103,9 @@ HOPELESS: Mapping[str, tuple[Observed, str]] = {
         alone((A0, A1), nodes={x.node: Node(x.node, True) for x in (A0, A1)}),
         HEIRS_ENDED,
     ),
-    "nobody was heard for twice the fenceTimeout": (
+    "nobody was heard for twice the coordinatorLossTimeout": (
         alone(for_s=60.0),
-        "nobody was heard in office for 60 s, twice the fenceTimeout",
+        "nobody was heard in office for 60 s, twice the coordinatorLossTimeout",
     ),
 }
 
@@ -239,7 +239,7 @@ def test_a_job_without_a_coordinator_says_what_it_waits_for():
         "after the last one was heard"
     )
     off = a_job(status=in_round(3, epoch=4), spares=3, fence_s=0.0)
-    assert message(alone(job=off)).endswith("out-of-service (fenceTimeout is Off: time proves nothing)")
+    assert message(alone(job=off)).endswith("out-of-service (coordinatorLossTimeout is Off: time proves nothing)")
     assert message(observed(JOB, PODS, told())) == ""
     assert message(alone(snapshot=None)).startswith("waiting for a coordinator: ")
     assert message(alone(job=a_job(status=in_round(-1)), snapshot=None)) == ""

@@ -125,9 +125,9 @@ NOBODY_TRAINS: Mapping[str, tuple[Observed, str]] = {
         ),
         "no coordinator, and pod a1 is on node node-a1, which is not ready",
     ),
-    "a pod with a rank has followed nobody for the fenceTimeout": (
+    "a pod with a rank has followed nobody for the coordinatorLossTimeout": (
         observed(pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 30, answered=[A1]),
-        "no coordinator for 30 s, the fenceTimeout: the pods have stopped their workers",
+        "no coordinator for 30 s, the coordinatorLossTimeout: the pods have stopped their workers",
     ),
     "no pod is left, and the operator has just started": (
         observed(pods=(), searches_since=NOW),
@@ -155,16 +155,16 @@ MAY_TRAIN: Mapping[str, Observed] = {
         pods=(A0, A1), snapshot=TOLD, not_ready=["node-a0"]
     ),
     "the node of a spare is not ready": observed(snapshot=a_snapshot(), searches_since=NOW - 8, not_ready=["node-s"]),
-    "a pod with a rank has followed nobody for less than the fenceTimeout": observed(
+    "a pod with a rank has followed nobody for less than the coordinatorLossTimeout": observed(
         pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 29.9, answered=[A1]
     ),
-    "only a spare has followed nobody for the fenceTimeout": observed(
+    "only a spare has followed nobody for the coordinatorLossTimeout": observed(
         snapshot=a_snapshot(), searches_since=NOW - 30, answered=[S]
     ),
     "no pod has answered: the operator itself may be cut off": observed(
         pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 300
     ),
-    "fenceTimeout is Off": observed(
+    "coordinatorLossTimeout is Off": observed(
         a_job(status=in_round(0), fence_s=0.0), (A0, A1), TOLD, searches_since=NOW - 300, answered=[A0, A1]
     ),
 }
