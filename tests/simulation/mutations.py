@@ -301,6 +301,14 @@ def _drain_nobody() -> Iterator[None]:
         yield
 
 
+def _only_of_the_running_round(self: Coordinator, member: Record, message: Any, now: float) -> None:
+    if self.desk.is_current(member, message.token):
+        on_phase(self, member, message, now)
+
+
+on_phase = Coordinator._on_phase
+
+
 def _any_pause(self: RecoveryBook, round_number: int, at: float, pause_s: float | None = None) -> list[Recovery]:
     """The time since the fault was detected, as if a pod had measured it."""
     done = stepped(self, round_number, at)
@@ -484,6 +492,11 @@ SCHEDULED = (
     ScheduledMutation(
         "losses at the start of rounds have no backoff",
         _patch(backoff, "LOSSES", 1000),
+        test_schedules.test_a_pod_that_is_lost_at_the_start_of_each_round_costs_a_few_rounds_only,
+    ),
+    ScheduledMutation(
+        "an acknowledgement counts only while its round runs",
+        _patch(Coordinator, "_on_phase", _only_of_the_running_round),
         test_schedules.test_a_pod_that_is_lost_at_the_start_of_each_round_costs_a_few_rounds_only,
     ),
     ScheduledMutation(

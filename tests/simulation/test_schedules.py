@@ -191,8 +191,11 @@ def test_a_pod_that_is_lost_at_the_start_of_each_round_costs_a_few_rounds_only()
     # when a round is formed with it, and it returns again and again
     job.cluster.end_worker(sick.workers()[0], 1, None)
     job.later(20.0)
-    # then the rounds follow each other more and more slowly
+    # then the rounds follow each other more and more slowly, and no other pod is lost
     assert 5 <= job.token.round - job.round <= 10
+    coordinator = coordinator_of(job.office_pod())
+    assert coordinator is not None
+    assert set(coordinator.desk.losses) == {sick.uid}
 
 
 def test_a_pod_that_was_lost_is_not_preferred_to_a_spare_although_it_was_made_for_the_rank() -> None:

@@ -690,6 +690,25 @@ def test_as_pid_1_it_reaps_and_hears_sigterm(folder: Path, launch: Launch) -> No
     assert launched.wait() == 143
 
 
+#: A /dev of the container's own, in which the kubelet has made the file for the termination message.
+OWN_DEV = """
+mkdir dev && touch dev/null dev/termination-log && mount --bind /dev/null dev/null && mount --bind dev /dev && exec "$@"
+"""
+
+
+@pytest.mark.skipif(not _can_unshare(), reason="no right to make a PID namespace")
+def test_a_pod_that_is_replaced_leaves_the_reason_as_the_containers_termination_message(
+    folder: Path, launch: Launch
+) -> None:
+    launched = launch(
+        *SLEEPS, stub=[*UNSHARE, "/bin/sh", "-c", OWN_DEV, "sh", "/bin/sh", f"{folder}/{pod.LAUNCHER_STUB}"]
+    )
+    assert launched.join().pid == 1
+    launched.sidecar.send(ExitLauncher(84, "given up: its sidecar cannot store its state"))
+    assert launched.wait() == 84
+    assert (folder / "dev" / "termination-log").read_text() == "given up: its sidecar cannot store its state"
+
+
 @pytest.mark.skipif(not _can_unshare(), reason="no right to make a PID namespace")
 def test_where_proc_shows_another_pid_namespace_rounds_go_on(folder: Path, launch: Launch) -> None:
     """Leftovers are not found there: the numbers in /proc are not the launcher's."""
