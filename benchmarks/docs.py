@@ -51,7 +51,7 @@ GOALS: dict[str, Sequence[Goal]] = {
     "injection": (),  # measured by tests/e2e/test_inject.py
 }
 #: By benchmark, the systems that are compared in each case.
-PLANNED: dict[str, Mapping[str, Sequence[str]]] = {"recovery": SYSTEMS}
+PLANNED: dict[str, dict[str, Sequence[str]]] = {"recovery": {case.value: systems for case, systems in SYSTEMS.items()}}
 #: Facts of a session that its row has; all others are the machine's.
 _OF_A_RUN = ("command", "commit", "date")
 _TABLE = re.compile(r"(<!-- (?P<name>[a-z-]+):(?P<kind>[a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
