@@ -29,6 +29,7 @@ from benchmarks.pool.goals import GOALS as POOL
 from benchmarks.records import Record, sum_up
 from benchmarks.recovery.goals import GOALS as RECOVERY
 from benchmarks.recovery.headline import headline_rows
+from benchmarks.recovery.plan import SYSTEMS
 from benchmarks.rendezvous.goals import GOALS as RENDEZVOUS
 from benchmarks.report import RESULTS
 from benchmarks.rollout.goals import GOALS as ROLLOUT
@@ -49,6 +50,8 @@ GOALS: dict[str, Sequence[Goal]] = {
     "webhook": WEBHOOK,
     "injection": (),  # measured by tests/e2e/test_inject.py
 }
+#: By benchmark, the systems that are compared in each case.
+PLANNED: dict[str, dict[str, Sequence[str]]] = {"recovery": {case.value: systems for case, systems in SYSTEMS.items()}}
 #: Facts of a session that its row has; all others are the machine's.
 _OF_A_RUN = ("command", "commit", "date")
 _TABLE = re.compile(r"(<!-- (?P<name>[a-z-]+):(?P<kind>[a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -95,7 +98,8 @@ def _source(name: str, results: Path, archived: Mapping[str, Archived]) -> Sourc
     if name not in archived:
         raise UnknownTable(f"{file} is missing: run `make bench-{name}`, or remove its tables from the page")
     facts = archived[name].facts
-    rows = [*facts.items(), ("samples", "not kept: no number can be computed again")]
+    rows = [*facts.items(), *([] if "cores" in facts else [("machine", "not recorded")])]
+    rows.append(("samples", "not kept: no number can be computed again"))
     return Source(archived[name].records, rows, f"{facts['date']}, samples not kept")
 
 
@@ -123,7 +127,25 @@ def _goals(name: str, source: Source) -> list[tables.Row]:
 
 
 def _machine(name: str, source: Source) -> list[tables.Row]:
-    return [("", ""), *source.machine]
+    missing = _unmeasured(PLANNED.get(name, {}), source.records)
+    return [("", ""), *source.machine, *([("not measured", missing)] if missing else [])]
+
+
+def _unmeasured(planned: Mapping[str, Sequence[str]], records: Sequence[Record]) -> str:
+    """Whole cases, whole systems, and then single pairs of the plan that have no number."""
+    measured = {(str(x.case), str(x.system)) for x in records}
+    pairs = [(str(case), str(system)) for case, systems in planned.items() for system in systems]
+    measured_cases, measured_systems = {case for case, _ in measured}, {system for _, system in measured}
+    cases = [case for case in dict.fromkeys(case for case, _ in pairs) if case not in measured_cases]
+    systems = [system for system in dict.fromkeys(system for _, system in pairs) if system not in measured_systems]
+    others = [f"{x[0]} of {x[1]}" for x in pairs if x not in measured and x[0] not in cases and x[1] not in systems]
+    return "; ".join(
+        [
+            *([f"cases {', '.join(cases)}"] if cases else []),
+            *([f"systems {', '.join(systems)}"] if systems else []),
+            *others,
+        ]
+    )
 
 
 def _headline(name: str, source: Source) -> list[tables.Row]:

@@ -30,7 +30,7 @@ def goal_rows(checked: Sequence[Checked]) -> list[Row]:
     for x in checked:
         measured = "" if x.ours is None else number(x.ours.median)
         if x.ratio is not None:
-            measured += f", {x.ratio:.2f} of {x.goal.peer}"
+            measured += f", {x.ratio:.3g} of {x.goal.peer}"
         rows.append((x.goal.case, f"{x.goal.size:,}", x.goal.metric, _bound(x.goal), measured, x.verdict.value))
     return rows
 
@@ -65,7 +65,7 @@ def _cell(record: Record | None) -> str:
 
 def _bound(goal: Goal) -> str:
     parts = [] if goal.at_most is None else [f"≤ {goal.at_most:g}"]
-    parts += [] if goal.at_most_ratio is None else [f"≤ {goal.at_most_ratio:g} of {goal.peer}"]
+    parts += [] if goal.at_most_ratio is None else [f"≤ {goal.at_most_ratio:.3g} of {goal.peer}"]
     return " and ".join(parts)
 
 

@@ -66,7 +66,28 @@ def test_numbers_without_samples_are_shown_as_such_until_there_are_results(tmp_p
     without = tmp_path / "none"
     assert "| rest | 1 | rss_mb | 40 [40 … 41] (3) |" in rewritten(page("records"), without, ARCHIVED)
     assert "| samples | not kept: no number can be computed again |" in rewritten(page("machine"), without, ARCHIVED)
+    assert "| machine | not recorded |" in rewritten(page("machine"), without, ARCHIVED)
     assert "not kept" not in rewritten(page("machine"), results, ARCHIVED)
+    assert "not recorded" not in rewritten(page("machine"), results, ARCHIVED)
+
+
+def test_the_machine_names_the_cases_and_systems_of_the_plan_without_numbers(tmp_path: Path) -> None:
+    # given a recovery benchmark in which two cases have run, one of them without one of its systems
+    names = ["understudy", "torchrun", "torchrun-optout", "nvrx", "nvrx-heartbeats"]
+    samples = [
+        {"system": system, "case": "worker", "size": 4, "run": 0, "values": {"first_step_s": 1.0}} for system in names
+    ]
+    samples += [
+        {"system": system, "case": "spare-exit", "size": 4, "run": 0, "values": {"exit_s": 1.0}}
+        for system in ("understudy", "nvrx")
+    ]
+    (tmp_path / "recovery.json").write_text(json.dumps({"sessions": [session(1.0, []) | {"samples": samples}]}))
+
+    assert (
+        "| not measured | cases worker-grace, worker-grace-save, worker-store-apart, node-power-off, "
+        "node-power-off-store-apart, coordinator-power-off, sigterm-faulty; systems understudy-no-zygote, "
+        "torchrun-tuned, nvrx-inprocess; spare-exit of torchrun-optout |\n"
+    ) in rewritten(page("machine", name="recovery"), tmp_path, {})
 
 
 def test_nights_of_simulation_come_from_their_committed_file(tmp_path: Path) -> None:

@@ -31,11 +31,11 @@ def test_cases_keep_their_order_and_sizes_are_sorted() -> None:
 
 
 def test_a_goal_tells_its_bounds_and_what_was_measured() -> None:
-    goal = Goal("next-round", 1024, "seconds", at_most=0.2, peer="nvrx", at_most_ratio=0.1)
+    goal = Goal("next-round", 1024, "seconds", at_most=0.2, peer="nvrx", at_most_ratio=1 / 15)
     rows = goal_rows(check([goal, Goal("rest", 1, "rss_mb", at_most=50)], [OURS, THEIRS]))
 
     assert rows[1:] == [
-        ("next-round", "1,024", "seconds", "≤ 0.2 and ≤ 0.1 of nvrx", "0.050, 0.02 of nvrx", "met"),
+        ("next-round", "1,024", "seconds", "≤ 0.2 and ≤ 0.0667 of nvrx", "0.050, 0.0167 of nvrx", "met"),
         ("rest", "1", "rss_mb", "≤ 50", "", "not measured"),
     ]
 
