@@ -841,7 +841,7 @@ type Backoff struct {
 	// with the same exception, the job fails: no restart and no other node helps such
 	// a script. Numbers in the exception's text are ignored. Where the exception is
 	// not known, the exit code counts: a launcher knows it from a worker that its
-	// zygote has forked, or from torch's error file. 0: such rounds go on until
+	// fork server has forked, or from torch's error file. 0: such rounds go on until
 	// inPlace.maxRestarts are spent. Has no effect with max: 0s. Default: 0.
 	// +optional
 	// +kubebuilder:default=0
