@@ -1,0 +1,154 @@
+"""The connections of clients, which prove nothing: how many there may be, and what one of them costs.
+
+Rules:
+- At most `most` connections are open. If one more comes, the source with the most connections without a whole request
+  loses the oldest of these. If the requests of all connections wait for the server, the new one is answered 503.
+- A connection takes at most some 400 KiB of memory: its unfinished fields (MOST_FIELDS of FIELD_BYTES, kept twice), or
+  one request and one answer, of which the parts that are kept at once are small (bodies.py, proxy.py).
+- A client that reads nothing for UNREAD_S loses its connection.
+- A request that is no HTTP is answered 400, and not logged.
+- A source is an IPv4 address, or the /64 of an IPv6 address: a host may choose any address of its /64.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from ipaddress import IPv6Address
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+MOST_CONNECTIONS = 2048
+UNREAD_S = 60
+MOST_FIELDS, FIELD_BYTES = 48, 4096
+#: Of a request's fields, once all of them have come.
+HEAD_BYTES = 16 << 10
+#: Of each connection: here, and in the kernel, whose pages count as ours.
+READ_BYTES = 16 << 10
+_KERNEL_BYTES = 64 << 10
+_BACKLOG = 1024
+_ACCEPT_AGAIN_S = 0.1
+#: How many lose their connection at once, as a part of all: looking for them takes a millisecond.
+_EVICTED = 32
+_CROWDED = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+    b"all connections of this gateway wait for the server (--most-connections: more)\n"
+)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+_log = logging.getLogger(__name__)
+_log.addFilter(_is_ours)
+#: For web.AppRunner.
+OPTIONS: dict[str, Any] = {
+    "access_log": None,
+    "logger": _log,
+    "handler_cancellation": True,
+    "auto_decompress": False,
+    "read_bufsize": READ_BYTES,
+    "max_headers": MOST_FIELDS,
+    "max_field_size": FIELD_BYTES,
+}
+
+
+class Connections:
+    def __init__(self, most: int = MOST_CONNECTIONS) -> None:
+        self._most = most
+        self._handled: dict[asyncio.BaseProtocol, web.Request] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._server: web.Server
+        self._listener: socket.socket
+
+    @contextlib.contextmanager
+    def handled(self, request: web.Request) -> Iterator[None]:
+        """From when all of it has come until this ends, its connection is not evicted."""
+        self._handled[request.protocol] = request
+        try:
+            yield
+        finally:
+            self._handled.pop(request.protocol, None)
+
+    def listen(self, server: web.Server, host: str, port: int) -> int:
+        """The port (0 chooses a free one). host: "" is all addresses, of IPv4 and of IPv6."""
+        self._server = server
+        if not host and socket.has_dualstack_ipv6():
+            listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG)
+        else:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL_BYTES)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNREAD_S)
+        self._listener = listener
+        asyncio.get_running_loop().add_reader(listener, self._accept)
+        return int(listener.getsockname()[1])
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            accepted, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError:  # no file is left: try again once some connections have ended
+            loop.remove_reader(self._listener)
+            loop.call_later(_ACCEPT_AGAIN_S, self._accept_again)
+            return
+        accepted.setblocking(False)
+        if len(self._server.connections) + len(self._opening) >= self._most and not self._evict():
+            with accepted, contextlib.suppress(OSError):
+                accepted.send(_CROWDED)
+            return
+        opening = loop.create_task(self._serve(accepted))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
+
+    def _accept_again(self) -> None:
+        if self._listener.fileno() >= 0:  # else it was closed
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    async def _serve(self, accepted: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self._server, accepted)
+        except OSError:
+            accepted.close()
+
+    def _evict(self) -> bool:
+        """Whether there is room now."""
+        waiting = [
+            (source_of(transport.get_extra_info("peername")), transport)
+            for protocol in self._server.connections  # the oldest first
+            if not self._is_whole(protocol) and (transport := protocol.transport) is not None
+        ]
+        if not waiting:
+            return False
+        chosen = Counter(source for source, _ in waiting).most_common(1)[0][0]
+        oldest = [transport for source, transport in waiting if source == chosen]
+        for transport in oldest[: max(1, self._most // _EVICTED)]:
+            transport.abort()
+        return True
+
+    def _is_whole(self, protocol: asyncio.BaseProtocol) -> bool:
+        request = self._handled.get(protocol)
+        return request is not None and request.content.is_eof()
+
+
+def source_of(peer: Any) -> str:
+    """peer: what a transport tells of the other end."""
+    host = str(peer[0]) if peer else ""
+    if ":" not in host:
+        return host
+    address = IPv6Address(host.partition("%")[0])
+    return str(address.ipv4_mapped or (int(address) >> 64))
