@@ -1,13 +1,13 @@
 """The connections of clients, which prove nothing: how many there may be, and what one of them costs.
 
 Rules:
-- At most `most` connections are open. If one more comes, the source with the most connections without a whole request
-  loses the oldest of these. If the requests of all connections wait for the server, the new one is answered 503.
+- At most `most` connections are open. If one more comes, the network with the most connections without a whole request
+  loses some, and in it the address with the most of them its oldest. If the requests of all connections wait for the
+  server, the new one is answered 503. A network is a /64 of IPv6, or one address.
 - A connection takes at most some 400 KiB of memory: its unfinished fields (MOST_FIELDS of FIELD_BYTES, kept twice), or
   one request and one answer, of which the parts that are kept at once are small (bodies.py, proxy.py).
 - A client that reads nothing for UNREAD_S loses its connection.
 - A request that is no HTTP is answered 400, and not logged.
-- A source is an IPv4 address, or the /64 of an IPv6 address: a host may choose any address of its /64.
 """
 
 import asyncio
@@ -17,11 +17,12 @@ import socket
 from collections import Counter
 from collections.abc import Iterator
 from ipaddress import IPv6Address
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+T = TypeVar("T")
 MOST_CONNECTIONS = 2048
 UNREAD_S = 60
 MOST_FIELDS, FIELD_BYTES = 48, 4096
@@ -127,16 +128,14 @@ class Connections:
 
     def _evict(self) -> bool:
         """Whether there is room now."""
-        waiting = [
-            (source_of(transport.get_extra_info("peername")), transport)
-            for protocol in self._server.connections  # the oldest first
-            if not self._is_whole(protocol) and (transport := protocol.transport) is not None
-        ]
+        waiting: dict[str, list[asyncio.Transport]] = {}  # by address, the oldest first
+        for protocol in self._server.connections:
+            if not self._is_whole(protocol) and (transport := protocol.transport) is not None:
+                address = str((transport.get_extra_info("peername") or ("",))[0])
+                waiting.setdefault(address, []).append(transport)
         if not waiting:
             return False
-        chosen = Counter(source for source, _ in waiting).most_common(1)[0][0]
-        oldest = [transport for source, transport in waiting if source == chosen]
-        for transport in oldest[: max(1, self._most // _EVICTED)]:
+        for transport in of_largest(waiting)[: max(1, self._most // _EVICTED)]:
             transport.abort()
         return True
 
@@ -145,10 +144,16 @@ class Connections:
         return request is not None and request.content.is_eof()
 
 
-def source_of(peer: Any) -> str:
-    """peer: what a transport tells of the other end."""
-    host = str(peer[0]) if peer else ""
-    if ":" not in host:
-        return host
-    address = IPv6Address(host.partition("%")[0])
-    return str(address.ipv4_mapped or (int(address) >> 64))
+def of_largest(waiting: dict[str, list[T]]) -> list[T]:
+    """By address. Those of the address with the most, in the network with the most."""
+    in_network: Counter[str] = Counter()
+    for address, transports in waiting.items():
+        in_network[network_of(address)] += len(transports)
+    return waiting[max(waiting, key=lambda address: (in_network[network_of(address)], len(waiting[address])))]
+
+
+def network_of(address: str) -> str:
+    if ":" not in address:
+        return address
+    found = IPv6Address(address.partition("%")[0])
+    return str(found.ipv4_mapped or int(found) >> 64)

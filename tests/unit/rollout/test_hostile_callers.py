@@ -23,6 +23,7 @@ from benchmarks.machine import Usage
 from tests.cluster.paths import CHECKOUT
 from tests.unit.rollout.guarded import Guarded, guarded, until
 from tests.unit.virtual_time import in_virtual_time
+from understudy_rollout.gateway.connections import of_largest
 from understudy_rollout.gateway.flights import Policy
 
 TOKEN = "secret"
@@ -206,6 +207,15 @@ async def test_connections_without_a_whole_request_keep_no_client_out(what: str,
         assert len(os.listdir(f"/proc/{site.pid}/fd")) < 250  # each has another one at the server at most
         for _, writer in opened:
             writer.transport.abort()
+
+
+@pytest.mark.attack("D2", "connections to a gateway from many addresses of one IPv6 network", before="no limit")
+def test_a_network_with_most_connections_loses_one_and_in_it_the_address_with_most() -> None:
+    theirs = {f"fd00:0:0:2::{number}": [f"theirs-{number}"] for number in range(20)}
+    ours = {"fd00:0:0:1::5": ["ours", "ours"], "::ffff:10.0.0.1": ["ours", "ours", "ours"]}
+    assert of_largest({**ours, **theirs}) == ["theirs-0"]
+    flood = {"fd00:0:0:1::6": ["flood"] * 3}
+    assert of_largest({**ours, **flood}) == ["flood"] * 3
 
 
 # Its words, in virtual time ------------------------------------------------------------------------------------------
