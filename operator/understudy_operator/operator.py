@@ -105,7 +105,7 @@ class Operator:
             self._network_policies = NetworkPolicies(
                 self._writer, network_rules, self.store, clock, self._gateway.pace, namespaces
             )
-        self._malformed_events = MalformedEvents(self._writer, self.store, self._gateway.pace)
+        self._malformed_events = MalformedEvents(self._writer, self.store, self._gateway.pace, namespaces)
         self._kueue = KueueDiscovery(api, self._wake_all)
         self._watches = [
             Watch(api, kind, path, self._resync, self.saw, self._metrics)
