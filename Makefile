@@ -94,7 +94,7 @@ verl:  ## the doubles of verl's manager against verl's own sources, installed ou
 attack: tools  ## all attacks of docs/security.md against the real programs; ends in a table: attack, before, now
 	$(PY) -m tests.cluster binaries
 	$(PY) -m tests.integration.cert_manager
-	$(PYTEST) -n 2 --dist loadfile --timeout 180 -m attack tests/unit tests/integration; code=$$?; \
+	$(PYTEST) -n 2 --dist loadfile --timeout 180 -m attack tests/unit tests/integration tests/simulation; code=$$?; \
 	  $(PY) -m tests.attacks build/junit/$@.xml && exit $$code
 
 e2e: e2e-lanes e2e-alone  ## real pods, real torch, real faults on the local cluster; E2E="FILE -k WORD" for some of them

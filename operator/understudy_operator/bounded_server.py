@@ -5,8 +5,8 @@ Rules:
   costs a socket with a small buffer: no TLS, no parser.
 - A connection in a slot has `request_s` for TLS and headers, and then `body_s` for the body. It is closed after that,
   and `idle_s` after the last answer.
-- If no slot is free, an address that has fewer slots than another one gets one of these at once: a connection of an
-  address with more than its share is closed that has no answer due, or else the longest idle one of any address.
+- If no slot is free, an address whose network has fewer slots than another one gets one of these at once: a connection
+  of a network with more than its share is closed that has no answer due, or else the longest idle one of any address.
 - A body has a Content-Length of at most `body` bytes, checked before it is read. Bodies of more than SMALL bytes are
   read in turn.
 - Answers are calculated one at a time, in turn: an address whose answers take long waits for those whose do not.
@@ -25,7 +25,9 @@ from enum import Enum, auto
 
 from aiohttp import web
 
+from understudy_operator import all_addresses
 from understudy_operator.turns import Crowded, Turns
+from understudy_protocol.addresses import network_of, plain
 
 #: A body of this size is read without waiting for a turn: pods and jobs have some 10 KB.
 SMALL = 64 << 10
@@ -123,11 +125,7 @@ class BoundedServer:
             max_headers=32,
         )
         self._http.on_lost = self._lost
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
-        listener.setblocking(False)
-        listener.bind(("0.0.0.0", port))
+        listener = all_addresses.bound(port, _RECEIVE_BUFFER)
         listener.listen(_BACKLOG)
         self._listener = listener
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
@@ -164,7 +162,7 @@ class BoundedServer:
                 loop.call_later(_ACCEPT_AGAIN_S, self._accept_again, listener)
                 return
             accepted.setblocking(False)
-            task = loop.create_task(self._serve(accepted, address))
+            task = loop.create_task(self._serve(accepted, plain(address)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -210,16 +208,17 @@ class BoundedServer:
             connection.ended.set()
 
     def _make_room(self, address: str) -> None:
-        """Close a connection of an address with more than its share, or an idle one; none if all have answers due."""
-        taken = self._slots.taken
+        """Close a connection of a network with more than its share, or an idle one; none if all have answers due."""
+        taken, by_network = self._slots.taken, self._slots.taken_by_network
         if taken[address] >= self._limits.per_address:
             return
         closable = [x for x in self._connections.values() if x.state is not _State.ANSWERING and not x.ended.is_set()]
         if not closable:
             return
-        chosen = max(closable, key=lambda x: (taken[x.address], -x.since))
-        share = self._limits.slots / len({*taken, address})
-        if taken[chosen.address] <= max(taken[address] + 1, share):
+        chosen = max(closable, key=lambda x: (by_network[network_of(x.address)], taken[x.address], -x.since))
+        network = network_of(address)
+        share = self._limits.slots / len({*by_network, network})
+        if by_network[network_of(chosen.address)] <= max(by_network[network] + 1, share):
             idle = [x for x in closable if x.state is _State.IDLE and x.address != address]
             if not idle:
                 return

@@ -108,8 +108,9 @@ class Injection:
         for name in [name for name in self._tasks if (name[0], name[1].partition("/")[0]) == key]:
             self._tasks.pop(name).cancel()  # it would look again in a while
         for pod in self._store.all(Kind.POD):
-            if job_key_of(pod) == key:
-                self.look(pod)
+            with self._store.contained(Kind.POD, pod):
+                if job_key_of(pod) == key:
+                    self.look(pod)
 
     async def stop(self) -> None:
         tasks, self._tasks = list(self._tasks.values()), {}

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from understudy_operator.apply.api import TROUBLE, Api
@@ -104,7 +105,7 @@ class Operator:
             self._network_policies = NetworkPolicies(
                 self._writer, network_rules, self.store, clock, self._gateway.pace, namespaces
             )
-        self._malformed_events = MalformedEvents(self._writer, self.store, self._gateway.pace)
+        self._malformed_events = MalformedEvents(self._writer, self.store, self._gateway.pace, namespaces)
         self._kueue = KueueDiscovery(api, self._wake_all)
         self._watches = [
             Watch(api, kind, path, self._resync, self.saw, self._metrics)
@@ -212,16 +213,18 @@ class Operator:
         if before is None or node is None or replace(before, labels=node.labels) != node:
             self._wake_all()
             return
-        for worker in self._workers.values():
-            if worker.is_concerned(before, node):
-                worker.wake()
+        for key, worker in self._workers.items():
+            with self._of(job_kind(key), key):
+                if worker.is_concerned(before, node):
+                    worker.wake()
 
     def _saw_of_pool(self, raw: Raw) -> None:
         """A pool's pod concerns the jobs that name the pool, a job's pod the pool that it came from."""
         if (key := pool_key_of(raw)) and is_of_pool(raw):
             self._wake_pool(key)
             for job in interested(self.store, raw):
-                self._wake(job)
+                with self._of(job_kind(job), job):
+                    self._wake(job)
         elif names.LABEL_FROM_POOL in raw["metadata"].get("labels", {}):
             self._wake_pools(key_of(raw)[0])
 
@@ -320,7 +323,8 @@ class Operator:
         """Those of a namespace in which a job has changed, which may have claims, or had."""
         for key in list(self._pool_workers):
             if key[0] == namespace:
-                self._wake_pool(key)
+                with self._of(Kind.POOL, key):
+                    self._wake_pool(key)
 
     def _forget_pool(self, key: Key) -> None:
         self._pool_workers.pop(key, None)
@@ -333,12 +337,17 @@ class Operator:
         if self._acts and self.synced:
             self._injection.look_at_all()
         for key in list(self._workers):
-            self._wake(key)
+            with self._of(job_kind(key), key):
+                self._wake(key)
         pools = {key_of(raw) for raw in self.store.all(Kind.POOL)} | set(self._pool_workers)
         for pool in pools | set(self.store.pools_of_pods()):
-            unknown = {"metadata": {"namespace": pool[0], "name": pool[1]}}
-            with self.store.contained(Kind.POOL, self.store.get(Kind.POOL, pool) or unknown):
+            with self._of(Kind.POOL, pool):
                 self._wake_pool(pool)
+
+    def _of(self, kind: Kind, key: Key) -> AbstractContextManager[None]:
+        """An error of the body concerns this object alone."""
+        unknown = {"metadata": {"namespace": key[0], "name": key[1]}}
+        return self.store.contained(kind, self.store.get(kind, key) or unknown)
 
 
 def new_identity(host: str) -> str:

@@ -11,12 +11,12 @@ Rules:
 """
 
 import asyncio
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import cast
 
+from understudy_operator import all_addresses
 from understudy_protocol.frames import Broken
 from understudy_protocol.upgrade import take_head
 
@@ -47,10 +47,7 @@ class ProbeServer:
 
     async def listen(self, port: int) -> int:
         """The port (0 chooses a free one)."""
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
-        listener.bind(("0.0.0.0", port))
+        listener = all_addresses.bound(port, _RECEIVE_BUFFER)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Question(self), sock=listener, backlog=ACCEPTED)
         listener.listen(_BACKLOG)  # of the kernel; asyncio accepts ACCEPTED at a time

@@ -4,10 +4,11 @@ Rules:
 - At most `places` are taken at once, at most `per_address` of them by one address. Further requests wait, at most
   `waiting` of them. A request may be for several places: it waits until all of them are free, and no other request gets
   one of them meanwhile.
-- A free place goes to the address that has fewest places; of several such addresses, to the one whose requests have
-  cost least (`note_cost`; an unknown address has cost nothing); and of these to the one that has waited longest.
-- If too many wait, the newest request of the address with most waiting requests is refused; of several such addresses
-  the newest is.
+- A free place goes to the address whose network has fewest places, of these to the one that has fewest itself; of
+  several such addresses, to the one whose network's requests have cost least (`note_cost`; those of an unknown network
+  have cost nothing); and of these to the one that has waited longest. A network is a /64 of IPv6, or one address.
+- If too many wait, the newest request is refused of the address with most waiting requests, in the network with most;
+  of several such addresses the newest is.
 
 No sockets here: bounded_server.py uses this for connections, for large bodies and for the calculation of answers, and
 observe/line.py for the memory of messages.
@@ -19,7 +20,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-#: Addresses whose costs are kept.
+from understudy_protocol.addresses import network_of
+
+#: Networks whose costs are kept.
 MOST_COSTS = 1024
 
 
@@ -37,13 +40,18 @@ class Turns:
     def __init__(self, places: int, per_address: int, waiting: int) -> None:
         self._places, self._per_address, self._most_waiting = places, per_address, waiting
         self._taken: Counter[str] = Counter()
+        self._taken_by_network: Counter[str] = Counter()
         self._waiting: dict[str, deque[_Request]] = {}  # in the order of their turns
-        self._costs: dict[str, float] = {}  # the mean of an address, which follows the newest ones; the newest last
+        self._costs: dict[str, float] = {}  # the mean of a network, which follows the newest ones; the newest last
 
     @property
     def taken(self) -> Counter[str]:
         """Places by address."""
         return self._taken
+
+    @property
+    def taken_by_network(self) -> Counter[str]:
+        return self._taken_by_network
 
     @property
     def waiting(self) -> int:
@@ -81,15 +89,17 @@ class Turns:
             raise
 
     def leave(self, address: str, places: int = 1) -> None:
-        self._taken[address] -= places
-        if not self._taken[address]:
-            del self._taken[address]
+        for taken, key in ((self._taken, address), (self._taken_by_network, network_of(address))):
+            taken[key] -= places
+            if not taken[key]:
+                del taken[key]
         self._grant()
 
     def note_cost(self, address: str, cost: float) -> None:
         """What a request of this address has cost, in any unit."""
-        before = self._costs.pop(address, cost)
-        self._costs[address] = (before + cost) / 2
+        network = network_of(address)
+        before = self._costs.pop(network, cost)
+        self._costs[network] = (before + cost) / 2
         if len(self._costs) > MOST_COSTS:
             del self._costs[next(iter(self._costs))]
 
@@ -102,13 +112,18 @@ class Turns:
             ]
             if not asking:
                 return
-            address = min(asking, key=lambda each: (self._taken[each], self._costs.get(each, 0.0)))
+            address = min(asking, key=self._precedence)
             if self._taken.total() + self._waiting[address][0].places > self._places:
                 return
             request = self._next(address)
             if not request.turn.done():  # else it is cancelled, and its task does not run yet
                 request.turn.set_result(None)
                 self._taken[address] += request.places
+                self._taken_by_network[network_of(address)] += request.places
+
+    def _precedence(self, address: str) -> tuple[int, int, float]:
+        network = network_of(address)
+        return self._taken_by_network[network], self._taken[address], self._costs.get(network, 0.0)
 
     def _next(self, address: str) -> "_Request":
         """Its oldest request; the address goes to the end of the line."""
@@ -119,7 +134,12 @@ class Turns:
         return oldest
 
     def _refuse_one(self) -> None:
-        address = max(reversed(self._waiting), key=lambda each: len(self._waiting[each]))
+        by_network: Counter[str] = Counter()
+        for each, requests in self._waiting.items():
+            by_network[network_of(each)] += len(requests)
+        address = max(
+            reversed(self._waiting), key=lambda each: (by_network[network_of(each)], len(self._waiting[each]))
+        )
         newest = self._waiting[address][-1]
         self._forget(address, newest)
         newest.turn.set_exception(Crowded(f"too many requests of {address} wait"))

@@ -5,13 +5,16 @@ Rules:
   connections. A timer that fires late counts one period, so a freeze of this process costs nobody its connection.
 - At most `most_per_address` connections of one address wait: when one more comes, the address loses its oldest. Members
   of a node may share an address (SNAT), so the number follows from the job's size.
-- At most `most` connections wait: when one more comes, the address with the most connections loses its oldest. So a
-  flood from a few addresses evicts its own connections, and none of a member that calls from another address.
+- At most `most` connections wait: when one more comes, the network with the most connections loses one, and in it the
+  address with the most its oldest. A network is a /64 of IPv6, or one address. So a flood from a few addresses or
+  networks evicts its own connections, and none of a member that calls from another one.
 """
 
 import asyncio
 import itertools
 from typing import Protocol
+
+from understudy_protocol.addresses import network_of
 
 PERIODS = 5  # within limit_s
 
@@ -25,13 +28,39 @@ class Connection(Protocol):
         """It waits no more, and is to be closed at once."""
 
 
+class _Counts:
+    """Of keys, and which of them has the most."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._keys: dict[int, dict[str, None]] = {}  # by their counts
+        self._largest = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def add(self, key: str, more: int) -> None:
+        """more: 1 or -1."""
+        before = self._counts.pop(key, 0)
+        self._keys.get(before, {}).pop(key, None)
+        count = before + more
+        if count:
+            self._counts[key] = count
+            self._keys.setdefault(count, {})[key] = None
+        if count > self._largest or not self._keys.get(self._largest):
+            self._largest = count
+
+    def first_with_most(self) -> str:
+        return next(iter(self._keys[self._largest]))
+
+
 class WaitingConnections:
     def __init__(self, most: int, most_per_address: int, limit_s: float) -> None:
         self._most, self._most_per_address, self._limit_s = most, most_per_address, limit_s
         self._since: dict[Connection, int] = {}  # the period in which each came; the oldest first
         self._of: dict[str, dict[Connection, None]] = {}  # by address; the oldest first
-        self._addresses: dict[int, dict[str, None]] = {}  # by how many connections they have
-        self._largest = 0
+        self._networks = _Counts()
+        self._addresses: dict[str, _Counts] = {}  # by network
         self._period = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -42,7 +71,7 @@ class WaitingConnections:
         address = connection.peer
         self._since[connection] = self._period
         self._of.setdefault(address, {})[connection] = None
-        self._count(address, len(self._of[address]) - 1)
+        self._count(address, 1)
         if len(self._of[address]) > self._most_per_address:
             self._evict_oldest_of(address, f"{self._most_per_address} connections of its address came after it")
         elif len(self) > self._most:
@@ -55,23 +84,23 @@ class WaitingConnections:
             return
         address = connection.peer
         del self._of[address][connection]
-        self._count(address, len(self._of[address]) + 1)
+        self._count(address, -1)
         if not self._of[address]:
             del self._of[address]
 
     def evict_one(self, reason: str) -> None:
-        """The oldest of the address with the most connections, if any waits."""
+        """The oldest of the address with the most connections, in the network with the most, if any waits."""
         if self._since:
-            self._evict_oldest_of(next(iter(self._addresses[self._largest])), reason)
+            addresses = self._addresses[self._networks.first_with_most()]
+            self._evict_oldest_of(addresses.first_with_most(), reason)
 
-    def _count(self, address: str, before: int) -> None:
-        """The address has one connection more or less than `before`."""
-        count = len(self._of[address])
-        self._addresses.get(before, {}).pop(address, None)
-        if count:
-            self._addresses.setdefault(count, {})[address] = None
-        if count > self._largest or not self._addresses.get(self._largest):
-            self._largest = count
+    def _count(self, address: str, more: int) -> None:
+        network = network_of(address)
+        self._networks.add(network, more)
+        addresses = self._addresses.setdefault(network, _Counts())
+        addresses.add(address, more)
+        if not addresses:
+            del self._addresses[network]
 
     def _evict_oldest_of(self, address: str, reason: str) -> None:
         self._evict(next(iter(self._of[address])), reason)

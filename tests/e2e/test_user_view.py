@@ -85,6 +85,9 @@ def test_images_run_without_root_on_a_read_only_file_system_and_the_sidecar_is_s
     job.discard()
 
 
+@pytest.mark.attack(
+    "C4", "a sidecar that was taken over and looks for a token, or writes to its root", before="refused, too"
+)
 def test_pods_train_where_pod_security_is_restricted_and_the_sidecar_has_no_token(cluster: Cluster) -> None:
     # given a namespace that enforces it, and a template that is admitted there
     create_namespace(cluster, RESTRICTED, **{"pod-security.kubernetes.io/enforce": "restricted"})
@@ -111,4 +114,9 @@ def test_pods_train_where_pod_security_is_restricted_and_the_sidecar_has_no_toke
         assert mounted["understudy-sidecar"] == ["understudy-told"]
         (token,) = mounted["trainer"]
         assert token.startswith("kube-api-access-")
+        # and who has taken the sidecar over finds none, is a user of its own, and can write to no folder of its image
+        sidecar = ("-n", RESTRICTED, "exec", pod["metadata"]["name"], "-c", "understudy-sidecar", "--", "sh", "-c")
+        tried = f"cat {ACCOUNT}/token; touch /written /opt/written; id -u; echo"
+        said = cluster.kubectl(*sidecar, f"({tried}) 2>/dev/null")
+        assert said.split() == ["65532"]
     job.discard()

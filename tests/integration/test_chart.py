@@ -390,6 +390,21 @@ def test_the_operator_and_the_webhook_take_only_what_they_serve():
     assert list(policies("webhook.enabled=false")) == ["understudy-operator"]
 
 
+@pytest.mark.attack("D2", "calls each port of the chart's pods, with networkPolicies.enabled", before="refused, too")
+def test_a_stranger_reaches_one_port_of_the_charts_pods():
+    found = {name: spec for name, spec in policies().items() if spec["policyTypes"] == ["Ingress"]}
+    reached = [
+        (name, port)
+        for name, spec in found.items()
+        for port in (443, 6443, 8080, 8081, 8443, 8478, 9443)
+        for rule in spec["ingress"]
+        if "from" not in rule and any(x["port"] == port for x in rule.get("ports", [{"port": port}]))
+    ]
+    # the webhook's own
+    assert sorted(found) == ["understudy-operator", "understudy-rotation", "understudy-webhook"]
+    assert reached == [("understudy-webhook", 8443)]
+
+
 @pytest.mark.attack(
     "B3",
     "an operator that an attacker has taken over, or misled, calls a host of the attacker's choice",

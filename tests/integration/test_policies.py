@@ -29,6 +29,8 @@ TEAM = "team"
 OPERATOR = f"system:serviceaccount:{SYSTEM}:understudy-operator"
 ROTATION = f"system:serviceaccount:{SYSTEM}:understudy-rotation"
 ARGO = f"system:serviceaccount:{TEAM}:argo"
+WEBHOOKS_ACCOUNT = f"system:serviceaccount:{SYSTEM}:understudy-webhook"
+EDITOR = "editor-of-jobs"  # with what the chart adds to Kubernetes' role edit
 WEBHOOK = "understudy-webhook"
 CONFIGURATION = f"mutatingwebhookconfiguration/{WEBHOOK}"
 KUBE = "understudy.dev/v1alpha1"
@@ -122,6 +124,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ApiServer"]:
         apply(server, [*pods, *secrets, finalized, a_job_of_batch("theirs")])
         apply(server, [a_job_of_batch("injected", labels=injected), a_training_job(suspend=True), a_pool("there")])
         apply(server, [manifest for user, rules in RIGHTS.items() for manifest in a_role(user, rules)])
+        for role in ("view", "edit"):
+            bound = (f"--clusterrole=understudy-jobs-{role}", f"--user={EDITOR}")
+            must(server.kubectl("-n", TEAM, "create", "rolebinding", f"{role}-jobs", *bound))
         wait_until_enforced(server, True)
         yield server
 
@@ -370,6 +375,91 @@ def test_the_api_server_refuses(server: "ApiServer", attack: str) -> None:
     # then the API server refuses, by a policy of the chart, which says what is allowed
     assert message in said
     assert "ValidatingAdmissionPolicy" in said
+
+
+# What no role grants -------------------------------------------------------------------------------------------------
+
+
+def asks(user: str, *words: str) -> Attack:
+    def attack(server: "ApiServer") -> str:
+        done = server.kubectl("-n", TEAM, *words, f"--as={user}")
+        return "" if done.returncode == 0 else done.stderr
+
+    return attack
+
+
+def writes_status(user: str, what: str) -> Attack:
+    words = ("--subresource=status", "--type=merge", "--patch", json.dumps({"status": {"phase": "Succeeded"}}))
+    return asks(user, "patch", *what.split("/"), *words)
+
+
+ROLE = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+A_BINDING = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": "evil"},
+    "roleRef": ROLE,
+    "subjects": [{"kind": "ServiceAccount", "name": "understudy-operator", "namespace": SYSTEM}],
+}
+AN_INJECTED_JOB = {"apiVersion": KUBE, "kind": "InjectedJob", "metadata": {"name": "evil", "namespace": TEAM}}
+#: By name: the attack, and what the user may not do.
+NOT_GRANTED: dict[str, tuple[Attack, str]] = {
+    "with the operator's token lists all Secrets": (asks(OPERATOR, "get", "secrets", "-A"), 'list resource "secrets"'),
+    "with the operator's token reads a job's Secret": (
+        asks(OPERATOR, "get", "secret", "ours"),
+        'get resource "secrets"',
+    ),
+    "with the operator's token reads the master secret": (
+        asks(OPERATOR, "-n", SYSTEM, "get", "secret", "understudy-master"),
+        'get resource "secrets"',
+    ),
+    "with the operator's token binds a role": (creates(OPERATOR, A_BINDING), 'create resource "clusterrolebindings"'),
+    "with the operator's token makes a token": (
+        asks(OPERATOR, "create", "token", "default"),
+        'create resource "serviceaccounts/token"',
+    ),
+    "with the operator's token runs a command in a pod": (
+        asks(OPERATOR, "create", "--raw", f"/api/v1/namespaces/{TEAM}/pods/theirs/exec?command=id", "-f", "/dev/null"),
+        'create resource "pods/exec"',
+    ),
+    "with the operator's token creates a node": (
+        creates(OPERATOR, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "evil"}}),
+        'create resource "nodes"',
+    ),
+    "with the webhook's account lists pods": (asks(WEBHOOKS_ACCOUNT, "get", "pods"), 'list resource "pods"'),
+    "with the webhook's account reads the master secret": (
+        asks(WEBHOOKS_ACCOUNT, "-n", SYSTEM, "get", "secret", "understudy-master"),
+        'get resource "secrets"',
+    ),
+    "with the token of the certificate's process reads the master secret": (
+        asks(ROTATION, "-n", SYSTEM, "get", "secret", "understudy-master"),
+        'get resource "secrets"',
+    ),
+    "with the token of the certificate's process reads a job's Secret": (
+        asks(ROTATION, "get", "secret", "ours"),
+        'get resource "secrets"',
+    ),
+    "with the role edit writes the status of a job": (
+        writes_status(EDITOR, "trainingjob/llm"),
+        'patch resource "trainingjobs/status"',
+    ),
+    "with the role edit writes the status of a pool": (
+        writes_status(EDITOR, "hotsparepool/there"),
+        'patch resource "hotsparepools/status"',
+    ),
+    "with the role edit creates an InjectedJob": (creates(EDITOR, AN_INJECTED_JOB), 'create resource "injectedjobs"'),
+}
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [pytest.param(x, id=x, marks=pytest.mark.attack("E1", x, before="refused, too")) for x in NOT_GRANTED],
+)
+def test_no_role_grants(server: "ApiServer", attack: str) -> None:
+    attempt, refused = NOT_GRANTED[attack]
+    said = attempt(server)
+    assert "is forbidden: User" in said
+    assert f"cannot {refused}" in said
 
 
 # What is allowed -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import itertools
 import re
 from collections.abc import Callable
 
+import pytest
+
 from tests.simulation.cluster import Setup, new_cluster
 from tests.simulation.invariants import Invariants
 from tests.simulation.pods import Pod
@@ -99,6 +101,9 @@ def test_so_is_the_one_of_rank_0_which_tells_the_steps() -> None:
     assert job.cluster.seated()[0].name == "spare-3"
 
 
+@pytest.mark.attack(
+    "C1", "a node that trains on when it comes back, after its pods were replaced", before="refused, too"
+)
 def test_a_frozen_node_is_replaced_and_its_workers_end_when_it_thaws() -> None:
     job = Job()
     frozen = job.members[1]
@@ -181,6 +186,9 @@ def test_a_new_coordinator_misses_the_first_step_too() -> None:
     assert job.recovery().fault is Fault.HANG
 
 
+@pytest.mark.attack(
+    "C1", "a node that trains on when it comes back, after its pods were replaced", before="refused, too"
+)
 def test_a_node_off_the_network_fences_itself() -> None:
     job = Job()
     job.cluster.operator.go_down()

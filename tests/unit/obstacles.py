@@ -68,6 +68,8 @@ OBSTACLES = {
     "empty-folder": Obstacle(lambda path, private: path.mkdir()),
     "folder": Obstacle(lambda path, private: _full_folder(path)),
     "file": Obstacle(lambda path, private: path.write_text("x")),
+    "huge-file": Obstacle(lambda path, private: _sparse(path)),
+    "unreadable-file": Obstacle(lambda path, private: _unreadable(path)),
 }
 #: What no program may take for a file of its own.
 UNREADABLE = {

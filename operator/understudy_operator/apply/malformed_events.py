@@ -3,14 +3,16 @@
 Rules: an Event is written once for each object and message: its name is made of both. A tenant decides how many of its
 objects are malformed, and how often their messages change, so at most EVENTS are written in EVERY_S. The namespaces
 with new messages take turns: those go first that have had no turn for longest. A request that fails costs a turn, too.
+An operator of named namespaces writes Events there alone, and so none on nodes: the log and a metric tell of these.
 """
 
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Collection
 
 from understudy_operator.apply.api import TROUBLE, Api
-from understudy_operator.apply.events import send_event
+from understudy_operator.apply.events import namespace_of, send_event
 from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.store import Kind, MalformedObject, Store
 from understudy_operator.plan.intents import Event
@@ -33,8 +35,10 @@ log = logging.getLogger(__name__)
 
 
 class MalformedEvents:
-    def __init__(self, api: Api, store: Store, pace: Pace) -> None:
-        self._api, self._store, self._pace = api, store, pace
+    """namespaces: empty: all."""
+
+    def __init__(self, api: Api, store: Store, pace: Pace, namespaces: Collection[str] = ()) -> None:
+        self._api, self._store, self._pace, self._namespaces = api, store, pace, namespaces
         self._written: set[tuple[Kind, str, str]] = set()
         self._served: dict[str, int] = {}  # namespaces with malformed objects -> the number of their last turn
         self._turns = 0
@@ -46,7 +50,7 @@ class MalformedEvents:
 
     async def look(self) -> None:
         """Once."""
-        malformed = [found for kind in Kind for found in self._store.malformed(kind) if found.uid]
+        malformed = [found for kind in Kind for found in self._store.malformed(kind) if self._may_have_event(found)]
         self._written &= {_identity(found) for found in malformed}
         namespaces = {found.namespace for found in malformed}
         self._served = {name: turn for name, turn in self._served.items() if name in namespaces}
@@ -60,6 +64,10 @@ class MalformedEvents:
                 log.info("the event on %s %s is sent again: %r", found.kind.value, found.name, error)
                 return
             self._written.add(_identity(found))
+
+    def _may_have_event(self, found: MalformedObject) -> bool:
+        where = namespace_of(_regarding(found))
+        return bool(found.uid) and (not self._namespaces or where in self._namespaces)
 
     def _in_turn(self, new: list[MalformedObject]) -> list[MalformedObject]:
         """The first object of each namespace, then the second ones, and so on."""

@@ -2,10 +2,10 @@
 
 Rules: a job has its policy within EVERY_S of being there; nothing waits for it, since the network takes a moment to
 follow anyway. All of them are listed each LIST_S: what was deleted or changed by hand is set right then. If the API
-server refuses one (a quota, a namespace that is being deleted), that job's is sent again after the next list; all other
-jobs get theirs. A watched namespace whose list is forbidden is skipped until the next one. A job of whose policy an
-object of somebody else has the name gets an event after the second list, because the policy of a deleted job of that
-name goes within a minute.
+server refuses one (a quota, a namespace that is being deleted), that job's is sent again after the next list, and one
+that fails there (an admission webhook that does not answer) after RETRY_S; all other jobs get theirs. A watched
+namespace whose list is forbidden is skipped until the next one. A job of whose policy an object of somebody else has
+the name gets an event after the second list, because the policy of a deleted job of that name goes within a minute.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from understudy_operator.plan.ownership import object_uid, owner_reference
 from understudy_protocol import pod as names
 
 EVERY_S = 1.0
+RETRY_S = 5.0
 LIST_S = 60.0
 GROUP = "/apis/networking.k8s.io/v1"
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class NetworkPolicies:
         self._forbidden: set[str] = set()  # namespaces
         self._there: dict[Key, Mapping[str, Any]] = {}
         self._listed_at: float | None = None
-        self._refused: set[Key] = set()  # since the last list
+        self._paused_until: dict[Key, float] = {}  # those that were refused or have failed since the last list
         self._without_own: set[str] = set()  # uids of jobs, at the last list
         self._written: set[str] = set()  # of those, that have their event
 
@@ -66,11 +67,11 @@ class NetworkPolicies:
             listed = await self._list()
         now_there = [job for job in jobs(self._store) if job.namespace not in self._forbidden]
         if listed is not None:
-            self._there, self._listed_at, self._refused = listed, now, set()
+            self._there, self._listed_at, self._paused_until = listed, now, {}
             for changed in self._of_each(now_there, set_right):
                 await self._replace(changed)
         for manifest in self._of_each(now_there, missing):
-            if key_of(manifest) not in self._refused:
+            if self._paused_until.get(key_of(manifest), now) <= now:
                 await self._create(manifest)
         if listed is not None:
             await self._tell_of_taken_names(now_there)
@@ -82,7 +83,13 @@ class NetworkPolicies:
         self._written &= self._without_own
         for uid in (before & self._without_own) - self._written:
             regarding = {**owner_reference(jobs[uid]), "namespace": jobs[uid].namespace}
-            await send_event(self._api, self._pace, regarding, name_taken(jobs[uid]))
+            try:
+                await send_event(self._api, self._pace, regarding, name_taken(jobs[uid]))
+            except ApiError as error:
+                if error.status == 429:
+                    raise
+                log.info("the event on %s/%s is sent again in a minute: %r", jobs[uid].namespace, jobs[uid].name, error)
+                continue
             self._written.add(uid)
 
     def _of_each(self, jobs: Iterable[Job], plan: Plan[T]) -> Iterator[T]:
@@ -141,7 +148,8 @@ class NetworkPolicies:
 
     def _refuses(self, key: Key, error: ApiError) -> None:
         """Raises the error if it says nothing about this one policy."""
-        if error.status == 429 or error.status >= 500:
+        if error.status == 429:
             raise error
-        self._refused.add(key)
-        log.warning("%s/%s: its NetworkPolicy is refused, and sent again in a minute: %s", *key, error)
+        pause_s = RETRY_S if error.status >= 500 else LIST_S
+        self._paused_until[key] = self._clock.steady() + pause_s
+        log.warning("%s/%s: its NetworkPolicy is refused, and sent again in %g s: %s", *key, pause_s, error)

@@ -54,7 +54,12 @@ def jobs(store: Store) -> list[Job]:
 
 def raw_jobs(store: Store) -> list[Raw]:
     """All that there are, with_status."""
-    return [with_status(raw) for kind in (Kind.JOB, Kind.INJECTED) for raw in store.all(kind)]
+    found = list[Raw]()
+    for kind in (Kind.JOB, Kind.INJECTED):
+        for raw in store.all(kind):
+            with store.contained(kind, raw):
+                found.append(with_status(raw))
+    return found
 
 
 def with_status(raw: Raw) -> Raw:

@@ -90,8 +90,12 @@ def claimants(store: Store, namespace: str) -> frozenset[str]:
 
 def clients(store: Store, pool: Pool) -> tuple[Client, ...]:
     """The jobs that name the pool."""
-    jobs = _jobs_in(store, pool.namespace)
-    return tuple(_client(store, job) for job in jobs if _pool_named_by(job) == (pool.namespace, pool.name))
+    found = list[Client]()
+    for job in _jobs_in(store, pool.namespace):
+        if _pool_named_by(job) == (pool.namespace, pool.name):
+            with store.contained(Kind.JOB, store.get(Kind.JOB, (job.namespace, job.name)) or {}):
+                found.append(_client(store, job))
+    return tuple(found)
 
 
 def _jobs_in(store: Store, namespace: str) -> list[Job]:

@@ -106,7 +106,8 @@ def _container(gateway: RolloutGateway, image: str) -> dict[str, Any]:
             {**_mount(), "mountPath": names.ACCOUNT_FOLDER},
         ],
         "startupProbe": startup_probe(STATE_PATH, gateway.port),
-        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        # 2,048 connections of clients of at most 400 KiB each, and 50 MiB.
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": 65532,

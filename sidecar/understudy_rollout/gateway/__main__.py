@@ -8,6 +8,7 @@ import asyncio
 import gc
 import importlib.util
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from pathlib import Path
 from aiohttp import web
 
 from understudy_rollout.gateway.app import GatewayApp
+from understudy_rollout.gateway.bodies import MOST_BYTES
+from understudy_rollout.gateway.connections import MOST_CONNECTIONS, OPTIONS
 from understudy_rollout.gateway.flights import AWAIT_LIMIT_S, Flights, Policy
 from understudy_rollout.gateway.keeper import Keeper, kept
 from understudy_rollout.gateway.listener import address_of, listener_at
@@ -29,7 +32,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
         description="Lets requests through to one inference server while its weights are known to be whole.",
     )
     parser.add_argument("--engine", required=True, metavar="URL", help="the inference server")
-    parser.add_argument("--host", default="0.0.0.0", help="to listen on (all addresses)")
+    parser.add_argument("--host", default="", help="to listen on (all addresses)")
     parser.add_argument("--port", type=int, default=8080, help="to listen on (8080; 0: one of the kernel's choice)")
     parser.add_argument("--token-file", required=True, type=Path, help="the secret that trainers show")
     parser.add_argument(
@@ -46,7 +49,14 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--state-file", type=Path, metavar="FILE", help=kept_in)
     parser.add_argument("--initial-version", default="", help="of the weights that the server starts with: admits them")
     parser.add_argument("--generation", action="append", default=[], metavar="PATH", help="one more path to admit")
+    most = f"of a request of a client ({MOST_BYTES})"
+    parser.add_argument("--most-body", type=int, default=MOST_BYTES, metavar="BYTES", help=most)
+    most = f"of clients, of which each may take 400 KiB of memory ({MOST_CONNECTIONS})"
+    parser.add_argument("--most-connections", type=int, default=MOST_CONNECTIONS, metavar="N", help=most)
     chosen = parser.parse_args(arguments)
+    for option in ("most_body", "most_connections"):
+        if getattr(chosen, option) < 1:
+            parser.error(f"--{option.replace('_', '-')}: expected 1 or more")
     if chosen.initial_version and chosen.state_file is None:
         parser.error("--initial-version needs --state-file, or a gateway that is restarted takes it for true again")
     try:
@@ -66,17 +76,22 @@ def keeper(chosen: argparse.Namespace) -> Keeper:
 async def serve(chosen: argparse.Namespace) -> None:
     flights = Flights(keeper(chosen), chosen.in_flight, chosen.await_limit)
     token = chosen.token_file.read_text().strip()
-    app = GatewayApp(flights, Proxy(chosen.engine), token, chosen.generation).application()
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+    limits = (chosen.most_body, chosen.most_connections)
+    app = GatewayApp(flights, Proxy(chosen.engine), token, chosen.generation, *limits)
+    runner = web.AppRunner(app.application(), **OPTIONS)
     await runner.setup()
-    await web.TCPSite(runner, chosen.host, chosen.port).start()
+    assert runner.server is not None
+    port = app.connections.listen(runner.server, chosen.host, chosen.port)
     loop, over = asyncio.get_running_loop(), asyncio.Event()
-    logging.info("listening on port %d for %s, on %s", runner.addresses[0][1], chosen.engine, type(loop).__module__)
+    logging.info("listening on port %d for %s, on %s", port, chosen.engine, type(loop).__module__)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, over.set)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each client has two
     gc.collect()
     gc.freeze()  # what was imported is never looked at again: that takes milliseconds, in the middle of requests
     await over.wait()
+    app.connections.close()
     await runner.cleanup()
 
 

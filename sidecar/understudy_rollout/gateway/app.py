@@ -26,7 +26,9 @@ import aiohttp
 from aiohttp import web
 
 from understudy_rollout.engines import http
-from understudy_rollout.gateway import messages
+from understudy_rollout.gateway import bodies, messages
+from understudy_rollout.gateway.bodies import Body
+from understudy_rollout.gateway.connections import MOST_CONNECTIONS, Connections
 from understudy_rollout.gateway.flights import Denied, Flights
 from understudy_rollout.gateway.listener import address_of
 from understudy_rollout.gateway.proxy import Answer, EngineGone, Proxy, ask
@@ -45,20 +47,32 @@ READING = {
     *("/get_model_info", "/model_info", "/get_server_info", "/server_info"),
 }
 OF_THE_GATEWAY = (http.UPDATE_HEADER, http.FENCE_HEADER)
+#: Of a call of an update, which has shown the token.
+CALL_BYTES = 1 << 30
 E = TypeVar("E")
 log = logging.getLogger(__name__)
 
 
 class GatewayApp:
-    def __init__(self, flights: Flights, proxy: Proxy, token: str, generation: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        flights: Flights,
+        proxy: Proxy,
+        token: str,
+        generation: Collection[str] = (),
+        most_body: int = bodies.MOST_BYTES,
+        most_connections: int = MOST_CONNECTIONS,
+    ) -> None:
         if not token:
             raise ValueError("token: expected a secret that the trainer knows too; seen ''")
         self._flights, self._proxy, self._token = flights, proxy, token.encode()
         self._generation = GENERATION.union(generation)
+        self._most_body = most_body
+        self.connections = Connections(most_connections)
         self._watch = Watch(address_of(proxy.url), flights.keeper.sees, self._lost)
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=1 << 30)
+        app = web.Application(client_max_size=CALL_BYTES)
         app.cleanup_ctx.append(self._run)
         app.router.add_post(WEIGHTS + "/close", self._close)
         app.router.add_post(WEIGHTS + "/join", self._join)
@@ -99,7 +113,11 @@ class GatewayApp:
     async def _call(self, request: web.Request) -> web.Response:
         """An update's own call to the server. What only reads needs no update."""
         self._check_token(request, "Proxy-Authorization")
-        body = await request.read()  # nothing is awaited between the check and the call
+        with self.connections.handled(request):
+            return await self._called(request)
+
+    async def _called(self, request: web.Request) -> web.Response:
+        body = await request.read()  # nothing is awaited between this and the call
         if request.method in ("GET", "HEAD") and request.path[len(ENGINE) :] in READING | HEALTH:
             return await self._asked(request, body)
         try:
@@ -128,6 +146,12 @@ class GatewayApp:
         self, request: web.Request, read: Callable[[bytes], E], handle: Callable[[E], Awaitable[int]]
     ) -> web.Response:
         self._check_token(request)
+        with self.connections.handled(request):
+            return await self._told(request, read, handle)
+
+    async def _told(
+        self, request: web.Request, read: Callable[[bytes], E], handle: Callable[[E], Awaitable[int]]
+    ) -> web.Response:
         try:
             event = read(await _limited_body(request))
         except ValueError as error:
@@ -156,6 +180,10 @@ class GatewayApp:
         return web.json_response({**_seen(self._flights.weights), "inFlight": len(self._flights)})
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
+        with self.connections.handled(request):
+            return bodies.refusal(request, self._most_body) or await self._admitted(request)
+
+    async def _admitted(self, request: web.Request) -> web.StreamResponse:
         if request.method in ("GET", "HEAD") and request.path in READING:
             return await self._passed_on(request)
         if request.method in ("GET", "HEAD") and request.path in HEALTH:
@@ -170,16 +198,22 @@ class GatewayApp:
         denied = self._flights.denied()
         if denied is not None:
             return _unavailable(denied)
-        answer, error = await self._in_flight(request, self._flights.weights.version)
+        body = await bodies.body_of(request, self._most_body)
+        denied = self._flights.denied()  # an update may have begun meanwhile
+        if denied is not None:
+            return _unavailable(denied)
+        answer, error = await self._in_flight(request, body, self._flights.weights.version)
         return _given(answer) if error is None else self._broken_off(request, error, answer)
 
-    async def _in_flight(self, request: web.Request, version: str) -> tuple[Answer, Optional[BaseException]]:
+    async def _in_flight(
+        self, request: web.Request, body: Body, version: str
+    ) -> tuple[Answer, Optional[BaseException]]:
         """What the client has got, and what has ended that early."""
         answer = Answer()
         with self._flights.flight() as flight:
             # In this task, and not in one of its own: that costs a tenth of all that a request costs.
             try:
-                await self._proxy.pass_on(request, answer, version)
+                await self._proxy.pass_on(request, body, answer, version)
             except asyncio.CancelledError as cancelled:
                 if not flight.aborted:
                     raise  # the client has gone away
@@ -196,6 +230,8 @@ class GatewayApp:
             if request.transport is not None:
                 request.transport.abort()
             return answer.begun
+        if isinstance(error, bodies.TooLarge):
+            return web.Response(status=413, text=str(error))
         denied = self._flights.denied()
         if denied is not None:
             return _unavailable(denied)
@@ -204,7 +240,7 @@ class GatewayApp:
     async def _health(self, request: web.Request) -> web.StreamResponse:
         error: Optional[BaseException] = None
         if not self._flights.weights.update:
-            answer, error = await self._in_flight(request, "")
+            answer, error = await self._in_flight(request, None, "")
             if error is None:
                 return _given(answer)
             if answer.begun is not None:
@@ -216,7 +252,7 @@ class GatewayApp:
     async def _passed_on(self, request: web.Request) -> web.StreamResponse:
         answer = Answer()
         try:
-            await self._proxy.pass_on(request, answer, "")
+            await self._proxy.pass_on(request, None, answer, "")
         except (EngineGone, aiohttp.ClientError) as error:
             return web.Response(status=502, text=f"the inference server does not answer: {error}\n")
         return _given(answer)

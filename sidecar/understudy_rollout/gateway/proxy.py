@@ -2,7 +2,8 @@
 
 Rules: what belongs to a connection stays on it (hop-by-hop headers). An answer that is cut off, because the server
 breaks off or the request is aborted, ends with its connection, so that no client takes a part for the whole. A client
-that goes away ends its request at the server.
+that goes away ends its request at the server. An answer of more than SMALL bytes is passed on in parts, too, no faster
+than its client reads.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,6 +12,8 @@ from typing import Optional
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
+
+from understudy_rollout.gateway.bodies import SMALL, Body, TooLarge
 
 VERSION_HEADER = "Understudy-Weight-Version"
 _OF_THE_CONNECTION = {
@@ -38,26 +41,34 @@ class Proxy:
         if self._session is not None:
             await self._session.close()
 
-    async def pass_on(self, request: web.Request, answer: "Answer", version: str) -> None:
-        """Raises EngineGone, or aiohttp's errors. answer: what has been given to the client when this ends."""
+    async def pass_on(self, request: web.Request, body: Body, answer: "Answer", version: str) -> None:
+        """Raises EngineGone, TooLarge, or aiohttp's errors. answer: what the client has got when this ends."""
         assert self._session is not None
-        body = await request.read()
+        passed = _passed(request.headers)
+        if body is not None and request.content_length is not None:
+            passed["Content-Length"] = str(request.content_length)
         try:
             upstream = await self._session.request(
-                request.method, self.url + request.raw_path, data=body or None, headers=_passed(request.headers)
+                request.method, self.url + request.raw_path, data=body, headers=passed
             )
         except aiohttp.ClientConnectorError as error:
             raise EngineGone(str(error)) from error
+        except aiohttp.ClientError as error:
+            if isinstance(error.__cause__, TooLarge):
+                raise error.__cause__ from error
+            raise
         try:
             headers = _passed(upstream.headers)
             if version:
                 headers[VERSION_HEADER] = version
-            if upstream.content_length is not None and request.method != "HEAD":
+            length = upstream.content_length if request.method != "HEAD" else None
+            if length is not None and length <= SMALL:
                 answer.whole = web.Response(
                     status=upstream.status, reason=upstream.reason, headers=headers, body=await upstream.read()
                 )
                 return
             response = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=headers)
+            response.content_length = length
             answer.begun = response
             await response.prepare(request)
             async for chunk in upstream.content.iter_any():

@@ -182,6 +182,23 @@ async def test_other_pods_are_not_touched(kube: Kube, webhook: None) -> None:
     assert [x["name"] for x in made["spec"]["initContainers"]] == ["fetch"]
 
 
+@pytest.mark.attack("E2", "asks for injection in a namespace that has not opted in", before="refused, too")
+async def test_a_pod_in_a_namespace_without_the_label_is_not_touched(kube: Kube, webhook: None) -> None:
+    other = f"{kube.namespace}-other"
+    await kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": other}})
+    # when somebody labels a pod there
+    raw = a_pod(kube, 0)
+    raw["metadata"]["namespace"] = other
+    made = await kube.call("POST", f"/api/v1/namespaces/{other}/pods", raw)
+    # then it is as they have made it
+    assert [x["name"] for x in made["spec"]["initContainers"]] == ["fetch"]
+    assert made["metadata"]["labels"] == raw["metadata"]["labels"]
+    # and gets no Secret, while pods of a Job that came later have theirs
+    await injected(kube)
+    await kube.until("the Secret of the Job", lambda: kube.list("secrets"))
+    assert await kube.list(f"/api/v1/namespaces/{other}/secrets") == []
+
+
 async def test_a_pod_that_cannot_be_injected_is_refused_with_the_reason(kube: Kube, webhook: None) -> None:
     raw = a_pod(kube, 0)
     raw["metadata"]["annotations"]["understudy.dev/nproc-per-node"] = "many"

@@ -11,24 +11,11 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/security.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| claim")]
 NAMED = re.compile(r"`([a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
-#: Beginnings of the claims that no test attacks: their tests look at manifests, rights or requests.
-WITHOUT_ATTACK = (
-    "What metrics tell anybody are numbers",
-    "With `networkPolicies.jobs` it is not let through",
-    "A sidecar or gateway that is taken over",
-    "They write TrainingJobs and pools, and neither their status",
-    "Pods are injected where the namespace and the pod say so",
-    "What it says of its health concerns its own pods",
-    "One that was cut off, or frozen, does no harm",
-    "Others reach of them only what they serve",
-    "The operator has the rights that it uses",
-    "Only the operator's pods mount the master secret",
-    "A Secret that cert-manager keeps is not written",
-    "The operator lists, watches and gets no Secret",
-    "A file that has no master secret ends the operator",
-    "After the master secret was replaced",
-    "Their containers run where pod security is `restricted`",
-)
+#: Beginnings of the claims that no test attacks, and why not.
+WITHOUT_ATTACK = {
+    "A Secret that cert-manager keeps is not written": "no caller has a part in it: our own process would write",
+    "Their containers run where pod security is `restricted`": "the API server admits them, whoever calls",
+}
 
 
 @cache
@@ -52,7 +39,7 @@ def test_each_claim_names_tests_that_there_are(row: str) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[2:60])
 def test_each_claim_names_a_test_that_performs_an_attack(row: str) -> None:
     attacks = [name for file, name in NAMED.findall(row) if is_attack_by_name(file).get(name)]
-    is_listed = row.removeprefix("| ").startswith(WITHOUT_ATTACK)
+    is_listed = row.removeprefix("| ").startswith(tuple(WITHOUT_ATTACK))
     assert bool(attacks) is not is_listed, "mark a test of an attack, or correct WITHOUT_ATTACK"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.obstacles import UNREADABLE, Obstacle
+from tests.unit.obstacles import NOBODY, OBSTACLES, UNREADABLE, Obstacle
 from understudy_launcher import error_files
 from understudy_launcher.verdict import Held, what_is_held
 from understudy_protocol import files, pod, wire
@@ -69,14 +69,46 @@ def test_an_odd_verdict_ends_nothing(folder: Path, text: str, for_script: str) -
     assert sigterm.what_is_faulty(str(path), 0.0) == for_script
 
 
-def test_a_folder_of_errors_that_is_a_link_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _anothers_folder(path: Path) -> None:
+    path.mkdir(mode=0o777)
+    os.chown(path, NOBODY, NOBODY)
+
+
+NO_FOLDERS_OF_OURS = {
+    **{name: made for name, made in OBSTACLES.items() if name not in ("empty-folder", "folder")},
+    "folder-of-another-user": Obstacle(lambda path, _: _anothers_folder(path)),
+}
+
+
+@pytest.mark.attack("C4", "an entry instead of the folder of workers' error files", before="refused, too")
+@pytest.mark.parametrize("obstacle", NO_FOLDERS_OF_OURS.values(), ids=NO_FOLDERS_OF_OURS)
+def test_what_is_no_folder_of_ours_is_not_used_for_errors(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, obstacle: Obstacle
+) -> None:
     """The launcher removes files in it."""
     elsewhere, temporary = folder / "elsewhere", folder / "tmp"
-    elsewhere.mkdir()
-    temporary.mkdir()
-    (folder / f"errors-{os.getuid()}").symlink_to(elsewhere)
+    for made in (elsewhere, temporary):
+        made.mkdir()
+    private = elsewhere / "private"
+    private.write_text("x")
+    obstacle(folder / f"errors-{os.getuid()}", private)
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     assert error_files.make_folder(str(folder)) == str(temporary / f"errors-{os.getuid()}")
+    assert [path.name for path in elsewhere.iterdir()] == ["private"]
+
+
+NO_ERROR_FILES = {**UNREADABLE, "hard-link": OBSTACLES["hard-link"]}
+
+
+@pytest.mark.attack("C4", "an entry instead of a worker's error file, before the worker starts", before="refused, too")
+@pytest.mark.parametrize("obstacle", NO_ERROR_FILES.values(), ids=NO_ERROR_FILES)
+def test_what_is_at_the_path_of_an_error_file_is_removed_or_ignored(folder: Path, obstacle: Obstacle) -> None:
+    private = folder / "private"
+    private.write_text(FAILURE)
+    with obstacle.at(folder / "1.1.0-0.json", private):
+        path = error_files.fresh_path(str(folder), "1.1.0", 0)
+        assert error_files.read(path) == error_files.NOTHING
+    assert private.read_text() == FAILURE
 
 
 def test_a_file_is_read_up_to_its_limit_and_not_a_byte_more(folder: Path) -> None:

@@ -11,10 +11,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
 
+from understudy_operator import bounded_server, turns
 from understudy_operator.bounded_server import BoundedServer, Drop, Limits
 
 GOOD, HOSTILE = "127.0.0.1", "127.0.0.66"
@@ -134,6 +136,29 @@ async def test_an_address_that_holds_all_slots_does_not_delay_another_one() -> N
         assert time.monotonic() - began < 2.0
         assert served.dropped[Drop.CROWDED] >= 1
         for _, writer in hostile:
+            writer.close()
+
+
+@pytest.mark.attack("D2", "all slots are taken by addresses of one IPv6 network", before="others waited for their time")
+async def test_a_network_that_holds_all_slots_does_not_delay_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given hostile addresses that are of one network, which have a slot each
+    for module in (bounded_server, turns):
+        monkeypatch.setattr(module, "network_of", lambda address: address if address == GOOD else "theirs")
+    async with serving(replace(SMALL, request_s=30.0)) as served:
+        hostile = [await served.connect(f"127.0.2.{number}") for number in range(1, 9)]
+        # then another one is answered at once
+        async with asyncio.timeout(5):
+            assert await served.ask() == "HTTP/1.1 200 OK"
+        for _, writer in hostile:
+            writer.close()
+
+
+async def test_ipv6_and_ipv4_are_answered() -> None:
+    async with serving() as served:
+        for host in ("::1", "127.0.0.1"):
+            reader, writer = await asyncio.open_connection(host, served.server.port)
+            writer.write(head(4) + b"good")
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
             writer.close()
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from understudy_operator.keyring import Keyring
+from understudy_protocol.handshake import Call, Called, Caller, NotProven, Role
 
 MASTER = bytes(range(32))
 RING = Keyring(MASTER)
@@ -43,6 +44,33 @@ def test_the_keys_of_a_master_secret_do_not_change() -> None:
         "2e9dfb2cce4aad93b69265a336ff2842e3813ea64ab134bafb65553a4f51cf97",
         "b509b4be26d9f2e06b717e735c91f1205ab1ba531c42edeb09b48eba872a550f",
     ]
+
+
+@pytest.mark.attack(
+    "C3", "joins a job, or claims a spare, with a master secret that was replaced", before="refused, too"
+)
+def test_a_thief_of_a_master_secret_that_was_replaced_gets_no_session() -> None:
+    # given pods that were created after that, and a thief that derives each key of them
+    stolen, now = RING, Keyring(bytes(range(1, 33)))
+    call = Call("uid-of-the-thief", "10.0.0.7")
+    for role, theirs, ours in (
+        (Role.MEMBER, stolen.of_job("research", "uid", 1), now.of_job("research", "uid", 1)),
+        (Role.OBSERVER, stolen.of_job("research", "uid", 1), now.of_job("research", "uid", 1)),
+        (Role.CLAIMANT, stolen.of_pool("research", "uid"), now.of_pool("research", "uid")),
+    ):
+        operators = role is not Role.MEMBER
+        pod = Called(
+            bytes.fromhex(ours),
+            role,
+            "uid",
+            "uid-of-the-pod",
+            "10.0.0.7",
+            bytes.fromhex(now.operator_public()) if operators else None,
+        )
+        thief = Caller(bytes.fromhex(theirs), role, "uid", call, stolen.operator() if operators else None)
+        # then no pod goes on with a handshake of it
+        with pytest.raises(NotProven):
+            thief.finish(pod.answer(thief.hello)[0])
 
 
 @pytest.mark.attack("C3", "a thief of a key that tries it on other jobs, pools and gateways", before="keys were random")

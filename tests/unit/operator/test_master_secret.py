@@ -29,6 +29,7 @@ def test_without_the_variable_it_is_read_where_the_chart_mounts_it() -> None:
         read_master_secret({})
 
 
+@pytest.mark.attack("C3", "reads in the log what a file has that is no master secret", before="refused, too")
 @pytest.mark.parametrize(
     ("content", "why"),
     [

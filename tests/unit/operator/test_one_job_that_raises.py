@@ -7,16 +7,21 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operator.given import TEMPLATE
 from tests.unit.operator.given_operator import ClusterApi, running
+from tests.unit.operator.given_pool import a_pool
 from tests.unit.operator.test_worker import links
 from tests.unit.virtual_time import in_virtual_time
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.apply import node_memory
 from understudy_operator.injection import Injection
+from understudy_operator.observe import read_injected, read_pool
+from understudy_operator.observe.store import Kind, Store, job_key_of
 from understudy_operator.operator import Operator
 from understudy_operator.plan import network_policy
 from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.rfc3339 import micro_time
+from understudy_operator.worker import JobWorker
 
 __all__ = ["links"]  # a fixture
 
@@ -104,6 +109,107 @@ async def test_a_pod_over_which_injection_fails_keeps_no_job_from_being_woken(mo
         await cluster.until(lambda: len(api.pods_of("llm")) == 2)
         assert dict(cluster.operator.waiting) == {}
         await told_on(cluster, "evil")
+
+
+@pytest.mark.attack("A1", "has a job over which a node's change fails", before="no later job was woken by it")
+@in_virtual_time
+async def test_a_job_over_which_the_change_of_a_node_fails_keeps_no_other_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fails_over(JobWorker, "is_concerned", lambda worker, *_: worker._key[1] == "evil", monkeypatch)
+    concerned, woken = JobWorker.is_concerned, list[str]()
+    monkeypatch.setattr(JobWorker, "is_concerned", lambda worker, *nodes: concerned(worker, *nodes) or True)
+    api = ClusterApi()
+    for name in ("evil", "llm"):
+        api.apply_job(name)
+    node = api.put("/api/v1/nodes/n1", {"kind": "Node", "metadata": {"labels": {"zone": "a"}}})
+    async with running(api) as cluster:
+        await cluster.until(lambda: len(api.pods_of("llm")) == 2)
+        monkeypatch.setattr(JobWorker, "wake", lambda worker: woken.append(worker._key[1]))
+        # when a label of the node changes, then the other job hears of it
+        changed = {**node["metadata"], "labels": {"zone": "b"}, "resourceVersion": "9999"}
+        cluster.operator.saw(Kind.NODE, "MODIFIED", {**node, "metadata": changed})
+        assert woken == ["llm"]
+        await told_on(cluster, "evil")
+
+
+@pytest.mark.attack("A1", "has a pod over which a wake-up of its Job fails", before="no later pod was looked at")
+@in_virtual_time
+async def test_a_pod_over_which_a_deleted_injected_job_fails_keeps_no_other_from_being_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = list[str]()
+
+    def look(_: Injection, pod: Any) -> None:
+        looked.append(pod["metadata"]["name"])
+        raise IndexError("a bug")
+
+    api = ClusterApi()
+    key = None
+    for name in ("evil", "other"):
+        pod = inject(golden_pod("job"), "example.com/sidecar:1").pod
+        pod["metadata"] |= {"name": name, "uid": f"pod-{name}"}
+        api.put(f"/api/v1/namespaces/research/pods/{name}", {"kind": "Pod", **pod})
+        key = job_key_of(pod)
+    async with running(api) as cluster:
+        await cluster.until(lambda: cluster.operator._acts)
+        monkeypatch.setattr(Injection, "look", look)
+        assert key is not None
+        cluster.operator._injection.look_at_job(key)
+    assert looked == ["evil", "other"]
+
+
+@pytest.mark.attack("A1", "has a pool over which a wake-up fails", before="no later pool was woken")
+@in_virtual_time
+async def test_a_pool_over_which_a_wake_up_fails_keeps_no_other_from_being_woken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    woken = list[str]()
+    api = ClusterApi()
+    for name in ("evil", "other"):
+        pool = {"kind": "HotSparePool", "spec": {"replicas": 0, "template": TEMPLATE}}
+        api.put(f"/apis/understudy.dev/v1alpha1/namespaces/research/hotsparepools/{name}", in_research(name, pool))
+    async with running(api) as cluster:
+        await cluster.until(lambda: len(cluster.operator._pool_workers) == 2)
+        ordinary = Operator._wake_pool
+
+        def wake(operator: Operator, key: Any) -> None:
+            woken.append(key[1])
+            ordinary(operator, key)
+
+        monkeypatch.setattr(Operator, "_wake_pool", wake)
+        fails_over(Operator, "_wake_pool", lambda _, key: key[1] == "evil", monkeypatch)
+        cluster.operator._pool_workers = dict(sorted(cluster.operator._pool_workers.items()))
+        # when a job of the namespace changes
+        cluster.operator.saw(Kind.JOB, "ADDED", api.apply_job())
+        assert woken == ["other"]
+        await told_on(cluster, "evil")
+
+
+@pytest.mark.attack("A1", "has a job whose recoveries a pool cannot read", before="the pool was reconciled no more")
+def test_a_job_over_which_the_size_of_a_pool_fails_is_left_out_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    for name in ("evil", "other"):
+        raw = ClusterApi().apply_job(name)
+        raw["spec"]["spares"] = {"replicas": 0, "pool": "shared"}
+        store.put(Kind.JOB, raw)
+    fails_over(read_pool, "_client", lambda _, job: job.name == "evil", monkeypatch)
+    assert len(read_pool.clients(store, a_pool(name="shared"))) == 1
+    assert store.is_malformed(Kind.JOB, ("research", "evil"))
+
+
+@pytest.mark.attack("A1", "has a job whose status metrics cannot read", before="there were no metrics of any job")
+def test_a_job_over_which_metrics_fail_is_left_out_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    for name in ("evil", "other"):
+        store.put(Kind.JOB, ClusterApi().apply_job(name))
+    fails_over(read_injected, "with_status", lambda raw: raw["metadata"]["name"] == "evil", monkeypatch)
+    assert [raw["metadata"]["name"] for raw in read_injected.raw_jobs(store)] == ["other"]
+    assert store.is_malformed(Kind.JOB, ("research", "evil"))
+
+
+def in_research(name: str, raw: dict[str, Any]) -> dict[str, Any]:
+    return {**raw, "metadata": {"namespace": "research", "name": name, "uid": f"uid-{name}"}}
 
 
 async def told_on(cluster: Any, name: str) -> None:

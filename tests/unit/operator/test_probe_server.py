@@ -40,6 +40,13 @@ async def test_a_probe_is_answered(port: int) -> None:
     assert answer.endswith(b"\r\n\r\nyou asked for /healthz")
 
 
+async def test_a_probe_is_answered_on_ipv6_too(port: int) -> None:
+    reader, writer = await asyncio.open_connection("::1", port)
+    with contextlib.closing(writer):
+        writer.write(HEAD)
+        assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
+
+
 async def test_nothing_but_get_is_answered(port: int) -> None:
     assert (await ask(port, b"POST /healthz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405 ")
 

@@ -37,6 +37,40 @@ async def test_a_place_goes_to_the_address_with_fewest_and_not_to_the_one_that_a
     assert done(waiting) == ["other"]
 
 
+THEIRS = [f"fd00:0:0:2::{number:x}" for number in range(40)]
+OURS = "fd00:0:0:1::5"
+
+
+@pytest.mark.attack(
+    "D2", "requests from many addresses of one IPv6 network", before="each of them had a turn of its own"
+)
+async def test_the_addresses_of_one_network_share_its_turn() -> None:
+    # given a network with all places, and many addresses of it that wait
+    turns = Turns(places=4, per_address=4, waiting=30)
+    await asked(turns, *THEIRS[:4])
+    waiting = await asked(turns, *THEIRS[4:24], OURS)
+    # when a place is free, then an address of another network has it
+    turns.leave(THEIRS[0])
+    await settled()
+    assert done(waiting) == [OURS]
+    # and if too many wait, then one of theirs is refused
+    more = await asked(turns, *THEIRS[24:34], "fd00:0:0:3::1")
+    assert [task.get_name() for task in more if task.done()] == THEIRS[34 - 1 : 34]
+    assert isinstance(more[-2].exception(), Crowded)
+
+
+async def test_a_new_address_of_a_network_with_costly_requests_does_not_come_first() -> None:
+    turns = Turns(places=1, per_address=1, waiting=30)
+    for address in THEIRS[:5]:
+        turns.note_cost(address, 0.3)
+    turns.note_cost(OURS, 0.001)
+    await turns.take("other")
+    waiting = await asked(turns, THEIRS[9], OURS)
+    turns.leave("other")
+    await settled()
+    assert done(waiting) == [OURS]
+
+
 async def test_addresses_without_a_place_take_turns() -> None:
     turns = Turns(places=1, per_address=1, waiting=100)
     await turns.take("a")

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from understudy_rollout.gateway import Gateway
 from understudy_rollout.gateway.app import WEIGHTS, GatewayApp
+from understudy_rollout.gateway.connections import OPTIONS
 from understudy_rollout.gateway.flights import Flights, Policy
 from understudy_rollout.gateway.keeper import kept
 from understudy_rollout.gateway.listener import address_of, listener_at
@@ -69,6 +70,7 @@ class Server:
         app = web.Application()
         app.router.add_post("/generate", self.generate)
         app.router.add_post("/update_weights", self.generate)
+        app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/control/{call}", self._control)
         app.router.add_get("/health", self._health)
         self.runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01)
@@ -106,6 +108,14 @@ class Server:
                 self.running -= 1
         return web.Response()
 
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        """What it got: the length that the client told, how the body came, and how many bytes it had."""
+        headers, body = request.headers, await request.read()
+        return web.Response(
+            text=f"{headers.get('Content-Length')} {headers.get('Transfer-Encoding')} {len(body)}",
+            headers={"X-Body-Ends-With": body[-4:].decode("latin-1")},
+        )
+
     async def _health(self, request: web.Request) -> web.Response:
         """As SGLang's: it generates a token."""
         self.running += 1
@@ -123,6 +133,7 @@ class Guarded:
     file: Path
     initial_version: str = ""
     policy: Policy = Policy.ABORT
+    most_connections: int = 2048
     runner: web.AppRunner | None = None
     port: int = 0
     url: str = ""
@@ -133,17 +144,18 @@ class Guarded:
     async def start(self) -> None:
         engine = f"http://127.0.0.1:{self.server.port}"
         keeper = kept(self.file, listener_at(address_of(engine)), self.initial_version)
-        app = GatewayApp(Flights(keeper, self.policy), Proxy(engine), TOKEN).application()
-        self.runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01)
+        self.app = GatewayApp(Flights(keeper, self.policy), Proxy(engine), TOKEN, (), 1 << 20, self.most_connections)
+        self.runner = web.AppRunner(self.app.application(), shutdown_timeout=0.01, **OPTIONS)
         await self.runner.setup()
-        await web.TCPSite(self.runner, "127.0.0.1", self.port).start()
-        self.port = self.runner.addresses[0][1]
+        assert self.runner.server is not None
+        self.port = self.app.connections.listen(self.runner.server, "127.0.0.1", self.port)
         self.url = f"http://127.0.0.1:{self.port}"
         self.admission = Gateway(self.url, TOKEN)
 
     async def stop(self) -> None:
         """As if it was killed: what it knew is what was kept."""
         if self.runner is not None:
+            self.app.connections.close()
             await self.runner.cleanup()
             self.runner = None
 
@@ -177,12 +189,14 @@ class Guarded:
 
 
 @asynccontextmanager
-async def guarded(version: str = "v0", policy: Policy = Policy.ABORT) -> AsyncIterator[Guarded]:
+async def guarded(
+    version: str = "v0", policy: Policy = Policy.ABORT, most_connections: int = 2048
+) -> AsyncIterator[Guarded]:
     server = Server()
     await server.start()
     with tempfile.TemporaryDirectory() as folder:
         async with aiohttp.ClientSession() as client:
-            site = Guarded(server, client, Path(folder) / "weights.json", version, policy)
+            site = Guarded(server, client, Path(folder) / "weights.json", version, policy, most_connections)
             await site.start()
             try:
                 yield site

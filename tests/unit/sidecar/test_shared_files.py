@@ -25,7 +25,7 @@ from understudy_protocol import files, pod, wire
 from understudy_protocol.membership import Close, NodeVerdict
 from understudy_protocol.vow import Vow
 from understudy_protocol.words import CloseReason, Office, Verdict
-from understudy_sidecar import records, settings, shared_socket
+from understudy_sidecar import records, settings
 from understudy_sidecar.alone import Alone, AloneSettings
 from understudy_sidecar.annotation import Annotation
 from understudy_sidecar.launcher_link import LauncherLink
@@ -79,7 +79,6 @@ WRITTEN: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
     "python-folder": ("python", records.install_launcher),
     "package": ("python/understudy_torch", records.install_launcher),
     "module": ("python/understudy_torch/__init__.py", records.install_launcher),
-    "socket": ("sidecar.sock", lambda shared, _: shared_socket.bound(shared / "sidecar.sock").close()),
 }
 
 
@@ -100,8 +99,6 @@ def test_what_a_trainer_puts_into_the_way_is_replaced_and_not_written_through(
     # then its file is there, whole, and nothing else was written to
     assert private.read_text() == KEY
     match name:
-        case "sidecar.sock":
-            assert stat.S_ISSOCK((shared / name).lstat().st_mode)
         case "launch" | "python" | "python/understudy_torch" | "python/understudy_torch/__init__.py":
             assert (shared / "launch").read_text() == "#!/bin/sh\n"
             assert mode(shared / "launch") == 0o755
@@ -115,18 +112,23 @@ def test_what_a_trainer_puts_into_the_way_is_replaced_and_not_written_through(
             assert mode(verdict) == 0o644, "the trainer runs as any user"
 
 
-@pytest.mark.attack("C4", "a link to a private file instead of the launcher's socket", before="its mode was changed")
-@pytest.mark.parametrize("link", [LauncherLink(print, print, print), RolloutsLink(print)], ids=["launcher", "rollouts"])
+@pytest.mark.attack("C4", "an entry instead of a socket of the sidecar's", before="a private file's mode was changed")
+@pytest.mark.parametrize("obstacle", OBSTACLES.values(), ids=OBSTACLES)
+@pytest.mark.parametrize(
+    ("name", "link"),
+    [(pod.LAUNCHER_SOCKET, LauncherLink(print, print, print)), (pod.ROLLOUTS_SOCKET, RolloutsLink(print))],
+)
 async def test_a_socket_takes_connections_whatever_was_at_its_path(
-    folder: Path, private: Path, link: LauncherLink | RolloutsLink
+    folder: Path, private: Path, name: str, link: LauncherLink | RolloutsLink, obstacle: Obstacle
 ) -> None:
-    path, before = folder / "it.sock", mode(private)
-    os.symlink(private, path)
+    path, before = folder / name, mode(private)
+    obstacle(path, private)
     async with await link.listen(path):
+        assert stat.S_ISSOCK(path.lstat().st_mode)
         assert mode(path) == 0o666
         with socket.socket(socket.AF_UNIX) as process:
             process.connect(str(path))
-    assert mode(private) == before
+    assert (mode(private), files.read_file(private, 100)) == (before, KEY.encode())
 
 
 @pytest.mark.attack("C4", "a FIFO where the sidecar writes the verdict", before="the sidecar stopped for ever")

@@ -70,6 +70,24 @@ async def test_an_address_with_too_many_loses_its_oldest(waiting: WaitingConnect
     assert (other.reasons, len(waiting)) == ([], 4)
 
 
+@pytest.mark.attack("D1", "connections from many addresses of one IPv6 network", before="each of them evicted a member")
+async def test_a_network_whose_addresses_have_one_connection_each_evicts_its_own(waiting: WaitingConnections) -> None:
+    (member,) = add(waiting, "fd00:0:0:1::5")
+    flood = add(waiting, *(f"fd00:0:0:2::{number:x}" for number in range(20)))
+    assert member.reasons == []
+    assert evicted(flood) == list(range(16))
+
+
+async def test_a_flood_from_the_network_of_a_member_evicts_its_own_connections(waiting: WaitingConnections) -> None:
+    (member,) = add(waiting, "fd00:0:0:1::5")
+    flood = add(waiting, *["fd00:0:0:1::6"] * 3, *["fd00:0:0:1::7"] * 3)
+    assert member.reasons == []
+    assert evicted(flood) == [0, 3]
+    for connection in flood:
+        waiting.remove(connection)
+    assert len(waiting) == 1
+
+
 async def test_when_too_many_wait_the_address_with_the_most_loses_its_oldest(waiting: WaitingConnections) -> None:
     """A flood from a few addresses evicts its own connections, though a member's is older than all of them."""
     (member,) = add(waiting, B)

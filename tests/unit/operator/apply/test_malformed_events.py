@@ -17,9 +17,9 @@ def a_pod(name: str, version: int = 1, containers: object = 3, namespace: str = 
 
 
 class Leader:
-    def __init__(self) -> None:
+    def __init__(self, namespaces: tuple[str, ...] = ()) -> None:
         self.api, self.store = FakeApi(), Store()
-        self.events = MalformedEvents(self.api, self.store, Pace(time.monotonic))
+        self.events = MalformedEvents(self.api, self.store, Pace(time.monotonic), namespaces)
 
     async def written(self) -> list[str]:
         """Where events are written in one look, and on what."""
@@ -52,6 +52,17 @@ async def test_an_event_on_a_node_is_where_kubernetes_has_those_of_nodes(leader:
     assert await leader.written() == ["namespaces/default/events"]
     (event,) = leader.api.of_kind("Event")
     assert event["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "uid-n1"}
+
+
+async def test_an_operator_of_named_namespaces_writes_no_event_where_it_has_no_rights() -> None:
+    # given a malformed node, whose events belong into the namespace default, and a malformed pod
+    leader = Leader(("team",))
+    metadata = {"name": "n1", "uid": "uid-n1", "resourceVersion": "1"}
+    leader.store.put(Kind.NODE, {"metadata": metadata, "status": {"conditions": "none"}})
+    leader.store.put(Kind.POD, a_pod("a"))
+    # then the one of the pod is all that it asks for; the log and a metric tell of the node
+    assert await leader.written() == ["namespaces/team/events"]
+    assert await Leader(("team", "default")).written() == []
 
 
 async def test_thousands_of_malformed_objects_are_told_a_few_at_a_time(leader: Leader) -> None:

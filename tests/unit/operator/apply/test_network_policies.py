@@ -29,11 +29,17 @@ class Server(FakeApi):
 class Leader:
     def __init__(self, api: Server | None = None, namespaces: tuple[str, ...] = ()) -> None:
         self.api, self.store = Server() if api is None else api, Store()
-        self.policies = NetworkPolicies(self.api, (), self.store, Clock(), Pace(time.monotonic), namespaces)
+        self._late_s = 0.0
+        clock = Clock(steady=lambda: time.monotonic() + self._late_s)
+        self.policies = NetworkPolicies(self.api, (), self.store, clock, Pace(time.monotonic), namespaces)
 
-    def apply(self, name: str = "llm", version: str = "1") -> None:
+    def later(self, seconds: float) -> None:
+        self._late_s += seconds
+
+    def apply(self, name: str = "llm", version: str = "1", namespace: str = "research") -> None:
         replicated = {"name": "workers", "template": {"spec": {"parallelism": 2, "template": TEMPLATE}}}
-        metadata = {"namespace": "research", "name": name, "uid": f"uid-{name}", "resourceVersion": version}
+        uid = f"uid-{name}" if namespace == "research" else f"uid-{namespace}-{name}"
+        metadata = {"namespace": namespace, "name": name, "uid": uid, "resourceVersion": version}
         spec = {"replicatedJobs": [replicated], "launcher": {"nprocPerNode": 1}}
         self.store.put(Kind.JOB, {"metadata": metadata | {"creationTimestamp": CREATED}, "spec": spec})
 
@@ -144,6 +150,54 @@ def test_rules_are_what_the_chart_says() -> None:
     assert read_network_rules({}) is None
     told = '[{"from": [{"podSelector": {}}]}]'
     assert read_network_rules({"UNDERSTUDY_NETWORK_POLICIES": told}) == ({"from": [{"podSelector": {}}]},)
+
+
+async def in_namespaces(leader: Leader) -> None:
+    """A job in each of two, that of the tenant first."""
+    for namespace in ("a-tenant", "research"):
+        leader.apply(namespace=namespace)
+
+
+@pytest.mark.attack(
+    "A1", "has an admission webhook in its namespace that does not answer", before="no job after it got a policy"
+)
+async def test_a_namespace_in_which_writes_fail_keeps_no_policy_from_another_one(leader: Leader) -> None:
+    # given a namespace in which the API server answers 500 to each write
+    failed = ApiError(500, "InternalError", "failed calling webhook: connection refused")
+    leader.api.deny = lambda _, path: failed if "/a-tenant/" in path else None
+    await in_namespaces(leader)
+    # when the leader looks, then the job of the other namespace has its policy
+    assert await leader.calls() == ["LIST", "POST", "POST"]
+    assert PATH in leader.api.objects
+    # and that one is sent again in 5 s
+    assert await leader.calls() == []
+    leader.later(5.0)
+    assert await leader.calls() == ["POST"]
+    leader.api.deny = lambda *_: None
+    leader.later(5.0)
+    assert await leader.calls() == ["POST"]
+    assert PATH.replace("research", "a-tenant") in leader.api.objects
+
+
+@pytest.mark.attack(
+    "A1", "has events fail in its namespace", before="all policies were listed each second, and others had no event"
+)
+async def test_an_event_that_fails_keeps_no_event_from_another_job(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given two jobs of whose policies the names are taken, and a namespace in which no event can be written
+    monkeypatch.setattr(network_policies, "LIST_S", 0.0)
+    failed = ApiError(500, "InternalError", "failed calling webhook: connection refused")
+    leader.api.deny = lambda _, path: failed if "/a-tenant/events" in path else None
+    for namespace in ("a-tenant", "research"):
+        path = PATH.replace("research", namespace)
+        metadata = {"namespace": namespace, "name": "llm-members", "labels": {"understudy.dev/job-uid": "x"}}
+        leader.api.put(path, {"kind": "NetworkPolicy", "metadata": metadata, "spec": {"ingress": [{}]}})
+    await in_namespaces(leader)
+    # when the leader has listed them twice, then the other job has its event, and no error ends the look
+    for _ in range(3):
+        await leader.policies.look()
+    assert [event["metadata"]["namespace"] for event in leader.api.of_kind("Event")] == ["research"]
 
 
 @pytest.mark.parametrize("text", ["{", "{}", "[1]", "[{}]", '[{"from": []}]'])

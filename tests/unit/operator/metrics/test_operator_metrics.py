@@ -80,6 +80,38 @@ def test_no_label_can_have_the_name_of_an_object(metrics: OperatorMetrics):
     assert {label for described in metrics.book.described for label in described.labels} <= LABELS
 
 
+#: A status each string of which a tenant could have had written there, and names of its objects.
+HOSTILE = "stolen-name"
+HOSTILE_JOB = {
+    "metadata": {"name": HOSTILE, "namespace": HOSTILE, "labels": {HOSTILE: HOSTILE}},
+    "spec": {"replicatedJobs": [{"name": HOSTILE}]},
+    "status": {
+        "phase": HOSTILE,
+        "conditions": [{"type": HOSTILE, "status": "True", "reason": HOSTILE, "message": HOSTILE}],
+        "spares": {HOSTILE: 1},
+        "rollouts": {HOSTILE: 1},
+        "avoidedNodes": [{"node": HOSTILE, "reason": HOSTILE}],
+        "recoveries": [{"cause": HOSTILE, "strategy": HOSTILE, "reason": HOSTILE, "phase": HOSTILE}],
+    },
+}
+
+
+@pytest.mark.attack("A4", "reads in the operator's metrics what others name their jobs", before="refused, too")
+async def test_a_stranger_that_reads_the_metrics_learns_no_text_of_a_job():
+    # given a job that has a name in each field that has a text
+    metrics = OperatorMetrics()
+    metrics.read(Told(all_jobs=[HOSTILE_JOB]))
+    # when a stranger asks, then it learns of one job, and of no name
+    server = await serve(metrics.book.text, 0)
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{server.port}/metrics") as answer:
+            said = await answer.text()
+    finally:
+        await server.close()
+    assert "understudy_avoided_nodes 1" in said
+    assert HOSTILE not in said
+
+
 def test_every_metric_is_ours_by_name_and_counters_end_in_total(metrics: OperatorMetrics):
     for described in metrics.book.described:
         assert described.name.startswith("understudy_")

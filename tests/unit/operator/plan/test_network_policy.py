@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job, in_round
 from tests.unit.operator.plan.injection.test_injected_job import an_injected_job
 from understudy_operator.plan.jobset import keys
@@ -59,6 +61,45 @@ def test_the_jobs_own_pods_reach_its_members_those_that_do_not_train_too() -> No
         assert not reached_by(replace(job, uid="other"), pod)
     # whoever else is to, the chart has said
     assert spec_of(job)["ingress"][1:] == [OPERATOR]
+
+
+def lets_in(policy: dict[str, Any], namespace: str, labels: dict[str, str], namespace_labels: dict[str, str]) -> bool:
+    """Whether a controller of NetworkPolicies lets a pod in: a rule of pods alone is about the policy's namespace."""
+    for rule in policy["spec"]["ingress"]:
+        for peer in rule.get("from", [{"namespaceSelector": {"matchLabels": {}}}]):
+            chosen = peer.get("namespaceSelector")
+            in_namespace = (
+                selects(chosen, namespace_labels)
+                if chosen is not None
+                else namespace == policy["metadata"]["namespace"]
+            )
+            if in_namespace and selects(peer.get("podSelector", {"matchLabels": {}}), labels):
+                return True
+    return False
+
+
+@pytest.mark.attack(
+    "B3", "calls the members of a job from other pods, with networkPolicies.jobs", before="refused, too"
+)
+def test_no_pod_of_another_job_or_namespace_reaches_members_whatever_its_labels() -> None:
+    job, operator = a_job(), {"podSelector": {"matchLabels": {"app": "operator"}}}
+    operator |= {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "understudy-system"}}}
+    policy = network_policy(job, ({"from": [operator], "ports": [{"port": 8478}]},))
+    ours = labels_of(job, 0)
+    here, there = "research", "elsewhere"
+    assert lets_in(policy, here, ours, {"kubernetes.io/metadata.name": here})
+    # when pods call that have no labels, those of another job, and elsewhere all of the job's or the operator's
+    attackers = [
+        (here, {}),
+        (here, labels_of(replace(job, uid="other"), 0)),
+        (here, {names.LABEL_JOB: job.name}),
+        (here, {"app": "operator"}),
+        (there, ours),
+        (there, {**ours, "app": "operator"}),
+    ]
+    # then none is let in
+    let_in = [x for x in attackers if lets_in(policy, *x, {"kubernetes.io/metadata.name": x[0]})]
+    assert let_in == []
 
 
 def test_members_of_an_injected_job_are_reached_by_each_other_and_by_the_rest_of_their_jobset() -> None:

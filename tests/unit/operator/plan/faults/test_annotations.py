@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tests.unit.operator.given import A0, A1, NOW, XID_79, S, a_snapshot, ended, observed, pending
 from understudy_operator.plan.faults.annotations import plan_annotations
 from understudy_operator.plan.faults.verdicts import Finding
@@ -45,6 +47,15 @@ def test_nobody_else_is():
     assert told(on()) == {}
     assert told(on(XID_79, pod=pending(A1))) == {}
     assert told(on(XID_79, pod=ended(A1))) == {}
+
+
+@pytest.mark.attack("B1", "a node that names another one's pods in its health", before="refused, too")
+def test_what_a_node_says_names_no_pod_of_another_one():
+    # given a node whose finding names the pods and the node of others in each of its texts
+    text = f"node {A0.node}, pods {A0.name} {S.name} {A0.uid}"
+    finding = replace(XID_79, source=text, reason=text)
+    # when its verdict is written, then into its own pod alone
+    assert list(told(on(finding))) == ["a1"]
 
 
 def test_the_same_is_written_once():

@@ -1,0 +1,80 @@
+"""The body of a request of a client that has proved nothing, on its way to the server.
+
+Rules:
+- It has at most `most` bytes. A Content-Length beyond that is refused before anything is read, as is any body of a
+  request that only reads.
+- A body of at most SMALL bytes is kept. Any other is passed on to the server in parts as they come, under the length
+  that the client has told.
+- It comes within BODY_S, or the connection is closed.
+- Compressed bodies are passed on as they are.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Optional, Union
+
+from aiohttp import web
+
+from understudy_rollout.gateway.connections import HEAD_BYTES
+
+MOST_BYTES = 64 << 20
+SMALL = 64 << 10
+BODY_S = 30.0
+Body = Union[bytes, AsyncIterator[bytes], None]
+
+
+class TooLarge(Exception):
+    """More bytes have come than a body may have."""
+
+
+def refusal(request: web.Request, most: int) -> Optional[web.Response]:
+    """By what its head says."""
+    if sum(len(name) + len(value) for name, value in request.raw_headers) > HEAD_BYTES:
+        return web.Response(status=431, text=f"the fields of the request have more than {HEAD_BYTES} bytes\n")
+    if request.method in ("GET", "HEAD") and request.body_exists:
+        return web.Response(status=413, text=f"{request.method} has no body here\n")
+    if (request.content_length or 0) > most:
+        return web.Response(status=413, text=too_large(most))
+    return None
+
+
+def too_large(most: int) -> str:
+    return f"the body has more than {most} bytes (--most-body of the gateway: more)\n"
+
+
+async def body_of(request: web.Request, most: int) -> Body:
+    """None: it has none. What is passed on in parts raises TooLarge."""
+    if not request.body_exists:
+        return None
+    length = request.content_length
+    if length is None or length > SMALL:
+        return _parts(request, most)
+    if request.content.is_eof():
+        return await request.read()
+    with _in_time(request):
+        return await request.read()
+
+
+async def _parts(request: web.Request, most: int) -> AsyncIterator[bytes]:
+    received = 0
+    with _in_time(request):
+        async for part in request.content.iter_any():
+            received += len(part)
+            if received > most:
+                raise TooLarge(too_large(most))
+            yield part
+
+
+@contextmanager
+def _in_time(request: web.Request) -> Iterator[None]:
+    timer = asyncio.get_running_loop().call_later(BODY_S, _hang_up, request)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _hang_up(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
