@@ -42,7 +42,7 @@ class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
         return BACKEND
 
     def get_run_id(self) -> str:
-        """Asked for at each worker's start too: the first call after torchrun has set its signal handlers."""
+        """torchrun calls it also when workers have started, but torch 2.6 does not: after its signal handlers are set."""
         self._session.name_run()
         return self._run_id
 
