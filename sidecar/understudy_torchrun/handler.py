@@ -42,7 +42,7 @@ class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
         return BACKEND
 
     def get_run_id(self) -> str:
-        """torchrun calls it also when workers have started, but torch 2.6 does not: after its signal handlers are set."""
+        """torchrun calls it also after it has started workers, and so set its signal handlers; torch 2.6 does not."""
         self._session.name_run()
         return self._run_id
 
