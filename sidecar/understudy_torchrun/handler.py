@@ -42,7 +42,7 @@ class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
         return BACKEND
 
     def get_run_id(self) -> str:
-        """Asked for at each worker's start too: the first call after torchrun has set its signal handlers."""
+        """torchrun calls it also after it has started workers, and so set its signal handlers; torch 2.6 does not."""
         self._session.name_run()
         return self._run_id
 

@@ -1,7 +1,8 @@
 """SIGTERM under torchrun: heard by a thread of ours first, and torchrun's own handler's only when that says so.
 
 torchrun sets its handler anew whenever it starts workers; we put ours in front of it again at its next call, while it
-tells of their start. Between the two, a few milliseconds, both act. Pid 1 gets no signal that it has not asked for: so
+tells of their start. Between the two, a few milliseconds, both act. torch 2.6 does not report the start: there it is
+the next poll of the rendezvous, 0.1 s later. Pid 1 gets no signal that it has not asked for: so
 ours is there from the start, also while torchrun waits for its first round.
 """
 

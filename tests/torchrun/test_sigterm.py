@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
+from tests.cluster import Cluster
 from tests.torchrun.job import Job, Member, token
 from tests.torchrun.test_rounds import SAVES, STEPS
-from tests.unit.launcher.fake_sidecar import alive
+from tests.unit.launcher.fake_sidecar import alive, wait_for
 from understudy_protocol import pod, wire
 from understudy_protocol.launcher import DrainWorkers, Terminating
 from understudy_protocol.membership import NodeVerdict
@@ -19,16 +21,32 @@ from understudy_protocol.words import Verdict
 pytestmark = pytest.mark.timeout(200)
 
 
-def running(job: Job, script: str, **env: str) -> tuple[Member, int]:
-    """A member whose worker runs, and that worker's pid.
+#: Prints the handlers of SIGTERM as they are set.
+SITECUSTOMIZE = """
+import signal, sys
+_set = signal.signal
+def _reported(number, handler):
+    former = _set(number, handler)
+    if number == signal.SIGTERM:
+        print("SIGTERM:", getattr(handler, "__qualname__", handler), file=sys.stderr, flush=True)
+    return former
+signal.signal = _reported
+"""
 
-    torchrun sets its own handler of SIGTERM when it starts workers. It prints START after our handler took over again.
+
+def running(job: Job, folder: Path, script: str, **env: str) -> tuple[Member, int]:
+    """A member whose worker runs, and that worker's pid. folder: an empty one.
+
+    torchrun sets its own handler of SIGTERM when it starts workers. This waits until our handler took over again: at
+    the event START, or where torchrun has none (torch 2.6) at its next look at the rendezvous.
     """
-    member = job.start(script, PET_EVENT_LOG_HANDLER="console", **env)
+    (folder / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    member = job.start(script, PYTHONPATH=f"{Cluster().torch_path}:{folder}", **env)
     job.join(member)
     job.round(0, member)
     (worker,) = member.pids("pids", 1)
-    member.says("torchelastic.worker.status.START")
+    ours, theirs = "SIGTERM: HeldBack._on_sigterm", "SIGTERM: _terminate_process_handler"
+    wait_for(lambda: member.err.rfind(ours) > member.err.rfind(theirs) >= 0, lambda: member.err)
     return member, worker
 
 
@@ -36,8 +54,8 @@ def is_faulty(member: Member) -> None:
     member.path(pod.VERDICT_FILE).write_text(wire.encode(NodeVerdict(Verdict.FAULTY, "Xid 79 on GPU 3")))
 
 
-def test_on_a_faulty_node_nobody_saves_and_it_ends_at_once(job: Job) -> None:
-    member, worker = running(job, SAVES)
+def test_on_a_faulty_node_nobody_saves_and_it_ends_at_once(job: Job, tmp_path: Path) -> None:
+    member, worker = running(job, tmp_path, SAVES)
     is_faulty(member)
     asked = time.monotonic()
     os.kill(member.process.pid, signal.SIGTERM)
@@ -50,8 +68,8 @@ def test_on_a_faulty_node_nobody_saves_and_it_ends_at_once(job: Job) -> None:
     assert not member.traceback
 
 
-def test_on_any_other_node_the_worker_saves_and_torchrun_ends_as_it_does(job: Job) -> None:
-    member, worker = running(job, SAVES, **{pod.ENV_GRACE: "60"})
+def test_on_any_other_node_the_worker_saves_and_torchrun_ends_as_it_does(job: Job, tmp_path: Path) -> None:
+    member, worker = running(job, tmp_path, SAVES, **{pod.ENV_GRACE: "60"})
     os.kill(member.process.pid, signal.SIGTERM)
     assert member.sidecar.expect(Terminating) == Terminating(60.0)
     assert member.wait() == 1
@@ -59,8 +77,8 @@ def test_on_any_other_node_the_worker_saves_and_torchrun_ends_as_it_does(job: Jo
     assert not alive(worker)
 
 
-def test_in_a_drain_the_worker_gets_it_once(job: Job) -> None:
-    member, _ = running(job, SAVES)
+def test_in_a_drain_the_worker_gets_it_once(job: Job, tmp_path: Path) -> None:
+    member, _ = running(job, tmp_path, SAVES)
     member.sidecar.send(DrainWorkers(token(0), 20.0))
     os.kill(member.process.pid, signal.SIGTERM)
     member.sidecar.expect(Terminating)
