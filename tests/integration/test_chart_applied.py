@@ -460,7 +460,7 @@ def test_all_of_it_is_removed_as_the_page_says(server: "ApiServer", reader: Read
 
 
 def test_without_helm_in_the_cluster_as_the_page_says(server: "ApiServer", reader: Reader) -> None:
-    reader.follow("Without helm", 0, "understudy-plain")
+    reader.follow("Without Helm", 0, "understudy-plain")
     assert len([name for name in there(server, "crd") if "understudy" in name]) == 3
-    reader.follow("Without helm", 1, "understudy-plain")
+    reader.follow("Without Helm", 1, "understudy-plain")
     assert len(there(server, "-n", "understudy-plain", "deployments")) == 3
