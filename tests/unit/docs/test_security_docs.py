@@ -13,7 +13,7 @@ ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line
 NAMED = re.compile(r"`([a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
 #: Beginnings of the claims that no test attacks, and why not.
 WITHOUT_ATTACK = {
-    "No process of Understudy writes a Secret that cert-manager": "no caller has a part in it: our own process would write",
+    "No process of Understudy writes a Secret": "no caller has a part in it: our own process would write",
     "Containers of the operator and the webhook run": "the API server admits them, whoever calls",
 }
 
