@@ -1,4 +1,4 @@
-"""What docs/inject.md has in its fences and in its table of refusals, and a shell to follow it in."""
+"""What docs/inject.md has in its fences and in its table of error messages, and a shell to follow it in."""
 
 import copy
 import os
@@ -22,7 +22,7 @@ def blocks(language: str) -> list[str]:
 
 def refused() -> list[tuple[str, str]]:
     """Each a line of YAML, and the answer to the page's Job with it."""
-    section = PAGE.read_text(encoding="utf-8").split("## What is refused")[1].split("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").split("## Error messages")[1].split("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
     return [(change.strip("`"), answer.strip("`")) for change, answer in rows]
 

@@ -13,8 +13,8 @@ ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line
 NAMED = re.compile(r"`([a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
 #: Beginnings of the claims that no test attacks, and why not.
 WITHOUT_ATTACK = {
-    "A Secret that cert-manager keeps is not written": "no caller has a part in it: our own process would write",
-    "Their containers run where pod security is `restricted`": "the API server admits them, whoever calls",
+    "No process of Understudy writes a Secret": "no caller has a part in it: our own process would write",
+    "Containers of the operator and the webhook run": "the API server admits them, whoever calls",
 }
 
 
