@@ -29,7 +29,7 @@ _LONGEST = 128
 
 
 class Role(str, Enum):
-    """What a caller wants to be."""
+    """The role of a caller."""
 
     MEMBER = "member"
     OBSERVER = "observer"  # the operator, of a job
@@ -38,7 +38,7 @@ class Role(str, Enum):
 
 @dataclass(frozen=True)
 class Hello:
-    """The caller's first message: what it wants to be, and in which job."""
+    """The caller's first message: its role and its job."""
 
     role: Role
     job_uid: str
@@ -47,7 +47,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a Hello of the same job that was made with its key."""
+    """The answer to a Hello that was made for this job and with its key."""
 
     handshake: str  # the second message of sessions.py or noise.py, in base64
 

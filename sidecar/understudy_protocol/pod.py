@@ -141,7 +141,7 @@ ENV_ROLLOUTS_SOCKET = "UNDERSTUDY_ROLLOUTS_SOCKET"  # for workers of a job with 
 
 @dataclass(frozen=True)
 class JobShape:
-    """What every sidecar knows of its job from birth: any member may have to coordinate."""
+    """The job's settings, which every sidecar gets when its pod is created: any member may become the coordinator."""
 
     uid: str
     namespace: str
@@ -150,24 +150,24 @@ class JobShape:
     nproc_per_node: int
     in_place_max_restarts: int
     in_place_window_s: float
-    min_actives: int = 0  # an elastic job may shrink to so many members; 0: never
+    min_actives: int = 0  # an elastic job may shrink to this number of members; 0: never
     spare_timeout_s: float = 30.0  # how long a vacant rank of an elastic job waits for a spare
-    fence_s: float = 30.0  # a member that hears no coordinator for so long ends its workers; 0: never
-    backoff_max_s: float = 30.0  # a round waits for at most so long after rounds that failed at their start; 0: never
+    fence_s: float = 30.0  # after this time without a coordinator a member stops its workers; 0: never
+    backoff_max_s: float = 30.0  # longest wait before a round, after rounds that failed at their start; 0: no wait
     grace_s: float = 30.0  # the pods' termination grace period
-    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards; (): nothing is known
-    in_place_max_per_pod: Optional[int] = None  # restarts in place for one pod's workers, before it goes; None: any
+    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that have the same shards; (): not known
+    in_place_max_per_pod: Optional[int] = None  # restarts of one pod's workers before its eviction; None: any
     on_failed_update: Optional[OnFailedUpdate] = None  # None: the job has no rollouts
-    update_retries: int = 0  # failed updates in a row that are left to the worker to try again
-    proactive: Proactive = Proactive.OFF  # whether a member gives its ranks to a spare when its node turns bad
-    launcher_timeout_s: float = 15.0  # a pod is replaced whose launcher does not answer for so long
-    script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: none do
-    start_timeout_s: float = 0.0  # a round hangs that makes no step for so long after it was formed; 0: none does
+    update_retries: int = 0  # consecutive failed updates that the worker may retry
+    proactive: Proactive = Proactive.OFF  # whether a bad verdict for its node evicts a member
+    launcher_timeout_s: float = 15.0  # after this time without an answer of its launcher, a pod is replaced
+    script_fault_rounds: int = 0  # consecutive rounds with all ranks failing alike that end the job; 0: never
+    start_timeout_s: float = 0.0  # a round without a first step after this time hangs; 0: never
 
 
 @dataclass(frozen=True)
 class PodGroup:
-    """Pods of one template in an injected job: a replicatedJob, a Job alone, or one kind of replica."""
+    """Pods of one template in an injected job: a replicatedJob, a plain Job, or one replica type."""
 
     name: str
     first: int  # group rank of its first pod
@@ -176,7 +176,7 @@ class PodGroup:
 
 @dataclass(frozen=True)
 class Injected:
-    """What the operator has found out about the job of an injected pod, and writes beside its key."""
+    """The facts about the job of an injected pod. The operator writes them into the Secret, beside the key."""
 
     shape: JobShape
     coordinator: str  # host:port of its Service
@@ -185,7 +185,7 @@ class Injected:
 
 @dataclass(frozen=True)
 class Place:
-    """Where in its job an injected pod stands. What its labels say at its birth."""
+    """The position of an injected pod in its job, from its labels."""
 
     group: str
     job_index: int
@@ -204,7 +204,7 @@ def read_place(text: str) -> Place:
 
 
 def group_rank(place: Place, groups: tuple[PodGroup, ...], actives: int) -> Optional[int]:
-    """Ranks count through the groups, their Jobs, and the pods of each; who comes after the last is a spare (None)."""
+    """Ranks count through the groups, their Jobs, and the pods of each Job. A pod after the last rank is a spare."""
     group = next((group for group in groups if group.name == place.group), None)
     if group is None:
         return None
