@@ -2,9 +2,9 @@
 
 The handshake: the caller sends a nonce and a payload in clear, and the sidecar answers with its own nonce and an
 encrypted payload. The session has a key for each direction, both by HKDF-SHA256 (RFC 5869) from the shared key. The
-salt is both nonces; the info is the prologue, which both sides have to agree on, and the caller's payload. So a session opens only
-if both sides know the key and agree on all of this, and no recorded message fits into another session. Messages are
-encrypted with AES-256-GCM, and both sides count them.
+salt is both nonces; the info is the prologue, which both sides have to agree on, and the caller's payload. So a session
+opens only if both sides know the key and agree on all of this, and no recorded message fits into another session.
+Messages are encrypted with AES-256-GCM, and both sides count them.
 
 An attacker who steals the shared key later can read recorded sessions. noise.py prevents that, at six times the cost.
 HKDF and AES-GCM are those of `cryptography`.
