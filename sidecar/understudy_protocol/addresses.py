@@ -1,7 +1,7 @@
-"""Addresses of callers: which of them belong together.
+"""Addresses of callers, and the networks that they belong to.
 
-Whoever has an IPv6 network of its own may call from each address of it, mostly of a /64. But pods and nodes that have
-nothing in common may be in one /64, too. So limits count by address, and networks take turns before their addresses do.
+A caller with an IPv6 network of its own can call from each address of that network, usually a /64. But unrelated pods
+and nodes may share a /64, too. So limits count by address, and callers are served in turn by network, then by address.
 """
 
 from functools import lru_cache
@@ -9,13 +9,13 @@ from ipaddress import AddressValueError, IPv6Address
 
 
 def plain(address: str) -> str:
-    """An IPv4 address as such, which a socket for both families shows as an IPv6 one."""
+    """The plain IPv4 address, if a socket for both families shows it as an IPv6 address."""
     return address.removeprefix("::ffff:") if "." in address else address
 
 
 @lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
-    """The /64 of an IPv6 address; anything else is its own."""
+    """The /64 of an IPv6 address; any other address unchanged."""
     if ":" not in address:
         return address
     try:

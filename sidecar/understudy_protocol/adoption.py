@@ -11,14 +11,14 @@ from understudy_protocol.order import Order
 
 @dataclass(frozen=True)
 class Adopt:
-    """The job that has claimed this spare, and what it is to run."""
+    """The job that has claimed this spare, and the command of its workers."""
 
     order: Order
 
 
 @dataclass(frozen=True)
 class Adopted:
-    """The spare is this job's: its order is stored."""
+    """The spare belongs to this job, and has stored the order."""
 
     job_uid: str
 

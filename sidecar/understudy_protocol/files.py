@@ -1,4 +1,4 @@
-"""Reads and writes files in a folder that another container of the pod can write to, too.
+"""Reads and writes files in a folder to which another container of the pod can write, too.
 
 Such a folder may contain anything under a name that a program uses: a symbolic link into a private volume, a FIFO that
 blocks its reader, a device, a folder, a file without end. Rules:
@@ -28,7 +28,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def opened(path: Path, *, follow_links: bool = False) -> Iterator[int]:
     """The descriptor of a regular file, for reading. Raises OSError, for every other kind of file too.
 
-    follow_links: for volumes that the kubelet alone writes to, where each file is a link.
+    follow_links: for volumes to which only the kubelet writes, and in which each file is a link.
     """
     fd = os.open(path, _READ | (0 if follow_links else os.O_NOFOLLOW))
     try:
@@ -40,7 +40,7 @@ def opened(path: Path, *, follow_links: bool = False) -> Iterator[int]:
 
 
 def read_at_most(fd: int, limit_bytes: int) -> bytes:
-    """The rest of an opened file. Raises OSError where it is longer than `limit_bytes`."""
+    """The rest of an opened file. Raises OSError if it is longer than `limit_bytes`."""
     parts, left = [], limit_bytes + 1
     while left > 0 and (part := os.read(fd, min(left, 1 << 20))):
         parts.append(part)
@@ -73,12 +73,12 @@ def write_file(path: Path, content: bytes, mode: int = 0o644, *, dir_fd: Optiona
 
 
 def replace(aside: Path, path: Path, *, dir_fd: Optional[int] = None) -> None:
-    """Move the entry at `aside`, which is not a folder, over whatever is at `path`. Raises OSError."""
+    """Move the entry at `aside`, which is not a folder, over the entry at `path`. Raises OSError."""
     _past_obstacle(lambda: os.replace(aside, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd), path, dir_fd)
 
 
 def install_folder(source: Path, target: Path) -> None:
-    """Copy the files and folders in `source` into `target`, over whatever has their names there. Raises OSError."""
+    """Copy the files and folders in `source` into `target`, over entries with their names. Raises OSError."""
     fd = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _install(source, fd)
@@ -87,7 +87,7 @@ def install_folder(source: Path, target: Path) -> None:
 
 
 def unused_name() -> str:
-    """A random name for a file that is about to be moved; no longer than that of a socket of ours."""
+    """A random name for a file that will be moved; no longer than the names of our sockets."""
     return f".new-{os.urandom(3).hex()}"
 
 
@@ -116,13 +116,13 @@ def _install_subfolder(source: "os.DirEntry[str]", into: int) -> None:
 
 
 def _past_obstacle(do: Callable[[], T], path: Path, dir_fd: Optional[int]) -> T:
-    """Do it; if an entry of another kind has the name, rename that entry, and do it again."""
+    """Call `do`. If an entry of another kind has the name, rename that entry, and call `do` again."""
     try:
         return do()
     except (IsADirectoryError, NotADirectoryError):
         pass
     except OSError as error:
-        if error.errno != errno.ELOOP:  # a link, where a folder was expected
+        if error.errno != errno.ELOOP:  # a link in place of the expected folder
             raise
     elsewhere = os.path.join(os.path.dirname(path), unused_name())
     os.rename(path, elsewhere, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)

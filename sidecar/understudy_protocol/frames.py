@@ -1,11 +1,11 @@
-"""WebSocket frames (RFC 6455) from bytes and to bytes, without I/O. The heads before them: upgrade.py.
+"""WebSocket frames (RFC 6455) from bytes and to bytes, without I/O. upgrade.py has the heads before them.
 
-Own code, because a coordinator must bound what an unproven caller makes it keep, and because ten thousand members
-leave a tenth of a millisecond for each: no task, no queue, no message kept beyond its limit.
+This is our own code for two reasons. A coordinator must limit the memory that an unproven caller can use. And with ten
+thousand members it has a tenth of a millisecond for each: no task, no queue, no message stored beyond its limit.
 
 Rules: only text messages, and only binary messages once a session has begun (noise.py); each in one frame; no
-extension. A frame is refused by the length in its header, before its body is kept. A frame that breaks a rule raises
-`Broken`, with the code of the close frame that answers it.
+extension. A too long frame is rejected by the length in its header, before its body is stored. A frame that breaks a
+rule raises `Broken`, with the code of the close frame that answers it.
 """
 
 import os
@@ -35,7 +35,7 @@ class CloseCode(IntEnum):
 
 
 class Broken(Exception):
-    """The peer broke the protocol: what was seen and what was expected."""
+    """The peer broke the protocol. The text has the observed and the expected bytes."""
 
     def __init__(self, reason: str, code: CloseCode = CloseCode.PROTOCOL_ERROR) -> None:
         super().__init__(reason)
@@ -43,10 +43,10 @@ class Broken(Exception):
 
 
 class Frames:
-    """Messages out of `received`, which grows as bytes come and shrinks as messages are taken.
+    """Takes messages out of `received`, to which the caller appends bytes as they arrive.
 
-    masked: whether the peer has to mask. limit: the most bytes that a message may have. message: the opcode with which
-    messages begin, TEXT or BINARY. Limit and opcode may change on the way.
+    masked: whether the peer has to mask. limit: the most bytes that a message may have. message: the opcode of
+    messages, TEXT or BINARY. The limit and the opcode may change between messages.
     """
 
     def __init__(self, received: bytearray, *, masked: bool, limit: int) -> None:
@@ -82,7 +82,7 @@ class Frames:
         return first & _OPCODE, payload
 
     def _check(self, first: int, second: int, length: int) -> None:
-        """Everything that a header alone can break."""
+        """Check all rules that depend on the header alone."""
         opcode = first & _OPCODE
         if second & _MASKED != self._mask_flag:
             raise Broken("expected a masked frame" if self._mask_flag else "expected a frame that is not masked")
@@ -101,7 +101,7 @@ class Frames:
 
 
 def frame(opcode: int, payload: bytes, *, masked: bool) -> bytes:
-    """One whole frame; a caller's is masked, a server's is not."""
+    """One complete frame; a caller masks it, a server does not."""
     length, flag = len(payload), _MASKED if masked else 0
     if length < _TWO_BYTES:
         header = bytes((_FIN | opcode, flag | length))

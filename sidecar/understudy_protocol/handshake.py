@@ -1,14 +1,14 @@
-"""The handshake by which a connection to a sidecar begins; after it all messages are encrypted (sessions.py).
+"""The handshake at the start of a connection to a sidecar. All messages after it are encrypted (sessions.py).
 
-Caller -> `Hello`, sidecar -> `Answer`; then the caller's first sealed message, which is empty. That message shows that
-the caller knows the key, and has made this Hello itself and not recorded it: until then the sidecar does nothing for
-the caller. The messages of the caller's role follow.
+The caller sends `Hello`, the sidecar sends `Answer`, and the caller sends its first encrypted message, which is empty.
+That message proves that the caller knows the key, and that it made this Hello itself and did not record it. Until then
+the sidecar does nothing for the caller. The messages of the caller's role follow.
 
 - A member proves that it knows the job's membership key (sessions.py). The operator proves in addition that it has the
   operator's private key (noise.py), so that the membership key alone does not make a pod the operator. The key of a
   pool's spare is the pool's.
-- The caller reports the uid of its pod and the address that it has called. A sidecar with another address refuses, so
-  that a relay cannot pass a handshake on to another sidecar. The sidecar reports the uid of its pod.
+- The caller reports the uid of its pod and the address that it has called. A sidecar with another address rejects the
+  Hello, so that a relay cannot pass a handshake on to another sidecar. The sidecar reports the uid of its pod.
 - Both sides prove the role, the uid and _PROTOCOL as well.
 """
 
@@ -22,14 +22,14 @@ from typing import NamedTuple, Optional
 from understudy_protocol.noise import Initiator, Responder
 from understudy_protocol.sessions import NotAuthentic, Session, SharedKeyCalled, SharedKeyCaller
 
-#: Another one wherever the two sides of a handshake could not understand each other.
+#: Changes with each incompatible change of the handshake.
 _PROTOCOL = "understudy membership 1"
-#: Of a pod's uid or an address in a handshake.
+#: Most characters of a pod's uid or an address in a handshake.
 _LONGEST = 128
 
 
 class Role(str, Enum):
-    """What a caller wants to be."""
+    """The role of a caller."""
 
     MEMBER = "member"
     OBSERVER = "observer"  # the operator, of a job
@@ -38,7 +38,7 @@ class Role(str, Enum):
 
 @dataclass(frozen=True)
 class Hello:
-    """The caller's first message: what it wants to be, and in which job."""
+    """The caller's first message: its role and its job."""
 
     role: Role
     job_uid: str
@@ -47,24 +47,24 @@ class Hello:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a Hello of the same job that was made with its key."""
+    """The answer to a Hello that was made for this job and with its key."""
 
     handshake: str  # the second message of sessions.py or noise.py, in base64
 
 
 class NotProven(Exception):
-    """The other side of a connection could not prove that it knows the key, or is not the one that was called."""
+    """The peer could not prove that it knows the key, or it is not the called pod."""
 
 
 class Call(NamedTuple):
-    """What the caller reports of itself and of whom it calls. Not a message."""
+    """The caller's pod, and the address that it calls. Not a message."""
 
     pod_uid: str  # its own; "" of the operator
     called: str  # the IP address that it has called; "" if that is a Service's
 
 
 class Caller:
-    """The caller's side of one handshake. operator: the operator's private key, of roles that need it."""
+    """The caller's side of one handshake. operator: the operator's private key, for roles that need it."""
 
     def __init__(self, key: bytes, role: Role, job_uid: str, call: Call, operator: Optional[bytes] = None) -> None:
         about = _about(role, job_uid)
@@ -72,7 +72,7 @@ class Caller:
         self.hello = Hello(role, job_uid, _text(self._side.opening(_packed(call.pod_uid, call.called))))
 
     def finish(self, answer: object) -> tuple[str, Session]:
-        """The uid of the pod that has answered, and the session; the caller next sends `session.seal(b"")`.
+        """The uid of the pod that answered, and the session. Next the caller sends `session.seal(b"")`.
 
         Raises NotProven.
         """
@@ -87,7 +87,7 @@ class Caller:
 
 
 class Called:
-    """The sidecar's side, for all callers of one role. operator: the public key of the operator, of roles that need it.
+    """The sidecar's side, for all callers of one role. operator: the operator's public key, for roles that need it.
 
     pod_uid, ip: of this pod.
     """
@@ -102,7 +102,7 @@ class Called:
         self._side = SharedKeyCalled(key, about) if operator is None else Responder(key, about, operator)
 
     def answer(self, hello: Hello) -> tuple[Answer, Call, Session]:
-        """Raises NotProven. The caller has proved nothing before its first sealed message, an empty one, is opened."""
+        """Raises NotProven. The caller has proved nothing until its first, empty encrypted message is opened."""
         if hello.job_uid != self._job_uid:
             raise NotProven(f"it belongs to job {hello.job_uid[:64]!r}, which is not this one")
         try:

@@ -1,11 +1,11 @@
 """Messages between a pod's sidecar and its launcher: JSON lines over the unix socket in the shared emptyDir.
 
-A launcher's first message on each connection is its LauncherHello; a sidecar's are orders. TO_SIDECAR and TO_LAUNCHER
-say who sends what. HoldSocket is the one message that is more than its line: a socket goes with it (SCM_RIGHTS). What
-an order does in each state of the launcher is in understudy_launcher/supervise.py.
+A launcher's first message on each connection is its LauncherHello; a sidecar sends orders. The tuples TO_SIDECAR and
+TO_LAUNCHER have the direction of each message. A HoldSocket comes together with a socket (SCM_RIGHTS).
+understudy_launcher/supervise.py has the effect of each order in each state of the launcher.
 
-An order and its answer carry the round's token; an answer of an older round than the sidecar's newest means nothing
-any more. Fields with a default are newer than version 1 of the protocol, whose senders leave them out.
+An order and its answer have the round's token. The sidecar ignores an answer of an older round than its newest. Fields
+with a default are newer than version 1 of the protocol, whose senders omit them.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from understudy_protocol.words import NO_ROUND, RoundToken, Verdict, WorkersStat
 
 @dataclass(frozen=True)
 class LauncherHello:
-    """Sent on every connect, so that a restarted sidecar learns what runs; and after StopWorkers, when nothing does.
+    """Sent on every connect, so that a restarted sidecar gets the launcher's state; and when StopWorkers is done.
 
-    On a connect the round's WorkerExited, WorkersDrained and Terminating follow it, as far as there were any.
+    On a connect the WorkerExited, WorkersDrained and Terminating of the round follow it, if there were any.
     """
 
     pid: int
@@ -26,7 +26,7 @@ class LauncherHello:
     group_rank: Optional[int]
     workers: WorkersState
     master_port: int
-    draining: bool = False  # a DrainWorkers was heard, and its WorkersDrained is still to come
+    draining: bool = False  # a DrainWorkers was received, and its WorkersDrained is not sent yet
     store_port: int = 0  # see NextPort
     stepped: RoundToken = NO_ROUND  # the newest round whose workers have reported a step here
 
@@ -35,7 +35,7 @@ class LauncherHello:
 class NextPort:
     """The port that is reserved for the store of a later round.
 
-    store_port: of a store that listens already, for one later round; 0: there is none.
+    store_port: the port of a store that listens already, for one later round; 0: there is none.
     """
 
     master_port: int
@@ -44,14 +44,14 @@ class NextPort:
 
 @dataclass(frozen=True)
 class WorkersStarted:
-    """All workers of the round are spawned, and nothing is left of older ones."""
+    """All workers of the round have been started, and no process of an older round is left."""
 
     token: RoundToken
 
 
 @dataclass(frozen=True)
 class WorkerExited:
-    """A worker failed: it exited with another code than 0, or a signal ended it."""
+    """A worker failed: it exited with a nonzero code, or a signal ended it."""
 
     token: RoundToken
     local_rank: int
@@ -63,16 +63,16 @@ class WorkerExited:
 
 @dataclass(frozen=True)
 class WorkersFinished:
-    """All workers of the round exited 0, unasked."""
+    """All workers of the round exited 0 by themselves."""
 
     token: RoundToken
 
 
 @dataclass(frozen=True)
 class WorkersDrained:
-    """The answer to DrainWorkers: nothing of that round runs, however its workers ended.
+    """The answer to DrainWorkers: no process of that round runs any more. Exit codes do not matter.
 
-    A round that was told as finished stays finished. Exit 0 after a DrainWorkers means saved, not finished.
+    A round that was reported as finished stays finished. Exit 0 after a DrainWorkers means saved, not finished.
     """
 
     token: RoundToken
@@ -80,13 +80,13 @@ class WorkersDrained:
 
 @dataclass(frozen=True)
 class Unkillable:
-    """A process of an earlier round is alive so long after its SIGKILL, and delays the next one. Sent every 5 s.
+    """A process of an earlier round is still alive after its SIGKILL, and delays the next round. Sent every 5 s.
 
     Most often it sleeps uninterruptibly in the kernel (state D), in a driver or a file system that does not answer.
     """
 
     token: RoundToken  # of the newest StartWorkers
-    local_rank: Optional[int]  # None: it has left its worker's process group
+    local_rank: Optional[int]  # None: the process has left its worker's process group
     pid: int  # in the launcher's PID namespace
     seconds: float
     state: str  # the kernel's letter, as in /proc/PID/stat
@@ -110,21 +110,21 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Hung:
-    """Workers make no steps any more, and their stacks are in the log: the slowest of them. Told repeatedly.
+    """Workers make no more steps, and their stacks are in the log. The fields are about the slowest one. Repeated.
 
-    Also the answer to WriteStacks, once, where no worker here has made a step in this round.
+    Also the answer to WriteStacks, once, if no worker here has made a step in this round.
     """
 
     token: RoundToken
     local_rank: int
     step: int  # its newest; -1: none in this round
-    at: float  # when it made that; 0.0: it made none
-    silent_s: float  # how long ago that was, or the start of the workers
+    at: float  # when it made that step; 0.0: it made none
+    silent_s: float  # seconds since that step, or since the start of the workers
 
 
 @dataclass(frozen=True)
 class Terminating:
-    """The launcher got SIGTERM: its workers may save for so long. Faulty: they are dead already."""
+    """The launcher got SIGTERM: its workers may save for grace_s. Verdict Faulty: they were killed already."""
 
     grace_s: float
     verdict: Verdict = Verdict.UNKNOWN
@@ -132,14 +132,14 @@ class Terminating:
 
 @dataclass(frozen=True)
 class Readiness:
-    """Of a pool's spare: whether a round's workers would start at once. The answer to CheckReadiness, and told unasked
-    when it is ready no more.
+    """Of a pool's spare: whether a round's workers would start at once. The answer to CheckReadiness. Also sent when a
+    ready spare is no longer ready.
     """
 
     number: int  # of the newest check
     ready: bool
-    reason: str = ""  # why it is not
-    final: bool = False  # nor will it ever be
+    reason: str = ""  # why it is not ready
+    final: bool = False  # it will never be ready
 
 
 @dataclass(frozen=True)
@@ -151,17 +151,17 @@ class Pong:
 
 @dataclass(frozen=True)
 class FreshWorkers:
-    """Workers start as fresh processes, although they were to be forked: the module or thread at fault, and the fix.
+    """Workers start as new processes instead of forks. The reason names the module or thread, and the fix.
 
-    Sent when the reason changes, and on each connect where there is one.
+    Sent when the reason changes, and on each connect if there is one.
     """
 
-    reason: str  # "": they are forked again
+    reason: str  # "": workers are forked again
 
 
 @dataclass(frozen=True)
 class StartWorkers:
-    """Kill what runs, then start nprocPerNode workers of this round."""
+    """Kill all running workers, then start nprocPerNode workers of this round."""
 
     token: RoundToken
     group_rank: int
@@ -170,21 +170,21 @@ class StartWorkers:
     world_size: int
     master_addr: str
     master_port: int
-    agent_store: bool = False  # a store listens there already: no worker serves it
+    agent_store: bool = False  # a store listens there already, so no worker serves one
 
 
 @dataclass(frozen=True)
 class StopWorkers:
-    """Kill what runs, and wait for the next StartWorkers."""
+    """Kill all running workers, and wait for the next StartWorkers."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class DrainWorkers:
-    """SIGTERM to the round's workers, which may save for so long; then what is left of them is killed.
+    """Send SIGTERM to the round's workers, which may save for grace_s. Then kill the processes that are left.
 
-    The launcher stays, and takes the next StartWorkers; how these workers end is no fault and is not told.
+    The launcher stays, and accepts the next StartWorkers. The exits of these workers are not faults, and not reported.
     """
 
     token: RoundToken
@@ -193,17 +193,18 @@ class DrainWorkers:
 
 @dataclass(frozen=True)
 class WriteStacks:
-    """No worker of the round has made a step in time: the stacks of all workers go to the log, and Hung follows."""
+    """No worker of the round has made a step in time: log the stacks of all workers, and answer with Hung."""
 
     token: RoundToken
 
 
 @dataclass(frozen=True)
 class ExitLauncher:
-    """The job is closed, or has given the pod up: the launcher ends its workers, and exits with this code.
+    """The job is closed, or the member is evicted: end the workers, and exit with this code.
 
-    Without a grace it kills them at once, and another code than 0 gives way to that of a worker that had failed. With
-    one they get SIGTERM and may save for so long, and the code is this one.
+    If grace_s is 0, the launcher kills the workers at once. If a worker had failed before, it exits with the worker's
+    code in place of a nonzero code. If grace_s is set, workers get SIGTERM and may save for grace_s, and the launcher
+    exits with exactly this code.
     """
 
     code: int
@@ -213,43 +214,44 @@ class ExitLauncher:
 
 @dataclass(frozen=True)
 class RenewStore:
-    """Offer another store: the one that listens may have been named by a coordinator that is not in office any more."""
+    """Offer another store: a former coordinator may have assigned the one that listens to a round."""
 
 
 @dataclass(frozen=True)
 class CheckReadiness:
-    """Find out whether workers would start at once, by forking one that does nothing, and looking for the devices."""
+    """Check whether workers would start at once: fork one that does nothing, and look for the devices."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Ping:
-    """Whether the launcher responds: it answers at once, in every state."""
+    """Check whether the launcher responds: it answers with Pong at once, in every state."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class TakeOver:
-    """To a pool's spare that a job has claimed, on each connect: what its workers run. Before the first round only."""
+    """To a claimed spare of a pool: the command of its workers. Sent on each connect before the first round."""
 
     command: tuple[str, ...]
-    env: dict[str, str]  # the plain variables of the job's trainer container, in place of those of the pool's template
+    env: dict[str, str]  # plain variables of the job's trainer container; they replace those of the pool's template
 
 
 @dataclass(frozen=True)
 class HoldSocket:
-    """Keep the socket that comes with this line open, in place of the one that is kept.
+    """Keep the socket that comes with this line open, and close the one that was kept before.
 
-    It is the sidecar's connection to its coordinator, which the kernel then ends only when both processes are dead: a
-    sidecar that crashes and comes back has lost no membership. Nobody reads from the copy, and no worker inherits it.
+    It is a duplicate of the sidecar's connection to its coordinator. So the kernel ends the connection only when both
+    processes are dead, and a sidecar that crashes and restarts is still a member. The launcher never reads from the
+    duplicate, and no worker inherits it.
     """
 
 
 @dataclass(frozen=True)
 class DropSocket:
-    """Close the socket that is kept: the sidecar hangs up."""
+    """Close the socket that is kept: the sidecar ends its connection."""
 
 
 TO_SIDECAR = (

@@ -1,9 +1,9 @@
-"""How our programs write their logs: as text, for people, or as one JSON object a line, for whoever collects them.
+"""The log format of all our programs: text for people, or one JSON object a line for log collectors.
 
-UNDERSTUDY_LOG_FORMAT says which. A JSON line has time, level, logger and message; as fields what it is about
-(namespace, job, pool); and error, with the traceback, where there is one. What a task is about it says once, by
-`about`: tasks that it starts inherit that, so no line has to. What kopf logs of an object carries a reference to it,
-which is read as well.
+UNDERSTUDY_LOG_FORMAT selects the format. A JSON line has time, level, logger and message, the fields of its context
+(namespace, job, pool), and error, with the traceback, if there is one. A task sets its context once with `about`, and
+tasks that it starts inherit the context. kopf's log records of an object have a reference to the object, which becomes
+fields, too.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 ENV_FORMAT = "UNDERSTUDY_LOG_FORMAT"
 ENV_LEVEL = "UNDERSTUDY_LOG_LEVEL"
 TEXT, JSON = "text", "json"
-#: Of kopf: the attribute of a record that refers to an object.
+#: The attribute of a record in which kopf refers to an object.
 _REFERENCE = "k8s_ref"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _about: ContextVar[Mapping[str, str]] = ContextVar("about", default=_NOTHING)
@@ -26,12 +26,12 @@ _of_process: dict[str, str] = {}
 
 
 def about(**fields: str) -> None:
-    """What this task, and those that it starts, log is about that from now on."""
+    """Set the context of log lines of this task, and of tasks that it starts from now on."""
     _about.set(fields)
 
 
 def of_process(**fields: str) -> None:
-    """What this process logs is about that from now on."""
+    """Add fields to the context of all log lines of this process."""
     _of_process.update(fields)
 
 
@@ -44,7 +44,7 @@ def read_format(env: Mapping[str, str]) -> str:
 
 
 def configure(env: Mapping[str, str], text: str) -> None:
-    """All logs go to stderr. text: of a line, where no JSON is asked for. Raises ValueError."""
+    """Send all logs to stderr. text: the format of a line unless JSON is selected. Raises ValueError."""
     level, wrong = env.get(ENV_LEVEL) or "INFO", None
     try:
         as_json = read_format(env) == JSON

@@ -1,9 +1,10 @@
 """Messages between a member and the sidecar that it has called, over one WebSocket (after the handshake).
 
-The one that was called is in office (a coordinator), or may come into it (an heir, in whose hall callers wait for an
-election), or knows who is. A caller's first message is its Join; who it has called answers with Welcome, Candidacy or
-Elsewhere. TO_COORDINATOR and TO_MEMBER say who sends what. Times are Unix seconds; ranks are global unless told local.
-Fields with a default are newer than version 1 of the protocol, whose senders leave them out.
+The sidecar that was called is the coordinator, or a standby coordinator in whose candidate pool callers wait for an
+election, or another member that knows the coordinator. A caller's first message is its Join. The sidecar answers with
+Welcome, Candidacy or Elsewhere. The tuples TO_COORDINATOR and TO_MEMBER have the direction of each message. Times are
+Unix seconds; ranks are global unless they are called local. Fields with a default are newer than version 1 of the
+protocol, whose senders omit them.
 """
 
 from dataclasses import dataclass
@@ -27,52 +28,52 @@ from understudy_protocol.words import (
 
 @dataclass(frozen=True)
 class Join:
-    """The first message of a caller: who the member is, and what it last knew, from which a coordinator that is new in
-    office rebuilds its state.
+    """The first message of a caller: its identity and the newest state that it knows. A new coordinator rebuilds its
+    state from these messages.
     """
 
     pod_uid: str
     pod_name: str
     node: str
     ip: str
-    index: Optional[int]  # completion index of an active-candidate; None for a spare
-    token: RoundToken  # the newest round that it was assigned to, or heard of
-    group_rank: Optional[int]  # its place in that round, None while it waits
+    index: Optional[int]  # completion index that its pod was created for; None for a spare
+    token: RoundToken  # the newest round that it was assigned to, or received a message about
+    group_rank: Optional[int]  # its group rank in that round; None while it waits
     workers: WorkersState
     master_port: int  # a free port of this pod, for the store of a round in which it holds rank 0
-    office: Office = NO_OFFICE  # the newest that it has heard of, or granted
-    electorate: ElectorateVersion = NO_ELECTORATE  # the newest that it has acknowledged
-    votes: bool = False  # it keeps what it grants: version 1 could not
-    domain: str = ""  # topology domain of its node, as a coordinator has told it; "" while unknown
+    office: Office = NO_OFFICE  # the newest term that it knows, or has voted in
+    electorate: ElectorateVersion = NO_ELECTORATE  # the newest version that it has acknowledged
+    votes: bool = False  # it stores its votes; version 1 did not
+    domain: str = ""  # topology domain of its node, as a coordinator has sent it; "" while unknown
     group_world_size: int = 0  # members of that round; 0 while unknown
     failure: Optional["WorkerFailed"] = None  # of that round
-    leaving: Optional["Leaving"] = None  # its pod was asked to end
-    store_port: Optional[int] = None  # see Port; None: it knows of no store but rank 0's own
-    history: Optional[History] = None  # from an heir: as the newest coordinator that it knows has told it
-    verdict: Optional["NodeVerdict"] = None  # the newest that it was told; None: none
-    warm: bool = False  # it waited as a pool's spare before it was of this job
+    leaving: Optional["Leaving"] = None  # set if its pod was asked to end
+    store_port: Optional[int] = None  # see Port; None: only the worker of rank 0 can serve a store
+    history: Optional[History] = None  # from a standby coordinator: as it received it from the newest coordinator
+    verdict: Optional["NodeVerdict"] = None  # the newest that it received; None: none
+    warm: bool = False  # it was a pool's spare before the job claimed it
     stepped: RoundToken = NO_ROUND  # the newest round whose workers have reported a step on this pod
     disconnected_s: Optional[float] = None  # seconds since it lost its last coordinator; None: it never had one
-    disconnected_silently: bool = False  # then no kernel has closed the connection: the machine does not respond
+    disconnected_silently: bool = False  # no kernel closed that connection: the machine did not respond
 
 
 @dataclass(frozen=True)
 class Welcome:
-    """A coordinator in office answers a Join: the member is known, and it waits, or its round goes on."""
+    """The coordinator's answer to a Join: it has added the member, which waits or continues its round."""
 
-    token: RoundToken  # of the running or newest round, perhaps an older office's
+    token: RoundToken  # of the running or newest round, which may be of an older term
     office: Office = NO_OFFICE
-    heartbeat_s: float = 5.0  # how often the coordinator will be heard
+    heartbeat_s: float = 5.0  # seconds between the coordinator's heartbeats
     domain: str = ""  # topology domain of the member's node
     pod_uid: str = ""  # the coordinator's own
     ip: str = ""
-    verdict: Optional["NodeVerdict"] = None  # None: it does not know; what the member was told before stays
-    renews: bool = False  # it sends LeaseRenewals; False, of an older build: each of its messages extends the lease
+    verdict: Optional["NodeVerdict"] = None  # None: it does not know it; the member keeps the verdict that it has
+    renews: bool = False  # it sends LeaseRenewals; False (an older build): each of its messages extends the lease
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """From who is not in office, or hands it over: call that pod; "" if it knows of none."""
+    """From a sidecar that is not the coordinator, or steps down: call that pod; "" if it knows of none."""
 
     pod_uid: str
     ip: str
@@ -80,23 +81,23 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class Candidacy:
-    """From an heir in whose hall a majority of the electorate waits: it asks for this office."""
+    """From a candidate whose pool has a majority of the voters: it asks for a vote in this term (RequestVote)."""
 
     office: Office
     electorate: ElectorateVersion
-    pod_uid: str  # the heir's own
+    pod_uid: str  # the candidate's own
 
 
 @dataclass(frozen=True)
 class Grant:
-    """The member has stored that it gives this office to who asked, and will give it to nobody else."""
+    """The member votes for the candidate. It has stored the vote, and votes for no other candidate in this term."""
 
     office: Office
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """The member gives the office not, and says what it knows that is newer."""
+    """The member does not vote for the candidate. It reports the newest term and voter configuration that it knows."""
 
     office: Office
     electorate: ElectorateVersion
@@ -104,7 +105,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Heir:
-    """One of those who may come into office: its pod, and where to call it."""
+    """A standby coordinator: its pod, and the address to call."""
 
     pod_uid: str
     ip: str
@@ -112,8 +113,8 @@ class Heir:
 
 @dataclass(frozen=True)
 class Succession:
-    """When the voters have changed: whom to call when this coordinator is no more, in this order; and which electorate
-    counts once it is acknowledged.
+    """After the voters have changed: the standby coordinators, in the order to call them if this coordinator is
+    lost, and the version of the voter configuration that is committed once members have acknowledged it.
     """
 
     electorate: ElectorateVersion
@@ -122,14 +123,14 @@ class Succession:
 
 @dataclass(frozen=True)
 class SuccessionAck:
-    """The member has stored the electorate's version, and grants nothing to who has an older one."""
+    """The member has stored the version, and does not vote for a candidate with an older one."""
 
     electorate: ElectorateVersion
 
 
 @dataclass(frozen=True)
 class Seat:
-    """Which pod holds a group rank, and on which node."""
+    """The pod that has a group rank, and its node."""
 
     group_rank: int
     pod_uid: str
@@ -139,16 +140,16 @@ class Seat:
 
 @dataclass(frozen=True)
 class Estate:
-    """To heirs: what an office can be taken with. What is not in here members bring back in their Joins."""
+    """To standby coordinators: the state that a new coordinator needs and that members do not resend in their Joins."""
 
     electorate: ElectorateVersion
     voters: tuple[str, ...]  # pod uids
-    former_voters: tuple[str, ...]  # of the electorate before; empty once a majority of them has acknowledged
+    former_voters: tuple[str, ...]  # of the configuration before; empty once a majority of them has acknowledged
     holder: str  # pod uid of the coordinator
-    charges: tuple[float, ...]  # when restarts were charged to the budget, for those who know no history
+    charges: tuple[float, ...]  # when restarts were charged to the budget, for versions without history
     recoveries_by_strategy: dict[str, int]
     history: Optional[History] = None
-    token: RoundToken = NO_ROUND  # the round of the seats
+    token: RoundToken = NO_ROUND  # the round that the seats belong to
     seats: tuple[Seat, ...] = ()
     stepped: RoundToken = NO_ROUND  # the newest round that has made a step
     silent: tuple[str, ...] = ()  # uids of the members whose connections to the coordinator went silent
@@ -156,9 +157,9 @@ class Estate:
 
 @dataclass(frozen=True)
 class Port:
-    """The port for the next round's store has changed (the old one went to the workers of this round).
+    """The port for the next round's store has changed, because the workers of this round use the former one.
 
-    store_port: of a store that listens already, for one later round; 0: there is none.
+    store_port: the port of a store that listens already, for one later round; 0: there is none.
     """
 
     master_port: int
@@ -167,7 +168,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Assign:
-    """A round is formed, and the member has a place in it: it kills what runs, acknowledges, and starts its workers."""
+    """A round is formed, and the member has ranks in it: it kills its workers, acknowledges, and starts new ones."""
 
     token: RoundToken
     group_rank: int
@@ -177,21 +178,21 @@ class Assign:
     master_addr: str
     master_port: int
     reason: str
-    agent_store: bool = False  # a store listens there already: no worker serves it
+    agent_store: bool = False  # a store listens there already, so no worker serves one
 
 
 @dataclass(frozen=True)
 class Standby:
-    """The member holds no rank: it waits as a spare, and ends the workers that it may still have."""
+    """The member has no rank: it waits as a spare, and ends workers that still run."""
 
     token: RoundToken
 
 
 @dataclass(frozen=True)
 class GivenUp:
-    """The member is none any more, for what its workers have done: its launcher exits, so that its pod is replaced.
+    """The coordinator has evicted the member: its launcher exits, so that its pod is replaced.
 
-    Also in answer to a Join.
+    Also the answer to a Join of an evicted member.
     """
 
     office: Office
@@ -200,21 +201,21 @@ class GivenUp:
 
 @dataclass(frozen=True)
 class Ack:
-    """At once after an Assign: it has arrived. Who does not send it in time counts as lost."""
+    """The answer to an Assign, at once. A member that does not send it in time counts as lost."""
 
     token: RoundToken
 
 
 @dataclass(frozen=True)
 class Started:
-    """All workers of the member are spawned."""
+    """All workers of the member have been started."""
 
     token: RoundToken
 
 
 @dataclass(frozen=True)
 class WorkerFailed:
-    """A worker exited with another code than 0, or a signal ended it."""
+    """A worker exited with a nonzero code, or a signal ended it."""
 
     token: RoundToken
     local_rank: int
@@ -248,23 +249,23 @@ class Progress:
 
 @dataclass(frozen=True)
 class Hung:
-    """The member's workers make no steps any more: the slowest of them. Told repeatedly while it lasts.
+    """The member's workers make no more steps. The fields are about the slowest one. Repeated until a worker steps.
 
-    Also the answer to WriteStacks, once, where no worker of the member has made a step in this round.
+    Also the answer to WriteStacks, once, if no worker of the member has made a step in this round.
     """
 
     token: RoundToken
     local_rank: int
     step: int  # its newest; -1: none in this round
-    at: float  # when it made that; 0.0: it made none
-    silent_s: float  # how long ago that was, or the start of the workers
+    at: float  # when it made that step; 0.0: it made none
+    silent_s: float  # seconds since that step, or since the start of the workers
 
 
 @dataclass(frozen=True)
 class Replicas:
-    """What one worker knows of the rollout servers that it updates: whole, in place of what it told before.
+    """The state of all rollout servers that one worker updates. It replaces the worker's report before.
 
-    The worker tells its sidecar in the same words, at the beginning and at the end of each update.
+    The worker sends the same message to its sidecar, at the beginning and at the end of each update.
     """
 
     token: RoundToken
@@ -272,23 +273,23 @@ class Replicas:
     fresh: int
     updating: int
     uncertain: int
-    version: str  # of its newest whole update; "" before
-    failure: Optional[UpdateFailure] = None  # of the update that has ended just now
+    version: str  # of its newest complete update; "" before the first
+    failure: Optional[UpdateFailure] = None  # of the update that has just ended
 
 
 @dataclass(frozen=True)
 class StartsFresh:
-    """Workers of this pod start as new processes, although they were to be forked: what keeps them from it.
+    """Workers of this pod start as new processes instead of forks, and the reason.
 
-    Sent when that changes, and after each Welcome where something does.
+    Sent when the reason changes, and after each Welcome if there is one.
     """
 
-    reason: str  # "": they are forked again
+    reason: str  # "": workers are forked again
 
 
 @dataclass(frozen=True)
 class Leaving:
-    """The pod was asked to end: its workers may still save, for at most grace_s. Faulty: they are dead already."""
+    """The pod was asked to end: its workers may save for at most grace_s. Verdict Faulty: they were killed already."""
 
     reason: str
     grace_s: float
@@ -297,19 +298,19 @@ class Leaving:
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """What is held about the member's node, in place of what was told before."""
+    """The verdict for the member's node. It replaces the verdict before."""
 
     verdict: Verdict
     reason: str = ""
-    until: Optional[float] = None  # when it expires; None: not by itself
-    fault_class: Optional[FaultClass] = None  # None: nothing is held, or a sender that knows of none
-    grace_s: Optional[float] = None  # how long the node stays; None: as long as its pods may take
-    at: float = 0.0  # when the operator has said so: the newest counts; 0: not known
+    until: Optional[float] = None  # when it expires; None: it does not expire
+    fault_class: Optional[FaultClass] = None  # None: no finding, or a sender that does not know classes
+    grace_s: Optional[float] = None  # seconds until the node leaves; None: it waits for the grace periods of its pods
+    at: float = 0.0  # when the operator found it: the newest verdict counts; 0: not known
 
 
 @dataclass(frozen=True)
 class Drain:
-    """A member leaves, and a save may need every rank: SIGTERM to the workers, and at most so long for them."""
+    """A member leaves, and a save may need every rank: workers get SIGTERM, and grace_s seconds to save."""
 
     token: RoundToken
     grace_s: float
@@ -317,7 +318,7 @@ class Drain:
 
 @dataclass(frozen=True)
 class WriteStacks:
-    """No worker of the round has made a step in time: the member's launcher logs stacks, and it answers with Hung."""
+    """No worker of the round has made a step in time: the launcher logs stacks, and the member answers with Hung."""
 
     token: RoundToken
 
@@ -331,23 +332,23 @@ class Drained:
 
 @dataclass(frozen=True)
 class Apart:
-    """The member hangs up to look for another coordinator; its workers go on."""
+    """The member disconnects to look for another coordinator; its workers continue."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Gone:
-    """This pod can take part in no round any more."""
+    """This pod cannot take part in any further round."""
 
     reason: str
-    local_rank: Optional[int] = None  # of the worker that cannot be killed, if that is the reason
-    launcher_lives: bool = False  # its launcher has not ended: the pod goes on until the operator deletes it
+    local_rank: Optional[int] = None  # of the worker that cannot be killed, if this is the reason
+    launcher_lives: bool = False  # its launcher still runs, so the pod stays until the operator deletes it
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Regularly (see heartbeat_s of Welcome), and at once where the training, or the coordinator, has stood still."""
+    """At the interval heartbeat_s of Welcome, and at once when the training or the coordinator has stalled."""
 
     number: int
     token: RoundToken
@@ -355,16 +356,16 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class HeartbeatAck:
-    """At once after a Heartbeat: the sidecar responds. A member that leaves several unanswered counts as lost."""
+    """The answer to a Heartbeat, at once. A member that leaves three heartbeats unanswered counts as lost."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class LeaseRenewal:
-    """At once after a HeartbeatAck: the coordinator was in office after the member had sent that answer.
+    """At once after a HeartbeatAck: confirms that the coordinator still led after the member had sent that answer.
 
-    No other message extends the member's lease: a relay may have delayed it.
+    No other message extends the member's lease, because a relay may have delayed it.
     """
 
     number: int
@@ -372,7 +373,7 @@ class LeaseRenewal:
 
 @dataclass(frozen=True)
 class Close:
-    """The rendezvous has ended for good: to every member at once, and to who joins later."""
+    """The rendezvous is closed: to every member at once, and to members that join later."""
 
     reason: CloseReason
     message: str
@@ -380,12 +381,12 @@ class Close:
 
 @dataclass(frozen=True)
 class CloseAck:
-    """The close has arrived, and is recorded."""
+    """The member has received and stored the close."""
 
 
 @dataclass(frozen=True)
 class Adjourned:
-    """Every member has acknowledged the close: nobody will ask for it any more."""
+    """Every member has acknowledged the close, so no member will ask for it later."""
 
 
 TO_COORDINATOR = (

@@ -1,13 +1,13 @@
-"""The Noise handshake by which the operator opens a session: it proves a key of its own, too. Without I/O.
+"""The Noise handshake with which the operator opens a session. It also proves a key of its own. Without I/O.
 
 Source: The Noise Protocol Framework, revision 34, https://noiseprotocol.org/noise.html; its protocol
-Noise_KNpsk0_25519_AESGCM_SHA256. Both sides prove that they know the pre-shared key, and the initiator that it has the
-private key whose public half the responder knows.
+Noise_KNpsk0_25519_AESGCM_SHA256. Both sides prove that they know the pre-shared key, and the initiator proves that it
+has the private key whose public half the responder knows.
 
-Each session has keys of its own, from an X25519 exchange of two keys that are made for it: a recorded session stays
-unreadable when the pre-shared key or the initiator's private key is found later. X25519, AES-GCM, HMAC and SHA-256 are
-those of `cryptography` and of Python; this module puts them in the order that the specification gives. One difference:
-a message of a session may be longer than 65,535 bytes, as AES-GCM allows.
+Each session has keys of its own, from an X25519 exchange of two ephemeral keys. So a recorded session stays unreadable
+if the pre-shared key or the initiator's private key is stolen later. X25519, AES-GCM, HMAC and SHA-256 are those of
+`cryptography` and of Python; this module calls them in the order of the specification. One difference: a message of a
+session may be longer than 65,535 bytes, as AES-GCM allows.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _NAME = b"Noise_KNpsk0_25519_AESGCM_SHA256"
 
 
 class _Transcript:
-    """Noise's SymmetricState: what both sides have sent, and the key that follows from it."""
+    """Noise's SymmetricState: the hash of all messages so far, and the key that depends on them."""
 
     __slots__ = ("_chain", "_cipher", "_hash")
 
@@ -32,7 +32,7 @@ class _Transcript:
         self.add(prologue)
 
     def copy(self) -> "_Transcript":
-        """Of one that has no cipher yet in use."""
+        """Copy a transcript whose cipher has not been used yet."""
         other = _Transcript.__new__(_Transcript)
         other._chain, other._hash, other._cipher = self._chain, self._hash, None
         return other
@@ -41,7 +41,7 @@ class _Transcript:
         self._hash = hashlib.sha256(self._hash + data).digest()
 
     def add_psk(self, psk: bytes) -> None:
-        """The cipher that would follow is replaced by that of an ephemeral key before it is used."""
+        """Creates no cipher: an ephemeral key follows before any encryption, and creates one."""
         self._chain, hashed, _ = _derived(self._chain, psk, 3)
         self.add(hashed)
 
@@ -67,13 +67,13 @@ class _Transcript:
         return text
 
     def split(self) -> tuple[Cipher, Cipher]:
-        """For what the initiator sends, and what the responder sends."""
+        """The ciphers of the initiator's messages, and of the responder's."""
         first, second = _derived(self._chain, b"", 2)
         return Cipher(first), Cipher(second)
 
 
 class Initiator:
-    """The side that calls. psk: 32 bytes. static: its private X25519 key, 32 bytes."""
+    """The calling side. psk: 32 bytes. static: its private X25519 key, 32 bytes."""
 
     def __init__(self, psk: bytes, prologue: bytes, static: bytes, ephemeral: Optional[bytes] = None) -> None:
         self._static = X25519PrivateKey.from_private_bytes(static)
@@ -81,7 +81,7 @@ class Initiator:
         self._transcript = _begun(psk, prologue, _public(self._static))
 
     def opening(self, payload: bytes) -> bytes:
-        """The first message. Its payload can be read by whoever knows the key, and may be repeated by anybody."""
+        """The first message. All processes with the key can read its payload, and an attacker can send it again."""
         public = _public(self._ephemeral)
         self._transcript.add_ephemeral(public)
         return public + self._transcript.seal(payload)
@@ -98,7 +98,7 @@ class Initiator:
 
 
 class Responder:
-    """The side that is called, for any number of handshakes. static: the initiator's public X25519 key."""
+    """The called side, for any number of handshakes. static: the initiator's public X25519 key."""
 
     def __init__(self, psk: bytes, prologue: bytes, static: bytes) -> None:
         self._static = static
@@ -113,16 +113,16 @@ class Responder:
 
 
 class Opened:
-    """An opening that was made by somebody who knows the key. It may be an old one, sent again by somebody else."""
+    """An opening that was made with the key. An attacker may have recorded it, and sent it again."""
 
     def __init__(self, payload: bytes, transcript: _Transcript, public: bytes, static: bytes) -> None:
         self.payload = payload
         self._transcript, self._public, self._static = transcript, public, static
 
     def answer(self, payload: bytes, ephemeral: Optional[bytes] = None) -> tuple[bytes, Session]:
-        """The second message, and the session: whoever can send in it is the one who made the opening.
+        """The second message, and the session: only the process that made the opening can send in it.
 
-        Raises NotAuthentic where the opening has a public key that no private key belongs to.
+        Raises NotAuthentic if the public key in the opening belongs to no private key.
         """
         own = _private(ephemeral)
         public = _public(own)
@@ -147,7 +147,7 @@ def _begun(psk: bytes, prologue: bytes, static: bytes) -> _Transcript:
 
 
 def _private(raw: Optional[bytes]) -> X25519PrivateKey:
-    """Raw ones are for tests with the specification's examples."""
+    """Tests with the examples of the specification pass raw keys."""
     return X25519PrivateKey.generate() if raw is None else X25519PrivateKey.from_private_bytes(raw)
 
 
@@ -156,7 +156,7 @@ def _public(private: X25519PrivateKey) -> bytes:
 
 
 def _exchanged(private: X25519PrivateKey, public: bytes) -> bytes:
-    """Raises NotAuthentic for a public key of small order, with which anybody could know the result."""
+    """Raises NotAuthentic for a public key of small order, because its result is no secret."""
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
@@ -164,7 +164,7 @@ def _exchanged(private: X25519PrivateKey, public: bytes) -> bytes:
 
 
 def _derived(chain: bytes, secret: bytes, count: int) -> list[bytes]:
-    """HKDF of Noise: so many outputs of 32 bytes."""
+    """Noise's HKDF: `count` outputs of 32 bytes."""
     key = hmac.digest(chain, secret, "sha256")
     outputs, last = [], b""
     for number in range(1, count + 1):

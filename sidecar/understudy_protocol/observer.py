@@ -1,7 +1,7 @@
-"""Messages between the operator and a job's coordinator: the operator follows and appoints, the coordinator tells.
+"""Messages between the operator and a job's coordinator: the operator observes and appoints, the coordinator reports.
 
-TO_SIDECAR and TO_OPERATOR say who sends what. A snapshot is whole, never a difference: the operator may come late, or
-come back, and still knows everything.
+The tuples TO_SIDECAR and TO_OPERATOR have the direction of each message. A snapshot is complete, and not a difference
+to the one before: so an operator that connects late, or again, gets the whole state.
 """
 
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ from understudy_protocol.words import CloseReason, Fault, FaultClass, Office, Ro
 
 @dataclass(frozen=True)
 class Observe:
-    """Tell who is in office: the answer is a Snapshot, or Refused."""
+    """Asks for the state of the job: a coordinator answers with a Snapshot, another sidecar with Refused."""
 
 
 @dataclass(frozen=True)
 class Appoint:
-    """Take office in this epoch (a lower or equal one than the office held is a no-op); the answer is a Snapshot."""
+    """Become the coordinator in this epoch; the answer is a Snapshot. An epoch that is not newer changes nothing."""
 
     epoch: int
-    at_least_round: int  # the newest round that status tells: the new office starts above it
-    recoveries_by_strategy: dict[str, int]  # what status tells, so that the counts go on
-    may_come: tuple[str, ...] = ()  # uids of the pods that run: nobody else is waited for; empty: not known
-    seats: tuple[Seat, ...] = ()  # pods that held ranks of that round, those that may be lost first; at most 100
-    holder: str = ""  # uid of the pod that coordinated that round; "" if the operator does not know
+    at_least_round: int  # the newest round in status: the new coordinator starts above it
+    recoveries_by_strategy: dict[str, int]  # from status, so that the counts continue
+    may_come: tuple[str, ...] = ()  # uids of the running pods: it waits for no others; empty: not known
+    seats: tuple[Seat, ...] = ()  # pods that had ranks in that round, at most 100; pods that may be lost come first
+    holder: str = ""  # uid of the pod that coordinated that round; "" if the operator does not know it
 
 
 @dataclass(frozen=True)
 class End:
-    """Close the rendezvous for a reason of the operator's: Suspended or Deleted."""
+    """Close the rendezvous, because the job was suspended or deleted."""
 
     reason: CloseReason
     message: str
@@ -41,7 +41,7 @@ class End:
 
 @dataclass(frozen=True)
 class Superseded:
-    """To who believes to be in office, and was replaced by the operator's appointment: all are to call that pod."""
+    """To a coordinator that was replaced by an appointment: step down, and redirect all members to that pod."""
 
     office: Office
     pod_uid: str
@@ -50,23 +50,23 @@ class Superseded:
 
 @dataclass(frozen=True)
 class NodeFact:
-    """What the operator holds about one node."""
+    """The verdict and the topology domain of one node."""
 
     node: str
-    domain: str = ""  # topology domain; "" if the job asks for none
-    faulty: str = ""  # why no member on it may be given ranks; "" if nothing is held against it
-    until: Optional[float] = None  # when the verdict expires; None: not by itself
-    fault_class: Optional[FaultClass] = None  # of the verdict; None: nothing is held, or a sender that knows of none
-    going: str = ""  # why the node goes soon, with hardware that is well; "" if it stays
-    grace_s: Optional[float] = None  # how long it stays then; None: as long as its pods may take
+    domain: str = ""  # topology domain; "" if the job does not use domains
+    faulty: str = ""  # why no member on it may get ranks; "" if there is no such finding
+    until: Optional[float] = None  # when the verdict expires; None: it does not expire
+    fault_class: Optional[FaultClass] = None  # of the verdict; None: no finding, or a sender that does not know classes
+    going: str = ""  # why the node will leave soon, with healthy hardware; "" if it stays
+    grace_s: Optional[float] = None  # seconds until it leaves; None: it waits for the grace periods of its pods
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """What the operator holds about the nodes of the job's pods: whole, in place of what it told before."""
+    """The verdicts of all nodes of the job's pods. They replace those of the message before."""
 
     facts: tuple[NodeFact, ...]
-    at: float = 0.0  # when that was so; 0: not known
+    at: float = 0.0  # when they were valid; 0: not known
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ class MemberView:
     pod_name: str
     node: str
     index: Optional[int]
-    group_rank: Optional[int]  # None: waits as a spare
+    group_rank: Optional[int]  # None: a spare
     workers: WorkersState
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A member that counts as lost: its pod is to be replaced."""
+    """A member that counts as lost. The operator replaces its pod."""
 
     pod_uid: str
     pod_name: str
@@ -95,7 +95,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class StepProgress:
-    """The newest step that rank 0 has told of."""
+    """The newest step that rank 0 has reported."""
 
     step: int
     total: Optional[int]
@@ -104,16 +104,16 @@ class StepProgress:
 
 @dataclass(frozen=True)
 class FreshStarts:
-    """Pods whose workers start as new processes, although they were to be forked."""
+    """Pods whose workers start as new processes instead of forks."""
 
     pods: int
     pod_name: str  # of one of them
-    reason: str  # what keeps its workers from being forked, and what to do
+    reason: str  # why its workers are not forked, and the fix
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """In answer to the operator, and after changes, at most five a second: all that is known, never a difference."""
+    """The whole state of the job: the answer to Observe and Appoint, and sent after changes, at most five a second."""
 
     token: RoundToken
     pod_uid: str  # the coordinator's own
@@ -122,30 +122,30 @@ class Snapshot:
     recoveries: tuple[Recovery, ...]  # the newest 10, oldest first
     recoveries_by_strategy: dict[str, int]
     progress: Optional[StepProgress]
-    waiting_for: str  # what the next round waits for; empty while one runs
+    waiting_for: str  # the reason why the next round waits; empty while a round runs
     closed: Optional[Close]
     actives: int = 0  # members of the running round: fewer than declared while an elastic job has shrunk; 0: unknown
-    heirs: tuple[str, ...] = ()  # pod uids of the succession
-    electorate: tuple[str, ...] = ()  # pod uids; empty until the first electorate has been acknowledged
-    rollouts: Optional[Rollouts] = None  # None: no worker has told of any
-    fresh_starts: Optional[FreshStarts] = None  # None: all workers are forked that are to be
+    heirs: tuple[str, ...] = ()  # pod uids of the standby coordinators, in order
+    electorate: tuple[str, ...] = ()  # pod uids of the voters; empty until the first configuration is committed
+    rollouts: Optional[Rollouts] = None  # None: no worker has reported any
+    fresh_starts: Optional[FreshStarts] = None  # None: all workers that should be forked are forked
 
 
 @dataclass(frozen=True)
 class Stepping:
-    """The progress alone has changed since the last Snapshot: not worth a whole one."""
+    """Only the progress has changed since the last Snapshot."""
 
     progress: StepProgress
 
 
 @dataclass(frozen=True)
 class Refused:
-    """This sidecar holds no office. It may know who does; "" if not."""
+    """This sidecar is not the coordinator. It names the coordinator's pod if it knows it, or else ""."""
 
     reason: str
     pod_uid: str = ""
     ip: str = ""
-    electorate_epoch: int = 0  # the newest of which it has acknowledged an electorate: within it members may elect
+    electorate_epoch: int = 0  # newest epoch with voters that it acknowledged: members elect within it
 
 
 TO_SIDECAR = (Observe, Appoint, Superseded, End, Nodes)

@@ -1,4 +1,4 @@
-"""A job's order to a spare of a pool that it has claimed. Only the spare's sidecar keeps it: it has the job's key."""
+"""A job's order to a spare claimed from a pool. Only the spare's sidecar stores it: it has the job's key."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from understudy_protocol.pod import JobShape
 
 @dataclass(frozen=True)
 class Order:
-    """Everything that a claimed spare needs to be a member of its job."""
+    """All that a claimed spare needs to become a member of its job."""
 
     shape: JobShape
     coordinator: str  # host:port of the coordinator's Service

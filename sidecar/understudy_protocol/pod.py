@@ -1,6 +1,6 @@
 """Names that the operator writes into a pod and the programs inside read: labels, annotations, files, variables, ports.
 
-One place, so that the two sides cannot drift apart.
+They are in one place, so that the two sides cannot differ.
 """
 
 from dataclasses import dataclass
@@ -15,35 +15,35 @@ LABEL_JOB_UID = f"{GROUP}/job-uid"
 LABEL_ROLE = f"{GROUP}/role"  # active | spare, moved with the ranks
 LABEL_COORDINATOR = f"{GROUP}/coordinator"  # "true" on one pod a job; the Service selects it
 LABEL_REPLICATED_JOB = f"{GROUP}/replicated-job"
-LABEL_ATTEMPT = f"{GROUP}/attempt"  # of a job that has restarted: the newest epoch before; not set in the first one
+LABEL_ATTEMPT = f"{GROUP}/attempt"  # the newest epoch before this attempt; not set in the first attempt
 ANNOTATION_GROUP_RANK = f"{GROUP}/group-rank"
 
-ANNOTATION_AVOIDS = f"{GROUP}/avoids"  # of a pod: the nodes that it is kept off, apart by commas
-ANNOTATION_PREFERS_NOT = f"{GROUP}/prefers-not"  # likewise, of those that it is put on where nothing else is free
-ANNOTATION_WRITTEN = f"{GROUP}/written"  # of a Job: which fields of its pod template the operator has written
-ANNOTATION_MADE_OF = f"{GROUP}/made-of"  # of a pod, or a Job: its replicatedJobs as the user wrote them, hashed
-ANNOTATION_FAILED_STARTS = f"{GROUP}/failed-starts"  # of a pod: how many before it failed one after the other
-ANNOTATION_GANG = f"{GROUP}/gang"  # "true" on a spare that was made in place of a lost active: plan/gang.py
-ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is; "false": it is not, whatever else says so
-ANNOTATION_MAINTENANCE = f"{GROUP}/maintenance"  # of a node: why it goes soon
-ANNOTATION_UNTIL = f"{GROUP}/faulty-until"  # of a node: when the two before expire, as RFC 3339 or Unix seconds
-ANNOTATION_FORGIVEN = f"{GROUP}/faults-forgiven"  # of a node: a time; what was remembered of it before counts no more
+ANNOTATION_AVOIDS = f"{GROUP}/avoids"  # of a pod: the nodes that it must avoid, with commas between
+ANNOTATION_PREFERS_NOT = f"{GROUP}/prefers-not"  # likewise: the nodes that it gets only if no other is free
+ANNOTATION_WRITTEN = f"{GROUP}/written"  # of a Job: the fields of its pod template that the operator wrote
+ANNOTATION_MADE_OF = f"{GROUP}/made-of"  # of a pod, or a Job: hash of its replicatedJobs as the user wrote them
+ANNOTATION_FAILED_STARTS = f"{GROUP}/failed-starts"  # of a pod: number of consecutive failed pods before it
+ANNOTATION_GANG = f"{GROUP}/gang"  # "true" on a spare that replaces a lost active pod: plan/gang.py
+ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is faulty; "false": it is not, despite all other sources
+ANNOTATION_MAINTENANCE = f"{GROUP}/maintenance"  # of a node: why it will leave soon
+ANNOTATION_UNTIL = f"{GROUP}/faulty-until"  # of a node: when the two above expire, as RFC 3339 or Unix seconds
+ANNOTATION_FORGIVEN = f"{GROUP}/faults-forgiven"  # of a node: a time; faults before it do not count
 
-#: Of shared spares. A pool's pod has the pool's uid as LABEL_JOB_UID: whose an object is, stands there.
+#: Of shared spares. A pool's pod has the pool's uid as LABEL_JOB_UID: this label has the owner's uid.
 LABEL_POOL = f"{GROUP}/pool"  # of a pool's pod: the HotSparePool's name
-LABEL_TEMPLATE = f"{GROUP}/template"  # of a pool's pod: what it was made from, hashed
+LABEL_TEMPLATE = f"{GROUP}/template"  # of a pool's pod: hash of the template that it was created from
 LABEL_CLAIMED_BY = f"{GROUP}/claimed-by"  # of a pool's pod: the uid of the job that has claimed it
 ANNOTATION_CLAIMANT = f"{GROUP}/claimant"  # the same job's name
 ANNOTATION_CLAIMED_AT = f"{GROUP}/claimed-at"
-FINALIZER_CLAIM = f"{GROUP}/claim"  # a claimed pod stays known until the job has its pod in its place
+FINALIZER_CLAIM = f"{GROUP}/claim"  # keeps a claimed pod's object until the job has a pod in its place
 ANNOTATION_WARM = f"{GROUP}/warm"  # of a job's pod that was a pool's spare: the pool's uid
-ANNOTATION_ADOPTED = f"{GROUP}/adopted"  # of such a pod: since when it knows
+ANNOTATION_ADOPTED = f"{GROUP}/adopted"  # of such a pod: when it accepted the job's order
 LABEL_FROM_POOL = f"{GROUP}/from-pool"  # of a job's pod: the uid of the pool that it came from
-ANNOTATION_FROM_POD = f"{GROUP}/from-pod"  # of a job's pod: the uid of the pool's pod that it took the place of
+ANNOTATION_FROM_POD = f"{GROUP}/from-pod"  # of a job's pod: the uid of the pool's pod that it replaces
 
-# Of a pod that the webhook has injected; docs/inject.md has what users write.
-LABEL_INJECT = f"{GROUP}/inject"  # "true" on a pod that is to be injected
-ANNOTATION_INJECTED = f"{GROUP}/injected"  # it is: the name of its trainer container
+# Of a pod that the webhook has injected. docs/inject.md describes the names that users write.
+LABEL_INJECT = f"{GROUP}/inject"  # "true" on a pod that the webhook shall inject
+ANNOTATION_INJECTED = f"{GROUP}/injected"  # of an injected pod: the name of its trainer container
 ANNOTATION_PLACE = f"{GROUP}/place"  # replicatedJob/Job index/pod index
 
 ROLE_ACTIVE = "active"
@@ -56,14 +56,14 @@ KEY_VOLUME = "understudy-membership"
 KEY_FOLDER = "/understudy-key"  # mounted in the sidecar only
 KEY_FILE = "key"
 OPERATOR_KEY_FILE = "operator.pub"  # beside the key: the operator's public X25519 key, 64 hexadecimal digits
-INJECTED_FILE = "injected.json"  # Injected as JSON, beside the key: what an injected pod cannot know at its birth
+INJECTED_FILE = "injected.json"  # Injected as JSON, beside the key: facts that were not known when the pod was created
 
 GATEWAY_CONTAINER = "understudy-gateway"  # in front of a rollout server
-GATEWAY_VOLUME = "understudy-gateway"  # memory-backed: what a gateway knows of the weights, for the one after it
+GATEWAY_VOLUME = "understudy-gateway"  # memory-backed: a gateway's state of the weights, for its next process
 GATEWAY_FOLDER = "/understudy-gateway"  # mounted in the gateway alone
 ROLLOUT_VOLUME = "understudy-rollouts"
 ROLLOUT_FOLDER = "/understudy-rollouts"  # mounted in gateways and trainers
-ROLLOUT_TOKEN_KEY = "rollouts"  # noqa: S105 — of the Secret: what gateways know their trainers by
+ROLLOUT_TOKEN_KEY = "rollouts"  # noqa: S105 — of the Secret: the token by which gateways recognize their trainers
 ROLLOUT_TOKEN_FILE = "token"  # noqa: S105
 
 STATE_VOLUME = "understudy-state"
@@ -72,25 +72,25 @@ STATE_FOLDER = "/understudy-state"  # memory-backed, mounted in the sidecar only
 NODE_VOLUME = "understudy-node"
 NODE_FOLDER = "/understudy-node"  # in the sidecar only: the node's folder of faults.nodeFile, read-only
 
-ANNOTATION_VERDICT = f"{GROUP}/verdict"  # of a pod: a membership.NodeVerdict, for when no coordinator is there to tell
+ANNOTATION_VERDICT = f"{GROUP}/verdict"  # of a pod: a membership.NodeVerdict, for pods without a coordinator
 TOLD_VOLUME = "understudy-told"
 TOLD_FOLDER = "/understudy-told"  # in the sidecar only: the pod's annotation as a file, which the kubelet keeps
 TOLD_FILE = "verdict"
 
-#: Where Kubernetes mounts the pod's service account into each container, unless something is mounted there.
+#: Kubernetes mounts the pod's service account here into each container, unless another volume is mounted here.
 ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-#: The extended resource of which a spare that was given some has to see as many.
+#: The extended resource. A spare must see as many devices as it requested.
 DEVICES = "nvidia.com/gpu"
 
 VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sidecar and read by the launcher
 LAUNCHER_SOCKET = "sidecar.sock"
-ROLLOUTS_SOCKET = "rollouts.sock"  # where workers tell of their weight updates: a membership.Replicas, a line
+ROLLOUTS_SOCKET = "rollouts.sock"  # for workers' reports of weight updates: a membership.Replicas in a line
 LAUNCHER_ZIPAPP = "launcher.pyz"
 LAUNCHER_STUB = "launch"
 TORCHRUN_STUB = "launch-torchrun"
 SCRIPT_STUB = "with-understudy"  # runs a command as it is, with PYTHON_FOLDER on PYTHONPATH
-PYTHON_FOLDER = "python"  # what workers may import: understudy_torch, understudy_rollout; and the zygote
+PYTHON_FOLDER = "python"  # packages that workers may import (understudy_torch, understudy_rollout), and the zygote
 ZYGOTE_MODULE = f"{PYTHON_FOLDER}/understudy_zygote/__main__.py"
 
 COORDINATOR_PORT = 8478
@@ -106,25 +106,25 @@ ENV_NODE = "UNDERSTUDY_NODE"
 ENV_INDEX = "UNDERSTUDY_INDEX"  # empty for a spare
 ENV_PLACE = "UNDERSTUDY_PLACE"  # of an injected pod, in place of the job, the coordinator and the index
 VARIABLES_PREFIX = "UNDERSTUDY_"  # of all of these
-ENV_TEMPLATE_VARIABLES = "UNDERSTUDY_TEMPLATE_VARIABLES"  # of a pool's spare: names of the template's own, a JSON list
+ENV_TEMPLATE_VARIABLES = "UNDERSTUDY_TEMPLATE_VARIABLES"  # of a pool's spare: its template's names, a JSON list
 ENV_POOL = "UNDERSTUDY_POOL"  # of a pool's spare, in place of the job, the coordinator and the index: the pool's uid
-ENV_DEVICES = "UNDERSTUDY_DEVICES"  # of a pool's spare: how many devices its trainer was given; not set: none
+ENV_DEVICES = "UNDERSTUDY_DEVICES"  # of a pool's spare: number of devices that its trainer requested; not set: none
 ENV_STATE_FOLDER = "UNDERSTUDY_STATE_FOLDER"  # STATE_FOLDER unless set
 ENV_SHARED_FOLDER = "UNDERSTUDY_FOLDER"
 ENV_KEY_FOLDER = "UNDERSTUDY_KEY_FOLDER"  # KEY_FOLDER unless set, as is the next: in a pod both are
 ENV_TOLD_FOLDER = "UNDERSTUDY_TOLD_FOLDER"  # TOLD_FOLDER unless set
-ENV_SHIPPED_FOLDER = "UNDERSTUDY_SHIPPED_FOLDER"  # what the sidecar puts into the shared folder
+ENV_SHIPPED_FOLDER = "UNDERSTUDY_SHIPPED_FOLDER"  # files that the sidecar copies into the shared folder
 ENV_LISTEN = "UNDERSTUDY_LISTEN"  # the one address that the sidecar listens on; all unless set
 ENV_NPROC = "UNDERSTUDY_NPROC_PER_NODE"
 ENV_GRACE = "UNDERSTUDY_GRACE_SECONDS"
-ENV_ZYGOTE = "UNDERSTUDY_ZYGOTE"  # "false": every worker is a fresh process
+ENV_ZYGOTE = "UNDERSTUDY_ZYGOTE"  # "false": every worker is a new process
 ENV_PRELOAD = "UNDERSTUDY_PRELOAD"  # modules that the zygote imports, with commas between
 ENV_LOG_PREFIX = "UNDERSTUDY_LOG_PREFIX"  # "false": workers write into the container's log themselves
-ENV_ON_SIGTERM = "UNDERSTUDY_ON_SIGTERM"  # Auto, Always or Never: whether workers may save then
+ENV_ON_SIGTERM = "UNDERSTUDY_ON_SIGTERM"  # Auto, Always or Never: whether workers may save at SIGTERM
 ENV_WARMUP = "UNDERSTUDY_WARMUP"  # of a spare: a command as a JSON list, run once before any round
 ENV_NOLOGIN = "UNDERSTUDY_NOLOGIN"  # for the sidecar: a file on the node; its folder is mounted at NODE_FOLDER
-ENV_STEP_TIMEOUT = "UNDERSTUDY_STEP_TIMEOUT_SECONDS"  # a worker that makes no step for so long hangs; not set: never
-ENV_START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"  # for workers: their stacks are wanted before the first step
+ENV_STEP_TIMEOUT = "UNDERSTUDY_STEP_TIMEOUT_SECONDS"  # a worker without a step for this time hangs; not set: never
+ENV_START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"  # for workers: write stacks also before the first step
 ENV_WORKER_GRACE = (
     "UNDERSTUDY_WORKER_GRACE_SECONDS"  # for workers that a round replaces; not set: the launcher's default
 )
@@ -133,15 +133,15 @@ ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # two files, for step() of the workers: unde
 ENV_STEP_FOLDER = "UNDERSTUDY_STEP_FOLDER"  # the same as paths, for torchrun's workers: they inherit no files
 ENV_NNODES = "UNDERSTUDY_NNODES"  # for torchrun: pods, or MIN:MAX
 ENV_RUN_ID = "UNDERSTUDY_RUN_ID"  # for torchrun
-ENV_TORCHRUN = "UNDERSTUDY_TORCHRUN"  # for torchrun: not empty where the pod's command starts it
-ENV_ROLLOUTS = "UNDERSTUDY_ROLLOUTS"  # for workers: how to find gateways and servers, as JSON
+ENV_TORCHRUN = "UNDERSTUDY_TORCHRUN"  # for torchrun: not empty if the pod's command starts it
+ENV_ROLLOUTS = "UNDERSTUDY_ROLLOUTS"  # for workers: addresses of gateways and servers, as JSON
 ENV_ROLLOUT_TOKEN_FILE = "UNDERSTUDY_ROLLOUT_TOKEN_FILE"  # noqa: S105 — for workers: its path
 ENV_ROLLOUTS_SOCKET = "UNDERSTUDY_ROLLOUTS_SOCKET"  # for workers of a job with rollouts: the path of that socket
 
 
 @dataclass(frozen=True)
 class JobShape:
-    """What every sidecar knows of its job from birth: any member may have to coordinate."""
+    """The job's settings, which every sidecar gets when its pod is created: any member may become the coordinator."""
 
     uid: str
     namespace: str
@@ -150,24 +150,24 @@ class JobShape:
     nproc_per_node: int
     in_place_max_restarts: int
     in_place_window_s: float
-    min_actives: int = 0  # an elastic job may shrink to so many members; 0: never
+    min_actives: int = 0  # an elastic job may shrink to this number of members; 0: never
     spare_timeout_s: float = 30.0  # how long a vacant rank of an elastic job waits for a spare
-    fence_s: float = 30.0  # a member that hears no coordinator for so long ends its workers; 0: never
-    backoff_max_s: float = 30.0  # a round waits for at most so long after rounds that failed at their start; 0: never
+    fence_s: float = 30.0  # after this time without a coordinator a member stops its workers; 0: never
+    backoff_max_s: float = 30.0  # longest wait before a round, after rounds that failed at their start; 0: no wait
     grace_s: float = 30.0  # the pods' termination grace period
-    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards; (): nothing is known
-    in_place_max_per_pod: Optional[int] = None  # restarts in place for one pod's workers, before it goes; None: any
+    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that have the same shards; (): not known
+    in_place_max_per_pod: Optional[int] = None  # restarts of one pod's workers before its eviction; None: any
     on_failed_update: Optional[OnFailedUpdate] = None  # None: the job has no rollouts
-    update_retries: int = 0  # failed updates in a row that are left to the worker to try again
-    proactive: Proactive = Proactive.OFF  # whether a member gives its ranks to a spare when its node turns bad
-    launcher_timeout_s: float = 15.0  # a pod is replaced whose launcher does not answer for so long
-    script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: none do
-    start_timeout_s: float = 0.0  # a round hangs that makes no step for so long after it was formed; 0: none does
+    update_retries: int = 0  # consecutive failed updates that the worker may retry
+    proactive: Proactive = Proactive.OFF  # whether a bad verdict for its node evicts a member
+    launcher_timeout_s: float = 15.0  # after this time without an answer of its launcher, a pod is replaced
+    script_fault_rounds: int = 0  # consecutive rounds with all ranks failing alike that end the job; 0: never
+    start_timeout_s: float = 0.0  # a round without a first step after this time hangs; 0: never
 
 
 @dataclass(frozen=True)
 class PodGroup:
-    """Pods of one template in an injected job: a replicatedJob, a Job alone, or one kind of replica."""
+    """Pods of one template in an injected job: a replicatedJob, a plain Job, or one replica type."""
 
     name: str
     first: int  # group rank of its first pod
@@ -176,7 +176,7 @@ class PodGroup:
 
 @dataclass(frozen=True)
 class Injected:
-    """What the operator has found out about the job of an injected pod, and writes beside its key."""
+    """The facts about the job of an injected pod. The operator writes them into the Secret, beside the key."""
 
     shape: JobShape
     coordinator: str  # host:port of its Service
@@ -185,7 +185,7 @@ class Injected:
 
 @dataclass(frozen=True)
 class Place:
-    """Where in its job an injected pod stands. What its labels say at its birth."""
+    """The position of an injected pod in its job, from its labels."""
 
     group: str
     job_index: int
@@ -204,7 +204,7 @@ def read_place(text: str) -> Place:
 
 
 def group_rank(place: Place, groups: tuple[PodGroup, ...], actives: int) -> Optional[int]:
-    """Ranks count through the groups, their Jobs, and the pods of each; who comes after the last is a spare (None)."""
+    """Ranks count through the groups, their Jobs, and the pods of each Job. A pod after the last rank is a spare."""
     group = next((group for group in groups if group.name == place.group), None)
     if group is None:
         return None

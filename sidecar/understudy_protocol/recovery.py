@@ -1,4 +1,4 @@
-"""What broke, what was done about it, and what of that counts later: parts of messages of several kinds.
+"""Faults, recoveries, and the history that the ladder uses: parts of messages of several kinds.
 
 Times are Unix seconds; ranks are global. Fields with a default are newer than version 1 of the protocol.
 """
@@ -8,13 +8,13 @@ from typing import Optional
 
 from understudy_protocol.words import Fault, Office, Strategy
 
-#: Recovery.reason of a member that was swapped for what was held against its node, and not for what it did.
+#: Recovery.reason of a member that was swapped because of its node's verdict, and not because of a fault.
 SWAPPED = "it is swapped before it fails"
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Who broke first, as far as is known; the message is the worker's own where it left one."""
+    """The worker or pod that failed first, as far as known. The message is the worker's own if it left one."""
 
     rank: Optional[int]
     pod: str
@@ -34,34 +34,34 @@ class Recovery:
 
     round: int  # the round that the recovery formed
     fault: Fault
-    strategy: Optional[Strategy]  # None while nobody is there to take the lost ranks
+    strategy: Optional[Strategy]  # None until a member can take the lost ranks
     cause: Cause
     detected_at: float
     resumed_at: Optional[float]
-    reason: str = ""  # why it was this rung of the ladder; "" while that is not known
-    running_at: Optional[float] = None  # when all workers of the round had been started
-    pause_s: Optional[float] = None  # from the last step before to the first after, as a pod measured that made both
+    reason: str = ""  # why the ladder chose this strategy; "" while that is not known
+    running_at: Optional[float] = None  # when all workers of the round had started
+    pause_s: Optional[float] = None  # from the last step before to the first after, as measured by a pod that made both
 
 
 @dataclass(frozen=True)
 class Offence:
-    """A worker's fault that counts: against the budget of restarts, its pod, or its rank."""
+    """A worker's fault that counts against the budget of restarts, its pod, or its rank."""
 
     at: float
-    pod_uid: str  # "" where nobody knows who was first
-    rank: Optional[int]  # the worker's; its pod's first where nobody saw which it was
+    pod_uid: str  # "" if the first failed pod is not known
+    rank: Optional[int]  # the worker's, or its pod's first rank if the worker is not known
     charged: bool = True  # to the budget
-    given_up: bool = False  # its pod gave its ranks away for it
-    again: bool = False  # it happened once more before the next round had started everywhere
+    given_up: bool = False  # its member was evicted because of it
+    again: bool = False  # it was repeated before the next round had started everywhere
 
 
 @dataclass(frozen=True)
 class History:
-    """What the ladder of recoveries goes by; the newer of two is that of the newer office, or the higher number."""
+    """The history that the ladder uses. Of two, the one of the newer term is newer; in one term, the higher number."""
 
     office: Office
     number: int
     offences: tuple[Offence, ...]  # the newest, within the budget's window
-    given_up: dict[str, str]  # pod uid -> why
-    open: tuple[Recovery, ...]  # recoveries that still last
-    failed_starts: int  # rounds in a row that have failed right at their start
+    given_up: dict[str, str]  # pod uid -> reason of the eviction
+    open: tuple[Recovery, ...]  # recoveries that have not ended
+    failed_starts: int  # consecutive rounds that failed at their start

@@ -1,7 +1,7 @@
-"""What is known of a job's rollout servers: parts of messages of several kinds.
+"""The state of a job's rollout servers: parts of messages of several kinds.
 
-A worker that updates them tells its sidecar, after each beginning and each end of an update (understudy_rollout/job.py
-says how), the sidecar its coordinator, and that the operator.
+A worker that updates them reports to its sidecar at the beginning and at the end of each update
+(understudy_rollout/job.py). The sidecar forwards the report to the coordinator, and the coordinator to the operator.
 """
 
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from understudy_protocol.recovery import Cause
 
 @dataclass(frozen=True)
 class UpdateFailure:
-    """A weight update that failed, and how many in a row have."""
+    """A failed weight update, and the number of consecutive failures."""
 
     update: str  # its id
-    version: str  # of the weights that it was to bring
+    version: str  # of the weights that the update should have installed
     message: str
-    in_a_row: int  # failed updates of this worker since the last whole one, this one included
+    in_a_row: int  # failed updates of this worker since its last complete one, including this one
     at: float
-    blocked: tuple[str, ...] = ()  # replicas that do not even leave its process group: nothing but their end frees them
+    blocked: tuple[str, ...] = ()  # replicas that do not leave its process group: only their end frees them
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """The replicas of all workers that have told of any, by the state of their weights."""
+    """The number of rollout replicas by the state of their weights, over all workers that have reported any."""
 
     fresh: int
     updating: int
     uncertain: int
-    version: str  # of the newest whole update; "" before
-    failure: Optional[UpdateFailure] = None  # of an update after which none was begun
-    cause: Optional[Cause] = None  # whose update it was
+    version: str  # of the newest complete update; "" before the first
+    failure: Optional[UpdateFailure] = None  # of the newest update, if it failed
+    cause: Optional[Cause] = None  # the worker of that update

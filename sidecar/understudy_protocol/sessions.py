@@ -1,12 +1,12 @@
 """Encrypted sessions, and the handshake that opens one between two sides that know the same key. Without I/O.
 
-The handshake: the caller sends a nonce and a payload in clear, and the sidecar answers with its own nonce and a sealed
-payload. The session has a key for each direction, both by HKDF-SHA256 (RFC 5869) from the shared key. The salt is both
-nonces; the info is what the handshake is about and the caller's payload. So a session opens only where both sides know
-the key and agree on all of that, and no recorded message fits into another session. Messages are sealed with
-AES-256-GCM, and numbered by both sides.
+The handshake: the caller sends a nonce and a payload in clear, and the sidecar answers with its own nonce and an
+encrypted payload. The session has a key for each direction, both by HKDF-SHA256 (RFC 5869) from the shared key. The
+salt is both nonces; the info is the prologue, which both sides have to agree on, and the caller's payload. So a session
+opens only if both sides know the key and agree on all of this, and no recorded message fits into another session.
+Messages are encrypted with AES-256-GCM, and both sides count them.
 
-Whoever finds the shared key later can read recorded sessions: noise.py prevents that, at six times the cost.
+An attacker who steals the shared key later can read recorded sessions. noise.py prevents that, at six times the cost.
 HKDF and AES-GCM are those of `cryptography`.
 """
 
@@ -25,7 +25,7 @@ _SHA256 = SHA256()
 
 
 class NotAuthentic(Exception):
-    """What came was not made by somebody who knows the key, or it was changed, repeated or left out on its way."""
+    """A message was not made with the key, or was changed, repeated or removed on its way."""
 
 
 class Cipher:
@@ -53,7 +53,7 @@ class Cipher:
 
 
 class Session:
-    """The messages that follow a handshake. Both sides seal and open them in the same order, each once."""
+    """The messages after a handshake. Both sides encrypt and decrypt them in the same order, each once."""
 
     __slots__ = ("_receives", "_sends")
 
@@ -61,23 +61,23 @@ class Session:
         self._sends, self._receives = sends, receives
 
     def seal(self, text: bytes) -> bytes:
-        """TAG_BYTES longer than the text."""
+        """The encrypted text, which is TAG_BYTES longer."""
         return self._sends.seal(text)
 
     def open(self, sealed: bytes) -> bytes:
-        """The next text of the other side. Raises NotAuthentic; then nothing that follows can be opened."""
+        """The next text of the other side. Raises NotAuthentic; after that no message can be opened."""
         return self._receives.open(sealed)
 
 
 class SharedKeyCaller:
-    """The side that calls. key: KEY_BYTES. about: what both sides have to agree on."""
+    """The calling side. key: KEY_BYTES. about: the prologue, which both sides have to agree on."""
 
     def __init__(self, key: bytes, about: bytes) -> None:
         self._key, self._about = key, about
         self._opening = os.urandom(NONCE_BYTES)
 
     def opening(self, payload: bytes) -> bytes:
-        """The first message. Everybody can read its payload, and repeat it."""
+        """The first message. An attacker can read its payload, and send it again."""
         self._opening += payload
         return self._opening
 
@@ -90,27 +90,27 @@ class SharedKeyCaller:
 
 
 class SharedKeyCalled:
-    """The side that is called, for any number of handshakes. Arguments as of SharedKeyCaller."""
+    """The called side, for any number of handshakes. The arguments are those of SharedKeyCaller."""
 
     def __init__(self, key: bytes, about: bytes) -> None:
         self._key, self._about = key, about
 
     def read(self, opening: bytes) -> "OpenedByAnybody":
-        """Raises NotAuthentic where it is no opening; it shows nothing yet of who made it."""
+        """Raises NotAuthentic if the opening is malformed. It proves nothing about its sender yet."""
         if len(opening) < NONCE_BYTES:
             raise NotAuthentic(f"expected a handshake of at least {NONCE_BYTES} bytes, got {len(opening)}")
         return OpenedByAnybody(self._key, self._about, opening)
 
 
 class OpenedByAnybody:
-    """An opening that has proved nothing."""
+    """An opening that proves nothing about its sender."""
 
     def __init__(self, key: bytes, about: bytes, opening: bytes) -> None:
         self.payload = opening[NONCE_BYTES:]
         self._key, self._about, self._opening = key, about, opening
 
     def answer(self, payload: bytes) -> tuple[bytes, Session]:
-        """The second message, and the session: whoever can send in it knows the key, and made the opening."""
+        """The second message, and the session: only a process with the key that made the opening can send in it."""
         nonce = os.urandom(NONCE_BYTES)
         caller, called = _keys(self._key, self._about, self._opening, nonce)
         session = Session(Cipher(called), Cipher(caller))
@@ -118,14 +118,14 @@ class OpenedByAnybody:
 
 
 def parts(message: bytes) -> tuple[bytes, bytes]:
-    """The nonce, or public key, with which a message of a handshake begins, and what is sealed. Raises NotAuthentic."""
+    """The nonce or public key at the start of a handshake message, and its encrypted part. Raises NotAuthentic."""
     if len(message) < NONCE_BYTES + TAG_BYTES:
         raise NotAuthentic(f"expected a handshake of at least {NONCE_BYTES + TAG_BYTES} bytes, got {len(message)}")
     return message[:NONCE_BYTES], message[NONCE_BYTES:]
 
 
 def _keys(key: bytes, about: bytes, opening: bytes, nonce: bytes) -> tuple[bytes, bytes]:
-    """Of what the caller sends, and of what the sidecar sends."""
+    """The keys of the caller's messages, and of the sidecar's."""
     salt = opening[:NONCE_BYTES] + nonce
     info = len(about).to_bytes(4, "big") + about + opening[NONCE_BYTES:]
     both = HKDF(_SHA256, 2 * KEY_BYTES, salt=salt, info=info).derive(key)

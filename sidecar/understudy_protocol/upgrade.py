@@ -1,7 +1,7 @@
-"""The two heads by which HTTP becomes a WebSocket (RFC 6455), without I/O; the frames after them: frames.py.
+"""The two HTTP heads that open a WebSocket (RFC 6455), without I/O. frames.py has the frames after them.
 
-Rules: a head has at most as many bytes as its reader allows, and nothing more is kept of a longer one. No extension
-and no subprotocol.
+Rules: a head has at most as many bytes as its reader allows, and the reader stores no more bytes of a longer one. No
+extension and no subprotocol.
 """
 
 import base64
@@ -17,7 +17,7 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class NotUpgraded(Broken):
-    """A head that asks for no WebSocket here; `answer` is what HTTP says to that."""
+    """A head that does not request a WebSocket of this server. `answer` is the HTTP response."""
 
     def __init__(self, reason: str, status: str = "400 Bad Request") -> None:
         super().__init__(reason)
@@ -25,7 +25,7 @@ class NotUpgraded(Broken):
 
 
 def take_head(received: bytearray, limit_bytes: int = HEAD_BYTES) -> Optional[bytes]:
-    """Take a whole head off what was received; None while it is not whole. Raises Broken where it is too long."""
+    """Take a complete head off `received`; None while it is incomplete. Raises Broken if it is too long."""
     end = received.find(b"\r\n\r\n", 0, limit_bytes)
     if end < 0:
         if len(received) >= limit_bytes:
@@ -37,7 +37,7 @@ def take_head(received: bytearray, limit_bytes: int = HEAD_BYTES) -> Optional[by
 
 
 def request(host: str, port: int, path: str) -> tuple[bytes, bytes]:
-    """The head that asks for a WebSocket, and the token that the answer's head must have."""
+    """The head that requests a WebSocket, and the token that the answer's head must have."""
     key = base64.b64encode(os.urandom(16))
     name = f"[{host}]" if ":" in host else host
     head = (
@@ -48,7 +48,7 @@ def request(host: str, port: int, path: str) -> tuple[bytes, bytes]:
 
 
 def accept(head: bytes, path: str) -> bytes:
-    """The head that answers a request for a WebSocket on `path`. Raises NotUpgraded where it is none."""
+    """The head that answers a request for a WebSocket on `path`. Raises NotUpgraded if it is no such request."""
     line, headers = _parse(head)
     method, _, rest = line.partition(b" ")
     target = rest.partition(b" ")[0].partition(b"?")[0]
@@ -73,7 +73,7 @@ def accept(head: bytes, path: str) -> bytes:
 
 
 def check_answer(head: bytes, token: bytes) -> None:
-    """Raises Broken where the head is not the one that accepts our request."""
+    """Raises Broken if the head does not accept our request."""
     line, headers = _parse(head)
     if line.split(b" ")[1:2] != [b"101"]:
         raise Broken(f"expected status 101, got {line[:80]!r}")

@@ -1,4 +1,4 @@
-"""What a member has promised about offices, as it is stored: it crosses the border between two lives of a sidecar."""
+"""The hard state of a member, as it is stored: a restarted sidecar process continues with it."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -9,8 +9,8 @@ from understudy_protocol.words import NO_ELECTORATE, NO_OFFICE, ElectorateVersio
 
 @dataclass(frozen=True)
 class Vow:
-    office: Office = NO_OFFICE  # the newest that was granted, followed or held
-    granted_to: str = ""  # pod uid of the heir that got the grant of that office; "" if it was followed or held
-    electorate: ElectorateVersion = NO_ELECTORATE  # the newest that was acknowledged
+    office: Office = NO_OFFICE  # the newest in which it voted, which it followed, or in which it led
+    granted_to: str = ""  # pod uid of the candidate that got its vote in that term; "" if it followed or led
+    electorate: ElectorateVersion = NO_ELECTORATE  # the newest version that it acknowledged
     heirs: tuple[Heir, ...] = ()
-    estate: Optional[Estate] = None  # what an heir was given
+    estate: Optional[Estate] = None  # of a standby coordinator: the newest leader snapshot

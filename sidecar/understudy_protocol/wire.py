@@ -2,11 +2,11 @@
 
 Rules: every message carries `v` (the protocol's version) and `type` (the class's name). An unknown field is ignored
 and an unknown type decodes to `Unknown`, which the receiver logs and drops, so that old and new sidecars mix during a
-rolling upgrade. A known field of a wrong type is an error that names it: nothing is guessed. What comes out of
-`decode` is safe to work with: no number that is not finite or needs more than 64 bits, no text that cannot be written.
+rolling upgrade. A known field of a wrong type is an error that names the field: `decode` does not guess. Its
+result is safe to use: all numbers are finite and have at most 64 bits, and all texts can be encoded.
 
 A coordinator of ten thousand members spends much of its time here, so each class's fields are looked up once: its
-writer and its reader are made on first use, and kept.
+writer and its reader are created on first use, and kept.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ VERSION = 2
 
 
 class WireError(ValueError):
-    """A frame that is no message: what was seen, and what was expected."""
+    """A frame that is no message. The text has the observed and the expected value."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ def encode(message: Any) -> str:
 def decode(text: Union[str, bytes], known: Mapping[str, type[Any]]) -> Any:
     """The message in `text`, one of the classes in `known` (by name), or `Unknown`.
 
-    Raises WireError where the text is no JSON object, has no type, or a field is missing or of a wrong type.
+    Raises WireError if the text is no JSON object, has no type, or a field is missing or of a wrong type.
     """
     body = _parse(text)
     if not isinstance(body, dict) or not isinstance(body.get("type"), str):
@@ -54,7 +54,7 @@ def decode(text: Union[str, bytes], known: Mapping[str, type[Any]]) -> Any:
 
 
 def from_plain(cls: type[Any], body: Mapping[str, Any], where: str = "") -> Any:
-    """A `cls` out of a JSON object; fields that it does not have are ignored. Raises WireError."""
+    """A `cls` from a JSON object; ignores unknown fields. Raises WireError."""
     try:
         return _READERS[cls](body)
     except _Mismatch as wrong:
@@ -63,7 +63,7 @@ def from_plain(cls: type[Any], body: Mapping[str, Any], where: str = "") -> Any:
 
 
 def message_types(module: Any) -> dict[str, type[Any]]:
-    """The dataclasses defined in a module, by name: what `decode` takes as `known`."""
+    """The dataclasses defined in a module, by name: an argument `known` of `decode`."""
     return {
         name: value
         for name, value in vars(module).items()
@@ -130,7 +130,7 @@ def _object_writer(cls: type[Any]) -> _Writer:
 
 
 class _Writers(dict[type[Any], _Writer]):
-    """By the class of a value; those of messages and enums are made when they are first asked for."""
+    """By the class of a value; the writers of messages and enums are created on first use."""
 
     def __missing__(self, cls: type[Any]) -> _Writer:
         if issubclass(cls, Enum):
@@ -163,7 +163,7 @@ _INT_LIMIT = 1 << 63
 
 
 class _Mismatch(Exception):
-    """Text: what was expected, and what was seen. path: where, the innermost part first."""
+    """The text has the expected and the observed value. path: the field, the innermost part first."""
 
     def __init__(self, text: str, *path: str) -> None:
         super().__init__(text)
@@ -278,7 +278,7 @@ def _object_reader(cls: type[Any]) -> _Reader:
 
 
 class _Readers(dict[Any, _Reader]):
-    """By the type that a field is declared with."""
+    """By the declared type of a field."""
 
     def __missing__(self, hint: Any) -> _Reader:
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)

@@ -1,6 +1,6 @@
 """The closed sets and the ordered token that every program uses; docs/design.md explains each word.
 
-Values are what users read in `status` and in events, so they are spelled as the API spells them.
+Users read these values in `status` and in events, so they are spelled as in the API.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Fault(str, Enum):
-    """What broke."""
+    """The kind of a fault."""
 
     PROCESS = "Process"
     POD = "Pod"
@@ -18,7 +18,7 @@ class Fault(str, Enum):
 
 
 class Strategy(str, Enum):
-    """How a recovery was done: a rung of the ladder."""
+    """How a recovery was done: a step of the ladder."""
 
     IN_PLACE = "InPlace"
     SPARE_SWAP = "SpareSwap"
@@ -26,14 +26,14 @@ class Strategy(str, Enum):
 
 
 class OnFailedUpdate(str, Enum):
-    """What follows when weights could not be updated, and no retry is left."""
+    """The reaction to a failed weight update without a retry left."""
 
     RESTART_JOB = "RestartJob"
     RESTART_ROLLOUTS = "RestartRollouts"
 
 
 class CloseReason(str, Enum):
-    """Why the rendezvous ended for good."""
+    """The reason of a rendezvous close."""
 
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -42,7 +42,7 @@ class CloseReason(str, Enum):
 
 
 class Verdict(str, Enum):
-    """What is held about a node's hardware."""
+    """The result for a node's hardware."""
 
     HEALTHY = "Healthy"
     FAULTY = "Faulty"
@@ -50,23 +50,23 @@ class Verdict(str, Enum):
 
 
 class FaultClass(str, Enum):
-    """Why a node cannot be relied on any more."""
+    """Why a node is not reliable."""
 
-    HARDWARE = "Hardware"  # nothing is saved there: a save may hang, or break what it writes
-    MAINTENANCE = "Maintenance"  # it goes soon, and works until then
-    PREEMPTION = "Preemption"  # the same, in a moment
+    HARDWARE = "Hardware"  # no worker saves there: a save may hang, or write broken data
+    MAINTENANCE = "Maintenance"  # the node will leave soon, and works until then
+    PREEMPTION = "Preemption"  # the same, within seconds or minutes
 
 
 class Proactive(str, Enum):
-    """Whether a member gives its ranks to a spare while it still trains, because its node has turned bad."""
+    """Whether a member whose node gets a bad verdict gives its ranks to a spare while it still trains."""
 
     OFF = "Off"
-    NEXT_CHECKPOINT = "NextCheckpoint"  # once everybody has saved; from broken hardware at once
+    NEXT_CHECKPOINT = "NextCheckpoint"  # once all members have saved; from broken hardware at once
     NOW = "Now"  # at once
 
 
 class WorkersState(str, Enum):
-    """What a member's workers do, in the round that the member was last assigned to."""
+    """The state of a member's workers, in the round that the member was last assigned to."""
 
     IDLE = "Idle"
     STARTING = "Starting"
@@ -75,7 +75,7 @@ class WorkersState(str, Enum):
     FINISHED = "Finished"
 
 
-#: Exit code of a launcher whose own workers say nothing better, by the reason of the close. Zero means success only.
+#: Exit code of a launcher by the reason of the close, unless one of its workers failed. Only success is zero.
 CLOSE_EXIT_CODES = {
     CloseReason.SUCCEEDED: 0,
     CloseReason.FAILED: 81,
@@ -83,7 +83,7 @@ CLOSE_EXIT_CODES = {
     CloseReason.DELETED: 83,
 }
 
-#: Of the launcher of a pod that the job has given up, whose workers say nothing better.
+#: Of the launcher of an evicted member, unless one of its workers failed.
 GIVEN_UP_EXIT_CODE = 84
 
 
@@ -93,7 +93,7 @@ UNFIT_EXIT_CODE = 85
 
 @dataclass(frozen=True, order=True)
 class RoundToken:
-    """(epoch, term, round): the order of everything, and the fencing token that workers get as UNDERSTUDY_ROUND.
+    """(epoch, term, round): the order of all rounds, and the fencing token that workers get as UNDERSTUDY_ROUND.
 
     epoch grows with each appointment by the operator, term with each election, round with each rendezvous.
     """
@@ -111,7 +111,7 @@ class RoundToken:
 
 @dataclass(frozen=True, order=True)
 class Office:
-    """One coordinator's time in office: (epoch, term). A message of an older one is dropped."""
+    """The leadership of one coordinator: (epoch, term number). Receivers drop messages of an older one."""
 
     epoch: int
     term: int
@@ -122,7 +122,7 @@ class Office:
 
 @dataclass(frozen=True, order=True)
 class ElectorateVersion:
-    """The order of all lists of voters of a job: the office that proposed it, and the number of it within that."""
+    """The version of a voter configuration: the term that proposed it, and its number within that term."""
 
     epoch: int
     term: int
@@ -135,5 +135,5 @@ class ElectorateVersion:
 NO_OFFICE = Office(0, 0)
 NO_ELECTORATE = ElectorateVersion(0, 0, 0)
 
-#: What a member knows before it has heard of any round.
+#: The round token of a member that knows of no round.
 NO_ROUND = RoundToken(0, 0, -1)
