@@ -124,7 +124,7 @@ def test_a_job_that_is_made_otherwise_claims_places_and_says_why() -> None:
     later = replace(later, nodes={**later.nodes, spare.node: Node(spare.node, True)})
     told = condition(later)
     assert told[:2] == ("True", "SpareClaimed")
-    assert "Replace and not Warm, because launcher.nprocPerNode is 4, and 8 there" in told[2]
+    assert "Replace and not Warm, because launcher.nprocPerNode is 4, and 8 in the pool" in told[2]
     assert any(event.message == told[2] for event in plan(later).events)
 
 
@@ -145,7 +145,7 @@ def test_a_claimed_spare_is_told_whose_it_is_and_the_condition_says_warm() -> No
     assert (order.shape.uid, order.coordinator, order.take_over.command) == ("job-uid", ADDRESS, ("python", "train.py"))
     assert condition(given)[1:] == (
         "SpareClaimed",
-        "claimed Warm of pool shared, to join the job as they are: w on node-w",
+        "claimed Warm from pool shared, so these spares join the job as they are: w on node-w",
     )
 
 
