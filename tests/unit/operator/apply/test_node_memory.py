@@ -69,7 +69,7 @@ async def test_an_offender_that_fails_in_another_way_is_told_with_its_newest_rea
     # given a repeat offender, of which all jobs know
     replica = Replica(FakeApi()).saw("a").saw("c").saw("d")
     await replica.memory.look()
-    assert replica.memory.offenders.of("ns")["n1"].endswith("last by Node: silent")
+    assert replica.memory.offenders.of("ns")["n1"].endswith("last time by Node: silent")
     assert replica.woken == 1
     # when another job fails there for another reason
     replica.saw("b", reason="Xid 79")
