@@ -181,9 +181,11 @@ def test_one_that_this_operator_has_not_told_for_long_is_not_deleted_yet() -> No
 
 def test_one_that_cannot_be_told_is_deleted_and_the_next_claim_is_replace() -> None:
     # given a spare that has not heard for ten seconds
-    tried = {W.uid: Adoption(NOW - ADOPT_WITHIN_S, why_not="10.1.0.1 could not be told: TimeoutError()")}
+    tried = {
+        W.uid: Adoption(NOW - ADOPT_WITHIN_S, why_not="the operator could not send the job to 10.1.0.1: TimeoutError()")
+    }
     given = one_lost(a_warm_view(P), (A0, W), adoptions=tried)
-    assert "10.1.0.1 could not be told" in deletions(given)["w"]
+    assert "the operator could not send the job to 10.1.0.1" in deletions(given)["w"]
 
     # when it is being deleted
     after = one_lost(a_warm_view(P), (A0, terminating(W)), adoptions=tried)
