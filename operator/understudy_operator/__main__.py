@@ -44,7 +44,7 @@ def main() -> int:
         logging.error("the settings of the lease are wrong (chart: operator.leaderElection): %s", error)
         return 2
     if not os.environ.get("UNDERSTUDY_SIDECAR_IMAGE"):
-        logging.error("UNDERSTUDY_SIDECAR_IMAGE is not set: it names the image of the sidecar (chart: sidecar.image)")
+        logging.error("UNDERSTUDY_SIDECAR_IMAGE is not set: set it to the image of the sidecar (chart: sidecar.image)")
         return 2
     try:
         read_master_secret(os.environ)
@@ -54,12 +54,12 @@ def main() -> int:
     try:
         read_fault_settings(os.environ)
     except ValueError as error:
-        logging.error("what is said about faults is wrong (chart: faults): %s", error)
+        logging.error("the settings of fault sources are wrong (chart: faults): %s", error)
         return 2
     try:
         read_network_rules(os.environ)
     except ValueError as error:
-        logging.error("what is said about jobs' networks is wrong (chart: networkPolicies): %s", error)
+        logging.error("the settings of the jobs' networks are wrong (chart: networkPolicies): %s", error)
         return 2
     try:
         namespaces = read_namespaces(os.environ)

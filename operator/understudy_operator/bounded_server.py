@@ -275,7 +275,7 @@ class BoundedServer:
         if "Transfer-Encoding" in request.headers or "Content-Encoding" in request.headers:
             return web.Response(status=411, text="send the body as it is, with its Content-Length\n")
         if (request.content_length or 0) > most:
-            text = f"the body has {request.content_length} bytes, and at most {most} are read\n"
+            text = f"the body has {request.content_length} bytes; at most {most} are accepted\n"
             return web.Response(status=413, text=text)
         return None
 

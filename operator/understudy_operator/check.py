@@ -86,19 +86,19 @@ class Check:
                 raise
         served = {resource["name"] for resource in told.get("resources", ())}
         missing = [plural for plural in PLURALS if plural not in served]
-        return f"{', '.join(missing)} are not served: apply the CRDs (crds.install)" if missing else ""
+        return f"the API server does not serve {', '.join(missing)}: apply the CRDs (crds.install)" if missing else ""
 
     async def _deployment(self, name: str) -> str:
         path = f"/apis/apps/v1/namespaces/{self._namespace}/deployments/{name}"
         status = (await self._api.get(path)).get("status", {})
         if status.get("availableReplicas", 0) > 0:
             return ""
-        return f"no replica of Deployment {name} is available: kubectl --namespace {self._namespace} get pods says why"
+        return f"no replica of Deployment {name} is available: run kubectl --namespace {self._namespace} get pods"
 
     async def _leader(self) -> str:
         """Two looks at the Lease: no clocks are compared."""
         namespace, name = self._lease
-        nobody = f"nobody renews Lease {name}: the operator's log says why"
+        nobody = f"no replica renews Lease {name}: see the operator's log"
         try:
             lease = await self._api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}")
         except ApiError as error:
@@ -115,7 +115,7 @@ class Check:
         try:
             await self._api.check(path, example(self._jobs_namespace))
         except ApiError as error:
-            return f"a TrainingJob is refused ({error.status}): {error}"
+            return f"the API server rejects a TrainingJob ({error.status}): {error}"
         return ""
 
 
@@ -134,7 +134,9 @@ async def _main(env: Mapping[str, str]) -> int:
     for text in wrong:
         log.error("%s", text)
     if not wrong:
-        log.info("the kinds are served, a replica of each Deployment is available, one leads, and a job is accepted")
+        log.info(
+            "the kinds are served, a replica of each Deployment is available, one is the leader, and a job is accepted"
+        )
     return 1 if wrong else 0
 
 

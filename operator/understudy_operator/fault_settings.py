@@ -26,5 +26,5 @@ def read_fault_settings(env: Mapping[str, str]) -> FaultSettings:
     place = env.get(ENV_MEMORY, "")
     namespace, _, name = place.partition("/")
     if place and not (namespace and name):
-        raise ValueError(f"{ENV_MEMORY} is {place!r}: it names a ConfigMap as namespace/name")
+        raise ValueError(f"{ENV_MEMORY} is {place!r}: set it to a ConfigMap, as namespace/name")
     return FaultSettings(table_of(env.get(ENV_SOURCES, "")), (namespace, name) if place else None)

@@ -28,7 +28,7 @@ async def serve(operator: Operator, port: int) -> ProbeServer:
 
 
 def _told(operator: Operator, well: bool) -> Reply:
-    what = "leads" if operator.leads() else "stands by" if operator.synced else "fills its store"
-    failing = "".join(f"{name} ended ({error}), and starts again soon\n" for name, error in operator.waiting.items())
+    what = "leader" if operator.leads() else "standby" if operator.synced else "starting"
+    failing = "".join(f"{name} ended ({error}), and restarts soon\n" for name, error in operator.waiting.items())
     status = HTTPStatus.OK if well else HTTPStatus.INTERNAL_SERVER_ERROR
     return Reply(f"{what}\n{failing}".encode(), status)

@@ -136,9 +136,9 @@ class Injection:
                 await attempt()
                 break
             except TROUBLE as error:
-                log.warning("%s: %r; again in %.1f s", "/".join(key), error, retry_s)
+                log.warning("%s: %r; retrying in %.1f s", "/".join(key), error, retry_s)
             except Exception:
-                log.exception("%s; again in %.1f s", "/".join(key), retry_s)
+                log.exception("%s; retrying in %.1f s", "/".join(key), retry_s)
             await asyncio.sleep(jittered(retry_s))
             retry_s = min(2 * retry_s, LONGEST_RETRY_S)
 

@@ -35,7 +35,7 @@ class KueueDiscovery:
             present = True
         except TROUBLE as error:
             if not isinstance(error, ApiError) or error.status != 404:
-                log.warning("whether the cluster has Kueue could not be asked, which is tried again: %r", error)
+                log.warning("could not find out whether the cluster has Kueue; retrying: %r", error)
                 return
             present = False
         if present != self.present:

@@ -24,7 +24,7 @@ def read_lease_settings(env: Mapping[str, str]) -> LeaseSettings:
     place = env.get(ENV_LEASE, "")
     namespace, _, name = place.partition("/")
     if place and not (namespace and name):
-        raise ValueError(f"{ENV_LEASE} is {place!r}: it names a Lease as namespace/name")
+        raise ValueError(f"{ENV_LEASE} is {place!r}: set it to a Lease, as namespace/name")
     return LeaseSettings((namespace, name) if place else None, _times(env.get(ENV_TIMES, "")))
 
 
@@ -34,14 +34,14 @@ def _times(text: str) -> Times:
     parts = text.split(",")
     if len(parts) != 3 or not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts):
         raise ValueError(
-            f"{ENV_TIMES} is {text!r}: it needs lease duration, renew deadline and retry period in whole seconds, such "
-            "as 15,10,2"
+            f"{ENV_TIMES} is {text!r}: set it to lease duration, renew deadline and retry period in whole seconds, "
+            "such as 15,10,2"
         )
     lease, deadline, period = map(float, parts)
     # A renewal that got no answer takes 0.3 of the deadline; after it there is to be time for a look and a renewal.
     if not 4.0 <= 4 * period <= deadline < lease:
         raise ValueError(
-            f"{ENV_TIMES} is {text!r}: the lease duration has to be longer than the renew deadline, and that at least "
-            "four times the retry period, which is at least 1"
+            f"{ENV_TIMES} is {text!r}: the lease duration has to be longer than the renew deadline, the renew deadline "
+            "at least four times the retry period, and the retry period at least 1"
         )
     return Times(lease, deadline, period)

@@ -17,5 +17,7 @@ def read_namespaces(env: Mapping[str, str]) -> tuple[str, ...]:
     names = text.split(",")
     wrong = next((name for name in names if not _NAME.fullmatch(name)), None)
     if wrong is not None:
-        raise ValueError(f"{ENV_NAMESPACES} has {wrong!r}, which is no name of a namespace: correct or remove it")
+        raise ValueError(
+            f"{ENV_NAMESPACES} contains {wrong!r}, which is not the name of a namespace: correct or remove it"
+        )
     return tuple(dict.fromkeys(names))

@@ -139,7 +139,7 @@ class Operator:
         for watch in self._watches:
             self._supervisor.start(watch.name, watch.run)
         if self._election is None:
-            log.warning("there is no lease (UNDERSTUDY_LEASE): this operator takes itself to be the only one")
+            log.warning("UNDERSTUDY_LEASE is not set: this operator assumes that it is the only one")
             self._lead()
         else:
             self._supervisor.start(ELECTION, self._election.run)
@@ -238,7 +238,7 @@ class Operator:
             try:
                 await self._resync.list_all(due)
             except TROUBLE as error:
-                log.warning("no list of %s before this replica acts, which is tried again: %r", due[0].value, error)
+                log.warning("could not list %s before this replica leads; retrying: %r", due[0].value, error)
                 await asyncio.sleep(jittered(BEGIN_AGAIN_S))
         self._acts = True
         of_a_leader = {NODE_MEMORY: self._node_memory.run, MALFORMED: self._malformed_events.run}
@@ -262,7 +262,7 @@ class Operator:
         self._workers, self._pool_workers = {}, {}
         for error in await asyncio.gather(*(worker.stop(finish_s) for worker in workers), return_exceptions=True):
             if isinstance(error, Exception):
-                log.error("a worker could not be stopped in peace: %r", error)
+                log.error("a worker did not stop cleanly: %r", error)
         await self._injection.stop()
         self._gateway.forget()
 

@@ -105,7 +105,8 @@ class PassLoop:
                 known = isinstance(error, TROUBLE) or repr(error) == reported
                 reported = reported if isinstance(error, TROUBLE) else repr(error)
                 trace = None if known else error
-                log.warning("%s: a pass failed: %r; again in %.1f s", self._name, error, backoff_s, exc_info=trace)
+                text = "%s: reconcile failed: %r; retrying in %.1f s"
+                log.warning(text, self._name, error, backoff_s, exc_info=trace)
                 if self._is_last:
                     return
                 pause_s = jittered(backoff_s)

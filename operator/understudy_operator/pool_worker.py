@@ -189,6 +189,6 @@ class PoolWorker:
         refused = tuple(refusals)
         self._retries = self._retries.after(tried, refused, self._clock.wall())
         for refusal in refused:
-            log.warning("pool %s/%s: the API server refuses: %s: %s", *self._key, refusal.of, refusal.message)
+            log.warning("pool %s/%s: the API server rejects a request: %s: %s", *self._key, refusal.of, refusal.message)
         if refused:
             self.wake()  # to find out when they are tried again

@@ -79,7 +79,7 @@ class Resync:
                 await self.list_all(due)
             except TROUBLE as error:
                 retry_s = FIRST_RETRY_S if len(due) < before else min(max(2 * retry_s, FIRST_RETRY_S), LONGEST_RETRY_S)
-                log.warning("a list of %s failed, and is tried again in about %.0f s: %r", due[0].value, retry_s, error)
+                log.warning("could not list %s; retrying in about %.0f s: %r", due[0].value, retry_s, error)
                 await asyncio.sleep(jittered(retry_s))
 
     async def list_kind(self, kind: Kind) -> None:

@@ -90,7 +90,5 @@ class Supervisor:
         pause_s = next(entry.pauses)
         entry.task, entry.error = None, "cancelled" if task.cancelled() else repr(error) if error else "returned"
         self._metrics.task_restarts(entry.shown)
-        log.error(
-            "the task %s ended (%s), and starts again in %.1f s", entry.name, entry.error, pause_s, exc_info=error
-        )
+        log.error("the task %s ended (%s), and restarts in %.1f s", entry.name, entry.error, pause_s, exc_info=error)
         entry.timer = loop.call_later(pause_s, self._begin, entry)

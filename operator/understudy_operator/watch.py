@@ -52,7 +52,7 @@ class Watch:
                 await self._follow()
             except TROUBLE as error:
                 self._metrics.watch_failed(self._kind.value)
-                log.warning("the %s ended, and goes on soon: %r", self.name, error)
+                log.warning("the %s ended, and restarts soon: %r", self.name, error)
                 if isinstance(error, ApiError) and error.gone:
                     self._version = ""
                 elif isinstance(error, ApiError) and error.status == 429:
@@ -82,5 +82,5 @@ class Watch:
                 self._saw(self._kind, told.type, raw)
             except Exception:
                 self._metrics.event_failed(self._kind.value)
-                log.exception("the %s goes on without %s", self.name, "/".join(key_of(raw)))
+                log.exception("the %s continues without %s", self.name, "/".join(key_of(raw)))
         self._version = version_of(raw) or self._version

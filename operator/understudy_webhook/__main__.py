@@ -48,7 +48,7 @@ async def _serve(image: str, certificates: Path) -> int:
         asked = asyncio.create_task(ended.wait(), name="until SIGTERM")
         await asyncio.wait((asked, keeping), return_when=asyncio.FIRST_COMPLETED)
         if keeping.done():
-            log.error("the certificate is not looked after any more: %r", keeping.exception())
+            log.error("the certificate is no longer renewed: %r", keeping.exception())
             asked.cancel()
             return 1
         serving.leaves = True
@@ -63,14 +63,17 @@ def read_clients(env: Mapping[str, str]) -> Clients | None:
     names = frozenset(name.strip() for name in env.get(CLIENT_NAMES, "").split(",") if name.strip())
     if not encoded:
         if names:
-            raise ValueError(f"{CLIENT_NAMES} is set, and {CLIENT_CA} is not (chart: webhook.clients.caBundle)")
+            raise ValueError(
+                f"{CLIENT_NAMES} is set, but {CLIENT_CA} is not (chart: webhook.clients.caBundle): set both, or "
+                f"unset {CLIENT_NAMES}"
+            )
         return None
     try:
         authority = base64.b64decode(encoded, validate=True).decode("ascii")
         ssl.create_default_context(cadata=authority)
     except (ValueError, ssl.SSLError) as error:
         raise ValueError(
-            f"{CLIENT_CA} is no certificate: {error}; set it to PEM in base64 (webhook.clients.caBundle)"
+            f"{CLIENT_CA} is not a certificate: {error}; set it to PEM in base64 (chart: webhook.clients.caBundle)"
         ) from None
     return Clients(authority, names)
 
@@ -83,10 +86,10 @@ def main() -> int:
         return 2
     image, certificates = os.environ.get("UNDERSTUDY_SIDECAR_IMAGE"), os.environ.get("UNDERSTUDY_CERTIFICATES")
     if not image:
-        log.error("UNDERSTUDY_SIDECAR_IMAGE is not set: it names the image of the sidecar (chart: sidecar.image)")
+        log.error("UNDERSTUDY_SIDECAR_IMAGE is not set: set it to the image of the sidecar (chart: sidecar.image)")
         return 2
     if not certificates:
-        log.error("UNDERSTUDY_CERTIFICATES is not set: it names the folder with tls.crt and tls.key")
+        log.error("UNDERSTUDY_CERTIFICATES is not set: set it to the folder with tls.crt and tls.key")
         return 2
     try:
         port_of(os.environ)

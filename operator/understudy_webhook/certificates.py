@@ -36,7 +36,7 @@ class Files:
         try:
             self._serving.metrics.certificate_ends(await openssl.ends_at(self._served[0].decode()))
         except (OpensslFailed, ValueError) as error:
-            log.warning("when the certificate in %s ends is not known: %s", self._folder, error)
+            log.warning("could not find out when the certificate in %s expires: %s", self._folder, error)
 
     def _look(self) -> bool:
         """Whether another one is served from now on."""

@@ -75,7 +75,7 @@ class CertificateKeeper:
             try:
                 await self.once()
             except (*TROUBLE, OpensslFailed, KeptByAnother) as error:
-                log.warning("the certificate could not be checked or renewed; it is tried again: %r", error)
+                log.warning("the certificate could not be checked or renewed; retrying: %r", error)
                 await asyncio.sleep(RETRY_S)
                 continue
             await asyncio.sleep(self._settings.every_s)
@@ -85,7 +85,8 @@ class CertificateKeeper:
         raw = await self._found()
         if raw is not None and (keeper := other_keeper(raw)):
             raise KeptByAnother(
-                f"Secret {self._settings.secret} is kept by {keeper}: delete it, or let {keeper} keep it"
+                f"Secret {self._settings.secret} is managed by {keeper}: delete it, or let {keeper} manage the "
+                "certificate (chart: webhook.certificates.mode)"
             )
         made = None if raw is None else await _read(raw)
         if is_due(made, self._now(), self._settings.life_s):
@@ -108,7 +109,7 @@ class CertificateKeeper:
         except ApiError as error:
             if error.status != 409:
                 raise
-            log.info("another keeper has renewed the certificate at the same time")
+            log.info("another process has renewed the certificate at the same time")
             await self.once()
         else:
             log.info("made a certificate for %s", self._settings.names[0])

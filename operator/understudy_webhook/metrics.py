@@ -18,27 +18,27 @@ class WebhookMetrics:
         self.book = book = Book()
         self._requests = book.counter(
             "understudy_webhook_requests_total",
-            "Requests. Refused: the object was; Malformed: no review; Expensive: the answer took too long; "
-            "UnknownCaller: its certificate has another name; Failed: a bug.",
+            "Requests. Refused: the object was rejected; Malformed: the request is not a review; Expensive: the "
+            "answer took too long; UnknownCaller: the certificate of the caller has another name; Failed: a bug.",
             ("endpoint", "result"),
         )
         for endpoint in ENDPOINTS:
             for result in RESULTS:
                 self._requests.labels(endpoint, result)
         self._seconds = book.histogram(
-            "understudy_webhook_request_seconds", "How long an answer took.", ("endpoint",), ANSWER_S
+            "understudy_webhook_request_seconds", "Duration of an answer.", ("endpoint",), ANSWER_S
         )
         self._dropped = book.counter(
             "understudy_webhook_dropped_total",
-            "Connections and requests that were given up. Crowded: other addresses needed the place; Slow: no whole "
-            "request in time; Handshake: no TLS, or no client certificate that is trusted; TooLarge: not read.",
+            "Connections and requests that were dropped. Crowded: other addresses needed the place; Slow: no complete "
+            "request in time; Handshake: no TLS, or no trusted client certificate; TooLarge: the body was not read.",
             ("reason",),
         )
         for reason in Drop:
             self._dropped.labels(reason.value)
         self._ends = book.gauge(
             "understudy_webhook_certificate_expiry_timestamp_seconds",
-            "When the certificate that is served ends, in Unix time; NaN before there is one.",
+            "Expiry of the certificate that is served, in Unix time. NaN before there is one.",
         )
         self._ends.set(float("nan"))
 

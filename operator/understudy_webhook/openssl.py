@@ -71,7 +71,7 @@ async def run(*words: str, stdin: str = "") -> str:
         )
     except OSError as error:
         raise OpensslFailed(
-            f"openssl cannot be run: {error}; take an image that has it, or other certificates"
+            f"openssl cannot be run: {error}; use an image that has it, or another mode of webhook.certificates"
         ) from error
     try:
         async with asyncio.timeout(LIMIT_S):

@@ -62,13 +62,13 @@ def read_request(body: bytes) -> Raw:
     """Raises NoReview."""
     values = values_in(body)
     if values > MOST_VALUES:
-        raise NoReview(f"the review has {values} values, and at most {MOST_VALUES} are read")
+        raise NoReview(f"the review has {values} values; at most {MOST_VALUES} are read")
     try:
         review = _DECODER.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise NoReview(f"expected an {KIND} of {API_VERSION}: {error}") from None
     if review.api_version != API_VERSION:
-        raise NoReview(f"expected an {KIND} of {API_VERSION}, and not of {review.api_version[:100]}")
+        raise NoReview(f"expected an {KIND} of {API_VERSION}, got {review.api_version[:100]}")
     request = review.request
     for value in (request.object, request.old_object):
         if is_deeper(value, MOST_LEVELS):

@@ -157,7 +157,7 @@ class Serving:
         if place not in self._logged:
             self._logged.add(place)
             log.error(
-                "a request could not be answered; further ones that fail at this place are counted", exc_info=error
+                "a request could not be answered; further failures at this place are only counted", exc_info=error
             )
 
 
@@ -189,5 +189,5 @@ def _line(asked: Raw, response: Raw) -> str:
     """One short line, whatever the caller has written."""
     metadata = (asked["object"] or {}).get("metadata") or {}
     name = asked["name"] or metadata.get("generateName", "")
-    line = f"{asked['namespace']}/{name} refused: {response['status']['message']}"
+    line = f"{asked['namespace']}/{name} rejected: {response['status']['message']}"
     return json.dumps(line[:MOST_LOGGED], ensure_ascii=False)[1:-1]

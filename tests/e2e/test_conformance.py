@@ -335,7 +335,7 @@ def test_a_job_in_the_way_is_told_and_once_it_is_gone_the_ended_job_is_deleted_a
     applied: Apply,
 ) -> None:
     job = applied("ttl-after-finished")
-    in_the_way = "ttl-after-finished-workers-0 is there already and is not of this job"
+    in_the_way = "ttl-after-finished-workers-0 exists and does not belong to this job"
     job.wait_for("it tells", lambda s: any(in_the_way in x["message"] for x in s.get("conditions", ())))
     job.kubectl("delete", "job", "ttl-after-finished-workers-0")
     wait_until("it is gone", lambda: not job.kubectl("get", "tj", job.name, "--ignore-not-found"), LIMIT_S)

@@ -261,7 +261,7 @@ def test_a_job_that_cannot_train_as_one_is_refused_when_it_is_applied(cluster: C
     with pytest.raises(CommandFailed) as refused:
         cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
     assert "admission webhook" in str(refused.value)
-    assert "annotation understudy.dev/world-size is 8, which takes 8 pods of 1 workers, and the job has 1" in str(
+    assert "annotation understudy.dev/world-size is 8, which takes 8 pods of 1 workers, but the job has 1" in str(
         refused.value
     )
     assert cluster.kubectl("-n", NAMESPACE, "get", "job", "wrong", "--ignore-not-found").strip() == ""

@@ -309,7 +309,9 @@ def test_a_spare_that_is_made_otherwise_is_replaced_and_the_event_says_which_fie
     # then a pod of the job's own has taken the spare's place
     assert any(LABEL_FROM_POOL in pod["metadata"]["labels"] for pod in training.pods())
     told = messages(cluster, training.name)
-    assert any("because spec.terminationGracePeriodSeconds is not set, and 7 there" in text for text in told), told
+    assert any("because spec.terminationGracePeriodSeconds is not set, and 7 in the pool" in text for text in told), (
+        told
+    )
 
 
 def other_grace(template: Raw) -> None:

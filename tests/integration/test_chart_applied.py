@@ -410,7 +410,7 @@ def test_helms_test_passes_with_the_rights_that_it_brings_and_fails_without_a_le
 
     # then it tells that nobody leads, and nothing else
     said, _ = run(0.5).communicate()
-    assert said.splitlines() == ["ERROR nobody renews Lease understudy-operator: the operator's log says why"]
+    assert said.splitlines() == ["ERROR no replica renews Lease understudy-operator: see the operator's log"]
     # and is content once somebody does
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "understudy-operator"}}
     check, second = run(60.0), 0

@@ -330,8 +330,8 @@ def test_explain_tells_our_fields(cluster: "ApiServer") -> None:
     fence = " ".join(cluster.kubectl("explain", "tj.spec.recovery.coordinatorLossTimeout").stdout.split())
 
     # then it says what the field is for
-    assert "After how long without a coordinator a pod ends its own workers" in fence
-    assert "Off: a pod never does" in fence
+    assert "How long a pod trains without a coordinator." in fence
+    assert "Off: pods train without a limit" in fence
     assert "Warm pods that wait to take a lost pod's ranks. May be changed at any time." in spares
     assert "Number of spares to keep. Default: 0." in spares
 

@@ -86,8 +86,8 @@ ACCEPTED: dict[str, Change] = {
 }
 REFUSED: dict[str, tuple[Change, str, str]] = {
     "a negative number": (lambda pool: pool["spec"].update(replicas=-1), "spec.replicas", "0 or more"),
-    "no number": (lambda pool: pool["spec"].pop("replicas"), "spec.replicas", "either replicas or auto"),
-    "two numbers": (lambda pool: pool["spec"].update(auto={}), "spec.replicas", "either replicas or auto"),
+    "no number": (lambda pool: pool["spec"].pop("replicas"), "spec.replicas", "exactly one of replicas and auto"),
+    "two numbers": (lambda pool: pool["spec"].update(auto={}), "spec.replicas", "exactly one of replicas and auto"),
     "a likelihood of 1": (
         sized_by_itself(failuresPerNodeDay="1"),
         "spec.auto.failuresPerNodeDay",

@@ -151,7 +151,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "two replicatedJobs, and nobody says whose pods train": (
         lambda job: job["spec"]["replicatedJobs"].append(another(job, "driver")),
         "spec.launcher.targetReplicatedJobs",
-        "launcher.targetReplicatedJobs must say whose pods train as one where there are several replicatedJobs",
+        "launcher.targetReplicatedJobs must be set if there are several replicatedJobs",
     ),
     "pods that train of a replicatedJob that is not there": (
         lambda job: job["spec"]["launcher"].update(targetReplicatedJobs=["worker"]),
@@ -176,7 +176,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "0 replicas": (
         lambda job: replicated_job(job).update(replicas=0),
         "spec.replicatedJobs",
-        "replicas must be at least 1 where the launcher is: set it to the number of Jobs whose pods train, or take",
+        "replicas must be at least 1 in a replicatedJob with a launcher: set it to the number of Jobs whose pods train",
     ),
     "replicas that no pod name has room for": (
         lambda job: (replicated_job(job).update(replicas=99_999), job["metadata"].update(name="n" * 43)),
@@ -186,34 +186,34 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "0 pods a Job": (
         lambda job: job_spec(job).update(parallelism=0, completions=0),
         "spec.replicatedJobs",
-        "parallelism must be 1 to 100000 where the launcher is, and replicas at most 100000",
+        "parallelism must be 1 to 100000 in a replicatedJob with a launcher, and replicas at most 100000",
     ),
     "pods that no pod name has room for": (
         lambda job: job_spec(job).update(parallelism=100_001, completions=100_001),
         "spec.replicatedJobs",
-        "parallelism must be 1 to 100000 where the launcher is, and replicas at most 100000",
+        "parallelism must be 1 to 100000 in a replicatedJob with a launcher, and replicas at most 100000",
     ),
     "completions other than parallelism": (
         lambda job: job_spec(job).update(completions=5),
         "spec.replicatedJobs",
-        "completions must equal parallelism where the launcher is, because all pods of a training "
-        "run at once: set both to the same number, or leave completions out",
+        "completions must equal parallelism in a replicatedJob with a launcher, because all pods of a training "
+        "run at the same time: set both to the same number, or leave completions out",
     ),
     "pods without an index": (
         lambda job: job_spec(job).update(completionMode="NonIndexed"),
         "spec.replicatedJobs",
-        "completionMode must be Indexed where the launcher is, because each pod of a training has its own ranks",
+        "completionMode must be Indexed in a replicatedJob with a launcher, because each pod of a training has its own",
     ),
     "pods that always restart": (
         lambda job: pod_spec(job).update(restartPolicy="Always"),
         "spec.replicatedJobs[0].template.spec.template.spec.restartPolicy",
-        "restartPolicy must be Never or OnFailure, or be left out, as in every Job; "
-        "pods of the launcher always run with Never, and it restarts their workers",
+        "restartPolicy must be Never, OnFailure or unset, as in every Job; "
+        "pods with a launcher always run with Never, and the launcher restarts their workers",
     ),
     "pods on the host's network": (
         lambda job: pod_spec(job).update(hostNetwork=True),
         "spec.replicatedJobs",
-        "hostNetwork must be false or be left out where the launcher is: the sidecars listen on fixed ports",
+        "hostNetwork must be false or unset in a replicatedJob with a launcher: the sidecars listen on fixed ports",
     ),
     "no container": (
         lambda job: pod_spec(job)["containers"].clear(),
@@ -311,7 +311,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "an elastic job without a launcher": (
         lambda job: (job["spec"].pop("launcher"), job["spec"].pop("spares"), job["spec"].update(elastic=MAY_SHRINK)),
         "spec.launcher",
-        "elastic and faults need a launcher, which knows of the workers",
+        "elastic and faults need a launcher, which watches the workers",
     ),
     "0 workers a pod": (
         lambda job: job["spec"]["launcher"].update(nprocPerNode=0),
@@ -332,7 +332,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "a trainer container without a command": (
         lambda job: trainer(job).pop("command"),
         "spec.replicatedJobs",
-        "the trainer container needs a command: the launcher starts it; an image's ENTRYPOINT cannot be wrapped.",
+        "the trainer container needs a command, because the launcher cannot start an image's ENTRYPOINT: set command",
     ),
     "a trainer container with an empty command": (
         lambda job: trainer(job).update(command=[]),
@@ -483,7 +483,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "an elastic job that may vanish": (
         lambda job: job["spec"].update(elastic={"minPods": 0}),
         "spec.elastic.minPods",
-        "elastic.minPods must be at least 1: set it to the least number of pods",
+        "elastic.minPods must be at least 1: set it to the smallest number of pods",
     ),
     "an elastic job that needs more pods than it has": (
         lambda job: job["spec"].update(elastic={"minPods": 9}),
@@ -494,17 +494,17 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "an elastic job that does not say how far": (
         lambda job: job["spec"].update(elastic={}),
         "spec.elastic.minPods",
-        "elastic.minPods must be set to the least number of pods that the training can go on with",
+        "elastic.minPods must be set to the smallest number of pods that the training can continue with",
     ),
     "rollouts without a launcher": (
         lambda job: without_launcher(with_rollouts(job)),
         "spec.rollouts",
-        "rollouts need a launcher, whose workers tell of their weight updates: add launcher: {targetReplicatedJobs:",
+        "rollouts need a launcher, whose workers report their weight updates: add launcher: {targetReplicatedJobs:",
     ),
     "rollouts without a failurePolicy": (
         lambda job: with_rollouts(job)["spec"].pop("failurePolicy"),
         "spec.rollouts",
-        "rollouts need a failurePolicy, which says how often the job may restart for a failed update: add failurePol",
+        "rollouts need a failurePolicy, which limits how often the job may restart for a failed update: add failure",
     ),
     "rollouts that are no replicatedJob": (
         lambda job: with_rollouts(job, replicatedJobs=["servers"]),
@@ -632,7 +632,7 @@ REFUSED |= {
             job["spec"].update(startupPolicy={"startupPolicyOrder": "InOrder"}),
         ),
         "spec.startupPolicy",
-        "startupPolicy InOrder and dependsOn exclude each other: say the whole order in dependsOn",
+        "startupPolicy InOrder and dependsOn exclude each other: define the whole order in dependsOn",
     ),
     "an unknown order": (
         lambda job: job["spec"].update(startupPolicy={"startupPolicyOrder": "Sorted"}),
@@ -923,7 +923,7 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
     "more workers a pod": (
         lambda job: job["spec"]["launcher"].update(nprocPerNode=4),
         "spec.launcher",
-        "launcher is immutable: delete the TrainingJob and create it anew",
+        "launcher is immutable: delete the TrainingJob and recreate it",
     ),
     "another trainer container": (
         lambda job: job["spec"]["launcher"].update(container="trainer"),
@@ -954,7 +954,7 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
     "a failurePolicy": (
         lambda job: job["spec"].update(failurePolicy={"maxRestarts": 1}),
         "spec.failurePolicy",
-        "failurePolicy is immutable: delete the TrainingJob and create it anew",
+        "failurePolicy is immutable: delete the TrainingJob and recreate it",
     ),
     "another successPolicy": (
         lambda job: job["spec"].update(successPolicy={"operator": "Any"}),

@@ -6,8 +6,8 @@ import (
 )
 
 // Spare pods that the jobs of a namespace share. A TrainingJob names its pool in
-// spares.pool, and claims one of its pods when it has lost more pods than its own
-// spares can replace. The pool makes another one in its place.
+// spares.pool, and claims a spare when it has lost more pods than its own spares can
+// replace. The pool then creates another spare.
 //
 // Pods are named <pool>-<5 characters>.
 //
@@ -15,9 +15,9 @@ import (
 // +kubebuilder:resource:path=hotsparepools,singular=hotsparepool,shortName=hsp,categories=all
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
-// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.desired`,description="Spares that the pool is to have"
+// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.desired`,description="Unclaimed spares that the pool keeps"
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=`.status.ready`,description="Spares that are ready"
-// +kubebuilder:printcolumn:name="Claimed",type=integer,JSONPath=`.status.claimed`,description="Spares that jobs have taken, and still use"
+// +kubebuilder:printcolumn:name="Claimed",type=integer,JSONPath=`.status.claimed`,description="Spares that jobs have claimed and still use"
 // +kubebuilder:printcolumn:name="Available",type=integer,JSONPath=`.status.available`,description="Spares that a job could claim now"
 // +kubebuilder:printcolumn:name="Oldest",type=date,JSONPath=`.status.oldestPodTime`,description="Age of the oldest spare"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -29,54 +29,53 @@ type HotSparePool struct {
 	// Which spares to keep, and how many.
 	Spec HotSparePoolSpec `json:"spec"`
 
-	// What the operator last saw. Written by the operator only.
+	// The state that the operator last observed. Only the operator writes it.
 	// +optional
 	Status HotSparePoolStatus `json:"status,omitempty"`
 }
 
 // Which spares to keep, and how many.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.replicas) != has(self.auto)",fieldPath=".replicas",message="either replicas or auto says how many spares there are: set replicas to a number, or auto to {} to have it computed, and leave out the other"
-// +kubebuilder:validation:XValidation:rule="has(self.launcher) || !has(self.template.spec.restartPolicy) || self.template.spec.restartPolicy == 'Always'",fieldPath=".template.spec.restartPolicy",message="restartPolicy must be Always in a pool's template, or be left out: a spare is there until it is claimed"
-// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.template.spec.hostNetwork) || !self.template.spec.hostNetwork",fieldPath=".template.spec.hostNetwork",message="hostNetwork must be false or be left out where a launcher is: the sidecars listen on fixed ports, which two pods of a node cannot share"
+// +kubebuilder:validation:XValidation:rule="has(self.replicas) != has(self.auto)",fieldPath=".replicas",message="exactly one of replicas and auto must be set: set replicas to a number, or auto to {} to have the number computed"
+// +kubebuilder:validation:XValidation:rule="has(self.launcher) || !has(self.template.spec.restartPolicy) || self.template.spec.restartPolicy == 'Always'",fieldPath=".template.spec.restartPolicy",message="restartPolicy must be Always or unset in a pool's template: a spare runs until it is claimed"
+// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.template.spec.hostNetwork) || !self.template.spec.hostNetwork",fieldPath=".template.spec.hostNetwork",message="hostNetwork must be false or unset in a pool with a launcher: the sidecars listen on fixed ports, which two pods of a node cannot share"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || (has(self.launcher.container) ? self.template.spec.containers.all(c, c.name != self.launcher.container || (!has(c.restartPolicyRules) && (!has(c.restartPolicy) || c.restartPolicy == 'Never'))) : (size(self.template.spec.containers) == 0 || (!has(self.template.spec.containers[0].restartPolicyRules) && (!has(self.template.spec.containers[0].restartPolicy) || self.template.spec.containers[0].restartPolicy == 'Never'))))",fieldPath=".template.spec.containers",message="restartPolicy and restartPolicyRules cannot be set on the container of the launcher, which restarts workers itself: remove them"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.container) || self.template.spec.containers.exists(c, c.name == self.launcher.container)",fieldPath=".launcher.container",message="launcher.container must name a container of template.spec.containers; leave it out to use the first"
-// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || (has(self.launcher.container) ? self.template.spec.containers.all(c, c.name != self.launcher.container || (has(c.command) && size(c.command) > 0)) : (size(self.template.spec.containers) > 0 && has(self.template.spec.containers[0].command) && size(self.template.spec.containers[0].command) > 0))",fieldPath=".template.spec.containers",message="the trainer container needs a command, which tells the launcher what to import with; set it to the jobs' own, such as [python3, train.py], in the container that launcher.container names (default: the first)"
+// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || (has(self.launcher.container) ? self.template.spec.containers.all(c, c.name != self.launcher.container || (has(c.command) && size(c.command) > 0)) : (size(self.template.spec.containers) > 0 && has(self.template.spec.containers[0].command) && size(self.template.spec.containers[0].command) > 0))",fieldPath=".template.spec.containers",message="the trainer container needs a command, because the launcher imports the modules with its Python: set it to the command of the jobs, such as [python3, train.py], in the container that launcher.container names (default: the first)"
 type HotSparePoolSpec struct {
-	// Number of spares that wait. One that a job has claimed is replaced once the job has
-	// its place. May be changed at any time, also by kubectl scale.
+	// Number of unclaimed spares. A claimed spare is replaced when the job has its place.
+	// May be changed at any time, also by kubectl scale.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="replicas must be 0 or more, and at most 1000: the number of spares that wait"
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// Has the number of spares computed: so many that in 99 of 100 days no more nodes
-	// fail. May be changed at any time.
+	// Computes the number of spares: the smallest number that is enough on 99 of 100
+	// days. May be changed at any time.
 	// +optional
 	Auto *AutoSize `json:"auto,omitempty"`
 
-	// Template of the spares. It has to ask for what a job's pod asks for, so that there
-	// is room for one where a spare was. A change replaces the spares one after the
-	// other. May be changed at any time.
+	// Template of the spares. It has to request the resources of a job's pod, so that the
+	// pod fits in the place of a spare. A change replaces the spares one after the other.
+	// May be changed at any time.
 	Template corev1.PodTemplateSpec `json:"template"`
 
-	// Has the spares wait as those of a job do: with a sidecar, and with a launcher in
-	// front of the trainer container's command, which has imported what workers need. A
-	// job whose pods are made alike takes one as it is (a claim is Warm), without a pod
-	// being started. A change replaces the spares one after the other. Left out, spares
-	// only hold places.
+	// Makes the spares warm, as those of a job: with a sidecar, and with a launcher that
+	// has imported the modules of the workers. A job with a matching pod template takes
+	// such a spare as it is (a Warm claim), without starting a pod. A change replaces the
+	// spares one after the other. If unset, spares only reserve resources.
 	// +optional
 	Launcher *PoolLauncher `json:"launcher,omitempty"`
 
 	// Name of a node label, such as topology.kubernetes.io/zone or one of your racks:
-	// spares are spread over its values, as far as there is room. Default: they are
-	// placed as the template says.
+	// spares are spread over its values, as far as nodes have room. Default: only the
+	// template decides where they are scheduled.
 	// +optional
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="topologyKey must be the name of a node label, such as topology.kubernetes.io/zone: set it to a label that your nodes have, or leave it out"
 	TopologyKey string `json:"topologyKey,omitempty"`
 }
 
-// What makes a pool's spares warm: as in the jobs that are to claim them.
+// Settings of warm spares, as in the jobs that claim them.
 type PoolLauncher struct {
 	// Name of the trainer container. Default: the first container.
 	// +optional
@@ -101,7 +100,7 @@ type PoolLauncher struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=200
-	// +kubebuilder:validation:XValidation:rule="self.all(m, m.matches('^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*$'))",message="launcher.preload must be names of Python modules, such as torch.distributed: remove what is not one"
+	// +kubebuilder:validation:XValidation:rule="self.all(m, m.matches('^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*$'))",message="launcher.preload must be names of Python modules, such as torch.distributed: remove all other words"
 	Preload []string `json:"preload,omitempty"`
 
 	// A command that each spare runs once, before it is ready.
@@ -109,10 +108,11 @@ type PoolLauncher struct {
 	Warmup *PoolWarmup `json:"warmup,omitempty"`
 }
 
-// A command that each spare of a pool runs once, before it is ready: to fill caches.
+// A command that each spare of a pool runs once before it is ready, for example to fill
+// caches.
 type PoolWarmup struct {
-	// The command and its arguments. It runs in the trainer container, once torch is
-	// imported. Its failure is logged and means nothing else; a spare that is not ready
+	// The command and its arguments. It runs in the trainer container when torch is
+	// imported. A failure is logged and has no other effect. A spare that is not ready
 	// after ten minutes is replaced.
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=8192
@@ -124,24 +124,23 @@ type PoolWarmup struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.minReplicas <= self.maxReplicas",fieldPath=".minReplicas",message="auto.minReplicas must be at most auto.maxReplicas: lower it, or raise auto.maxReplicas"
 type AutoSize struct {
-	// Number of nodes that the spares are for. Default: those that the pods of all jobs
-	// which name this pool run on.
+	// Number of nodes that the spares are for. Default: the nodes on which pods of all
+	// jobs with this pool run.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 1000000",message="auto.nodes must be 1 or more, and at most 1000000: the number of nodes that the spares are for, or leave it out to have them counted"
 	Nodes *int32 `json:"nodes,omitempty"`
 
-	// How likely a node is to fail within a day, such as 0.0012. Default: 0.0012, until
-	// the jobs that name this pool have told of enough days of nodes; from then on what
-	// they have told.
+	// Probability that a node fails within a day, such as 0.0012. Default: 0.0012, and
+	// the measured value when the jobs with this pool have run for enough node-days.
 	// +optional
 	// +kubebuilder:validation:MaxLength=20
-	// +kubebuilder:validation:XValidation:rule="self.matches('^0?[.][0-9]*[1-9][0-9]*$')",message="auto.failuresPerNodeDay must be a number above 0 and below 1, written as in '0.0012': set it to how likely a node is to fail within a day, or leave it out"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^0?[.][0-9]*[1-9][0-9]*$')",message="auto.failuresPerNodeDay must be a number above 0 and below 1, written as in '0.0012': set it to the probability that a node fails within a day, or leave it out"
 	FailuresPerNodeDay string `json:"failuresPerNodeDay,omitempty"`
 
-	// The least number of spares. Default: 1.
+	// The smallest number of spares. Default: 1.
 	// +optional
 	// +kubebuilder:default=1
-	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="auto.minReplicas must be 0 or more, and at most 1000: the least number of spares"
+	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="auto.minReplicas must be 0 or more, and at most 1000: the smallest number of spares"
 	MinReplicas *int32 `json:"minReplicas,omitempty"`
 
 	// The largest number of spares. Default: 16.
@@ -151,24 +150,24 @@ type AutoSize struct {
 	MaxReplicas *int32 `json:"maxReplicas,omitempty"`
 }
 
-// What the operator last saw of a pool.
+// The state of a pool that the operator last observed.
 type HotSparePoolStatus struct {
-	// The newest spec that this status speaks of.
+	// The generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// What holds for the pool, with the reason and the time of its last change: Ready,
+	// Conditions of the pool, with the reason and the time of the last change: Ready,
 	// Rolling, Blocked.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// Spares that the pool is to have.
+	// Number of unclaimed spares that the pool keeps.
 	// +optional
 	Desired int32 `json:"desired"`
 
-	// Spares that are there, ready or not; those that jobs have claimed left out.
+	// Unclaimed spares that exist, ready or not.
 	// +optional
 	Replicas int32 `json:"replicas"`
 
@@ -176,8 +175,8 @@ type HotSparePoolStatus struct {
 	// +optional
 	Ready int32 `json:"ready"`
 
-	// Spares that jobs have claimed: whose place a pod of theirs is about to take, or has
-	// taken and holds.
+	// Spares that jobs have claimed: a pod of the job will take the place of the spare,
+	// or has taken it and still runs.
 	// +optional
 	Claimed int32 `json:"claimed"`
 
@@ -185,11 +184,11 @@ type HotSparePoolStatus struct {
 	// +optional
 	Available int32 `json:"available"`
 
-	// Spares of the newest template.
+	// Spares with the newest template.
 	// +optional
 	Updated int32 `json:"updated"`
 
-	// When the oldest spare was made.
+	// When the oldest spare was created.
 	// +optional
 	OldestPodTime *metav1.Time `json:"oldestPodTime,omitempty"`
 
@@ -197,7 +196,7 @@ type HotSparePoolStatus struct {
 	// +optional
 	Selector string `json:"selector,omitempty"`
 
-	// How the number of spares was computed, where spec.auto asks for it.
+	// How the number of spares was computed, if spec.auto is set.
 	// +optional
 	Auto *AutoSizeStatus `json:"auto,omitempty"`
 }
@@ -208,15 +207,15 @@ type AutoSizeStatus struct {
 	// +optional
 	Nodes int32 `json:"nodes"`
 
-	// How likely a node is taken to fail within a day.
+	// The probability that a node fails within a day, as used.
 	// +optional
 	FailuresPerNodeDay string `json:"failuresPerNodeDay,omitempty"`
 
-	// Where that number is from: Spec, Default or History.
+	// Source of that probability: Spec, Default or History.
 	// +optional
 	Source string `json:"source,omitempty"`
 
-	// Days of nodes that the jobs have told of; older ones count less.
+	// Node-days that the jobs have reported. Older ones have less weight.
 	// +optional
 	NodeDays string `json:"nodeDays,omitempty"`
 
@@ -224,11 +223,11 @@ type AutoSizeStatus struct {
 	// +optional
 	Failures string `json:"failures,omitempty"`
 
-	// Until when days and failures are counted.
+	// The time until which node-days and failures are counted.
 	// +optional
 	CountedUntil *metav1.MicroTime `json:"countedUntil,omitempty"`
 
-	// Since when less spares would do.
+	// The time since which fewer spares would be enough.
 	// +optional
 	LessSince *metav1.MicroTime `json:"lessSince,omitempty"`
 }

@@ -3,20 +3,20 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // The pods of a Job, JobSet or PyTorchJob that train as one under Understudy, because
-// their template has the label understudy.dev/inject. The operator makes it with their
-// first pod, and it goes when that Job, JobSet or PyTorchJob goes.
+// their template has the label understudy.dev/inject. The operator creates it when it
+// sees the first pod. It is deleted with that Job, JobSet or PyTorchJob.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=injectedjobs,singular=injectedjob,shortName=ij,categories=all
 // +kubebuilder:subresource:status
-// +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.target.kind`,description="Whose pods train"
+// +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.target.kind`,description="Kind of the object whose pods train"
 // +kubebuilder:printcolumn:name="Of",type=string,JSONPath=`.spec.target.name`,description="Its name"
-// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="What the training is doing"
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="State of the training"
 // +kubebuilder:printcolumn:name="Active",type=integer,JSONPath=`.status.members.active`,description="Members that hold ranks"
 // +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.members.desired`,description="Members that the training needs"
 // +kubebuilder:printcolumn:name="Spares",type=integer,JSONPath=`.status.spares.ready`,description="Spares that wait, ready to take ranks"
 // +kubebuilder:printcolumn:name="Round",type=integer,JSONPath=`.status.round`,description="The rendezvous that the workers are in, from 0"
-// +kubebuilder:printcolumn:name="InPlace",type=integer,JSONPath=`.status.recoveriesByStrategy.inPlace`,priority=1,description="Recoveries that kept every pod"
+// +kubebuilder:printcolumn:name="InPlace",type=integer,JSONPath=`.status.recoveriesByStrategy.inPlace`,priority=1,description="Recoveries that restarted the workers in the same pods"
 // +kubebuilder:printcolumn:name="Swaps",type=integer,JSONPath=`.status.recoveriesByStrategy.spareSwap`,priority=1,description="Recoveries by a spare"
 // +kubebuilder:printcolumn:name="Step",type=integer,JSONPath=`.status.progress.step`,priority=1,description="The newest training step"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -24,18 +24,19 @@ type InjectedJob struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// What the operator has found. Written by the operator only.
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec is what the operator has found when the first pod came, and is not changed: change the Job, JobSet or PyTorchJob, and create it anew"
+	// What the operator has found. Only the operator writes it.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec is immutable, because it contains what the operator found when it saw the first pod: change the Job, JobSet or PyTorchJob, and recreate it"
 	Spec InjectedJobSpec `json:"spec"`
 
-	// What the operator last saw, as in a TrainingJob. Written by the operator only.
+	// The state that the operator last observed, as in a TrainingJob. Only the operator
+	// writes it.
 	// +optional
 	Status TrainingJobStatus `json:"status,omitempty"`
 }
 
-// Whose pods train, and how many.
+// The object whose pods train, and the number of pods.
 type InjectedJobSpec struct {
-	// Whose pods they are.
+	// The object that the pods belong to.
 	Target InjectedTarget `json:"target"`
 
 	// Restarts of the whole JobSet before this attempt. Each attempt has its own
@@ -49,7 +50,7 @@ type InjectedJobSpec struct {
 	// +kubebuilder:validation:Maximum=20000
 	Pods int32 `json:"pods"`
 
-	// Of these, those that hold ranks: the world size by the workers of each pod.
+	// The pods that hold ranks: the world size divided by the workers of each pod.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=20000
 	Members int32 `json:"members"`
@@ -69,7 +70,7 @@ type InjectedJobSpec struct {
 	// +kubebuilder:validation:MinItems=1
 	PodGroups []InjectedPodGroup `json:"podGroups"`
 
-	// The annotations of the pods, by their names without understudy.dev/.
+	// The annotations of the pods, with their names without understudy.dev/.
 	// +optional
 	Settings map[string]string `json:"settings,omitempty"`
 }
@@ -92,7 +93,7 @@ type InjectedTarget struct {
 
 // Pods of one template.
 type InjectedPodGroup struct {
-	// Of the replicatedJob or the replica type; pods, for a Job.
+	// Name of the replicatedJob or of the replica type; pods, for a Job.
 	Name string `json:"name"`
 
 	// Group rank of its first pod.

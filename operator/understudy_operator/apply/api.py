@@ -225,7 +225,7 @@ class Api:
         if method == "GET":
             return await self._timed(method, path, told, body, content)
         if not self._may_write():
-            raise NotLeading(f"{method} {path} was not sent: this replica does not lead")
+            raise NotLeading(f"{method} {path} was not sent: this replica is not the leader")
         write = asyncio.create_task(self._timed(method, path, told, body, content), name=f"{method} {path}")
         self._writes.add(write)
         write.add_done_callback(self._answered)

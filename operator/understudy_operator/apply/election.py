@@ -63,9 +63,9 @@ class Election:
             try:
                 async with asyncio.timeout(self._call_s):
                     await self._write(write)
-                log.info("the lease %s/%s is given back", self._namespace, self._name)
+                log.info("released the lease %s/%s", self._namespace, self._name)
             except TROUBLE as error:
-                log.warning("the lease could not be given back, and ends by itself: %r", error)
+                log.warning("could not release the lease, which expires by itself: %r", error)
 
     async def _do(self, step: Look | Write | Rest) -> None:
         if isinstance(step, Rest):
@@ -92,11 +92,11 @@ class Election:
         leads = self.leads()
         if leads and not self._leading:
             self._leading = True
-            log.info("leads: the lease %s/%s is held", self._namespace, self._name)
+            log.info("this replica is the leader: it holds the lease %s/%s", self._namespace, self._name)
             self._lead()
         elif self._leading and not leads:
             self._leading = False
-            log.warning("stands by: the lease %s/%s is lost", self._namespace, self._name)
+            log.warning("this replica is on standby: it has lost the lease %s/%s", self._namespace, self._name)
             await self._stand_by()
 
     @property

@@ -82,7 +82,7 @@ async def send_event(api: Api, pace: Pace, regarding: Mapping[str, str], event: 
             raise
         if error.reason != "AlreadyExists":
             where = f"{regarding['kind']} {namespace}/{regarding['name']}"
-            log.warning("%s: event %s was refused: %r", where, event.reason, error)
+            log.warning("%s: event %s was rejected: %r", where, event.reason, error)
 
 
 class Outbox:
@@ -123,7 +123,7 @@ class Outbox:
                 await send_event(self._api, self._pace, regarding, event)
             except TROUBLE as error:
                 if self._steady() - added_at < KEPT_S:
-                    log.info("event %s on %s is sent again: %r", event.reason, regarding["name"], error)
+                    log.info("retrying event %s on %s: %r", event.reason, regarding["name"], error)
                     await asyncio.sleep(next(pauses))
                     continue
                 log.warning("event %s on %s was not written: %r", event.reason, regarding["name"], error)

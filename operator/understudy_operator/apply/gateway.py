@@ -95,8 +95,8 @@ class Gateway:
         shared = kind is Kind.CLAIM and "ownerReferences" not in metadata
         if controller_uid(raw) != controller_uid(intent.manifest) and not shared:
             return Refusal(
-                f"{intent.manifest['kind']} {metadata['name']} is there already and is not of this job: it waits until "
-                "that is deleted; if nothing deletes it, delete it yourself or give the job another name",
+                f"{intent.manifest['kind']} {metadata['name']} exists and does not belong to this job, which waits "
+                "until that object is deleted: delete it, or give the job another name",
                 of=intent_key(intent),
             )
         self._store.put(kind, raw)

@@ -68,8 +68,8 @@ class JobGateway:
             raw = await self._api.get(f"{path}/{metadata['name']}")
         if controller_uid(raw) != controller_uid(intent.manifest):
             return Refusal(
-                f"Job {metadata['name']} is there already and is not of this job: it waits until that is deleted; if "
-                "nothing deletes it, delete it yourself or give the job another name",
+                f"Job {metadata['name']} exists and does not belong to this job, which waits until that object is "
+                "deleted: delete it, or give the job another name",
                 of=intent_key(intent),
             )
         self._store.put(Kind.CHILD, raw)

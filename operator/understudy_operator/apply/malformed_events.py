@@ -61,7 +61,7 @@ class MalformedEvents:
             try:
                 await send_event(self._api, self._pace, _regarding(found), _event(found))
             except TROUBLE as error:
-                log.info("the event on %s %s is sent again: %r", found.kind.value, found.name, error)
+                log.info("retrying the event on %s %s: %r", found.kind.value, found.name, error)
                 return
             self._written.add(_identity(found))
 
@@ -90,5 +90,7 @@ def _regarding(found: MalformedObject) -> dict[str, str]:
 
 
 def _event(found: MalformedObject) -> Event:
-    message = f"{found.message}. Correct this object; the operator goes on without what it cannot read"
+    message = (
+        f"{found.message}. Correct this object; until then the operator ignores the parts of it that it cannot read"
+    )
     return Event("Warning", "Malformed", message, f"Malformed/{found.message}")

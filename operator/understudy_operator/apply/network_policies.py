@@ -56,7 +56,7 @@ class NetworkPolicies:
                 await self.look()
             except TROUBLE as error:
                 self._listed_at = None  # list them anew
-                log.warning("the jobs' NetworkPolicies could not be kept, which is tried again: %r", error)
+                log.warning("the NetworkPolicies of the jobs could not be reconciled; retrying: %r", error)
             await asyncio.sleep(jittered(EVERY_S))
 
     async def look(self) -> None:
@@ -88,7 +88,7 @@ class NetworkPolicies:
             except ApiError as error:
                 if error.status == 429:
                     raise
-                log.info("the event on %s/%s is sent again in a minute: %r", jobs[uid].namespace, jobs[uid].name, error)
+                log.info("retrying the event on %s/%s in a minute: %r", jobs[uid].namespace, jobs[uid].name, error)
                 continue
             self._written.add(uid)
 
@@ -144,7 +144,7 @@ class NetworkPolicies:
                 self._refuses((namespace, name), error)
             return  # it has changed again, or is gone: the next list tells
         self._there[namespace, name] = raw
-        log.info("%s/%s: its NetworkPolicy was changed, and is as it should be again", namespace, name)
+        log.info("%s/%s: its NetworkPolicy was changed; restored it", namespace, name)
 
     def _refuses(self, key: Key, error: ApiError) -> None:
         """Raises the error if it says nothing about this one policy."""
@@ -152,4 +152,4 @@ class NetworkPolicies:
             raise error
         pause_s = RETRY_S if error.status >= 500 else LIST_S
         self._paused_until[key] = self._clock.steady() + pause_s
-        log.warning("%s/%s: its NetworkPolicy is refused, and sent again in %g s: %s", *key, pause_s, error)
+        log.warning("%s/%s: the API server rejects its NetworkPolicy; retrying in %g s: %s", *key, pause_s, error)

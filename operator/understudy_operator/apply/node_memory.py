@@ -47,7 +47,7 @@ class NodeMemory:
                 await self.look()
             except TROUBLE as error:
                 self._known = None  # read it anew
-                log.warning("the memory of nodes could not be kept, which is tried again: %r", error)
+                log.warning("the faults of nodes could not be read or stored; retrying: %r", error)
             await asyncio.sleep(jittered(EVERY_S))
 
     async def look(self) -> None:
@@ -66,7 +66,7 @@ class NodeMemory:
         found = offenders(self._memory, nodes, now)
         if found != self.offenders:  # also in words alone: jobs tell them in their statuses
             for name in sorted(found.nodes - self.offenders.nodes):
-                log.info("node %s is a repeat offender", name)
+                log.info("node %s has failed several jobs, so jobs avoid it", name)
             self.offenders = found
             self._on_change()
 

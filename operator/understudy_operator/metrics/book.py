@@ -75,7 +75,7 @@ class _Reading(Collector):
         try:
             values = self._read()
         except Exception:
-            log.exception("%s cannot be told; all other metrics are", self._name)
+            log.exception("metric %s could not be computed; all others are served", self._name)
             return
         for labels, value in values.items():
             family.add_metric(labels, value)

@@ -62,7 +62,7 @@ class OperatorMetrics:
         self.book = book = Book()
         self._recoveries = book.counter(
             "understudy_recoveries_total",
-            "Recoveries that have ended: with the next step, or with the job's failure.",
+            "Recoveries that have ended, with the next step or with the failure of the job.",
             ("fault", "strategy", "outcome"),
         )
         for fault in Fault:  # from 0 on: else the first of its kind is no increase
@@ -72,22 +72,23 @@ class OperatorMetrics:
             self._recoveries.labels(fault.value, NO_STRATEGY, FAILED)
         self._recovery_s = book.histogram(
             "understudy_recovery_seconds",
-            "From the fault to the next step, of recoveries that have ended well.",
+            "Time from the fault to the next step, of recoveries that have succeeded.",
             ("fault", "strategy"),
             RECOVERY_S,
         )
         self._failed_updates = book.counter(
-            "understudy_weight_updates_failed_total", "Weight updates that have failed, those tried again included."
+            "understudy_weight_updates_failed_total", "Weight updates that have failed, retries included."
         )
         self._passes = book.histogram(
             "understudy_reconcile_seconds",
-            "How long a pass over an object took, with all that it asked of the API server.",
+            "Duration of a reconcile, with all of its requests to the API server.",
             ("kind",),
             PASS_S,
         )
         self._errors = book.counter(
             "understudy_reconcile_errors_total",
-            "Passes that have failed: error is Trouble where the API server refused or did not answer, else Bug.",
+            "Reconciles that have failed. error is Trouble if the API server rejected a request or did not respond, "
+            "else Bug.",
             ("kind", "error"),
         )
         for kind in KINDS:
@@ -96,33 +97,33 @@ class OperatorMetrics:
                 self._errors.labels(kind, error)
         self._requests = book.counter(
             "understudy_api_requests_total",
-            "Requests to the API server, watches left out; result is Ok, the status of a refusal, or NoAnswer.",
+            "Requests to the API server, without watches. result is Ok, the status of an error, or NoAnswer.",
             ("verb", "resource", "result"),
         )
         self._request_s = book.histogram(
             "understudy_api_request_seconds",
-            "How long the API server took for a request, watches left out.",
+            "Duration of a request to the API server, without watches.",
             ("verb", "resource"),
             REQUEST_S,
         )
         self._watch_failures = book.counter(
             "understudy_watch_failures_total",
-            "Watches that could not be opened, or broke off.",
+            "Watches that could not be opened, or whose connection broke.",
             ("resource",),
         )
         self._watch_restarts = book.counter(
             "understudy_watch_restarts_total",
-            "Watches that have ended, and go on; each does after five minutes.",
+            "Watches that have ended and were reopened. Each watch ends after five minutes.",
             ("resource",),
         )
         self._failed_events = book.counter(
             "understudy_watch_event_errors_total",
-            "Events of a watch over which the operator failed, which is a bug: the watch goes on.",
+            "Watch events that the operator failed to process because of a bug. The watch continues.",
             ("resource",),
         )
         self._task_restarts = book.counter(
             "understudy_task_restarts_total",
-            "Long-lived tasks of the operator that have ended, which is a bug, and were started again.",
+            "Long-lived tasks of the operator that have ended because of a bug and were restarted.",
             ("task",),
         )
 
@@ -187,32 +188,33 @@ class OperatorMetrics:
         def one(value: Callable[[], float]) -> Callable[[], Values]:
             return led(lambda: {(): value()})
 
-        reading("understudy_leader", "1 on the replica that acts, else 0.", (), lambda: {(): float(of.leads())})
+        reading("understudy_leader", "1 on the leader, else 0.", (), lambda: {(): float(of.leads())})
         reading(
             "understudy_jobs", "TrainingJobs and InjectedJobs.", ("phase",), led(lambda: standing.phases(of.jobs()))
         )
         reading(
             "understudy_longest_wait_seconds",
-            "For how long the job that has waited longest in this phase has not been running.",
+            "How long the job that has waited longest in this phase has not been running.",
             ("phase",),
             led(lambda: standing.longest_waits(of.jobs(), of.now())),
         )
         reading(
             "understudy_jobs_without_coordinator",
-            "Jobs that have trained, and of which nobody was found in office for 8 s: perhaps no majority is left.",
+            "Jobs that have trained and whose coordinator was not found for 8 s. They may have lost the majority of "
+            "their pods.",
             (),
             one(of.without_coordinator),
         )
         reading("understudy_spares", "Spares of jobs.", ("state",), led(lambda: standing.spares(of.jobs())))
         reading(
             "understudy_pool_pods",
-            "Pods of HotSparePools; claimed: those whose place a job has taken.",
+            "Pods of HotSparePools. claimed: pods whose place a job has claimed.",
             ("state",),
             led(lambda: standing.pool_pods(of.pools())),
         )
         reading(
             "understudy_pools_without_spare",
-            "HotSparePools that are to have spares, and have none to give.",
+            "HotSparePools that want spares but have none that a job can claim.",
             (),
             one(lambda: standing.empty_pools(of.pools())),
         )
@@ -224,26 +226,26 @@ class OperatorMetrics:
         )
         reading(
             "understudy_node_verdicts",
-            "Nodes against which something is held.",
+            "Nodes with a verdict of a fault source.",
             ("class",),
             led(lambda: standing.verdicts(of.nodes(), of.now())),
         )
         reading(
             "understudy_avoided_nodes",
-            "Nodes that jobs tell to avoid, of which each lists at most 20.",
+            "Nodes that jobs avoid. Each job reports at most 20.",
             (),
             one(lambda: standing.avoided_nodes(of.jobs())),
         )
-        reading("understudy_repeat_offenders", "Nodes that have failed jobs again and again.", (), one(of.offenders))
+        reading("understudy_repeat_offenders", "Nodes that have failed several jobs.", (), one(of.offenders))
         reading(
             "understudy_malformed_objects",
-            "Objects that cannot be read, or not all of them: an Event on each says why.",
+            "Objects that the operator cannot read, or not completely. An Event on each object gives the reason.",
             ("resource",),
             led(lambda: {(resource,): count for resource, count in of.malformed().items()}),
         )
         reading(
             "understudy_queue_depth",
-            "Jobs and pools that have changed, and wait for a pass.",
+            "Jobs and pools that have changed and wait for a reconcile.",
             (),
             one(of.waiting),
         )

@@ -18,7 +18,7 @@ def port_of(env: Mapping[str, str]) -> int | None:
     if not told:
         return None
     if not (told.isdecimal() and 0 < int(told) < 65536):
-        raise ValueError(f"{ENV_PORT} is {told!r}: set it to a port (chart: metrics.port), or leave it out")
+        raise ValueError(f"{ENV_PORT} is {told!r}: set it to a port (chart: metrics.port), or unset it")
     return int(told)
 
 

@@ -76,10 +76,10 @@ class Adopter:
                 async with asyncio.timeout(CONNECT_S):
                     why_not = await adopt(intent, keys)
             except FAILURES as error:
-                why_not = f"{intent.ip} could not be told: {error!r}"
+                why_not = f"the operator could not send the job to {intent.ip}: {error!r}"
             self._known[uid] = replace(self._known[uid], adopted=not why_not, why_not=why_not)
             if not why_not:
-                log.info("pod %s at %s knows that it is of job %s", uid, intent.ip, intent.shape.name)
+                log.info("pod %s at %s has accepted job %s", uid, intent.ip, intent.shape.name)
                 self._on_change()
                 return
             await asyncio.sleep(PAUSE_S)
@@ -97,6 +97,6 @@ async def adopt(intent: AdoptSpare, keys: AdoptionKeys) -> str:
         case Adopted(job_uid) if job_uid == intent.shape.uid:
             return ""
         case Adopted(job_uid):
-            return f"it is of job {job_uid[:64]} already"
+            return f"it already belongs to job {job_uid[:64]}"
         case _:
             return f"it answered with {answer!r}"[:REASON_CHARACTERS]

@@ -110,7 +110,7 @@ class CoordinatorLink:
             async with asyncio.TaskGroup() as tasks:
                 await self._keep_calling(tasks)
         except Exception:
-            log.exception("job %s: the lines to its pods failed", self._job_uid)
+            log.exception("job %s: the connections to its pods failed", self._job_uid)
 
     async def _keep_calling(self, tasks: asyncio.TaskGroup) -> None:
         while True:
@@ -145,11 +145,11 @@ class CoordinatorLink:
                 async for message in call.line.messages():
                     self._learnt(self._search.heard(callee, message, time.time()))
         except (Broken, wire.WireError) as error:
-            self._complain(f"pod {callee.pod_uid} at {callee.ip} breaks the protocol: {error}; it is called again")
+            self._complain(f"pod {callee.pod_uid} at {callee.ip} breaks the protocol: {error}; reconnecting")
         except FAILURES as error:
             log.debug("pod %s: %r", callee.ip, error)
         except Exception:
-            log.exception("the line to pod %s failed; it is dialed again", callee.ip)
+            log.exception("the connection to pod %s failed; reconnecting", callee.ip)
         self._search.ended(callee, time.time())
         self._learnt([])
 

@@ -303,7 +303,7 @@ class Line:
                 return
         if until_answer_s < until_whole_s:
             raise TimeoutError(f"no message that was sent in the last {FRESH_S:g} s has been answered")
-        raise TimeoutError(f"no whole message came for {SILENT_S:g} s")
+        raise TimeoutError(f"no complete message arrived for {SILENT_S:g} s")
 
     def _mark(self) -> _Mark:
         began, most_s = self._wait or (0.0, 0.0)
@@ -332,7 +332,7 @@ async def dialed(ip: str, share: Share) -> AsyncIterator[Line]:
             await line.upgrade(ip)
             yield line
         except EOFError as error:
-            raise Broken("it hung up before it had answered") from error
+            raise Broken("it closed the connection before it answered") from error
         finally:
             line.leave_room()
             with suppress(OSError):

@@ -183,7 +183,7 @@ def _out_of_memory(spec: shapes.PodSpec, status: shapes.PodStatus) -> str:
 def _disruption(status: shapes.PodStatus) -> str:
     for condition in status.get("conditions") or ():
         if condition["type"] in _DISRUPTIONS and condition["status"] == "True":
-            return f"it was taken away: {condition.get('reason', '')}: {condition.get('message', '')}"
+            return f"it was disrupted: {condition.get('reason', '')}: {condition.get('message', '')}"
     return ""
 
 

@@ -227,7 +227,7 @@ def _read(status: Any, shape: type[Any]) -> tuple[dict[str, Any], str]:
     for name, field in get_type_hints(shape, include_extras=True).items():
         if name in status:
             _read_field(name, status[name], field, read, wrong)
-    return read, f"{wrong[0]}. The field is left out" if wrong else ""
+    return read, f"{wrong[0]}. The operator ignores the field" if wrong else ""
 
 
 def _read_field(name: str, value: Any, field: Any, read: dict[str, Any], wrong: list[str]) -> None:

@@ -294,7 +294,7 @@ def _one(resource: str) -> Decode:
 
     def read(data: bytes | msgspec.Raw) -> Any:
         if resource not in _UNLIMITED and (values := values_in(data)) > MOST_VALUES:
-            return _named(data, f"the object has {values} values, and at most {MOST_VALUES} are read: make it smaller")
+            return _named(data, f"the object has {values} values; at most {MOST_VALUES} are allowed: make it smaller")
         try:
             return decode(data)
         except msgspec.ValidationError:

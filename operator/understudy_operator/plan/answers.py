@@ -42,7 +42,7 @@ class Answers:
     def older(self, uid: str, snapshot: Snapshot, now: float) -> "Answers":
         """It believes to be in office, and the office does not count."""
         electorate_epoch = snapshot.token.epoch if snapshot.electorate else 0
-        return self._with(uid, Answer("it holds an older office", "", electorate_epoch), now)
+        return self._with(uid, Answer("its term is not the newest one", "", electorate_epoch), now)
 
     def without(self, uid: str) -> "Answers":
         rest = {pod: answer for pod, answer in self.by_pod.items() if pod != uid}

@@ -27,7 +27,7 @@ TROUBLED_PODS_TOLD = 3
 #: A pod that was lost so long ago is not why another one is missing now.
 LOST_TOLD_S = 600.0
 NOTHING_TO_RUN = (
-    "replicas is 0 in all replicatedJobs, so there is nothing to run: suspend the job, set replicas, and resume it"
+    "replicas is 0 in all replicatedJobs, so the job has nothing to run: suspend the job, set replicas, and resume it"
 )
 #: Whether workers are forked from the zygote. If not, each restart costs the time of their imports.
 FORKED = "WorkersForked"
@@ -113,7 +113,7 @@ def _suspended(observed: Observed, before: Mapping[str, Any]) -> Iterator[Wanted
     if observed.job.terminal:
         return
     if observed.job.spec.suspend:
-        yield "Suspended", True, "SuspendedJobs", "the job is suspended: its pods are made anew once suspend is false"
+        yield "Suspended", True, "SuspendedJobs", "the job is suspended: set suspend to false to recreate its pods"
     elif "Suspended" in before:
         yield "Suspended", False, "ResumeJobs", "the job is resumed"
 
@@ -140,7 +140,7 @@ def _shrunk(observed: Observed) -> str:
     if told is None or not 0 < told.actives < observed.job.world.actives:
         return ""
     declared = observed.job.world.actives
-    return f"trains with {told.actives} of {declared} members: it grows when pods are there for the others"
+    return f"trains with {told.actives} of {declared} pods: it grows when more pods are available"
 
 
 def _waits_for(observed: Observed, pods: Iterable[str], now: float) -> str:
@@ -154,7 +154,7 @@ def _waits_for(observed: Observed, pods: Iterable[str], now: float) -> str:
     if not job.spec.suspend and (waits := startup(job.spec, group_counts(observed)).waits_for):
         parts.append(f"waiting for {waits}")
     if blocked(observed):
-        parts.append(f"waiting for what the job had before its restart to be gone: {left_of_former(observed)}")
+        parts.append(f"waiting for the end of Jobs and pods from before the restart: {left_of_former(observed)}")
     if not job.spec.suspend:
         parts += waits_in_queue(observed)
     parts += told_of_job_pods(observed, now)
@@ -193,8 +193,8 @@ def _lost_without_ranks(observed: Observed, now: float) -> list[str]:
 def _kept_off(pod: Pod) -> str:
     """What may keep a pod that waits for a node from one that is free."""
     nodes = set[str]() if pod.node else avoided_by(pod)
-    return f" (it is kept off {some_of(nodes)}: see status.avoidedNodes)" if nodes else ""
+    return f" (it avoids {some_of(nodes)}: see status.avoidedNodes)" if nodes else ""
 
 
 def _refusals(observed: Observed) -> list[str]:
-    return [f"the API server refuses: {refusal.message}" for refusal in (observed.refusals or ())[:1]]
+    return [f"the API server rejects a request: {refusal.message}" for refusal in (observed.refusals or ())[:1]]

@@ -155,7 +155,7 @@ def _unfit(observed: Observed, holder: Pod | None, now: float) -> str:
     link = observed.coordination
     answer = link.answers.by_pod.get(holder.uid)
     if answer is not None and not answer.named and not link.in_office and reached(link.since + REFUSED_S, now):
-        return f"{holder.name} does not coordinate: {answer.reason}"
+        return f"pod {holder.name} is not the coordinator: {answer.reason}"
     if not reached(link.since + _patience_s(observed, holder), now):
         return ""
     if not observed.node_ready(holder.node):

@@ -9,5 +9,5 @@ _PART = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)"
 def seconds(duration: str) -> float:
     """A Go duration such as 90s, 1h or 1h30m, in seconds. Raises ValueError."""
     if not re.fullmatch(f"(?:{_PART})+", duration):
-        raise ValueError(f"{duration!r} is no duration such as 90s or 1h30m")
+        raise ValueError(f"{duration!r} is not a duration such as 90s or 1h30m")
     return sum(float(number) * _UNITS_S[unit] for number, unit in re.findall(_PART, duration))

@@ -52,10 +52,10 @@ def why_no_election(observed: Observed, held: Office, now: float) -> str:
         return ""
     fence_s = observed.job.world.fence_s
     if fence_s and reached(link.since + 2 * fence_s, now):
-        return f"nobody was heard in office for {2 * fence_s:g} s, twice the coordinatorLossTimeout"
+        return f"no coordinator was heard for {2 * fence_s:g} s, twice the coordinatorLossTimeout"
     told = _told(observed, held)
     proven = "" if told is None or not told.electorate else _proven(told, ended)
-    return f"nobody was found in office for {UNREACHABLE_S:g} s, and {proven}" if proven else ""
+    return f"no coordinator was found for {UNREACHABLE_S:g} s, and {proven}" if proven else ""
 
 
 def unreported_loss(observed: Observed, now: float) -> str:
@@ -109,15 +109,15 @@ def waits_for_election(observed: Observed, now: float) -> str:
     if named := _named(observed, provably_ended(observed)):
         name = next((pod.name for pod in observed.pods if pod.uid == named), named)
         return (
-            f"its members follow {name}, which the operator cannot reach: it needs to reach port "
-            f"{COORDINATOR_PORT} of the job's pods; status stays as it was until then"
+            f"the pods follow coordinator {name}, which the operator cannot reach, so status does not change: allow "
+            f"the operator to connect to port {COORDINATOR_PORT} of the job's pods"
         )
     fence_s = observed.job.world.fence_s
-    until = f", or {2 * fence_s:g} s after the last one was heard"
+    until = f", or {2 * fence_s:g} s after the last coordinator was heard"
     return (
-        "waiting for a coordinator: members elect one if a majority of them is there; else one is appointed once the "
-        f"missing pods have ended, their nodes are deleted or have the taint {OUT_OF_SERVICE}"
-    ) + (until if fence_s else " (coordinatorLossTimeout is Off: time proves nothing)")
+        "waiting for a coordinator: the pods elect one if a majority of them is left; otherwise the operator appoints "
+        f"one when the missing pods have ended, or when their nodes are deleted or have the taint {OUT_OF_SERVICE}"
+    ) + (until if fence_s else " (coordinatorLossTimeout is Off: there is no time limit)")
 
 
 def _named(observed: Observed, ended: Callable[[str], bool]) -> str:
@@ -133,10 +133,10 @@ def _told(observed: Observed, held: Office) -> Snapshot | None:
 
 def _proven(told: Snapshot, ended: Callable[[str], bool]) -> str:
     if all(ended(uid) for uid in {told.pod_uid, *told.heirs}):
-        return f"the coordinator's pod and those of its {len(told.heirs)} heirs have ended"
+        return f"the coordinator's pod and those of its {len(told.heirs)} standby coordinators have ended"
     left, needed = sum(not ended(uid) for uid in told.electorate), len(told.electorate) // 2 + 1
     if left < needed:
-        return f"{left} of {len(told.electorate)} voters are left, of which an election needs {needed}"
+        return f"{left} of {len(told.electorate)} voters are left, but an election needs {needed}"
     return ""
 
 

@@ -77,7 +77,7 @@ def _office(before: Mapping[str, Any], office: Office) -> Iterator[Event]:
     if office.pod is None:
         return
     if office.reason:
-        message = f"{office.pod.name} coordinates in epoch {office.epoch}: {office.reason}"
+        message = f"the operator appointed {office.pod.name} as the coordinator (epoch {office.epoch}): {office.reason}"
         yield Event("Normal", "CoordinatorAppointed", message)
     elif office.term > max(1, int(before.get("term", 1))):
         message = f"{office.pod.name} was elected coordinator (term {office.term} of epoch {office.epoch})"
@@ -127,7 +127,7 @@ def _detected(identity: tuple[str, int], entry: Mapping[str, Any]) -> Event:
 def _recovered(identity: tuple[str, int], entry: Mapping[str, Any]) -> Event:
     how = entry.get("strategy", "resumed")
     why = f" ({entry['reason']})" if entry.get("reason") else ""
-    end = f"in {entry['seconds']} s" if "seconds" in entry else f"runs again since {entry.get('runningAt')}"
+    end = f"in {entry['seconds']} s" if "seconds" in entry else f"running again since {entry.get('runningAt')}"
     message = f"{how} {end}, round {entry['round']}: {_cause(entry)}{why}"
     return Event("Normal", "Recovered", message, _key("recovery", identity))
 
@@ -157,7 +157,7 @@ def failed_reconcile(error: Exception) -> Event:
     """A reconcile of this object failed, and not because of the API server. Each error is one event."""
     seen = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
     message = (
-        f"the operator failed to reconcile this object: {seen}. This is a bug of Understudy, which something in the "
-        "object brings out. The operator retries, and goes on with all other objects; its log has the traceback"
+        f"the operator failed to reconcile this object: {seen}. This is a bug of Understudy, triggered by something in "
+        "the object. The operator retries, and continues with all other objects. Report the traceback in its log"
     )
     return Event("Warning", "ReconcileFailed", message, f"ReconcileFailed/{seen}")

@@ -59,10 +59,10 @@ def told(observed: Observed, now: float) -> str:
     if not newest or sum(pod.sidecar_started for pod in observed.live()) >= world.actives + world.spares:
         return ""
     pod = newest[-1]
-    what = f"pod {pod.name} failed before it could take part: {pod.failure or 'nobody says why'}"
+    what = f"pod {pod.name} failed before it could take part: {pod.failure or 'its status gives no reason'}"
     if observed.job.injected is not None:
         return what  # its controller makes the next one
-    return f"{what} (the next one is made {pause_s(_in_a_row(pod)):g} s after it)"
+    return f"{what} (the operator creates the next one {pause_s(_in_a_row(pod)):g} s after it)"
 
 
 def _newest(observed: Observed, now: float) -> Sequence[Pod]:

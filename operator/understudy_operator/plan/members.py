@@ -130,7 +130,7 @@ def _drop(pod: Pod, reason: str) -> DeletePod:
 
 def _clear_former(observed: Observed) -> Iterator[PodIntent]:
     """What is left of former attempts; those that have ended may stay for their logs."""
-    why = "the job is suspended" if observed.job.spec.suspend else "the job has restarted without it"
+    why = "the job is suspended" if observed.job.spec.suspend else "it is from before the restart of the job"
     for pod in observed.former:
         dead_node = bool(pod.node) and not observed.node_ready(pod.node)
         if dead_node:
@@ -147,7 +147,7 @@ def _release(pod: Pod) -> Iterator[ReleasePod]:
     """From Kueue, which holds a pod that is being deleted until its containers have ended: on a dead node for ever."""
     if pod.deleting_since is not None and kueue.MANAGED in pod.finalizers:
         others = tuple(name for name in pod.finalizers if name != kueue.MANAGED)
-        why = f"node {pod.node} is not ready: its end is told by nobody else"
+        why = f"node {pod.node} is not ready, so no kubelet reports its end"
         yield ReleasePod(pod.name, pod.uid, others, why, pod.version)
 
 
@@ -170,9 +170,9 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
     failed = [pod for pod in (*observed.pods, *observed.former) if pod.ended and pod.deleting_since is None]
     failed.sort(key=lambda pod: pod.created_at)
     for pod in failed[:-FAILED_PODS_KEPT]:
-        yield _delete(pod, f"the newest {FAILED_PODS_KEPT} failed pods are kept")
+        yield _delete(pod, f"only the newest {FAILED_PODS_KEPT} failed pods are kept")
     for pod in spares_in_the_way(observed, now):
-        yield _delete(pod, "it is a spare, and the job's actives wait for nodes or for quota")
+        yield _delete(pod, "it is a spare, and pods of the job that have to train wait for nodes or for quota")
     yield from _surplus(observed, now)
 
 
@@ -185,14 +185,14 @@ def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
             if dead_node:
                 yield from _release(pod)
             if dead_node and not pod.held_by:
-                yield _drop(pod, f"node {pod.node} is not ready: no kubelet will end it")
+                yield _drop(pod, f"node {pod.node} is not ready, so no kubelet ends the pod")
         elif pod.uid in lost and not pod.ended:
             entry = lost[pod.uid]
             silent = entry.fault is Fault.NODE
             if (silent and not observed.cut_off) or (not silent and reached(entry.at + RETURN_S, now)):
                 yield _delete(pod, f"it was lost ({entry.fault.value}): {entry.reason}")
         elif not pod.ended and dead_node and pod.uid not in live and not _comes_back(observed, pod, now):
-            yield _drop(pod, f"node {pod.node} is not ready, and nobody hears of the pod")
+            yield _drop(pod, f"node {pod.node} is not ready, and no coordinator reports the pod")
 
 
 def _comes_back(observed: Observed, pod: Pod, now: float) -> bool:
@@ -208,7 +208,7 @@ def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
     known = observed.snapshot is not None or observed.before_first_round
     for pod in observed.pods:
         if pod.alive and let_go(pod):
-            yield _drop(pod, "it waits for Kueue, for which its pod group has ended")
+            yield _drop(pod, "it waits for Kueue, which considers its pod group finished")
         elif (
             known and pod.alive and not pod.node and pod.trouble and (free := usable_again(pod, avoid, observed.nodes))
         ):
@@ -262,7 +262,7 @@ def _surplus(observed: Observed, now: float) -> Iterator[DeletePod]:
     free.sort(key=worth)
     for pod in free[: max(0, surplus)]:
         # As it was seen: one that was given a rank since then was written to.
-        yield _delete(pod, f"{world.spares} spares are wanted")
+        yield _delete(pod, f"the job has more spares than it needs ({world.spares})")
 
 
 def _costs(pod: Pod) -> tuple[bool, bool]:
@@ -283,9 +283,9 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:
         elif not ready:
             yield _drop(pod, f"the job has ended, and node {pod.node} is not ready")
         elif ends_early(observed):
-            yield _delete(pod, "the job has ended, and its training has not")
+            yield _delete(pod, "the job has ended before its training")
         elif not _may_continue(observed) and reached(since + CLOSED_S, now):
-            yield _delete(pod, "the job has ended, and it has not")
+            yield _delete(pod, "the job has ended, but the pod still runs")
 
 
 def _may_continue(observed: Observed) -> bool:

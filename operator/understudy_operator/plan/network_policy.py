@@ -87,6 +87,6 @@ def name_taken(job: Job) -> Event:
     name = f"{job.name}-members"
     message = (
         f"NetworkPolicy {name} does not belong to this {kind_of(job)}, so the operator created none: pods of other "
-        f"jobs reach the members, if no other NetworkPolicy forbids it. Delete NetworkPolicy {name}"
+        f"jobs can reach the job's pods, unless another NetworkPolicy forbids it. Delete NetworkPolicy {name}"
     )
     return Event("Warning", "NetworkPolicyNameTaken", message, "NetworkPolicyNameTaken")

@@ -100,7 +100,10 @@ def private_mount(spec: Mapping[str, Any], sidecar: Mapping[str, Any] | None = N
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         for mount in container.get("volumeMounts") or ():
             if mount.get("name") in PRIVATE_VOLUMES and container is not sidecar:
-                return f"volumeMounts {mount['name']} of container {container['name']}: that volume is Understudy's own"
+                return (
+                    f"volumeMounts {mount['name']} of container {container['name']}: only Understudy may mount "
+                    "this volume"
+                )
     return ""
 
 

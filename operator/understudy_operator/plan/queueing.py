@@ -29,7 +29,7 @@ def waits_in_queue(observed: Observed) -> Iterator[str]:
             yield _of_gang(ours, observed.job.world.actives) + (NO_KUEUE if observed.has_kueue is False else "")
         for pod in _at_other_gates(observed)[:TOLD]:
             gates = ", ".join(gate for gate in pod.gates if gate != GATE)
-            yield f"pod {pod.name} waits until somebody takes its scheduling gate {gates} away"
+            yield f"pod {pod.name} waits until its scheduling gate {gates} is removed"
     for child in _waiting_jobs(observed)[:TOLD]:
         no_kueue = NO_KUEUE if observed.has_kueue is False else ""
         yield f"Job {child.name} waits for quota in queue {child.queue} (Kueue){no_kueue}"
@@ -57,7 +57,7 @@ def _of_running_jobs(observed: Observed, queue: str) -> Iterator[Wanted]:
         yield QUOTA_RESERVED, True, ADMITTED, ""
     elif observed.has_kueue is False:
         message = (
-            f"nobody manages queue {queue}: the cluster has no Kueue (API group {API_GROUP}), so the job runs without "
+            f"queue {queue} has no effect: the cluster has no Kueue (API group {API_GROUP}), so the job runs without "
             f"quota; install Kueue, or remove the label {QUEUE}"
         )
         yield QUOTA_RESERVED, False, NOT_MANAGED, message
@@ -88,8 +88,8 @@ def queue_events(before: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator
 def _of_gang(ours: Gang, actives: int) -> str:
     count = f"{len(ours.gated)} of {actives} pods"
     if ours.queue is None:
-        why = f"set the label {QUEUE} on the TrainingJob to a queue of its namespace, and make it anew"
-        return f"{count} wait at Kueue's gate, and the job has named no queue: {why}"
+        why = f"set the label {QUEUE} on the TrainingJob to a queue of its namespace, and recreate the TrainingJob"
+        return f"{count} wait at Kueue's scheduling gate, but the job names no queue: {why}"
     return f"waits for quota in queue {ours.queue.name} (Kueue): {count}, as pod group {ours.group}"
 
 
@@ -98,8 +98,8 @@ def _unmanaged(ours: Gang) -> str:
     if ours.queue is None or all(pod.labels.get(MANAGED) == "true" for pod in ours.pods):
         return ""
     return (
-        f"the job names queue {ours.queue.name}, and Kueue does not care for its pods, which run without quota: "
-        "install Kueue, enable its pod integration for this namespace, or take the label away"
+        f"the job names queue {ours.queue.name}, but Kueue does not manage its pods, so they run without quota: "
+        "install Kueue, enable its pod integration for this namespace, or remove the label"
     )
 
 

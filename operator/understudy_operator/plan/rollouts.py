@@ -43,12 +43,12 @@ def rollouts_anew(observed: Observed) -> Anew | None:
     why = f"the weights of version {failure.version} were not updated: {failure.message}"
     if failure.in_a_row <= spec.max_retries:
         blocked = tuple(view for view in _jobs(observed) if _is_named(view.name, failure.blocked))
-        what = f"{', '.join(view.name for view in blocked)}, blocked in the process group, is made anew"
+        what = f"{', '.join(view.name for view in blocked)}, blocked in the process group, is recreated"
         return Anew(blocked, what, why, False, failure.update) if blocked else None
     jobs = _jobs(observed)
     if spec.on_failed_update is not OnFailedUpdate.RESTART_ROLLOUTS or not jobs:
         return None
-    return Anew(tuple(jobs), "the rollouts are made anew", why, True, failure.update)
+    return Anew(tuple(jobs), "the rollouts are recreated", why, True, failure.update)
 
 
 def comes_up(observed: Observed) -> bool:
@@ -88,7 +88,7 @@ def made_anew(observed: Observed, status: Mapping[str, Any], anew: Anew, now: fl
     entry: Entry = {
         "fault": Fault.WEIGHT_UPDATE.value,
         "strategy": Strategy.POD_RECREATE.value,
-        "reason": f"{anew.what}, and training goes on",
+        "reason": f"{anew.what}, and training continues",
         "round": max(0, observed.job.round),
         "cause": plain_cause(known.cause),
         "detectedAt": micro_time(known.failure.at),

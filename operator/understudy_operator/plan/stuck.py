@@ -44,12 +44,12 @@ def _not_ending(observed: Observed, pod: Pod, now: float) -> str:
         return ""
     if pod.held_by and reached(pod.deleting_since + HELD_S, now):
         who = ", ".join(pod.held_by)
-        return f"pod {pod.name} is over, and its object stays until somebody removes its finalizers: {who}"
+        return f"pod {pod.name} has ended, but its object stays until its finalizers are removed: {who}"
     overdue = reached(pod.deleting_since + pod.grace_s + OVERDUE_S, now)
     if overdue and not pod.over and pod.node and observed.node_ready(pod.node):
         return (
-            f"pod {pod.name} has not ended within its grace period: node {pod.node} is Ready, and its kubelet does not "
-            "end it; if the node is broken, delete it or give it the taint node.kubernetes.io/out-of-service"
+            f"pod {pod.name} has not ended within its grace period: node {pod.node} is Ready, but its kubelet does not "
+            "end the pod; if the node is broken, delete it or give it the taint node.kubernetes.io/out-of-service"
         )
     return ""
 
@@ -60,8 +60,8 @@ def slow_start(pod: Pod, now: float) -> str:
     if not waits or not reached(pod.waits_since + SLOW_START_S, now):
         return ""
     return (
-        f"pod {pod.name} has been on node {pod.node} for more than {SLOW_START_S:g} s, and no container of it runs: "
-        "its events say why (often an image that takes long, or a volume that cannot be mounted)"
+        f"pod {pod.name} has been on node {pod.node} for more than {SLOW_START_S:g} s, and none of its containers "
+        "runs: see the events of the pod (often the image is still being pulled, or a volume cannot be mounted)"
     )
 
 

@@ -233,7 +233,7 @@ async def test_an_injected_jobs_spec_is_what_was_found_and_is_not_changed(kube: 
         return bool(await kube.list("injectedjobs"))
 
     await kube.until("the InjectedJob", there)
-    with pytest.raises(AssertionError, match="is not changed"):
+    with pytest.raises(AssertionError, match="spec is immutable"):
         await kube.call("PATCH", "injectedjobs/job.train", {"spec": {"members": 3}})
 
 

@@ -126,7 +126,7 @@ async def test_what_a_node_did_is_remembered_once_by_whichever_operator_leads(
     entry = await kube.until("the node is avoided", offender)
     assert entry is not None
     assert entry["preferred"] is True
-    assert "failed 5 times of late" in entry["reason"]
+    assert "failed 5 times recently" in entry["reason"]
 
     # when another operator leads, it knows them, and counts none twice
     first = await leader(kube)

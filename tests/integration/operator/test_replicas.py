@@ -30,8 +30,8 @@ async def test_one_leads_the_other_is_ready_and_only_the_leader_calls_the_coordi
 ):
     first = await leader(kube)
     said = {process.name: await health(process, "/readyz") for process in replicas.processes}
-    assert said.pop(first) == (200, "leads")
-    assert list(said.values()) == [(200, "stands by")]
+    assert said.pop(first) == (200, "leader")
+    assert list(said.values()) == [(200, "standby")]
     await training.start()
     assert len(training.coordinator.observers) == 1
 
@@ -56,7 +56,7 @@ async def test_after_a_kill_the_other_one_leads_once_the_lease_has_expired_and_n
     assert await leader(kube, other_than=first) != first
     assert time.monotonic() - killed_at <= FAILOVER_S + SLOW_S
     await training.until_pods(3)
-    assert {(await health(x, "/healthz"))[1] for x in replicas.processes if x.runs} == {"leads"}
+    assert {(await health(x, "/healthz"))[1] for x in replicas.processes if x.runs} == {"leader"}
 
 
 async def test_a_clean_stop_hands_over_at_once_and_status_goes_on(training: Training, kube: Kube, replicas: Replicas):
@@ -89,7 +89,7 @@ async def test_a_leader_that_was_frozen_does_nothing_when_it_thaws(training: Tra
     replicas.named(first).thaw()
 
     async def stands_by() -> bool:
-        return (await health(replicas.named(first), "/readyz")) == (200, "stands by")
+        return (await health(replicas.named(first), "/readyz")) == (200, "standby")
 
     await kube.until("it stands by", stands_by)
     assert await leader(kube) == second

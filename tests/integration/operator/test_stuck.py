@@ -82,7 +82,9 @@ async def test_a_finalizer_of_somebody_elses_holds_up_nothing_and_is_told(traini
 
     # then it is replaced, although its object stays, and the job says who holds that
     new = await until_another(training, kube, uids([a0, a1, spare]))
-    await until_told(training, kube, f"pod {a1['metadata']['name']} is over, and its object stays until somebody")
+    await until_told(
+        training, kube, f"pod {a1['metadata']['name']} has ended, but its object stays until its finalizers"
+    )
     assert FINALIZER in (await training.condition("Running"))[1]
     assert (await training.status())["phase"] == "Running"
     held = await kube.call("GET", path)
@@ -219,7 +221,7 @@ async def test_a_pod_that_was_kept_off_many_nodes_is_made_anew_when_one_is_well_
         assert pod["metadata"]["annotations"][names.ANNOTATION_AVOIDS].split(",") == nodes
         full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
         await set_pod_status(kube, pod, conditions=[full])
-        await told_in_time(training, kube, f"(it is kept off {', '.join(nodes[:3])} and 97 more")
+        await told_in_time(training, kube, f"(it avoids {', '.join(nodes[:3])} and 97 more")
 
         # when one of them is well again
         await kube.call("PATCH", f"/api/v1/nodes/{nodes[41]}", {"metadata": {"annotations": None}})
@@ -286,7 +288,7 @@ async def test_a_child_job_without_pods_is_told_in_time(training: Training, kube
     await training.apply(as_jobset)
     await kube.until("the Job is there", lambda: a_job(kube, f"{NAME}-leader-0"))
     await kube.call("PATCH", f"jobs/{NAME}-leader-0/status", {"status": {"startTime": AT}})
-    await told_in_time(training, kube, f"Job {NAME}-leader-0 has 0 of 1 pods: its events say why")
+    await told_in_time(training, kube, f"Job {NAME}-leader-0 has 0 of 1 pods: see the events of the Job")
 
 
 async def a_job(kube: Kube, name: str) -> Raw | None:

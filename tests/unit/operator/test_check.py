@@ -47,14 +47,14 @@ async def test_nothing_is_wrong_where_everything_is_there(installation: Installa
 
 async def test_a_lease_that_nobody_renews_is_no_leader(installation: Installation) -> None:
     await installation.check.look()
-    assert await installation.check.look() == ["nobody renews Lease operator: the operator's log says why"]
+    assert await installation.check.look() == ["no replica renews Lease operator: see the operator's log"]
 
 
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        (KINDS, "trainingjobs, hotsparepools, injectedjobs are not served: apply the CRDs"),
-        (LEASE, "nobody renews Lease operator"),
+        (KINDS, "the API server does not serve trainingjobs, hotsparepools, injectedjobs: apply the CRDs"),
+        (LEASE, "no replica renews Lease operator"),
         (DEPLOYMENT.format("webhook"), "not found"),
     ],
 )
@@ -67,13 +67,13 @@ async def test_what_is_not_there_is_told(installation: Installation, path: str, 
 async def test_a_deployment_without_an_available_replica_is_told(installation: Installation) -> None:
     installation.api.put(DEPLOYMENT.format("operator"), {"metadata": {}, "status": {}})
     (wrong,) = await installation.wrong()
-    assert "no replica of Deployment operator is available: kubectl --namespace system get pods" in wrong
+    assert "no replica of Deployment operator is available: run kubectl --namespace system get pods" in wrong
 
 
 async def test_a_job_that_is_refused_is_told_in_the_api_servers_words(installation: Installation) -> None:
     installation.api.refuse = lambda _: "spec.spares: Invalid value"
     (wrong,) = await installation.wrong()
-    assert wrong == "a TrainingJob is refused (422): spec.spares: Invalid value"
+    assert wrong == "the API server rejects a TrainingJob (422): spec.spares: Invalid value"
 
 
 async def test_it_waits_for_what_comes_and_no_longer(installation: Installation) -> None:

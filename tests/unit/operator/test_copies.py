@@ -119,7 +119,7 @@ async def test_a_copy_of_the_coordinators_service_under_its_name_is_not_used(wor
 
         # then status says that the name is taken
         await world.until(lambda: world.condition("Invalid")[0] == "True")
-    assert world.condition("Invalid")[1].startswith("Service llm-coordinator is there already and is not of this job")
+    assert world.condition("Invalid")[1].startswith("Service llm-coordinator exists and does not belong to this job")
 
 
 async def test_a_job_whose_name_a_copy_has_taken_says_so(world: World):
@@ -133,4 +133,4 @@ async def test_a_job_whose_name_a_copy_has_taken_says_so(world: World):
     without_launcher(world, replicatedJobs=TWO_JOBS)
     async with at_work(world):
         await world.until(lambda: world.condition("Invalid")[0] == "True")
-    assert world.condition("Invalid")[1].startswith("Job llm-workers-0 is there already and is not of this job")
+    assert world.condition("Invalid")[1].startswith("Job llm-workers-0 exists and does not belong to this job")

@@ -18,7 +18,7 @@ def test_nothing_said_is_the_built_in_table_and_a_memory_of_the_process() -> Non
 
 def test_the_memorys_place_is_a_namespace_and_a_name() -> None:
     assert read_fault_settings({"UNDERSTUDY_NODE_FAULTS": "a/b"}).memory == ("a", "b")
-    with pytest.raises(ValueError, match=r"UNDERSTUDY_NODE_FAULTS is .b.: it names a ConfigMap"):
+    with pytest.raises(ValueError, match=r"UNDERSTUDY_NODE_FAULTS is .b.: set it to a ConfigMap"):
         read_fault_settings({"UNDERSTUDY_NODE_FAULTS": "b"})
 
 

@@ -81,7 +81,7 @@ async def test_a_job_whose_queue_nobody_manages_says_so(world: World) -> None:
         # then it does not say that Kueue has admitted it
         assert world.condition("QuotaReserved") == (
             "False",
-            "nobody manages queue team: the cluster has no Kueue (API group kueue.x-k8s.io), so the job runs without "
+            "queue team has no effect: the cluster has no Kueue (API group kueue.x-k8s.io), so the job runs without "
             "quota; install Kueue, or remove the label kueue.x-k8s.io/queue-name",
         )
         await world.until(lambda: bool(world.api.of_kind("Event")))

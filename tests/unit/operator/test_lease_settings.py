@@ -15,13 +15,13 @@ def test_the_place_and_the_times_are_read():
 @pytest.mark.parametrize(
     ("times", "told"),
     [
-        ("15,10", "it needs lease duration, renew deadline and retry period in whole seconds, such as 15,10,2"),
+        ("15,10", "set it to lease duration, renew deadline and retry period in whole seconds, such as 15,10,2"),
         ("15,10,x", "in whole seconds"),
         ("15,10,-2", "in whole seconds"),
         ("1000000,10,2", "in whole seconds"),
         ("10,10,2", "the lease duration has to be longer than the renew deadline"),
         ("15,10,3", "at least four times the retry period"),
-        ("15,10,0", "which is at least 1"),
+        ("15,10,0", "the retry period at least 1"),
     ],
 )
 def test_times_that_cannot_work_are_refused(times: str, told: str):
@@ -30,5 +30,5 @@ def test_times_that_cannot_work_are_refused(times: str, told: str):
 
 
 def test_a_lease_without_a_namespace_is_refused():
-    with pytest.raises(ValueError, match="it names a Lease as namespace/name"):
+    with pytest.raises(ValueError, match="set it to a Lease, as namespace/name"):
         read_lease_settings({"UNDERSTUDY_LEASE": "operator"})

@@ -20,5 +20,5 @@ def test_names_are_read_each_once(env: dict[str, str], namespaces: tuple[str, ..
 
 @pytest.mark.parametrize("wrong", ["Red", "red,", "red blue", "red/blue", "..", "a" * 64, "red,*"])
 def test_what_is_no_name_is_refused_since_it_would_be_part_of_a_path(wrong: str) -> None:
-    with pytest.raises(ValueError, match="is no name of a namespace: correct or remove it"):
+    with pytest.raises(ValueError, match="is not the name of a namespace: correct or remove it"):
         read_namespaces({"UNDERSTUDY_NAMESPACES": wrong})

@@ -167,7 +167,7 @@ def test_the_log_says_what_has_failed_and_where_if_nobody_has_thought_of_it(
 
     fails()
     (record,) = caplog.records
-    assert record.getMessage() == f"job ns/a: a pass failed: {trouble!r}; again in {FIRST_BACKOFF_S:.1f} s"
+    assert record.getMessage() == f"job ns/a: reconcile failed: {trouble!r}; retrying in {FIRST_BACKOFF_S:.1f} s"
     assert bool(record.exc_info and record.exc_info[0]) is traceback
 
 

@@ -424,8 +424,8 @@ async def test_an_object_of_somebody_else_under_our_name_is_told_and_waited_for(
     async with at_work(world, virtual()):
         await world.until(lambda: world.condition("Invalid")[0] == "True")
         assert world.condition("Invalid")[1] == (
-            "Service llm-coordinator is there already and is not of this job: it waits until that is deleted; "
-            "if nothing deletes it, delete it yourself or give the job another name"
+            "Service llm-coordinator exists and does not belong to this job, which waits until that object is deleted: "
+            "delete it, or give the job another name"
         )
         # and meanwhile it does not spin, and makes no pod that would use what is not its own
         before = len(world.api.calls)
@@ -670,7 +670,7 @@ async def test_a_job_that_changes_under_a_pass_is_read_anew_and_no_pass_has_fail
     async with at_work(world):
         await world.until(lambda: len(world.api.of_kind("Pod")) == 3)
         await world.until(lambda: world.status().get("phase") == "Pending")
-    assert "a pass failed" not in caplog.text
+    assert "reconcile failed" not in caplog.text
 
 
 @pytest.mark.parametrize(("thinks_s", "rests_s"), [(0.05, 0.2), (10.0, 0.5)], ids=["large", "huge"])

@@ -221,7 +221,11 @@ def command_of(text: str) -> Callable[[Raw], object]:
     [
         ("job", without_labels, "for pods of a Job, a JobSet or a PyTorchJob"),
         ("pytorchjob", of_other_kubeflow_job, "Kubeflow's other jobs"),
-        ("job", lambda x: x["metadata"]["labels"].update({names.LABEL_JOB: "llm"}), "the pod is of TrainingJob llm"),
+        (
+            "job",
+            lambda x: x["metadata"]["labels"].update({names.LABEL_JOB: "llm"}),
+            "the pod belongs to TrainingJob llm",
+        ),
         ("jobset", without_index, "completionMode has to be Indexed"),
         ("jobset", lambda x: x["metadata"]["labels"].pop("jobset.sigs.k8s.io/jobset-uid"), "JobSet 0.6 or newer"),
         ("job", labelled("batch.kubernetes.io/controller-uid"), "no label batch.kubernetes.io/controller-uid"),
@@ -232,8 +236,8 @@ def command_of(text: str) -> Callable[[Raw], object]:
         ("jobset", lambda x: x["spec"]["containers"][0].pop("command"), "container trainer needs a command"),
         ("jobset", lambda x: x["spec"]["containers"][0].update(name=names.SIDECAR_CONTAINER), "rename yours"),
         ("job", lambda x: x["spec"]["volumes"][0].update(name=names.SHARED_VOLUME), "rename yours"),
-        ("jobset", mounting(names.KEY_VOLUME), "volumeMounts understudy-membership of container trainer: that volume"),
-        ("job", mounting(names.NODE_VOLUME), "Understudy's own: remove the mount"),
+        ("jobset", mounting(names.KEY_VOLUME), "volumeMounts understudy-membership of container trainer: only"),
+        ("job", mounting(names.NODE_VOLUME), "only Understudy may mount this volume: remove the mount"),
         ("job", annotated("container", "tainer"), "set it to one of logs, trainer"),
         ("job", annotated("container", ""), "set it to the name of the container that trains"),
         ("job", annotated("world-size", "0"), "understudy.dev/world-size is '0': set it to the number of ranks, 1 or"),
@@ -249,10 +253,10 @@ def command_of(text: str) -> Callable[[Raw], object]:
         (
             "job",
             annotated("launcher-timeout", "4s"),
-            "is '4s': set it to a duration such as 30s, 10m or 1h, 5s at least",
+            "is '4s': set it to a duration such as 30s, 10m or 1h, at least 5s",
         ),
         ("job", annotated("launcher", "torchrun"), "set it to Auto, Wrap, Torchrun or None"),
-        ("job", annotated("wolrd-size", "8"), "understudy.dev/wolrd-size is not known: correct it"),
+        ("job", annotated("wolrd-size", "8"), "understudy.dev/wolrd-size is unknown: correct"),
         (
             "job",
             annotated("zygote", "false"),
@@ -265,7 +269,7 @@ def command_of(text: str) -> Callable[[Raw], object]:
         (
             "jobset",
             command_of("torchrun --nproc-per-node=gpu t.py"),
-            "say it in annotation understudy.dev/nproc-per-node",
+            "set annotation understudy.dev/nproc-per-node to the number",
         ),
     ],
 )
@@ -310,7 +314,7 @@ def test_a_pod_that_says_it_is_injected_gives_the_key_to_no_container_of_its_own
     raw["metadata"]["annotations"]["understudy.dev/injected"] = "trainer"
     mounts = [{"name": "understudy-membership", "mountPath": "/x"}]
     raw["spec"]["initContainers"] = [{"name": "understudy-sidecar", "volumeMounts": mounts, **own}]
-    with pytest.raises(Objection, match="container understudy-sidecar is what injection adds: rename yours"):
+    with pytest.raises(Objection, match="injection adds a container understudy-sidecar: rename yours"):
         injected(raw)
 
 
@@ -318,7 +322,7 @@ def test_a_pod_that_says_it_is_injected_gives_the_key_to_no_container_of_its_own
 def test_a_launcher_needs_a_command_to_start(mode: str) -> None:
     raw = changed("jobset", annotated("launcher", mode))
     del raw["spec"]["containers"][0]["command"]
-    with pytest.raises(Objection, match=r"container trainer needs a command.*; set command, or understudy"):
+    with pytest.raises(Objection, match=r"container trainer needs a command.*: set command, or understudy"):
         injected(raw)
 
 
@@ -343,7 +347,7 @@ def test_torchrun_and_the_annotation_may_not_differ() -> None:
 
 def test_a_variable_as_torchruns_number_needs_the_annotation() -> None:
     raw = changed("torchrun", command_of("torchrun --nproc-per-node=$GPUS t.py"))
-    with pytest.raises(Objection, match="no number yet"):
+    with pytest.raises(Objection, match="is not a number"):
         injected(raw)
     annotated("nproc-per-node", "8")(raw)
     assert env(injected(raw).pod, "pytorch")[names.ENV_NPROC] == "8"
@@ -376,7 +380,7 @@ def test_a_pod_of_a_copied_job_is_not_taken_for_one_of_the_jobset() -> None:
 def test_a_pod_whose_kubelet_would_restart_the_launcher_is_declined() -> None:
     rules = [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]
     raw = changed("jobset", lambda x: x["spec"]["containers"][0].update(restartPolicyRules=rules))
-    with pytest.raises(Objection, match=r"^restartPolicyRules of container trainer would have the kubelet restart"):
+    with pytest.raises(Objection, match=r"^restartPolicyRules of container trainer would make the kubelet restart"):
         injected(raw)
     alone = changed("alone", lambda x: x["spec"]["containers"][0].update(restartPolicyRules=rules))
     assert container(injected(alone).pod, "trainer")["restartPolicyRules"] == rules

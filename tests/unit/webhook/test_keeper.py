@@ -192,7 +192,7 @@ async def test_a_secret_that_cert_manager_keeps_is_not_written() -> None:
     kept = {"kind": "Secret", "metadata": {"name": "hook-tls", "annotations": annotations}, "data": {"tls.crt": "bm8="}}
     api.put(SECRET, kept)
     # when the keeper finds it, then it says who keeps it, and what to do
-    with pytest.raises(KeptByAnother, match=r"hook-tls is kept by cert-manager \(Certificate hook\): delete it"):
+    with pytest.raises(KeptByAnother, match=r"hook-tls is managed by cert-manager \(Certificate hook\): delete it"):
         await a_keeper(api).once()
     assert api.objects[SECRET]["data"] == kept["data"]
     assert {method for method, _ in api.calls} == {"GET"}

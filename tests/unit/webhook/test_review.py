@@ -152,7 +152,7 @@ def test_what_can_be_carried_out_is_let_through(kind: str, raw: Raw) -> None:
         ("Job", a_job(completionMode="NonIndexed"), "spec.completionMode has to be Indexed"),
         ("Job", a_job(completions=5), "spec.completions is 5 and parallelism 3"),
         ("Job", a_job(backoffLimitPerIndex=1), "spec.backoffLimitPerIndex ends an index"),
-        ("Job", a_job(template=template(world_size="8")), "takes 8 pods of 1 workers, and the job has 3"),
+        ("Job", a_job(template=template(world_size="8")), "takes 8 pods of 1 workers, but the job has 3"),
         ("Job", a_job(template=template(world_size="3", nproc_per_node="2")), "multiple of the 2 workers"),
         ("Job", a_job(template=template(min_world_size="4")), "understudy.dev/min-world-size is 4"),
         (
@@ -161,13 +161,13 @@ def test_what_can_be_carried_out_is_let_through(kind: str, raw: Raw) -> None:
             "world-size is '0': set it to the number of ranks, 1 or more",
         ),
         ("Job", a_job(template=template(launcher="torchrun")), "set it to Auto, Wrap, Torchrun or None"),
-        ("JobSet", a_jobset(template(world_size="7")), "takes 7 pods of 1 workers, and the job has 6"),
+        ("JobSet", a_jobset(template(world_size="7")), "takes 7 pods of 1 workers, but the job has 6"),
         ("JobSet", a_jobset(template(world_size="-1")), "world-size is '-1': set it to the number of ranks, 1 or more"),
         ("JobSet", a_jobset(without_command()), "container t needs a command"),
         ("JobSet", a_jobset(template(container="x")), "understudy.dev/container is 'x': set it to one of t"),
         ("PyTorchJob", a_pytorch_job(template(nproc_per_node="auto")), "'auto': set it to the number of workers"),
-        ("JobSet", a_jobset(template(), template(fork_server="false")), "r0, r1 train as one, and their annotations"),
-        ("PyTorchJob", a_pytorch_job(template(world_size="5")), "and the job has 4"),
+        ("JobSet", a_jobset(template(), template(fork_server="false")), "r0, r1 train as one, but their annotations"),
+        ("PyTorchJob", a_pytorch_job(template(world_size="5")), "but the job has 4"),
         ("TrainingJob", in_a_circle(), "dependsOn"),
         ("TrainingJob", with_pattern("("), "onJobFailureMessagePatterns"),
     ],
@@ -190,8 +190,7 @@ def a_training_job(*claims: str, **spec: Any) -> Raw:
 def test_a_training_job_is_refused_with_what_is_wrong_and_nothing_about_one_that_is_there() -> None:
     told = response(validate(request(a_training_job("data", "data"), "TrainingJob")))
     assert told["status"]["message"] == (
-        "volumeClaimPolicies[].templates[].metadata.name: data is there twice, and only one claim has that name: "
-        "rename one of them, or remove it"
+        "volumeClaimPolicies[].templates[].metadata.name: two claims have the name data: rename or remove one of them"
     )
 
 

@@ -85,7 +85,7 @@ def some_of(nodes: Collection[str]) -> str:
 
 def _silent(observed: Observed, now: float) -> Iterator[Avoided]:
     for node in silent_nodes(observed, now):
-        yield Avoided(node, SILENCE, "a pod of the job has fallen silent there")
+        yield Avoided(node, SILENCE, "a pod of the job stopped responding there")
 
 
 def _held(observed: Observed, now: float) -> Iterator[Avoided]:
@@ -166,10 +166,13 @@ def plan_events(observed: Observed, status: Mapping[str, Any]) -> Iterator[Event
         new = any(known.get(field) != entry.get(field) for field in ("source", "class"))
         if ours and new:
             of = f" ({entry['class']})" if "class" in entry else ""
-            yield Event("Warning", "NodeAvoided", f"node {entry['node']} of {ours[0]} is avoided{of}: {said}")
+            told = f"new pods of the job avoid node {entry['node']} of {ours[0]}{of}: {said}"
+            yield Event("Warning", "NodeAvoided", told)
         for name in ours:
             if name not in known.get("pods", ()) and entry["node"] in prefers_not(pods[name]):
-                told = f"{name} runs on node {entry['node']}, for nothing else was free: {said}"
+                told = (
+                    f"{name} runs on node {entry['node']}, which the job avoids, because no other node was free: {said}"
+                )
                 yield Event("Warning", "AvoidedNodeUsed", told)
 
 

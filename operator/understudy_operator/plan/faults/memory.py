@@ -204,4 +204,4 @@ def _in_words(offences: list[Offence], namespace: str) -> str:
     times = "once" if len(offences) == 1 else f"{len(offences)} times"
     newest = offences[-1]
     why = f": {newest.reason}" if newest.namespace == namespace else ""
-    return f"failed {times} of late ({', '.join(named)}), last by {newest.fault.value}{why}"
+    return f"failed {times} recently ({', '.join(named)}), the last time by {newest.fault.value}{why}"

@@ -57,17 +57,17 @@ def table_of(text: str, built_in: Sequence[Source] = BUILT_IN) -> tuple[Source, 
     try:
         rows = json.loads(text) if text.strip() else []
     except ValueError as error:
-        raise ValueError(f"faults.sources is no JSON: {error}; set it to a list of rows") from error
+        raise ValueError(f"faults.sources is not JSON: {error}; set it to a list of sources") from error
     if not isinstance(rows, list):
-        raise ValueError(f"faults.sources is a {type(rows).__name__}; set it to a list of rows")
+        raise ValueError(f"faults.sources is a {type(rows).__name__}; set it to a list of sources")
     table = {source.name: source for source in built_in}
     seen: dict[str, int] = {}
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise WrongRow(number, "", f"is a {type(row).__name__}", "set it to a row with name, signal and keys")
+            raise WrongRow(number, "", f"is a {type(row).__name__}", "set it to a source with name, signal and keys")
         name = _name(number, row)
         if name in seen:
-            raise WrongRow(number, "name", f"{name!r} is row {seen[name]} already", "rename one of them")
+            raise WrongRow(number, "name", f"{name!r} is already the name of source {seen[name]}", "rename one of them")
         seen[name] = number
         if _enabled(number, row, name, table):
             table[name] = _source(number, row, name)
@@ -82,19 +82,19 @@ def _enabled(number: int, row: Row, name: str, table: Mapping[str, Source]) -> b
         raise WrongRow(number, "enabled", f"is {enabled!r}", "set it to true or false")
     if not enabled and name not in table:
         names = ", ".join(table)
-        raise WrongRow(number, "name", f"there is no built-in row {name!r} to take out", f"set it to one of {names}")
+        raise WrongRow(number, "name", f"there is no built-in source {name!r} to remove", f"set it to one of {names}")
     return enabled
 
 
 def _source(number: int, row: Row, name: str) -> Source:
     for field in row:
         if field not in _FIELDS:
-            raise WrongRow(number, str(field), "is no field of a row", f"remove it, or use one of {', '.join(_FIELDS)}")
+            raise WrongRow(number, str(field), "is unknown", f"remove it, or use one of {', '.join(_FIELDS)}")
     kind = _one_of(number, row, "signal", SignalKind)
     polarity = _one_of(number, row, "polarity", Polarity, Polarity.FAULTY)
     vouches = polarity is Polarity.HEALTHY
     if vouches and "class" in row:
-        raise WrongRow(number, "class", "a source that vouches for a node has none", "remove it")
+        raise WrongRow(number, "class", "a source with polarity Healthy has no class", "remove it")
     default = FaultClass.HARDWARE if vouches else None
     keys = _keys(number, row, kind)
     values, excepted = _values(number, row, kind)
@@ -117,7 +117,7 @@ def _source(number: int, row: Row, name: str) -> Source:
 def _name(number: int, row: Row) -> str:
     name = row.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        mend = "set it to lower-case letters, digits and '-', at most 63: verdicts tell it"
+        mend = "set it to at most 63 lower-case letters, digits and '-'"
         raise WrongRow(number, "name", f"is {name!r}" if "name" in row else "is missing", mend)
     return name
 
@@ -144,7 +144,7 @@ def _keys(number: int, row: Row, kind: SignalKind) -> tuple[str, ...]:
         raise WrongRow(number, "keys", "is missing or matches everything" if "keys" in row else "is missing", mend)
     for key in keys:
         if not _KEY.fullmatch(key):
-            raise WrongRow(number, "keys", f"no node has a key like {key!r}", mend)
+            raise WrongRow(number, "keys", f"{key!r} is not a valid key", mend)
     return keys
 
 
@@ -156,10 +156,10 @@ def _values(number: int, row: Row, kind: SignalKind) -> tuple[tuple[str, ...], t
             for value in told:
                 if plain(value) not in map(plain, _STATUSES):
                     mend = f"use {', '.join(_STATUSES[:-1])} or {_STATUSES[-1]}"
-                    raise WrongRow(number, field, f"{value!r} is no status of a condition", mend)
+                    raise WrongRow(number, field, f"{value!r} is not a status of a condition", mend)
         values = values or ("True",)
     if values and {plain(value) for value in values} <= {plain(value) for value in excepted}:
-        raise WrongRow(number, "except", f"no value is left of {', '.join(values)}", "remove one from it")
+        raise WrongRow(number, "except", f"excludes all values ({', '.join(values)})", "remove one of them")
     return values, excepted
 
 
@@ -180,7 +180,9 @@ def _text(number: int, row: Row, field: str) -> str:
 def _precedence(number: int, row: Row) -> int:
     told = row.get("precedence", PRECEDENCE)
     if not isinstance(told, int) or isinstance(told, bool) or told not in PRECEDENCES:
-        mend = f"set it to a whole number from 0 to {PRECEDENCES[-1]}: the highest counts where sources disagree"
+        mend = (
+            f"set it to a whole number from 0 to {PRECEDENCES[-1]}: the highest precedence counts if sources disagree"
+        )
         raise WrongRow(number, "precedence", f"is {told!r}", mend)
     return told
 
@@ -188,7 +190,7 @@ def _precedence(number: int, row: Row) -> int:
 def _xids(number: int, row: Row, kind: SignalKind) -> frozenset[int]:
     told = row.get("xids", [])
     if kind is SignalKind.CORDON and told:
-        raise WrongRow(number, "xids", "a cordon names no Xid", "remove it")
+        raise WrongRow(number, "xids", "a cordon has no Xid", "remove it")
     if told == "Fatal":
         return FATAL
     if not isinstance(told, list) or not all(type(code) is int and 0 < code < 1000 for code in told):
@@ -199,7 +201,7 @@ def _xids(number: int, row: Row, kind: SignalKind) -> frozenset[int]:
 def _expires_after_s(number: int, row: Row, kind: SignalKind) -> float | None:
     told = _duration(number, row, "expiresAfter")
     if told is not None and kind not in _TIMED:
-        problem = f"a {kind.value.lower()} does not say since when it is there"
+        problem = f"the node does not record how long a {kind.value.lower()} has existed"
         raise WrongRow(number, "expiresAfter", problem, "remove it, or name an annotation with the time in until")
     return told
 

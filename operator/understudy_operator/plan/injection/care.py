@@ -57,7 +57,7 @@ def plan_target(observed: Observed) -> Iterator[PatchJob]:
     # Not by the pods' labels: these could name any Job of the namespace.
     theirs = {(x.controller.name, x.controller.uid) for x in observed.pods if x.controller.kind == "Job"}
     limit = 0 if failed else NO_LIMIT
-    why = "the training has failed for good" if failed else "which faults end the training is the ladder's to say"
+    why = "the training has failed for good" if failed else "recovery decides which faults end the training"
     for name, uid in sorted(theirs):
         child = known.get(name)
         if child is not None and (child.ended or child.deleting or child.backoff_limit == limit):

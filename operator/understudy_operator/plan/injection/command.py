@@ -28,8 +28,8 @@ def launcher_of(trainer: Mapping[str, Any], settings: Settings) -> str:
         mode = TORCHRUN if any(_TORCHRUN.search(word) for word in words) else WRAP
     if mode != NONE and not trainer.get("command"):
         raise Objection(
-            f"container {trainer['name']} needs a command: the launcher starts it, and an image's ENTRYPOINT cannot be "
-            f"wrapped; set command, or {PREFIX}launcher: None"
+            f"container {trainer['name']} needs a command, because the launcher cannot start an image's ENTRYPOINT: "
+            f"set command, or {PREFIX}launcher: None"
         )
     if mode == TORCHRUN:
         _refuse_other_rendezvous(trainer["name"], words)
@@ -47,11 +47,12 @@ def nproc_of(trainer: Mapping[str, Any], settings: Settings, mode: str) -> int:
         if settings.nproc_per_node:
             return settings.nproc_per_node
         raise Objection(
-            f"torchrun's --nproc-per-node is {told[:80]}, which is no number yet: say it in annotation {key}"
+            f"torchrun's --nproc-per-node is {told[:80]}, which is not a number: set annotation {key} to the number"
         )
     if settings.nproc_per_node not in (0, nproc):
         raise Objection(
-            f"annotation {key} is {settings.nproc_per_node}, and torchrun's --nproc-per-node {told}: remove one of them"
+            f"annotation {key} is {settings.nproc_per_node}, but torchrun's --nproc-per-node is {told}: remove one of "
+            "them"
         )
     return nproc
 
@@ -73,7 +74,7 @@ def _refuse_other_rendezvous(name: str, words: Sequence[str]) -> None:
         seen = "--standalone"
     if seen:
         raise Objection(
-            f"the command of container {name} has {seen}, with which torchrun does not ask Understudy for its rounds: "
+            f"the command of container {name} has {seen}, with which torchrun does not use Understudy's rendezvous: "
             "remove it"
         )
 

@@ -84,8 +84,8 @@ def read_owner(pod: Mapping[str, Any]) -> Owner:
     labels: Mapping[str, str] = metadata.get("labels", {})
     if names.LABEL_JOB in labels and not is_injected(labels[names.LABEL_JOB]):
         raise Objection(
-            f"the pod is of TrainingJob {labels[names.LABEL_JOB]}: remove the label {names.LABEL_INJECT}, and "
-            "say in spec.launcher.targetReplicatedJobs whose pods train"
+            f"the pod belongs to TrainingJob {labels[names.LABEL_JOB]}, which needs no injection: remove the label "
+            f"{names.LABEL_INJECT}, and list the replicatedJobs that train in spec.launcher.targetReplicatedJobs"
         )
     controller = controller_of(pod)
     if keys.NAME in labels:
@@ -100,14 +100,14 @@ def read_owner(pod: Mapping[str, Any]) -> Owner:
     if PYTORCH_JOB_NAME in labels:
         return _of_pytorch_job(labels, controller)
     raise Objection(
-        f"the label {names.LABEL_INJECT} is for pods of a Job, a JobSet or a PyTorchJob, and this one has none of "
+        f"the label {names.LABEL_INJECT} is for pods of a Job, a JobSet or a PyTorchJob, but this pod has none of "
         "their labels: put it into the pod template of one of these, or remove it"
     )
 
 
 def _of_jobset(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Owner:
     if keys.UID not in labels:
-        raise Objection(f"the pod has no label {keys.UID}: JobSet 0.6 or newer is needed")
+        raise Objection(f"the pod has no label {keys.UID}: install JobSet 0.6 or newer")
     place = Place(
         _label(labels, keys.REPLICATED_JOB), _number(labels, keys.JOB_INDEX), _completion_index(labels, annotations)
     )
@@ -119,7 +119,7 @@ def _completion_index(labels: Mapping[str, str], annotations: Mapping[str, str])
     if index is None:
         raise Objection(
             "the Job's completionMode has to be Indexed, because each pod of a training has its own ranks: set "
-            "completionMode: Indexed, and completions to parallelism"
+            "completionMode: Indexed, and set completions to parallelism"
         )
     return index
 
@@ -127,16 +127,16 @@ def _completion_index(labels: Mapping[str, str], annotations: Mapping[str, str])
 def _check_controller(kind: str, name: str, matches: bool) -> None:
     if not matches:
         raise Objection(
-            f"the pod has the labels of {kind} {name}, which is not its controller (ownerReferences), as in a copy of "
-            f"one of its pods: remove the label {names.LABEL_INJECT}"
+            f"the pod has the labels of {kind} {name}, which is not its controller (ownerReferences). The pod may be "
+            f"a copy: remove the label {names.LABEL_INJECT}"
         )
 
 
 def _of_pytorch_job(labels: Mapping[str, str], owner: Mapping[str, Any]) -> Owner:
     if owner.get("kind") != _PYTORCH_KIND:
         raise Objection(
-            f"the label {names.LABEL_INJECT} is for pods of a Job, a JobSet or a PyTorchJob: of Kubeflow's other jobs "
-            "none can be injected; remove it"
+            f"the label {names.LABEL_INJECT} is for pods of a Job, a JobSet or a PyTorchJob. Kubeflow's other jobs "
+            "cannot be injected: remove the label"
         )
     kind = labels.get(PYTORCH_REPLICA, "").lower()
     return Owner(
@@ -154,7 +154,7 @@ def _number(labels: Mapping[str, str], key: str) -> int:
     told = labels.get(key, "0")
     number = number_in(told)
     if number is None:
-        raise Objection(f"the pod's label {key} is {told!r}, and its controller writes a number: {_AS_IT_IS}")
+        raise Objection(f"the pod's label {key} is {told!r}, but its controller writes a number: {_AS_IT_IS}")
     return number
 
 

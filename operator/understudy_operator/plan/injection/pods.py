@@ -52,8 +52,8 @@ def inject(pod: Raw, sidecar_image: str, log_format: str = TEXT) -> Injection:
     trainer = _trainer(spec, annotations.get(names.ANNOTATION_INJECTED, settings.container))
     if spec.get("hostNetwork"):
         raise Objection(
-            "hostNetwork has to be false or left out: the sidecars listen on fixed ports, which two pods of a node "
-            "cannot share"
+            "hostNetwork has to be false or unset: the sidecars listen on fixed ports, which two pods of a node cannot "
+            "share"
         )
     _refuse_taken_names(made, settings, sidecar_image)
     warnings = _change(spec, trainer, owner, settings, sidecar_image, log_format)
@@ -78,14 +78,14 @@ def _refuse_taken_names(pod: Raw, settings: Settings, image: str) -> None:
     sidecar = next(added, None)
     for container in (*spec.get("initContainers", ()), *spec["containers"]):
         if container["name"] == names.SIDECAR_CONTAINER and container is not sidecar:
-            raise Objection(f"container {names.SIDECAR_CONTAINER} is what injection adds: rename yours")
+            raise Objection(f"injection adds a container {names.SIDECAR_CONTAINER}: rename yours")
     if field := pods.private_mount(spec, sidecar):
         raise Objection(f"{field}: remove the mount")
     if injected:
         return
     ours = (names.SHARED_VOLUME, names.STATE_VOLUME, names.KEY_VOLUME, names.TOLD_VOLUME, names.NODE_VOLUME)
     if clash := next((x["name"] for x in spec.get("volumes", ()) if x["name"] in ours), ""):
-        raise Objection(f"volume {clash} is what injection adds: rename yours")
+        raise Objection(f"injection adds a volume {clash}: rename yours")
 
 
 def _is_sidecar(container: Raw, settings: Settings, image: str) -> bool:
@@ -116,13 +116,15 @@ def _change(
         warnings = _beside(trainer)
     elif field := pods.kubelet_restarts(spec, trainer["name"]):
         raise Objection(
-            f"{field} would have the kubelet restart the launcher, which restarts workers itself: remove it"
+            f"{field} would make the kubelet restart the launcher, but the launcher restarts workers itself: remove it"
         )
     elif not launched:
         warnings = _behind_launcher(trainer, job, grace_s)
     if spec.get("restartPolicy", "Never") != "Never":
         spec["restartPolicy"] = "Never"
-        warnings += ("restartPolicy is Never now: the launcher restarts workers, and a pod that ends is replaced",)
+        warnings += (
+            "restartPolicy was changed to Never: the launcher restarts workers, and a pod that ends is replaced",
+        )
     _add(spec, "volumes", _volumes(job, alone=alone))
     sidecar = _sidecar(job, owner, image, grace_s, alone=alone)
     if all(container["name"] != names.SIDECAR_CONTAINER for container in spec.get("initContainers", ())):
@@ -143,7 +145,8 @@ def _behind_launcher(trainer: dict[str, Any], job: Job, grace_s: int) -> tuple[s
         others = [x["name"] for x in trainer.get("env", ()) if x["name"] in command.RENDEZVOUS_VARIABLES]
         if others:
             warnings = (
-                f"{', '.join(others)} of container {trainer['name']} are left out: the rounds are Understudy's",
+                f"{', '.join(others)} of container {trainer['name']} were removed, because Understudy configures the "
+                "rendezvous",
             )
             trainer["env"] = [x for x in trainer["env"] if x["name"] not in others]
     pods.wrap(trainer, job, None, grace_s)
@@ -159,8 +162,8 @@ def _beside(trainer: dict[str, Any]) -> tuple[str, ...]:
     if not trainer.get("command"):
         folder = f"{names.SHARED_FOLDER}/{names.PYTHON_FOLDER}"
         return (
-            f"container {trainer['name']} has no command, so its PYTHONPATH stays: add {folder} to it "
-            "for understudy_torch",
+            f"container {trainer['name']} has no command, so its PYTHONPATH was not changed: add {folder} to it to "
+            "import understudy_torch",
         )
     if stub not in trainer["command"]:
         trainer["command"] = ["/bin/sh", stub, *trainer["command"]]

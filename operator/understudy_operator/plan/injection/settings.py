@@ -65,7 +65,7 @@ def read_settings(annotations: Mapping[str, str]) -> Settings:
             raise Objection(f"annotation {key} is now named {PREFIX}{_RENAMED[name]}: rename it")
         if name not in _TABLE:
             known = ", ".join(sorted(_TABLE))
-            raise Objection(f"annotation {key} is not known: correct it, or remove it; there are {known}")
+            raise Objection(f"annotation {key} is unknown: correct or remove it; the known ones are {known}")
         target, read, expected = _TABLE[name]
         try:
             value = read(annotations[key].strip())
@@ -92,12 +92,12 @@ def actives_of(settings: Settings, nproc: int, pods: int) -> int:
     actives, rest = divmod(settings.world_size, nproc)
     if rest:
         raise Objection(
-            f"annotation {key} is {settings.world_size}: it counts ranks, and has to be a multiple of the {nproc} "
+            f"annotation {key} is {settings.world_size}: set it to a number of ranks that is a multiple of the {nproc} "
             f"workers of each pod ({PREFIX}nproc-per-node)"
         )
     if actives > pods:
         raise Objection(
-            f"annotation {key} is {settings.world_size}, which takes {actives} pods of {nproc} workers, and the job "
+            f"annotation {key} is {settings.world_size}, which takes {actives} pods of {nproc} workers, but the job "
             f"has {pods}: lower it, or raise the job's parallelism and completions"
         )
     return actives
@@ -170,7 +170,7 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "world-size": ("world_size", _number(1), "the number of ranks, 1 or more"),
     "min-world-size": ("min_world_size", _number(1), "the number of ranks to shrink to, 1 or more"),
     "fork-server": ("zygote", _boolean, "true or false"),
-    "preload": ("preload", _modules, "names of modules, apart by commas"),
+    "preload": ("preload", _modules, "names of modules, separated by commas"),
     "log-prefix": ("log_prefix", _boolean, "true or false"),
     "on-sigterm": ("on_sigterm", _one_of("Auto", "Always", "Never"), "Auto, Always or Never"),
     "node-file": ("nologin_path", _path, "a file in a folder of the node, such as /run/nologin"),
@@ -184,7 +184,7 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "launcher-timeout": (
         "launcher_timeout_s",
         _launcher_timeout,
-        f"{_DURATIONS}, {SHORTEST_LAUNCHER_TIMEOUT_S:g}s at least",
+        f"{_DURATIONS}, at least {SHORTEST_LAUNCHER_TIMEOUT_S:g}s",
     ),
     "worker-grace": ("worker_grace_s", _worker_grace, f"{_DURATIONS} at most"),
     "backoff-max": ("backoff_max_s", seconds, _DURATIONS),

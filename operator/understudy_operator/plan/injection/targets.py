@@ -65,8 +65,8 @@ def read_target(kind: str, raw: Raw) -> Target:
     if any(settings != said[0] for settings in said):
         listed = ", ".join(template.name for template in templates)
         raise Objection(
-            f"the pod templates {listed} train as one, and their annotations {PREFIX}… differ: write the same into "
-            f"each, or take the label {names.LABEL_INJECT} from those that do not train"
+            f"the pod templates {listed} train as one, but their annotations {PREFIX}… differ: give them the same "
+            f"annotations, or remove the label {names.LABEL_INJECT} from the templates that do not train"
         )
     return Target(kind, templates)
 
@@ -96,8 +96,8 @@ def manifest_of(namespace: str, owner: Owner, spec: Raw) -> dict[str, Any]:
     target = spec["target"]
     if spec["members"] < 1:
         raise Objection(
-            f"no pod of {target['kind']} {target['name']} trains any more, but injected pods are there: put the label "
-            f"{names.LABEL_INJECT} and the replicas back, or delete the pods"
+            f"no pod of {target['kind']} {target['name']} trains any more, but injected pods exist: restore the label "
+            f"{names.LABEL_INJECT} and the replicas, or delete the pods"
         )
     reference = {**target, "controller": False, "blockOwnerDeletion": False}
     return {
@@ -117,7 +117,7 @@ def nproc_told(pod: Raw) -> int:
                 if not nproc:
                     raise Objection(
                         f"the variable {names.ENV_NPROC} of container {container.get('name')} is "
-                        f"{variable.get('value')!r}, and the injection webhook writes a number, 1 or more: remove it "
+                        f"{variable.get('value')!r}, but the injection webhook writes a number, 1 or more: remove it "
                         "from the pod template, and delete the pod"
                     )
                 return nproc
@@ -129,7 +129,7 @@ def _check_pods(target: Target) -> None:
         raise Objection("replicas and parallelism have to be 0 or more: correct them")
     if target.pods > MOST_MEMBERS:
         raise Objection(
-            f"the pod templates with the label {names.LABEL_INJECT} make {target.pods} pods, and at most "
+            f"the pod templates with the label {names.LABEL_INJECT} create {target.pods} pods, but at most "
             f"{MOST_MEMBERS} can train as one: lower replicas or parallelism"
         )
 
@@ -137,8 +137,8 @@ def _check_pods(target: Target) -> None:
 def _check_least(ranks: int, nproc: int, actives: int) -> None:
     if ranks % nproc or ranks > actives * nproc:
         raise Objection(
-            f"annotation {PREFIX}min-world-size is {ranks}: it counts ranks, and has to be a multiple of the {nproc} "
-            f"workers of each pod, at most the {actives * nproc} ranks of the training"
+            f"annotation {PREFIX}min-world-size is {ranks}: set it to a number of ranks that is a multiple of the "
+            f"{nproc} workers of each pod, and at most the {actives * nproc} ranks of the training"
         )
 
 
@@ -165,16 +165,16 @@ def _of_job(name: str, jobs: int, spec: Raw, path: str) -> Iterator[Template]:
     if spec.get("completionMode", "NonIndexed" if path == "spec" else "Indexed") != "Indexed":
         raise Objection(
             f"{path}.completionMode has to be Indexed, because each pod of a training has its own ranks: set it, and "
-            "completions to parallelism"
+            "set completions to parallelism"
         )
     if int(spec.get("completions", pods)) != pods:
         raise Objection(
-            f"{path}.completions is {spec['completions']} and parallelism {pods}: all pods of a training run at once; "
-            "set both to the same number"
+            f"{path}.completions is {spec['completions']} and parallelism {pods}, but all pods of a training run at "
+            "the same time: set both to the same number"
         )
     if spec.get("backoffLimitPerIndex") is not None:
         raise Objection(
-            f"{path}.backoffLimitPerIndex ends an index after so many lost pods, and the training with it: remove it"
+            f"{path}.backoffLimitPerIndex ends an index, and the training with it, after that many lost pods: remove it"
         )
     yield Template(name, jobs, pods, spec["template"])
 

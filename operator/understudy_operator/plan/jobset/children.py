@@ -43,7 +43,7 @@ def plan_children(observed: Observed, sidecar_image: str) -> tuple[JobIntent, ..
 
 
 def _why_not(observed: Observed, child: ChildJob) -> str:
-    return "it was made before the restart" if is_former(observed, child) else "the spec has it no more"
+    return "it is from before the restart" if is_former(observed, child) else "the spec no longer contains it"
 
 
 def blocked(observed: Observed) -> bool:

@@ -75,8 +75,8 @@ def _on_dead_nodes(observed: Observed) -> Iterator[str]:
         if pod.deleting_since is not None and pod.node and not pod.over and not observed.node_ready(pod.node):
             yield (
                 f"Job {pod.labels.get(keys.JOB_NAME, '')} waits for pod {pod.name}, which is Terminating on node "
-                f"{pod.node}: that is not ready, and nobody knows whether the pod still runs; delete the node, or give "
-                "it the taint node.kubernetes.io/out-of-service"
+                f"{pod.node} and may still run, because the node is not ready: delete the node, or give it the taint "
+                "node.kubernetes.io/out-of-service"
             )
 
 
@@ -89,11 +89,11 @@ def _missing(observed: Observed, now: float) -> Iterator[str]:
             continue
         if not child.started_at and reached(child.created_at + NOT_STARTED_S, now):
             yield (
-                f"Job {child.name} was created {NOT_STARTED_S:g} s ago, and the Job controller has not started it: see "
-                "its events, and whether kube-controller-manager runs"
+                f"Job {child.name} was created {NOT_STARTED_S:g} s ago, but the Job controller has not started it: see "
+                "the events of the Job, and check that kube-controller-manager runs"
             )
         if child.started_at and reached(child.started_at + MISSING_S, now):
-            why = "its events say why (a quota or an admission webhook may refuse them)"
+            why = "see the events of the Job (a quota or an admission webhook may reject its pods)"
             if child.failed:
                 why = f"{child.failed} of its pods have failed, and the Job controller pauses before it creates others"
             yield f"Job {child.name} has {there} of {child.wanted} pods: {why}"

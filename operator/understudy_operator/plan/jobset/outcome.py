@@ -24,7 +24,7 @@ from understudy_operator.plan.rollouts import REASON, Anew, rollouts_anew
 from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule, JobSpec, Operator, SuccessPolicy
 
 COMPLETED_REASON = "AllJobsCompleted"
-COMPLETED = "all Jobs that the success policy asks for have succeeded"
+COMPLETED = "all Jobs that the success policy names have succeeded"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _why_completed(observed: Observed, jobs: Iterable[JobView]) -> str:
     if policy.operator is Operator.ALL:
         return COMPLETED
     first = next(view for view in jobs if view.fate is Fate.SUCCEEDED and _is_target(policy, view.group))
-    return f"Job {first.name} has succeeded, and the success policy asks for any one"
+    return f"Job {first.name} has succeeded, and the success policy needs only one Job"
 
 
 def _succeeded(spec: JobSpec, jobs: Iterable[JobView]) -> bool:

@@ -20,8 +20,8 @@ def invalid_pattern(spec: JobSpec) -> str:
             compiled = _compiled(pattern)
             if isinstance(compiled, str):
                 return (
-                    f"failurePolicy.rules[{number}].onJobFailureMessagePatterns: {pattern!r} is no regular expression "
-                    f"of RE2 ({compiled}): correct the pattern"
+                    f"failurePolicy.rules[{number}].onJobFailureMessagePatterns: {pattern!r} is not a regular "
+                    f"expression of RE2 ({compiled}): correct the pattern"
                 )
     return ""
 

@@ -17,7 +17,10 @@ from understudy_operator.plan.jobset.views import is_current
 from understudy_operator.plan.observed import ChildJob, Observed
 from understudy_protocol import pod as names
 
-TOLD = "the job was suspended, changed and resumed unseen: what was made of the former templates is made anew"
+TOLD = (
+    "the operator missed that the job was suspended, changed and resumed: it recreates the Jobs and pods that have "
+    "an old template"
+)
 
 
 def is_missed_by_world(observed: Observed) -> bool:

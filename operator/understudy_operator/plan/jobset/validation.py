@@ -54,8 +54,8 @@ def _claims(spec: JobSpec) -> Iterator[Complaint]:
     for claim in spec.claims:
         if claim.name in seen:
             yield Complaint(
-                f"volumeClaimPolicies[].templates[].metadata.name: {claim.name} is there twice, and only one claim has "
-                "that name: rename one of them, or remove it"
+                f"volumeClaimPolicies[].templates[].metadata.name: two claims have the name {claim.name}: rename or "
+                "remove one of them"
             )
         seen.add(claim.name)
 
@@ -66,8 +66,8 @@ def _coordinator(name: str, spec: JobSpec) -> Iterator[Complaint]:
     label = coordinator_endpoint(name, spec, spec.coordinator)
     if len(label) > LONGEST_LABEL:
         yield Complaint(
-            f"coordinator: the label {keys.COORDINATOR} would be {label}, of {len(label)} characters, and may have "
-            f"{LONGEST_LABEL}: shorten metadata.name, replicatedJobs[].name or network.subdomain"
+            f"coordinator: the label {keys.COORDINATOR} would be {label}, of {len(label)} characters; at most "
+            f"{LONGEST_LABEL} are allowed: shorten metadata.name, replicatedJobs[].name or network.subdomain"
         )
 
 
@@ -75,20 +75,20 @@ def _counts(spec: JobSpec) -> Iterator[Complaint]:
     for number, group in enumerate(spec.replicated_jobs):
         if group.pods > MOST_PODS:
             yield Complaint(
-                f"replicatedJobs[{number}]: replicas times parallelism is {group.pods}, and may be at most {MOST_PODS}"
-                ": lower one of them",
+                f"replicatedJobs[{number}]: replicas times parallelism is {group.pods}; at most {MOST_PODS} pods are "
+                "allowed: lower one of them",
                 changeable=True,
             )
         elif group in spec.children and group.replicas > MOST_JOBS:
             yield Complaint(
-                f"replicatedJobs[{number}].replicas is {group.replicas}, and may be at most {MOST_JOBS}: lower it",
+                f"replicatedJobs[{number}].replicas is {group.replicas}; at most {MOST_JOBS} are allowed: lower it",
                 changeable=True,
             )
     members = 0 if spec.world is None else spec.world.actives + spec.world.spares
     if members > MOST_MEMBERS:
         yield Complaint(
-            f"replicatedJobs: the pods of the launcher and their spares are {members}, and may be at most "
-            f"{MOST_MEMBERS}: lower replicas or parallelism where the launcher is, or spares.replicas",
+            f"replicatedJobs: the pods with a launcher and their spares are {members}; at most {MOST_MEMBERS} are "
+            "allowed: lower replicas or parallelism of the replicatedJobs with a launcher, or spares.replicas",
             changeable=True,
         )
 
@@ -98,7 +98,7 @@ def _rule_names(spec: JobSpec) -> Iterator[Complaint]:
     for number, rule in enumerate(() if spec.failure is None else spec.failure.rules):
         if rule.name in seen:
             yield Complaint(
-                f"failurePolicy.rules[{number}].name: {rule.name} is the name of two rules (one that has no name is "
+                f"failurePolicy.rules[{number}].name: two rules have the name {rule.name} (a rule without a name is "
                 "called failurePolicyRule and its number, from 0): rename one of them"
             )
         seen.add(rule.name)
@@ -112,8 +112,8 @@ def _restarts(spec: JobSpec) -> Iterator[Complaint]:
         field = kubelet_restarts(group.pod_template["spec"], spec.world.container)
         if field and group in spec.world.groups:
             yield Complaint(
-                f"replicatedJobs[{number}].template.spec.template.spec: {field} would have the kubelet restart the "
-                "launcher, which restarts workers itself (recovery.inPlace): remove it",
+                f"replicatedJobs[{number}].template.spec.template.spec: {field} would make the kubelet restart the "
+                "launcher, but the launcher restarts workers itself (recovery.inPlace): remove it",
                 changeable=True,
             )
 

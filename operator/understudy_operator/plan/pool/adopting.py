@@ -56,7 +56,9 @@ def _adoptions(observed: Observed, now: float) -> Iterator[Intent]:
         if _is_known(observed, pod):
             yield PatchPod(pod.name, annotations={names.ANNOTATION_ADOPTED: micro_time(now)})
         elif known is not None and reached(known.since + ADOPT_WITHIN_S, now):
-            why = f"it was claimed, and could not be told so for {ADOPT_WITHIN_S:g} s: {known.why_not}"
+            why = (
+                f"it was claimed, but the operator could not send it the job for {ADOPT_WITHIN_S:g} s: {known.why_not}"
+            )
             yield DeletePod(pod.name, pod.uid, GRACE_S, why, pod.version)
         elif observed.coordinator_address and pod.ip:
             shape = job_shape(observed.job, int(pod.grace_s))

@@ -67,13 +67,13 @@ def _steps(observed: Observed, sidecar_image: str, now: float) -> Iterator[Inten
     for pod in in_order(observed):
         over = pod.ended or pod.deleting_since is not None
         if pod.uid in made:
-            yield release(pod, "the job's pod stands in its place") if over else _end(pod)
+            yield release(pod, "the job has a pod in its place") if over else _end(pod)
         elif not observed.node_ready(pod.node):
-            yield release(pod, f"node {pod.node} is not ready: nobody will end it")
+            yield release(pod, f"node {pod.node} is not ready, so no kubelet ends the pod")
         elif not observed.seating_known:
             continue  # nobody tells at this moment which ranks are vacant
         elif kept <= 0:
-            yield release(pod, "the job has all its pods without it")
+            yield release(pod, "the job has all of its pods")
         else:
             kept -= 1
             if pod.ended:

@@ -46,16 +46,16 @@ def spare_manifest(job: Job) -> dict[str, Any]:
 def _differences(job: Job, pool: Pool) -> Iterator[str]:
     for field, wanted, there in _settings(job, pool):
         if wanted != there:
-            yield f"{field} is {wanted!r}, and {there!r} there"
+            yield f"{field} is {wanted!r}, and {there!r} in the pool"
     manifest = spare_manifest(job)
     wanted, there = manifest["spec"], warm_spec(pool, sidecar_image="", secret="")
     trainer, spares = trainer_of(wanted, job.world.container), trainer_of(there, launcher_of(pool).container)
     if trainer["name"] != spares["name"]:
-        yield f"launcher.container is {trainer['name']}, and {spares['name']} there"
+        yield f"launcher.container is {trainer['name']}, and {spares['name']} in the pool"
         return
     told = (_words(trainer), plain_variables(trainer))
     if told != (_words(spares), plain_variables(spares)) and _EXPANDS in str(told):
-        yield "the trainer's command, args or variables use $(NAME), which only a kubelet fills in"
+        yield "the trainer's command, args or variables use $(NAME), which only a kubelet expands"
     yield from _unlike(_compared(wanted, trainer), _compared(there, spares), "spec")
     yield from _unlike(_annotations(job), dict(pool.template.get("metadata", {}).get("annotations", {})), "annotations")
 
@@ -121,7 +121,7 @@ def _unlike(wanted: Any, there: Any, path: str) -> Iterator[str]:
         for number, (one, other) in enumerate(zip(wanted, there, strict=True)):
             yield from _unlike(one, other, f"{path}[{number}]")
     elif wanted != there and not (_is_empty(wanted) and _is_empty(there)) and not _same_quantity(wanted, there):
-        yield f"{path} is {_short(wanted)}, and {_short(there)} there"
+        yield f"{path} is {_short(wanted)}, and {_short(there)} in the pool"
 
 
 def _is_empty(value: Any) -> bool:
@@ -137,5 +137,5 @@ def _short(value: Any) -> str:
     if isinstance(value, Mapping):
         return "set" if value else "not set"
     if isinstance(value, list):
-        return f"a list of {len(value)}"
+        return f"a list of length {len(value)}"
     return "not set" if value is None else repr(value)[:80]

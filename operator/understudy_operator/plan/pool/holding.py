@@ -104,7 +104,9 @@ def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
         if claimant(pod) or pod.ended:
             continue
         if dead and not pod.held_by:
-            yield DeletePod(pod.name, pod.uid, 0, f"node {pod.node} is not ready: no kubelet will end it", pod.version)
+            yield DeletePod(
+                pod.name, pod.uid, 0, f"node {pod.node} is not ready, so no kubelet ends the pod", pod.version
+            )
         elif not dead and pod.deleting_since is None and node is not None and (finding := node.held(now)):
             yield DeletePod(
                 pod.name, pod.uid, None, f"no job would claim it on node {pod.node}: {finding.told}", pod.version
@@ -115,7 +117,9 @@ def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
         elif not dead and pod.alive and _unready(pod, now):
             yield DeletePod(pod.name, pod.uid, None, f"it has not been ready for {UNREADY_S:g} s", pod.version)
     for pod in ended_by_themselves(observed)[:-ENDED_KEPT]:
-        yield DeletePod(pod.name, pod.uid, None, f"the newest {ENDED_KEPT} spares that ended are kept", pod.version)
+        yield DeletePod(
+            pod.name, pod.uid, None, f"only the newest {ENDED_KEPT} spares that ended are kept", pod.version
+        )
 
 
 def _unready(pod: Pod, now: float) -> bool:
@@ -137,10 +141,10 @@ def _roll(observed: ObservedPool, desired: int, now: float) -> Iterator[CreatePo
         return
     missing = desired - len(here)
     for number in range(missing):
-        yield _create(observed, number, f"a spare is missing ({len(here)} of {desired} are there)", now)
+        yield _create(observed, number, f"a spare is missing ({len(here)} of {desired} exist)", now)
     starting = any(not pod.ready for pod in here)
     if missing <= 0 and old and not starting and len(here) <= desired:
-        yield _create(observed, 0, f"the template has changed, and {len(old)} spares are of an old one", now)
+        yield _create(observed, 0, f"the template has changed, and {len(old)} spares have an old one", now)
 
 
 def _has_secret(observed: ObservedPool) -> bool:
@@ -151,7 +155,7 @@ def _has_secret(observed: ObservedPool) -> bool:
 def _make_way(here: list[Pod], taken: Pod) -> Iterator[DeletePod]:
     for pod in here:
         if not pod.node and pod.trouble:
-            why = f"it waits for room, and could get that of {taken.name}, which a job has claimed"
+            why = f"it waits for room, and could take the place of {taken.name}, which a job has claimed"
             yield DeletePod(pod.name, pod.uid, 0, why, pod.version)
 
 
@@ -159,15 +163,15 @@ def _leaving(here: list[Pod], old: list[Pod], desired: int) -> Iterator[tuple[Po
     """Never so many that less ready ones are left than are wanted, as long as there is one of an old template."""
     for pod in old:
         if not pod.ready:
-            yield pod, "it is not ready, and of an old template"
+            yield pod, "it is not ready, and has an old template"
     ready = sum(pod.ready for pod in here)
     for pod in sorted((pod for pod in old if pod.ready), key=_oldest_first):
         if ready > desired:
             ready -= 1
-            yield pod, "it is of an old template, and enough others are ready"
+            yield pod, "it has an old template, and enough other spares are ready"
     new = sorted((pod for pod in here if pod not in old), key=_least_use_first)
     for pod in new[: max(0, len(new) - desired)]:
-        yield pod, f"{desired} spares are wanted"
+        yield pod, f"the pool has more spares than it needs ({desired})"
 
 
 def _oldest_first(pod: Pod) -> tuple[float, str]:

@@ -50,7 +50,7 @@ def _objects(observed: ObservedPool, now: float) -> tuple[Create, ...]:
 
 def plan_releases(pods: Iterable[Pod], claimants: frozenset[str]) -> tuple[ReleaseClaim, ...]:
     """Of claims that nobody will carry out: the job is gone, has ended, or rests. Also where the pool is gone."""
-    why = "the job that has claimed it does not need it any more"
+    why = "the job that claimed it no longer needs it"
     return tuple(release(pod, why) for pod in pods if claimant(pod) and claimant(pod) not in claimants)
 
 

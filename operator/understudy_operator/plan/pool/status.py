@@ -49,7 +49,7 @@ def _events(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Ev
         if told["status"] == "True":
             yield Event("Warning" if told["reason"] != "Rolling" else "Normal", told["reason"], told["message"])
         elif known.get("status") == "True" and kind == "Rolling":
-            yield Event("Normal", "Rolled", "all spares are of the newest template")
+            yield Event("Normal", "Rolled", "all spares have the newest template")
     if (reason := condition(status, "Ready")["reason"]) not in (SPARES, condition(before, "Ready").get("reason")):
         yield Event("Warning", reason, condition(status, "Ready")["message"])
     if before.get("auto") and before.get("desired", status["desired"]) != status["desired"]:
@@ -57,7 +57,7 @@ def _events(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Ev
         why = (
             f"{auto.get('nodes')} nodes, of which {auto.get('failuresPerNodeDay')} fail in a day ({auto.get('source')})"
         )
-        yield Event("Normal", "Resized", f"{status['desired']} spares in place of {before['desired']}: {why}")
+        yield Event("Normal", "Resized", f"{status['desired']} spares instead of {before['desired']}: {why}")
 
 
 def _claimed(observed: ObservedPool) -> int:
@@ -78,11 +78,11 @@ def _ready(observed: ObservedPool, status: Mapping[str, Any], now: float) -> Wan
         told += f"; pod {troubled[0].name}: {troubled[0].trouble}"
         reason = NO_ROOM if not enough and not any(pod.node for pod in troubled) else SPARES
     if not enough and being_taken(observed, now):
-        told += "; another one is made once the job that has claimed one has a pod in its place"
+        told += "; the operator creates the next spare when the job has a pod in the place of the claimed one"
     if pause_s(observed, now) > 0.0:
         last = ended_by_themselves(observed)[-1]
         why = f" ({last.name}: {last.failure})" if last.failure else ""
-        told += f"; the last spares have ended by themselves{why}, so another one is made in a while"
+        told += f"; the last spares have ended by themselves{why}, so the operator waits before it creates the next one"
     return "Ready", enough, reason, told
 
 
@@ -90,11 +90,16 @@ def _rolling(observed: ObservedPool, now: float) -> Wanted:
     old = outdated(observed, now)
     if not old:
         return "Rolling", False, "UpToDate", ""
-    told = f"{len(old)} spares are of an old template"
+    told = f"{len(old)} spares have an old template"
     waits = next((pod for pod in held(observed, now) if pod not in old and not pod.node and pod.trouble), None)
     if waits is None:
         return "Rolling", True, "Rolling", told
-    return "Rolling", True, NO_ROOM, f"{told}, and there is no room for another one: they go when a job claims one"
+    return (
+        "Rolling",
+        True,
+        NO_ROOM,
+        f"{told}, and no node has room for an additional spare: they are replaced when a job claims a spare",
+    )
 
 
 def _blocked(observed: ObservedPool) -> Wanted:

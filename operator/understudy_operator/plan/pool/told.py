@@ -23,25 +23,41 @@ def pool_condition(observed: Observed, now: float) -> Iterator[Wanted]:
     if not pool.there:
         where = f"namespace {observed.job.namespace}"
         message = (
-            f"spares.pool names {pool.name}, and there is no such HotSparePool in {where}: create it, or correct it"
+            f"spares.pool names {pool.name}, but {where} has no HotSparePool of that name: create it, or correct "
+            "spares.pool"
         )
         yield CONDITION, False, MISSING, message
     elif warm := unadopted(observed):
         spares = ", ".join(f"{pod.name} on {pod.node}" for pod in warm)
-        yield CONDITION, True, CLAIMED, f"claimed Warm of pool {pool.name}, to join the job as they are: {spares}"
+        yield (
+            CONDITION,
+            True,
+            CLAIMED,
+            f"claimed Warm from pool {pool.name}, so these spares join the job as they are: {spares}",
+        )
     elif coming := coming_claims(observed):
         spares = ", ".join(f"{pod.name} on {pod.node}" for pod in coming)
         why = "".join(f"; Replace and not Warm, because {why}" for why in filter(None, [why_replace(observed, now)]))
-        message = f"claimed of pool {pool.name}, for pods of the job to take their places: {spares}{why}"
+        message = f"claimed from pool {pool.name}, so pods of the job replace these spares: {spares}{why}"
         yield CONDITION, True, CLAIMED, message
     elif stuck is not None:
-        message = f"pod {stuck.name} has no room where the spare of pool {pool.name} was: {stuck.trouble}"
+        message = f"pod {stuck.name} does not fit in the place of the spare of pool {pool.name}: {stuck.trouble}"
         yield CONDITION, False, NO_ROOM, message
     elif vacant(observed, now) and not to_be_had(observed, now):
         if candidates(observed, now):
-            yield CONDITION, False, REFUSED, f"no spare of pool {pool.name} may be claimed: condition Blocked says why"
+            yield (
+                CONDITION,
+                False,
+                REFUSED,
+                f"the API server rejects the claim of a spare of pool {pool.name}: see condition Blocked",
+            )
         else:
-            yield CONDITION, False, EMPTY, f"pool {pool.name} has no spare to claim: waiting for its refill"
+            yield (
+                CONDITION,
+                False,
+                EMPTY,
+                f"pool {pool.name} has no spare to claim: the job waits until the operator creates one",
+            )
     else:
         yield CONDITION, True, IDLE, ""
 

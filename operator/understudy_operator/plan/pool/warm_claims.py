@@ -21,7 +21,7 @@ def why_not_warm(observed: Observed, now: float) -> str:
     if pool is None or pool.made_of is None or pool.made_of.launcher is None:
         return "the pool's spares have no launcher"
     if failed := failed_lately(observed, now):
-        return f"a spare could not be told a moment ago whose it is: {failed}"
+        return f"the operator could not send the job to a spare a moment ago: {failed}"
     return difference(observed.job, pool.made_of)
 
 
@@ -30,9 +30,9 @@ def why_not_this(observed: Observed, spare: Pod) -> str:
     pool = observed.pool
     assert pool is not None, "it has spares"
     if template_of(spare) != pool.template:
-        return "it is of an old template"
+        return "it has an old template"
     if pool.secret not in spare.secrets:
-        return "it has another key than its pool"
+        return "its key is not the pool's"
     return "" if spare.ip else "it has no address"
 
 
@@ -41,7 +41,7 @@ def why_replace(observed: Observed, now: float) -> str:
     pool = observed.pool
     if pool is None or pool.made_of is None or pool.made_of.launcher is None:
         return ""
-    return why_not_warm(observed, now) or "the spares are of an old template"
+    return why_not_warm(observed, now) or "the spares have an old template"
 
 
 def claim_warm(observed: Observed, spare: Pod, now: float) -> ClaimWarm:
@@ -58,5 +58,7 @@ def claim_warm(observed: Observed, spare: Pod, now: float) -> ClaimWarm:
         names.ANNOTATION_WARM: spare.labels[names.LABEL_JOB_UID],
         names.ANNOTATION_CLAIMED_AT: micro_time(now),
     }
-    why = f"job {job.name} has lost more pods than it has spares, and takes this one of pool {pool_of(spare)} as it is"
+    why = (
+        f"job {job.name} has lost more pods than it has spares, and takes this spare of pool {pool_of(spare)} as it is"
+    )
     return ClaimWarm(spare.name, spare.uid, spare.version, job.uid, labels, annotations, owner_reference(job), why)

@@ -93,7 +93,7 @@ async def test_a_refused_event_is_logged_and_holds_up_no_other(caplog: pytest.Lo
     world.add(STARTED, COMPLETED)
     await empty(world.outbox)
     assert world.written == ["Completed"]
-    assert "event Started was refused" in caplog.text
+    assert "event Started was rejected" in caplog.text
 
 
 @in_virtual_time

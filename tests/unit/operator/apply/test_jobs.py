@@ -51,7 +51,7 @@ async def test_a_job_that_is_created_is_known_at_once(cluster: Cluster):
 async def test_one_of_somebody_else_under_its_name_is_told(cluster: Cluster):
     cluster.api.put(f"{PATH}/llm-workers-0", {"kind": "Job", "metadata": {"name": "llm-workers-0", "labels": {}}})
     (told,) = await cluster.do(creation(0))
-    assert told.startswith("Job llm-workers-0 is there already and is not of this job")
+    assert told.startswith("Job llm-workers-0 exists and does not belong to this job")
     assert cluster.stored() == []
 
 

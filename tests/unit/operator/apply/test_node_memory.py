@@ -69,13 +69,13 @@ async def test_an_offender_that_fails_in_another_way_is_told_with_its_newest_rea
     # given a repeat offender, of which all jobs know
     replica = Replica(FakeApi()).saw("a").saw("c").saw("d")
     await replica.memory.look()
-    assert replica.memory.offenders.of("ns")["n1"].endswith("last by Node: silent")
+    assert replica.memory.offenders.of("ns")["n1"].endswith("last time by Node: silent")
     assert replica.woken == 1
     # when another job fails there for another reason
     replica.saw("b", reason="Xid 79")
     await replica.memory.look()
     # then that is what jobs are told by, and they are woken for it, once
-    assert replica.memory.offenders.of("ns")["n1"].endswith("last by Node: Xid 79")
+    assert replica.memory.offenders.of("ns")["n1"].endswith("last time by Node: Xid 79")
     assert replica.woken == 2
     await replica.memory.look()
     assert replica.woken == 2

@@ -687,7 +687,7 @@ async def dripping(peer: Peer) -> None:
 async def test_a_peer_that_sends_no_whole_message_for_three_seconds_is_given_up(do: Do):
     loop = asyncio.get_running_loop()
     async with a_line_in_virtual_time(do) as line:
-        with pytest.raises(TimeoutError, match="no whole message came for 3 s"):
+        with pytest.raises(TimeoutError, match="no complete message arrived for 3 s"):
             await listen(line)
     assert loop.time() == pytest.approx(3.25, abs=0.11)
 
@@ -785,7 +785,7 @@ async def test_a_long_message_at_half_a_mib_a_second_is_given_up():
 
     # 3.25 s and what 1 MiB/s allows for the bytes so far: the 32 s that it would take are over after 6.5 s.
     async with a_line_in_virtual_time(send, message_bytes=32 << 20) as line:
-        with pytest.raises(TimeoutError, match="no whole message came for 3 s"):
+        with pytest.raises(TimeoutError, match="no complete message arrived for 3 s"):
             await listen(line)
     assert asyncio.get_running_loop().time() == pytest.approx(6.5, abs=0.2)
 

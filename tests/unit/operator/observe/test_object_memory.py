@@ -63,7 +63,7 @@ def test_an_object_of_too_many_values_is_not_decoded(kind: Kind) -> None:
     # and it is malformed, as it is in a list, in which other objects count
     (malformed,) = store.malformed(kind)
     assert malformed.message.startswith("the object has 9200")
-    assert malformed.message.endswith("values, and at most 100000 are read: make it smaller")
+    assert malformed.message.endswith("values; at most 100000 are allowed: make it smaller")
     store.replace(kind, listed(store, kind, [text, ordinary]), 0.0)
     assert [raw["metadata"]["name"] for raw in store.all(kind)] == ["j2"]
     assert [found.name for found in store.malformed(kind)] == ["j1"]

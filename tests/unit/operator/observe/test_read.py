@@ -374,7 +374,7 @@ def test_a_pod_at_a_gate_names_it_and_is_in_no_trouble():
 def test_a_pod_that_somebody_takes_away_says_who(kind: str):
     raw = copy.deepcopy(POD)
     raw["status"]["conditions"] = [{"type": kind, "status": "True", "reason": "Preempted", "message": "for llm-2"}]
-    assert read_pod(raw).disruption == "it was taken away: Preempted: for llm-2"
+    assert read_pod(raw).disruption == "it was disrupted: Preempted: for llm-2"
     raw["status"]["conditions"][0]["status"] = "False"
     assert read_pod(raw).disruption == ""
 

@@ -74,10 +74,10 @@ def test_a_workers_failure_in_a_pod_that_ran_out_of_memory_later_is_another_matt
 
 def test_who_took_a_pod_away_is_told_late_too_and_is_no_lack_of_memory():
     # given a pod that was preempted, of which only the coordinator has told
-    preempted = a_pod("a0", 0, phase="Failed", disruption="it was taken away: PreemptionByScheduler: for prod-1")
+    preempted = a_pod("a0", 0, phase="Failed", disruption="it was disrupted: PreemptionByScheduler: for prod-1")
     status, _ = passed(in_round(0), LOST, pods=[A0])
     # when its condition is known
     status, told = passed(status, LOST, pods=[preempted])
     # then the cause says who it was
-    assert message(status) == "it was taken away: PreemptionByScheduler: for prod-1; its connection ended"
+    assert message(status) == "it was disrupted: PreemptionByScheduler: for prod-1; its connection ended"
     assert [line.split(":")[0] for line in told] == ["Disrupted"]

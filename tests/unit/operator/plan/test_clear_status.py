@@ -76,16 +76,17 @@ def test_a_success_of_any_job_is_not_said_to_be_one_of_all():
     assert told(any_of, "Completed") == (
         "True",
         "AllJobsCompleted",
-        "Job llm-workers-0 has succeeded, and the success policy asks for any one",
+        "Job llm-workers-0 has succeeded, and the success policy needs only one Job",
     )
-    assert told(jobs(SUCCEEDED_JOB), "Completed")[2] == "all Jobs that the success policy asks for have succeeded"
+    assert told(jobs(SUCCEEDED_JOB), "Completed")[2] == "all Jobs that the success policy names have succeeded"
 
 
 def test_a_job_of_nothing_says_so():
     assert told(jobs(replicas=0), "Running") == (
         "False",
         "Pending",
-        "replicas is 0 in all replicatedJobs, so there is nothing to run: suspend the job, set replicas, and resume it",
+        "replicas is 0 in all replicatedJobs, so the job has nothing to run: suspend the job, set replicas, and "
+        "resume it",
     )
     assert "nothing to run" not in told(jobs(replicas=1), "Running")[2]
     assert "nothing to run" not in told(jobs(replicas=0, suspend=True), "Running")[2]
@@ -99,13 +100,14 @@ def test_a_job_of_nothing_says_so():
         (a_child(started_at=0.0, created_at=NOW - 10), ""),
         (
             a_child(started_at=0.0, created_at=NOW - 31),
-            "Job llm-workers-0 was created 30 s ago, and the Job controller has not started it: see its events, and "
-            "whether kube-controller-manager runs",
+            "Job llm-workers-0 was created 30 s ago, but the Job controller has not started it: see the events of the "
+            "Job, and check that kube-controller-manager runs",
         ),
         (a_child(active=1, started_at=NOW - 1), ""),
         (
             a_child(active=1),
-            "Job llm-workers-0 has 1 of 2 pods: its events say why (a quota or an admission webhook may refuse them)",
+            "Job llm-workers-0 has 1 of 2 pods: see the events of the Job (a quota or an admission webhook may "
+            "reject its pods)",
         ),
         # one that fails, after which the Job controller pauses
         (

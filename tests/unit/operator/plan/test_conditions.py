@@ -53,9 +53,7 @@ def test_a_job_that_has_shrunk_says_so_and_runs():
     job = a_job(status=in_round(3), parallelism=3, min_actives=2)
     status = status_of(observed(job, snapshot=a_snapshot(number=4, actives=2)))
     assert condition(status, "Running")["status"] == "True"
-    assert condition(status, "Running")["message"] == (
-        "trains with 2 of 3 members: it grows when pods are there for the others"
-    )
+    assert condition(status, "Running")["message"] == ("trains with 2 of 3 pods: it grows when more pods are available")
     grown = status_of(observed(job, snapshot=a_snapshot(number=5, actives=3)))
     assert condition(grown, "Running")["message"] == ""
 

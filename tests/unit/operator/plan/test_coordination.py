@@ -132,7 +132,7 @@ def test_one_that_has_lost_the_office_may_take_it_again_in_a_new_epoch():
         return observed(RUNNING, answered=[S], searches_since=NOW - seconds, named=named)
 
     assert appointed(refused(REFUSED_S - 0.1)) == ("s", 4, "")  # it would be a hurry without an end
-    assert appointed(refused(REFUSED_S)) == ("s", int(NOW), "s does not coordinate: not in office")
+    assert appointed(refused(REFUSED_S)) == ("s", int(NOW), "pod s is not the coordinator: not in office")
     assert appointed(refused(REFUSED_S, named=A0.uid))[2] == ""  # that one is asked first
 
 

@@ -36,9 +36,9 @@ T, U = a_pod("t"), a_pod("u")
 PODS = (A0, A1, S, T, U)
 EVERYBODY = [member(A0, 0), member(A1, 1), member(S, None), member(T, None), member(U, None)]
 JOB = a_job(status=in_round(3, epoch=4), spares=3)
-NOBODY_FOR_8_S = "nobody was found in office for 8 s, and "
-VOTERS_LEFT = NOBODY_FOR_8_S + "2 of 5 voters are left, of which an election needs 3"
-HEIRS_ENDED = NOBODY_FOR_8_S + "the coordinator's pod and those of its 2 heirs have ended"
+NOBODY_FOR_8_S = "no coordinator was found for 8 s, and "
+VOTERS_LEFT = NOBODY_FOR_8_S + "2 of 5 voters are left, but an election needs 3"
+HEIRS_ENDED = NOBODY_FOR_8_S + "the coordinator's pod and those of its 2 standby coordinators have ended"
 
 
 def told(**changes: Any) -> Snapshot:
@@ -105,7 +105,7 @@ HOPELESS: Mapping[str, tuple[Observed, str]] = {
     ),
     "nobody was heard for twice the coordinatorLossTimeout": (
         alone(for_s=60.0),
-        "nobody was heard in office for 60 s, twice the coordinatorLossTimeout",
+        "no coordinator was heard for 60 s, twice the coordinatorLossTimeout",
     ),
 }
 
@@ -173,8 +173,8 @@ def test_whom_members_follow_is_there_although_the_operator_cannot_reach_it():
     followed = alone(pods, for_s=3600.0, answered=[A0], named=U.uid)
     assert appointed(followed)[2] == ""
     assert message(followed) == (
-        "its members follow u, which the operator cannot reach: it needs to reach port 8478 of the job's pods; status "
-        "stays as it was until then"
+        "the pods follow coordinator u, which the operator cannot reach, so status does not change: allow the operator "
+        "to connect to port 8478 of the job's pods"
     )
     # but not where that one has ended, and its members are about to find out
     assert appointed(alone(pods, named=S.uid))[2] == VOTERS_LEFT
@@ -234,12 +234,12 @@ def message(given: Observed) -> str:
 def test_a_job_without_a_coordinator_says_what_it_waits_for():
     assert message(alone(for_s=UNREACHABLE_S - 0.1)) == ""
     assert message(alone()) == (
-        "waiting for a coordinator: members elect one if a majority of them is there; else one is appointed once the "
-        "missing pods have ended, their nodes are deleted or have the taint node.kubernetes.io/out-of-service, or 60 s "
-        "after the last one was heard"
+        "waiting for a coordinator: the pods elect one if a majority of them is left; otherwise the operator appoints "
+        "one when the missing pods have ended, or when their nodes are deleted or have the taint "
+        "node.kubernetes.io/out-of-service, or 60 s after the last coordinator was heard"
     )
     off = a_job(status=in_round(3, epoch=4), spares=3, fence_s=0.0)
-    assert message(alone(job=off)).endswith("out-of-service (coordinatorLossTimeout is Off: time proves nothing)")
+    assert message(alone(job=off)).endswith("out-of-service (coordinatorLossTimeout is Off: there is no time limit)")
     assert message(observed(JOB, PODS, told())) == ""
     assert message(alone(snapshot=None)).startswith("waiting for a coordinator: ")
     assert message(alone(job=a_job(status=in_round(-1)), snapshot=None)) == ""

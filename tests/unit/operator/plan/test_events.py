@@ -127,7 +127,9 @@ def test_the_start_the_office_and_the_end_are_told_once():
     office = Office(1, 1, S, "the job starts")
     told = plan_events(given, office, status_of(given, office))
     assert told == (
-        Event("Normal", "CoordinatorAppointed", "s coordinates in epoch 1: the job starts"),
+        Event(
+            "Normal", "CoordinatorAppointed", "the operator appointed s as the coordinator (epoch 1): the job starts"
+        ),
         Event("Normal", "Started", "round 0 started with all ranks"),
     )
     closed = a_snapshot(closed=SUCCEEDED)

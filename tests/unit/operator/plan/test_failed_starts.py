@@ -89,6 +89,7 @@ def test_it_is_told_until_all_pods_have_started():
         return str(condition(status_of(observed(a_job(), pods, told)), "Running")["message"])
 
     assert message(A0, refused("a1", 1, 2), S) == (
-        f"waiting for {WAITING}; pod a1 failed before it could take part: {WHY} (the next one is made 4 s after it)"
+        f"waiting for {WAITING}; pod a1 failed before it could take part: {WHY} (the operator "
+        "creates the next one 4 s after it)"
     )
     assert message(A0, refused("a1", 1, 2), A1, S) == f"waiting for {WAITING}"

@@ -251,7 +251,7 @@ def test_when_fewer_spares_are_wanted_those_that_have_not_started_go_first_then_
     old, young, unstarted = a_pod("old"), a_pod("young", created_at=AN_HOUR_AGO + 60), starting(a_pod("unstarted"))
     assert deleted(with_spares(old, young, unstarted, wanted=2)) == {"unstarted": None}
     assert deleted(with_spares(old, young, unstarted, wanted=1)) == {"unstarted": None, "young": None}
-    assert reasons(with_spares(old, wanted=0)) == ["0 spares are wanted"]
+    assert reasons(with_spares(old, wanted=0)) == ["the job has more spares than it needs (0)"]
 
 
 def test_the_coordinator_stays_when_fewer_spares_are_wanted():

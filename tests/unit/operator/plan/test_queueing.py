@@ -101,7 +101,7 @@ def test_an_evicted_gang_is_pending_again():
 def test_a_pod_at_somebody_elses_gate_is_told_by_the_gate():
     pod = replace(pending(A1), gates=("example.com/hold",))
     message = condition(status_of(observed(a_job(), (A0, pod, S))), "Running")["message"]
-    assert message == "pod a1 waits until somebody takes its scheduling gate example.com/hold away"
+    assert message == "pod a1 waits until its scheduling gate example.com/hold is removed"
 
 
 def test_a_job_of_batch_in_the_queue_is_told_by_name():

@@ -26,7 +26,7 @@ def test_a_pod_that_only_finalizers_hold_is_over_and_named_with_them():
     assert held(A1).over
     assert not held(A1).alive
     assert told(A0, held(A1, NOW - HELD_S), S) == [
-        "pod a1 is over, and its object stays until somebody removes its finalizers: example.com/audit"
+        "pod a1 has ended, but its object stays until its finalizers are removed: example.com/audit"
     ]
     assert told(A0, held(A1, NOW - HELD_S + 0.1), S) == []
 
@@ -45,7 +45,7 @@ def test_a_pod_that_has_a_node_and_no_container_is_told_after_a_while():
 
     assert told(A0, on_its_node(SLOW_START_S - 0.1), S) == []
     (words,) = told(A0, on_its_node(SLOW_START_S), S)
-    assert words.startswith("pod a1 has been on node node-a1 for more than 60 s, and no container of it runs")
+    assert words.startswith("pod a1 has been on node node-a1 for more than 60 s, and none of its containers runs")
     assert told(A0, on_its_node(300, trouble="container trainer: ImagePullBackOff"), S) == []  # which says more
     assert told(A0, replace(A1, waits_since=NOW - 300), S) == []
 

@@ -32,7 +32,7 @@ GOES = Node("goes", True, findings=(Finding("gke-maintenance", FaultClass.MAINTE
 CORDONED = Node("cordoned", True, findings=(Finding("cordon", FaultClass.MAINTENANCE, "", known_to_scheduler=True),))
 OFFENDER = Node("offender", True)
 EVERY = (BAD, GOES, CORDONED, OFFENDER)
-WHY = "failed 3 times of late (x/y), last by Node: silent"
+WHY = "failed 3 times recently (x/y), the last time by Node: silent"
 
 
 def given(policy: str = "Prefer", status: dict[str, Any] | None = None, **changes: Any) -> Observed:
@@ -154,7 +154,7 @@ def test_an_event_tells_once_that_the_node_of_a_pod_is_avoided_and_by_which_sour
     bad = {**given().nodes, A1.node: Node(A1.node, True, findings=(XID_79,))}
     turned = given(nodes=bad)
     assert events(given(), turned) == [
-        ("NodeAvoided", "node node-a1 of a1 is avoided (Hardware): nvsentinel-xid: Xid 79")
+        ("NodeAvoided", "new pods of the job avoid node node-a1 of a1 (Hardware): nvsentinel-xid: Xid 79")
     ]
     assert events(turned, turned) == []
 
@@ -167,5 +167,6 @@ def test_that_one_is_used_because_nothing_else_is_free_is_told_once():
     fallen_back = a_pod("t", node="offender", annotations={names.ANNOTATION_PREFERS_NOT: "goes,offender"})
     waits, runs = given(pods=(A0, A1, S, replace(fallen_back, node=""))), given(pods=(A0, A1, S, fallen_back))
     told = [entry for entry in events(waits, runs) if entry[0] == "AvoidedNodeUsed"]
-    assert told == [("AvoidedNodeUsed", f"t runs on node offender, for nothing else was free: memory: {WHY}")]
+    why = "which the job avoids, because no other node was free"
+    assert told == [("AvoidedNodeUsed", f"t runs on node offender, {why}: memory: {WHY}")]
     assert events(runs, runs) == []

@@ -78,7 +78,9 @@ def test_a_node_that_is_gone_is_none():
 
 def test_why_is_told_in_words():
     told = offenders(remembered(*(offence(job=job) for job in "abcd")), NODES, NOW).of("research")["n1"]
-    assert told == "failed 4 times of late (research/a, research/b, research/c, …), last by Node: it went silent"
+    assert (
+        told == "failed 4 times recently (research/a, research/b, research/c, …), the last time by Node: it went silent"
+    )
 
 
 # Namespaces ----------------------------------------------------------------------------------------------------------
@@ -116,13 +118,14 @@ def test_names_and_words_of_other_namespaces_are_not_shown():
     kills = [offence(NOW - 10, job=job, namespace=TESTS) for job in "abc"]
     mine = [offence(NOW - 20, job="mine"), offence(NOW - 30, job="mine-2")]
     assert told(OWN, *kills, *mine) == (
-        "failed 5 times of late (research/mine, research/mine-2, 3 jobs of other namespaces), last by Node"
+        "failed 5 times recently (research/mine, research/mine-2, 3 jobs of other namespaces), the last time by Node"
     )
     assert told(TESTS, *kills, *mine) == (
-        "failed 5 times of late (tests/a, tests/b, tests/c, 2 jobs of other namespaces), last by Node: it went silent"
+        "failed 5 times recently (tests/a, tests/b, tests/c, 2 jobs of other namespaces), the last time by "
+        "Node: it went silent"
     )
     both = [offence(job=job, namespace=TESTS if job in "ab" else OTHERS) for job in "abcd"]
-    assert told(OWN, *both) == "failed 4 times of late (4 jobs of other namespaces), last by Node"
+    assert told(OWN, *both) == "failed 4 times recently (4 jobs of other namespaces), the last time by Node"
 
 
 def test_it_is_bounded():

@@ -119,8 +119,8 @@ def test_a_built_in_row_can_be_replaced_and_taken_out():
         ({"values": [True]}, "values", "quote"),
         ({"signal": "Condition", "values": ["hot"]}, "values", "True, False or Unknown"),
         ({"signal": "Condition", "values": ["true"], "except": ["Off"]}, "except", "True, False or Unknown"),
-        ({"except": ["Hot "]}, "except", "no value is left"),
-        ({"signal": "Condition", "values": None, "except": ["True"]}, "except", "no value is left"),
+        ({"except": ["Hot "]}, "except", "excludes all values"),
+        ({"signal": "Condition", "values": None, "except": ["True"]}, "except", "excludes all values"),
         ({"except": "x"}, "except", "list of strings"),
         ({"signal": "Cordon"}, "keys", "remove keys"),
         ({"precedence": "high"}, "precedence", "0 to 1000"),
@@ -149,16 +149,18 @@ def test_a_wrong_row_is_refused_with_its_number_field_and_mend(change: dict[str,
 
 
 def test_two_rows_cannot_have_one_name():
-    with pytest.raises(WrongRow, match=r"faults.sources\[1\].name: 'rack' is row 0 already; rename one of them"):
+    with pytest.raises(
+        WrongRow, match=r"faults.sources\[1\].name: 'rack' is already the name of source 0; rename one of them"
+    ):
         table_of(json.dumps([ROW, ROW]))
 
 
 @pytest.mark.parametrize("text", ["{", '{"name": "x"}', "5"])
 def test_what_is_no_list_of_rows_is_refused(text: str):
-    with pytest.raises(ValueError, match="set it to a list of rows"):
+    with pytest.raises(ValueError, match="set it to a list of sources"):
         table_of(text)
 
 
 def test_a_row_that_is_no_object_is_refused():
-    with pytest.raises(WrongRow, match=r"faults.sources\[0\]: is a str; set it to a row with name, signal and keys"):
+    with pytest.raises(WrongRow, match=r"faults.sources\[0\]: is a str; set it to a source with name, signal and keys"):
         table_of('["cordon"]')

@@ -69,7 +69,8 @@ def test_one_that_has_been_on_its_node_for_long_is_told():
 
 def test_pods_that_are_missing_are_told_with_where_to_look():
     assert running(a_child(active=1, started_at=NOW - 10)) == (
-        "Job llm-workers-0 has 1 of 2 pods: its events say why (a quota or an admission webhook may refuse them)"
+        "Job llm-workers-0 has 1 of 2 pods: see the events of the Job (a quota or an admission webhook may "
+        "reject its pods)"
     )
     assert running(a_child(active=0, started_at=NOW - 1)) == ""
     assert running(a_child(active=0, succeeded=2, started_at=NOW - 10)) == ""
@@ -79,5 +80,5 @@ def test_a_job_that_waits_for_a_pod_on_a_dead_node_says_so_and_the_pod_is_left_a
     stuck = terminating(a_pod("x", labels={keys.JOB_NAME: "llm-workers-0"}), NOW - 400)
     assert running(a_child(terminating=1), stuck) == ""  # its kubelet ends it
     words = running(a_child(terminating=1), stuck, not_ready=["node-x"])
-    assert words.startswith("Job llm-workers-0 waits for pod x, which is Terminating on node node-x: that is not ready")
+    assert words.startswith("Job llm-workers-0 waits for pod x, which is Terminating on node node-x and may still run")
     assert "node.kubernetes.io/out-of-service" in words

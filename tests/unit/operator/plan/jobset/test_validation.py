@@ -31,8 +31,7 @@ def test_an_ordinary_spec_is_not_complained_about():
 
 def test_two_claims_of_a_name_would_be_one_whose_retention_nobody_knows():
     assert told(claims=claims("data", "logs", "data")) == [
-        "volumeClaimPolicies[].templates[].metadata.name: data is there twice, and only one claim has that name: "
-        "rename one of them, or remove it"
+        "volumeClaimPolicies[].templates[].metadata.name: two claims have the name data: rename or remove one of them"
     ]
 
 
@@ -45,8 +44,8 @@ def test_the_coordinators_label_has_at_most_63_characters(name: str, fits: bool)
         if fits
         else [
             "coordinator: the label jobset.sigs.k8s.io/coordinator would be "
-            "aaaaaaaaaaaaaaaaaaaaaaaaa-workers-10-0.aaaaaaaaaaaaaaaaaaaaaaaaa, of 64 characters, and may have 63: "
-            "shorten metadata.name, replicatedJobs[].name or network.subdomain"
+            "aaaaaaaaaaaaaaaaaaaaaaaaa-workers-10-0.aaaaaaaaaaaaaaaaaaaaaaaaa, of 64 characters; at most 63 are "
+            "allowed: shorten metadata.name, replicatedJobs[].name or network.subdomain"
         ]
     )
 
@@ -64,8 +63,8 @@ def test_pods_can_be_counted(replicas: int, parallelism: int, fits: bool):
         []
         if fits
         else [
-            "replicatedJobs[0]: replicas times parallelism is 2147500000, and may be at most 2147483647: lower one of "
-            "them"
+            "replicatedJobs[0]: replicas times parallelism is 2147500000; at most 2147483647 pods are allowed: lower "
+            "one of them"
         ]
     )
 
@@ -73,8 +72,8 @@ def test_pods_can_be_counted(replicas: int, parallelism: int, fits: bool):
 def test_a_rule_may_not_have_the_name_that_another_has_by_default():
     # as observe/read_spec.py reads a rule without a name, after one that is called failurePolicyRule1
     assert told(failure=rules("failurePolicyRule1", "failurePolicyRule1")) == [
-        "failurePolicy.rules[1].name: failurePolicyRule1 is the name of two rules (one that has no name is called "
-        "failurePolicyRule and its number, from 0): rename one of them"
+        "failurePolicy.rules[1].name: two rules have the name failurePolicyRule1 (a rule without a name is "
+        "called failurePolicyRule and its number, from 0): rename one of them"
     ]
 
 
@@ -99,8 +98,8 @@ def test_no_kubelet_restarts_a_launcher(of_trainer: dict[str, Any], of_other: di
     job = a_job(pod_template={"spec": {"containers": [logs, trainer]}})
     (found,) = complaints("llm", job.spec)
     assert found.message == (
-        f"replicatedJobs[0].template.spec.template.spec: {field} would have the kubelet restart the launcher, "
-        "which restarts workers itself (recovery.inPlace): remove it"
+        f"replicatedJobs[0].template.spec.template.spec: {field} would make the kubelet restart the launcher, "
+        "but the launcher restarts workers itself (recovery.inPlace): remove it"
     )
     assert found.changeable
 
@@ -124,8 +123,8 @@ def test_no_container_of_the_users_mounts_a_volume_that_is_ours_alone(kind: str,
     spec[kind] = [*spec.get(kind, []), curious]
     (found,) = complaints("llm", a_job(pod_template={"spec": spec}).spec)
     assert found.message == (
-        f"replicatedJobs[0].template.spec.template.spec: volumeMounts understudy-{volume} of container curious: that "
-        "volume is Understudy's own: remove the mount"
+        f"replicatedJobs[0].template.spec.template.spec: volumeMounts understudy-{volume} of container curious: only "
+        "Understudy may mount this volume: remove the mount"
     )
     assert found.changeable
 
@@ -136,7 +135,7 @@ def test_no_name_of_a_container_lets_it_mount_the_key(name: str):
     curious = {"name": name, "volumeMounts": [{"name": "understudy-membership", "mountPath": "/x"}]}
     spec = {"containers": [{"name": "trainer", "command": ["x"]}, curious]}
     (found,) = complaints("llm", a_job(pod_template={"spec": spec}).spec)
-    assert f"volumeMounts understudy-membership of container {name}: that volume is Understudy's own" in found.message
+    assert f"volumeMounts understudy-membership of container {name}: only Understudy may" in found.message
 
 
 def test_a_container_may_mount_the_folder_that_sidecar_and_trainer_share():
@@ -153,7 +152,8 @@ def test_the_words_for_a_job_that_is_there_say_how_to_correct_it():
         ": lower one of them. The job does not start; to change this field, suspend the job, and resume it afterwards"
     )
     assert complaint("llm", fixed).endswith(
-        ", or remove it. The job does not start; to change this field, delete the job and create it again"
+        ": rename or remove one of them. The job does not start; to change this field, delete the job and create it "
+        "again"
     )
 
 
@@ -165,8 +165,8 @@ def test_the_words_for_a_job_that_is_there_say_how_to_correct_it():
 @pytest.mark.parametrize(
     ("spec", "field"),
     [
-        ({"replicas": 20_000, "parallelism": 100_000}, "the pods of the launcher and their spares are 2000000001"),
-        ({"parallelism": 10_000, "spares": 10_001}, "the pods of the launcher and their spares are 20001"),
+        ({"replicas": 20_000, "parallelism": 100_000}, "the pods with a launcher and their spares are 2000000001"),
+        ({"parallelism": 10_000, "spares": 10_001}, "the pods with a launcher and their spares are 20001"),
     ],
     ids=["pods", "spares"],
 )
@@ -186,6 +186,6 @@ def test_a_job_that_the_operator_cannot_hold_in_memory_is_refused_and_not_planne
 def test_jobs_without_a_launcher_are_not_counted_without_end_either() -> None:
     group = a_group(replicas=2_000_000_000, parallelism=0)
     job = a_job(spec={"replicated_jobs": (group,), "world": None})
-    assert "replicatedJobs[0].replicas is 2000000000, and may be at most 20000" in complaint(job.name, job.spec)
+    assert "replicatedJobs[0].replicas is 2000000000; at most 20000" in complaint(job.name, job.spec)
     plan = reconcile(observed(job, ()), IMAGE, NOW)
     assert (plan.pods, plan.jobs) == ((), ())

@@ -243,7 +243,10 @@ def test_a_job_that_finds_the_pool_empty_says_so_and_waits_for_its_refill():
     assert condition(given) == ("False", "PoolEmpty")
     assert creations(given, NOW + 29) == []
     (event,) = [event for event in plan(given).events if event.reason == "PoolEmpty"]
-    assert (event.type, event.message) == ("Warning", "pool shared has no spare to claim: waiting for its refill")
+    assert (event.type, event.message) == (
+        "Warning",
+        "pool shared has no spare to claim: the job waits until the operator creates one",
+    )
 
 
 def told(given: Observed, now: float = NOW) -> Observed:

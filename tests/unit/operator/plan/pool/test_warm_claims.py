@@ -124,7 +124,7 @@ def test_a_job_that_is_made_otherwise_claims_places_and_says_why() -> None:
     later = replace(later, nodes={**later.nodes, spare.node: Node(spare.node, True)})
     told = condition(later)
     assert told[:2] == ("True", "SpareClaimed")
-    assert "Replace and not Warm, because launcher.nprocPerNode is 4, and 8 there" in told[2]
+    assert "Replace and not Warm, because launcher.nprocPerNode is 4, and 8 in the pool" in told[2]
     assert any(event.message == told[2] for event in plan(later).events)
 
 
@@ -145,7 +145,7 @@ def test_a_claimed_spare_is_told_whose_it_is_and_the_condition_says_warm() -> No
     assert (order.shape.uid, order.coordinator, order.take_over.command) == ("job-uid", ADDRESS, ("python", "train.py"))
     assert condition(given)[1:] == (
         "SpareClaimed",
-        "claimed Warm of pool shared, to join the job as they are: w on node-w",
+        "claimed Warm from pool shared, so these spares join the job as they are: w on node-w",
     )
 
 
@@ -181,9 +181,11 @@ def test_one_that_this_operator_has_not_told_for_long_is_not_deleted_yet() -> No
 
 def test_one_that_cannot_be_told_is_deleted_and_the_next_claim_is_replace() -> None:
     # given a spare that has not heard for ten seconds
-    tried = {W.uid: Adoption(NOW - ADOPT_WITHIN_S, why_not="10.1.0.1 could not be told: TimeoutError()")}
+    tried = {
+        W.uid: Adoption(NOW - ADOPT_WITHIN_S, why_not="the operator could not send the job to 10.1.0.1: TimeoutError()")
+    }
     given = one_lost(a_warm_view(P), (A0, W), adoptions=tried)
-    assert "10.1.0.1 could not be told" in deletions(given)["w"]
+    assert "the operator could not send the job to 10.1.0.1" in deletions(given)["w"]
 
     # when it is being deleted
     after = one_lost(a_warm_view(P), (A0, terminating(W)), adoptions=tried)
