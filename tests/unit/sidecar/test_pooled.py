@@ -173,7 +173,7 @@ async def test_it_is_ready_when_its_launcher_says_so_and_only_then(spare: Spare)
                     await asyncio.sleep(0.01)
 
         await becomes(200)
-        writer.write(wire.encode(Readiness(check.number, False, "the zygote loads")).encode() + b"\n")
+        writer.write(wire.encode(Readiness(check.number, False, "the fork server loads")).encode() + b"\n")
         await becomes(503)
 
 
