@@ -704,9 +704,9 @@ def test_a_pod_that_is_replaced_leaves_the_reason_as_the_containers_termination_
         *SLEEPS, stub=[*UNSHARE, "/bin/sh", "-c", OWN_DEV, "sh", "/bin/sh", f"{folder}/{pod.LAUNCHER_STUB}"]
     )
     assert launched.join().pid == 1
-    launched.sidecar.send(ExitLauncher(84, "given up: its sidecar cannot store its state"))
+    launched.sidecar.send(ExitLauncher(84, "replaced: its sidecar cannot store its state"))
     assert launched.wait() == 84
-    assert (folder / "dev" / "termination-log").read_text() == "given up: its sidecar cannot store its state"
+    assert (folder / "dev" / "termination-log").read_text() == "replaced: its sidecar cannot store its state"
 
 
 @pytest.mark.skipif(not _can_unshare(), reason="no right to make a PID namespace")
