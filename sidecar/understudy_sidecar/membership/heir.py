@@ -183,7 +183,7 @@ class HeirMachine:
             return
         self.state, self._stands_for, self._grants = State.STANDING, office, Tally(self.electorate)
         self._stands_after = self._again_at = None
-        self._out.append(Say(f"stands for election in term {office}: {len(self._callers)} members are connected"))
+        self._out.append(Say(f"is a candidate in term {office}: {len(self._callers)} members are connected"))
         for link in self._callers:
             self._ask(link)
         candidacy = m.Candidacy(office, self.electorate.version, self.pod_uid)
