@@ -145,7 +145,7 @@ class Sidecar:
         try:
             await asyncio.wait_for(self._over.wait(), ADJOURN_LIMIT_S)
         except TimeoutError:
-            log.error("not all members confirmed the end of the job within %g s; the sidecar exits", ADJOURN_LIMIT_S)
+            log.error("the coordinator did not complete its shutdown within %g s; the sidecar exits", ADJOURN_LIMIT_S)
 
     def _on_sigterm(self) -> None:
         """The kubelet ends a sidecar after the trainer container, so its launcher is gone by now, or killed soon."""

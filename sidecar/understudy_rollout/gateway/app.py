@@ -164,8 +164,8 @@ class GatewayApp:
         except Refused as refused:
             return web.json_response({"error": str(refused)}, status=409)
         except OSError as error:
-            refused = f"the gateway cannot write its state file, so it rejects the call: {error}"
-            return web.json_response({"error": refused}, status=500)
+            unwritten = f"the gateway cannot write its state file, so it rejects the call: {error}"
+            return web.json_response({"error": unwritten}, status=500)
         if weights.known().now != before:
             log.info("weights %s %s (%s): %d requests aborted", weights.state.value, weights.version, event, aborted)
         told = {**_seen(weights), "aborted": aborted}
