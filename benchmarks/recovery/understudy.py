@@ -106,9 +106,9 @@ class Understudy(Training):
         return len(members) == len(self.nodes) and all(x["state"] in ("running", "warm") for x in members)
 
     def _warm(self) -> bool:
-        """Whether the newest launcher of each node has said that its zygote is ready."""
+        """Whether the newest launcher of each node has logged that its fork server is ready."""
         logs = [path.read_text() for path in self._folder().logs.glob("node-*.log")]
-        return not self._zygote or all("the zygote is ready" in log.rpartition(_LAUNCHER)[2] for log in logs)
+        return not self._zygote or all("the fork server is ready" in log.rpartition(_LAUNCHER)[2] for log in logs)
 
 
 def _launcher_on(node: str, run: psutil.Process) -> int:

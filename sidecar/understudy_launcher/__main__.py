@@ -109,7 +109,7 @@ def _introduce(settings: Settings, log: Callable[[str], None]) -> None:
         log("OMP_NUM_THREADS=1 for each worker, as torchrun sets it; set it in the manifest to tune it")
     trouble = prctl.become_subreaper() if os.getpid() != 1 else None
     if trouble:
-        log(f"cannot adopt orphans ({trouble}): what workers leave behind is somebody else's to reap")
+        log(f"cannot become a subreaper ({trouble}): the container's process 1 has to reap the orphans of workers")
 
 
 def _run(loop: Loop, log: Callable[[str], None]) -> int:

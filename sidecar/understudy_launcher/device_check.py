@@ -14,7 +14,7 @@ from understudy_launcher.process_table import Handle
 
 _SEEN, _UNSEEN = b"+", b"-"
 _LONGEST = 1000
-ENDED = "the process that looks for its devices has ended without an answer"
+ENDED = "the device check ended without a result"
 
 
 class DeviceCheck:
@@ -36,7 +36,7 @@ class DeviceCheck:
         except OSError as error:
             os.close(read_end)
             os.close(write_end)
-            return [DevicesChecked(f"no process can be started that looks for its devices: {error.strerror}")]
+            return [DevicesChecked(f"cannot start the device check: {error.strerror}")]
         if self.pid == 0:
             _look(self._wanted, write_end, dies_with_us)
         self._process = Handle(self.pid)
@@ -72,7 +72,7 @@ def _look(wanted: int, write_end: int, dies_with_parent: Optional[Callable[[], N
             dies_with_parent()
         os.write(write_end, _packet(devices.why_not_seen(devices.given(wanted, os.environ))))
     except BaseException as error:  # noqa: BLE001 - whatever it is, this process is no launcher
-        os.write(write_end, _packet(f"the look for its devices has failed: {type(error).__name__}: {error}"))
+        os.write(write_end, _packet(f"the device check failed: {type(error).__name__}: {error}"))
     finally:
         os._exit(0)
 

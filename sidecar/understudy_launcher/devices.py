@@ -35,11 +35,11 @@ def by_library(nvml: Any, wanted: int) -> str:
 
     code = nvml.nvmlInit_v2()
     if code != _SUCCESS:
-        return f"none of {wanted} devices answers: {_words(nvml, code)}"
+        return f"0 of {wanted} devices answer: {_words(nvml, code)}"
     count, answer, silent = c_uint(), 0, []
     code = nvml.nvmlDeviceGetCount_v2(byref(count))
     if code != _SUCCESS:
-        return f"none of {wanted} devices answers: {_words(nvml, code)}"
+        return f"0 of {wanted} devices answer: {_words(nvml, code)}"
     for index in range(count.value):
         handle = c_void_p()
         code = nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(index), byref(handle))

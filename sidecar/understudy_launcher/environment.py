@@ -115,9 +115,9 @@ def needs_fresh_start(before: Mapping[str, str], after: Mapping[str, str]) -> st
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     early = [name for name in changed if name.startswith(_READ_AT_START) and not name.startswith(_READ_LATER)]
     if early:
-        return f"{early[0]} differs, which is read at an interpreter's start, or by an import"
+        return f"the job sets {early[0]} to another value, and Python or a module reads it only at start"
     told = sum(len(name) + len(after.get(name, "")) for name in changed)
-    return f"its variables differ by {told} characters" if told > _TOLD_CHARACTERS else ""
+    return f"the job's variables differ by {told} characters, too many for a fork" if told > _TOLD_CHARACTERS else ""
 
 
 def worker_grace_s(asked_s: Optional[float], launcher: Mapping[str, str]) -> float:

@@ -39,7 +39,7 @@ class HeldSocket:
         self.drop()
         self._held, self._arrived = self._arrived, None
         if self._held is None:
-            self._log("a HoldSocket of the sidecar came without a socket: none is held")
+            self._log("the sidecar sent a HoldSocket without a socket: the launcher keeps no socket for it")
 
     def drop(self) -> None:
         if self._held is not None:
@@ -50,5 +50,5 @@ class HeldSocket:
         """Whoever sent it meant something else."""
         if self._arrived is not None:
             os.close(self._arrived)
-            self._log("closed a socket of the sidecar that no HoldSocket came with")
+            self._log("the sidecar sent a socket without a HoldSocket: the launcher closed the socket")
         self._arrived = None

@@ -77,21 +77,21 @@ class Logs:
         self._hang_up(unwatch)
         self._lost += 1
         if self._lost > GIVE_UP:
-            self._give_up("the process that prefixes the logs has gone too often")
+            self._give_up("the process that adds rank prefixes to logs ended too often")
             return
         try:
             self._fork()
         except OSError as error:
-            self._give_up(f"the process that prefixes the logs has gone, and there is no other one ({error})")
+            self._give_up(f"the process that adds rank prefixes to logs ended and cannot be restarted ({error})")
             return
         self.watch(self._watch)
-        self.say("the process that prefixes the logs has gone, and another one goes on")
+        self.say("the process that adds rank prefixes to logs ended and was restarted")
 
     def _give_up(self, why: str) -> None:
         self._drop([*self._own, *self._sources])
         os.close(self._own_end)
         self._own, self._sources, self._own_end = [], [], -1
-        self.say(f"{why}: this round's lines are lost, and the next one's have no prefix")
+        self.say(f"{why}: this round's remaining lines are lost, and later rounds log without a prefix")
 
     def new_round(self) -> None:
         """Nothing is left of the former round's workers; what they have left in their pipes is read all the same."""
@@ -130,7 +130,7 @@ class Logs:
         if not self._hand_over(source):
             self._drop([source])
             os.close(write_end)
-            self.say("the log is not read, and has no room for another round's lines: they will have no prefix")
+            self.say("the process that adds rank prefixes to logs does not read: this round logs without a prefix")
             return -1
         self._sources.append(source)
         return write_end

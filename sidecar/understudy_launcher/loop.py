@@ -167,7 +167,7 @@ class Loop:
             return
         why_not = self._workers.dump_stacks(effect.local_rank)
         if why_not:
-            self._logs.say(f"no stacks of the worker local_rank={effect.local_rank}: {why_not}")
+            self._logs.say(f"cannot write the stacks of worker local_rank={effect.local_rank}: {why_not}")
 
     def _do_with_port(self, effect: Union[e.ReservePort, e.ReleasePort]) -> None:
         if isinstance(effect, e.ReservePort):
@@ -197,12 +197,13 @@ class Loop:
             return
         if self._zygote is not None:
             self._zygote.end()
-            self._logs.say(f"its zygote cannot be the job's: {why_not or 'the command starts another interpreter'}")
+            why = why_not or "the command starts another interpreter"
+            self._logs.say(f"the job cannot use the spare's fork server, which ends: {why}")
         self._zygote = self._make_zygote()
         self._queue.appendleft(e.ZygoteEnded(self._zygote is not None))  # before a round that may follow
 
     def _do_with_zygote(self, effect: Union[e.StartZygote, e.EndZygote, e.MakeStore, e.CheckZygote]) -> None:
-        assert self._zygote is not None, "the supervisor was told of it"
+        assert self._zygote is not None, "the supervisor knows that there is a zygote"
         if isinstance(effect, e.StartZygote):
             self._zygote_env = environment.zygote_environment(self._settings.env, self._settings.nproc)
             self._hear_zygote(self._zygote.start(self._zygote_env, self._settings.preload))
@@ -227,7 +228,7 @@ class Loop:
         outputs_of = {rank: self._logs.outputs(f"[rank {start.rank_offset + rank}] ") for rank in afresh}
         if self._store_has_gone(start):
             afresh.remove(0)
-            self._queue.extend(not_started(0, 1, "the store of this round has gone"))
+            self._queue.extend(not_started(0, 1, "the store of this round ended before the workers started"))
         if effect.warm and self._zygote is not None:
             of_round = {rank: env_of(rank, (-1, -1)) for rank in afresh}
             forks = {

@@ -107,7 +107,7 @@ class Workers:
         try:
             steps = StepFiles(self._folder)
         except OSError as error:
-            return not_started(local_rank, 126, f"cannot make the files for its steps: {error}")
+            return not_started(local_rank, 126, f"cannot create the files for its steps: {error}")
         try:
             process = subprocess.Popen(
                 command,

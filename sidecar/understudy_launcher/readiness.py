@@ -21,8 +21,8 @@ from understudy_protocol.launcher import CheckReadiness, Readiness
 
 CHECK_WITHIN_S = 5.0
 LOOK_WITHIN_S = 5.0
-HUNG = f"it did not fork within {CHECK_WITHIN_S:g} s"
-SILENT = f"its devices did not answer within {LOOK_WITHIN_S:g} s"
+HUNG = f"the fork server did not fork within {CHECK_WITHIN_S:g} s"
+SILENT = f"the device check did not finish within {LOOK_WITHIN_S:g} s"
 Answer = Union[e.ZygoteChecked, e.DevicesChecked]
 
 
@@ -106,10 +106,10 @@ class SelfCheck:
     def _reason(self) -> str:
         """Why it is not ready; "" if nothing is known that speaks against it."""
         if self._warm.state is WarmState.LOADING:
-            return "the zygote loads"
+            return "the fork server is loading its modules"
         if self._warm.given_up:
-            return "the zygote was given up"
-        return "" if self._warmup.state is WarmupState.OVER else "the warm-up is not over"
+            return "the fork server failed and is off; the launcher's log has the reason"
+        return "" if self._warmup.state is WarmupState.OVER else "the warm-up has not finished"
 
     def _tell(self, reason: str) -> e.Report:
         self._open, self._ready = False, not reason

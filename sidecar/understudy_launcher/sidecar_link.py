@@ -105,7 +105,7 @@ class SidecarLink:
             self._hang_up(f"writing failed: {error}", now)
             return
         if len(self._unsent) > BUFFER_LIMIT:
-            self._hang_up("it does not read", now)
+            self._hang_up("it does not read its socket", now)
 
     def receive(self, now: float) -> list[Any]:
         """The orders for the supervisor that have come in."""
@@ -126,7 +126,7 @@ class SidecarLink:
         if not self._unread:
             self._held.no_line_to_come()
         if len(self._unread) > BUFFER_LIMIT:
-            self._hang_up("it sent a line without end", now)
+            self._hang_up(f"it sent a line of more than {BUFFER_LIMIT} bytes", now)
         return orders
 
     def close(self) -> None:
@@ -149,10 +149,10 @@ class SidecarLink:
         try:
             message = wire.decode(line, _KNOWN)
         except wire.WireError as error:
-            self._log(f"dropped a line of the sidecar: {error}")
+            self._log(f"ignored a line from the sidecar: {error}")
             return None
         if isinstance(message, wire.Unknown):
-            self._log(f"dropped a message of the sidecar of the unknown type {message.type}")
+            self._log(f"ignored a message from the sidecar of the unknown type {message.type}")
             return None
         if isinstance(message, HoldSocket):
             self._held.hold()
@@ -168,7 +168,7 @@ class SidecarLink:
         if not self._complained and now - self._lost_at >= COMPLAIN_AFTER_S:
             self._complained = True
             what = f"{os.strerror(error.errno)}" if error.errno else str(error)
-            self._log(f"no sidecar at {self._path} for {now - self._lost_at:.0f} s ({what}); trying on")
+            self._log(f"no sidecar at {self._path} for {now - self._lost_at:.0f} s ({what}); retrying")
 
     def _hang_up(self, why: str, now: float) -> None:
         if self.socket is not None:
@@ -179,4 +179,4 @@ class SidecarLink:
         self._held.no_line_to_come()
         self._lost_at, self._complained = now, False
         self._retry_s, self._retry_at = RETRY_FROM_S, now + RETRY_FROM_S
-        self._log(f"lost the sidecar: {why}; what runs keeps running")
+        self._log(f"lost the connection to the sidecar: {why}; the workers keep running, and the launcher reconnects")

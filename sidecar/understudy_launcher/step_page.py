@@ -79,12 +79,12 @@ class Page:
         if process is None:
             return "it has not imported understudy_torch yet"
         if not process.stack_signal:
-            return "its script has a use of its own for that signal"
+            return "its script handles the stack signal itself"
         try:
             if os.getpgid(process.pid) != group:
-                return "its process has left the worker's group"
+                return "its process has left the worker's process group"
             if self.seen is None and process_table.has_default_action(process.pid, process.stack_signal):
-                return "its process does not handle that signal any more"  # it has executed another program since
+                return "its process no longer handles the stack signal"  # it has executed another program since
             os.kill(process.pid, process.stack_signal)
         except OverflowError:
             return "its step page has no pid"

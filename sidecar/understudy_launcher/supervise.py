@@ -84,7 +84,7 @@ MOST_UNKILLABLE = 16
 ENDED_BY_SIGTERM = 143
 KILLED_AT_GRACE_END = 137
 NO_CHECKPOINT = 1
-_IF_HANDLED = ", as far as they handle it"
+_IF_HANDLED = ", only to those that handle it"
 
 
 class Supervisor:
@@ -199,9 +199,9 @@ class Supervisor:
     def _on_start_workers(self, start: m.StartWorkers, now: float) -> None:
         newest = self._round.token
         if self.phase in ENDING:
-            self._log(f"refused round={start.token}: the launcher is ending")
+            self._log(f"does not start round={start.token}: the launcher is shutting down")
         elif start.token <= newest:
-            self._log(f"dropped StartWorkers of round={start.token}: not newer than round={newest}")
+            self._log(f"ignored StartWorkers of round={start.token}: not newer than round={newest}")
         else:
             has_grace = self._worker_grace_s > 0 and self.phase in REPORTING and self._can_save()
             self._round = Round(start)
@@ -211,7 +211,7 @@ class Supervisor:
     def _replace(self, why: str, has_grace: bool, now: float) -> None:
         if has_grace:
             self._graces.replace(now + self._worker_grace_s)
-            self._ask_to_save(Phase.REPLACING, f"{why}, in at most {self._worker_grace_s:g} s", e.Aim.TERM_HANDLER)
+            self._ask_to_save(Phase.REPLACING, f"{why}, within {self._worker_grace_s:g} s", e.Aim.TERM_HANDLER)
         elif self.phase is not Phase.REPLACING:
             self._graces.forget_order()
             self.phase = Phase.STARTING
@@ -228,12 +228,12 @@ class Supervisor:
 
     def _on_drain_workers(self, order: m.DrainWorkers, now: float) -> None:
         if order.token != self._round.token:
-            self._log(f"nothing of round={order.token} runs: it has drained")
+            self._log(f"no workers of round={order.token} run: already drained")
             self._report(m.WorkersDrained(order.token))
             return
         self._round.drain = Drain.ASKED
         if self.phase in (Phase.REPLACING, Phase.STARTING, Phase.RUNNING, Phase.FAILED):
-            self._ask_to_save(Phase.DRAINING, f"drained, for at most {order.grace_s:g} s")
+            self._ask_to_save(Phase.DRAINING, f"drains the workers, which have {order.grace_s:g} s to save")
         if self.phase in (Phase.DRAINING, Phase.SAVING):
             self._graces.shorten(now + order.grace_s)
         self._advance(now)
@@ -267,7 +267,7 @@ class Supervisor:
 
     def _on_asked_to_end(self, event: e.AskedToEnd, now: float) -> None:
         if self._graces.pod_by is not None or self.phase is Phase.LEAVING:
-            self._log(f"{event.signal} again: the launcher is ending already")
+            self._log(f"ignored another {event.signal}: the launcher is already shutting down")
             return
         self._graces.pod_ends(now, event.grace_s)
         no_save = self._why_no_save(event)
@@ -279,7 +279,7 @@ class Supervisor:
         if not self._can_save():
             self._leave(self._own_code(), f"{event.signal}, and no workers ran", now)
         elif self.phase is not Phase.CLOSING:
-            self._ask_to_save(Phase.SAVING, f"{event.signal}, with a grace of {self._graces.pod_s:g} s")
+            self._ask_to_save(Phase.SAVING, f"{event.signal}, with a grace period of {self._graces.pod_s:g} s")
 
     def _why_no_save(self, event: e.AskedToEnd) -> str:
         """What speaks against a checkpoint; "" if it may be tried."""
@@ -354,7 +354,7 @@ class Supervisor:
         self._advance(now)
 
     def _on_leftovers_found(self, event: e.LeftoversFound, now: float) -> None:
-        self._log(f"SIGKILL to what workers have left outside of their process groups: {', '.join(event.processes)}")
+        self._log(f"SIGKILL to workers' processes outside their process groups: {', '.join(event.processes)}")
 
     def _on_survivors_found(self, event: e.SurvivorsFound, now: float) -> None:
         if not self._groups.killed:
@@ -362,7 +362,7 @@ class Supervisor:
         seconds = self._groups.since_kill_s(now)
         named = [f"{one.name} pid={one.pid} local_rank={one.local_rank} state={one.state}" for one in event.processes]
         ranks = ",".join(str(rank) for rank in sorted(self._groups.left))
-        self._log(f"alive {seconds:.0f} s after SIGKILL (stuck in the kernel?): {', '.join(named) or ranks}")
+        self._log(f"alive {seconds:.0f} s after SIGKILL, probably stuck in the kernel: {', '.join(named) or ranks}")
         for one in event.processes[:MOST_UNKILLABLE]:
             local_rank = None if one.local_rank == WARMUP else one.local_rank
             self._report(m.Unkillable(self._round.token, local_rank, one.pid, seconds, one.state))
@@ -475,11 +475,11 @@ class Supervisor:
         if order == self._taken:
             return  # the sidecar was restarted
         if self.phase is not Phase.IDLE or self._round.start is not None:
-            self._log("dropped a TakeOver: only a spare can be taken over, before its first round")
+            self._log("ignored a TakeOver: a job can claim only a spare, and only before its first round")
             return
         self._taken = order
         self._self_check.forget()
-        self._out.extend([e.Log("taken over by a job"), e.Become(order)])
+        self._out.extend([e.Log("claimed by a job"), e.Become(order)])
 
     def _warm_up(self, now: float) -> None:
         if self.phase is Phase.IDLE and self._round.start is None and self._warm.state is not WarmState.LOADING:

@@ -31,7 +31,7 @@ def what_is_held(folder: str, now: float) -> Held:
     if not isinstance(told, NodeVerdict) or (told.until is not None and now >= told.until):
         return Held()
     if told.verdict is Verdict.FAULTY:
-        return Held(told.reason or "no reason told")
+        return Held(told.reason or "the node health verdict has no reason")
     return Held("", told.grace_s)
 
 

@@ -62,8 +62,8 @@ class Warm:
         """in_use: see next_store."""
         if isinstance(event, e.ZygoteReady):
             self.state, self._load_by = State.READY, None
-            missing = "".join(f"; without {name} ({why})" for name, why in event.missing.items())
-            ready = e.Log(f"the zygote is ready after {event.seconds:.1f} s{missing}")
+            missing = "".join(f"; module {name} is not preloaded ({why})" for name, why in event.missing.items())
+            ready = e.Log(f"the fork server is ready after {event.seconds:.1f} s{missing}")
             self.why_fresh = _after_cuda(event.cuda) if event.cuda else ""
             return [ready, *([e.Log(self.why_fresh)] if event.cuda else []), e.MakeStore(in_use)]
         if isinstance(event, e.ZygoteGone):
@@ -75,7 +75,7 @@ class Warm:
         if isinstance(event, e.StoreReady):
             self.store_port = event.port
         elif isinstance(event, e.NoStore):
-            return [e.Log(f"no store ahead of the workers ({event.why}): rank 0 serves it")]
+            return [e.Log(f"the fork server could not create the round's store ({event.why}): rank 0 creates it")]
         elif isinstance(event, e.StoreGone):
             return self.next_store(in_use) if event.port == self.store_port else []
         elif self._load_by is not None and now >= self._load_by:
@@ -100,16 +100,16 @@ class Warm:
         self._lost += 1
         self.store_port, self._load_by, self.state = 0, None, State.OFF
         if again:
-            return [e.Log(f"the zygote has gone ({event.why}): another one is started"), *self.start(now)]
+            return [e.Log(f"the fork server ended ({event.why}): the launcher restarts it"), *self.start(now)]
         return [self._give_up(event.why)]
 
     def _give_up(self, why: str) -> e.Log:
-        self.why_fresh = f"no zygote from now on ({why}): workers start as fresh processes"
+        self.why_fresh = f"the fork server is off ({why}): workers start as new processes and import all modules"
         return e.Log(self.why_fresh)
 
 
 def _after_cuda(module: str) -> str:
     return (
-        f"the import of {module} has touched CUDA, which no fork can use: workers start as fresh processes; leave it "
-        "out of launcher.preload, or have it touch CUDA later than at its import"
+        f"the import of {module} initialized CUDA, which does not work in forked processes: workers start as new "
+        "processes. Remove the module from launcher.preload, or let it initialize CUDA after its import"
     )

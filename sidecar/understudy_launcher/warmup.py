@@ -49,7 +49,7 @@ class Warmup:
         self.state = State.OVER
         took = f"after {now - self._since:.1f} s"
         if self._ended_by:
-            return [e.Log(f"the warm-up was ended {took}: {self._ended_by}")]
+            return [e.Log(f"the warm-up was stopped {took}: {self._ended_by}")]
         if event.shell_code == 0:
-            return [e.Log(f"the warm-up is done {took}")]
-        return [e.Log(f"the warm-up failed {took} ({event.message}): workers start all the same")]
+            return [e.Log(f"the warm-up finished {took}")]
+        return [e.Log(f"the warm-up failed {took} ({event.message}): workers start without it")]

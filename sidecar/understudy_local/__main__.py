@@ -41,9 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: Options) -> int:
     if not sys.platform.startswith("linux"):
-        raise UsageError(f"local mode needs Linux (its members have addresses in 127.0.0.0/8); this is {sys.platform}")
+        raise UsageError(f"local mode needs Linux, where all of 127.0.0.0/8 is loopback; this is {sys.platform}")
     if shutil.which(options.command[0]) is None:
-        raise UsageError(f"the command {options.command[0]!r} is not found: give its path, or mend PATH")
+        raise UsageError(f"command {options.command[0]!r} is not on PATH: use the command's path, or fix PATH")
     folder = run_folder.make(options.name)
     try:
         write_package(folder.shipped)
@@ -77,7 +77,7 @@ async def _serve(options: Options, folder: RunFolder, keeper_alive: int) -> int:
             live.watch(cluster)
         with live or nullcontext():
             code = await cluster.run()
-        output.note(f"run {folder.name} ends with code {code}; logs: {folder.logs}")
+        output.note(f"run {folder.name} ended with exit code {code}; logs: {folder.logs}")
         return code
     finally:
         loop.remove_reader(keeper_alive)
@@ -93,7 +93,8 @@ def _abandon(cluster: LocalCluster, keeper_alive: int) -> None:
 def _ask(asked: Kill | Show) -> int:
     run = next((run for run in run_folder.live() if asked.run in ("", run.name)), None)
     if run is None:
-        raise UsageError("no local run is there" + (f" that is named {asked.run}" if asked.run else ""))
+        name = f" with the name {asked.run}" if asked.run else ""
+        raise UsageError(f"no local run{name} is active: start one with `understudy local -- COMMAND`")
     if isinstance(asked, Kill):
         answer = control.ask(run.control, {"kill": asked.target})
         print(f"run {run.name}: killed {answer['killed']}")  # noqa: T201 - a command line
@@ -115,7 +116,7 @@ def _free_network() -> str:
             except OSError:
                 continue
             return network
-    raise UsageError(f"port {names.COORDINATOR_PORT} is taken on all loopback addresses: is a sidecar running on them?")
+    raise UsageError(f"port {names.COORDINATOR_PORT} is in use on all loopback addresses: stop the process that has it")
 
 
 def _devices() -> tuple[str, ...]:

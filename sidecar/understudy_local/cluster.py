@@ -106,7 +106,7 @@ class LocalCluster:
                 pod.kill()
         else:
             self._ending = why
-            self._output.note(f"{why}: workers may save for {self.options.grace_s} s; once more ends them at once")
+            self._output.note(f"{why}: workers have {self.options.grace_s} s to save; a second signal kills them")
             for pod in self.pods.values():
                 pod.delete(None)
         self._wake()
@@ -122,7 +122,7 @@ class LocalCluster:
         failed = next(pod for pod in self.pods.values() if pod.failed_to_start)
         self._ending, self._failed = "a member ended before the first round", True
         self._output.note(
-            f"{failed.place.node} ended with code {failed.exit_code} before the first round: its log is "
+            f"{failed.place.node} ended with exit code {failed.exit_code} before the first round, so the run ends: see "
             f"{self.folder.log(failed.place.node)}"
         )
         for pod in self.pods.values():
@@ -137,14 +137,14 @@ class LocalCluster:
     def _kill_rank(self, rank: int) -> str:
         ranks = self.options.nodes * self.options.nproc
         if rank >= ranks:
-            raise NotToBeHad(f"there is no rank {rank}: expected one below {ranks}")
+            raise NotToBeHad(f"there is no rank {rank}: expected 0 to {ranks - 1}")
         group_rank, local_rank = divmod(rank, self.options.nproc)
         members = () if self.snapshot is None else self.snapshot.members
         uid = next((x.pod_uid for x in members if x.group_rank == group_rank), "")
         pod = next((pod for pod in self.pods.values() if pod.place.pod_uid == uid and not pod.ended), None)
         pids = [] if pod is None or pod.launcher_pid is None else workers.worker_pids(pod.launcher_pid)
         if pod is None or len(pids) != self.options.nproc:
-            raise NotToBeHad(f"rank {rank} runs nowhere at this moment")
+            raise NotToBeHad(f"rank {rank} has no running worker at the moment: retry when the phase is Running")
         os.kill(pids[local_rank], 9)
         return f"the worker of rank {rank} on {pod.place.node} (pid {pids[local_rank]})"
 
@@ -154,7 +154,7 @@ class LocalCluster:
         pod = min(named, key=lambda pod: pod.deleting, default=None)  # not the one that ends anyway
         if pod is None:
             there = ", ".join(sorted(pod.place.node for pod in live))
-            raise NotToBeHad(f"there is no member {name!r}, but {there or 'none at all'}")
+            raise NotToBeHad(f"there is no member {name!r}: the members are {there or 'not started'}")
         pod.kill()
         return f"all processes of {pod.place.node}"
 
@@ -261,7 +261,7 @@ class LocalCluster:
         if pod.ended:
             del self.pods[pod.place.pod_name]
         else:
-            self._output.note(f"ends {pod.place.node}: {reason}")
+            self._output.note(f"stops {pod.place.node}: {reason}")
             pod.delete(grace_s)
 
     def _address(self, number: int) -> str:

@@ -36,7 +36,7 @@ class Directory:
         self._waiting.pop(link.number, None)
 
     def observer(self, link: Link) -> None:
-        link.send(Refused("this is the directory of a local run: nobody coordinates here"))
+        link.send(Refused("this address is the directory of a local run, and no coordinator listens here"))
 
     def asked(self, link: Link, message: object) -> None:
         """It has been answered."""

@@ -27,7 +27,7 @@ def keep(run: Callable[[int], int]) -> int:
     """
     trouble = prctl.become_subreaper()
     if trouble:
-        _say(f"cannot adopt orphans ({trouble}): what workers start may outlive the run")
+        _say(f"cannot become a subreaper ({trouble}): processes that workers start may outlive the run")
     heard = set(_PASSED_ON)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup
         heard.remove(signal.SIGHUP)
@@ -45,7 +45,7 @@ def keep(run: Callable[[int], int]) -> int:
     code = os.waitstatus_to_exitcode(status)
     _end_what_is_left()
     if code < 0:
-        _say(f"the process of the run was killed by {signal.Signals(-code).name}: all that it had started is killed")
+        _say(f"the run was killed by {signal.Signals(-code).name}: all processes that it started are killed, too")
     return code if code >= 0 else 128 - code
 
 
@@ -78,7 +78,7 @@ def _end_what_is_left() -> None:
     left = end_descendants(END_WITHIN_S)
     if left:
         pids = ", ".join(str(pid) for pid in left)
-        _say(f"SIGKILL has not ended pid {pids} within {END_WITHIN_S:g} s: stuck in the kernel")
+        _say(f"pid {pids} still alive {END_WITHIN_S:g} s after SIGKILL, stuck in the kernel: the run ends without them")
 
 
 def _say(text: str) -> None:

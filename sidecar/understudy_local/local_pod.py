@@ -150,7 +150,7 @@ class LocalPod:
                 await self._first_up.wait()
             code = await self._run_launcher()
         except TimeoutError:
-            self._launcher_says(f"its sidecar did not come up within {START_LIMIT_S:g} s", error=True)
+            self._launcher_says(f"the sidecar was not ready within {START_LIMIT_S:g} s; see this log", error=True)
         except OSError as error:
             self._launcher_says(f"the pod cannot start: {error}", error=True)
         finally:
@@ -186,7 +186,7 @@ class LocalPod:
             trains = self._launcher is not None and self._launcher.runs
             if self.ended or (not trains and records.recorded_close(self.place.folder) is not None):
                 return
-            self._sidecar_says(f"the sidecar ended with code {code}: it is started again", error=True)
+            self._sidecar_says(f"the sidecar ended with exit code {code}: local mode restarts it", error=True)
             self._changed()
             await asyncio.sleep(RESTART_AFTER_S)
 

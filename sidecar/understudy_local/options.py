@@ -50,7 +50,7 @@ def parse(arguments: Sequence[str]) -> Options | Kill | Show:
     if not arguments or arguments[0] in ("-h", "--help", "--version"):
         _top().parse_args(list(arguments) or ["--help"])
     if arguments[0] != "local":
-        raise UsageError(f"expected `understudy local …`, got {arguments[0]!r}; `understudy local --help` says more")
+        raise UsageError(f"expected `understudy local …`, got {arguments[0]!r}; see `understudy local --help`")
     rest = list(arguments[1:])
     if rest[:1] == ["kill"]:
         return _parse_kill(rest[1:])
@@ -118,18 +118,18 @@ def _run_parser() -> argparse.ArgumentParser:
     default = Options(())
     parser.add_argument("--nodes", type=int, default=default.nodes, metavar="N", help="members that train")
     parser.add_argument("--spares", type=int, default=default.spares, metavar="N", help="members that wait")
-    parser.add_argument("--nproc", type=int, default=default.nproc, metavar="N", help="workers a member")
-    parser.add_argument("--grace", type=int, default=default.grace_s, metavar="SECONDS", help="for saving after Ctrl-C")
-    parser.add_argument("--restarts", type=int, default=default.restarts, metavar="N", help="in place, within an hour")
-    help_text = "of them for the workers of one member, before it is replaced"
+    parser.add_argument("--nproc", type=int, default=default.nproc, metavar="N", help="workers of each member")
+    parser.add_argument("--grace", type=int, default=default.grace_s, metavar="SECONDS", help="to save after Ctrl-C")
+    parser.add_argument("--restarts", type=int, default=default.restarts, metavar="N", help="in place within an hour")
+    help_text = "restarts in place for the workers of one member, after which it is replaced"
     parser.add_argument(
         "--restarts-per-member", type=int, default=default.restarts_per_member, metavar="N", help=help_text
     )
     parser.add_argument("--preload", metavar="A,B", help="modules that workers share (docs/workers.md)")
-    parser.add_argument("--no-zygote", action="store_true", help="every worker is a fresh process")
-    parser.add_argument("--name", default=default.name, help="of this run, for `kill --run`; made up unless given")
-    parser.add_argument("--plain", action="store_true", help="lines only, no live view")
-    parser.add_argument("--verbose", action="store_true", help="print what launchers and sidecars say, too")
+    parser.add_argument("--no-zygote", action="store_true", help="start every worker as a new process")
+    parser.add_argument("--name", default=default.name, help="name of this run, for `kill --run`; random if unset")
+    parser.add_argument("--plain", action="store_true", help="print lines instead of the live view")
+    parser.add_argument("--verbose", action="store_true", help="also print the lines of launchers and sidecars")
     return parser
 
 
@@ -139,17 +139,17 @@ def _parse_kill(arguments: Sequence[str]) -> Kill:
         description="SIGKILL to the worker of a RANK (a number), or to all processes of a MEMBER (node-1, …).",
     )
     parser.add_argument("target", metavar="RANK|MEMBER")
-    parser.add_argument("--run", default="", metavar="NAME", help="the newest one unless given")
+    parser.add_argument("--run", default="", metavar="NAME", help="name of the run; the newest run if unset")
     asked = parser.parse_args(arguments)
     return Kill(asked.target, asked.run)
 
 
 def _parse_show(arguments: Sequence[str]) -> Show:
-    parser = _Parser(prog="understudy local show", description="Print who holds which ranks.")
-    parser.add_argument("--run", default="", metavar="NAME", help="the newest one unless given")
+    parser = _Parser(prog="understudy local show", description="Print the members and their ranks.")
+    parser.add_argument("--run", default="", metavar="NAME", help="name of the run; the newest run if unset")
     return Show(parser.parse_args(arguments).run)
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise UsageError(f"{message}; `{self.prog} --help` says what there is")
+        raise UsageError(f"{message}; see `{self.prog} --help`")

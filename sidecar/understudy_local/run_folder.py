@@ -73,10 +73,10 @@ def make(name: str) -> RunFolder:
     too_long = len(os.fsencode(run.pod(_LONGEST_POD) / LAUNCHER_SOCKET)) - _LONGEST_SOCKET
     if too_long > 0:
         raise UsageError(
-            f"{parent} is {too_long} bytes too long for the sockets in it: set TMPDIR to a folder with a shorter path"
+            f"path {parent} is {too_long} bytes too long for Unix sockets: set TMPDIR to a folder with a shorter path"
         )
     if _lives(run):
-        raise UsageError(f"--name {name}: such a run is there already; end it, or give this one another name")
+        raise UsageError(f"--name {name}: an active run has this name. End that run, or choose another name")
     shutil.rmtree(run.path, ignore_errors=True)
     for folder in (run.path, run.key, run.shipped, run.logs):
         folder.mkdir(mode=0o700)
@@ -110,7 +110,7 @@ def _parent() -> Path:
     parent.mkdir(mode=0o700, exist_ok=True)
     found = parent.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or stat.S_IMODE(found.st_mode) & 0o077:
-        raise UsageError(f"{parent} is not this user's alone: remove it, or set TMPDIR to another folder")
+        raise UsageError(f"other users can access or own {parent}: remove it, or set TMPDIR to another folder")
     return parent
 
 

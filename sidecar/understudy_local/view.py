@@ -111,8 +111,8 @@ def _recovery(entry: Mapping[str, Any], now: float) -> str:
     elif is_open(entry):
         took = f", for {max(0, int(now - unix(entry['detectedAt'])))} s so far"
     else:
-        took = " runs again"
-    how = entry.get("strategy", "waits for a member")
+        took = ", workers are running again"
+    how = entry.get("strategy", "waiting for a replacement member")
     where = f" on {cause['node']}" if cause.get("node") else ""
     why = f" ({entry['reason']})" if entry.get("reason") and how != Strategy.IN_PLACE.value else ""
     return f"round {entry['round']}: {entry['fault']}, {who}{where}: {cause.get('message', '')} -> {how}{took}{why}"

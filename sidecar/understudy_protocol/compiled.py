@@ -77,4 +77,4 @@ def decode_untrusted(data: bytes, known: Mapping[str, type[Any]]) -> Any:
         name = _HEAD.decode(data).type
         return _DECODERS[known[name]].decode(data) if name in known else wire.Unknown(name[:64])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise wire.WireError(f"no message: {str(error)[:200]}") from None
+        raise wire.WireError(f"invalid message: {str(error)[:200]}") from None

@@ -87,7 +87,7 @@ class Frames:
         if second & _MASKED != self._mask_flag:
             raise Broken("expected a masked frame" if self._mask_flag else "expected a frame that is not masked")
         if first & _RESERVED:
-            raise Broken(f"expected no extension's bits, got a frame that begins with {first:#04x}")
+            raise Broken(f"expected no extension bits, got a frame that begins with {first:#04x}")
         if opcode >= Opcode.CLOSE:
             if opcode > Opcode.PONG or length > CONTROL_BYTES or not first & _FIN:
                 raise Broken(f"expected a control frame, got opcode {opcode} with {length} bytes")

@@ -77,7 +77,7 @@ class Caller:
         Raises NotProven.
         """
         if not isinstance(answer, Answer):
-            raise NotProven("no Answer came back")
+            raise NotProven("expected an Answer to the Hello")
         try:
             payload, session = self._side.finish(_bytes(answer.handshake))
             (pod_uid,) = _unpacked(payload, 1)
@@ -104,12 +104,12 @@ class Called:
     def answer(self, hello: Hello) -> tuple[Answer, Call, Session]:
         """Raises NotProven. The caller has proved nothing until its first, empty encrypted message is opened."""
         if hello.job_uid != self._job_uid:
-            raise NotProven(f"it belongs to job {hello.job_uid[:64]!r}, which is not this one")
+            raise NotProven(f"it belongs to job {hello.job_uid[:64]!r}, and this pod to another job")
         try:
             opened = self._side.read(_bytes(hello.handshake))
             call = Call(*_unpacked(opened.payload, 2))
             if call.called not in self._addresses:
-                raise NotProven(f"it has called {call.called[:64]!r}, which is not this pod")
+                raise NotProven(f"it called address {call.called[:64]!r}, which is not this pod's")
             answer, session = opened.answer(self._says)
         except NotAuthentic as error:
             raise NotProven("it does not know the job's key") from error
@@ -131,9 +131,9 @@ def _unpacked(payload: bytes, count: int) -> list[str]:
     except (ValueError, RecursionError):
         texts = None
     if not isinstance(texts, list) or len(texts) != count:
-        raise NotProven(f"expected {count} texts in its handshake")
+        raise NotProven(f"expected {count} strings in its handshake")
     if not all(isinstance(text, str) and len(text) <= _LONGEST for text in texts):
-        raise NotProven(f"expected texts of at most {_LONGEST} characters in its handshake")
+        raise NotProven(f"expected strings of at most {_LONGEST} characters in its handshake")
     return texts
 
 
@@ -146,4 +146,4 @@ def _bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text.encode(), validate=True)
     except (binascii.Error, UnicodeEncodeError):
-        raise NotAuthentic("the handshake is no base64") from None
+        raise NotAuthentic("the handshake is not base64") from None

@@ -160,7 +160,7 @@ def _exchanged(private: X25519PrivateKey, public: bytes) -> bytes:
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
-        raise NotAuthentic("the public key is no key") from None
+        raise NotAuthentic("the public key is invalid") from None
 
 
 def _derived(chain: bytes, secret: bytes, count: int) -> list[bytes]:

@@ -199,7 +199,7 @@ def read_place(text: str) -> Place:
     """Raises ValueError."""
     group, job_index, pod_index = text.split("/")
     if not (job_index.isdecimal() and pod_index.isdecimal()):
-        raise ValueError(f"{text!r} is no place: expected name/number/number")
+        raise ValueError(f"{text!r}: expected name/number/number")
     return Place(group, int(job_index), int(pod_index))
 
 

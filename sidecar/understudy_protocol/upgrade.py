@@ -55,14 +55,14 @@ def accept(head: bytes, path: str) -> bytes:
     if not rest.endswith(b" HTTP/1.1"):
         raise NotUpgraded(f"expected an HTTP/1.1 request, got {line[:80]!r}")
     if target != path.encode():
-        raise NotUpgraded(f"it asked for {target[:80]!r}, here is only {path}", "404 Not Found")
+        raise NotUpgraded(f"expected path {path}, got {target[:80]!r}", "404 Not Found")
     if method != b"GET":
         raise NotUpgraded(f"expected a GET, got {method[:80]!r}", "405 Method Not Allowed\r\nAllow: GET")
     asks = headers.get(b"upgrade", b"").lower() == b"websocket"
     if not asks or b"upgrade" not in headers.get(b"connection", b"").lower():
-        raise NotUpgraded("it asked for no WebSocket", "426 Upgrade Required\r\nUpgrade: websocket")
+        raise NotUpgraded("expected a request for a WebSocket upgrade", "426 Upgrade Required\r\nUpgrade: websocket")
     if headers.get(b"sec-websocket-version") != b"13":
-        raise NotUpgraded("expected version 13 of WebSocket", "426 Upgrade Required\r\nSec-WebSocket-Version: 13")
+        raise NotUpgraded("expected WebSocket version 13", "426 Upgrade Required\r\nSec-WebSocket-Version: 13")
     key = headers.get(b"sec-websocket-key", b"")
     if not _is_key(key):
         raise NotUpgraded(f"expected a Sec-WebSocket-Key of 16 bytes in base64, got {key[:80]!r}")
@@ -78,9 +78,9 @@ def check_answer(head: bytes, token: bytes) -> None:
     if line.split(b" ")[1:2] != [b"101"]:
         raise Broken(f"expected status 101, got {line[:80]!r}")
     if headers.get(b"sec-websocket-accept") != token:
-        raise Broken("expected the Sec-WebSocket-Accept for our key, got another")
+        raise Broken("expected the Sec-WebSocket-Accept of the request's key, got another value")
     if b"sec-websocket-extensions" in headers:
-        raise Broken("expected no extension, got one that was not asked for")
+        raise Broken("expected no WebSocket extension, got one")
 
 
 def _parse(head: bytes) -> tuple[bytes, dict[bytes, bytes]]:

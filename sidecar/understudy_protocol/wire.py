@@ -75,7 +75,7 @@ def message_types(module: Any) -> dict[str, type[Any]]:
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON's")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 _JSON = json.JSONDecoder(parse_constant=_no_number)
@@ -138,7 +138,7 @@ class _Writers(dict[type[Any], _Writer]):
         elif dataclasses.is_dataclass(cls):
             self[cls] = _object_writer(cls)
         else:
-            raise TypeError(f"{cls.__name__} is no type of a message's field")
+            raise TypeError(f"{cls.__name__} is not a type for a message's field")
         return self[cls]
 
 
@@ -198,7 +198,7 @@ def _read_float(value: Any) -> float:
         return value
     if type(value) is int and -_INT_LIMIT <= value < _INT_LIMIT:
         return float(value)
-    raise _expected("float, a finite one", value)
+    raise _expected("float (finite)", value)
 
 
 def _enum_reader(cls: type[Enum]) -> _Reader:

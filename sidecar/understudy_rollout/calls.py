@@ -93,7 +93,7 @@ async def _let_go(what: str, tasks: Mapping["asyncio.Task[None]", str]) -> None:
     _, stuck = await asyncio.wait(running, timeout=LET_GO_S)
     for task in stuck:
         task.add_done_callback(_error)  # or asyncio complains that nobody has asked
-        log.error("%s, %s: does not let go though it is cancelled, and is left alone", what, tasks[task])
+        log.error("%s, %s: still running %g s after it was cancelled; no longer awaited", what, tasks[task], LET_GO_S)
 
 
 def _all_done(
@@ -108,7 +108,7 @@ def _failure(
 ) -> Optional[BaseException]:
     for task in ended:
         if task.cancelled():
-            return UpdateFailed(f"{what}, {tasks[task]}: it has cancelled itself")
+            return UpdateFailed(f"{what}, {tasks[task]}: the call cancelled itself")
         error = task.exception()
         if error is not None:
             note(error, f"{what}, {tasks[task]}")

@@ -72,13 +72,13 @@ class JobLink:
         }
         untold = await self._tell_or_log(failure)
         if untold is not None:
-            note(error, f"and the job was not told: {told(untold)}")
+            note(error, f"and the report to the job's sidecar failed: {told(untold)}")
 
     async def _tell_or_log(self, failure: Optional[Mapping[str, Any]]) -> Optional[Exception]:
         try:
             await asyncio.wait_for(self._tell(failure), TELL_S)
         except (OSError, EOFError, UpdateFailed, asyncio.TimeoutError) as error:
-            log.warning("the job's sidecar was not told of the weight update: %s", told(error))
+            log.warning("cannot report the weight update to the job's sidecar: %s", told(error))
             return error
         return None
 
@@ -115,7 +115,7 @@ def fence_of(environment: Mapping[str, str]) -> Fence:
         return NO_FENCE
     parts = written.split(".")
     if len(parts) != 3 or not all(part.isdigit() for part in parts):
-        raise ValueError(f"{ENV_ROUND}: expected epoch.term.round, three numbers; seen {written!r}")
+        raise ValueError(f"{ENV_ROUND}: expected epoch.term.round, three numbers; got {written!r}")
     return int(parts[0]), int(parts[1]), int(parts[2])
 
 

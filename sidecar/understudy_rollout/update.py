@@ -90,9 +90,9 @@ class WeightUpdate:
         self.replicas = tuple(replicas)
         names = [replica.name for replica in self.replicas]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"replicas: expected at least one, each with a name of its own; seen: {names}")
+            raise ValueError(f"replicas: expected at least one, with unique names; got: {names}")
         if TRAINER in names:
-            raise ValueError(f"replicas: the name {TRAINER!r} stands for the sending side; give the replica another")
+            raise ValueError(f"replicas: the name {TRAINER!r} is reserved for the sender; rename the replica")
         self._check_calls(trainer, release_kv)
         self._sender = None if trainer is None else Sender(trainer)
         self._release_kv = release_kv
@@ -109,7 +109,7 @@ class WeightUpdate:
 
     async def __aenter__(self) -> "WeightUpdate":
         if self._used:
-            raise UpdateNotOpen("this WeightUpdate was used already: make a new one for each update")
+            raise UpdateNotOpen("this WeightUpdate was already used: create a new one for each update")
         self._claim()
         self._used = True
         try:
@@ -164,7 +164,7 @@ class WeightUpdate:
         if first is None:
             return await self._completed()
         if first is not error and error is not None:
-            note(first, f"and then in the body: {told(error)}")
+            note(first, f"and the body raised: {told(error)}")
         await self._undo(first)
         if first is not error:
             raise first
@@ -264,7 +264,7 @@ class WeightUpdate:
         if self._failed is not None:
             raise self._failed
         if self._transferring is not None:
-            self._failed = UpdateInProgress("transfer: another transfer of this update is under way: await it first")
+            self._failed = UpdateInProgress("transfer: another transfer of this update is running: await it first")
             raise self._failed
         if not self._progress.has_begun(Step.TRANSFER):
             self._progress = self._progress.begin(Step.TRANSFER)
@@ -272,7 +272,7 @@ class WeightUpdate:
         try:
             await together(Step.TRANSFER.value, {**sender, **self._each(call)}, self._timeouts.transfer)
         except asyncio.CancelledError as error:
-            cancelled = TransferCancelled("a transfer of this update was cancelled: it is undone, and not committed")
+            cancelled = TransferCancelled("a transfer of this update was cancelled: the update is undone")
             cancelled.__cause__ = error
             self._failed = self._failed or cancelled
             raise
@@ -288,7 +288,7 @@ class WeightUpdate:
         if self._transferring is None or self._transfer_over is None:
             return
         if self._failed is None:
-            self._failed = TransferCancelled("the body has ended while a transfer was under way: await it")
+            self._failed = TransferCancelled("the body ended while a transfer was running: await transfers")
         self._transferring.cancel()
         await self._transfer_over.wait()
 
@@ -306,7 +306,7 @@ class WeightUpdate:
             cancelled = await undisturbed(*self._undos(first))
             cancelled = await undisturbed(partial(self._tell_job, first)) or cancelled
             if cancelled is not None and cancelled is not first:
-                note(first, "and cancelled while it was undone, which went on to its end")
+                note(first, "and cancelled while the update was undone; the undo finished all the same")
         finally:
             self._unclaim()
 
@@ -383,7 +383,7 @@ class WeightUpdate:
         if error is None and commits:
             replica.weights.handle(Commit(self.id))
         else:
-            unheard = f"{reason}; and its gateway was not told: {told(error)}" if error is not None else reason
+            unheard = f"{reason}; the report to its gateway failed: {told(error)}" if error is not None else reason
             replica.weights.handle(Abandon(self.id, touched or error is not None, unheard))
 
     async def _try(self, undo: Undo, who: str, call: Call, first: BaseException, limit_s: float) -> Optional[Exception]:
@@ -415,7 +415,7 @@ class WeightUpdate:
     def _claim(self) -> None:
         busy = [replica.name for replica in self.replicas if replica.updated_by is not None]
         if busy:
-            raise UpdateInProgress(f"{', '.join(busy)}: another update runs; wait for its end")
+            raise UpdateInProgress(f"{', '.join(busy)}: another update is running; wait until it ends")
         for replica in self.replicas:
             replica.updated_by = self.id
 

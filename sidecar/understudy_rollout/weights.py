@@ -167,7 +167,7 @@ class Weights:
         if self.state is State.UPDATING:
             self._before = held
         elif held.state is State.UPDATING:
-            self._become(Held(State.UNCERTAIN, "", f"another update runs: {held.reason}"))
+            self._become(Held(State.UNCERTAIN, "", f"another update was running: {held.reason}"))
         else:
             self._become(held)
 
@@ -189,22 +189,22 @@ class Weights:
     def _begin(self, event: Begin) -> None:
         if event.fence < self._fence:
             raise Refused(
-                f"update {event.update} is of round {_dotted(event.fence)}, and there was one of round "
-                f"{_dotted(self._fence)}: a newer trainer has taken over, end this one"
+                f"update {event.update} is of round {_dotted(event.fence)}, and a trainer of the newer round "
+                f"{_dotted(self._fence)} has replaced this one: stop this trainer"
             )
         if event.update == self._ended[0]:
-            raise Refused(f"update {event.update} has ended here already: begin another one")
+            raise Refused(f"update {event.update} has already ended here: begin another one")
         if event.update == self.update:
             return
         if self.update:
-            lost = f"update {self.update} to version {self.version} had no end"
+            lost = f"update {self.update} to version {self.version} did not finish"
             if self.state is State.UNCERTAIN:
                 lost = self.reason
             self._before = Held(State.UNCERTAIN, "", lost)
         else:
             self._before = self._held()
         self._fence, self.update = event.fence, event.update
-        reason = f"weights of version {event.version} are on their way"
+        reason = f"the weights are being updated to version {event.version}"
         self._become(Held(State.UPDATING, event.version, reason))
 
     def _end(self, event: Union[Commit, Abandon]) -> None:
@@ -233,13 +233,13 @@ class Weights:
         if update == self.update:
             return
         if update == self._ended[0]:
-            raise Refused(f"update {update}{of_round} has ended here already: begin another one")
+            raise Refused(f"update {update}{of_round} has already ended here: begin another one")
         self._refuse_late(update, of_round)
 
     def _refuse_late(self, update: str, of_round: str = "") -> NoReturn:
         refusal = self._does_not_run(update, of_round)
         if self.state is not State.UNCERTAIN:
-            reason = "went on after a newer one had taken over, and may have written to the server"
+            reason = "continued after a newer update had replaced it, and may have written to the server"
             self._become(Held(State.UNCERTAIN, "", f"update {update}{of_round} {reason}"))
         raise Refused(refusal)
 
@@ -256,7 +256,7 @@ class Weights:
 
 def version_of(given: object) -> str:
     """The version as text that an HTTP header can carry: gateways write it into each answer. Raises ValueError."""
-    expected = "a name of these weights that no others have: an int, or text such as 'step-700'"
+    expected = "a unique name of these weights: an int, or text such as 'step-700'"
     if isinstance(given, bool) or not isinstance(given, (int, str)):
         raise ValueError(f"version: expected {expected}; got {type(given).__name__} {given!r:.80}")
     version = str(given)

@@ -62,7 +62,7 @@ class Alone:
         annotation.start()
         node_file = self._watch_node()
         probes = await health.listen(self._settings.health_port, self._settings.listen)
-        log.info("alone: there is no launcher, and so no member; what is held about the node is kept")
+        log.info("the pod has no launcher, so this sidecar joins no job; it keeps only the node health verdict")
         await self._ended.wait()
         annotation.stop()
         if node_file is not None:
@@ -70,7 +70,7 @@ class Alone:
         probes.close()
 
     def _told(self, verdict: NodeVerdict) -> None:
-        log.info("told of the node: %s", verdict)
+        log.info("node health verdict: %s", verdict)
         self._verdicts.told(verdict)
 
     def _watch_node(self) -> NodeFile | None:

@@ -45,7 +45,7 @@ class Annotation:
             await asyncio.sleep(self._every_s)
 
     def _complain(self, error: Exception) -> None:
-        text = f"cannot handle the verdict of the pod's annotation, and tries again: {error}"
+        text = f"cannot process the verdict of the pod's annotation, and retries: {error}"
         if text != self._complaint:
             self._complaint = text
             log.error("%s", text)
@@ -61,7 +61,7 @@ class Annotation:
             verdict = wire.decode(text, _KNOWN)
         except wire.WireError:  # its text quotes the file
             self._text = text
-            log.warning("%s: expected a NodeVerdict as JSON; the verdict before it stays", self._path)
+            log.warning("%s: expected a NodeVerdict as JSON; the previous verdict remains in effect", self._path)
             return
         if isinstance(verdict, NodeVerdict):
             self._on_change(verdict)

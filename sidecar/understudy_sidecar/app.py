@@ -114,7 +114,7 @@ class Sidecar:
         node_file = self._watch_node()
         annotation = Annotation(self._settings.told, lambda verdict: self._handle(Annotated(verdict)))
         annotation.start()
-        log.info("listens as %s on %s", self._settings.pod_name, self._settings.node)
+        log.info("listens as pod %s on node %s", self._settings.pod_name, self._settings.node)
         await self._until_over()
         await self._client.flushed(LAST_WORDS_S)
         annotation.stop()
@@ -145,7 +145,7 @@ class Sidecar:
         try:
             await asyncio.wait_for(self._over.wait(), ADJOURN_LIMIT_S)
         except TimeoutError:
-            log.error("the coordinator did not adjourn within %g s", ADJOURN_LIMIT_S)
+            log.error("the coordinator did not complete its shutdown within %g s; the sidecar exits", ADJOURN_LIMIT_S)
 
     def _on_sigterm(self) -> None:
         """The kubelet ends a sidecar after the trainer container, so its launcher is gone by now, or killed soon."""
@@ -187,14 +187,14 @@ class Sidecar:
             case RecordVerdict(verdict):
                 self._verdicts.told(verdict)
             case KeepLink():
-                assert self._socket is not None, "it is linked"
+                assert self._socket is not None, "the member is connected"
                 self._launcher.hold(self._socket)
             case ToLauncher(message):
                 self._launcher.send(message)
             case Dial(hosts):
                 self._client.dial(tuple(self._address(host) for host in hosts))
             case HangupCoordinator(reason):
-                log.info("hangs up: %s", reason)
+                log.info("closes the connection to the coordinator: %s", reason)
                 self._client.hangup()
             case RecordClose(close):
                 records.record_close(self._settings.state, close)

@@ -140,7 +140,7 @@ class _Dialing:
     def _failed(self, why: str) -> None:
         if why not in self._said:
             self._said.add(why)
-            log.info("no coordinator yet: %s", why)
+            log.info("no coordinator found yet: %s", why)
         self._try_next()
 
 
@@ -248,7 +248,7 @@ class _Call(Link):
 
     def broke(self, error: Broken | wire.WireError) -> None:
         if self._up:
-            log.warning("hangs up on the coordinator: %s", error)
+            log.warning("closes the connection to the coordinator: %s", error)
         else:
             self._fail(str(error))
 
@@ -260,12 +260,12 @@ class _Call(Link):
         if self._up:
             self._client.is_down(self, silent)
         else:
-            self._fail("it hung up")
+            self._fail("it closed the connection")
 
     def _on_message(self, message: object) -> None:
         if isinstance(message, wire.Unknown):
-            log.info("the coordinator sent the unknown type %.64r: dropped", message.type)
+            log.info("ignored a message from the coordinator of the unknown type %.64r", message.type)
         elif isinstance(message, membership.Welcome | membership.Candidacy) and message.pod_uid != self._answered_by:
-            raise Broken(f"pod {self._answered_by[:64]!r} says that it is {message.pod_uid[:64]!r}", CloseCode.POLICY)
+            raise Broken(f"pod {self._answered_by[:64]!r} claims to be pod {message.pod_uid[:64]!r}", CloseCode.POLICY)
         else:
             self._client.on_message(message)

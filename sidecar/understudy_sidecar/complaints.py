@@ -37,7 +37,7 @@ class Complaints:
             return
         for (kind, peer), count in self._untold.items():
             if count:
-                self._log.warning("%s %d times more: %s", peer, count, kind)
+                self._log.warning("%s %d more times: %s", peer, count, kind)
         self._untold.clear()
         self._since = self._clock()
 

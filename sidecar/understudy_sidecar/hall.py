@@ -84,7 +84,7 @@ class Hall:
             case Broadcast(numbers, message):
                 self._send(numbers, message)
             case Hangup(number, reason):
-                log.debug("hangs up link %d: %s", number, reason)
+                log.debug("closes connection %d: %s", number, reason)
                 if number in self._links:
                     self._links[number].hangup()
 

@@ -93,11 +93,11 @@ class LauncherLink:
                     former.hang_up()
                 self._on_up(message)
             elif isinstance(message, wire.Unknown):
-                log.info("the launcher sent the unknown type %s: dropped", message.type[:64])
+                log.info("ignored a message from the launcher of the unknown type %s", message.type[:64])
             elif self._outbox is outbox:
                 self._on_message(message)
             else:
-                raise wire.WireError("the first line of a launcher is its LauncherHello")
+                raise wire.WireError("the first line of a launcher has to be a LauncherHello")
 
 
 class _Outbox:
@@ -118,7 +118,7 @@ class _Outbox:
         self._unsent.append((wire.encode(message).encode() + b"\n", None if fd is None else os.dup(fd)))
         self._flush()
         if sum(len(line) for line, _ in self._unsent) > UNSENT_BYTES:
-            log.warning("the launcher does not read: hung up after %d unsent bytes", UNSENT_BYTES)
+            log.warning("the launcher does not read: closed the connection after %d unsent bytes", UNSENT_BYTES)
             self.hang_up()
 
     def hang_up(self) -> None:
@@ -152,7 +152,7 @@ class _Outbox:
         except BlockingIOError:
             self._loop.add_writer(self._socket, self._flush)
         except OSError as error:
-            log.info("the launcher takes no more lines: %s", error)
+            log.info("cannot send to the launcher: %s", error)
             self._forget()  # its last words may still be unread
         else:
             self._loop.remove_writer(self._socket)

@@ -209,7 +209,9 @@ class Link(asyncio.Protocol):
             return
         waiting = self._transport.get_write_buffer_size()
         if waiting > UNSENT_BYTES:
-            log.warning("%s reads too slowly: %d bytes wait, at most %d may; cut off", self.peer, waiting, UNSENT_BYTES)
+            log.warning(
+                "%s reads too slowly: %d bytes unsent, limit %d; disconnected", self.peer, waiting, UNSENT_BYTES
+            )
             self.cut()
         elif self._reading:
             self._answers.append(self._framed(message))

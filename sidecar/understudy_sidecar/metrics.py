@@ -29,24 +29,24 @@ class Described:
     labels: tuple[str, ...] = ()
 
 
-IN_OFFICE = Described("understudy_coordinator_in_office", "Gauge", "1 in the pod that coordinates its job, else 0.")
+IN_OFFICE = Described("understudy_coordinator_in_office", "Gauge", "1 in the pod of the job's coordinator, else 0.")
 MEMBERS = Described("understudy_coordinator_members", "Gauge", "Pods that are connected, spares included.")
 WORLD_SIZE = Described("understudy_coordinator_world_size", "Gauge", "Workers of the newest round; 0 before the first.")
 ROUND = Described("understudy_coordinator_round", "Gauge", "The number of the newest round; -1 before the first.")
-STEP = Described("understudy_coordinator_step", "Gauge", "The newest step of rank 0; missing where none was told.")
+STEP = Described("understudy_coordinator_step", "Gauge", "The newest step of rank 0; absent if it has reported none.")
 ROUNDS = Described(
     "understudy_coordinator_rounds_total",
     "Counter",
-    "Rounds that were formed, by the fault before them: First for a job's first one, None where nothing broke.",
+    "Rounds that were formed, by the fault before them: First for a job's first one, None if there was no fault.",
     ("cause",),
 )
 RENDEZVOUS = Described(
     "understudy_coordinator_rendezvous_seconds",
     "Histogram",
-    "From the end of a round (of the first: from the coordinator's start) until all members have the next one.",
+    "From the end of a round until all members have the next one; for the first round, from the coordinator's start.",
 )
 FAULTS_TOLD = Described(
-    "understudy_coordinator_faults_total", "Counter", "Faults, as they were first taken for.", ("fault",)
+    "understudy_coordinator_faults_total", "Counter", "Faults, by the kind that was detected first.", ("fault",)
 )
 DESCRIBED = (IN_OFFICE, MEMBERS, WORLD_SIZE, ROUND, STEP, ROUNDS, RENDEZVOUS, FAULTS_TOLD)
 

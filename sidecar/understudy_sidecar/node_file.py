@@ -53,7 +53,7 @@ class NodeFile:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            self._complain(f"cannot look for {self._path}: {error.strerror}; what was seen last stays")
+            self._complain(f"cannot read {self._path}: {error.strerror}; the last result remains in effect")
             return None
         return True
 

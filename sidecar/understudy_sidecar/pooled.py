@@ -38,7 +38,7 @@ async def run(env: Mapping[str, str]) -> None:
         order = await Pooled(settings).run()
     if order is not None:
         logs.of_process(namespace=order.shape.namespace, job=order.shape.name)
-        log.info("is of job %s/%s from now on", order.shape.namespace, order.shape.name)
+        log.info("claimed by job %s/%s", order.shape.namespace, order.shape.name)
         await Sidecar(job_settings(settings, order)).run()
 
 
@@ -82,7 +82,7 @@ class Pooled:
         server = Server(None, me(settings), b"", "", self)
         await server.listen(pod.COORDINATOR_PORT, settings.listen)
         probes = await health.listen(pod.HEALTH_PORT, settings.listen, why_not_ready=self._why_not_ready)
-        log.info("waits as %s on %s for a job of the pool", settings.pod_name, settings.node)
+        log.info("waits as pod %s on node %s until a job claims it", settings.pod_name, settings.node)
         await self._over.wait()
         self._alarm.set(None)
         unix_server.close()

@@ -120,7 +120,7 @@ def _read(path: Path, expected: type[T]) -> T | None:
     except wire.WireError:  # its text quotes the file
         found = None
     if not isinstance(found, expected):
-        raise CannotRead(f"{path}: not a {expected.__name__} that a sidecar of this version wrote; delete the pod")
+        raise CannotRead(f"{path}: not a {expected.__name__} of this version's sidecar; delete the pod")
     return found
 
 

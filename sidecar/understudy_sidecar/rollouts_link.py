@@ -34,7 +34,7 @@ class RolloutsLink:
                 writer.write(self._answer(line))
                 await writer.drain()
         except (ConnectionError, TimeoutError, ValueError) as error:
-            log.warning("a worker's word about its rollouts broke off: %r", error)
+            log.warning("lost a worker's report about rollouts: %r", error)
         finally:
             writer.close()
 
@@ -42,7 +42,7 @@ class RolloutsLink:
         try:
             told = wire.decode(line, {"Replicas": m.Replicas})
         except wire.WireError as error:
-            log.warning("a worker's word about its rollouts is none: %s", error)
+            log.warning("rejected a worker's report about rollouts: %s", error)
             return f"refused: {error}\n".encode()
         if not isinstance(told, m.Replicas):
             return f"refused: expected a message Replicas, got {told.type[:64]}\n".encode()

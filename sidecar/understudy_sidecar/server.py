@@ -134,13 +134,13 @@ class Server:
         """Raises NotProven where no caller of that role is expected."""
         if role in self._called:
             return self._called[role]
-        raise NotProven("no pool's spare is here" if role is Role.CLAIMANT else "no job has claimed this spare")
+        raise NotProven("this pod is no spare of a pool" if role is Role.CLAIMANT else "no job has claimed this spare")
 
     def came(self, caller: "Caller") -> None:
         self.callers.add(caller)
         self.waiting.add(caller)
         if len(self.callers) > self._most_callers:
-            self.waiting.evict_one("no more files can be opened, and it had proved nothing")
+            self.waiting.evict_one("no more files can be opened, and it has proved no key yet")
 
     def _caller(self) -> "Caller":
         return Caller(next(self._numbers), self)
@@ -170,7 +170,7 @@ class Caller(Link):
             self.send_encoded(b"")  # it asks whether anybody is there
 
     def broke(self, error: Broken | wire.WireError) -> None:
-        self._server.complaints.about(self.peer, type(error).__name__, f"was turned away: {error}")
+        self._server.complaints.about(self.peer, type(error).__name__, f"was rejected: {error}")
 
     def ended(self, silent: bool) -> None:
         self._server.callers.discard(self)
@@ -182,17 +182,17 @@ class Caller(Link):
 
     @property
     def _office(self) -> Hall:
-        assert self._server.office is not None, "nobody else proves a job's key"
+        assert self._server.office is not None, "only a job's sidecar has a key to prove"
         return self._server.office
 
     def evict(self, reason: str) -> None:
-        self._server.complaints.about(self.peer, "no handshake", f"was turned away: {reason}")
+        self._server.complaints.about(self.peer, "no handshake", f"was rejected: {reason}")
         self.cut()
 
     def _on_hello(self, text: bytes) -> None:
         hello = compiled.decode(text, _HANDSHAKE)
         if not isinstance(hello, Hello):
-            raise NotProven("the first message is not a Hello")
+            raise NotProven("the first message has to be a Hello")
         try:
             answer, self._call, session = self._server.called(hello.role).answer(hello)
         except handshake.NotProven as error:
@@ -205,7 +205,7 @@ class Caller(Link):
     def _on_proof(self, text: bytes) -> None:
         """The caller's first sealed message: it could be opened, so the Hello was not a recorded one."""
         if text:
-            raise NotProven("its first sealed message is not empty")
+            raise NotProven("its first encrypted message has to be empty")
         self._server.waiting.remove(self)
         self._role = self._wanted
         match self._role:
@@ -224,7 +224,7 @@ class Caller(Link):
     def _on_member(self, text: bytes) -> None:
         message = compiled.decode(text, _MEMBERSHIP)
         if isinstance(message, membership.Join) and self._call is not None and message.pod_uid != self._call.pod_uid:
-            raise NotProven(f"it joins as pod {message.pod_uid[:64]!r} and is {self._call.pod_uid[:64]!r}")
+            raise NotProven(f"it joins as pod {message.pod_uid[:64]!r}, but is pod {self._call.pod_uid[:64]!r}")
         if not self._unknown(message):
             self._office.received(self, message)
 
@@ -243,6 +243,6 @@ class Caller(Link):
     def _unknown(self, message: object) -> bool:
         if not isinstance(message, wire.Unknown):
             return False
-        about = f"sent the unknown type {message.type[:64]!r}: dropped"
+        about = f"sent a message of the unknown type {message.type[:64]!r}, which is ignored"
         self._server.complaints.about(self.peer, about, about)
         return True

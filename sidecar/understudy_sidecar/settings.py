@@ -148,7 +148,7 @@ def _as_told(env: Mapping[str, str]) -> tuple[JobShape, str, int | None]:
 def _of_injected(folder: Path, env: Mapping[str, str]) -> tuple[JobShape, str, int | None]:
     """What the operator has found out about the job since the pod was made."""
     file = folder / pod.INJECTED_FILE
-    told = _read(file, "what the operator tells of the job")
+    told = _read(file, "the operator's description of the job")
     try:
         injected = from_plain(Injected, json.loads(told))
     except (ValueError, TypeError, RecursionError):  # their texts quote the file

@@ -44,7 +44,7 @@ class _Supervisor:
                 return max(code, 0)
             if time.monotonic() - began >= STEADY_S:
                 self._pause_s = FIRST_S
-            log.error("the sidecar ended with %s; it starts anew in %g s", _told(code), self._pause_s)
+            log.error("the sidecar process ended with %s; it restarts in %g s", _told(code), self._pause_s)
             self._sleep()
             if self._asked_to_end:
                 return 0
@@ -59,7 +59,7 @@ class _Supervisor:
         while True:
             # As pid 1 it reaps whatever is left to it.
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-            assert ended is not None, "it waits until there is one"
+            assert ended is not None, "waitid blocks until a child ends"
             with _sigterm_blocked():
                 _, status = os.waitpid(ended.si_pid, 0)
                 if ended.si_pid == self._child:

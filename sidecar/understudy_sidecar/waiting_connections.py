@@ -73,9 +73,9 @@ class WaitingConnections:
         self._of.setdefault(address, {})[connection] = None
         self._count(address, 1)
         if len(self._of[address]) > self._most_per_address:
-            self._evict_oldest_of(address, f"{self._most_per_address} connections of its address came after it")
+            self._evict_oldest_of(address, f"its address has opened {self._most_per_address} newer connections")
         elif len(self) > self._most:
-            self.evict_one(f"{self._most} connections wait already, most of them of its address")
+            self.evict_one(f"{self._most} connections are waiting for a handshake, most of them from its address")
         if self._timer is None and self._since:
             self._set_timer()
 
@@ -117,6 +117,6 @@ class WaitingConnections:
         self._period += 1
         overdue = itertools.takewhile(lambda x: self._period - self._since[x] > PERIODS, self._since)
         for connection in list(overdue):
-            self._evict(connection, f"no proof of the job's key within {self._limit_s:g} s")
+            self._evict(connection, f"it did not prove the job's key within {self._limit_s:g} s")
         if self._since:
             self._set_timer()

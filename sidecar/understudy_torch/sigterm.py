@@ -81,7 +81,7 @@ def what_is_faulty(path: str, now: float) -> str:
         told = json.loads(_read(path))
         if told["verdict"] != "Faulty" or (told.get("until") is not None and now >= told["until"]):
             return ""
-        return str(told.get("reason") or "no reason told")
+        return str(told.get("reason") or "the node health verdict has no reason")
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return ""
 

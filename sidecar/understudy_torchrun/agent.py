@@ -56,7 +56,7 @@ _TO_END = (Phase.STARTING, Phase.STOPPING, Phase.DRAINING, Phase.SAVING, Phase.C
 BY_TORCHRUN = "SIGTERM"
 #: Signals that no lost peer causes. (NCCL's watchdog ends a worker by SIGABRT when it has lost one.)
 _CRASHES = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
-_UNTOLD = "a worker failed; the log of torchrun says more"
+_UNTOLD = "a worker failed; see the error that torchrun logged"
 
 
 def causes_first(ends: Iterable[e.WorkerEnded]) -> list[e.WorkerEnded]:

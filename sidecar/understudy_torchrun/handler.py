@@ -30,7 +30,7 @@ class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
         settings = _settings()
         endpoint = str(parameters.endpoint or "")
         if endpoint not in ("", settings.socket):
-            log(f"the rendezvous endpoint {endpoint!r} is not used: the pod's sidecar is at {settings.socket}")
+            log(f"ignored the rendezvous endpoint {endpoint!r}: torchrun uses the pod's sidecar at {settings.socket}")
         self._run_id = str(parameters.run_id)
         self._start: Optional[StartWorkers] = None
         self._session = Session(settings, Stores())

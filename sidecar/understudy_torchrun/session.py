@@ -132,7 +132,7 @@ class Session:
             self._steps.end()
 
     def _start_anew(self) -> None:
-        log("another round begins after this agent's end: torchrun is started anew")
+        log("torchrun is exiting, and the job needs another round: this process restarts torchrun")
         self._steps.end()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -229,8 +229,9 @@ class Session:
             self._handle(c.WorkersSeen(seen))
         if seen and self._workers.complete and self._workers.expected != self._settings.nproc:
             log(
-                f"torchrun starts {self._workers.expected} workers here, and launcher.nprocPerNode is "
-                f"{self._settings.nproc}: the ranks that the job's status tells are counted by the latter"
+                f"torchrun starts {self._workers.expected} workers in this pod, but launcher.nprocPerNode is "
+                f"{self._settings.nproc}: ranks in the job's status are wrong. Set launcher.nprocPerNode to "
+                f"{self._workers.expected}"
             )
 
     # What is decided ------------------------------------------------------------------------------------------------
@@ -266,7 +267,7 @@ class Session:
     def _dump_stacks(self, local_rank: int) -> None:
         why_not = self._steps.dump_stacks(local_rank, self._workers.group_of(local_rank))
         if why_not:
-            log(f"no stacks of the worker local_rank={local_rank}: {why_not}")
+            log(f"cannot write the stacks of worker local_rank={local_rank}: {why_not}")
 
     def _answered(self, effect: c.Effect) -> list[Any]:
         if isinstance(effect, e.FindSurvivors):

@@ -24,7 +24,7 @@ class Steps:
         try:
             self._folder = StepFolder(self._ranks)
         except OSError as error:
-            self._log(f"no files for the workers' steps ({error}): step() tells nothing")
+            self._log(f"cannot create the files for the workers' steps ({error}): step() has no effect in this round")
             return ""
         self._watch(self._folder.bell)
         return self._folder.path

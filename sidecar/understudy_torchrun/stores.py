@@ -61,6 +61,6 @@ class AgentStore(Store):  # type: ignore[misc]
     def _check(self, key: str) -> None:
         if not key.startswith(EXIT_BARRIER):
             raise NotImplementedError(
-                f"this version of torchrun asks its store for {key!r}, which the rendezvous backend understudy does "
-                "not serve: use torch 2.6 or newer, or launcher.mode Wrap"
+                f"this version of torchrun reads {key!r} from its store, which the rendezvous backend understudy does "
+                "not support: use torch 2.6 or newer, or launcher.mode Wrap"
             )

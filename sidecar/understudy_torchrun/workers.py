@@ -27,7 +27,7 @@ _NUMBERS = {
     Aim.TERM_GROUP: signal.SIGTERM,
     Aim.KILL_GROUP: signal.SIGKILL,
 }
-_UNSEEN = "it has ended; the log of torchrun says how"
+_UNSEEN = "it has ended; see the exit code that torchrun logged"
 
 
 class Looks:

@@ -83,9 +83,9 @@ def why_fresh(program: Program) -> str:
         return ""
     module, name, (line, _) = found
     return (
-        f"line {line} sets {name} before the script imports {module}, which reads it at its import, and which the "
-        "zygote has imported: this worker starts as a fresh process. "
-        "Set it in the container's env to have workers forked"
+        f"line {line} sets {name} before the script imports {module}, which reads it during its import. The fork "
+        f"server has already imported {module}, so this worker starts as a new process. Set {name} in the container's "
+        "env to fork workers"
     )
 
 

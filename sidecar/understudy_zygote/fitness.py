@@ -45,12 +45,12 @@ def _why(threads: Sequence[int], importers: Sequence[str]) -> str:
     modules = ", ".join(sorted({module for module in importers if module}))
     if not modules:
         return (
-            f"{what} ({named}) started after the imports, and no process with threads can be forked; find the module "
-            "that starts them, and leave it out of launcher.preload"
+            f"{what} ({named}) started after the imports, and a process with threads cannot be forked safely. Find the "
+            "module that starts them, and remove it from launcher.preload"
         )
     return (
-        f"the import of {modules} starts {what} ({named}), and no process with threads can be forked; leave it out of "
-        "launcher.preload, or configure it to start none when it is imported"
+        f"the import of {modules} starts {what} ({named}), and a process with threads cannot be forked safely. Remove "
+        "the module from launcher.preload, or configure it to start no threads during its import"
     )
 
 
@@ -66,7 +66,7 @@ def _name(thread: int) -> str:
         with open(f"{_TASKS}/{thread}/comm", errors="replace") as file:
             return file.read().strip()
     except OSError:
-        return "ended meanwhile"
+        return "already ended"
 
 
 def _fork_says(question: Callable[[], bool]) -> bool:

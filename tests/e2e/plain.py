@@ -174,8 +174,8 @@ class PlainJob:
 
         def voters() -> int:
             said = self.sidecar_log(self.pod(self.status()["coordinator"]["podUID"]))
-            told = [line for line in said.splitlines() if " counts: " in line]
-            return int(told[-1].split(" counts: ")[1].split()[0]) if told else 0
+            told = [line for line in said.splitlines() if " is in effect: " in line]
+            return int(told[-1].split(" is in effect: ")[1].split()[0]) if told else 0
 
         wait_until("the electorate counts", lambda: voters() == self.actives + self.spares, 30, seen=self.text)
 

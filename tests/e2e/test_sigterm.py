@@ -113,7 +113,7 @@ def test_the_others_save_if_they_hold_the_shards_of_a_pod_on_a_faulty_node(make_
         cause = comparison.recovery["cause"]["message"]
         log = read_log(job.cluster, NAMESPACE, other, "trainer")
         assert ("saved a checkpoint" in log) == (shards == "twice"), log
-        assert ("are held by nobody healthy" in cause) == (shards == "once"), cause
+        assert ("no healthy pod has the shards" in cause) == (shards == "once"), cause
 
 
 def test_a_file_on_the_node_makes_it_faulty_for_as_long_as_it_exists(make_job: MakeJob, tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ def test_jobs_recover_without_the_operator_and_status_names_the_faults_afterward
         return {pod["metadata"]["name"]: job.sidecar_log(pod) for pod in survivors}
 
     def successor() -> str | None:
-        found = logs().items()
-        return next((name for name, log in found if "elected to office" in log and "counts: 3 voters" in log), None)
+        said = ("elected as coordinator", "in effect: 3 voters")
+        return next((name for name, log in logs().items() if all(words in log for words in said)), None)
 
     compared: list[tuple[Comparison, Fault]] = []
 

@@ -146,7 +146,8 @@ class Launcher(Process):
     def _spawn(self, start: StartWorkers, local_rank: int, *, warm: bool) -> None:
         warm = warm and bool(self.zygote)  # one that has just gone forks nothing
         if start.agent_store and start.rank_offset + local_rank == 0 and start.master_port not in self._stores:
-            gone = e.WorkerEnded(local_rank, 1, None, 1, "the store of this round has gone", self.world.now)
+            why = "the store of this round ended before the workers started"
+            gone = e.WorkerEnded(local_rank, 1, None, 1, why, self.world.now)
             self.later(0.0, lambda: self.handle(gone))
             self.later(0.0, lambda: self.handle(e.GroupEmptied(local_rank)))
             return

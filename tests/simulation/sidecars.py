@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.simulation.pods import Pod
 
 #: How a member's word about its fence begins.
-FENCED = "no coordinator in office was heard"
+FENCED = "no coordinator has renewed the lease"
 
 
 class Sidecar(Process):

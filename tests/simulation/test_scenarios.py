@@ -310,7 +310,7 @@ def test_a_coordinator_gives_up_its_own_pod_and_is_succeeded() -> None:
     assert job.office_pod() is not culprit
     assert job.recovery().strategy is Strategy.POD_RECREATE
     assert job.recovery().cause.pod == culprit.name, "one recovery over both offices"
-    assert job.recovery().reason == f"pod {culprit.name} failed twice within 1 h; no spare was there"
+    assert job.recovery().reason == f"pod {culprit.name} failed twice within 1 h; no spare was available"
 
 
 def test_a_coordinator_that_gives_up_its_own_pod_forms_no_round_any_more() -> None:
@@ -327,7 +327,7 @@ def test_a_coordinator_that_gives_up_its_own_pod_forms_no_round_any_more() -> No
     job.next_round_steps()
     # then its successor alone forms the next round
     said = [line.split(maxsplit=1)[1] for line in job.world.trace]
-    after = said[next(place for place, line in enumerate(said) if "leaves office" in line) :]
+    after = said[next(place for place, line in enumerate(said) if "steps down as the coordinator" in line) :]
     assert [line.split()[0] for line in after if "coordinator: round" in line] == [job.office_pod().name]
 
 

@@ -64,7 +64,7 @@ class Server:
         self.door = None if isinstance(at, str) else at
         url = at if isinstance(at, str) else at.engine_url
         if not url.startswith(("http://", "https://")):
-            raise ValueError(f"url: expected http://host:port of the server; seen {url!r}")
+            raise ValueError(f"url: expected http://host:port of the server; got {url!r}")
         self.url = url.rstrip("/")
         self._headers = dict(headers or {})
         self._gateway_gone = self.door is None  # it was waited for, and has not answered since

@@ -173,7 +173,7 @@ class SglangEngine:
             if await self._generates():
                 return
         raise EngineRefused(
-            f"{self.server.url}: the server does not generate: its weights may have been released, or it is not well. "
+            f"{self.server.url}: the server does not generate: its weights may have been released, or it is unhealthy. "
             f"Resume its memory (/resume_memory_occupation), or restart it"
         )
 

@@ -112,19 +112,19 @@ class VllmEngine:
     async def _wake_up(self) -> None:
         answer = await self.server.post("/wake_up")
         if _told(answer, "status") != "awake":
-            raise EngineRefused(f"{self.server.url}/wake_up: expected all of its memory to be awake; seen {answer}")
+            raise EngineRefused(f"{self.server.url}/wake_up: expected all of its memory to be awake; got {answer}")
 
     async def flush_cache(self) -> None:
         answer = await self.server.post("/reset_prefix_cache", params={"reset_external": "true"})
         if _told(answer, "success") is not True:
-            raise EngineRefused(f"{self.server.url}/reset_prefix_cache: requests still hold blocks; seen {answer}")
+            raise EngineRefused(f"{self.server.url}/reset_prefix_cache: requests still hold blocks; got {answer}")
         await self.server.post("/reset_encoder_cache")
 
     async def resume_generation(self) -> None:
         if self._open:
             await self._put_in_order()
         elif self._loading and not await self._could_be_put_in_order():
-            log.warning("%s: a load broke off in its layers, and a request may end it", self.server.url)
+            log.warning("%s: a load failed within a layer, and the next request may crash it", self.server.url)
         await self.server.post("/resume")
         self._paused = False
 
@@ -137,7 +137,7 @@ class VllmEngine:
         try:
             await self.server.post("/start_weight_update")
         except Refused as error:
-            log.info("an update is open there already: %s", error)
+            log.info("the server already has an open weight update: %s", error)
         await self.server.post("/finish_weight_update")
         self._open, self._in_order, self._loading = False, True, False
 
@@ -145,7 +145,7 @@ class VllmEngine:
         try:
             await self._put_in_order()
         except Refused as error:
-            log.info("no weight update can be ended there: %s", error)
+            log.info("the server has no weight update to end: %s", error)
             return False
         return True
 

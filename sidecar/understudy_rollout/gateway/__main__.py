@@ -29,36 +29,37 @@ from understudy_rollout.weights import Weights, version_of
 def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m understudy_rollout.gateway",
-        description="Lets requests through to one inference server while its weights are known to be whole.",
+        description="Passes requests to one inference server as long as all of its weights are of one version.",
     )
     parser.add_argument("--engine", required=True, metavar="URL", help="the inference server")
-    parser.add_argument("--host", default="", help="to listen on (all addresses)")
-    parser.add_argument("--port", type=int, default=8080, help="to listen on (8080; 0: one of the kernel's choice)")
-    parser.add_argument("--token-file", required=True, type=Path, help="the secret that trainers show")
+    parser.add_argument("--host", default="", help="address to listen on (all addresses)")
+    parser.add_argument("--port", type=int, default=8080, help="port to listen on (8080; 0: the kernel chooses)")
+    parser.add_argument("--token-file", required=True, type=Path, help="file with the secret that trainers send")
     parser.add_argument(
         "--in-flight",
         type=Policy,
         choices=list(Policy),
         default=Policy.ABORT,
         metavar="abort|await",
-        help="what becomes of requests under way when an update begins (abort)",
+        help="whether running requests are aborted or awaited when an update begins (abort)",
     )
-    limit = f"for --in-flight await ({AWAIT_LIMIT_S:g})"
+    limit = f"seconds to wait with --in-flight await ({AWAIT_LIMIT_S:g})"
     parser.add_argument("--await-limit", type=float, default=AWAIT_LIMIT_S, metavar="S", help=limit)
-    kept_in = "what is known of the weights, for the gateway that is started after this one"
+    kept_in = "file with the state of the weights, which a restarted gateway reads"
     parser.add_argument("--state-file", type=Path, metavar="FILE", help=kept_in)
-    parser.add_argument("--initial-version", default="", help="of the weights that the server starts with: admits them")
+    starts_with = "version of the weights that the server starts with; admits requests before the first update"
+    parser.add_argument("--initial-version", default="", help=starts_with)
     parser.add_argument("--generation", action="append", default=[], metavar="PATH", help="one more path to admit")
-    most = f"of a request of a client ({MOST_BYTES})"
+    most = f"largest body of a client's request ({MOST_BYTES})"
     parser.add_argument("--most-body", type=int, default=MOST_BYTES, metavar="BYTES", help=most)
-    most = f"of clients, of which each may take 400 KiB of memory ({MOST_CONNECTIONS})"
+    most = f"most connections of clients; each may take 400 KiB of memory ({MOST_CONNECTIONS})"
     parser.add_argument("--most-connections", type=int, default=MOST_CONNECTIONS, metavar="N", help=most)
     chosen = parser.parse_args(arguments)
     for option in ("most_body", "most_connections"):
         if getattr(chosen, option) < 1:
             parser.error(f"--{option.replace('_', '-')}: expected 1 or more")
     if chosen.initial_version and chosen.state_file is None:
-        parser.error("--initial-version needs --state-file, or a gateway that is restarted takes it for true again")
+        parser.error("--initial-version needs --state-file: else a restarted gateway assumes that version again")
     try:
         if chosen.initial_version:
             version_of(chosen.initial_version)

@@ -64,7 +64,7 @@ class GatewayApp:
         most_connections: int = MOST_CONNECTIONS,
     ) -> None:
         if not token:
-            raise ValueError("token: expected a secret that the trainer knows too; seen ''")
+            raise ValueError("token: expected a secret that the trainer also has; got ''")
         self._flights, self._proxy, self._token = flights, proxy, token.encode()
         self._generation = GENERATION.union(generation)
         self._most_body = most_body
@@ -164,7 +164,8 @@ class GatewayApp:
         except Refused as refused:
             return web.json_response({"error": str(refused)}, status=409)
         except OSError as error:
-            return web.json_response({"error": f"it cannot be kept, so it does not count: {error}"}, status=500)
+            unwritten = f"the gateway cannot write its state file, so it rejects the call: {error}"
+            return web.json_response({"error": unwritten}, status=500)
         if weights.known().now != before:
             log.info("weights %s %s (%s): %d requests aborted", weights.state.value, weights.version, event, aborted)
         told = {**_seen(weights), "aborted": aborted}
@@ -235,7 +236,7 @@ class GatewayApp:
         denied = self._flights.denied()
         if denied is not None:
             return _unavailable(denied)
-        return web.Response(status=502, text=f"the inference server broke off: {error}\n")
+        return web.Response(status=502, text=f"the inference server closed the connection too early: {error}\n")
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
         error: Optional[BaseException] = None
@@ -246,8 +247,8 @@ class GatewayApp:
             if answer.begun is not None:
                 return self._broken_off(request, error, answer)
         if self._flights.weights.update:  # no more, as soon as the server is lost
-            return web.Response(text="the inference server is there; its weights are being updated\n")
-        return web.Response(status=502, text=f"the inference server does not answer: {str(error) or 'it is gone'}\n")
+            return web.Response(text="the inference server is up; its weights are being updated\n")
+        return web.Response(status=502, text=f"the inference server does not answer: {str(error) or 'it closed'}\n")
 
     async def _passed_on(self, request: web.Request) -> web.StreamResponse:
         answer = Answer()

@@ -31,16 +31,16 @@ class TooLarge(Exception):
 def refusal(request: web.Request, most: int) -> Optional[web.Response]:
     """By what its head says."""
     if sum(len(name) + len(value) for name, value in request.raw_headers) > HEAD_BYTES:
-        return web.Response(status=431, text=f"the fields of the request have more than {HEAD_BYTES} bytes\n")
+        return web.Response(status=431, text=f"the header fields of the request have more than {HEAD_BYTES} bytes\n")
     if request.method in ("GET", "HEAD") and request.body_exists:
-        return web.Response(status=413, text=f"{request.method} has no body here\n")
+        return web.Response(status=413, text=f"{request.method} requests may have no body here\n")
     if (request.content_length or 0) > most:
         return web.Response(status=413, text=too_large(most))
     return None
 
 
 def too_large(most: int) -> str:
-    return f"the body has more than {most} bytes (--most-body of the gateway: more)\n"
+    return f"the body has more than {most} bytes (raise --most-body of the gateway)\n"
 
 
 async def body_of(request: web.Request, most: int) -> Body:

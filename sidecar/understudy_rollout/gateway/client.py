@@ -76,7 +76,7 @@ class Gateway:
 
     def _check_not_refused(self) -> None:
         if self._is_refused:
-            raise AdmissionRefused(f"{self.server.url}: it has refused update {self._update}, so nothing more is sent")
+            raise AdmissionRefused(f"{self.server.url}: the gateway has rejected update {self._update}: no more calls")
 
     async def _tell(self, what: str, body: Mapping[str, Any]) -> str:
         try:

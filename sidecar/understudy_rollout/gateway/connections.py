@@ -37,7 +37,7 @@ _ACCEPT_AGAIN_S = 0.1
 _EVICTED = 32
 _CROWDED = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
-    b"all connections of this gateway wait for the server (--most-connections: more)\n"
+    b"all connections of this gateway wait for the server (raise --most-connections)\n"
 )
 
 

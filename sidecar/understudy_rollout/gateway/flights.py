@@ -135,8 +135,8 @@ class Flights:
                 await asyncio.wait_for(self._call_ended.wait(), end - asyncio.get_running_loop().time())
             except (asyncio.TimeoutError, TimeoutError) as error:
                 raise Refused(
-                    f"a call of update {older} is still under way at the server after {CALLS_LIMIT_S:g} s, and may "
-                    f"write to it: end the server, or the trainer of that update"
+                    f"a call of update {older} still runs at the server after {CALLS_LIMIT_S:g} s, and may change its "
+                    f"weights: restart the server, or stop the trainer of that update"
                 ) from error
 
     async def _until_all_ended(self, limit_s: Optional[float]) -> None:

@@ -17,7 +17,7 @@ from understudy_rollout.gateway.listener import NOBODY
 from understudy_rollout.weights import Call, Commit, Event, Group, Held, Known, Lost, Refused, State, Weights
 
 _FORMAT = 2
-NOT_TOLD = "this gateway was restarted, and cannot tell whether its server was, too"
+NOT_TOLD = "this gateway was restarted, and the inference server may have been restarted, too"
 log = logging.getLogger(__name__)
 
 
@@ -52,7 +52,8 @@ class Keeper:
         if not former:
             self._write_or_log()
             return None
-        return Lost(gone("its process listens no more" if listener == NOBODY else "another process listens"))
+        who = "no process" if listener == NOBODY else "another process"
+        return Lost(gone(f"{who} listens on its port"))
 
     def lost(self, lost: Lost) -> None:
         self.weights.handle(lost)
@@ -71,7 +72,7 @@ class Keeper:
             self.write()
         except OSError as error:
             # Whoever comes after us sees another server than the one in the file, and does not trust it.
-            log.error("what is known of the weights could not be kept: %s", error)
+            log.error("cannot write the state file: %s; after a restart of the gateway, the weights are unknown", error)
 
 
 def kept(file: Path, listener: Optional[str], initial_version: str) -> Keeper:
@@ -86,7 +87,7 @@ def kept(file: Path, listener: Optional[str], initial_version: str) -> Keeper:
 
 
 def gone(why: str) -> str:
-    return f"the inference server was gone ({why}), and what it holds is not known"
+    return f"the inference server was restarted or lost ({why}), and its weights are unknown until the next update"
 
 
 def _read(file: Path, listener: Optional[str], initial_version: str) -> Keeper:
@@ -97,13 +98,13 @@ def _read(file: Path, listener: Optional[str], initial_version: str) -> Keeper:
         return Keeper(Weights.fresh(initial_version) if initial_version else Weights(), file, listener)
     except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
         why = error.strerror if isinstance(error, OSError) else type(error).__name__  # other texts quote the file
-        reason = f"this gateway was restarted, and what it knew cannot be read: {file}: {why}"
+        reason = f"this gateway was restarted and cannot read its state file {file}: {why}"
         return Keeper(Weights.of(Known(Held(reason=reason))), file, listener)
     keeper = Keeper(Weights.of(known), file, server)
     lost = keeper.sees(listener) if listener is not None and server is not None else Lost(NOT_TOLD)
     if lost is not None:
         keeper.weights.handle(lost)
-    log.info("goes on with what was kept: weights %s %s", keeper.weights.state.value, keeper.weights.version)
+    log.info("read the state file: weights %s %s", keeper.weights.state.value, keeper.weights.version)
     return keeper
 
 

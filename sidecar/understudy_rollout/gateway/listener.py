@@ -21,7 +21,7 @@ _LOCAL_ADDRESS, _STATE, _INODE = 1, 3, 9  # columns
 def address_of(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
     if not parts.hostname:
-        raise ValueError(f"engine: expected http://host:port of the server; seen {url!r}")
+        raise ValueError(f"engine: expected http://host:port of the server; got {url!r}")
     return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 

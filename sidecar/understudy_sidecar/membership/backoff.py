@@ -77,10 +77,8 @@ class Backoff:
     @property
     def why(self) -> str:
         if self.until is None or self.until < self.ends_at:
-            return (
-                f"up to {EVERY_S:g} s to pass, because the last {BURST} rounds have ended within {BURST * EVERY_S:g} s"
-            )
+            return f"a pause of up to {EVERY_S:g} s, because the last {BURST} rounds ended within {BURST * EVERY_S:g} s"
         if self._has_lost:
-            return f"{self.pause_s:g} s to pass, because {self.losses} rounds in a row have lost a member at the start"
-        rounds = "a round has" if self.failures == 1 else f"{self.failures} rounds in a row have"
-        return f"{self.pause_s:g} s to pass, because {rounds} failed right at the start"
+            return f"a pause of {self.pause_s:g} s, because {self.losses} rounds in a row lost a pod at the start"
+        rounds = "one round" if self.failures == 1 else f"{self.failures} rounds in a row"
+        return f"a pause of {self.pause_s:g} s, because {rounds} failed at the start"

@@ -151,7 +151,7 @@ class Coordinator:
         desk.doubt = None  # which was one of the former electorate's
         desk.roster.set_electorate(Electorate())
         desk.may_come = frozenset(appoint.may_come)
-        desk.say(f"appointed to office {desk.office} while in office")
+        desk.say(f"appointed as coordinator of term {desk.office}, and was the coordinator before")
         for member in desk.roster.members.values():
             joining.welcome(desk, member)
         desk.members_changed(now)
@@ -194,7 +194,7 @@ class Coordinator:
                 desk.learn_nodes(facts, at)
             case Told(Superseded(office, uid, ip)) if office > desk.office and uid != desk.pod_uid:
                 desk.broadcast(desk.roster.links(), m.Elsewhere(uid, ip))
-                desk.out.append(Resign(f"the operator has appointed {uid} to office {office}"))
+                desk.out.append(Resign(f"the operator has appointed {uid} as coordinator of term {office}"))
             case Told(End(reason, message)):
                 ending.close(desk, reason, message, now)
             case Told() | Tick():
@@ -270,13 +270,13 @@ class Coordinator:
         desk = self.desk
         if isinstance(message, m.Join):
             if message.office > desk.office:
-                desk.out.append(Resign(f"office {message.office} is known to {message.pod_name}"))
+                desk.out.append(Resign(f"{message.pod_name} knows the newer term {message.office}"))
             else:
                 joining.on_join(desk, link, message, now)
             return
         member = desk.roster.by_link(link)
         if member is None:
-            desk.out.append(Hangup(link, "the first message of a link is its Join"))
+            desk.out.append(Hangup(link, "the first message of a connection has to be a Join"))
             return
         member.last_heard = now
         if isinstance(message, m.Drained | m.WorkerFailed | m.Finished) and (
@@ -360,7 +360,7 @@ class Coordinator:
         """Members may have left meanwhile, and what comes in now may be old: ask who still follows this coordinator."""
         desk = self.desk
         desk.silence.forgive(desk.roster, now)
-        desk.say(f"has stood still for {now - self._due:.1f} s: asks who is there")
+        desk.say(f"did not run for {now - self._due:.1f} s: asks all members whether they still follow it")
         self._due = now
         desk.doubt = Doubt(desk.ask(desk.roster.links()), Tally(desk.keeper.newest))
 
@@ -457,12 +457,12 @@ class Coordinator:
             forlorn = desk.state is not State.RUNNING and not self._observers
             self._forlorn_since = (self._forlorn_since or now) if forlorn else None
             if self._forlorn_since is not None and now >= self._forlorn_since + RESIGN_S:
-                desk.out.append(Resign(f"it has waited for {RESIGN_S:g} s, and no operator watches"))
+                desk.out.append(Resign(f"no round could be formed for {RESIGN_S:g} s, and no operator is connected"))
             return
         self._forlorn_since = None
         self._minority_since = None if desk.has_majority() else self._minority_since or now
         if self._minority_since is not None and now >= self._minority_since + self._minority_s():
-            desk.out.append(Resign(f"no majority of its electorate was heard for {self._minority_s():g} s"))
+            desk.out.append(Resign(f"fewer than a majority of its voters responded for {self._minority_s():g} s"))
 
     def _minority_s(self) -> float:
         return (self.desk.shape.fence_s or 30.0) / 2

@@ -226,7 +226,7 @@ class Core:
             if isinstance(effect, e.TakeOffice):
                 self._take(effect)
             else:
-                self._out.append(_said("heir", effect))
+                self._out.append(_said("candidate", effect))
 
     def _to_coordinator(self, event: e.CoordinatorEvent) -> None:
         if self.coordinator is not None:
@@ -251,7 +251,7 @@ class Core:
         if self._cannot_store or not self.voter.hold(office):
             return
         self._out.append(e.RecordVow(self.voter.vow))
-        self._out.append(e.Say(f"appointed to office {office}, rounds above {appoint.at_least_round}"))
+        self._out.append(e.Say(f"appointed as coordinator of term {office}, rounds above {appoint.at_least_round}"))
         if self.coordinator is not None:
             self._do(self.coordinator.appoint(appoint, self._now))
             return
@@ -264,7 +264,7 @@ class Core:
 
     def _take(self, effect: e.TakeOffice) -> None:
         """By election: who waits in the hall is welcomed."""
-        assert effect.estate is not None, "an heir stands with an electorate"
+        assert effect.estate is not None, "a candidate has a voter configuration"
         callers, me = self._heir.callers, self._identity
         if self.voter.follow(effect.office):
             self._out.append(e.RecordVow(self.voter.vow))
@@ -290,13 +290,13 @@ class Core:
 
     def _resign(self, reason: str) -> None:
         """Nobody coordinates here any more; members, ours too, look for who does."""
-        self._out.append(e.Say(f"leaves office: {reason}"))
+        self._out.append(e.Say(f"steps down as the coordinator: {reason}"))
         self.coordinator = None
         self._heir = HeirMachine(self._identity.pod_uid, self.voter, self.known())
         self._hang_up_all()
 
     def _hang_up_all(self) -> None:
-        self._out += [e.Hangup(link, "the office has changed") for link in sorted(self._links)]
+        self._out += [e.Hangup(link, "this sidecar's term has changed") for link in sorted(self._links)]
 
 
 def _said(who: str, effect: "CoreEffect") -> "CoreEffect":

@@ -22,8 +22,8 @@ from understudy_sidecar.membership.roster import Member
 
 #: So much of what is held against a node is told in a reason: it is an annotation, of any length.
 FAULTY_TOLD = 200
-UNCERTAIN = "nobody knows which pod was first"
-_FORGOTTEN = "nobody would be left who knows of it"
+UNCERTAIN = "it is not known which pod failed first"
+_FORGOTTEN = "no standby coordinator is connected that would record the replacement"
 
 
 def worker_failed(desk: Desk, member: Member, failed: m.WorkerFailed | None, message: str, now: float) -> None:
@@ -77,7 +77,7 @@ def count(
     desk.dismissal = Dismissal(
         member.uid, cause, step.reason, step.charged, at, failed_at, number, {x.uid for x in others}, until
     )
-    desk.say(f"{member.name} is to be given up ({step.reason}): asks {len(others)} members whether they are there")
+    desk.say(f"{member.name} is to be replaced ({step.reason}): asks {len(others)} members for an answer first")
 
 
 def answered(desk: Desk, member: Member, heartbeat: int | None = None) -> None:
@@ -101,7 +101,7 @@ def failed_too(desk: Desk, member: Member, failed: m.WorkerFailed, now: float) -
         if uncounted.failures.add(Report(member.uid, cause, at)):
             desk.book.blame(uncounted.at, cause)
             desk.version += 1
-            desk.say(f"a worker of {member.name} failed before, by its clock: {failed.message}")
+            desk.say(f"a worker of {member.name} failed earlier, by its node's clock: {failed.message}")
 
 
 def end_faulty_script(desk: Desk, member: Member, failed: m.WorkerFailed, now: float) -> None:
@@ -131,7 +131,7 @@ def on_time(desk: Desk, now: float) -> None:
     elif not dismissal.pending:
         _decide(desk, dismissal, now)
     elif now >= dismissal.until:
-        reason = "it did not answer when workers of its peers had failed"
+        reason = "it did not answer after workers of other pods had failed"
         for member in [desk.roster.members[uid] for uid in sorted(dismissal.pending) if uid in desk.roster.members]:
             faults.lose(desk, member, Fault.NODE, reason, now)
         dismissal.pending.clear()
@@ -156,7 +156,7 @@ def _decide(desk: Desk, dismissal: Dismissal, now: float) -> None:
     if member is None or member.uid in desk.roster.leaving:
         return  # it goes by itself, and costs nothing
     if dismissal.earlier:
-        desk.say(f"{member.name} is not given up: a worker of {dismissal.earlier} failed earlier, by its clock")
+        desk.say(f"{member.name} is not replaced: a worker of {dismissal.earlier} failed earlier, by its node's clock")
         step = climb(_case(desk, member, dismissal.cause, UNCERTAIN, now), desk.offences.limits)
         _stays(desk, member, dismissal.cause, step, dismissal.at, now, certain=False)
         return
@@ -214,19 +214,19 @@ def _rank(desk: Desk, member: Member, cause: Cause) -> int:
 
 def give_up(desk: Desk, member: Member, reason: str, now: float) -> None:
     """It is no member any more: its launcher exits, and its pod is replaced."""
-    desk.say(f"{member.name} on {member.node} is given up: {reason}")
+    desk.say(f"{member.name} on {member.node} is replaced: {reason}")
     desk.offences.give_up(member.uid, reason)
     own = member.uid == desk.pod_uid
     if own:
         succession.tell_estate(desk)
     desk.send(member, m.GivenUp(desk.office, reason))
-    desk.hang_up(member.link, "given up")
+    desk.hang_up(member.link, "its pod is replaced")
     _tell_lost(desk, member.join, reason, now)
     desk.roster.remove(member)
     desk.members_changed(now)
     desk.inherit_later(now)
     if own:
-        leaving.pass_on(desk, f"its pod is given up: {reason}")
+        leaving.pass_on(desk, f"its pod is replaced: {reason}")
 
 
 def is_given_up(desk: Desk, link: int, join: m.Join, now: float) -> bool:
@@ -234,7 +234,7 @@ def is_given_up(desk: Desk, link: int, join: m.Join, now: float) -> bool:
     reason = desk.offences.given_up.get(join.pod_uid)
     if reason is None or desk.closed is not None:
         return False
-    desk.out += [Send(link, m.GivenUp(desk.office, reason)), Hangup(link, "given up")]
+    desk.out += [Send(link, m.GivenUp(desk.office, reason)), Hangup(link, "its pod is replaced")]
     _tell_lost(desk, join, reason, now)
     return True
 
@@ -252,6 +252,6 @@ def inherit(desk: Desk, history: History, now: float) -> None:
 
 
 def _tell_lost(desk: Desk, join: m.Join, reason: str, now: float) -> None:
-    desk.lost[join.pod_uid] = Lost(join.pod_uid, join.pod_name, join.node, Fault.PROCESS, f"given up: {reason}", now)
+    desk.lost[join.pod_uid] = Lost(join.pod_uid, join.pod_name, join.node, Fault.PROCESS, f"replaced: {reason}", now)
     faults.forget_old_losses(desk)
     desk.version += 1

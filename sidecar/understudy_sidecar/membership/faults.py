@@ -28,7 +28,7 @@ def lose(desk: Desk, member: Member, fault: Fault, reason: str, now: float, *, l
     """
     rank, acked = member.group_rank, member.uid not in desk.roster.unacked
     desk.say(f"{member.name} on {member.node} is lost ({fault.value}): {reason}")
-    desk.hang_up(member.link, f"counted as lost: {reason}")
+    desk.hang_up(member.link, f"lost: {reason}")
     desk.lost[member.uid] = Lost(member.uid, member.name, member.node, fault, reason, now)
     desk.losses[member.uid] = (desk.losses.get(member.uid, (0, 0.0))[0] + 1, now)
     forget_old_losses(desk)
@@ -95,7 +95,7 @@ def is_consequence(desk: Desk, now: float) -> bool:
     if not suspects or not desk.has_majority():
         return False
     for suspect in suspects:
-        lose(desk, suspect, Fault.NODE, "its connection went silent, and workers of its peers failed or hang", now)
+        lose(desk, suspect, Fault.NODE, "its connection went silent, and workers of other pods failed or hang", now)
     return True
 
 
@@ -151,11 +151,11 @@ def finished(desk: Desk, member: Member) -> None:
 def recovered(desk: Desk, done: Sequence[Recovery], now: float) -> None:
     for entry in done:
         how = entry.strategy.value if entry.strategy is not None else "nothing"
-        end = f"all workers run again {now - entry.detected_at:.2f} s after the fault"
+        end = f"all workers were running {now - entry.detected_at:.2f} s after the fault"
         if entry.pause_s is not None:
             end = f"training paused for {entry.pause_s:.2f} s"
         elif entry.resumed_at is not None:
-            end = f"the first step came {now - entry.detected_at:.2f} s after the fault"
+            end = f"the first step ended {now - entry.detected_at:.2f} s after the fault"
         desk.say(f"recovered from {entry.fault.value} by {how}, round {entry.round}: {end}")
     if done:
         desk.version += 1

@@ -27,7 +27,7 @@ from understudy_sidecar.membership.roster import Member
 GATHER_S = 3.0
 #: A launcher has its workers write one after the other, which takes 6 s at most.
 STACKS_S = 8.0
-UNCERTAIN = "nobody knows which pod hangs"
+UNCERTAIN = "it is not known which pod hangs"
 
 
 def expect_step(desk: Desk, now: float) -> None:
@@ -42,7 +42,7 @@ def on_hung(desk: Desk, member: Member, hung: m.Hung, now: float) -> None:
         return  # a step has come since it was asked
     if desk.hanging is None:
         desk.hanging = Hanging(now + GATHER_S)
-        desk.say(f"{member.name} says that its workers hang: no step for {hung.silent_s:.0f} s")
+        desk.say(f"{member.name} reports that its workers hang: no step for {hung.silent_s:.0f} s")
     desk.hanging.told[member.uid] = hung
 
 
@@ -124,7 +124,7 @@ def _ask(desk: Desk, now: float) -> None:
         desk.start_expires, desk.hanging = None, Hanging(now + STACKS_S, before_first_step=True)
         active = desk.roster.active()
         desk.broadcast([x.link for x in active if x.link is not None], m.WriteStacks(desk.token))
-        desk.say(f"no step within {now - desk.formed_at:.0f} s: asks {len(active)} members for stacks")
+        desk.say(f"no step within {now - desk.formed_at:.0f} s: asks the launchers of {len(active)} members for stacks")
 
 
 def _decide_without_step(desk: Desk, told: dict[str, m.Hung], now: float) -> bool:
@@ -141,7 +141,7 @@ def _decide_without_step(desk: Desk, told: dict[str, m.Hung], now: float) -> boo
     if not_started:
         member, why = not_started[0], "its workers have not started"
     elif without_answer:
-        member, why = without_answer[0], "its launcher sent no answer"
+        member, why = without_answer[0], "its launcher did not answer"
     else:
         member = min(active, key=lambda x: (told[x.uid].silent_s, x.group_rank))
         why, local_rank = "its workers started last", told[member.uid].local_rank

@@ -179,11 +179,11 @@ class HeirMachine:
 
     def _stand(self, office: Office) -> None:
         if office.epoch != self.electorate.version.epoch:
-            self._dissolve(f"epoch {office.epoch} is known, and its electorate is not")
+            self._dissolve(f"the voter configuration of epoch {office.epoch} is not known")
             return
         self.state, self._stands_for, self._grants = State.STANDING, office, Tally(self.electorate)
         self._stands_after = self._again_at = None
-        self._out.append(Say(f"stands for office {office}: {len(self._callers)} members have called"))
+        self._out.append(Say(f"is a candidate in term {office}: {len(self._callers)} members are connected"))
         for link in self._callers:
             self._ask(link)
         candidacy = m.Candidacy(office, self.electorate.version, self.pod_uid)
@@ -200,7 +200,7 @@ class HeirMachine:
         if self.state is State.STANDING and self._stands_for is not None and self._grants.carries():
             self.state = State.ELECTED
             self._stands_after = self._again_at = None
-            self._out.append(Say(f"elected to office {self._stands_for} by {len(self._grants)} members"))
+            self._out.append(Say(f"elected as coordinator of term {self._stands_for} by {len(self._grants)} members"))
             self._out.append(TakeOffice(self._stands_for, self.voter.vow.estate))
 
     def _on_refusal(self, refusal: m.Refusal, now: float) -> None:
@@ -208,7 +208,7 @@ class HeirMachine:
             return
         newer = refusal.electorate > self.electorate.version
         if newer or refusal.office.epoch > self._stands_for.epoch:
-            self._dissolve(f"a member knows electorate {refusal.electorate} and office {refusal.office}")
+            self._dissolve(f"a member knows voter configuration {refusal.electorate} and term {refusal.office}")
         elif refusal.office >= self._stands_for:
             self._stands_after = max(refusal.office, self._stands_after or refusal.office)
             if self._again_at is None:
@@ -226,7 +226,7 @@ class HeirMachine:
         return next((place for place, heir in enumerate(heirs) if heir.pod_uid == self.pod_uid), len(heirs))
 
     def _dissolve(self, reason: str) -> None:
-        self._out.append(Say(f"sends {len(self._callers)} callers away: {reason}"))
+        self._out.append(Say(f"disconnects {len(self._callers)} members of its candidate pool: {reason}"))
         for link in list(self._callers):
             self._send_away(link, None)
         self._close_hall()
@@ -234,7 +234,7 @@ class HeirMachine:
     def _send_away(self, link: int, to: m.Heir | None) -> None:
         self._forget(link)
         self._out.append(Send(link, m.Elsewhere("", "") if to is None else m.Elsewhere(to.pod_uid, to.ip)))
-        self._out.append(Hangup(link, "sent elsewhere"))
+        self._out.append(Hangup(link, "redirected"))
 
     def _forget(self, link: int) -> None:
         join = self._callers.pop(link, None)

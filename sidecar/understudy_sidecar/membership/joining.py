@@ -51,16 +51,16 @@ def on_dropped(desk: Desk, link: int, silent: bool, now: float) -> None:
 
 def on_apart(desk: Desk, member: Member, reason: str, now: float) -> None:
     """It looks for another coordinator: its workers go on, and so may the round."""
-    suspect(desk, member, f"calls elsewhere ({reason})", now)
+    suspect(desk, member, f"looks for another coordinator ({reason})", now)
     link = member.link
     desk.roster.unlink(member)
-    desk.hang_up(link, "it calls elsewhere")
+    desk.hang_up(link, "it looks for another coordinator")
 
 
 def suspect(desk: Desk, member: Member, what: str, now: float) -> None:
     desk.roster.suspects[member.uid] = now
     desk.inherit_later(now)  # if this coordinator steps down, the next one reports whether the node was lost
-    desk.say(f"{member.name} on {member.node} {what}: a suspect")
+    desk.say(f"{member.name} on {member.node} {what}: it may be lost")
 
 
 def welcome(desk: Desk, member: Member) -> None:
@@ -113,7 +113,7 @@ def _resume(desk: Desk, member: Member, link: int, join: m.Join, now: float) -> 
     if join.workers is WorkersState.FINISHED:
         faults.finished(desk, member)
     elif join.workers in (WorkersState.IDLE, WorkersState.FAILED) and not _drains(desk, member):
-        text = join.failure.message if join.failure else "its workers ended while it was out of touch"
+        text = join.failure.message if join.failure else "its workers ended while it was disconnected"
         escalation.worker_failed(desk, member, join.failure, text, now)
 
 
@@ -147,4 +147,4 @@ def _store_port(join: m.Join) -> int | None:
 
 def stand_by(desk: Desk, member: Member, token: RoundToken) -> None:
     desk.send(member, m.Standby(desk.token))
-    desk.say(f"{member.name} comes back from round {token}, its rank is taken: it stands by")
+    desk.say(f"{member.name} rejoins from round {token}, but another member has its ranks: it is a spare")

@@ -86,7 +86,7 @@ def _why_it_stays(case: Case) -> str:
         return case.stays
     if case.rank_had_another_pod:
         return f"rank {case.rank} failed on another pod as well"
-    return "a pod was replaced for that already"
+    return "a pod has already been replaced because of that"
 
 
 def _times(number: int) -> str:

@@ -34,14 +34,14 @@ def on_leaving(desk: Desk, member: Member, leaving: m.Leaving, now: float) -> No
     if leaving.verdict is Verdict.FAULTY:
         held = desk.faulty(member.node)[:FAULTY_TOLD]
         where = f"a faulty node ({held})" if held else "a faulty node"
-        _leaves_faulty_node(desk, member, f"it leaves {where}: {leaving.reason}", now)
+        _leaves_faulty_node(desk, member, f"its pod leaves {where}: {leaving.reason}", now)
         return
     desk.roster.leaving[member.uid] = now + leaving.grace_s
     desk.members_changed(now)
     if member.group_rank is None or member.group_rank in desk.roster.finished:
         return
     if _left_before(desk, member, now):
-        faults.take_blame(desk, member, Fault.POD, f"it was asked to leave: {leaving.reason}", faults.LEAVES, now)
+        faults.take_blame(desk, member, Fault.POD, f"its pod was asked to end: {leaving.reason}", faults.LEAVES, now)
     if desk.state is State.RUNNING:
         drain(desk, leaving.grace_s, now)
 
@@ -67,7 +67,7 @@ def _leaves_faulty_node(desk: Desk, member: Member, reason: str, now: float) -> 
                 drain(desk, desk.shape.grace_s, now)
             case Others.MISS_SHARDS:
                 desk.draining = None  # a save that has begun cannot be finished
-                lacks = f"the shards of group rank {member.group_rank} are held by nobody healthy"
+                lacks = f"no healthy pod has the shards of group rank {member.group_rank}"
                 reason = f"{reason}; no checkpoint is tried: {lacks}"
             case Others.UNKNOWN:
                 pass
@@ -91,8 +91,8 @@ def pass_on(desk: Desk, reason: str) -> None:
     heir = next((heir for heir in desk.heirs if heir.pod_uid in desk.roster.linked), None)
     if heir is not None and desk.keeper.settled.exists:
         desk.broadcast(desk.roster.links(), m.Elsewhere(heir.pod_uid, heir.ip))
-    named = "nobody" if heir is None else heir.pod_uid
-    desk.out.append(Resign(f"passes its office on to {named}: {reason}"))
+    named = "no standby coordinator is connected" if heir is None else f"transfers leadership to {heir.pod_uid}"
+    desk.out.append(Resign(f"{named}: {reason}"))
 
 
 def on_ended(desk: Desk, member: Member, message: m.Drained | m.WorkerFailed | m.Finished) -> bool:
@@ -123,17 +123,17 @@ def deadline(desk: Desk) -> float | None:
 def on_time(desk: Desk, now: float) -> None:
     """What is overdue counts as lost; so does who only waits for others that have drained."""
     for uid in [uid for uid, until in desk.roster.leaving.items() if now >= until]:
-        faults.lose(desk, desk.roster.members[uid], Fault.POD, "it was asked to leave, and its grace is over", now)
+        faults.lose(desk, desk.roster.members[uid], Fault.POD, "its pod was asked to end, and its grace is over", now)
     if desk.draining is None:
         return
     if now >= desk.draining.until:
         for member in [x for x in desk.roster.active() if x.uid in desk.roster.leaving]:
-            faults.lose(desk, member, Fault.POD, "it was asked to leave, and its grace is nearly over", now)
+            faults.lose(desk, member, Fault.POD, "its pod was asked to end, and its grace is almost over", now)
     if desk.state is not State.RUNNING or desk.roster.leaving or waits(desk, now):
         return
     drained = [x for x in desk.roster.active() if x.workers is WorkersState.IDLE]
     if drained:
-        text = "it was drained with a member that has left, and the others had finished"
+        text = "it was drained because another pod left, and the workers of all other pods had finished"
         faults.open_fault(desk, Fault.POD, faults.cause_of(desk, drained[0], None, text), now)
 
 
@@ -150,4 +150,4 @@ def drain(desk: Desk, grace_s: float, now: float) -> None:
     else:
         desk.draining.until = min(desk.draining.until, now + save_s)
     desk.broadcast([x.link for x in others if x.link is not None], m.Drain(desk.token, save_s))
-    desk.say(f"drains {len(others)} members for at most {save_s:.0f} s")
+    desk.say(f"drains {len(others)} members, which have {save_s:.0f} s to save")

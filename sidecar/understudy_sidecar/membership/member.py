@@ -250,7 +250,7 @@ class Member:
         self._hear_launcher(message, now)
         if self._unkillable and isinstance(message, l.WorkersStarted | l.WorkersDrained):  # nothing is left
             self._unkillable = False
-            self._join_again("the process that outlived SIGKILL has ended")
+            self._join_again("the process that was alive after SIGKILL has ended")
 
     def _hear_launcher(self, message: object, now: float) -> None:
         match message:
@@ -303,7 +303,7 @@ class Member:
 
     def _on_replicas(self, replicas: m.Replicas) -> None:
         if replicas.token != self.token:
-            self._out.append(Say(f"dropped what a worker of round {replicas.token} tells of its rollouts"))
+            self._out.append(Say(f"ignored a report about rollouts from a worker of round {replicas.token}"))
             return
         self._replicas[replicas.rank] = replicas
         self._tell(replicas)
@@ -347,7 +347,7 @@ class Member:
         if self.state is not State.NO_LAUNCHER or self._launcher_silent or self._unkillable:
             return
         if why:
-            self._out.append(Say(f"joins again: {why}"))
+            self._out.append(Say(f"rejoins: {why}"))
         self.state, self.unable = State.APART, ""
         self._calls.fresh()
         self._dial(self._called_first)
@@ -441,7 +441,7 @@ class Member:
     def _on_own_office(self) -> None:
         self._called_first = self.identity.ip
         self._calls.fresh()
-        self._look_again("its own sidecar is in office", self.identity.ip)
+        self._look_again("its own sidecar became the coordinator", self.identity.ip)
 
     def _hang_up(self, reason: str) -> None:
         if self._linked or self._dialing:
@@ -472,7 +472,7 @@ class Member:
             case m.Candidacy() if self.state is State.APART:
                 self._on_candidacy(message, now)
             case m.Elsewhere(_, ip) if self.state in (State.APART, State.JOINED):
-                self._look_again(f"sent elsewhere ({ip or 'nobody knows'})", ip)
+                self._look_again(f"redirected to {ip or 'another coordinator, whose address is unknown'}", ip)
             case _ if self.state is State.JOINED:
                 self._fault_told_at = None
                 if not self._renews:
@@ -488,7 +488,7 @@ class Member:
         if welcome.office == NO_OFFICE:  # version 1 told none: the operator alone gave offices then
             self._tell_version_1()
         elif not self.voter.follow(welcome.office):
-            self._look_again(f"office {welcome.office} is older than {known}")
+            self._look_again(f"term {welcome.office} is older than {known}")
             return
         if self.voter.vow.office != known:
             self._out.append(RecordVow(self.voter.vow))
@@ -533,7 +533,7 @@ class Member:
             return
         if self.voter.vow != before:
             self._out.append(RecordVow(self.voter.vow))
-            self._out.append(Say(f"grants office {candidacy.office} to {candidacy.pod_uid}"))
+            self._out.append(Say(f"votes in term {candidacy.office} for the candidate {candidacy.pod_uid}"))
         self._granted = True
         self._out.append(ToCoordinator(m.Grant(candidacy.office)))
 
@@ -554,7 +554,7 @@ class Member:
                 self._out.append(ToLauncher(l.WriteStacks(token)))
             case m.NodeVerdict() as verdict:
                 self._keep_verdict(verdict)
-                self._out.append(Say(f"its node: {_in_words(verdict)}"))
+                self._out.append(Say(f"node health verdict: {_in_words(verdict)}"))
             case m.Succession() as succession:
                 if self.voter.acknowledge(succession):
                     self._out.append(RecordVow(self.voter.vow))
@@ -567,7 +567,7 @@ class Member:
 
     def _on_assign(self, assign: m.Assign) -> None:
         if assign.token < self.token:
-            self._out.append(Say(f"dropped an assignment of round {assign.token}: round {self.token} is known"))
+            self._out.append(Say(f"ignored an assignment of round {assign.token}: round {self.token} is newer"))
             return
         if assign.token > self.token:
             self.token, self.group_rank = assign.token, assign.group_rank
@@ -581,12 +581,12 @@ class Member:
     def _on_standby(self, token: RoundToken) -> None:
         self.group_rank, self._failure = None, None
         if self.workers is not WorkersState.IDLE:
-            self._stop(f"round {token} gave its ranks to another member")
+            self._stop(f"round {token} assigned its ranks to another member")
 
     def _on_given_up(self, office: Office, reason: str) -> None:
         known = self.voter.vow.office
         if not self.voter.follow(office):
-            self._look_again(f"office {office} is older than {known}")
+            self._look_again(f"term {office} is older than {known}")
             return
         self._end_pod(reason)
 
@@ -599,8 +599,8 @@ class Member:
         """So that the operator replaces it: this member takes part in nothing any more."""
         self._given_up, self._fault_told_at = reason, None
         self.state, self.coordinator = State.GIVEN_UP, None
-        self._hang_up(f"given up: {reason}")
-        self._out.append(Say(f"given up: {reason}"))
+        self._hang_up(f"replaced: {reason}")
+        self._out.append(Say(f"replaced: {reason}"))
         self._exit_launcher()
 
     def _keep_verdict(self, verdict: m.NodeVerdict) -> None:
@@ -613,7 +613,7 @@ class Member:
     def _on_annotated(self, verdict: m.NodeVerdict) -> None:
         if self._verdict is None or verdict.at > self._verdict.at:
             self._keep_verdict(verdict)
-            self._out.append(Say(f"its node, by the pod's annotation: {_in_words(verdict)}"))
+            self._out.append(Say(f"node health verdict from the pod's annotation: {_in_words(verdict)}"))
 
     # The end --------------------------------------------------------------------------------------------------------
 
@@ -634,7 +634,7 @@ class Member:
 
     def _exit_launcher(self) -> None:
         if self.closed is None:
-            self._out.append(ToLauncher(l.ExitLauncher(GIVEN_UP_EXIT_CODE, f"given up: {self._given_up}")))
+            self._out.append(ToLauncher(l.ExitLauncher(GIVEN_UP_EXIT_CODE, f"replaced: {self._given_up}")))
             return
         reason = self.closed.reason
         grace_s = self.identity.grace_s if reason in _SAVES else 0.0
@@ -661,13 +661,13 @@ class Member:
         if self.state is State.JOINED:
             silent_s = now - self._lease.renewed_at
             if silent_s >= HEARTBEATS * self._heartbeat_s:
-                self._look_again(f"the coordinator has confirmed nothing for {silent_s:.0f} s", silent=True)
+                self._look_again(f"the coordinator has confirmed no heartbeat for {silent_s:.0f} s", silent=True)
             elif self._fault_told_at is not None and now >= self._fault_told_at + FAULT_ANSWER_S:
-                self._look_again(f"the coordinator has not answered a fault for {FAULT_ANSWER_S:g} s")
+                self._look_again(f"the coordinator has not responded to a fault for {FAULT_ANSWER_S:g} s")
         elif self.state is State.APART and self._answer_until is not None and now >= self._answer_until:
-            self._look_again("nothing has come of the call")
+            self._look_again("the called sidecar did not answer in time")
         if self._fenceable() and now - self._lease.renewed_at >= self.identity.fence_s:
-            self._stop(f"no coordinator in office was heard for {now - self._lease.renewed_at:.0f} s")
+            self._stop(f"no coordinator has renewed the lease for {now - self._lease.renewed_at:.0f} s")
 
     def _fenceable(self) -> bool:
         alive = (WorkersState.STARTING, WorkersState.RUNNING)

@@ -99,5 +99,5 @@ class Observation:
         known = self._known()
         holder, epoch = known.coordinator, known.vow.electorate.epoch
         if holder is None:
-            return Refused("this sidecar is not in office, and knows nobody who is", electorate_epoch=epoch)
-        return Refused("this sidecar is not in office", holder.pod_uid, holder.ip, epoch)
+            return Refused("this sidecar is not the coordinator, and knows no coordinator", electorate_epoch=epoch)
+        return Refused("this sidecar is not the coordinator", holder.pod_uid, holder.ip, epoch)

@@ -95,7 +95,7 @@ def _leave_others_to_save(desk: Desk, member: Member, reason: str, now: float) -
 
 def _drain(desk: Desk, member: Member, fact: NodeFact, reason: str, now: float) -> None:
     grace_s = desk.shape.grace_s if fact.grace_s is None else min(fact.grace_s, desk.shape.grace_s)
-    desk.say(f"{member.name} is drained: {reason}")
+    desk.say(f"drains {member.name}: {reason}")
     desk.swaps[member.uid] = reason
     desk.roster.leaving[member.uid] = now + grace_s
     leaving.drain(desk, grace_s, now)

@@ -18,7 +18,7 @@ from understudy_protocol.words import Fault, Strategy
 
 KEPT = 10
 #: Of a worker's fault that comes without a reason: whoever counts one says why.
-NOT_COUNTED = "a former coordinator was cut off before it had counted it"
+NOT_COUNTED = "the previous coordinator was lost before it charged the fault"
 OF_A_WORKER = (Fault.PROCESS, Fault.HANG)
 
 

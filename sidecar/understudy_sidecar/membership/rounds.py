@@ -53,7 +53,7 @@ def try_form(desk: Desk, now: float) -> bool:
 def waits_for(desk: Desk) -> str:
     """What the next round waits for, as a user reads it; empty while one runs."""
     if desk.state is State.SETTLING:
-        return "the members of the former coordinator's round"
+        return "the members of the previous coordinator's round"
     if desk.state is State.RUNNING:
         return _waits_for_start(desk)
     if desk.state is not State.WAITING:
@@ -66,14 +66,14 @@ def waits_for(desk: Desk) -> str:
     if missing.absent:
         parts.append("the end or return of " + ", ".join(missing.absent[:NAMED]))
     if leaving.waits(desk, desk.now):
-        parts.append("members that still save")
+        parts.append("members that are saving")
     if not missing.majority:
-        parts.append("a majority of the electorate")
+        parts.append("a majority of the voters")
     if desk.backoff.waits(desk.now):
         parts.append(desk.backoff.why)
     if desk.dismissal is not None:
         parts.append(
-            f"the answers of {len(desk.dismissal.pending)} members, before {desk.dismissal.cause.pod} is given up"
+            f"answers of {len(desk.dismissal.pending)} members before pod {desk.dismissal.cause.pod} is replaced"
         )
     return " and ".join(parts)
 
@@ -187,11 +187,11 @@ def _late(desk: Desk, taken: dict[int, str]) -> list[Member]:
 def _why(desk: Desk, strategy: Strategy, placement: Placement) -> str:
     """What adds to the reason of a recovery when its round is formed."""
     if strategy is Strategy.POD_RECREATE:
-        return "no spare was there"
+        return "no spare was available"
     if _late(desk, placement.taken):
-        return "a warm spare of its pool was claimed"
+        return "a warm spare was claimed from the pool"
     if placement.missing and desk.book.open:
-        return f"nobody came for its ranks within {desk.shape.spare_timeout_s:g} s"
+        return f"no pod was available for its ranks within {desk.shape.spare_timeout_s:g} s"
     return ""
 
 

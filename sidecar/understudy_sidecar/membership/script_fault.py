@@ -47,7 +47,7 @@ class ScriptFault:
         self._last, self._in_row = exception, 0 if exception is None else min(before + 1, fruitless)
         if not 0 < self.rounds <= self._in_row:
             return ""
-        ranks = f"all {workers} ranks" if workers > 1 else "its one rank"
+        ranks = f"all {workers} ranks" if workers > 1 else "its only rank"
         row = f"in {self._in_row} rounds in a row" if self._in_row > 1 else "in one round"
         return f"the script failed on {ranks} before its first step, {row}: {failed.message}"
 

@@ -20,7 +20,7 @@ from understudy_sidecar.membership.recoveries import OF_A_WORKER
 #: Whoever waits in another hall, in vain, has come by then.
 SETTLE_S = LONG_S + 2.0
 RETURN_S = 5.0
-NOT_COME = "it has not come to the new coordinator"
+NOT_COME = "it did not join the new coordinator"
 _ENDED = (WorkersState.IDLE, WorkersState.FAILED)
 
 
@@ -42,21 +42,21 @@ def settle(desk: Desk, now: float) -> None:
         return
     stopped = next((x for x in former.seats.values() if x.workers is WorkersState.IDLE), None)
     if stopped is not None:  # by its fence, or drained: no worker's fault, though its peers' workers failed then
-        text = "its workers were stopped while no coordinator was in office"
+        text = "its workers were stopped while the job had no coordinator"
         faults.open_fault(
             desk, Fault.POD, faults.cause_of(desk, stopped, None, text), now, at=_disconnected_at(desk, now)
         )
         return
     leaving = next((x for x in former.seats.values() if x.uid in desk.roster.leaving), None)
     if leaving is not None:  # that its peers' workers failed is a consequence
-        text = "it was asked to leave while no coordinator was in office"
+        text = "its pod was asked to end while the job had no coordinator"
         faults.open_fault(
             desk, Fault.POD, faults.cause_of(desk, leaving, None, text), now, at=_disconnected_at(desk, now)
         )
         return
     member = next(x for x in former.seats.values() if x.workers is WorkersState.FAILED)
     failure = member.failure or member.join.failure
-    text = failure.message if failure else "its workers ended while no coordinator was in office"
+    text = failure.message if failure else "its workers ended while the job had no coordinator"
     cause = faults.cause_of(desk, member, failure, text)
     escalation.worker_fault(desk, Fault.PROCESS, member, cause, now, stays=escalation.UNCERTAIN)
 
@@ -78,12 +78,12 @@ def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
     absent = [seat for seat in seats if seat.pod_uid not in desk.roster.members and seat.pod_name not in known]
     missing = [seat for seat in absent if seat.group_rank not in former.seats]
     for seat in missing:
-        coordinated = "it coordinated, and " if seat.pod_uid == holder else ""
+        coordinated = "it was the coordinator, and " if seat.pod_uid == holder else ""
         rank = seat.group_rank * desk.shape.nproc_per_node
         cause = Cause(rank, seat.pod_name, seat.node, None, None, f"{coordinated}{NOT_COME}")
         faults.open_fault(desk, desk.lost[seat.pod_uid].fault, cause, now, faults.LOST, at=at)
     if not missing and not goes_on:
-        text = "the former coordinator was lost, and members of its round with it"
+        text = "the previous coordinator was lost together with members of its round"
         faults.open_fault(desk, Fault.POD, Cause(None, "", "", None, None, text), now, at=at)
 
 
@@ -127,7 +127,7 @@ def _goes_on(desk: Desk, now: float) -> bool:
     if entry is None:
         return False
     desk.look = True
-    desk.say(f"mends what the former coordinator has told: {entry.fault.value} of {entry.cause.pod}")
+    desk.say(f"continues a recovery of the previous coordinator: {entry.fault.value} of {entry.cause.pod}")
     culprit = next((x for x in desk.roster.active() if x.name == entry.cause.pod), None)
     if culprit is None and entry.reason not in desk.offences.given_up.values():
         desk.book.lost(entry.cause.pod, faults.LOST)
@@ -167,7 +167,7 @@ def _adopt(desk: Desk, now: float) -> None:
     desk.state, desk.first, desk.formed_at = State.RUNNING, False, desk.since
     hangs.expect_step(desk, now)
     desk.members_changed(now)
-    desk.say(f"round {desk.token} of the former coordinator goes on")
+    desk.say(f"round {desk.token} of the previous coordinator continues")
     for member in desk.roster.active():
         if member.workers is WorkersState.FINISHED:
             faults.finished(desk, member)

@@ -14,9 +14,9 @@ from understudy_sidecar.membership.desk import Desk
 class Others(Enum):
     """What the other actives are to do."""
 
-    MAY_SAVE = "they hold all shards"
-    MISS_SHARDS = "some shards are held by nobody healthy"
-    UNKNOWN = "who holds which shards is not known"
+    MAY_SAVE = "the other pods have all shards"
+    MISS_SHARDS = "no healthy pod has some of the shards"
+    UNKNOWN = "the distribution of shards is not known"
 
 
 def may_save_without(desk: Desk, group_rank: int) -> Others:

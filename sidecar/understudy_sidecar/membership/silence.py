@@ -123,7 +123,7 @@ class SilenceWatch:
         asked = [roster.members[uid] for uid in uids if uid in roster.linked]
         for member in asked:
             member.unanswered.append(number)
-        silent = f"it left {HEARTBEATS} heartbeats unanswered"
+        silent = f"it did not answer {HEARTBEATS} heartbeats"
         return asked, [Silent(member, silent) for member in asked if len(member.unanswered) > HEARTBEATS]
 
     def _stalled(self, steps: StepWatch, now: float) -> bool:
@@ -140,7 +140,7 @@ class SilenceWatch:
         for uid, since in roster.suspects.items():
             member = roster.members[uid]
             if standing and member.group_rank is not None:
-                yield Silent(member, "its connection went silent and the training stands still")
+                yield Silent(member, "its connection went silent and the training makes no progress")
             elif now >= since + self.patience.silent_after_s:
                 yield Silent(member, f"its connection has been silent for {self.patience.silent_after_s:g} s")
 

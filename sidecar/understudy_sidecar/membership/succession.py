@@ -47,7 +47,7 @@ def acknowledged(desk: Desk, member: Member, ack: m.SuccessionAck, now: float) -
     if desk.keeper.acknowledged(member.uid, ack.electorate):
         desk.version += 1
         desk.roster.set_electorate(desk.keeper.settled)
-        desk.say(f"electorate {ack.electorate} counts: {len(desk.keeper.settled.voters)} voters")
+        desk.say(f"voter configuration {ack.electorate} is in effect: {len(desk.keeper.settled.voters)} voters")
         tell_estate(desk)
         desk.members_changed(now)  # somebody may have come or gone meanwhile
 

@@ -50,7 +50,7 @@ class Waiting:
     def handle(self, event: Event, now: float) -> list[Effect]:
         match event:
             case LauncherUp():
-                self._become(State.WARMING, "nothing is known of it yet", now)
+                self._become(State.WARMING, "its launcher has not reported its readiness yet", now)
                 self._check(now)
             case LauncherDown():
                 self._become(State.NO_LAUNCHER, "its launcher is not connected", now)
@@ -85,7 +85,7 @@ class Waiting:
             self._answer_by = None
             self._become(State.WARMING, f"its launcher did not answer within {ANSWER_S:g} s", now)
         if self._unfit_at is not None and now >= self._unfit_at:
-            self._unfit(f"it was ready, and has not been for {UNFIT_S:g} s: {self.reason}")
+            self._unfit(f"it was ready, and then not for {UNFIT_S:g} s: {self.reason}")
         if self._check_at is not None and now >= self._check_at:
             self._check(now)
 
@@ -110,5 +110,5 @@ class Waiting:
     def _unfit(self, reason: str) -> None:
         self.state, self.reason = State.UNFIT, reason
         self._check_at = self._answer_by = self._unfit_at = None
-        self._out.append(Say(f"of no use: {reason}"))
-        self._out.append(ToLauncher(ExitLauncher(UNFIT_EXIT_CODE, f"the spare is of no use: {reason}")))
+        self._out.append(Say(f"unusable, and its pod ends: {reason}"))
+        self._out.append(ToLauncher(ExitLauncher(UNFIT_EXIT_CODE, f"the spare is unusable: {reason}")))

@@ -16,7 +16,7 @@ from understudy_launcher.devices import LIBRARY
 from understudy_protocol import pod
 from understudy_protocol.launcher import CheckReadiness, Readiness
 
-SILENT = "its devices did not answer within 5 s"
+SILENT = "the device check did not finish within 5 s"
 
 Launch = Callable[..., Launched]
 #: GPUs: how many there are, from a file; a file that is not there: they hang.
@@ -116,7 +116,7 @@ def test_a_library_that_crashes_harms_the_process_that_asks_alone(launch: Launch
             os.kill(asks, signal.SIGSEGV)
         told = launched.sidecar.expect(Readiness)
     # then the spare is not ready for that reason, and its launcher lives
-    assert told == Readiness(number, False, "the process that looks for its devices has ended without an answer")
+    assert told == Readiness(number, False, "the device check ended without a result")
     (folder / "gpus").write_text("1")
     assert check(launched, number + 1) == Readiness(number + 1, True)
 

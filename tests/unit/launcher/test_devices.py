@@ -77,7 +77,7 @@ class OldLibrary(Library):
         (Library(OK), 2, "1 of 2 devices answer"),
         (Library(), 8, "0 of 8 devices answer"),
         (Library(OK, LOST), 2, f"1 of 2 devices answer: GPU 1: {GONE}"),
-        (Library(starts=UNKNOWN), 8, "none of 8 devices answers: Unknown Error (NVML 999)"),
+        (Library(starts=UNKNOWN), 8, "0 of 8 devices answer: Unknown Error (NVML 999)"),
         (Library(NO_PERMISSION, OK), 1, ""),
         (Library(NO_PERMISSION, LOST), 1, f"0 of 1 devices answer: GPU 1: {GONE}"),
         (Library([OK, OK]), 2, ""),

@@ -137,7 +137,7 @@ def test_a_sidecars_crash_alone_ends_nothing_and_the_end_of_both_is_seen_at_once
     (worker,) = launched.pids("pids", 1)
     assert not has_open(worker, sidecar.inode), "a worker that was started later has no copy"
     sidecar.kill()
-    wait_for(lambda: "lost the sidecar" in launched.err, "the launcher's notice of the crash")
+    wait_for(lambda: "lost the connection to the sidecar" in launched.err, "the launcher's notice of the crash")
     assert goes_on(call)
     assert alive(worker)
     launched.process.kill()

@@ -125,7 +125,7 @@ def test_a_hold_without_a_socket_holds_none_and_says_so(linked: Linked, connecti
     linked.other.sendall(HOLD + STOP)
     assert linked.link.receive(1.0) == [StopWorkers("a")]
     assert not connection.is_open, "the sidecar has another connection by now"
-    assert "came without a socket" in linked.log[-1]
+    assert "sent a HoldSocket without a socket" in linked.log[-1]
 
 
 @pytest.mark.parametrize("line", [STOP, DROP, b"no message\n", b"\n"])
@@ -134,7 +134,7 @@ def test_a_socket_that_no_hold_came_with_is_closed(linked: Linked, connection: C
     connection.passed(linked, line)
     linked.link.receive(1.0)
     assert not connection.is_open
-    assert "no HoldSocket" in linked.log[-1]
+    assert "sent a socket without a HoldSocket" in linked.log[-1]
     assert open_fds() <= before
 
 

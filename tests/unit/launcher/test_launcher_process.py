@@ -444,7 +444,7 @@ def test_a_round_starts_only_when_nothing_of_the_one_before_is_alive(launch: Lau
     left = launched.pids("pids", 2)
     started(launched, 1)
     assert not [pid for pid in left if alive(pid)]
-    launched.says("SIGKILL to what workers have left outside of their process groups:")
+    launched.says("SIGKILL to workers' processes outside their process groups:")
     assert all(alive(pid) for pid in launched.pids("pids", 4)[2:])
 
 
@@ -556,7 +556,7 @@ def test_a_worker_that_sigterm_would_end_at_once_has_the_time_without_it(launch:
     started(launched, 0)
     launched.pids("pids", 1)
     launched.sidecar.send(round_(1))
-    launched.says("replaces round=0.1.0, in at most 5 s: SIGTERM to 1 workers, as far as they handle it")
+    launched.says("replaces round=0.1.0, within 5 s: SIGTERM to 1 workers, only to those that handle it")
     launched.path("go").write_text("go\n")
     launched.sidecar.expect(WorkersStarted)
     assert launched.path("dumped").exists()
@@ -704,9 +704,9 @@ def test_a_pod_that_is_replaced_leaves_the_reason_as_the_containers_termination_
         *SLEEPS, stub=[*UNSHARE, "/bin/sh", "-c", OWN_DEV, "sh", "/bin/sh", f"{folder}/{pod.LAUNCHER_STUB}"]
     )
     assert launched.join().pid == 1
-    launched.sidecar.send(ExitLauncher(84, "given up: its sidecar cannot store its state"))
+    launched.sidecar.send(ExitLauncher(84, "replaced: its sidecar cannot store its state"))
     assert launched.wait() == 84
-    assert (folder / "dev" / "termination-log").read_text() == "given up: its sidecar cannot store its state"
+    assert (folder / "dev" / "termination-log").read_text() == "replaced: its sidecar cannot store its state"
 
 
 @pytest.mark.skipif(not _can_unshare(), reason="no right to make a PID namespace")
@@ -728,7 +728,7 @@ def test_without_ctypes_others_reap_its_orphans_and_rounds_go_on(folder: Path, l
         *FAMILY, stub=[*init, TRAINER_PYTHON, "-c", WITHOUT_CTYPES, f"{folder}/{pod.LAUNCHER_ZIPAPP}", "--"]
     )
     assert launched.join().pid != 1
-    launched.says("cannot adopt orphans (no ctypes in this Python)")
+    launched.says("cannot become a subreaper (no ctypes in this Python)")
     for number in range(3):
         started(launched, number)
         launched.pids("pids", 2 * number + 2)

@@ -179,7 +179,7 @@ def test_another_one_goes_on_where_the_process_that_writes_the_logs_is_killed(la
         (logs,) = wait_for(lambda: logs_of(launched.process.pid), "the next one")
         os.kill(logs, signal.SIGKILL)
         wait_for(partial(gone, logs), "its end")
-    launched.says("the next one's have no prefix")
+    launched.says("later rounds log without a prefix")
 
 
 def test_only_the_launcher_holds_the_sidecars_connection(launch: Launch) -> None:

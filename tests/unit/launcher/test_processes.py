@@ -164,7 +164,7 @@ def test_a_script_that_has_its_own_use_for_the_signal_keeps_it(run: Run, use: st
     script = f"import signal, time\nsignal.signal({SIGNAL}, {use})\nstep(1)\ntime.sleep(600)"
     running = run(sys.executable, "-c", STEP + script)
     seen(running)
-    assert running.workers.dump_stacks(0) == "its script has a use of its own for that signal"
+    assert running.workers.dump_stacks(0) == "its script handles the stack signal itself"
 
 
 def test_a_forked_child_that_steps_dumps_its_own(run: Run, capfd: Capture) -> None:
@@ -198,7 +198,7 @@ def test_whoever_has_that_number_by_now_gets_no_signal(run: Run) -> None:
     assert page.seen is not None
     with subprocess.Popen(["sleep", "600"]) as other:
         page.seen = replace(page.seen, pid=other.pid)
-        assert running.workers.dump_stacks(0) == "its process has left the worker's group"
+        assert running.workers.dump_stacks(0) == "its process has left the worker's process group"
         other.terminate()
         assert other.wait() == -signal.SIGTERM
     page.seen = replace(page.seen, pid=2**22 + 1)
@@ -266,7 +266,7 @@ def test_a_child_that_imports_us_does_not_replace_its_parent(
         pytest.param(
             STEP + "import os\nos.execlp('sh', 'sh', '-c', 'echo waits; sleep 600')",
             True,
-            "its process does not handle that signal any more",
+            "its process no longer handles the stack signal",
             id="another program by now",
         ),
     ],
@@ -290,7 +290,7 @@ def test_a_worker_whose_step_files_cannot_be_made_has_ended_and_says_why(
     (ended, emptied) = running.events
     assert isinstance(ended, WorkerEnded)
     assert (ended.exit_code, emptied) == (126, GroupEmptied(0))
-    assert ended.message.startswith("cannot make the files for its steps: [Errno 2] No such file or directory")
+    assert ended.message.startswith("cannot create the files for its steps: [Errno 2] No such file or directory")
 
 
 def test_a_signal_has_its_name(run: Run) -> None:

@@ -14,7 +14,7 @@ from tests.unit.launcher.fake_sidecar import Launched, children
 from understudy_launcher import events as e
 from understudy_protocol.launcher import CheckReadiness, Readiness, TakeOver
 
-SILENT = "its devices did not answer within 5 s"
+SILENT = "the device check did not finish within 5 s"
 
 CHECK_WITHIN_S = 5.0
 LOOK_WITHIN_S = 5.0
@@ -40,7 +40,7 @@ def checked() -> Driven:
 
 def test_it_is_not_ready_while_the_zygote_loads() -> None:
     driven = Driven(zygote=True)
-    assert told(driven.do(CheckReadiness(1))) == [Readiness(1, False, "the zygote loads")]
+    assert told(driven.do(CheckReadiness(1))) == [Readiness(1, False, "the fork server is loading its modules")]
 
 
 def test_a_zygote_that_is_up_has_to_fork_before_the_spare_is_ready() -> None:
@@ -53,7 +53,7 @@ def test_a_zygote_that_is_up_has_to_fork_before_the_spare_is_ready() -> None:
 def test_it_is_not_ready_before_its_warm_up_is_over() -> None:
     driven = Driven(zygote=True, warmup=True)
     driven.do(READY)
-    assert told(driven.do(CheckReadiness(1))) == [Readiness(1, False, "the warm-up is not over")]
+    assert told(driven.do(CheckReadiness(1))) == [Readiness(1, False, "the warm-up has not finished")]
     driven.do(ended(WARMUP), e.GroupEmptied(WARMUP))
     assert driven.do(CheckReadiness(2)) == [e.CheckZygote(2)]
 
@@ -64,7 +64,7 @@ def test_what_no_zygote_was_wanted_for_is_ready_at_once() -> None:
 
 def test_a_spare_that_was_ready_tells_unasked_when_its_zygote_has_gone() -> None:
     driven = checked()
-    assert told(driven.do(GONE)) == [Readiness(1, False, "the zygote loads")]
+    assert told(driven.do(GONE)) == [Readiness(1, False, "the fork server is loading its modules")]
     driven.do(READY)
     assert driven.do(CheckReadiness(2)) == [e.CheckZygote(2)]
 
@@ -74,7 +74,7 @@ def test_a_zygote_that_does_not_fork_is_replaced() -> None:
     driven.do(CheckReadiness(2))
     effects = driven.later(CHECK_WITHIN_S)
     assert effects[:2] == [e.EndZygote(), e.StartZygote()]
-    assert told(effects) == [Readiness(2, False, "the zygote loads")]
+    assert told(effects) == [Readiness(2, False, "the fork server is loading its modules")]
 
 
 def test_checks_that_follow_each_other_do_not_put_off_the_end_of_one_that_hangs() -> None:
@@ -89,7 +89,8 @@ def test_a_spare_whose_zygote_was_given_up_never_is_ready_again() -> None:
     driven = checked()
     for _ in range(GIVE_UP):
         driven.do(GONE, READY, CheckReadiness(2), e.ZygoteChecked(2))
-    assert told(driven.do(GONE)) == [Readiness(2, False, "the zygote was given up", True)]
+    reason = "the fork server failed and is off; the launcher's log has the reason"
+    assert told(driven.do(GONE)) == [Readiness(2, False, reason, True)]
 
 
 def test_an_answer_to_an_older_check_says_nothing() -> None:

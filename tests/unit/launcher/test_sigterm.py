@@ -109,7 +109,7 @@ def write(folder: Path, text: str | NodeVerdict) -> None:
     ("verdict", "why"),
     [
         (NodeVerdict(Verdict.FAULTY, "Xid 79"), "Xid 79"),
-        (NodeVerdict(Verdict.FAULTY), "no reason told"),
+        (NodeVerdict(Verdict.FAULTY), "the node health verdict has no reason"),
         (NodeVerdict(Verdict.FAULTY, "Xid 79", 1001.0), "Xid 79"),
         (NodeVerdict(Verdict.FAULTY, "Xid 79", 1000.0), ""),
         (NodeVerdict(Verdict.HEALTHY, "checked"), ""),
@@ -221,7 +221,7 @@ def test_a_second_sigterm_leaves_a_save_its_grace(launch: Launch) -> None:
     terminate(launched)
     assert launched.sidecar.expect(Terminating) == Terminating(30.0)
     terminate(launched)
-    launched.says("SIGTERM again: the launcher is ending already")
+    launched.says("ignored another SIGTERM: the launcher is already shutting down")
     assert alive(pid)
     launched.path("may-end").touch()
     assert launched.wait() == 5
@@ -251,7 +251,7 @@ def test_sigterm_on_a_spare_ends_it_at_once(launch: Launch, folder: Path, verdic
     write(folder, NodeVerdict(verdict, "Xid 79"))
     launched = launch("python3", "-c", "")
     launched.join()
-    launched.says("the zygote is ready")
+    launched.says("the fork server is ready")
     terminate(launched)
     assert launched.wait() == code
 

@@ -66,7 +66,7 @@ def test_one_that_ends_over_its_imports_is_not_tried_again(final: bool) -> None:
     driven = loading()
     driven.do(start())
     assert spawned(driven.do(e.ZygoteGone("it crashed", final))) == [False]
-    assert any("no zygote from now on (it crashed)" in line for line in driven.log)
+    assert any("the fork server is off (it crashed)" in line for line in driven.log)
     assert driven.do(e.GroupEmptied(0), e.GroupEmptied(1)) == []
     assert spawned(driven.do(start(1))) == [False]
 
@@ -88,7 +88,8 @@ def test_stop_workers_while_the_round_waits_ends_the_wait() -> None:
 def test_modules_that_are_missing_are_named() -> None:
     driven = loading()
     driven.do(e.ZygoteReady(0.1, {"torch": "ModuleNotFoundError: No module named 'torch'"}))
-    assert "ready after 0.1 s; without torch (ModuleNotFoundError: No module named 'torch')" in driven.log[-1]
+    missing = "module torch is not preloaded (ModuleNotFoundError: No module named 'torch')"
+    assert f"ready after 0.1 s; {missing}" in driven.log[-1]
 
 
 # Its end --------------------------------------------------------------------------------------------------------------
@@ -131,8 +132,9 @@ def fresh(driven: Driven) -> list[str]:
 
 def test_why_workers_start_afresh_is_told_at_once_and_to_each_sidecar_that_connects() -> None:
     driven = loading()
-    reason = "no zygote from now on (the import of x starts a thread (bg)): workers start as fresh processes"
-    effects = driven.do(e.ZygoteGone("the import of x starts a thread (bg)", final=True))
+    why = "the import of x starts a thread (bg)"
+    reason = f"the fork server is off ({why}): workers start as new processes and import all modules"
+    effects = driven.do(e.ZygoteGone(why, final=True))
     assert effects == [e.Report(m.FreshWorkers(reason))]
     assert driven.log[-1].endswith(reason)
     assert fresh(driven) == [reason]
@@ -143,7 +145,7 @@ def test_a_module_that_touches_cuda_is_told_and_the_zygote_holds_stores_all_the_
     effects = driven.do(e.ZygoteReady(2.0, {}, cuda="deepspeed"))
     assert e.MakeStore() in effects
     (reason,) = fresh(driven)
-    assert reason.startswith("the import of deepspeed has touched CUDA, which no fork can use")
+    assert reason.startswith("the import of deepspeed initialized CUDA, which does not work in forked processes")
     assert e.Report(m.FreshWorkers(reason)) in effects
     assert spawned(driven.do(start())) == [True]
 

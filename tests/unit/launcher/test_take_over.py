@@ -60,7 +60,7 @@ def test_one_that_has_trained_is_not_taken_over() -> None:
     driven = warm()
     driven.do(start())
     assert driven.do(ORDER) == []
-    assert "dropped a TakeOver" in driven.log[-1]
+    assert "ignored a TakeOver" in driven.log[-1]
 
 
 def test_a_zygote_that_is_of_no_use_for_the_job_is_replaced_and_the_round_waits_for_it() -> None:
@@ -147,7 +147,7 @@ def test_a_job_with_another_interpreters_options_gets_a_zygote_of_its_own(launch
     first_round(launched, TakeOver(("python3", "-u", "-c", TELLS), {"LR": "1", "GONE": "x"}))
     launched.prints("[rank 0] [] 1 x True\n")
     assert zygotes(launched) != before
-    launched.says("its zygote cannot be the job's: the command starts another interpreter")
+    launched.says("the job cannot use the spare's fork server, which ends: the command starts another interpreter")
 
 
 def test_a_job_whose_command_is_no_python_starts_afresh(launched: Launched) -> None:
@@ -161,7 +161,7 @@ def test_a_zygote_that_is_lost_after_it_comes_back_as_the_jobs(launched: Launche
     order = TakeOver(("python3", "-c", TELLS), {"LR": "0.1"})
     first_round(launched, order)
     os.kill(zygotes(launched)[0], 9)
-    launched.says("another one is started")
+    launched.says("the launcher restarts it")
     launched.sidecar.send(round_(1))
     launched.sidecar.expect(WorkersFinished)
     launched.prints("[rank 0] [] 0.1 None True\n" * 2)

@@ -76,8 +76,8 @@ def test_the_command_runs_as_it_is_in_the_shells_place(packaged: Path) -> None:
 def test_another_rendezvous_is_refused_with_the_mend(packaged: Path, command: list[str]) -> None:
     done = run(packaged, "torchrun", *command)
     assert done.returncode == 64
-    assert "has torchrun not ask Understudy for its rounds" in done.stderr
-    assert "Remove it, or take launcher.mode Wrap" in done.stderr
+    assert "torchrun does not use Understudy's rendezvous" in done.stderr
+    assert "Remove it, or use launcher.mode Wrap" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["PET_RDZV_BACKEND", "PET_STANDALONE"])

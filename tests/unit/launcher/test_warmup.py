@@ -63,7 +63,7 @@ def test_a_round_kills_it_and_starts_when_nothing_is_left_of_it() -> None:
     assert driven.phase is Phase.STARTING
     effects = driven.do(e.GroupEmptied(WARMUP))
     assert any(isinstance(effect, e.Spawn) for effect in effects)
-    assert any("the warm-up was ended after 0.0 s" in line for line in driven.log)
+    assert any("the warm-up was stopped after 0.0 s" in line for line in driven.log)
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -71,7 +71,7 @@ def test_how_it_ends_means_nothing_to_anybody(code: int) -> None:
     driven = warming()
     driven.later(2.5)
     assert driven.do(ended(WARMUP, code), e.GroupEmptied(WARMUP)) == kills(WARMUP), "what it has left behind"
-    told = "is done after 2.5 s" if code == 0 else "failed after 2.5 s (exit code 3)"
+    told = "finished after 2.5 s" if code == 0 else "failed after 2.5 s (exit code 3)"
     assert f"the warm-up {told}" in driven.log[-1]
     assert driven.hello().workers is WorkersState.IDLE
     assert any(isinstance(effect, e.Spawn) for effect in driven.do(start()))
@@ -121,7 +121,7 @@ def test_a_spare_that_is_needed_ends_it_with_all_it_has_started(launch: Launch, 
 def test_a_spare_goes_on_whatever_its_warm_up_did(launch: Launch, command: list[str]) -> None:
     launched = launch("python3", "-c", "print('trained')", **warm_up(*command))
     launched.join()
-    word = "is done" if command == ["true"] else "failed"
+    word = "finished" if command == ["true"] else "failed"
     launched.says(f"the warm-up {word} after ")
     launched.sidecar.send(round_(0))
     launched.sidecar.expect(WorkersFinished)

@@ -111,7 +111,7 @@ def test_a_zygote_that_dies_takes_its_workers_along_and_the_next_round_has_anoth
     second = run(launched, 1)
     assert zygote_of(launched) != killed
     assert set(second) <= set(children(zygote_of(launched)))
-    launched.says("the zygote has gone (it has ended): another one is started")
+    launched.says("the fork server ended (it has ended): the launcher restarts it")
 
 
 def test_a_zygote_that_cannot_start_is_told_of_and_workers_start_afresh(
@@ -121,7 +121,7 @@ def test_a_zygote_that_cannot_start_is_told_of_and_workers_start_afresh(
     launched = launch("python3", "-u", str(script), **{pod.ENV_NPROC: "2"})
     launched.join()
     pids = run(launched, 0)
-    launched.says("no zygote from now on")
+    launched.says("the fork server is off")
     # the process that should have become the zygote ends by itself
     wait_for(lambda: sorted(children(launched.process.pid)) == sorted(pids), "the workers alone")
 
@@ -137,7 +137,7 @@ def test_a_round_whose_store_is_not_there_fails_at_once(launched: Launched) -> N
     launched.join()
     launched.sidecar.send(StartWorkers(round_(0).token, 0, 2, 0, 4, "127.0.0.1", 4711, True))
     failure = launched.sidecar.expect(WorkerExited)
-    assert (failure.local_rank, failure.message) == (0, "the store of this round has gone")
+    assert (failure.local_rank, failure.message) == (0, "the store of this round ended before the workers started")
 
 
 def test_an_unknown_setting_is_refused(launch: Launch) -> None:

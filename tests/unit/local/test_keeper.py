@@ -62,7 +62,7 @@ def test_a_run_that_is_killed_leaves_nothing_behind(kept: Kept) -> None:
     os.kill(kept.run, signal.SIGKILL)
     _, said = kept.keeper.communicate(timeout=20)
     assert kept.keeper.returncode == 137
-    assert said == ("understudy: the process of the run was killed by SIGKILL: all that it had started is killed\n")
+    assert said == ("understudy: the run was killed by SIGKILL: all processes that it started are killed, too\n")
     assert not alive(kept.orphan)
 
 

@@ -29,7 +29,7 @@ def test_a_run_that_is_there_is_found_and_its_name_is_taken() -> None:
         listener.bind(str(run.control))
         listener.listen()
         assert run_folder.live() == [run]
-        with pytest.raises(UsageError, match="--name mine: such a run is there already"):
+        with pytest.raises(UsageError, match="--name mine: an active run has this name"):
             run_folder.make("mine")
 
 
@@ -69,7 +69,7 @@ def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_told(
     long = temporary / ("x" * 80)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
-    with pytest.raises(UsageError, match=r"bytes too long for the sockets in it: set TMPDIR to a folder"):
+    with pytest.raises(UsageError, match=r"bytes too long for Unix sockets: set TMPDIR to a folder"):
         run_folder.make("mine")
 
 
@@ -77,5 +77,5 @@ def test_a_folder_of_somebody_else_is_not_used(temporary: Path) -> None:
     run_folder.make("")
     parent = next(temporary.iterdir())
     parent.chmod(0o777)
-    with pytest.raises(UsageError, match="is not this user's alone"):
+    with pytest.raises(UsageError, match="other users can access or own"):
         run_folder.make("")

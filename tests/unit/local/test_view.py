@@ -48,14 +48,14 @@ def test_recoveries_open_and_done() -> None:
     assert recovery_lines([done, swap, waits], unix("2026-11-20T10:01:14.000000Z")) == [
         "round 1: Process, rank 3 on node-1: killed by SIGKILL -> InPlace 0.07 s",
         "round 1: Process, rank 3 on node-1: killed by SIGKILL -> SpareSwap 0.07 s (pod p failed twice within 1 h)",
-        "round 2: Pod, a member: its connection ended -> waits for a member, for 73 s so far",
+        "round 2: Pod, a member: its connection ended -> waiting for a replacement member, for 73 s so far",
     ]
 
 
 def test_a_recovery_is_not_open_for_less_than_nothing_where_the_clock_was_set_back() -> None:
     entry = {"fault": "Pod", "round": 2, "cause": {"message": "gone"}, "detectedAt": "2026-11-20T10:00:00.000000Z"}
     (line,) = recovery_lines([entry], unix("2026-11-20T09:59:00.000000Z"))
-    assert line.endswith("waits for a member, for 0 s so far")
+    assert line.endswith("waiting for a replacement member, for 0 s so far")
 
 
 def test_only_the_newest_are_shown() -> None:

@@ -34,7 +34,7 @@ from understudy_protocol.words import FaultClass
 
 FOLDER = Path(__file__).parent / "pool_scenarios"
 PREEMPTED = "it was disrupted: PreemptionByScheduler: Preempted by pod 4711 on node node-p1"
-UNFIT = "container trainer ended with exit code 85: Error: the spare is of no use: 7 of 8 devices answer"
+UNFIT = "container trainer ended with exit code 85: Error: the spare is unusable: 7 of 8 devices answer"
 Raw = Mapping[str, Any]
 HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
     "ready": lambda pod: pod,

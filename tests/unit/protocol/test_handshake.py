@@ -76,7 +76,7 @@ def test_two_sides_that_know_their_keys_get_a_session_and_learn_who_the_other_on
 )
 @pytest.mark.parametrize("role", [Role.OBSERVER, Role.CLAIMANT])
 def test_in_the_roles_of_the_operator_a_caller_has_to_name_the_address(role: Role) -> None:
-    with pytest.raises(NotProven, match=r"it has called '', which is not this pod"):
+    with pytest.raises(NotProven, match=r"it called address '', which is not this pod's"):
         sidecar(role).answer(caller(role, called="", operator=own_key(role)).hello)
 
 
@@ -109,7 +109,7 @@ def test_the_membership_key_alone_makes_nobody_the_operator(role: Role, operator
 
 
 def test_a_sidecar_that_was_not_called_refuses() -> None:
-    with pytest.raises(NotProven, match=r"it has called '10\.0\.0\.8', which is not this pod"):
+    with pytest.raises(NotProven, match=r"it called address '10\.0\.0\.8', which is not this pod's"):
         sidecar().answer(caller(called="10.0.0.8").hello)
 
 
@@ -146,7 +146,7 @@ def test_an_answer_to_another_hello_is_refused() -> None:
 
 @pytest.mark.parametrize("other", [caller().hello, wire.Unknown("FromTheFuture"), None])
 def test_another_message_is_no_answer(other: object) -> None:
-    with pytest.raises(NotProven, match="no Answer came back"):
+    with pytest.raises(NotProven, match="expected an Answer to the Hello"):
         caller().finish(other)
 
 

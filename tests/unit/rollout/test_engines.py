@@ -335,7 +335,7 @@ async def test_a_server_that_is_gone_is_told_from_one_that_refuses(engine: str) 
 
 
 def test_a_url_without_its_scheme_is_named() -> None:
-    with pytest.raises(ValueError, match="url: expected http://host:port of the server; seen 'rollout-0:30000'"):
+    with pytest.raises(ValueError, match="url: expected http://host:port of the server; got 'rollout-0:30000'"):
         SglangEngine("rollout-0:30000")
 
 
@@ -350,7 +350,7 @@ async def test_what_an_answer_of_status_200_says_is_read() -> None:
         error = await cluster.update("v1")
         # then that is an error, and the server is marked
         assert isinstance(error, EngineRefused)
-        assert 'reset_prefix_cache: requests still hold blocks; seen {"success": false}' in str(error)
+        assert 'reset_prefix_cache: requests still hold blocks; got {"success": false}' in str(error)
         assert [x.weights.state for x in cluster.replicas] == [State.FRESH, State.UNCERTAIN]
 
 

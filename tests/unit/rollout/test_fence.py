@@ -287,7 +287,7 @@ async def test_a_call_of_an_older_update_that_never_ends_keeps_the_newer_one_out
         receiving = asyncio.ensure_future(frozen.transfer(TENSORS))
         await until(lambda: site.server.running == 1)
         before = asyncio.get_running_loop().time()
-        with pytest.raises(AdmissionRefused, match=r"a call of update \w+ is still under way at the server"):
+        with pytest.raises(AdmissionRefused, match=r"a call of update \w+ still runs at the server"):
             await new.update("v2").__aenter__()
         assert CALLS_LIMIT_S <= asyncio.get_running_loop().time() - before < CALLS_LIMIT_S + 2
         assert (await site.state())["state"] == "Uncertain"

@@ -52,7 +52,7 @@ async def test_during_an_update_a_request_is_denied_with_the_reason_and_when_to_
         response = await site.ask()
         assert (response.status, response.headers["Retry-After"]) == (503, "1")
         error = (await response.json())["error"]
-        assert (error["type"], error["message"]) == ("weights_updating", "weights of version v1 are on their way")
+        assert (error["type"], error["message"]) == ("weights_updating", "the weights are being updated to version v1")
 
 
 @in_virtual_time
@@ -66,7 +66,7 @@ async def test_a_health_check_meets_no_update() -> None:
         # when an update begins, then neither the check that is under way nor one that comes is the server's
         await site.close()
         await until(lambda: site.server.running == 0)
-        there = (200, "the inference server is there; its weights are being updated\n")
+        there = (200, "the inference server is up; its weights are being updated\n")
         assert await probe == there
         assert await site.probe() == there
         # but that it is gone is told
@@ -194,7 +194,7 @@ async def test_a_server_that_was_restarted_is_not_trusted() -> None:
         # then it is not asked until it was updated
         response = await site.ask()
         assert response.status == 503
-        assert "what it holds is not known" in (await response.json())["error"]["message"]
+        assert "its weights are unknown" in (await response.json())["error"]["message"]
         await site.close()
         await site.admission.open("u")
         assert (await site.ask()).status == 200

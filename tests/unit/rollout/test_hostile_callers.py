@@ -248,12 +248,12 @@ async def test_a_large_body_is_passed_on_under_the_length_that_its_client_has_to
 @in_virtual_time
 async def test_what_is_too_large_is_refused_and_says_so() -> None:
     async with guarded() as site:
-        most = "the body has more than 1048576 bytes (--most-body of the gateway: more)\n"
+        most = "the body has more than 1048576 bytes (raise --most-body of the gateway)\n"
         assert await said(site, "POST", "/tokenize", data=io.BytesIO(bytes((1 << 20) + 1))) == (413, most)
         assert await said(site, "POST", "/tokenize", data=in_parts((1 << 20) + (1 << 14))) == (413, most)
-        assert await said(site, "GET", "/metrics", data=b"x") == (413, "GET has no body here\n")
+        assert await said(site, "GET", "/metrics", data=b"x") == (413, "GET requests may have no body here\n")
         fields = {f"X-{number}": "x" * 3000 for number in range(6)}
-        many = "the fields of the request have more than 16384 bytes\n"
+        many = "the header fields of the request have more than 16384 bytes\n"
         assert await said(site, "POST", "/tokenize", headers=fields) == (431, many)
 
 
@@ -307,7 +307,7 @@ async def test_requests_that_wait_for_the_server_are_not_evicted_and_others_are_
         asked = [site.ask() for _ in range(3)]
         await until(lambda: site.server.running == 3)
         # then another one is answered 503 at once
-        crowded = "all connections of this gateway wait for the server (--most-connections: more)\n"
+        crowded = "all connections of this gateway wait for the server (raise --most-connections)\n"
         assert await said(site, "POST", "/generate", json={}) == (503, crowded)
         # and those get their answers
         for _ in range(3):

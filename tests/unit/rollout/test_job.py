@@ -132,9 +132,9 @@ async def test_no_sidecar_fails_no_update_and_is_told_with_one_that_failed(caplo
         job.link = JobLink("/nowhere/rollouts.sock", FENCE, rank=0)
         with caplog.at_level(logging.WARNING):
             assert await job.update("v1") is None
-        assert "the job's sidecar was not told of the weight update: FileNotFoundError" in caplog.text
+        assert "cannot report the weight update to the job's sidecar: FileNotFoundError" in caplog.text
         error = await job.update("v2", Fault("rollout-1", "receive", Place.IN, Kind.ERROR))
-        assert any(line.startswith("and the job was not told: FileNotFoundError") for line in notes(error))
+        assert any(line.startswith("and the report to the job's sidecar failed: File") for line in notes(error))
 
 
 async def test_a_sidecar_that_refuses_is_quoted(caplog: pytest.LogCaptureFixture) -> None:
@@ -184,7 +184,7 @@ async def test_gateways_are_told_the_round_of_the_job_as_the_updates_fence(monke
 
 def test_a_round_that_is_none_is_named() -> None:
     assert fence_of({}) == (0, 0, 0)
-    with pytest.raises(ValueError, match=r"UNDERSTUDY_ROUND: expected epoch.term.round, three numbers; seen '5'"):
+    with pytest.raises(ValueError, match=r"UNDERSTUDY_ROUND: expected epoch.term.round, three numbers; got '5'"):
         fence_of({ENV_ROUND: "5"})
 
 

@@ -21,7 +21,7 @@ def test_what_cannot_be_read_is_not_trusted(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     weights = kept(file, "this server", "v0").weights
     assert weights.state is State.UNCERTAIN
-    assert "what it knew cannot be read" in weights.reason
+    assert "cannot read its state file" in weights.reason
 
 
 def test_what_cannot_be_read_is_not_quoted(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ async def test_a_replica_of_a_trainer_that_was_restarted_knows_what_its_gateway_
         await site.server.restart("base")
         await until_up([replica])
         assert seen(replica) == (State.UNCERTAIN, "")
-        assert "the inference server was gone" in replica.weights.reason
+        assert "the inference server was restarted or lost" in replica.weights.reason
 
 
 @in_virtual_time
@@ -98,7 +98,7 @@ async def test_a_replica_that_another_trainer_updates_is_uncertain_here() -> Non
         await site.close("of another", "v8")
         await replica.refresh()
         assert seen(replica) == (State.UNCERTAIN, "")
-        assert replica.weights.reason == "another update runs: weights of version v8 are on their way"
+        assert replica.weights.reason == "another update was running: the weights are being updated to version v8"
 
 
 async def test_a_replica_without_a_gateway_is_what_its_updates_have_left() -> None:

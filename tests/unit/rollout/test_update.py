@@ -117,7 +117,7 @@ async def test_two_transfers_at_once_are_refused_and_the_update_is_undone() -> N
     cluster = Cluster()
     cluster.sends = "v1"
     update = WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT)
-    with pytest.raises(UpdateInProgress, match="transfer: another transfer of this update is under way"):
+    with pytest.raises(UpdateInProgress, match="transfer: another transfer of this update is running"):
         async with update:
             await asyncio.gather(update.transfer(TENSORS[:1]), update.transfer(TENSORS[1:]))
     cluster.check()
@@ -154,7 +154,7 @@ async def test_a_body_that_does_not_wait_for_its_transfer_has_failed_and_the_tra
             await until(lambda: hanging.happened)
 
     # when the body ends, then so has the transfer, and nothing is committed
-    with pytest.raises(TransferCancelled, match="the body has ended while a transfer was under way: await it"):
+    with pytest.raises(TransferCancelled, match="the body ended while a transfer was running: await transfers"):
         await forgetful()
     assert tasks[0].cancelled()
     cluster.check()
@@ -192,7 +192,7 @@ async def test_a_body_that_catches_a_failed_transfer_does_not_commit_it() -> Non
 async def test_a_replica_takes_part_in_one_update_at_a_time() -> None:
     cluster = Cluster()
     async with WeightUpdate(cluster.replicas[:1], version="v1", timeouts=PATIENT) as update:
-        with pytest.raises(UpdateInProgress, match="rollout-0: another update runs"):
+        with pytest.raises(UpdateInProgress, match="rollout-0: another update is running"):
             async with WeightUpdate(cluster.replicas, version="v2", timeouts=PATIENT):
                 raise AssertionError("not reached")
         await update.load("v1")
@@ -219,7 +219,7 @@ async def test_outside_of_its_body_an_update_touches_no_weights() -> None:
     async with update:
         await update.transfer(TENSORS)
     await refused()
-    with pytest.raises(UpdateNotOpen, match="make a new one for each update"):
+    with pytest.raises(UpdateNotOpen, match="create a new one for each update"):
         async with update:
             raise AssertionError("not reached")
     cluster.check()
@@ -266,8 +266,8 @@ async def test_a_trainer_may_be_in_two_updates_of_different_replicas() -> None:
     ("names", "version", "message"),
     [
         ([], "v1", "replicas: expected at least one"),
-        (["x", "x"], "v1", "replicas: expected at least one, each with a name of its own"),
-        (["trainer"], "v1", "stands for the sending side"),
+        (["x", "x"], "v1", "replicas: expected at least one, with unique names"),
+        (["trainer"], "v1", "is reserved for the sender"),
         (["x"], "", r"version: expected .*of 1 to 128 characters; got 0"),
         (["x"], "x" * 129, r"version: expected .*of 1 to 128 characters; got 129"),
         (["x"], "step\n7", r"because an HTTP header carries it; got 'step\\n7'"),
@@ -334,7 +334,7 @@ async def test_a_cancellation_during_the_undo_of_an_error_leaves_the_error_the_f
     again = Fault("rollout-1", "flush_cache", Place.IN, Kind.CANCELLATION)
     error = await cluster.update("v1", first, again, timeouts=only("undo"))
     assert error is first.raised
-    assert any("cancelled while it was undone" in line for line in notes(error))
+    assert any("cancelled while the update was undone" in line for line in notes(error))
     cluster.check()
 
 
@@ -423,7 +423,7 @@ async def test_an_engine_that_does_not_let_go_is_left_alone_and_named(
     with caplog.at_level(logging.ERROR):
         error = await cluster.update("v1", timeouts=only("transfer"))
     assert isinstance(error, StepTimedOut)
-    assert "transfer the weights, rollout-1: does not let go" in caplog.text
+    assert "transfer the weights, rollout-1: still running" in caplog.text
     over.set()
     cluster.check()
 
@@ -463,4 +463,4 @@ async def test_an_engine_that_cancels_itself_is_an_error_and_no_cancellation() -
 
     cluster.engines["rollout-0"].flush_cache = odd  # type: ignore[method-assign]
     error = await cluster.update("v1")
-    assert "flush the prefix cache, rollout-0: it has cancelled itself" in str(error)
+    assert "flush the prefix cache, rollout-0: the call cancelled itself" in str(error)

@@ -67,7 +67,7 @@ def test_an_update_over_one_that_had_no_end_does_not_trust_what_that_left() -> N
     # given a trainer that died in its update, and the next one's, which fails before it touches anything
     weights = after(Begin("dead", "7"), Begin("u", "8"), Abandon("u", False, "why"), fresh="6")
     assert weights.state is State.UNCERTAIN
-    assert weights.reason == "update dead to version 7 had no end"
+    assert weights.reason == "update dead to version 7 did not finish"
 
 
 def test_a_repetition_is_done_already() -> None:
@@ -91,7 +91,7 @@ def test_a_late_event_of_an_older_update_is_refused_and_the_weights_are_uncertai
     with pytest.raises(Refused, match=r"update old( of round 1\.2\.3)? does not run here \(it is Fresh\)"):
         weights.handle(event)
     assert seen(weights) == (State.UNCERTAIN, "")
-    assert "went on after a newer one had taken over" in weights.reason
+    assert "continued after a newer update had replaced it" in weights.reason
 
 
 @pytest.mark.parametrize("event", LATE)
@@ -120,7 +120,7 @@ def test_an_update_that_meets_a_late_event_is_not_committed_and_may_still_be_und
 @pytest.mark.parametrize("end", [Commit("u"), Abandon("u", False, "why")])
 def test_a_call_of_the_update_that_ended_last_is_refused_and_changes_nothing(end: Event) -> None:
     weights = after(Begin("u", "7"), end, fresh="7")
-    with pytest.raises(Refused, match=r"update u of round 0\.0\.0 has ended here already"):
+    with pytest.raises(Refused, match=r"update u of round 0\.0\.0 has already ended here"):
         weights.handle(Call("u"))
     assert seen(weights) == (State.FRESH, "7")
 
@@ -152,14 +152,14 @@ def test_a_commit_after_the_engine_was_lost_is_refused() -> None:
 def test_an_update_may_be_abandoned_before_it_was_heard_of_and_does_not_begin_afterwards() -> None:
     # given a Begin that is still on its way when its trainer gives up
     weights = after(Abandon("u", False, "cancelled"), fresh="6")
-    with pytest.raises(Refused, match="has ended here already"):
+    with pytest.raises(Refused, match="has already ended here"):
         weights.handle(Begin("u", "7"))
     assert seen(weights) == (State.FRESH, "6")
 
 
 def test_a_trainer_that_was_replaced_is_fenced_off() -> None:
     weights = after(Begin("new", "9", (1, 2, 4)), Commit("new"))
-    with pytest.raises(Refused, match=r"round 1\.2\.3, and there was one of round 1\.2\.4: a newer trainer"):
+    with pytest.raises(Refused, match=r"round 1\.2\.3, and a trainer of the newer round 1\.2\.4 has replaced"):
         weights.handle(Begin("old", "8", (1, 2, 3)))
     assert seen(weights) == (State.FRESH, "9")
     weights.handle(Begin("same round", "10", (1, 2, 4)))

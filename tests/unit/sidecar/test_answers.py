@@ -75,7 +75,9 @@ async def test_a_peer_that_answers_a_hello_with_a_hello_is_refused(
 
     async with answering(mirror) as address, dialing(address, at(served)) as calls:
         await until(lambda: calls.ups)
-        assert caplog.messages == [f"no coordinator yet: {address.host}:{address.port}: no Answer came back"]
+        assert caplog.messages == [
+            f"no coordinator found yet: {address.host}:{address.port}: expected an Answer to the Hello"
+        ]
 
 
 @pytest.mark.attack(

@@ -85,7 +85,7 @@ async def test_a_member_that_cannot_store_its_state_says_why_and_ends_its_pod(fo
             order = wire.decode(await asyncio.wait_for(reader.readline(), 5.0), TO_LAUNCHER)
             while not isinstance(order, ExitLauncher):
                 order = wire.decode(await asyncio.wait_for(reader.readline(), 5.0), TO_LAUNCHER)
-            assert order == ExitLauncher(84, f"given up: {reason}")
+            assert order == ExitLauncher(84, f"replaced: {reason}")
             writer.close()
             _, said = await asyncio.to_thread(sidecar.communicate, timeout=10)
             assert sidecar.returncode == 0

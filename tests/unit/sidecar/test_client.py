@@ -65,7 +65,7 @@ async def test_an_address_that_is_none_is_passed_over(served: Served) -> None:
 async def test_a_new_dial_replaces_the_one_under_way(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with dialing(refusing()) as calls:
-        await until(lambda: "no coordinator yet" in caplog.text)
+        await until(lambda: "no coordinator found yet" in caplog.text)
         calls.client.dial((at(served),))
         await until(lambda: calls.ups)
 

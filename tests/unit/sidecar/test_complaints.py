@@ -52,7 +52,7 @@ def test_what_was_not_told_is_counted_and_told_later(
     complaints.about("10.0.0.1", "no key", "does not know the key")
     assert caplog.messages == [
         "10.0.0.1 does not know the key",
-        "10.0.0.1 5 times more: no key",
+        "10.0.0.1 5 more times: no key",
         "10.0.0.1 does not know the key",
     ]
 
@@ -66,4 +66,4 @@ def test_a_scanner_with_many_addresses_fills_no_log(
     clock.now += QUIET_S
     complaints.about("10.0.0.1", "no key", "does not know the key")
     assert len(caplog.messages) == LINES + 2
-    assert caplog.messages[-2] == f"others {9 * LINES} times more: various reasons"
+    assert caplog.messages[-2] == f"others {9 * LINES} more times: various reasons"

@@ -82,7 +82,7 @@ async def test_nothing_that_a_caller_sends_extends_its_time(served: Served, capl
             served.server.waiting._on_time()
         # then it is closed all the same
         await ended(sock)
-    assert warnings(caplog) == ["127.0.0.1 was turned away: no proof of the job's key within 5 s"]
+    assert warnings(caplog) == ["127.0.0.1 was rejected: it did not prove the job's key within 5 s"]
 
 
 @pytest.mark.attack("D1", "a dialed address that sends without end", before="the member answered, and waited there")

@@ -173,7 +173,7 @@ async def test_it_is_ready_when_its_launcher_says_so_and_only_then(spare: Spare)
                     await asyncio.sleep(0.01)
 
         await becomes(200)
-        writer.write(wire.encode(Readiness(check.number, False, "the zygote loads")).encode() + b"\n")
+        writer.write(wire.encode(Readiness(check.number, False, "the fork server loads")).encode() + b"\n")
         await becomes(503)
 
 
@@ -291,7 +291,7 @@ async def test_an_order_for_one_spare_cannot_be_passed_on_to_another_one(spare: 
             await adopt(other, KEYS)
         # then this spare refuses it, and the operator sends no order
         assert [len(frames) for frames in relay.seen.values()] == [1, 1], "a Hello, and a close frame"
-        assert b"'127.0.0.2', which is not this pod" in relay.seen[To.CALLER][0][1]
+        assert b"'127.0.0.2', which is not this pod's" in relay.seen[To.CALLER][0][1]
     assert records.recorded_order(spare.folder / "state") is None
 
 

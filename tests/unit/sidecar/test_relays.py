@@ -174,7 +174,7 @@ async def test_a_relay_at_the_address_of_another_pod_is_refused(
         # when the relay passes the handshake on to the coordinator, at another address
         await until(lambda: warnings(caplog))
         # then the coordinator refuses the handshake
-        assert warnings(caplog) == ["127.0.0.1 was turned away: it has called '127.0.0.2', which is not this pod"]
+        assert warnings(caplog) == ["127.0.0.1 was rejected: it called address '127.0.0.2', which is not this pod's"]
         assert calls.ups == []
     assert served.hall.links == []
 

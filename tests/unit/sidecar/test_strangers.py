@@ -88,7 +88,7 @@ async def test_a_wrong_key_is_refused_and_logged_once(served: Served, caplog: py
     for _ in range(20):
         async with served.upgraded() as link:
             assert await sent_without_the_key(link, caller(key=OTHER_KEY))
-    assert warnings(caplog) == [f"127.0.0.1 was turned away: {NO_KEY}"]
+    assert warnings(caplog) == [f"127.0.0.1 was rejected: {NO_KEY}"]
     assert len(served.hall.links) == 1
 
 
@@ -156,7 +156,7 @@ async def test_a_member_cannot_join_as_another_pod_than_in_its_handshake(
         await link.send_text(join("uid-2"))
         assert await closed_by_server(link)
     assert served.hall.messages == before
-    assert warnings(caplog) == ["127.0.0.1 was turned away: it joins as pod 'uid-2' and is 'uid-1'"]
+    assert warnings(caplog) == ["127.0.0.1 was rejected: it joins as pod 'uid-2', but is pod 'uid-1'"]
 
 
 @pytest.mark.attack("C1", "a caller that sends something else than a Hello first", before="refused, too")
@@ -209,7 +209,7 @@ async def test_a_caller_that_falls_silent_is_given_up(
         for sock in (first, second):
             sock.sendall(sent)
             await ended(sock)
-    assert warnings(caplog) == ["127.0.0.1 was turned away: no proof of the job's key within 0.3 s"]
+    assert warnings(caplog) == ["127.0.0.1 was rejected: it did not prove the job's key within 0.3 s"]
     await until(lambda: len(served.server.callers) == 1)
 
 
@@ -263,7 +263,7 @@ async def test_connections_of_many_addresses_evict_each_other_and_none_of_a_memb
             assert len(served.server.waiting) == 512
             assert waits(served, member)
     assert {text.split(": ", 1)[1] for text in warnings(caplog)} == {
-        "512 connections wait already, most of them of its address"
+        "512 connections are waiting for a handshake, most of them from its address"
     }
 
 
@@ -294,7 +294,7 @@ async def test_strangers_take_no_files_from_members(
                 idle.enter_context(served.dialed())
             async with asyncio.timeout(1.0), served.member(), served.member():
                 await until(lambda: len(served.server.callers) <= 50)
-    said = "127.0.0.1 was turned away: no more files can be opened, and it had proved nothing"
+    said = "127.0.0.1 was rejected: no more files can be opened, and it has proved no key yet"
     assert warnings(caplog) == [said]
 
 
@@ -308,6 +308,6 @@ async def test_a_scanner_fills_no_log(served: Served, caplog: pytest.LogCaptureF
         sock.sendall(b"SSH-2.0-scanner\r\n\r\n")
         await ended(sock)
     assert [text.split(":")[0] for text in warnings(caplog)] == [
-        "127.0.0.1 was turned away",
-        "127.0.0.2 was turned away",
+        "127.0.0.1 was rejected",
+        "127.0.0.2 was rejected",
     ]

@@ -48,7 +48,7 @@ async def test_each_connection_has_its_time_and_no_more(waiting: WaitingConnecti
     periods(waiting, 4)
     assert early.reasons == []
     periods(waiting, 1)
-    assert early.reasons == ["no proof of the job's key within 5 s"]
+    assert early.reasons == ["it did not prove the job's key within 5 s"]
     assert (late.reasons, len(waiting)) == ([], 1)
     periods(waiting, 1)
     assert (len(late.reasons), len(waiting)) == (1, 0)
@@ -66,7 +66,7 @@ async def test_an_address_with_too_many_loses_its_oldest(waiting: WaitingConnect
     (other,) = add(waiting, B)
     made = add(waiting, A, A, A, A)
     assert evicted(made) == [0]
-    assert made[0].reasons == ["3 connections of its address came after it"]
+    assert made[0].reasons == ["its address has opened 3 newer connections"]
     assert (other.reasons, len(waiting)) == ([], 4)
 
 
@@ -94,7 +94,7 @@ async def test_when_too_many_wait_the_address_with_the_most_loses_its_oldest(wai
     flood = add(waiting, A, A, A, C, C, C, C)
     assert member.reasons == []
     assert evicted(flood) == [0, 3, 4]
-    assert flood[0].reasons == ["5 connections wait already, most of them of its address"]
+    assert flood[0].reasons == ["5 connections are waiting for a handshake, most of them from its address"]
     assert len(waiting) == 5
 
 

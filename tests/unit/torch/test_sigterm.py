@@ -104,4 +104,4 @@ def test_a_missing_file_says_nothing_and_an_unexpired_one_says_why(tmp_path: Pat
     path = tmp_path / "verdict.json"
     assert what_is_faulty(str(path), now=6.0) == ""
     path.write_text('{"verdict": "Faulty", "reason": "", "until": 7}')
-    assert what_is_faulty(str(path), now=6.0) == "no reason told"
+    assert what_is_faulty(str(path), now=6.0) == "the node health verdict has no reason"

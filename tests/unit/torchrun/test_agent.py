@@ -282,7 +282,8 @@ def test_the_next_round_does_not_wait_until_the_agent_has_ended_the_neighbours()
 def test_an_agent_that_comes_back_unasked_has_a_failed_worker() -> None:
     driven = running()
     (told,) = reports(driven.wants_round())
-    assert told == m.WorkerExited(token(0), 0, None, None, "a worker failed; the log of torchrun says more", 1000.0)
+    reason = "a worker failed; see the error that torchrun logged"
+    assert told == m.WorkerExited(token(0), 0, None, None, reason, 1000.0)
     assert answers(driven.do(start(1))) == [c.Begin(start(1))]
 
 

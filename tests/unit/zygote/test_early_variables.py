@@ -57,9 +57,9 @@ def test_a_worker_of_such_a_script_sees_what_a_fresh_process_sees(
     seen = preloaded(forking, folder, *words).run(RANK="3")
     assert (seen.code, seen.out) == (0, fresh(sys.executable, *words, env={"RANK": "3", "PYTHONPATH": str(folder)}).out)
     assert seen.err == (
-        "understudy: line 2 sets OMP_NUM_THREADS before the script imports torch, which reads it at its import, "
-        "and which the zygote has imported: this worker starts as a fresh process. "
-        "Set it in the container's env to have workers forked\n"
+        "understudy: line 2 sets OMP_NUM_THREADS before the script imports torch, which reads it during its import. "
+        "The fork server has already imported torch, so this worker starts as a new process. "
+        "Set OMP_NUM_THREADS in the container's env to fork workers\n"
     )
 
 

@@ -67,8 +67,8 @@ def test_nothing_is_forked_beside_a_thread_of_a_preloaded_module(folder: Path, f
     assert isinstance(forks.start, e.ZygoteGone)
     assert forks.start.final
     assert re.fullmatch(
-        r"the import of threads starts a thread \(Thread-1.*\), and no process with threads can be forked; "
-        r"leave it out of launcher.preload, or configure it to start none when it is imported",
+        r"the import of threads starts a thread \(Thread-1.*\), and a process with threads cannot be forked safely. "
+        r"Remove the module from launcher.preload, or configure it to start no threads during its import",
         forks.start.why,
     )
     assert forks.fork(0) == []
@@ -132,7 +132,7 @@ def test_a_thread_that_starts_after_the_imports_is_named(folder: Path, forking: 
     forks.zygote.fork({1: Fork({}, (-1, -1))})
     gone = forks.hear(e.ZygoteGone)
     assert isinstance(gone, e.ZygoteGone)
-    assert re.match(r"a thread \(Thread-1.*\) started after the imports, .* find the module that starts them", gone.why)
+    assert re.match(r"a thread \(Thread-1.*\) started after the imports, .* Find the module that starts them", gone.why)
 
 
 def test_threads_that_end_at_a_fork_are_no_obstacle(folder: Path, forking: Make) -> None:

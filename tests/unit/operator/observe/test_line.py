@@ -314,9 +314,9 @@ async def huge_number(peer: Peer) -> None:
     ("do", "expected"),
     [
         (oversized, "Broken: expected at most 1048576 bytes, got a message of 1048577 or more"),
-        (deeply_nested, "WireError: no message: maximum recursion depth exceeded"),
-        (deeply_nested_type, "WireError: no message: "),
-        (wrong_lists, "WireError: no message: Expected `object`, got `array` - at `$.members[0]`"),
+        (deeply_nested, "WireError: invalid message: maximum recursion depth exceeded"),
+        (deeply_nested_type, "WireError: invalid message: "),
+        (wrong_lists, "WireError: invalid message: Expected `object`, got `array` - at `$.members[0]`"),
         (many_values, "Broken: expected at most 32768 values, got a message of 40003"),
         (huge_number, "WireError: expected numbers of at most 18 digits, got a longer one"),
     ],

@@ -157,7 +157,7 @@ def test_a_spare_that_is_lost_is_named_with_the_reason_until_another_one_has_sta
     assert told(given, "Running") == ("True", "Running", "")
     assert told(given, "SparesReady") == ("False", "Spares", f"0 of 1; pod s was lost: {CANNOT_STORE}")
     # when the kubelet has reported the end of its container, then that is the reason
-    failure = f"container trainer ended with exit code 84: Error: given up: {CANNOT_STORE}"
+    failure = f"container trainer ended with exit code 84: Error: replaced: {CANNOT_STORE}"
     reported = without_the_spare(entry, replace(ended(S), failure=failure))
     assert told(reported, "SparesReady")[2] == f"0 of 1; pod s was lost: {failure}"
     # when the pod in its place has started, then it is not named any more

@@ -106,7 +106,7 @@ def test_the_pause_is_told() -> None:
     crash_loop(office, 2)
     office.started(*BOTH)
     office.worker_fails("active-1")
-    why = "4 s to pass, because 3 rounds in a row have failed right at the start"
+    why = "a pause of 4 s, because 3 rounds in a row failed at the start"
     assert office.coordinator.snapshot().waiting_for == why
     assert f"the next round waits for {why}" in office.said
 
@@ -149,7 +149,7 @@ def test_rounds_that_lose_a_member_at_their_start_wait_too_from_the_fourth_in_a_
         pauses.append(None if backoff.until is None else backoff.until - number)
     # then the first rounds follow at once, and those after them ever later
     assert pauses == [None, None, None, 1.0, 2.0, 4.0]
-    assert backoff.why == "4 s to pass, because 6 rounds in a row have lost a member at the start"
+    assert backoff.why == "a pause of 4 s, because 6 rounds in a row lost a pod at the start"
     # and a step ends that
     backoff.formed(100.0)
     backoff.stepped()
@@ -174,7 +174,7 @@ def test_of_rounds_that_end_for_any_reason_ten_follow_at_once_and_then_one_every
     # then ten of them follow at once
     assert formed[:10] == [0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.125]
     assert formed[10:] == [3.0, 6.0, 9.0, 12.0]
-    assert backoff.why == "up to 3 s to pass, because the last 10 rounds have ended within 30 s"
+    assert backoff.why == "a pause of up to 3 s, because the last 10 rounds ended within 30 s"
     # and after half a minute without any, ten again
     assert not backoff.waits(1045.0)
 

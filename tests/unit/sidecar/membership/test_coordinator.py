@@ -90,7 +90,7 @@ def test_a_warm_spare_of_a_pool_that_comes_for_the_rank_is_a_spare() -> None:
     office.join("spare-9", warm=True)
     assert office.assigned() == {"spare-9": 0, "active-1": 1}
     assert office.recovery().strategy is Strategy.SPARE_SWAP
-    assert office.recovery().reason.endswith("; a warm spare of its pool was claimed")
+    assert office.recovery().reason.endswith("; a warm spare was claimed from the pool")
 
 
 def test_a_lost_spare_is_no_fault() -> None:

@@ -162,8 +162,8 @@ def test_a_sidecar_that_cannot_store_its_vow_says_why_and_ends_its_pod() -> None
     driven.do(e.FromCoordinator(m.Welcome(NO_ROUND, Office(1, 2), pod_uid="other", ip="10.0.0.9")))
     # then it says why it goes, hangs up, calls nobody again, and its launcher exits so that the pod is replaced
     assert e.ToCoordinator(m.Gone(REASON)) in driven.effects
-    assert e.HangupCoordinator(f"given up: {REASON}") in driven.effects
-    assert e.ToLauncher(ExitLauncher(GIVEN_UP_EXIT_CODE, f"given up: {REASON}")) in driven.effects
+    assert e.HangupCoordinator(f"replaced: {REASON}") in driven.effects
+    assert e.ToLauncher(ExitLauncher(GIVEN_UP_EXIT_CODE, f"replaced: {REASON}")) in driven.effects
     assert not [x for x in driven.effects if isinstance(x, e.Dial)]
     # and nobody can have it as a coordinator, or its vote
     driven.effects.clear()

@@ -89,7 +89,7 @@ def test_without_a_spare_the_round_waits_for_the_pod_that_the_operator_makes() -
     office.join("spare-1")
     assert office.assigned() == {"active-0": 0, "spare-1": 1, "active-2": 2}
     recovery = office.recovery()
-    assert (recovery.strategy, recovery.reason) == (Strategy.POD_RECREATE, f"{TWICE}; no spare was there")
+    assert (recovery.strategy, recovery.reason) == (Strategy.POD_RECREATE, f"{TWICE}; no spare was available")
 
 
 def test_an_elastic_job_waits_for_its_spare_timeout_only() -> None:
@@ -99,7 +99,7 @@ def test_an_elastic_job_waits_for_its_spare_timeout_only() -> None:
     office.answers("active-0", "active-2")
     office.later(31.0, "active-0", "active-2")
     assert office.assigned() == {"active-0": 0, "active-2": 1}
-    assert office.recovery().reason == f"{TWICE}; nobody came for its ranks within 30 s"
+    assert office.recovery().reason == f"{TWICE}; no pod was available for its ranks within 30 s"
 
 
 def test_one_that_comes_back_is_told_again_and_gets_no_ranks() -> None:
@@ -151,7 +151,8 @@ def test_with_the_budget_spent_one_more_pod_is_given_up_and_then_the_job() -> No
     assert office.lost() == {"active-2": "Process"}
     office.worker_fails("active-0", "out of memory")
     assert office.coordinator.closed is not None
-    assert office.coordinator.closed.message.startswith(f"{spent}, and a pod was replaced for that already; ")
+    why = "a pod has already been replaced because of that"
+    assert office.coordinator.closed.message.startswith(f"{spent}, and {why}; ")
     assert office.coordinator.closed.message.endswith("the last failure: rank 0 on active-0: out of memory")
 
 
@@ -205,7 +206,7 @@ def test_so_is_one_that_does_not_answer() -> None:
     fails_and_restarts(office, "active-1")
     office.later(0.1)
     office.worker_fails("active-1", "a peer has gone")
-    assert "before active-1 is given up" in office.coordinator.snapshot().waiting_for
+    assert "before pod active-1 is replaced" in office.coordinator.snapshot().waiting_for
     office.later(3.1, "active-1", "active-2", "spare-0")
     assert office.lost() == {"active-0": "Node"}
     assert office.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
@@ -219,7 +220,7 @@ def test_where_another_ones_worker_failed_earlier_nobody_is_given_up() -> None:
     office.worker_fails("active-0", "exit code 1", at=office.now - 0.2)
     office.answers("active-0", "active-2")
     assert office.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
-    assert office.recovery().reason.endswith("but nobody knows which pod was first")
+    assert office.recovery().reason.endswith("but it is not known which pod failed first")
     assert charged(office) == 2
 
 
@@ -346,7 +347,7 @@ def test_but_not_where_nobody_would_know_of_it() -> None:
     office.worker_fails("active-0")
     assert office.lost() == {}
     assert office.coordinator.closed is not None
-    assert "nobody would be left who knows of it" in office.coordinator.closed.message
+    assert "no standby coordinator is connected that would record the replacement" in office.coordinator.closed.message
 
 
 @pytest.mark.parametrize("workers", [WorkersState.FAILED, WorkersState.IDLE])

@@ -125,7 +125,7 @@ def test_a_pod_is_not_given_up_because_of_two_clocks() -> None:
     fails(office, "active-1", RAISED, at=office.now - 1.5)
     gathered(office)
     assert blamed(office)[0] == "active-1"
-    assert office.recovery().reason.endswith("but nobody knows which pod was first")
+    assert office.recovery().reason.endswith("but it is not known which pod failed first")
     assert office.lost() == {}
     assert charged_pods(office) == [""]
 
@@ -136,7 +136,7 @@ def test_nor_the_pod_that_reported_first_where_another_one_may_have_been_first()
     fails(office, "active-1", RAISED, at=office.now - 0.05)
     gathered(office)
     assert blamed(office)[0] == "active-0"
-    assert office.recovery().reason.endswith("but nobody knows which pod was first")
+    assert office.recovery().reason.endswith("but it is not known which pod failed first")
 
 
 def test_a_pod_is_given_up_where_all_others_failed_after_it() -> None:

@@ -115,7 +115,7 @@ def test_a_pod_is_not_given_up_where_another_may_be_the_one_that_hangs(steps: di
     # then all restart in place, and the budget is charged, but no pod's own share
     assert office.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
     assert office.lost() == {}
-    failed = "pod active-0 failed once within 1 h, but nobody knows which pod hangs"
+    failed = "pod active-0 failed once within 1 h, but it is not known which pod hangs"
     assert office.recovery().reason == f"restart 1 of 2 within 1 h; {failed}"
     (offence,) = office.coordinator.desk.offences.within(office.now)
     assert (offence.charged, offence.pod_uid) == (True, "")
@@ -263,7 +263,7 @@ def test_so_is_one_whose_launcher_does_not_answer() -> None:
     wrote_stacks(office, "active-0")
     wrote_stacks(office, "active-2")
     office.later(STACKS_S + 0.1, *EVERYBODY)
-    assert "first suspect: rank 1 (its launcher sent no answer)" in office.recovery().cause.message
+    assert "first suspect: rank 1 (its launcher did not answer)" in office.recovery().cause.message
 
 
 @pytest.mark.parametrize(

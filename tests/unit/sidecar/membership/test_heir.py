@@ -61,7 +61,7 @@ def elected(effects: list[e.HeirEffect]) -> Office | None:
 
 
 def sent_away(to: m.Heir, link: int) -> list[e.HeirEffect]:
-    return [e.Send(link, m.Elsewhere(to.pod_uid, to.ip)), e.Hangup(link, "sent elsewhere")]
+    return [e.Send(link, m.Elsewhere(to.pod_uid, to.ip)), e.Hangup(link, "redirected")]
 
 
 # Who calls

@@ -15,7 +15,7 @@ SPENT = {"charged": 10}
 TWICE = {"charged": 1, "of_pod": 1}
 FAULTY = {"faulty": "Xid 79"}
 OWN_FAULT = {"rank_had_another_pod": True}
-STAYS = {"stays": "nobody knows which pod was first"}
+STAYS = {"stays": "it is not known which pod failed first"}
 
 TABLE: list[tuple[str, dict[str, Any], Rung, bool, str]] = [
     ("the first fault", {}, Rung.IN_PLACE, True, "restart 1 of 10 within 1 h"),
@@ -33,7 +33,7 @@ TABLE: list[tuple[str, dict[str, Any], Rung, bool, str]] = [
         {**TWICE, **STAYS},
         Rung.IN_PLACE,
         True,
-        "restart 2 of 10 within 1 h; pod w-1 failed twice within 1 h, but nobody knows which pod was first",
+        "restart 2 of 10 within 1 h; pod w-1 failed twice within 1 h, but it is not known which pod failed first",
     ),
     ("a fault on a faulty node", FAULTY, Rung.GIVE_UP, False, "node node-1 is Faulty: Xid 79"),
     ("… costs no budget, and needs none", {**FAULTY, **SPENT}, Rung.GIVE_UP, False, "node node-1 is Faulty: Xid 79"),
@@ -59,14 +59,14 @@ TABLE: list[tuple[str, dict[str, Any], Rung, bool, str]] = [
         {**SPENT, "last_pod_has_gone": True},
         Rung.FAIL,
         False,
-        "the budget of 10 restarts within 1 h is spent, and a pod was replaced for that already",
+        "the budget of 10 restarts within 1 h is spent, and a pod has already been replaced because of that",
     ),
     (
         "the budget is spent, and who was first is not known",
         {**SPENT, **STAYS},
         Rung.FAIL,
         False,
-        "the budget of 10 restarts within 1 h is spent, and nobody knows which pod was first",
+        "the budget of 10 restarts within 1 h is spent, and it is not known which pod failed first",
     ),
 ]
 

@@ -32,7 +32,7 @@ def test_the_next_round_follows_when_all_have_saved_and_it_has_gone() -> None:
     drained(office, "active-1")
     office.hear("active-0", m.Gone("its launcher has ended"))
     assert office.assigned() == {}  # active-2 still saves
-    assert "still save" in office.coordinator.snapshot().waiting_for
+    assert "members that are saving" in office.coordinator.snapshot().waiting_for
     drained(office, "active-2")
     assert office.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
     assert office.recovery().cause.pod == "active-0"
@@ -190,8 +190,8 @@ def test_where_nobody_healthy_holds_its_shards_nobody_saves_and_the_cause_says_s
     assert drains(office) == []
     assert office.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2, "spare-0": 3}
     left, _, why = office.recovery().cause.message.partition("; ")
-    assert left == "it leaves a faulty node (Xid 79): deleted"
-    assert why == "no checkpoint is tried: the shards of group rank 3 are held by nobody healthy"
+    assert left == "its pod leaves a faulty node (Xid 79): deleted"
+    assert why == "no checkpoint is tried: no healthy pod has the shards of group rank 3"
 
 
 def test_a_rank_in_no_group_holds_what_nobody_else_has() -> None:
@@ -224,14 +224,14 @@ def test_a_save_that_has_begun_is_given_up_with_the_last_who_holds_some_shards()
     assert drains(office) == list(OTHERS)
     office.hear("active-2", FAULTY)
     assert office.assigned() == {"active-0": 0, "active-1": 1, "spare-0": 2, "spare-1": 3}
-    assert "the shards of group rank 2 are held by nobody healthy" in office.recovery().cause.message
+    assert "no healthy pod has the shards of group rank 2" in office.recovery().cause.message
 
 
 def test_who_leaves_anyhow_holds_nothing_for_others() -> None:
     office = sharded()
     office.hear("active-2", LEAVING)
     office.hear("active-3", FAULTY)
-    assert "held by nobody healthy" in office.recovery().cause.message
+    assert "no healthy pod has the shards" in office.recovery().cause.message
 
 
 def test_a_job_that_has_shrunk_has_other_shards() -> None:
@@ -241,7 +241,7 @@ def test_a_job_that_has_shrunk_has_other_shards() -> None:
     office.started(*OTHERS)
     office.hear("active-1", FAULTY)
     assert drains(office) == []
-    assert office.recovery().cause.message == "it leaves a faulty node: deleted"
+    assert office.recovery().cause.message == "its pod leaves a faulty node: deleted"
 
 
 def test_what_it_leaves_behind_when_it_has_finished_needs_no_save() -> None:

@@ -120,13 +120,13 @@ def stops(effects: list[Any]) -> bool:
 # Given up
 
 GIVEN_UP = m.GivenUp(Office(1, 1), "pod pod-0 failed twice within 1 h")
-EXIT_84 = e.ToLauncher(l.ExitLauncher(84, "given up: pod pod-0 failed twice within 1 h"))
+EXIT_84 = e.ToLauncher(l.ExitLauncher(84, "replaced: pod pod-0 failed twice within 1 h"))
 
 
 def test_a_pod_that_is_given_up_ends_its_launcher_and_looks_for_nobody() -> None:
     driven = running()
     driven.report(l.WorkerExited(R0, 0, 1, None, "exit code 1", 0.0))
-    assert driven.hear(GIVEN_UP) == [e.HangupCoordinator("given up: pod pod-0 failed twice within 1 h"), EXIT_84]
+    assert driven.hear(GIVEN_UP) == [e.HangupCoordinator("replaced: pod pod-0 failed twice within 1 h"), EXIT_84]
     assert driven.do(e.LinkDown()) == []
     assert driven.later(10 * FENCE_S) == []
     assert driven.do(e.LauncherDown()) == [e.Finish()]
@@ -135,7 +135,7 @@ def test_a_pod_that_is_given_up_ends_its_launcher_and_looks_for_nobody() -> None
 def test_it_may_be_told_in_answer_to_its_join() -> None:
     driven = Driven()
     driven.do(e.LauncherUp(hello(R0, 0, WorkersState.FAILED)), e.LinkUp(e.SERVICE))
-    assert driven.hear(GIVEN_UP) == [e.HangupCoordinator("given up: pod pod-0 failed twice within 1 h"), EXIT_84]
+    assert driven.hear(GIVEN_UP) == [e.HangupCoordinator("replaced: pod pod-0 failed twice within 1 h"), EXIT_84]
 
 
 def test_but_not_by_a_coordinator_of_an_older_office() -> None:
@@ -363,14 +363,14 @@ def test_messages_that_come_late_do_not_extend_the_lease(late: Any) -> None:
         if driven.now < 1000.0 + HEARD_S:
             assert driven.member.state is State.JOINED
     # then the member looks for another coordinator after 15 s, and its workers end after 30 s
-    reason = "the coordinator has confirmed nothing for 15 s"
+    reason = "the coordinator has confirmed no heartbeat for 15 s"
     assert e.ToCoordinator(m.Apart(reason)) in effects
     assert e.HangupCoordinator(reason) in effects
     assert stops(effects)
 
 
 def test_a_lease_counts_from_the_answer_that_the_coordinator_confirms() -> None:
-    driven, apart = running(), e.ToCoordinator(m.Apart("the coordinator has confirmed nothing for 15 s"))
+    driven, apart = running(), e.ToCoordinator(m.Apart("the coordinator has confirmed no heartbeat for 15 s"))
     driven.later(5.0)
     driven.hear(m.Heartbeat(1, R0))
     driven.later(9.0)

@@ -144,7 +144,7 @@ def test_an_appointee_that_was_told_nothing_by_the_former_coordinator_names_the_
     # then that one is named
     (told,) = office.coordinator.snapshot().recoveries
     assert (told.fault, told.cause.rank, told.cause.pod, told.cause.node) == (Fault.NODE, 1, "active-1", "node-1")
-    assert told.cause.message == "it coordinated, and it has not come to the new coordinator"
+    assert told.cause.message == "it was the coordinator, and it did not join the new coordinator"
     assert [(x.pod_name, x.node) for x in office.coordinator.snapshot().lost] == [("active-1", "node-1")]
 
 
@@ -168,8 +168,8 @@ def test_each_pod_that_was_lost_with_the_coordinator_is_an_entry_with_its_name_a
     # then both are told, detected when the coordinator was lost
     told = office.coordinator.snapshot().recoveries
     assert [(x.cause.rank, x.cause.pod, x.cause.node, x.cause.message) for x in told] == [
-        (1, "active-1", "node-1", "it coordinated, and it has not come to the new coordinator"),
-        (2, "active-2", "node-2", "it has not come to the new coordinator"),
+        (1, "active-1", "node-1", "it was the coordinator, and it did not join the new coordinator"),
+        (2, "active-2", "node-2", "it did not join the new coordinator"),
     ]
     assert {x.detected_at for x in told} == {joined_at - 7.5}
     assert {(x.pod_name, x.node) for x in office.coordinator.snapshot().lost} == {
@@ -291,7 +291,7 @@ def test_a_member_that_has_come_and_is_out_of_touch_is_not_one_that_was_lost() -
     office = Driven(3, elected=estate)
     # when one of the others comes and calls elsewhere, and the other one brings the failure of its worker
     office.join("active-1", ROUND, 1, RUNNING, world=3)
-    office.hear("active-1", m.Apart("its own sidecar is in office"))
+    office.hear("active-1", m.Apart("its own sidecar became the coordinator"))
     office.join("active-2", ROUND, 2, WorkersState.FAILED, world=3)
     # then the coordinator alone was lost
     assert [x.cause.pod for x in office.coordinator.snapshot().recoveries] == ["active-0"]

@@ -6,7 +6,7 @@ from understudy_protocol.observer import Cause
 from understudy_protocol.words import Fault, Strategy
 from understudy_sidecar.membership.recoveries import RecoveryBook
 
-NOT_COUNTED = "a former coordinator was cut off before it had counted it"
+NOT_COUNTED = "the previous coordinator was lost before it charged the fault"
 
 KEPT = 10
 
@@ -29,18 +29,18 @@ def test_what_is_known_when_the_round_is_formed_adds_to_the_reason() -> None:
     given = RecoveryBook()
     given.begin(Fault.POD, POD, 1, 10.0, "its pod is lost")
     given.begin(Fault.POD, POD, 1, 11.0)
-    given.formed(1, Strategy.POD_RECREATE, "no spare was there")
-    assert [x.reason for x in given.newest()] == ["its pod is lost; no spare was there", "no spare was there"]
+    given.formed(1, Strategy.POD_RECREATE, "no spare was available")
+    assert [x.reason for x in given.newest()] == ["its pod is lost; no spare was available", "no spare was available"]
 
 
 def test_who_stayed_was_restarted_in_place_whatever_was_done_about_others() -> None:
     given = RecoveryBook()
     given.begin(Fault.PROCESS, WORKER, 1, 10.0, "restart 1 of 10 within 1 h")
     given.begin(Fault.POD, POD, 1, 11.0, "its pod is lost")
-    given.formed(1, Strategy.POD_RECREATE, "no spare was there", stayed={"pod-1"})
+    given.formed(1, Strategy.POD_RECREATE, "no spare was available", stayed={"pod-1"})
     assert [(x.strategy, x.reason) for x in given.newest()] == [
         (Strategy.IN_PLACE, "restart 1 of 10 within 1 h"),
-        (Strategy.POD_RECREATE, "its pod is lost; no spare was there"),
+        (Strategy.POD_RECREATE, "its pod is lost; no spare was available"),
     ]
 
 

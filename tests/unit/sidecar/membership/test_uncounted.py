@@ -145,7 +145,7 @@ def test_that_another_ones_worker_failed_earlier_is_known_then() -> None:
     office.worker_fails("active-0", "exit code 1", at=office.now - 0.2)
     office.answers(*EVERYBODY)
     assert office.lost() == {}
-    assert office.recovery().reason.endswith("but nobody knows which pod was first")
+    assert office.recovery().reason.endswith("but it is not known which pod failed first")
     assert charged(office) == 1
 
 

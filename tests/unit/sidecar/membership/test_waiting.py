@@ -64,8 +64,8 @@ def test_without_a_launcher_it_is_not_ready() -> None:
 
 def test_while_it_warms_up_it_is_asked_each_second_and_says_why() -> None:
     driven = connected()
-    driven.tells(ready=False, reason="the zygote loads")
-    assert driven.waiting.why_not_ready == "the zygote loads"
+    driven.tells(ready=False, reason="the fork server is loading its modules")
+    assert driven.waiting.why_not_ready == "the fork server is loading its modules"
     assert driven.later(3 * CHECK_WARMING_S) == [CheckReadiness(2), CheckReadiness(3), CheckReadiness(4)]
 
 
@@ -87,21 +87,21 @@ def test_a_launcher_that_does_not_answer_makes_it_unready_and_an_answer_ready_ag
 
 def test_what_it_tells_unasked_counts_at_once() -> None:
     driven = ready()
-    driven.do(FromLauncher(Readiness(1, False, "the zygote loads")))
-    assert driven.waiting.why_not_ready == "the zygote loads"
+    driven.do(FromLauncher(Readiness(1, False, "the fork server is loading its modules")))
+    assert driven.waiting.why_not_ready == "the fork server is loading its modules"
 
 
 def test_one_that_never_will_be_ready_ends() -> None:
     driven = connected()
-    (order,) = driven.tells(ready=False, reason="the zygote was given up", final=True)
+    (order,) = driven.tells(ready=False, reason="the fork server failed and is off", final=True)
     assert isinstance(order, ExitLauncher)
     assert order.code == UNFIT_EXIT_CODE
-    assert driven.waiting.why_not_ready == "the zygote was given up"
+    assert driven.waiting.why_not_ready == "the fork server failed and is off"
 
 
 def test_one_that_was_ready_and_is_not_again_for_long_ends() -> None:
     driven = ready()
-    driven.tells(ready=False, reason="the zygote loads")
+    driven.tells(ready=False, reason="the fork server is loading its modules")
     assert not any(isinstance(x, ExitLauncher) for x in driven.later(UNFIT_S - 1))
     assert any(isinstance(x, ExitLauncher) for x in driven.later(1))
 
@@ -109,5 +109,5 @@ def test_one_that_was_ready_and_is_not_again_for_long_ends() -> None:
 def test_one_that_has_never_been_ready_may_take_its_time() -> None:
     driven = connected()
     for _ in range(20):
-        driven.tells(ready=False, reason="the warm-up is not over")
+        driven.tells(ready=False, reason="the warm-up has not finished")
         assert not any(isinstance(x, ExitLauncher) for x in driven.later(UNFIT_S))
