@@ -207,7 +207,7 @@ class World:
         self.say(f"{pods[0]['metadata']['name']} is told that it is of {intent.shape.uid}")
         if self.rng.random() < self.trouble.unanswered:
             raise TimeoutError  # and it was done
-        return "" if owner == intent.shape.uid else f"it is of job {owner} already"
+        return "" if owner == intent.shape.uid else f"it already belongs to job {owner}"
 
     def watch(self, process: Process) -> None:
         if not process.dead:
