@@ -242,7 +242,8 @@ async def test_the_operator_calls_it_until_it_has_answered(spare: Spare) -> None
 
 async def test_the_operator_learns_why_a_spare_was_not_adopted(spare: Spare) -> None:
     await eventually(spare.adopt)
-    assert await eventually(lambda: adopt(intent(spare, shape=OTHER.shape), KEYS)) == "it already belongs to job job-uid"
+    refused = await eventually(lambda: adopt(intent(spare, shape=OTHER.shape), KEYS))
+    assert refused == "it already belongs to job job-uid"
     with pytest.raises(Broken, match="closed the connection"):
         await adopt(intent(spare), AdoptionKeys(Keys(OTHER_KEY, OPERATOR), KEY.hex()))
 
