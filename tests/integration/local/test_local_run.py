@@ -355,7 +355,7 @@ def test_a_script_that_fails_everywhere_ends_the_run_with_its_traceback_once(sta
 
 def test_a_command_that_is_not_there_is_named() -> None:
     done = subprocess.run([*UNDERSTUDY, "--", "no-such-program"], capture_output=True, text=True, check=False)
-    assert (done.returncode, "the command 'no-such-program' is not found" in done.stderr) == (2, True)
+    assert (done.returncode, "command 'no-such-program' is not on PATH" in done.stderr) == (2, True)
 
 
 def test_a_script_that_cannot_start_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ async def test_pods_that_train_are_made_anew_after_a_suspension_that_nobody_saw(
     epoch = (await training.status())["coordinator"]["formerEpoch"]
     assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in pods} == {str(epoch)}
     (told,) = await training.until_events("Resumed")
-    assert "unseen" in told
+    assert "the operator missed that the job was suspended" in told
     await until_acted_on(training, kube)
 
 

@@ -374,7 +374,8 @@ async def test_a_deleted_job_is_let_go_and_one_of_the_same_name_begins_anew(trai
     # then that one says what it waits for, and goes on when it has come
     async def told() -> bool:
         status, message = await training.condition("Invalid")
-        return status == "True" and message.startswith(f"Service {NAME}-coordinator is there already")
+        text = f"Service {NAME}-coordinator exists and does not belong to this job"
+        return status == "True" and message.startswith(text)
 
     await kube.until("condition Invalid", told)
     for path in (f"services/{NAME}", f"services/{NAME}-coordinator"):
