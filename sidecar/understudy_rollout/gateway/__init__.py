@@ -4,6 +4,7 @@
     keeper   what is known of the weights, in a file for the gateway that comes after this one
     watch    whether the server is the one that was there; listener: who listens at its port
     proxy    one request to the server and its answer back, streamed
+    connections, bodies   what a client, which proves nothing, can make the gateway keep
     messages what an update tells, checked
     app      the routes: what clients may ask, what an update tells, and its calls to the server
     client   the trainer's end of that: `Replica(…, admission=Gateway(url, token))`
