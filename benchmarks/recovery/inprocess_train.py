@@ -1,15 +1,20 @@
 """train.py under NVRx's in-process restart, as its usage guide wraps a training: `inprocess.Wrapper` with its defaults.
 
-Each iteration has a process group of its own over a prefix of one store. Ranks beyond BENCH_ACTIVE are in reserve.
+Each iteration has a process group of its own over a prefix of one store. Ranks beyond BENCH_ACTIVE are in reserve. The
+wrapper aborts NCCL's collectives and not gloo's, so these end by a timeout of their own.
 """
 
 import os
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from nvidia_resiliency_ext import inprocess
 
 from benchmarks.recovery import train
+
+#: Of a collective, whose steps take some 20 ms here; gloo's own is 30 minutes.
+COLLECTIVE_S = 5.0
 
 
 @inprocess.Wrapper(  # type: ignore[untyped-decorator]
@@ -21,9 +26,12 @@ from benchmarks.recovery import train
 def run(base_store: dist.Store, call_wrapper: inprocess.CallWrapper = None) -> None:
     store = dist.PrefixStore(f"train/{call_wrapper.iteration}", base_store)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    train.train()
-    dist.destroy_process_group()
+    timeout = timedelta(seconds=COLLECTIVE_S)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+    try:
+        train.train()
+    finally:
+        dist.destroy_process_group()
 
 
 def main() -> None:

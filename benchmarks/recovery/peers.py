@@ -181,7 +181,10 @@ class Agents(OnNodes):
 
 
 class InProcess(OnNodes):
-    """NVRx's in-process restart: no launcher, and the fifth process is a reserve rank (inprocess_train.py)."""
+    """NVRx's in-process restart: no launcher, and the fifth process is a reserve rank (inprocess_train.py).
+
+    Without LOCAL_RANK the wrapper checks no GPU before a restart. Its check would fail, as the machine has none.
+    """
 
     def __init__(self, session: Session, told: Told, installed: Peers, nodes: Sequence[Node]) -> None:
         super().__init__(session, told, installed, nodes)
@@ -191,7 +194,6 @@ class InProcess(OnNodes):
             env = {
                 "RANK": str(rank),
                 "WORLD_SIZE": str(NODES + self.spares),
-                "LOCAL_RANK": "0",
                 "MASTER_ADDR": self._host.ip,
                 "MASTER_PORT": str(PORT),
                 "BENCH_ACTIVE": str(NODES),
