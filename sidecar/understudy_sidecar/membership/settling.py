@@ -81,7 +81,8 @@ def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
         coordinated = "it was the coordinator, and " if seat.pod_uid == holder else ""
         rank = seat.group_rank * desk.shape.nproc_per_node
         cause = Cause(rank, seat.pod_name, seat.node, None, None, f"{coordinated}{NOT_COME}")
-        faults.open_fault(desk, desk.lost[seat.pod_uid].fault, cause, now, faults.LOST, at=at)
+        fault = Fault.NODE if seat.node in silent_nodes else Fault.POD
+        faults.open_fault(desk, fault, cause, now, faults.LOST, at=at)
     if not missing and not goes_on:
         text = "the previous coordinator was lost together with members of its round"
         faults.open_fault(desk, Fault.POD, Cause(None, "", "", None, None, text), now, at=at)
