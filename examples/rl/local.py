@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -49,8 +49,38 @@ def processes(*commands: list[str]) -> Iterator[None]:
 
 
 async def started(number: int, *command: str) -> asyncio.subprocess.Process:
-    """The trainer of this round, by which gateways tell it from one that was replaced."""
-    return await asyncio.create_subprocess_exec(*command, env=os.environ | {"UNDERSTUDY_ROUND": f"1.1.{number}"})
+    """Start the trainer of this round. Gateways use the round to refuse a trainer that was replaced."""
+    env = os.environ | {"UNDERSTUDY_ROUND": f"1.1.{number}"}
+    return await asyncio.create_subprocess_exec(*command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+async def pace(trainer: asyncio.subprocess.Process, seen: Counter[str]) -> None:
+    """Print the trainer's lines, and let it begin the next update when clients have seen the weights of this one.
+
+    Raises TimeoutError if no client gets an answer from an update that succeeded within a minute.
+    """
+    assert trainer.stdin is not None
+    assert trainer.stdout is not None
+    async for line in trainer.stdout:
+        print(line.decode(), end="", flush=True)
+        match line.decode().split():
+            case ["update", version, "whole", *_]:
+                await until_answered(f"version {version}", seen)
+            case ["update", _, "failed:", *_]:
+                await asyncio.sleep(0.3)  # clients go on asking, and no server may answer
+            case _:
+                continue
+        with suppress(ConnectionError):  # it may have died
+            trainer.stdin.write(b"\n")
+            await trainer.stdin.drain()
+
+
+async def until_answered(kind: str, seen: Counter[str]) -> None:
+    for _ in range(600):
+        if seen[kind]:
+            return
+        await asyncio.sleep(0.1)
+    raise TimeoutError(f"no client gets an answer of {kind}: {dict(seen)}")
 
 
 def is_stopped(process: asyncio.subprocess.Process) -> bool:
@@ -58,7 +88,7 @@ def is_stopped(process: asyncio.subprocess.Process) -> bool:
 
 
 async def until_stopped(process: asyncio.subprocess.Process) -> None:
-    """A minute at most."""
+    """Wait until the process is stopped. Raises TimeoutError after a minute."""
     for _ in range(600):
         if is_stopped(process):
             return
@@ -130,20 +160,22 @@ async def run(updates: int, kill: str, in_update: int) -> int:
                 await until_up(session, asked)
                 seen: Counter[str] = Counter()
                 asking = [asyncio.ensure_future(ask(session, url, versions, seen)) for url in asked * 3]
-                train = [python, str(HERE / "trainer.py"), "--token-file", str(secret), "--gateways", *asked]
+                train = [python, str(HERE / "trainer.py"), "--paced", "--token-file", str(secret), "--gateways", *asked]
                 if kill == "freeze":
                     frozen = await started(1, *train, "--updates", "2", "--stop-in-update", "2")
+                    pacing = asyncio.ensure_future(pace(frozen, seen))
                     await until_stopped(frozen)
                 trainer = await started(2, *train, "--updates", str(updates), *(dying if kill == "trainer" else []))
+                await pace(trainer, seen)
                 code = await trainer.wait()
                 if kill == "freeze":
-                    await asyncio.sleep(0.5)  # in which the new weights are asked
                     frozen.send_signal(signal.SIGCONT)
+                    await pacing
                     await frozen.wait()
-                    await asyncio.sleep(1)
+                    await asyncio.sleep(1)  # clients go on asking
                 if kill == "trainer":
                     code = 0 if code else 1  # it was to die
-                    await asyncio.sleep(1)  # in which clients go on asking
+                    await asyncio.sleep(1)  # clients go on asking
                 for client in asking:
                     client.cancel()
                 await asyncio.wait(asking)

@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,6 +62,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--updates", type=int, default=5)
     parser.add_argument("--pause", type=float, default=0.3, help="seconds of training between updates")
+    parser.add_argument("--paced", action="store_true", help="instead of the pause, wait for a line on standard input")
     parser.add_argument("--die-in-update", type=int, default=0, help="after its first tensor")
     parser.add_argument("--stop-in-update", type=int, default=0, help="after its first tensor, until SIGCONT")
     parser.add_argument("--pause-in-transfer", type=float, default=0.0, help="seconds after each tensor")
@@ -93,7 +95,7 @@ async def main() -> None:
         states = " ".join(f"{x.name}={x.weights.state.value}:{x.weights.version}" for x in replicas)
         print(f"update {step} {outcome} | {states}", flush=True)
         report_step(step, chosen.updates)
-        await asyncio.sleep(chosen.pause)
+        await (in_thread(sys.stdin.readline) if chosen.paced else asyncio.sleep(chosen.pause))
 
 
 if __name__ == "__main__":
