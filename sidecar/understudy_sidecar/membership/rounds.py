@@ -93,6 +93,7 @@ def lose_late_starters(desk: Desk, now: float) -> None:
     if now < start_expires(desk) or (len(late) == len(desk.roster.holders) and not alone) or not desk.has_majority():
         return
     for member in late:
+        desk.late_starters.add(member.uid)  # its launcher may be stuck although its sidecar connects again
         faults.lose(desk, member, Fault.POD, f"its workers have not started within {START_LIMIT_S:g} s", now)
 
 
