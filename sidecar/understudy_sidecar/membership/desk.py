@@ -134,7 +134,6 @@ class Desk:
     steps: StepWatch = field(default_factory=StepWatch)
     silence: SilenceWatch = field(default_factory=lambda: SilenceWatch(Patience()))
     lost: dict[str, Lost] = field(default_factory=dict)
-    late_starters: set[str] = field(default_factory=set)  # uids of `lost` pods that stay lost until their workers start
     losses: dict[str, tuple[int, float]] = field(default_factory=dict)  # by uid: how often it was lost, and when last
     progress: StepProgress | None = None
     facts: dict[str, NodeFact] = field(default_factory=dict)

@@ -252,6 +252,9 @@ def inherit(desk: Desk, history: History, now: float) -> None:
 
 
 def _tell_lost(desk: Desk, join: m.Join, reason: str, now: float) -> None:
+    """Once: the operator waits from the first report on, and a pod whose launcher is stuck connects again and again."""
+    if join.pod_uid in desk.lost:
+        return
     desk.lost[join.pod_uid] = Lost(join.pod_uid, join.pod_name, join.node, Fault.PROCESS, f"replaced: {reason}", now)
     faults.forget_old_losses(desk)
     desk.version += 1

@@ -75,9 +75,7 @@ def _cause_of_loss(desk: Desk, member: Member, reason: str, local_rank: int) -> 
 
 def forget_old_losses(desk: Desk) -> None:
     while len(desk.lost) > LOST_KEPT:
-        oldest = next(iter(desk.lost))
-        desk.lost.pop(oldest)
-        desk.late_starters.discard(oldest)
+        desk.lost.pop(next(iter(desk.lost)))
     while len(desk.losses) > LOST_KEPT:
         desk.losses.pop(next(iter(desk.losses)))
 
@@ -118,9 +116,6 @@ def acked(desk: Desk, member: Member) -> None:
 def started(desk: Desk, member: Member, now: float) -> None:
     desk.version += 1
     member.workers = WorkersState.RUNNING
-    if member.uid in desk.late_starters:
-        desk.late_starters.remove(member.uid)
-        desk.lost.pop(member.uid, None)
     desk.roster.starting.discard(member.uid)
     if not desk.roster.starting:
         desk.started_at = now

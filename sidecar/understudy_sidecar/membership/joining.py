@@ -128,8 +128,7 @@ def _admit(desk: Desk, link: int, join: m.Join, now: float) -> None:
     member = Member(join, link, now, now, join.workers, join.master_port, _store_port(join))
     member.connects(desk.heartbeat)
     desk.roster.add(member)
-    if join.pod_uid not in desk.late_starters:
-        desk.lost.pop(join.pod_uid, None)
+    desk.lost.pop(join.pod_uid, None)
     welcome(desk, member)
     claims = join.token > NO_ROUND and join.group_rank is not None
     if desk.state is State.SETTLING:

@@ -66,8 +66,15 @@ class RecoveryBook:
         ]
 
     def take_over(self, round_number: int) -> None:
-        """The former coordinator's round, of this number: it mended what was open when that was told."""
-        self.open = [entry for entry in self.open if entry.strategy is not None or entry.round > round_number]
+        """The newest round that members come from has this number: it mended what was open when that was told.
+
+        A recovery by a later round, in which none of them was, still waits for its round.
+        """
+        self.open = [
+            replace(entry, strategy=None) if entry.round > round_number else entry
+            for entry in self.open
+            if entry.strategy is not None or entry.round > round_number
+        ]
 
     def formed(self, round_number: int, strategy: Strategy, why: str = "", stayed: Container[str] = ()) -> None:
         """The next round has been assigned: it mends what is not mended yet.
@@ -84,8 +91,8 @@ class RecoveryBook:
     ) -> Recovery:
         if entry.fault in OF_A_WORKER and entry.cause.pod in stayed:
             return replace(entry, round=round_number, strategy=Strategy.IN_PLACE)
-        reason = "; ".join(filter(None, (entry.reason, why)))
-        return replace(entry, round=round_number, strategy=strategy, reason=reason)
+        reasons = (entry.reason, "" if why in entry.reason else why)
+        return replace(entry, round=round_number, strategy=strategy, reason="; ".join(filter(None, reasons)))
 
     def lost(self, pod: str, reason: str) -> None:
         """A pod whose workers are to be restarted is not there any more."""

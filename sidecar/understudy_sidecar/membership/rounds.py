@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from understudy_protocol import membership as m
 from understudy_protocol.words import NO_ROUND, Fault, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership import faults, hangs, leaving
+from understudy_sidecar.membership import faults, hangs, leaving, succession
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.placement import Candidate, Placement, place
 from understudy_sidecar.membership.roster import Member
@@ -87,14 +87,21 @@ def _waits_for_start(desk: Desk) -> str:
 
 
 def lose_late_starters(desk: Desk, now: float) -> None:
-    """Unless no pod of several has started its workers: then another pod would not start them either."""
+    """Unless no pod of several has started its workers: then another pod would not start them either.
+
+    Their pods are replaced: the launcher may be stuck although the sidecar connects again at once.
+    """
     late = [x for x in desk.roster.active() if x.uid in desk.roster.starting]
     alone = len(desk.roster.holders) == 1
     if now < start_expires(desk) or (len(late) == len(desk.roster.holders) and not alone) or not desk.has_majority():
         return
+    reason = f"its workers have not started within {START_LIMIT_S:g} s"
     for member in late:
-        desk.late_starters.add(member.uid)  # its launcher may be stuck although its sidecar connects again
-        faults.lose(desk, member, Fault.POD, f"its workers have not started within {START_LIMIT_S:g} s", now)
+        faults.lose(desk, member, Fault.POD, reason, now)
+        desk.offences.give_up(member.uid, reason)
+    if any(member.uid == desk.pod_uid for member in late) and succession.heir_there(desk):
+        succession.tell_estate(desk)
+        leaving.pass_on(desk, f"its pod is replaced: {reason}")
 
 
 def start_expires(desk: Desk) -> float:

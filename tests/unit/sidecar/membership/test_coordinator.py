@@ -409,18 +409,20 @@ def test_where_the_workers_of_no_pod_start_no_pod_is_lost() -> None:
     assert office.lost() == {"active-1": "Pod"}
 
 
-def test_a_pod_that_was_lost_because_its_workers_did_not_start_stays_lost_until_they_start() -> None:
+def test_a_pod_whose_workers_did_not_start_is_replaced_although_it_connects_again() -> None:
     # given a job without spares, and a pod that is lost because its workers have not started
     office = running(spares=0)
     office.worker_fails("active-1")
     office.started("active-0")
     office.hear("active-1", m.Ack(office.token))
     office.later(241.0, "active-0", "active-1")
-    # when it connects again at once, and gets its ranks again, because nobody else can take them
+    lost_at = office.coordinator.snapshot().lost[0].at
+    # when it connects again later
+    office.later(10.0, "active-0")
+    office.sent.clear()
     office.join("active-1")
-    assert office.assigned() == {"active-0": 0, "active-1": 1}
-    # then it is still reported as lost, so that the operator replaces it
+    # then it is told to end, and is still reported as lost since the first time
+    assert [told.reason for told in office.take("active-1", m.GivenUp)] == ["its workers have not started within 240 s"]
+    assert office.assigned() == {}
     assert office.lost() == {"active-1": "Pod"}
-    # unless its workers start now
-    office.started("active-1")
-    assert office.lost() == {}
+    assert office.coordinator.snapshot().lost[0].at == lost_at

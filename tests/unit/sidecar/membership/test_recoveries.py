@@ -86,6 +86,20 @@ def test_a_former_coordinators_round_mended_what_was_open_when_it_was_formed() -
     assert given.unmended() == given.open[0]
 
 
+def test_a_recovery_by_a_round_that_reached_nobody_who_is_left_is_still_open() -> None:
+    # given a coordinator that was cut off, and formed round 5 with its own side only
+    given = RecoveryBook()
+    given.begin(Fault.POD, POD, 5, 11.0, "its pod is lost")
+    given.formed(5, Strategy.POD_RECREATE, "no spare was available")
+    # when the members that elect the next coordinator come from round 4
+    given.take_over(4)
+    # then that recovery has no strategy until the next round is formed
+    assert given.unmended() == given.open[0]
+    given.formed(5, Strategy.POD_RECREATE, "no spare was available")
+    (entry,) = given.newest()
+    assert (entry.strategy, entry.reason) == (Strategy.POD_RECREATE, "its pod is lost; no spare was available")
+
+
 @pytest.mark.parametrize(("fault", "blames"), [(Fault.PROCESS, True), (Fault.POD, False), (Fault.NODE, False)])
 def test_only_a_worker_that_is_blamed_can_be_innocent(fault: Fault, blames: bool) -> None:
     given = RecoveryBook()
