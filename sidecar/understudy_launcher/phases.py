@@ -44,3 +44,4 @@ AFTER_SIGTERM = (Phase.REPLACING, Phase.DRAINING, Phase.SAVING, Phase.CLOSING)
 #: What comes next needs that nothing runs any more.
 EMPTYING = (Phase.REPLACING, Phase.STARTING, Phase.STOPPING, Phase.DRAINING, Phase.LEAVING)
 REPORTING = (Phase.RUNNING, Phase.FAILED)
+STEPPING = (Phase.RUNNING, Phase.FAILED, Phase.DRAINING, Phase.SAVING)

@@ -66,7 +66,7 @@ from understudy_launcher import events as e
 from understudy_launcher.graces import Graces
 from understudy_launcher.groups import LEFTOVERS, Groups
 from understudy_launcher.hangs import HangWatch
-from understudy_launcher.phases import AFTER_SIGTERM, EMPTYING, ENDING, REPORTING, TOLD, OnSigterm, Phase
+from understudy_launcher.phases import AFTER_SIGTERM, EMPTYING, ENDING, REPORTING, STEPPING, TOLD, OnSigterm, Phase
 from understudy_launcher.readiness import HUNG, Answer, SelfCheck
 from understudy_launcher.rounds import Drain, Round
 from understudy_launcher.steps import RoundSteps
@@ -325,13 +325,13 @@ class Supervisor:
             self._out.extend([e.Signal(WARMUP, e.Aim.KILL_GROUP), *self._warmup.ended(event, now)])
             return
         self._groups.alive.discard(event.local_rank)
+        steps = self._steps()
+        if steps:
+            self._tell_steps(steps.ended(event.local_rank, now))
         if self.phase in AFTER_SIGTERM:
             self._worker_ended_after_sigterm(event)
             return
         self._out.append(e.Signal(event.local_rank, e.Aim.KILL_GROUP))  # its DataLoader children
-        steps = self._steps()
-        if steps:
-            self._tell_steps(steps.ended(event.local_rank, now))
         if self.phase in REPORTING and event.shell_code != 0:
             self.phase = Phase.FAILED
             self._log(f"worker local_rank={event.local_rank} failed: {event.message}")
@@ -433,8 +433,8 @@ class Supervisor:
         self._out.extend(e.Report(message) for message in _present([stepped]))
 
     def _steps(self) -> Optional[RoundSteps]:
-        """Of a round that is not dead."""
-        return self._round.steps if self.phase in REPORTING else None
+        """Of a round whose workers may make a step that counts: they may finish one before they save."""
+        return self._round.steps if self.phase in STEPPING else None
 
     def _hangs(self) -> Optional[HangWatch]:
         """Once a worker has failed, what its neighbours do says nothing."""

@@ -153,6 +153,8 @@ class Estate:
     seats: tuple[Seat, ...] = ()
     stepped: RoundToken = NO_ROUND  # the newest round that has made a step
     silent: tuple[str, ...] = ()  # uids of the members whose connections to the coordinator went silent
+    holder_name: str = ""  # of the coordinator's pod
+    holder_node: str = ""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from tests.simulation.world import Rule, Violation
 from understudy_protocol.observer import Recovery
 from understudy_protocol.words import NO_ROUND, CloseReason, Fault, Office, RoundToken, Strategy
 from understudy_sidecar.membership.recoveries import NOT_COUNTED
+from understudy_sidecar.membership.rounds import START_LIMIT_S
 
 GIVEN_UP_EXIT_CODE = 84
 
@@ -271,6 +272,9 @@ class Invariants:
         """6. Or by a close."""
         training, now = self.cluster.training, self.cluster.world.now
         if self.nobody_can_take_office() and now - faults_over_at < EVICTION_S + BOUNDED_S:
+            self._nobody_until = now
+        held = (x.launcher.start_held_at for x in self.cluster.pods if x.launcher is not None and x.launcher.alive)
+        if any(at is not None and now - at < START_LIMIT_S for at in held):
             self._nobody_until = now
         since = max(training.stepped_at or 0.0, faults_over_at, self._nobody_until)
         if not self.cluster.closed() and now - since > BOUNDED_S:

@@ -40,6 +40,7 @@ class Launcher(Process):
         self.pod, self._training = pod, pod.cluster.training
         self.zygote = 0  # its number; 0: none runs
         self.starts_nothing = False  # it responds, but the workers of a round never come
+        self.start_held_at: float | None = None  # when it was last asked for workers that do not come
         self.warm = not pod.cluster.zygotes  # what it starts, it starts without delay
         self._zygotes = 0
         self._stores: list[int] = []  # ports; at most the one in use, and the next
@@ -238,6 +239,7 @@ class Launcher(Process):
         """What holds a socket is not modelled as a message: pods.py keeps it from the end of the sidecar on."""
         assert isinstance(message, TO_LAUNCHER), message
         if self.starts_nothing and isinstance(message, StartWorkers):
+            self.start_held_at = self.world.now
             for worker in self.workers.values():
                 worker.end(None, "SIGKILL")
             return

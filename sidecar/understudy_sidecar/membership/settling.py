@@ -64,13 +64,14 @@ def settle(desk: Desk, now: float) -> None:
 def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
     """One entry for each pod that held a rank and has not come, unless its coordinator had reported its loss."""
     seats, holder = _known_seats(desk, former)
-    names = {seat.pod_uid: seat for seat in seats}
+    names = {seat.pod_uid: (seat.pod_name, seat.node) for seat in seats}
+    if desk.former_holder and desk.former_estate is not None and desk.former_estate.holder_name:
+        names.setdefault(desk.former_holder, (desk.former_estate.holder_name, desk.former_estate.holder_node))
     silent = _silent(desk, holder)
     silent_nodes = {seat.node for seat in seats if seat.pod_uid in silent}
     expected = desk.keeper.settled.voters | {seat.pod_uid for seat in seats if seat.group_rank not in former.seats}
     for uid in sorted(expected - desk.roster.members.keys()):
-        seat = names.get(uid)
-        name, node = (uid, "") if seat is None else (seat.pod_name, seat.node)
+        name, node = names.get(uid, (uid, ""))
         fault = Fault.NODE if uid in silent or node in silent_nodes else Fault.POD
         desk.lost[uid] = Lost(uid, name, node, fault, NOT_COME, now)
     known = {entry.cause.pod for entry in desk.book.open}
@@ -83,9 +84,12 @@ def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
         cause = Cause(rank, seat.pod_name, seat.node, None, None, f"{coordinated}{NOT_COME}")
         fault = Fault.NODE if seat.node in silent_nodes else Fault.POD
         faults.open_fault(desk, fault, cause, now, faults.LOST, at=at)
-    if not missing and not goes_on:
-        text = "the previous coordinator was lost together with members of its round"
-        faults.open_fault(desk, Fault.POD, Cause(None, "", "", None, None, text), now, at=at)
+    if missing or goes_on:
+        return
+    name, node = ("", "") if desk.former_holder in desk.roster.members else names.get(desk.former_holder, ("", ""))
+    text = f"it was the coordinator, and {NOT_COME}; " if name else "the previous coordinator was lost; "
+    cause = Cause(None, name, node, None, None, f"{text}which other pods of its round were lost is unknown")
+    faults.open_fault(desk, Fault.NODE if desk.former_holder in silent else Fault.POD, cause, now, at=at)
 
 
 def _known_seats(desk: Desk, former: FormerRound) -> tuple[tuple[Seat, ...], str]:
@@ -109,6 +113,7 @@ def _silent(desk: Desk, holder: str) -> set[str]:
 
     The former coordinator's own did if no member saw its kernel close a connection.
     """
+    holder = holder or desk.former_holder
     found = set() if desk.former_estate is None else set(desk.former_estate.silent)
     joins = [x.join for x in desk.roster.members.values() if x.join.disconnected_s is not None]
     if joins and all(join.disconnected_silently for join in joins):

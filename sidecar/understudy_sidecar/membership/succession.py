@@ -89,6 +89,7 @@ def tell_estate(desk: Desk) -> None:
     desk.history_number += 1
     desk.offences.told_in.add(desk.office)
     offences = desk.offences.heirloom(desk.now)
+    own = desk.roster.members.get(desk.pod_uid)
     estate = m.Estate(
         electorate.version,
         tuple(sorted(electorate.voters)),
@@ -108,6 +109,8 @@ def tell_estate(desk: Desk) -> None:
         tuple(m.Seat(rank, x.uid, x.name, x.node) for rank, x in enumerate(desk.roster.active())),
         desk.stepped,
         tuple(sorted(desk.roster.suspects)),
+        "" if own is None else own.name,
+        "" if own is None else own.node,
     )
     uids = [heir.pod_uid for heir in desk.heirs] + [desk.pod_uid]  # itself: its sidecar may crash alone
     members = (desk.roster.members.get(uid) for uid in uids)

@@ -367,6 +367,17 @@ def test_a_dead_round_tells_no_steps() -> None:
     assert stepped(driven.do(steps(3)) + driven.later(1)) == []
 
 
+@pytest.mark.parametrize("ask", [m.DrainWorkers(token(0), 20.0), e.AskedToEnd("SIGTERM")])
+def test_a_step_that_is_finished_before_the_save_is_told(ask: e.Event) -> None:
+    # given workers that have SIGTERM and finish their first step before they save
+    driven = running()
+    driven.do(ask)
+    # then it is told at once, and a later one with the worker's end
+    assert stepped(driven.do(steps(1, at=100.0))) == [(1, 0.0)]
+    driven.now += 0.1
+    assert stepped(driven.do(steps(2, at=100.1), ended(0), ended(1))) == [(2, 0.1)]
+
+
 # Leaving on the sidecar's word ----------------------------------------------------------------------------------------
 
 

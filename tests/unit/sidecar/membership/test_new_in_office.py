@@ -1,5 +1,7 @@
 """A coordinator that takes office over a job that trains already: it adopts the round, or knows what is missing."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.sidecar.membership.driven import Driven
@@ -234,6 +236,30 @@ def test_pods_on_the_node_of_a_coordinator_that_stopped_responding_are_lost_with
         ("active-1", fault),
         ("active-3", Fault.POD),
     ]
+
+
+@pytest.mark.parametrize(("silently", "fault"), [(True, Fault.NODE), (False, Fault.POD)])
+def test_a_coordinator_that_was_lost_at_once_after_a_new_round_is_named(silently: bool, fault: Fault) -> None:
+    # given a coordinator that was lost before it told its standby coordinators the pods of its newest round
+    before = RoundToken(1, 1, ROUND.round - 1)
+    voters = tuple(f"uid-active-{rank}" for rank in range(3))
+    version = ElectorateVersion(1, 1, 1)
+    named = replace(m.Estate(version, voters, (), "uid-active-0", (), {}), holder_name="active-0", holder_node="node-0")
+    estate = replace(named, token=before)
+    office = Driven(3, elected=estate)
+    # when all others come from that round
+    for rank in (1, 2):
+        who = f"active-{rank}"
+        office.join(who, ROUND, rank, WorkersState.FAILED, disconnected_s=3.0, disconnected_silently=silently)
+    office.later(SETTLE_S + 1, "active-1", "active-2")
+    # then the recovery names the coordinator, and the operator gets the name of its pod
+    (told,) = office.coordinator.snapshot().recoveries
+    assert (told.cause.pod, told.cause.node, told.fault) == ("active-0", "node-0", fault)
+    assert told.cause.message == (
+        "it was the coordinator, and it did not join the new coordinator; "
+        "which other pods of its round were lost is unknown"
+    )
+    assert [(x.pod_name, x.node) for x in office.coordinator.snapshot().lost] == [("active-0", "node-0")]
 
 
 @pytest.mark.parametrize(("silent", "fault"), [(True, Fault.NODE), (False, Fault.POD)])
