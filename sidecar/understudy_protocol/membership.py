@@ -55,6 +55,7 @@ class Join:
     stepped: RoundToken = NO_ROUND  # the newest round whose workers have reported a step on this pod
     disconnected_s: Optional[float] = None  # seconds since it lost its last coordinator; None: it never had one
     disconnected_silently: bool = False  # no kernel closed that connection: the machine did not respond
+    unable: str = ""  # why it can take part in no round, so that its pod is to be replaced; "": it can
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,7 @@ class Refused:
     pod_uid: str = ""
     ip: str = ""
     electorate_epoch: int = 0  # newest epoch with voters that it acknowledged: members elect within it
+    replaced: str = ""  # why this pod takes part in nothing any more, so that it has to be replaced; "": it does
 
 
 TO_SIDECAR = (Observe, Appoint, Superseded, End, Nodes)

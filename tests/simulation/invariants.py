@@ -45,7 +45,7 @@ class Invariants:
     cluster: SimulatedCluster
     _member_tokens: dict[Sidecar, RoundToken] = field(default_factory=dict)
     _launcher_tokens: dict[str, RoundToken] = field(default_factory=dict)
-    _office_tokens: dict[Sidecar, tuple[Office, RoundToken]] = field(default_factory=dict)
+    _office_tokens: dict[Sidecar, tuple[Office, int]] = field(default_factory=dict)
     _snapshot: RoundToken = NO_ROUND
     _offices: dict[tuple[int, int], object] = field(default_factory=dict)
     _rounds: dict[RoundToken, tuple[object, int, str, int]] = field(default_factory=dict)
@@ -96,11 +96,11 @@ class Invariants:
         for sidecar in self.cluster.offices:
             coordinator = sidecar.coordinator
             if coordinator is not None:
-                office, token = coordinator.office, coordinator.token
+                office, number = coordinator.office, coordinator.desk.round_number
                 before = self._office_tokens.get(sidecar)
-                if before is not None and before[0] == office and token.round < before[1].round:
-                    raise Violation(Rule.TOKENS_ONLY_GROW, f"rounds of office {office} shrink: {before[1]} -> {token}")
-                self._office_tokens[sidecar] = (office, token)
+                if before is not None and before[0] == office and number < before[1]:
+                    raise Violation(Rule.TOKENS_ONLY_GROW, f"rounds of office {office} shrink: {before[1]} -> {number}")
+                self._office_tokens[sidecar] = (office, number)
 
     def snapshots_only_grow(self) -> None:
         """2. For the operator."""

@@ -70,6 +70,7 @@ class Group:
     broken: bool = False
     step: int = 0
     next_step_due: bool = False  # a step is under way
+    since: float = 0.0  # when its first worker came
 
 
 class Training:
@@ -134,7 +135,7 @@ class Training:
             self._stores[where] = max(used_by, worker.token)
 
     def _group(self, worker: Worker) -> Group:
-        return self.groups.setdefault(worker.token, Group(worker.token, worker.start.world_size))
+        return self.groups.setdefault(worker.token, Group(worker.token, worker.start.world_size, since=self.world.now))
 
     def resume(self, group: Group) -> None:
         """Go on if all are there: after a rendezvous, a thaw, a heal."""
@@ -207,7 +208,7 @@ class Training:
         if (group.step % SAVE_EVERY == 0 or group.step == self.steps) and not self._save(group):
             return  # nobody reports a step that could not be saved
         if group.token not in self.stepped_in:
-            self.paused_before[group.token] = [self.world.now - at for at in self._last_steps()]
+            self.paused_before[group.token] = [self.world.now - at for at in self._last_steps(group)]
             self.began_to_step[group.token] = self.world.now
         self.stepped_at = self.stepped_in[group.token] = self.world.now
         for worker in group.workers.values():
@@ -215,15 +216,19 @@ class Training:
             worker.on_step(group.step)
         self.resume(group)
 
-    def _last_steps(self) -> list[float]:
-        """Of the newest round, and of each that stepped beside a newer one, cut off from it: its pods know no other."""
+    def _last_steps(self, group: Group) -> list[float]:
+        """Of the newest round, of those that stepped beside a newer one, cut off from it, and of the newest before this.
+
+        The pods of one that is cut off know no other, and those of this one know none that began after it.
+        """
         newest = [] if self.stepped_at is None else [self.stepped_at]
         beside = [
             at
             for token, at in self.stepped_in.items()
             if any(token < newer and began < at for newer, began in self.began_to_step.items())
         ]
-        return newest + beside
+        before = [self.stepped_in[token] for token, began in self.began_to_step.items() if began < group.since]
+        return newest + beside + ([max(before)] if before else [])
 
     def _check_step(self, group: Group) -> None:
         tokens = {worker.token for worker in group.workers.values() if worker.alive}

@@ -15,6 +15,8 @@ class Answer:
     reason: str = ""  # why it is not in office
     named: str = ""  # pod uid of who is in office, as far as this pod knows
     electorate_epoch: int = 0  # the newest in which it has heard of an electorate
+    replaced: str = ""  # why the pod has to be replaced; "" if it need not
+    replaced_at: float = NEVER  # when it said so first
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,18 @@ class Answers:
 
     def refused(self, uid: str, refused: Refused, now: float) -> "Answers":
         reason = refused.reason[:REASON_CHARACTERS]  # one is kept of each pod
-        return self._with(uid, Answer(reason, refused.pod_uid[:UID_CHARACTERS], refused.electorate_epoch), now)
+        answer = Answer(reason, refused.pod_uid[:UID_CHARACTERS], refused.electorate_epoch)
+        if refused.replaced:
+            before = self.by_pod.get(uid, answer)
+            answer = replace(
+                answer, replaced=refused.replaced[:REASON_CHARACTERS], replaced_at=min(before.replaced_at, now)
+            )
+        return self._with(uid, answer, now)
+
+    def to_replace(self, uid: str) -> bool:
+        """Whether the pod says that it takes part in nothing any more."""
+        answer = self.by_pod.get(uid)
+        return answer is not None and bool(answer.replaced)
 
     def older(self, uid: str, snapshot: Snapshot, now: float) -> "Answers":
         """It believes to be in office, and the office does not count."""

@@ -177,7 +177,9 @@ def _patience_s(observed: Observed, holder: Pod) -> float:
 
 
 def _able(observed: Observed, pods: Iterable[Pod]) -> Iterator[Pod]:
-    return (pod for pod in pods if pod.alive and pod.sidecar_started and observed.node_ready(pod.node))
+    answers = observed.coordination.answers
+    there = (pod for pod in pods if pod.alive and pod.sidecar_started and observed.node_ready(pod.node))
+    return (pod for pod in there if not answers.to_replace(pod.uid))
 
 
 def _choose(observed: Observed, able: list[Pod], now: float) -> Pod | None:

@@ -4,6 +4,7 @@ Rules: before the first round each completion index has a pod of its own. From t
 replaced by a new spare, never by name. Pods beyond the declared number go, spares that wait first; the coordinator
 stays. No pod is put on a node that is silent, or faulty; one that still waits for a node when such a node is well again
 is made anew. A lost pod is deleted; on a node that is not ready its object is removed at once, because no kubelet will.
+A pod whose sidecar says that it takes part in nothing any more, and whose launcher does not end, is deleted, too.
 Whom a coordinator without a majority believes to be silent is left alone: it may itself be the one that is cut off.
 Failed pods stay for their logs, the newest few. What fails before it can take part is made anew after growing pauses
 (failed_starts.py).
@@ -178,8 +179,9 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
 
 def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
     lost = {x.pod_uid: x for x in observed.snapshot.lost} if observed.snapshot is not None else {}
-    live = {pod.uid for pod in observed.live()}
+    live, answers = {pod.uid for pod in observed.live()}, observed.coordination.answers.by_pod
     for pod in observed.pods:
+        answer = answers.get(pod.uid) if answers else None
         dead_node = bool(pod.node) and not observed.node_ready(pod.node)
         if pod.deleting_since is not None:
             if dead_node:
@@ -191,6 +193,8 @@ def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
             silent = entry.fault is Fault.NODE
             if (silent and not observed.cut_off) or (not silent and reached(entry.at + RETURN_S, now)):
                 yield _delete(pod, f"it was lost ({entry.fault.value}): {entry.reason}")
+        elif answer is not None and not pod.ended and reached(answer.replaced_at + RETURN_S, now):
+            yield _delete(pod, f"it has to be replaced: {answer.replaced}")
         elif not pod.ended and dead_node and pod.uid not in live and not _comes_back(observed, pod, now):
             yield _drop(pod, f"node {pod.node} is not ready, and no coordinator reports the pod")
 

@@ -49,7 +49,7 @@ class MessageLimits:
             case Stepping(progress):
                 return Stepping(_progress(progress, now))
             case Refused():
-                return replace(message, reason=_cut(message.reason))
+                return replace(message, reason=_cut(message.reason), replaced=_cut(message.replaced))
             case _:
                 return message
 

@@ -148,7 +148,7 @@ class Coordinator:
         desk.now = now
         desk.office = Office(appoint.epoch, 1)
         desk.keeper = ElectorateKeeper(desk.office)  # an epoch begins without an electorate
-        desk.doubt = None  # which was one of the former electorate's
+        joining.end_doubt(desk, now)  # it was one of the former electorate's
         desk.roster.set_electorate(Electorate())
         desk.may_come = frozenset(appoint.may_come)
         desk.say(f"appointed as coordinator of term {desk.office}, and was the coordinator before")
@@ -228,6 +228,8 @@ class Coordinator:
             times.append(desk.start_due)
         if desk.started_at is not None:
             times.append(desk.started_at + STARTED_WELL_S)
+        if desk.left_in_doubt and desk.doubt is None:
+            times.append(desk.may_return_until)
         if self._forlorn_since is not None:
             times.append(self._forlorn_since + RESIGN_S)
         if self._minority_since is not None:
@@ -244,7 +246,7 @@ class Coordinator:
             for x in desk.roster.members.values()
         )
         return Snapshot(
-            RoundToken(desk.office.epoch, desk.office.term, desk.token.round),
+            RoundToken(desk.office.epoch, desk.office.term, desk.round_number),
             desk.pod_uid,
             members,
             tuple(desk.lost.values()),
@@ -374,7 +376,7 @@ class Coordinator:
         if doubt is not None and number >= doubt.heartbeat:
             doubt.heard.add(member.uid)
             if not doubt.heard.electorate.exists or doubt.heard.carries():
-                self.desk.doubt, self.desk.look = None, True
+                joining.end_doubt(self.desk, self.desk.now)
 
     # Time -----------------------------------------------------------------------------------------------------------
 
@@ -383,6 +385,7 @@ class Coordinator:
         if desk.state is State.CLOSED:
             self._adjourn_if_done(now)
             return
+        joining.lose_left(desk, now)
         self._lose(desk.silence.lost(desk.roster, desk.steps, desk.state is not State.RUNNING, now), now)
         proactive.on_time(desk, now)
         leaving.on_time(desk, now)

@@ -92,7 +92,7 @@ class Core:
 
     def known(self) -> Known:
         member = self.member
-        return Known(member.coordinator, member.closed, member.may_vote_here, self.voter.vow)
+        return Known(member.coordinator, member.closed, member.may_vote_here, self.voter.vow, member.replaced)
 
     def handle(self, event: CoreEvent, now: float) -> list[CoreEffect]:
         self._now = now

@@ -109,13 +109,14 @@ class Desk:
     ip: str
     office: Office
     since: float  # when it took office
-    token: RoundToken  # of the running or newest round, perhaps an older office's
+    token: RoundToken  # of the running or newest round, perhaps an older office's; its number may be below `at_least`
     keeper: ElectorateKeeper
     may_come: frozenset[str] = frozenset()  # uids of the pods that run, as the operator has said; empty: not known
     former_holder: str = ""  # pod uid of the coordinator before, if members have elected this one
     former_estate: m.Estate | None = None  # the newest that this pod has had: names who held ranks, and who coordinated
     appointment: Appoint | None = None  # of the operator, unless members have elected this coordinator
     state: State = State.WAITING
+    at_least: int = field(init=False)  # the newest round number that was known when this coordinator took office
     first: bool = True  # no round was ever formed
     version: int = 0  # grows with every change that an observer may want to know
     closed: m.Close | None = None
@@ -152,6 +153,8 @@ class Desk:
     draining: Draining | None = None
     hanging: Hanging | None = None
     doubt: Doubt | None = None
+    left_in_doubt: set[str] = field(default_factory=set)  # uids of members whose connections ended during the doubt
+    may_return_until: float = 0.0  # for so long they may connect again
     dismissal: Dismissal | None = None
     uncounted: Uncounted | None = None
     rollouts: dict[int, ReplicasTold] = field(default_factory=dict)  # by rank, who told last is the last
@@ -162,7 +165,7 @@ class Desk:
     out: list[CoordinatorEffect] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.now = self.since
+        self.now, self.at_least = self.since, self.token.round
         self.size = self.shape.actives
         self.roster = Roster(self.shape.actives)
         self.silence.lease_s = self.shape.fence_s
@@ -243,6 +246,11 @@ class Desk:
         if faulty or (going and told.fault_class is not None):
             fact = NodeFact(join.node, join.domain, faulty, told.until, told.fault_class, going, told.grace_s)
             self.facts[join.node] = fact
+
+    @property
+    def round_number(self) -> int:
+        """Never falls, although members may continue a round with a lower number than that of one that broke."""
+        return max(self.token.round, self.at_least)
 
     def verdict(self, node: str) -> m.NodeVerdict:
         fact = self.facts.get(node)

@@ -64,6 +64,7 @@ class Known:
     closed: m.Close | None
     apart: bool
     vow: Vow
+    replaced: str = ""  # why the pod has to be replaced
 
 
 class HeirMachine:

@@ -2,8 +2,9 @@
 
 Rules: one link a pod; a newer one supersedes. A member that comes back before it counts as lost keeps its rank, and
 gets the assignment that it has missed. One that comes from a round that its rank was given away in stands by; one that
-was given up is told so, and is no member. A link
-that ends without a word is a suspicion; one that a kernel closed, or a launcher that ended, is a loss.
+was given up is told so, and is no member. A link that ends without a word is a suspicion; one that a kernel closed, or a
+launcher that ended, is a loss. While a coordinator that stood still does not know whether it is still followed, a
+closed link is no loss: the member may have looked for another coordinator, and return.
 """
 
 from understudy_protocol import membership as m
@@ -11,6 +12,9 @@ from understudy_protocol.words import NO_OFFICE, NO_ROUND, Fault, RoundToken, Wo
 from understudy_sidecar.membership import escalation, faults, leaving
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.roster import Member
+
+#: Seconds for members to connect again to a coordinator that stood still, once a majority has confirmed it.
+RETURN_S = 2.0
 
 
 def on_join(desk: Desk, link: int, join: m.Join, now: float) -> None:
@@ -32,6 +36,9 @@ def on_join(desk: Desk, link: int, join: m.Join, now: float) -> None:
     member = desk.roster.by_link(link)
     if member is not None and join.leaving is not None:
         leaving.on_leaving(desk, member, join.leaving, now)
+    member = desk.roster.by_link(link)
+    if member is not None and join.unable and desk.closed is None:
+        leaving.on_gone(desk, member, m.Gone(join.unable, launcher_lives=True), now)
     desk.members_changed(now)
 
 
@@ -45,8 +52,28 @@ def on_dropped(desk: Desk, link: int, silent: bool, now: float) -> None:
         desk.close_pending.discard(member.uid)
     elif silent:
         suspect(desk, member, "went silent", now)
+    elif desk.doubt is not None:
+        desk.left_in_doubt.add(member.uid)
+        desk.say(f"{member.name} on {member.node} is not connected any more: it may look for another coordinator")
     elif member.uid not in desk.roster.suspects:
         faults.lose(desk, member, Fault.POD, "its connection ended", now)
+
+
+def end_doubt(desk: Desk, now: float) -> None:
+    """A majority still follows: members that hung up because this process stood still connect again."""
+    desk.doubt, desk.look = None, True
+    desk.may_return_until = now + RETURN_S
+
+
+def lose_left(desk: Desk, now: float) -> None:
+    """Whose connection ended during a doubt, and who did not connect again, is lost."""
+    if desk.doubt is not None or now < desk.may_return_until:
+        return
+    left = [desk.roster.members[uid] for uid in sorted(desk.left_in_doubt) if uid in desk.roster.members]
+    desk.left_in_doubt.clear()
+    for member in left:
+        if member.link is None:
+            faults.lose(desk, member, Fault.POD, "its connection ended", now)
 
 
 def on_apart(desk: Desk, member: Member, reason: str, now: float) -> None:

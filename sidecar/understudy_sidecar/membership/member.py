@@ -149,7 +149,7 @@ class Member:
         self._introduced: tuple[object, ...] = ()
         self._first_step_sent = NO_ROUND
         self._adjourned = False
-        self._given_up = ""  # why
+        self.replaced = ""  # why it takes part in nothing any more, so that its pod has to be replaced
         self._finish_at: float | None = None if closed is None else now + LINGER_S
         self._launcher_ended = False
         self._hang_told = False
@@ -236,7 +236,7 @@ class Member:
         if self._starts_fresh:  # a launcher that finds so tells it after its hello
             self._starts_fresh = ""
             self._tell(m.StartsFresh(""))
-        if self.closed is not None or self._given_up:
+        if self.closed is not None or self.replaced:
             self._finish_at = None
             self._exit_launcher()
         else:
@@ -320,6 +320,8 @@ class Member:
     def _launcher_responds(self) -> None:
         if self._launcher_silent:
             self._launcher_silent = False
+            if self.state is State.APART:
+                self.unable = ""
             self._join_again("its launcher responds again")
 
     def _on_unkillable(self, told: l.Unkillable) -> None:
@@ -333,11 +335,13 @@ class Member:
         self._drop_out(reason, told.local_rank)
 
     def _drop_out(self, reason: str, local_rank: int | None = None) -> None:
-        """It can take part in no round: its pod is to be replaced."""
+        """It can take part in no round: its pod is to be replaced. If no coordinator is known, its next Join says so."""
         if self.state not in (State.APART, State.JOINED):
             return
         self.unable = reason
         self._out.append(Say(f"leaves the job: {reason}"))
+        if self.state is State.APART:
+            return
         self._tell(m.Gone(reason, local_rank, launcher_lives=True))
         self._hang_up(reason)
         self.state, self.coordinator = State.NO_LAUNCHER, None
@@ -360,7 +364,7 @@ class Member:
         if self.closed is not None:
             self._finish_at = now if self._adjourned else now + LINGER_S
             return
-        if self._given_up:
+        if self.replaced:
             self._finish_at = now
             return
         self._tell(m.Gone("its launcher has ended"))
@@ -409,12 +413,13 @@ class Member:
                     self._stepped,
                     disconnected_s,
                     self._disconnected_silently,
+                    self.unable,
                 )
             )
         )
 
     def _situation(self) -> tuple[object, ...]:
-        return self.token, self.group_rank, self.workers, self.master_port, self.store_port, self._leaving
+        return self.token, self.group_rank, self.workers, self.master_port, self.store_port, self._leaving, self.unable
 
     def _on_link_down(self, silent: bool) -> None:
         self._linked = self._granted = False
@@ -504,6 +509,10 @@ class Member:
         self.coordinator = m.Heir(welcome.pod_uid, welcome.ip) if welcome.ip else None
         if self._introduced != self._situation():
             self._introduce(now)
+        if self.unable:
+            self._hang_up(self.unable)
+            self.state, self.coordinator = State.NO_LAUNCHER, None
+            return
         self._out += [ToCoordinator(told) for told in self._replicas.values()]
         if self._starts_fresh:
             self._tell(m.StartsFresh(self._starts_fresh))
@@ -591,13 +600,13 @@ class Member:
         self._end_pod(reason)
 
     def _on_unfit(self, reason: str) -> None:
-        if self.closed is None and not self._given_up:
+        if self.closed is None and not self.replaced:
             self._tell(m.Gone(reason))
             self._end_pod(reason)
 
     def _end_pod(self, reason: str) -> None:
         """So that the operator replaces it: this member takes part in nothing any more."""
-        self._given_up, self._fault_told_at = reason, None
+        self.replaced, self._fault_told_at = reason, None
         self.state, self.coordinator = State.GIVEN_UP, None
         self._hang_up(f"replaced: {reason}")
         self._out.append(Say(f"replaced: {reason}"))
@@ -634,7 +643,7 @@ class Member:
 
     def _exit_launcher(self) -> None:
         if self.closed is None:
-            self._out.append(ToLauncher(l.ExitLauncher(GIVEN_UP_EXIT_CODE, f"replaced: {self._given_up}")))
+            self._out.append(ToLauncher(l.ExitLauncher(GIVEN_UP_EXIT_CODE, f"replaced: {self.replaced}")))
             return
         reason = self.closed.reason
         grace_s = self.identity.grace_s if reason in _SAVES else 0.0

@@ -97,7 +97,8 @@ class Observation:
 
     def _refusal(self) -> Refused:
         known = self._known()
-        holder, epoch = known.coordinator, known.vow.electorate.epoch
+        holder, epoch, why = known.coordinator, known.vow.electorate.epoch, known.replaced
         if holder is None:
-            return Refused("this sidecar is not the coordinator, and knows no coordinator", electorate_epoch=epoch)
-        return Refused("this sidecar is not the coordinator", holder.pod_uid, holder.ip, epoch)
+            reason = "this sidecar is not the coordinator, and knows no coordinator"
+            return Refused(reason, electorate_epoch=epoch, replaced=why)
+        return Refused("this sidecar is not the coordinator", holder.pod_uid, holder.ip, epoch, why)

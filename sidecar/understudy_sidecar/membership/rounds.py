@@ -164,7 +164,7 @@ def _form(desk: Desk, placement: Placement, now: float) -> None:
     size = desk.size = len(roster.holders)
     desk.state, desk.first, desk.vacant_since, desk.started_at = State.RUNNING, False, None, None
     desk.formed_at, desk.start_due = now, now + START_S
-    desk.token = RoundToken(desk.office.epoch, desk.office.term, desk.token.round + 1)
+    desk.token = RoundToken(desk.office.epoch, desk.office.term, desk.round_number + 1)
     hangs.expect_step(desk, now)
     desk.book.formed(desk.token.round, strategy, reason, stayed)
     desk.inherit_later(now)
