@@ -70,7 +70,6 @@ class Group:
     broken: bool = False
     step: int = 0
     next_step_due: bool = False  # a step is under way
-    since: float = 0.0  # when its first worker came
 
 
 class Training:
@@ -135,7 +134,7 @@ class Training:
             self._stores[where] = max(used_by, worker.token)
 
     def _group(self, worker: Worker) -> Group:
-        return self.groups.setdefault(worker.token, Group(worker.token, worker.start.world_size, since=self.world.now))
+        return self.groups.setdefault(worker.token, Group(worker.token, worker.start.world_size))
 
     def resume(self, group: Group) -> None:
         """Go on if all are there: after a rendezvous, a thaw, a heal."""
@@ -217,17 +216,15 @@ class Training:
         self.resume(group)
 
     def _last_steps(self, group: Group) -> list[float]:
-        """Of the newest round, of those that stepped beside a newer one, cut off from it, and of the newest before this.
-
-        The pods of one that is cut off know no other, and those of this one know none that began after it.
-        """
+        """Of the newest round, and of rounds that step beside another, cut off from it: their pods know no other."""
         newest = [] if self.stepped_at is None else [self.stepped_at]
         beside = [
             at
             for token, at in self.stepped_in.items()
             if any(token < newer and began < at for newer, began in self.began_to_step.items())
         ]
-        before = [self.stepped_in[token] for token, began in self.began_to_step.items() if began < group.since]
+        lives = {x.token for x in self.groups.values() if x is not group and x.running and not x.broken}
+        before = [at for token, at in self.stepped_in.items() if token not in lives]
         return newest + beside + ([max(before)] if before else [])
 
     def _check_step(self, group: Group) -> None:

@@ -1,7 +1,8 @@
 """Whom a member calls that has no coordinator: in which order, how long it waits there, and how soon it calls again.
 
-The order is the same for all members, so that they meet: first whom somebody has named, then the heirs, then whoever
-the coordinator's Service leads to. In the hall of the first heir that it reaches a member waits long, because there the
+The order is the same for all members, so that they meet: first whom somebody has named, then the heirs, then the last
+coordinator (it may have stepped down, and be the only one that is left), then whoever the coordinator's Service leads
+to. In the hall of the first heir that it reaches a member waits long, because there the
 others come too; in those after it only for a moment, and then it begins again, with a longer stay at the first heir in
 each turn. So members that started at different times, or that reach different heirs, are in one hall together before
 long, even if all of them are needed for a majority. An heir does not call itself: its own vote counts in its hall
@@ -42,13 +43,16 @@ class Calls:
         self._last = self._last if place is None else place
         return self._long_s if self._answered == 1 else SHORT_S
 
-    def next(self, heirs: tuple[Heir, ...], own_ip: str, named: str = "") -> tuple[tuple[str, ...], float]:
-        """The hosts to call, in order, and how many seconds to wait before.
+    def next(
+        self, heirs: tuple[Heir, ...], own_ip: str, named: str = "", followed: str = ""
+    ) -> tuple[tuple[str, ...], float]:
+        """The hosts to call, in order, and how many seconds to wait before. followed: the last coordinator's.
 
         All hosts are in it, so that a member whose last hosts do not answer calls the first ones again.
         """
         last = None if self._last is None else self._order[self._last]
-        self._order = tuple(dict.fromkeys([*(heir.ip for heir in heirs if heir.ip != own_ip), SERVICE]))
+        known = [*(heir.ip for heir in heirs), *([followed] if followed else [])]
+        self._order = tuple(dict.fromkeys([*(ip for ip in known if ip != own_ip), SERVICE]))
         self._last = self._order.index(last) if last in self._order else None
         first = 0 if self._last is None else self._last + 1
         begins_again = first == len(self._order)

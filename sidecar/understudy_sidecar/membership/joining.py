@@ -23,7 +23,10 @@ def on_join(desk: Desk, link: int, join: m.Join, now: float) -> None:
     if escalation.is_given_up(desk, link, join, now):
         return
     desk.learn_from(join)
-    desk.stepped = max(desk.stepped, join.stepped)
+    if join.stepped > desk.stepped:  # whoever made an earlier step does not know how long training paused
+        desk.stepped = join.stepped
+        for active in desk.roster.active():
+            active.measures = active.measures and active.stepped == join.stepped
     known = desk.roster.members.get(join.pod_uid)
     if known is not None and known.link != link:
         desk.hang_up(known.link, "superseded by a newer connection of the same pod")

@@ -138,6 +138,7 @@ class Member:
         self._lease = Lease(now)
         self._renews = True  # the coordinator confirms what this member answers
         self._calls = Calls()
+        self._followed = ""  # IP of the last coordinator
         self._called_first = ""  # when its launcher has connected
         self._linked = self._dialing = False
         self._answer_until: float | None = None  # of the one that was called
@@ -455,7 +456,7 @@ class Member:
         self._answer_until = self._fault_told_at = None
 
     def _dial(self, named: str = "") -> None:
-        hosts, delay_s = self._calls.next(self.voter.vow.heirs, self.identity.ip, named)
+        hosts, delay_s = self._calls.next(self.voter.vow.heirs, self.identity.ip, named, self._followed)
         self._dialing = True
         self._out.append(Dial(hosts, delay_s))
 
@@ -507,6 +508,7 @@ class Member:
         self._heartbeat_s = welcome.heartbeat_s
         self._domain = welcome.domain or self._domain
         self.coordinator = m.Heir(welcome.pod_uid, welcome.ip) if welcome.ip else None
+        self._followed = welcome.ip
         if self._introduced != self._situation():
             self._introduce(now)
         if self.unable:

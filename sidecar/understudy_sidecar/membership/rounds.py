@@ -97,6 +97,7 @@ def lose_late_starters(desk: Desk, now: float) -> None:
         return
     reason = f"its workers have not started within {START_LIMIT_S:g} s"
     for member in late:
+        desk.send(member, m.GivenUp(desk.office, reason))
         faults.lose(desk, member, Fault.POD, reason, now)
         desk.offences.give_up(member.uid, reason)
     if any(member.uid == desk.pod_uid for member in late) and succession.heir_there(desk):

@@ -64,7 +64,8 @@ def settle(desk: Desk, now: float) -> None:
 def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
     """One entry for each pod that held a rank and has not come, unless its coordinator had reported its loss."""
     seats, holder = _known_seats(desk, former)
-    names = {seat.pod_uid: (seat.pod_name, seat.node) for seat in seats}
+    told = () if desk.former_estate is None else desk.former_estate.seats
+    names = {seat.pod_uid: (seat.pod_name, seat.node) for seat in (*told, *seats)}
     if desk.former_holder and desk.former_estate is not None and desk.former_estate.holder_name:
         names.setdefault(desk.former_holder, (desk.former_estate.holder_name, desk.former_estate.holder_node))
     silent = _silent(desk, holder)
@@ -78,10 +79,14 @@ def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
     goes_on, at = _goes_on(desk, now), _disconnected_at(desk, now)
     absent = [seat for seat in seats if seat.pod_uid not in desk.roster.members and seat.pod_name not in known]
     missing = [seat for seat in absent if seat.group_rank not in former.seats]
+    had_ranks = ""
+    if not missing and not goes_on and (missing := _earlier_seats(desk, former)):
+        assert desk.former_estate is not None
+        had_ranks = f"; it had these ranks in round {desk.former_estate.token.round}, and the newest round is unknown"
     for seat in missing:
-        coordinated = "it was the coordinator, and " if seat.pod_uid == holder else ""
+        coordinated = "it was the coordinator, and " if seat.pod_uid in (holder, desk.former_holder) else ""
         rank = seat.group_rank * desk.shape.nproc_per_node
-        cause = Cause(rank, seat.pod_name, seat.node, None, None, f"{coordinated}{NOT_COME}")
+        cause = Cause(rank, seat.pod_name, seat.node, None, None, f"{coordinated}{NOT_COME}{had_ranks}")
         fault = Fault.NODE if seat.node in silent_nodes else Fault.POD
         faults.open_fault(desk, fault, cause, now, faults.LOST, at=at)
     if missing or goes_on:
@@ -106,6 +111,14 @@ def _known_seats(desk: Desk, former: FormerRound) -> tuple[tuple[Seat, ...], str
     if appointment is None or appointment.at_least_round != desk.token.round:
         return (), ""
     return appointment.seats, appointment.holder
+
+
+def _earlier_seats(desk: Desk, former: FormerRound) -> list[Seat]:
+    """Who held the missing ranks when the former coordinator last told its heirs, and has not come."""
+    if desk.former_estate is None or not former.seats:
+        return []
+    missing = [seat for seat in desk.former_estate.seats if seat.group_rank not in former.seats]
+    return [x for x in missing if x.group_rank < former.size and x.pod_uid not in desk.roster.members]
 
 
 def _silent(desk: Desk, holder: str) -> set[str]:
