@@ -2,8 +2,8 @@
 
 Rules: one link a pod; a newer one supersedes. A member that comes back before it counts as lost keeps its rank, and
 gets the assignment that it has missed. One that comes from a round that its rank was given away in stands by; one that
-was given up is told so, and is no member. A link that ends without a word is a suspicion; one that a kernel closed, or a
-launcher that ended, is a loss. While a coordinator that stood still does not know whether it is still followed, a
+was given up is told so, and is no member. A link that ends without a word is a suspicion; one that a kernel closed, or
+a launcher that ended, is a loss. While a coordinator that stood still does not know whether it is still followed, a
 closed link is no loss: the member may have looked for another coordinator, and return.
 """
 

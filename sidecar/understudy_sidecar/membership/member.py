@@ -336,7 +336,7 @@ class Member:
         self._drop_out(reason, told.local_rank)
 
     def _drop_out(self, reason: str, local_rank: int | None = None) -> None:
-        """It can take part in no round: its pod is to be replaced. If no coordinator is known, its next Join says so."""
+        """It can take part in no round: its pod is to be replaced. Without a coordinator, its next Join says so."""
         if self.state not in (State.APART, State.JOINED):
             return
         self.unable = reason

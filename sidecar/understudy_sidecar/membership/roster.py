@@ -5,7 +5,7 @@ Facts only; what follows from them is decided elsewhere. Everything that is aske
 
 from dataclasses import dataclass, field
 
-from understudy_protocol.membership import Assign, Join, WorkerFailed
+from understudy_protocol.membership import Assign, Join, Seat, WorkerFailed
 from understudy_protocol.words import RoundToken, WorkersState
 from understudy_sidecar.membership.electorate import Electorate, Tally
 
@@ -69,6 +69,7 @@ class Roster:
     unacked: set[str] = field(default_factory=set)  # actives that have not acknowledged the running round
     starting: set[str] = field(default_factory=set)  # actives whose workers are not known to run yet
     domains: dict[int, str] = field(default_factory=dict)  # group rank -> topology domain of who held it last
+    seats: dict[int, Seat] = field(default_factory=dict)  # group rank -> who held it last, and may be lost
     linked: set[str] = field(default_factory=set)
     voters_linked: Tally = field(default_factory=lambda: Tally(Electorate()))  # of the newest electorate
     _links: dict[int, Member] = field(default_factory=dict)
@@ -138,6 +139,7 @@ class Roster:
 
     def seat(self, member: Member, group_rank: int, domain: str = "") -> None:
         self.holders[group_rank] = member.uid
+        self.seats[group_rank] = Seat(group_rank, member.uid, member.name, member.node)
         member.group_rank = group_rank
         if domain:
             self.domains[group_rank] = domain
@@ -145,6 +147,7 @@ class Roster:
     def resize(self, size: int) -> None:
         """Ranks 0 … size-1 from now on; those beyond must have been moved down before (see `compact`)."""
         self.holders = (self.holders + [None] * size)[:size]
+        self.seats = {rank: seat for rank, seat in self.seats.items() if rank < size}
 
     def compact(self, size: int) -> None:
         """Shrink to `size` ranks: who holds one beyond takes a vacant lower one; everybody else keeps theirs."""

@@ -106,7 +106,7 @@ def tell_estate(desk: Desk) -> None:
             desk.backoff.failures,
         ),
         desk.token,
-        tuple(m.Seat(rank, x.uid, x.name, x.node) for rank, x in enumerate(desk.roster.active())),
+        tuple(desk.roster.seats[rank] for rank in sorted(desk.roster.seats)),
         desk.stepped,
         tuple(sorted(desk.roster.suspects)),
         "" if own is None else own.name,

@@ -26,6 +26,7 @@ from tests.unit.operator.given import (
     starting,
     terminating,
 )
+from understudy_operator.plan.answers import NO_ANSWERS
 from understudy_operator.plan.coordination import FAREWELL, Office, plan_label, plan_link, plan_office
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import Callee, Follow, PatchPod, Unfollow
@@ -33,7 +34,7 @@ from understudy_operator.plan.observed import Coordination, Node, Observed
 from understudy_protocol import pod as names
 from understudy_protocol import words
 from understudy_protocol.membership import Seat
-from understudy_protocol.observer import Appoint, End, NodeFact
+from understudy_protocol.observer import Appoint, End, NodeFact, Refused
 from understudy_protocol.words import CloseReason, FaultClass
 
 REFUSED_S = 1.0
@@ -51,6 +52,12 @@ def appointed(given: Observed) -> tuple[str, int, str]:
 
 
 # The first ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_says_it_has_to_be_replaced_is_not_appointed():
+    refused = Refused("not in office", replaced="its sidecar cannot store its state")
+    given = observed(NEW_JOB, (A0, A1, S), coordination=Coordination(answers=NO_ANSWERS.refused(S.uid, refused, NOW)))
+    assert appointed(given)[0] != "s"
 
 
 def test_the_first_coordinator_is_the_oldest_spare_that_is_ready():

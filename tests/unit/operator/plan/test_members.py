@@ -27,12 +27,14 @@ from tests.unit.operator.given import (
     starting,
     terminating,
 )
+from understudy_operator.plan.answers import NO_ANSWERS
 from understudy_operator.plan.faults.avoidance import avoided_by
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
+from understudy_protocol.observer import Refused
 from understudy_protocol.words import Fault, FaultClass
 
 SUSPECT_S = 60.0
@@ -204,6 +206,15 @@ def test_a_lost_pod_on_a_well_node_may_come_back_for_a_while():
 def test_a_pod_lost_with_its_node_is_deleted_at_once():
     snapshot = a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1, Fault.NODE)])
     assert deleted(observed(snapshot=snapshot)) == {"a1": None}
+
+
+@pytest.mark.parametrize(("ago", "goes"), [(RETURN_S - 1, False), (RETURN_S, True)])
+def test_a_pod_that_says_it_has_to_be_replaced_and_does_not_end_is_deleted(ago: float, goes: bool):
+    """Found by the simulation (seed 44125): its launcher was stopped, and no coordinator was left to report it."""
+    answers = NO_ANSWERS.refused("uid-s", Refused("not in office", replaced="no space left on device"), NOW - ago)
+    given = observed(snapshot=a_snapshot([member(A0, 0), member(A1, 1)]))
+    given = replace(given, coordination=replace(given.coordination, answers=answers))
+    assert ("s" in deleted(given)) == goes
 
 
 def test_a_coordinator_without_a_majority_is_not_believed_about_who_fell_silent():

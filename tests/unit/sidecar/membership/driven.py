@@ -111,6 +111,7 @@ class Driven:
         stepped: RoundToken = NO_ROUND,
         disconnected_s: float | None = None,
         disconnected_silently: bool = False,
+        unable: str = "",
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name
@@ -119,7 +120,7 @@ class Driven:
         who = (f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000)
         known = m.Join(*who, office, votes=votes, leaving=leaving, group_world_size=world, history=history)
         join = replace(known, verdict=verdict, warm=warm, stepped=stepped, disconnected_s=disconnected_s)
-        join = replace(join, disconnected_silently=disconnected_silently)
+        join = replace(join, disconnected_silently=disconnected_silently, unable=unable)
         self.do(Received(number, join))
 
     def hear(self, name: str, message: Any) -> None:

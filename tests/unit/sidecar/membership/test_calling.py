@@ -23,6 +23,13 @@ def test_an_heir_does_not_call_itself() -> None:
     assert Calls().next(HEIRS, "B")[0] == ("A", "C", SERVICE)
 
 
+def test_the_last_coordinator_comes_before_the_service() -> None:
+    """Found by the simulation (seed 47726): of three pods one was gone, and the other two called only themselves."""
+    assert Calls().next(HEIRS[:1], "A", followed="F")[0] == ("F", SERVICE)
+    assert Calls().next(HEIRS, "X", followed="B")[0] == ("A", "B", "C", SERVICE)
+    assert Calls().next((), "X", followed="X")[0] == (SERVICE,)
+
+
 def test_who_was_named_comes_first() -> None:
     assert Calls().next(HEIRS, "X", "C")[0] == ("C", "A", "B", SERVICE)
     assert Calls().next(HEIRS, "X", "N")[0] == ("N", "A", "B", "C", SERVICE)

@@ -396,6 +396,15 @@ def test_a_pod_whose_workers_do_not_start_is_lost_after_four_minutes_and_a_spare
     assert office.assigned() == {"active-0": 0, "spare-0": 1}
 
 
+def test_a_pod_that_joins_and_can_take_part_in_no_round_is_lost_and_gets_no_ranks() -> None:
+    office = Driven()
+    office.join("active-0")
+    office.join("active-1", unable="its launcher has not responded for 15 s")
+    assert office.assigned() == {}
+    assert office.lost() == {"active-1": "Pod"}
+    assert office.coordinator.snapshot().lost[0].reason == "its launcher has not responded for 15 s"
+
+
 def test_where_the_workers_of_no_pod_start_no_pod_is_lost() -> None:
     office = running()
     office.worker_fails("active-1")

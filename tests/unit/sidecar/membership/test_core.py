@@ -6,7 +6,7 @@ import pytest
 
 from understudy_protocol import membership as m
 from understudy_protocol.launcher import ExitLauncher, LauncherHello
-from understudy_protocol.observer import Appoint, End, Observe, Snapshot, Superseded
+from understudy_protocol.observer import Appoint, End, Observe, Refused, Snapshot, Superseded
 from understudy_protocol.pod import JobShape
 from understudy_protocol.vow import Vow
 from understudy_protocol.words import NO_ROUND, CloseReason, Office, WorkersState
@@ -170,6 +170,15 @@ def test_a_sidecar_that_cannot_store_its_vow_says_why_and_ends_its_pod() -> None
     driven.do(e.Received(7, join("uid-caller")))
     assert driven.effects == [e.Hangup(7, "its sidecar cannot store its state")]
     assert driven.appoint(2).epoch() is None
+
+
+def test_a_sidecar_that_cannot_store_its_state_says_that_its_pod_has_to_be_replaced() -> None:
+    driven = Driven()
+    driven.do(StoreFailed("/understudy-state: No space left on device"))
+    driven.do(ObserverUp(OPERATOR))
+    (told,) = driven.sent()
+    assert isinstance(told, Refused)
+    assert told.replaced == "its sidecar cannot store its state in /understudy-state: No space left on device"
 
 
 def test_a_coordinator_that_cannot_store_an_appointment_steps_down() -> None:

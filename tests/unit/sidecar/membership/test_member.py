@@ -593,6 +593,34 @@ def test_a_launcher_that_does_not_respond_takes_its_pod_out_of_the_job() -> None
     assert driven.member.state is State.NO_LAUNCHER
 
 
+def test_a_launcher_that_stopped_responding_without_a_coordinator_is_told_to_the_next_one() -> None:
+    """Found by the simulation (seed 43130): nobody missed that pod, and the job waited for it."""
+    # given a member that looks for a coordinator, and whose launcher does not respond for 15 s
+    driven = running()
+    driven.launcher_responds = False
+    driven.do(e.LinkDown())
+    driven.later(15.0)
+    assert driven.member.state is State.APART
+    # when it finds one, then its Join says why it can take part in no round
+    (join,) = [x.message for x in driven.do(e.LinkUp("10.0.0.9")) if isinstance(x, e.ToCoordinator)]
+    assert (join.unable, join.token) == ("its launcher has not responded for 15 s", R0)
+    # and once the coordinator knows, it stays away
+    assert e.HangupCoordinator("its launcher has not responded for 15 s") in driven.hear(WELCOME)
+    assert driven.member.state is State.NO_LAUNCHER
+
+
+def test_a_launcher_that_responds_again_before_a_coordinator_is_found_stays_in_the_job() -> None:
+    driven = running()
+    driven.launcher_responds = False
+    driven.do(e.LinkDown())
+    driven.later(15.0)
+    driven.report(l.Pong(3))
+    (join,) = [x.message for x in driven.do(e.LinkUp("10.0.0.9")) if isinstance(x, e.ToCoordinator)]
+    assert join.unable == ""
+    driven.hear(WELCOME)
+    assert driven.member.state is State.JOINED
+
+
 def test_any_message_of_the_launcher_is_an_answer() -> None:
     driven = running()
     driven.launcher_responds = False

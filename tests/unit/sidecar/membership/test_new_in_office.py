@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.sidecar.membership.driven import Driven
+from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
 from understudy_protocol.words import CloseReason, ElectorateVersion, Fault, RoundToken, WorkersState
 from understudy_sidecar.membership.desk import State
@@ -150,6 +150,23 @@ def test_an_appointee_that_was_told_nothing_by_the_former_coordinator_names_the_
     assert [(x.pod_name, x.node) for x in office.coordinator.snapshot().lost] == [("active-1", "node-1")]
 
 
+def test_a_pod_that_had_finished_and_was_lost_is_known_to_the_next_coordinator() -> None:
+    """Found by the simulation (seed 60907): the recovery named no pod."""
+    # given a coordinator of two pods that has lost one whose workers had all exited 0
+    before = running(spares=2)
+    before.later(1.0, "active-0", "active-1", "spare-0", "spare-1")
+    before.hear("active-1", m.Finished(before.token))
+    before.drop("active-1")
+    before.later(1.0, "active-0", "spare-0", "spare-1")
+    estate = before.take("spare-0", m.Estate)[-1]
+    # when the next one is elected
+    after = Driven(2, elected=estate)
+    after.join("active-0", before.token, 0, FINISHED)
+    after.later(SETTLE_S + 1, "active-0")
+    # then it names that pod
+    assert [(x.cause.pod, x.cause.rank) for x in after.coordinator.snapshot().recoveries] == [("active-1", 1)]
+
+
 @pytest.mark.parametrize("appointed", [False, True])
 def test_each_pod_that_was_lost_with_the_coordinator_is_an_entry_with_its_name_and_the_time_of_the_loss(
     appointed: bool,
@@ -260,6 +277,60 @@ def test_a_coordinator_that_was_lost_at_once_after_a_new_round_is_named(silently
         "which other pods of its round were lost is unknown"
     )
     assert [(x.pod_name, x.node) for x in office.coordinator.snapshot().lost] == [("active-0", "node-0")]
+
+
+def test_of_a_newer_round_than_the_coordinator_told_a_lost_pod_is_named_by_its_earlier_ranks() -> None:
+    """Found by the simulation (seed 48900): the former coordinator came, and another pod of its round was lost."""
+    # given a coordinator that told the pods of round 2, and hung right after it had formed round 3
+    seats = tuple(m.Seat(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(3))
+    voters = (*(seat.pod_uid for seat in seats), "uid-spare-0")
+    before = RoundToken(1, 1, ROUND.round - 1)
+    estate = m.Estate(ElectorateVersion(1, 1, 1), voters, (), "uid-spare-0", (), {}, token=before, seats=seats)
+    office = Driven(3, elected=estate)
+    # when all but active-2 come from round 3, in which the coordinator's pod has taken rank 0
+    office.join("spare-0", ROUND, 0, WorkersState.FAILED)
+    office.join("active-1", ROUND, 1, WorkersState.FAILED)
+    office.later(SETTLE_S + 1, "spare-0", "active-1")
+    # then that pod is named, and how that is known
+    (told,) = office.coordinator.snapshot().recoveries
+    assert (told.cause.pod, told.cause.rank, told.cause.node) == ("active-2", 2, "node-2")
+    assert told.cause.message == (
+        "it did not join the new coordinator; it had these ranks in round 2, and the newest round is unknown"
+    )
+
+
+def test_round_numbers_do_not_fall_when_members_continue_an_older_round() -> None:
+    """Found by the simulation (seed 45210): a frozen pod returned from a round that had been replaced in vain."""
+    # given a coordinator that was told of round 5
+    estate = m.Estate(
+        ElectorateVersion(1, 1, 1), ("uid-active-0",), (), "uid-spare-0", (), {}, token=RoundToken(1, 1, 5)
+    )
+    office = Driven(1, elected=estate)
+    assert office.coordinator.snapshot().token.round == 5
+    # when the only member comes from round 3, and trains
+    office.join("active-0", ROUND, 0, RUNNING)
+    # then its round continues, the number that observers see stays, and the next round has a higher one
+    assert (office.coordinator.state, office.token) == (State.RUNNING, ROUND)
+    assert office.coordinator.snapshot().token.round == 5
+    office.worker_fails("active-0", at_round=ROUND)
+    assert office.token.round == 6
+
+
+def test_a_step_that_a_late_member_brings_makes_the_pause_of_others_unknown() -> None:
+    """Found by the simulation (seed 47988): active-1 knew only the steps of an older round."""
+    # given a coordinator whose first round has a pod that made its last step in round 3
+    office = Driven(2, epoch=2, at_least_round=4)
+    office.join("active-1", ROUND, 1, WorkersState.FAILED, stepped=ROUND)
+    office.join("spare-0")
+    office.later(SETTLE_S + 1, "active-1", "spare-0")
+    office.started("active-1", "spare-0")
+    # when a pod of round 4 comes late, before the first step
+    office.join("active-0", RoundToken(1, 1, 4), 0, WorkersState.FAILED, stepped=RoundToken(1, 1, 4))
+    office.stepped("active-1", pause_s=276.4)
+    # then the recovery ends, and how long training paused is not told
+    (told,) = office.coordinator.snapshot().recoveries
+    assert told.resumed_at is not None
+    assert told.pause_s is None
 
 
 @pytest.mark.parametrize(("silent", "fault"), [(True, Fault.NODE), (False, Fault.POD)])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
 from understudy_protocol.observer import Appoint
-from understudy_protocol.words import CloseReason, Fault, Strategy
+from understudy_protocol.words import CloseReason, Fault, Strategy, WorkersState
 from understudy_sidecar.membership.desk import State
+from understudy_sidecar.membership.events import Tick
 
 LATE_S = 1.0
 SUCCESSION_S = 0.5
@@ -91,6 +92,25 @@ def test_a_minority_does_not_end_the_job_for_a_spent_budget() -> None:
         office.join(name, office.token, 0 if name == "active-0" else None)
     assert office.coordinator.closed is not None
     assert office.coordinator.closed.reason is CloseReason.FAILED
+
+
+def test_members_that_hung_up_while_it_stood_still_may_return_and_keep_their_ranks() -> None:
+    """Found by the simulation (seed 43039): it gave the ranks of such a member away without a majority."""
+    # given a coordinator that stood still, and two members that hung up meanwhile
+    office = stood_still()
+    office.do(Tick())
+    for name in ("active-0", "spare-0"):
+        office.drop(name)
+    # when one of them connects again, then it is still an active of the running round
+    office.join("active-0", office.token, 0, WorkersState.RUNNING)
+    assert office.coordinator.desk.roster.members["uid-active-0"].group_rank == 0
+    assert office.lost() == {}
+    # and the other one is lost if it does not return within 2 s after a majority has answered
+    office.answers("active-0", "active-1", "active-2", "spare-1")
+    office.later(1.9, "active-0", "active-1", "active-2", "spare-1")
+    assert office.lost() == {}
+    office.later(0.2, "active-0", "active-1", "active-2", "spare-1")
+    assert office.lost() == {"spare-0": "Pod"}
 
 
 def test_it_is_counted_when_a_majority_has_answered() -> None:
