@@ -242,7 +242,7 @@ class Invariants:
             )
 
     def no_stale_round_steps_for_long(self) -> None:
-        """5. A round that was replaced out of reach of its members steps on at most until its fence falls.
+        """5. A round that was replaced out of reach of its members steps on at most until its lease has expired.
 
         What it saves meanwhile is refused (its token is older), which the training sees to.
         """

@@ -31,6 +31,7 @@ class Machine:
     name: str
     on: bool = True
     frozen: bool = False
+    thawed_at: float = 0.0
     cut: bool = False
     clock_ahead_s: float = 0.0  # of its wall clock
     slow_s: float = 0.0  # what its network adds to each latency, at most
@@ -208,7 +209,7 @@ class Network:
 
     def thaw(self, machine: Machine) -> None:
         """What has piled up is run in its order, before anything new."""
-        machine.frozen = False
+        machine.frozen, machine.thawed_at = False, self.world.now
         if machine.answers:
             machine.not_ready_since = None
         for work in machine.take_backlog():

@@ -203,7 +203,9 @@ class Training:
         if group.token > self.newest_stepped:
             self.newest_stepped, self.newest_since = group.token, self.world.now
         elif group.token < self.newest_stepped:
-            self.stale_for_s = max(self.stale_for_s, self.world.now - self.newest_since)
+            # A sidecar that was killed on a frozen machine starts at the thaw, with a new lease.
+            since = max(self.newest_since, *(worker.machine.thawed_at for worker in group.workers.values()))
+            self.stale_for_s = max(self.stale_for_s, self.world.now - since)
         if (group.step % SAVE_EVERY == 0 or group.step == self.steps) and not self._save(group):
             return  # nobody reports a step that could not be saved
         if group.token not in self.stepped_in:
