@@ -51,9 +51,9 @@ def _of_world(observed: Observed, status: Mapping[str, Any], now: float) -> str:
     if observed.snapshot is None or not tells_seats(observed, observed.snapshot):
         former = observed.job.status.get("phase")
         return "Recovering" if former == "Recovering" else "Running"
-    last = status.get("lastRecovery")
-    lasts = last is not None and is_open(last)
+    recoveries = status.get("recoveries", ())
     if observed.snapshot.waiting_for:
         starts = any(member.workers is WorkersState.STARTING for member in observed.snapshot.members)
-        return "Starting" if starts and last is None else "Recovering"
-    return "Recovering" if lasts else "Running"
+        return "Starting" if starts and not recoveries else "Recovering"
+    # One of the rollouts may be open while a later one, of the training, has ended.
+    return "Recovering" if any(is_open(entry) for entry in recoveries) else "Running"

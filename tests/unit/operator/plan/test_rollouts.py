@@ -74,6 +74,7 @@ def test_the_recovery_of_rollouts_outlives_steps_of_the_training() -> None:
     steps = status_of(given(told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE), status=kept, recoveries=(other,)))
     # then it is open still
     assert [("resumedAt" in x) for x in steps["recoveries"]] == [False, True]
+    assert steps["phase"] == "Recovering"
     # until an update is whole
     kept = {name: steps[name] for name in ("recoveries", "lastRecovery", "rollouts")}
     whole = status_of(given(told.Rollouts(2, 0, 0, "step-8"), status=kept, recoveries=(other,)))
