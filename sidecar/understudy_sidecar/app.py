@@ -36,6 +36,7 @@ from understudy_sidecar.membership.events import (
     LinkUp,
     MemberEffect,
     RecordClose,
+    RecordLauncher,
     RecordVerdict,
     RecordVow,
     Say,
@@ -76,7 +77,8 @@ class Sidecar:
         self._verdicts = Verdicts(settings.folder, settings.state, settings.nologin)
         closed = records.recorded_close(settings.state)
         vow = records.recorded_vow(settings.state)
-        self._core = Core(settings.shape, me, vow, now(), closed, self._verdicts.newest)
+        launcher_known = records.recorded_launcher(settings.state)
+        self._core = Core(settings.shape, me, vow, now(), closed, self._verdicts.newest, launcher_known=launcher_known)
         self._alarm = Alarm(lambda: self._handle(Tick()))
         self._metrics = CoordinatorMetrics()
         self._socket: int | None = None  # of the link to who was called
@@ -184,6 +186,8 @@ class Sidecar:
         match effect:
             case ToCoordinator(message):
                 self._client.send(message)
+            case RecordLauncher():
+                records.record_launcher(self._settings.state)
             case RecordVerdict(verdict):
                 self._verdicts.told(verdict)
             case KeepLink():

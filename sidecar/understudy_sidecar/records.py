@@ -8,7 +8,8 @@ Two volumes, and every program that opens a file there goes through understudy_p
       sidecar.sock, rollouts.sock                   sidecar       launcher, torchrun's agent, workers
       errors-UID/                                   workers       launcher
     state folder (the sidecar alone)
-      closed.json, vow.json, told-verdict.json, order.json        the next process of this sidecar
+      closed.json, vow.json, told-verdict.json, order.json,       the next process of this sidecar
+      launcher-connected
 
 A sidecar reads nothing from the shared folder. It stores the close in the state folder, for the next process, and in
 the termination message, so that one finished pod is enough for an operator that was away. It stores its vow so that no
@@ -34,6 +35,7 @@ CLOSE_FILE = "closed.json"
 VOW_FILE = "vow.json"
 TOLD_FILE = "told-verdict.json"
 ORDER_FILE = "order.json"
+LAUNCHER_FILE = "launcher-connected"
 TERMINATION_LOG = Path("/dev/termination-log")
 #: Of one file in the state folder: more than the volume takes.
 STATE_BYTES = 8 << 20
@@ -84,6 +86,17 @@ def record_told(folder: Path, verdict: NodeVerdict) -> None:
 def recorded_told(folder: Path) -> NodeVerdict:
     """The verdict that an earlier process of this sidecar stored. Raises CannotRead."""
     return _read(folder / TOLD_FILE, NodeVerdict) or NodeVerdict(Verdict.UNKNOWN)
+
+
+def record_launcher(folder: Path) -> None:
+    """A launcher has connected."""
+    with _as_far_as_possible("that the launcher has connected"):
+        (folder / LAUNCHER_FILE).touch(PRIVATE)
+
+
+def recorded_launcher(folder: Path) -> bool:
+    """Whether a launcher was connected to an earlier process of this sidecar."""
+    return (folder / LAUNCHER_FILE).exists()
 
 
 def record_vow(folder: Path, vow: Vow) -> None:

@@ -50,6 +50,7 @@ class Pod:
         self.launcher: Launcher | None = None
         self.recorded_close: Close | None = None  # this and the next in the emptyDir
         self.vow = Vow()
+        self.launcher_known = False
         self.volume_full = False  # no vow can be stored
         self.told_at = 0.0  # when its sidecar recorded the close
         self.could_not_store = False  # since then it is given up, whatever its launcher hears first

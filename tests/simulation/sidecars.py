@@ -37,7 +37,7 @@ class Sidecar(Process):
         self.pod = pod
         shape = pod.cluster.shape
         me = Identity(pod.uid, pod.name, pod.machine.name, pod.ip, pod.index, pod.grace_s, shape.fence_s)
-        self.core = Core(shape, me, pod.vow, self.now(), pod.recorded_close)
+        self.core = Core(shape, me, pod.vow, self.now(), pod.recorded_close, launcher_known=pod.launcher_known)
         self._in_office: Coordinator | None = None  # whose effects are being done
         self._launcher: End | None = None
         self._links: dict[int, End] = {}  # of members and observers
@@ -100,6 +100,8 @@ class Sidecar(Process):
                 self.pod.recorded_close, self.pod.told_at = close, self.world.now
             case e.RecordVow(vow):
                 self.pod.vow = vow
+            case e.RecordLauncher():
+                self.pod.launcher_known = True
             case e.Say(text):
                 self.world.say(self.pod.name, text)
             case e.ToLauncher(message):

@@ -63,7 +63,7 @@ CANNOT_STORE = "its sidecar cannot store its state"
 
 
 class Core:
-    """See the module. closed, verdict, vow: what a former life of this sidecar has stored."""
+    """See the module. closed, verdict, vow, launcher_known: what an earlier process of this sidecar has stored."""
 
     def __init__(
         self,
@@ -73,9 +73,11 @@ class Core:
         now: float,
         closed: m.Close | None = None,
         verdict: m.NodeVerdict | None = None,
+        *,
+        launcher_known: bool = False,
     ) -> None:
         self.voter = Voter(vow)
-        self.member = Member(identity, self.voter, now, closed, verdict)
+        self.member = Member(identity, self.voter, now, closed, verdict, launcher_known=launcher_known)
         self.coordinator: Coordinator | None = None
         self.ends = False  # its member has finished, or its pod is asked to end
         self._adjourned = False
@@ -92,7 +94,9 @@ class Core:
 
     def known(self) -> Known:
         member = self.member
-        return Known(member.coordinator, member.closed, member.may_vote_here, self.voter.vow, member.replaced)
+        return Known(
+            member.coordinator, member.closed, member.may_vote_here, self.voter.vow, member.replaced or member.unable
+        )
 
     def handle(self, event: CoreEvent, now: float) -> list[CoreEffect]:
         self._now = now

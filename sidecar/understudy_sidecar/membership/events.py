@@ -252,6 +252,11 @@ class KeepLink:
 
 
 @dataclass(frozen=True)
+class RecordLauncher:
+    """The launcher has connected: a later process of this sidecar knows that it runs."""
+
+
+@dataclass(frozen=True)
 class RecordVerdict:
     """Keep it where the launcher finds it when it is asked to end."""
 
@@ -277,6 +282,7 @@ MemberEffect = (
     | HangupCoordinator
     | KeepLink
     | RecordVerdict
+    | RecordLauncher
     | RecordClose
     | RecordVow
     | Finish

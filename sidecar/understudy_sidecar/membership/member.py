@@ -76,6 +76,7 @@ from understudy_sidecar.membership.events import (
     MemberEffect,
     MemberEvent,
     RecordClose,
+    RecordLauncher,
     RecordVerdict,
     RecordVow,
     Say,
@@ -117,8 +118,13 @@ class Member:
         now: float,
         closed: m.Close | None = None,
         verdict: m.NodeVerdict | None = None,
+        *,
+        launcher_known: bool = False,
     ) -> None:
-        """closed, verdict: what a former life of this sidecar has recorded; the launcher may not know of the close."""
+        """closed, verdict: what an earlier process of this sidecar has stored; the launcher may not know of the close.
+
+        launcher_known: a launcher was connected to that process, so that it runs, and connects again.
+        """
         self.identity = identity
         self.voter = voter
         self.state = State.NO_LAUNCHER if closed is None else State.CLOSED
@@ -137,6 +143,9 @@ class Member:
         self._heartbeat_s = DEFAULT_HEARTBEAT_S
         self._lease = Lease(now)
         self._renews = True  # the coordinator confirms what this member answers
+        self._launcher_known = launcher_known
+        awaited = launcher_known and closed is None
+        self._launcher_due = now + identity.launcher_timeout_s if awaited else None
         self._calls = Calls()
         self._followed = ""  # IP of the last coordinator
         self._called_first = ""  # when its launcher has connected
@@ -199,6 +208,10 @@ class Member:
             self._launcher_responds()
         match event:
             case LauncherUp(hello):
+                self._launcher_due = None
+                if not self._launcher_known:
+                    self._launcher_known = True
+                    self._out.append(RecordLauncher())
                 self._on_launcher(hello)
                 self._keep_link()
             case FromLauncher(message):
@@ -216,6 +229,7 @@ class Member:
     def deadline(self) -> float | None:
         """When silence has lasted too long, or the fence falls, or the sidecar ends; None while nothing is to come."""
         times = [self._finish_at, self._answer_until if self._linked else None, self._watch.deadline()]
+        times.append(self._launcher_due)
         if self.state is State.JOINED:
             times.append(self._lease.renewed_at + HEARTBEATS * self._heartbeat_s)
             if self._fault_told_at is not None:
@@ -669,6 +683,10 @@ class Member:
         if self._finish_at is not None and now >= self._finish_at:
             self._finish_at = None
             self._out.append(Finish())
+        if self._launcher_due is not None and now >= self._launcher_due:
+            self._launcher_due = None
+            self.unable = f"its launcher has not connected for {self.identity.launcher_timeout_s:g} s"
+            self._out.append(Say(f"{self.unable} since the sidecar restarted"))
         if self.state is State.JOINED:
             silent_s = now - self._lease.renewed_at
             if silent_s >= HEARTBEATS * self._heartbeat_s:

@@ -136,6 +136,7 @@ def _send_pending(desk: Desk, electorate: Electorate) -> None:
 
 def _tell_heirs(desk: Desk) -> None:
     """Before the succession that names them: a named heir can serve."""
-    desk.heirs = choose_heirs(desk)
+    # Without any that is connected, the former ones: a coordinator that steps down calls them, too.
+    desk.heirs = choose_heirs(desk) or desk.heirs
     desk.version += 1
     tell_estate(desk)

@@ -49,10 +49,13 @@ class Driven:
         index: int | None = 0,
         vow: Vow = Vow(),  # noqa: B008 - it is frozen
         closed: m.Close | None = None,
+        *,
+        launcher_known: bool = True,
     ) -> None:
         self.now = 1000.0
         self.launcher_responds = True
-        self.member = Member(Identity("uid", "pod-0", "node-0", "10.0.0.1", index), Voter(vow), self.now, closed)
+        me = Identity("uid", "pod-0", "node-0", "10.0.0.1", index)
+        self.member = Member(me, Voter(vow), self.now, closed, launcher_known=launcher_known)
 
     def do(self, *events: e.MemberEvent) -> list[Any]:
         effects = [effect for event in events for effect in self.member.handle(event, self.now)]
@@ -603,10 +606,12 @@ def test_a_launcher_that_stopped_responding_without_a_coordinator_is_told_to_the
     assert driven.member.state is State.APART
     # when it finds one, then its Join says why it can take part in no round
     (join,) = [x.message for x in driven.do(e.LinkUp("10.0.0.9")) if isinstance(x, e.ToCoordinator)]
+    assert isinstance(join, m.Join)
     assert (join.unable, join.token) == ("its launcher has not responded for 15 s", R0)
     # and once the coordinator knows, it stays away
     assert e.HangupCoordinator("its launcher has not responded for 15 s") in driven.hear(WELCOME)
-    assert driven.member.state is State.NO_LAUNCHER
+    state: State = driven.member.state
+    assert state is State.NO_LAUNCHER
 
 
 def test_a_launcher_that_responds_again_before_a_coordinator_is_found_stays_in_the_job() -> None:
@@ -616,9 +621,35 @@ def test_a_launcher_that_responds_again_before_a_coordinator_is_found_stays_in_t
     driven.later(15.0)
     driven.report(l.Pong(3))
     (join,) = [x.message for x in driven.do(e.LinkUp("10.0.0.9")) if isinstance(x, e.ToCoordinator)]
+    assert isinstance(join, m.Join)
     assert join.unable == ""
     driven.hear(WELCOME)
     assert driven.member.state is State.JOINED
+
+
+def test_that_a_launcher_has_connected_is_stored_once() -> None:
+    driven = Driven(launcher_known=False)
+    assert e.RecordLauncher() in driven.do(e.LauncherUp(hello()))
+    assert e.RecordLauncher() not in driven.do(e.LauncherDown(), e.LauncherUp(hello()))
+
+
+def test_a_launcher_that_does_not_connect_to_a_restarted_sidecar_makes_its_pod_be_replaced() -> None:
+    """Found by the simulation (seed 68763): it was stopped before the job had a coordinator, and nobody missed it."""
+    # given a sidecar that restarts, and a launcher that was connected before
+    driven = Driven(launcher_known=True)
+    # when it does not connect for 15 s
+    driven.later(14.9)
+    assert driven.member.unable == ""
+    driven.later(0.1)
+    # then the operator is to hear why the pod has to be replaced
+    assert driven.member.unable == "its launcher has not connected for 15 s"
+    # until it connects after all
+    driven.do(e.LauncherUp(hello()))
+    assert driven.member.unable == ""
+    # and of one that has not started yet nothing is expected
+    fresh = Driven(launcher_known=False)
+    fresh.later(600.0)
+    assert fresh.member.unable == ""
 
 
 def test_any_message_of_the_launcher_is_an_answer() -> None:
