@@ -228,8 +228,9 @@ class Member:
 
     def deadline(self) -> float | None:
         """When silence has lasted too long, or the fence falls, or the sidecar ends; None while nothing is to come."""
-        times = [self._finish_at, self._answer_until if self._linked else None, self._watch.deadline()]
-        times.append(self._launcher_due)
+        times = [self._finish_at, self._launcher_due, self._watch.deadline()]
+        if self.state is State.APART and self._linked:
+            times.append(self._answer_until)
         if self.state is State.JOINED:
             times.append(self._lease.renewed_at + HEARTBEATS * self._heartbeat_s)
             if self._fault_told_at is not None:

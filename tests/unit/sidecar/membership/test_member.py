@@ -652,6 +652,18 @@ def test_a_launcher_that_does_not_connect_to_a_restarted_sidecar_makes_its_pod_b
     assert fresh.member.unable == ""
 
 
+def test_a_close_that_comes_before_the_called_sidecar_answers_ends_the_wait_for_it() -> None:
+    """Found by the simulation (seed 80261): the sidecar looped until its stopped launcher responded."""
+    # given a member that calls a sidecar, and whose launcher does not respond
+    driven = running()
+    driven.launcher_responds = False
+    driven.do(e.LinkDown())
+    # when the operator tells it of the close before the call is answered
+    driven.do(e.Ended(SUCCEEDED), e.LinkUp("10.0.0.9"))
+    # then no deadline passes without an effect
+    driven.later(60.0)
+
+
 def test_any_message_of_the_launcher_is_an_answer() -> None:
     driven = running()
     driven.launcher_responds = False

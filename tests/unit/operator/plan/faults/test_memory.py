@@ -37,10 +37,12 @@ def offends(*offences: Offence, node: Node = NODES["n1"], now: float = NOW) -> b
     [
         ([offence()], False),
         ([offence(), offence(job="b")], True),
+        ([offence(), offence(NOW - 23 * 3600, job="b")], True),
+        ([offence(), offence(NOW - 25 * 3600, job="b")], False),
         ([offence(), offence(NOW - 60)], False),  # it has faded a little
         ([offence(), offence(NOW - 60), offence(NOW - 120)], False),  # all of one job
         ([offence(), offence(NOW - 60), offence(NOW - 120, job="b"), offence(NOW - 180, job="c")], True),
-        ([offence(fault=Fault.PROCESS, job=job) for job in "abc"], False),
+        ([offence(fault=Fault.PROCESS, job=job) for job in "ab"], False),
         ([offence(fault=Fault.PROCESS, job=job) for job in "abcd"], True),
         ([offence(fault=Fault.HANG, job=job) for job in "ab"] + [offence(job="c")], True),
         ([offence(NOW - minute, fault=Fault.PROCESS) for minute in range(6)], False),  # a bug of one job's script
@@ -54,8 +56,8 @@ def test_it_fades():
     known = [offence(job=job) for job in "abcd"]
     assert score(known, NOW) == 4.0
     assert score(known, NOW + HALF_LIFE_S) == 2.0
-    assert offends(*known, now=NOW + HALF_LIFE_S)
-    assert not offends(*known, now=NOW + HALF_LIFE_S + 1)
+    assert offends(*known, now=NOW + 1.41 * HALF_LIFE_S)
+    assert not offends(*known, now=NOW + 1.42 * HALF_LIFE_S)
     assert remembered(*known).with_offences([], NOW + 8 * 24 * 3600) == NOTHING
 
 
@@ -109,9 +111,9 @@ def test_what_jobs_of_two_other_namespaces_tell_counts():
 
 def test_so_do_those_of_one_other_namespace_and_ones_own():
     kills = [offence(job=job, namespace=TESTS) for job in "abc"]
-    assert told(OWN, *kills, offence(NOW - 60, job="mine")) == ""  # it has faded a little
-    assert told(OWN, *kills, offence(NOW - 60, job="mine"), offence(NOW - 120, job="mine")) == ""
-    assert told(OWN, *kills, offence(NOW - 60, job="mine"), offence(NOW - 120, job="mine-2")) != ""
+    assert told(OWN, *kills, offence(NOW - 60, job="mine")) != ""
+    assert told(OWN, *kills, offence(NOW - 60, "mine", Fault.PROCESS)) == ""
+    assert told(OWN, *kills, offence(NOW - 60, "mine", Fault.PROCESS), offence(NOW, "mine-2", Fault.PROCESS)) != ""
 
 
 def test_names_and_words_of_other_namespaces_are_not_shown():
