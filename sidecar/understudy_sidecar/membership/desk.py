@@ -96,7 +96,10 @@ class Uncounted:
 
 @dataclass
 class Doubt:
-    """The coordinator has stood still: it decides nothing before a majority has answered this heartbeat or a later."""
+    """It decides nothing before a majority has answered this heartbeat or a later one.
+
+    The coordinator has stood still, or is about to close the job as failed: others may follow a newer one by now.
+    """
 
     heartbeat: int
     heard: Tally
@@ -153,6 +156,7 @@ class Desk:
     draining: Draining | None = None
     hanging: Hanging | None = None
     doubt: Doubt | None = None
+    fails: str = ""  # why the job is closed as failed, once a majority has confirmed that this coordinator is followed
     left_in_doubt: set[str] = field(default_factory=set)  # uids of members whose connections ended during the doubt
     may_return_until: float = 0.0  # for so long they may connect again
     dismissal: Dismissal | None = None

@@ -2,7 +2,8 @@
 
 from understudy_protocol import membership as m
 from understudy_protocol.words import CloseReason
-from understudy_sidecar.membership.desk import Desk, State
+from understudy_sidecar.membership.desk import Desk, Doubt, State
+from understudy_sidecar.membership.electorate import Tally
 
 #: A member that is frozen for a moment still gets its close; one that is gone holds nobody up for longer.
 CLOSE_ACK_S = 3.0
@@ -18,6 +19,16 @@ def close(desk: Desk, reason: CloseReason, message: str, now: float) -> None:
     desk.say(f"closed: {reason.value}: {message}")
     desk.close_pending = set(desk.roster.linked)
     desk.broadcast(desk.roster.links(), desk.closed)
+
+
+def fail(desk: Desk, why: str) -> None:
+    """Close the job as failed, once a majority has confirmed that this coordinator is still followed.
+
+    Else one that is cut off, and does not know it yet, could tell its side of a failure while the others train on.
+    """
+    if desk.closed is None and not desk.fails:
+        desk.fails = why
+        desk.doubt = Doubt(desk.ask(desk.roster.links()), Tally(desk.keeper.newest))
 
 
 def all_know(desk: Desk, now: float) -> bool:

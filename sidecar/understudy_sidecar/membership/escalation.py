@@ -12,7 +12,7 @@ again.
 from understudy_protocol import membership as m
 from understudy_protocol.observer import Cause, Lost
 from understudy_protocol.recovery import History, Offence
-from understudy_protocol.words import CloseReason, Fault
+from understudy_protocol.words import Fault
 from understudy_sidecar.membership import ending, faults, leaving, succession
 from understudy_sidecar.membership.desk import Desk, Dismissal, State, Uncounted
 from understudy_sidecar.membership.events import Hangup, Send
@@ -111,7 +111,7 @@ def end_faulty_script(desk: Desk, member: Member, failed: m.WorkerFailed, now: f
     workers = desk.size * desk.shape.nproc_per_node
     why = desk.script_fault.worker_failed(member.uid, failed, workers, desk.backoff.failures)
     if why:
-        ending.close(desk, CloseReason.FAILED, why, now)
+        ending.fail(desk, why)
 
 
 def deadline(desk: Desk) -> float | None:
@@ -180,7 +180,7 @@ def _stays(desk: Desk, member: Member, cause: Cause, step: Step, at: float, now:
         who = f"rank {cause.rank} on {member.name}" if cause.rank is not None else member.name
         taken = desk.book.taken()
         tried = f"; recoveries so far: {taken}" if taken else ""
-        ending.close(desk, CloseReason.FAILED, f"{step.reason}{tried}; the last failure: {who}: {cause.message}", now)
+        ending.fail(desk, f"{step.reason}{tried}; the last failure: {who}: {cause.message}")
 
 
 def _case(desk: Desk, member: Member, cause: Cause, stays: str, now: float) -> Case:

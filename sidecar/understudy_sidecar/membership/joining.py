@@ -8,8 +8,8 @@ closed link is no loss: the member may have looked for another coordinator, and 
 """
 
 from understudy_protocol import membership as m
-from understudy_protocol.words import NO_OFFICE, NO_ROUND, Fault, RoundToken, WorkersState
-from understudy_sidecar.membership import escalation, faults, leaving
+from understudy_protocol.words import NO_OFFICE, NO_ROUND, CloseReason, Fault, RoundToken, WorkersState
+from understudy_sidecar.membership import ending, escalation, faults, leaving
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.roster import Member
 
@@ -66,6 +66,8 @@ def end_doubt(desk: Desk, now: float) -> None:
     """A majority still follows: members that hung up because this process stood still connect again."""
     desk.doubt, desk.look = None, True
     desk.may_return_until = now + RETURN_S
+    if desk.fails:
+        ending.close(desk, CloseReason.FAILED, desk.fails, now)
 
 
 def lose_left(desk: Desk, now: float) -> None:

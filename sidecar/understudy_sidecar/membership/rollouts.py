@@ -13,7 +13,7 @@ from dataclasses import replace
 from understudy_protocol import membership as m
 from understudy_protocol.recovery import Cause
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
-from understudy_protocol.words import CloseReason, Fault, OnFailedUpdate
+from understudy_protocol.words import Fault, OnFailedUpdate
 from understudy_sidecar.membership import ending, faults
 from understudy_sidecar.membership.desk import Desk, ReplicasTold, State
 from understudy_sidecar.membership.roster import Member
@@ -43,7 +43,7 @@ def on_time(desk: Desk, now: float) -> None:
     assert told.replicas.failure is not None
     cause, why = _cause(told), reason(told.replicas.failure, desk.shape.update_retries)
     faults.open_fault(desk, Fault.WEIGHT_UPDATE, cause, now, why)
-    ending.close(desk, CloseReason.FAILED, f"{Fault.WEIGHT_UPDATE.value}: {cause.message}; {why}", now)
+    ending.fail(desk, f"{Fault.WEIGHT_UPDATE.value}: {cause.message}; {why}")
 
 
 def view(desk: Desk) -> Rollouts | None:

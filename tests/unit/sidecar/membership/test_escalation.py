@@ -150,6 +150,7 @@ def test_with_the_budget_spent_one_more_pod_is_given_up_and_then_the_job() -> No
     assert (office.recovery().strategy, office.recovery().reason) == (Strategy.SPARE_SWAP, spent)
     assert office.lost() == {"active-2": "Process"}
     office.worker_fails("active-0", "out of memory")
+    office.answers(*list(office.sent))  # a majority confirms that the coordinator is followed
     assert office.coordinator.closed is not None
     why = "a pod has already been replaced because of that"
     assert office.coordinator.closed.message.startswith(f"{spent}, and {why}; ")
@@ -346,6 +347,7 @@ def test_but_not_where_nobody_would_know_of_it() -> None:
         fails_and_restarts(office, "active-0")
     office.worker_fails("active-0")
     assert office.lost() == {}
+    office.answers(*list(office.sent))  # a majority confirms that the coordinator is followed
     assert office.coordinator.closed is not None
     assert "no standby coordinator is connected that would record the replacement" in office.coordinator.closed.message
 

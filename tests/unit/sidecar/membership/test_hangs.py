@@ -92,6 +92,7 @@ def test_it_costs_a_restart_of_the_budget_and_with_none_left_the_hung_pod_is_giv
     assert office.recovery().reason == "the budget of 1 restarts within 1 h is spent"
     hangs(office, "active-0", 120, at=4.0)
     hangs(office, "spare-0", 120)
+    office.answers(*list(office.sent))  # a majority confirms that the coordinator is followed
     assert office.coordinator.closed is not None
     assert office.coordinator.closed.reason is CloseReason.FAILED
     assert "rank 0 on active-0: no step for 600 s" in office.coordinator.closed.message

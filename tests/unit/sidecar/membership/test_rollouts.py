@@ -69,6 +69,7 @@ def test_a_change_is_news_to_the_operator() -> None:
 def test_a_failed_update_ends_the_world_as_failed_and_says_whose_it_was() -> None:
     office = running(nproc=2, **RESTARTS)
     tells(office, "active-1", rank=3, uncertain=2, failure=FAILURE)
+    office.answers(*list(office.sent))  # a majority confirms that the coordinator is followed
     closed = office.coordinator.closed
     assert closed is not None
     assert closed.reason is CloseReason.FAILED
@@ -80,6 +81,21 @@ def test_a_failed_update_ends_the_world_as_failed_and_says_whose_it_was() -> Non
     assert (recovery.cause.rank, recovery.cause.pod, recovery.cause.message) == (3, "active-1", told)
     assert recovery.reason == "no retry is allowed"
     assert office.take("active-0", m.Close) == [closed]
+
+
+def test_a_coordinator_that_does_not_know_yet_that_it_is_cut_off_does_not_end_the_job() -> None:
+    """Found by the simulation (seed 82044): the job was told to have failed, and to have succeeded."""
+    # given a coordinator whose majority is connected, as far as it knows
+    office = running(3, spares=2, **RESTARTS)
+    office.later(1.0, "active-0", "active-1", "active-2", "spare-0", "spare-1")
+    # when it is told of a failed update, and only members of a minority answer it
+    tells(office, "active-1", rank=1, uncertain=2, failure=FAILURE)
+    office.answers("active-0", "active-1")
+    assert office.coordinator.closed is None
+    # then it steps down
+    office.later(15.1, "active-0", "active-1")
+    assert office.coordinator.closed is None
+    assert office.resigned
 
 
 def test_a_retry_that_is_allowed_is_left_to_the_worker() -> None:
@@ -95,6 +111,7 @@ def test_a_retry_that_is_allowed_is_left_to_the_worker() -> None:
     second = UpdateFailure("u2", "step-8", "rollout-1 is gone", 2, 6.0)
     tells(office, "active-0", uncertain=2, failure=second)
     # then it is over
+    office.answers(*list(office.sent))  # a majority confirms that the coordinator is followed
     assert office.coordinator.closed is not None
     assert "2 updates in a row have failed, and 1 retry is allowed" in office.coordinator.closed.message
 
@@ -180,6 +197,7 @@ def test_a_failed_update_that_was_told_to_a_minority_ends_the_job_once_a_majorit
     office.answers("active-0", "active-2")
     assert office.coordinator.closed is None
     office.answers("spare-0")
+    office.answers(*list(office.sent))  # a majority confirms that the coordinator is followed
     assert office.coordinator.closed is not None
     assert office.coordinator.closed.reason is CloseReason.FAILED
     assert office.recovery().fault is Fault.WEIGHT_UPDATE

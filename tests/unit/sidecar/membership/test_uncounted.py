@@ -90,6 +90,7 @@ def test_a_minority_does_not_end_the_job_for_a_spent_budget() -> None:
     # but it does once they are back, if that was what the worker did by itself
     for name in ("active-0", "spare-0", "spare-1"):
         office.join(name, office.token, 0 if name == "active-0" else None)
+    office.answers(*list(office.sent))  # a majority confirms that the coordinator is followed
     assert office.coordinator.closed is not None
     assert office.coordinator.closed.reason is CloseReason.FAILED
 
