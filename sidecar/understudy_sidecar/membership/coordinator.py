@@ -428,7 +428,7 @@ class Coordinator:
         desk.look, desk.looked_at = False, now
         many = len(desk.roster.linked)
         desk.look_at = now + LOOK_S_A_MEMBER * many if many > FEW else now
-        if desk.state is State.SETTLING:
+        if desk.state is State.SETTLING and desk.doubt is None and now >= desk.may_return_until:
             settling.settle(desk, now)
         if desk.state is State.WAITING:
             rounds.try_form(desk, now)
@@ -437,7 +437,7 @@ class Coordinator:
         """Times at which a round may follow though nothing else happens."""
         desk = self.desk
         if desk.state is State.SETTLING:
-            return [desk.since + settling.RETURN_S, desk.since + settling.SETTLE_S]
+            return [desk.since + settling.RETURN_S, desk.since + settling.SETTLE_S, desk.may_return_until]
         if desk.state is not State.WAITING:
             return []
         times = [desk.since + rounds.FIRST_ROUND_PATIENCE_S] if desk.first else []

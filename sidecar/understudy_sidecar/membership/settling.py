@@ -147,10 +147,12 @@ def _goes_on(desk: Desk, now: float) -> bool:
         return False
     desk.look = True
     desk.say(f"continues a recovery of the previous coordinator: {entry.fault.value} of {entry.cause.pod}")
-    culprit = next((x for x in desk.roster.active() if x.name == entry.cause.pod), None)
-    if culprit is None and entry.reason not in desk.offences.given_up.values():
-        desk.book.lost(entry.cause.pod, faults.LOST)
-    elif culprit is not None and entry.fault in OF_A_WORKER and not desk.offences.knows(entry.detected_at):
+    seated = {x.name: x for x in desk.roster.active()}
+    for waiting in [x for x in desk.book.open if x.strategy is None and x.cause.pod not in seated]:
+        if waiting.reason not in desk.offences.given_up.values():
+            desk.book.lost(waiting.cause.pod, faults.LOST)
+    culprit = seated.get(entry.cause.pod)
+    if culprit is not None and entry.fault in OF_A_WORKER and not desk.offences.knows(entry.detected_at):
         escalation.count(desk, culprit, entry.cause, entry.detected_at, now, stays=escalation.UNCERTAIN)
     return True
 

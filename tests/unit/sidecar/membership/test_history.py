@@ -108,6 +108,21 @@ def test_a_join_that_brings_all_of_it_is_not_too_long_for_a_coordinator() -> Non
     assert len(compiled.encode(join)) < MEMBER_BYTES
 
 
+def test_of_two_recoveries_that_wait_for_their_round_each_pod_that_is_gone_is_told_as_lost() -> None:
+    """Found by the simulation (seed 83528): the older one was told to be a replacement without a reason."""
+    # given that a worker of active-0 failed, and then active-1 and the coordinator on active-0 were lost
+    worker = Cause(0, "active-0", "node-of-active-0", 1, None, "exit code 1")
+    open_ = (lasting(Fault.PROCESS, worker), lasting(Fault.POD, GONE))
+    office = elected(history(open=open_))
+    # when neither of them comes to the next coordinator
+    office.join("spare-0")
+    office.later(SETTLE_S + 1, "spare-0")
+    # then the first recovery says that its pod is lost, too
+    first, second = office.coordinator.snapshot().recoveries
+    assert (first.cause.pod, first.reason) == ("active-0", "as was told; its pod is lost")
+    assert second.cause.pod == "active-1"
+
+
 # Who has been at fault
 
 

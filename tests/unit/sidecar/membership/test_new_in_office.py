@@ -8,6 +8,7 @@ from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
 from understudy_protocol.words import CloseReason, ElectorateVersion, Fault, RoundToken, WorkersState
 from understudy_sidecar.membership.desk import State
+from understudy_sidecar.membership.events import Tick
 
 SETTLE_S = 12.0
 
@@ -391,6 +392,22 @@ def test_a_member_that_has_come_and_is_out_of_touch_is_not_one_that_was_lost() -
     office.hear("active-1", m.Apart("its own sidecar became the coordinator"))
     office.join("active-2", ROUND, 2, WorkersState.FAILED, world=3)
     # then the coordinator alone was lost
+    assert [x.cause.pod for x in office.coordinator.snapshot().recoveries] == ["active-0"]
+
+
+def test_a_coordinator_that_stands_still_before_it_knows_the_round_waits_for_its_majority() -> None:
+    """Found by the simulation (seed 83443): it gave the rank of a member away, and stopped its workers."""
+    # given one that was just elected, and stands still for longer than it waits for members
+    office = loses_an_active_coordinator(RUNNING)
+    office.now += SETTLE_S + 5.0
+    office.do(Tick())
+    assert office.coordinator.snapshot().recoveries == ()
+    # when a majority has answered, then members have 2 s to connect again
+    office.answers("spare-0", "active-1", "active-2")
+    office.later(1.9, "spare-0", "active-1", "active-2")
+    assert office.coordinator.snapshot().recoveries == ()
+    # and then it decides
+    office.later(0.2, "spare-0", "active-1", "active-2")
     assert [x.cause.pod for x in office.coordinator.snapshot().recoveries] == ["active-0"]
 
 
