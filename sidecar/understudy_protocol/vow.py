@@ -14,3 +14,4 @@ class Vow:
     electorate: ElectorateVersion = NO_ELECTORATE  # the newest version that it acknowledged
     heirs: tuple[Heir, ...] = ()
     estate: Optional[Estate] = None  # of a standby coordinator: the newest leader snapshot
+    former_heirs: tuple[Heir, ...] = ()  # standby coordinators of earlier lists, the newest first

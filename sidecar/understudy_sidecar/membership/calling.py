@@ -26,6 +26,7 @@ class Calls:
         self._long_s = LONG_S  # of this turn
         self._order: tuple[str, ...] = ()  # all hosts, whomever somebody has named aside
         self._last: int | None = None  # the place in that order of the newest host that has answered in this turn
+        self._turn_ended = False  # the newest call has answered for a second time: nobody after it does
 
     def fresh(self) -> None:
         """A search begins."""
@@ -39,6 +40,7 @@ class Calls:
         place = self._order.index(host) if host in self._order else None
         if place is not None and self._last is not None and place <= self._last:
             self._answered, self._long_s = 0, min(2 * self._long_s, LONGEST_S)
+            self._turn_ended = True
         self._answered += 1
         self._last = self._last if place is None else place
         return self._long_s if self._answered == 1 else SHORT_S
@@ -55,7 +57,8 @@ class Calls:
         self._order = tuple(dict.fromkeys([*(ip for ip in known if ip != own_ip), SERVICE]))
         self._last = self._order.index(last) if last in self._order else None
         first = 0 if self._last is None else self._last + 1
-        begins_again = first == len(self._order)
+        begins_again = first == len(self._order) or self._turn_ended
+        self._turn_ended = False
         hosts = [*self._order[first:], *self._order[:first]]
         if named:
             hosts = [named, *(host for host in hosts if host != named)]

@@ -156,6 +156,7 @@ class Core:
             return
         if self.coordinator is None and isinstance(message, m.Join):
             self._to_heir(e.Called(link, message))
+            self._to_member(e.CalledBy(message.ip))
         else:
             self._to_office(e.Received(link, message))
 

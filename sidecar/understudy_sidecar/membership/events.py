@@ -188,6 +188,13 @@ class Unfit:
 
 
 @dataclass(frozen=True)
+class CalledBy:
+    """A member without a coordinator has called this sidecar, which is no coordinator either."""
+
+    ip: str
+
+
+@dataclass(frozen=True)
 class InOffice:
     """This very sidecar has come into office: its member belongs to it."""
 
@@ -215,6 +222,7 @@ MemberEvent = (
     | FromCoordinator
     | LinkDown
     | LeaveAsked
+    | CalledBy
     | InOffice
     | Unfit
     | Annotated

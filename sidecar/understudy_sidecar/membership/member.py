@@ -59,6 +59,7 @@ from understudy_protocol.words import (
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.events import (
     Annotated,
+    CalledBy,
     Dial,
     Ended,
     Finish,
@@ -148,6 +149,7 @@ class Member:
         self._launcher_due = now + identity.launcher_timeout_s if awaited else None
         self._calls = Calls()
         self._followed = ""  # IP of the last coordinator
+        self._named = ""  # IP that the newest call begins with, because somebody has named it
         self._called_first = ""  # when its launcher has connected
         self._linked = self._dialing = False
         self._answer_until: float | None = None  # of the one that was called
@@ -190,6 +192,8 @@ class Member:
                 self._leave(m.Leaving(reason, grace_s, verdict), now)
             case InOffice():
                 self._on_own_office()
+            case CalledBy(ip):
+                self._on_called_by(ip)
             case Unfit(reason):
                 self._on_unfit(reason)
             case Annotated(verdict):
@@ -459,6 +463,11 @@ class Member:
         self._hang_up(reason)
         self._dial(named)
 
+    def _on_called_by(self, ip: str) -> None:
+        """Another member looks for a coordinator, too. One that knows no standby coordinator calls it back."""
+        if self.state is State.APART and not self._linked and not self.voter.vow.heirs and self._named != ip:
+            self._look_again(f"called by {ip}, and no standby coordinator is known", ip)
+
     def _on_own_office(self) -> None:
         self._called_first = self.identity.ip
         self._calls.fresh()
@@ -471,8 +480,10 @@ class Member:
         self._answer_until = self._fault_told_at = None
 
     def _dial(self, named: str = "") -> None:
-        hosts, delay_s = self._calls.next(self.voter.vow.heirs, self.identity.ip, named, self._followed)
-        self._dialing = True
+        vow = self.voter.vow
+        heirs = (*vow.heirs, *vow.former_heirs)
+        hosts, delay_s = self._calls.next(heirs, self.identity.ip, named, self._followed)
+        self._dialing, self._named = True, named
         self._out.append(Dial(hosts, delay_s))
 
     # The coordinator's side ------------------------------------------------------------------------------------------

@@ -13,6 +13,9 @@ from understudy_protocol.recovery import History
 from understudy_protocol.vow import Vow
 from understudy_protocol.words import Office
 
+#: A coordinator that was cut off names only members of its side: those of the other side are called, too.
+FORMER_HEIRS = 5
+
 
 class Voter:
     """Each method says whether the vow has changed, and with `grant` and `follow` whether it may be done."""
@@ -52,7 +55,9 @@ class Voter:
         version = succession.electorate
         if version < self.vow.electorate or Office(version.epoch, version.term) < self.vow.office:
             return False
-        self.vow = replace(self.vow, electorate=succession.electorate, heirs=succession.heirs)
+        known = dict.fromkeys((*self.vow.heirs, *self.vow.former_heirs))
+        former = tuple(heir for heir in known if heir not in succession.heirs)[:FORMER_HEIRS]
+        self.vow = replace(self.vow, electorate=version, heirs=succession.heirs, former_heirs=former)
         return True
 
     @property

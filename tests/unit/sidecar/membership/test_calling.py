@@ -51,7 +51,17 @@ def test_if_none_of_those_responds_the_first_one_is_called_again_and_waited_for_
     assert calls.next(HEIRS, "X", "N")[0] == ("N", "B", "C", SERVICE, "A")
     # when none of the hosts after A responds either, then the next call to A is the first one of another turn
     assert calls.called("A") == 20.0
-    assert calls.next(HEIRS, "X") == (("B", "C", SERVICE, "A"), 0.0)
+    assert calls.next(HEIRS, "X") == (("B", "C", SERVICE, "A"), CALL_AGAIN_S)
+
+
+def test_a_host_that_alone_answers_and_is_of_no_help_is_called_four_times_a_second() -> None:
+    """Found by the simulation (seed 86500): it was called ten times a second, for minutes."""
+    calls = Calls()
+    calls.next(HEIRS, "X")
+    calls.called("A")
+    assert calls.next(HEIRS, "X")[1] == 0.0
+    calls.called("A")
+    assert calls.next(HEIRS, "X") == (("B", "C", SERVICE, "A"), CALL_AGAIN_S)
 
 
 def test_a_member_whose_last_hosts_do_not_answer_calls_the_first_heir_again() -> None:

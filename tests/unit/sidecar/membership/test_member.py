@@ -664,6 +664,23 @@ def test_a_close_that_comes_before_the_called_sidecar_answers_ends_the_wait_for_
     driven.later(60.0)
 
 
+def test_a_member_that_knows_no_standby_coordinator_calls_back_who_calls_its_sidecar() -> None:
+    """Found by the simulation (seed 86500): its sidecar had restarted before it heard of any."""
+    driven = Driven()
+    driven.do(e.LauncherUp(hello()))
+    assert driven.do(e.CalledBy("10.0.0.7")) == [
+        e.HangupCoordinator("called by 10.0.0.7, and no standby coordinator is known"),
+        e.Dial(("10.0.0.7", e.SERVICE)),
+    ]
+    # once, as long as that call lasts
+    assert driven.do(e.CalledBy("10.0.0.7")) == []
+    # and not if it knows any, or is connected
+    knows = Driven(vow=Vow(heirs=(m.Heir("uid-h", "10.0.0.8"),)))
+    knows.do(e.LauncherUp(hello()))
+    assert knows.do(e.CalledBy("10.0.0.7")) == []
+    assert joined().do(e.CalledBy("10.0.0.7")) == []
+
+
 def test_any_message_of_the_launcher_is_an_answer() -> None:
     driven = running()
     driven.launcher_responds = False

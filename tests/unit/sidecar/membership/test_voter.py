@@ -70,3 +70,16 @@ def test_only_an_heir_of_the_newest_electorate_brings_its_history(electorate: El
     history = History(O1, 1, (), {}, (), 0)
     voter = Voter(Vow(O1, "", electorate, (), Estate(E1, ("a",), (), "a", (), {}, history)))
     assert voter.history == (history if told else None)
+
+
+def test_standby_coordinators_of_earlier_lists_are_kept() -> None:
+    """Found by the simulation (seed 87125): a coordinator that was cut off had named one of its side only."""
+    a, b, c = (Heir(name, name.upper()) for name in "abc")
+    voter = Voter(Vow())
+    voter.acknowledge(Succession(ElectorateVersion(1, 1, 1), (a, b)))
+    voter.acknowledge(Succession(ElectorateVersion(1, 1, 2), (c,)))
+    assert (voter.vow.heirs, voter.vow.former_heirs) == ((c,), (a, b))
+    # at most five, the newest first
+    for number in range(3, 9):
+        voter.acknowledge(Succession(ElectorateVersion(1, 1, number), (Heir(str(number), str(number)),)))
+    assert [heir.pod_uid for heir in voter.vow.former_heirs] == ["7", "6", "5", "4", "3"]
