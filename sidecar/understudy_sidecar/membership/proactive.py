@@ -33,12 +33,17 @@ def on_time(desk: Desk, now: float) -> None:
         return  # thousands of members are not gone through at each event
     desk.swaps_looked = looked
     spares = sum(not desk.held(member.node) for member in desk.roster.waiting())
-    for member in _at_risk(desk)[:spares]:
-        _begin(desk, member, now)
-        if member.uid == desk.pod_uid:
-            return  # the rest is its heir's to decide
-        if desk.state is not State.RUNNING and desk.shape.proactive is not Proactive.NOW:
+    risks = _at_risk(desk)[:spares]
+    if risks and risks[0].uid == desk.pod_uid:
+        risks = risks[:1]  # the rest is its heir's to decide
+    for member in risks:
+        if desk.faulty(member.node):
+            desk.roster.leaving[member.uid] = now  # it saves nothing, whoever goes first
+    for member in risks:
+        saves = desk.shape.proactive is not Proactive.NOW and not desk.faulty(member.node)
+        if saves and desk.state is not State.RUNNING:
             return  # the next round first
+        _begin(desk, member, now)
 
 
 def on_ended(desk: Desk, member: Member, message: m.Drained | m.WorkerFailed | m.Finished, now: float) -> bool:
@@ -88,7 +93,6 @@ def _begin(desk: Desk, member: Member, now: float) -> None:
 def _leave_others_to_save(desk: Desk, member: Member, reason: str, now: float) -> None:
     assert member.group_rank is not None, "it is active"
     if shards.may_save_without(desk, member.group_rank) is Others.MAY_SAVE:
-        desk.roster.leaving[member.uid] = now
         leaving.drain(desk, desk.shape.grace_s, now)
     _give_up(desk, member, reason, now)
 
