@@ -207,6 +207,9 @@ def _why(desk: Desk, strategy: Strategy, placement: Placement) -> str:
 def _assign(desk: Desk) -> None:
     nproc = desk.shape.nproc_per_node
     active = desk.roster.active()
+    # If nobody comes from the newest round, it may have made steps that nobody knows of.
+    newest = desk.stepped.round >= desk.at_least
+    newest = newest or any(x.join.token.round >= desk.at_least for x in desk.roster.members.values())
     master, world = active[0], len(active) * nproc
     # Who does not know of such a store would serve its own, under other keys.
     store = master.store_port if all(x.store_port is not None for x in active) else None
@@ -215,7 +218,7 @@ def _assign(desk: Desk) -> None:
     reason = desk.book.open[-1].cause.message if desk.book.open else "first round"
     for rank, member in enumerate(active):
         member.workers = WorkersState.STARTING
-        member.measures = member.stepped == desk.stepped != NO_ROUND
+        member.measures = newest and member.stepped == desk.stepped != NO_ROUND
         member.assign = m.Assign(
             desk.token, rank, len(active), rank * nproc, world, master.join.ip, port, reason, agent_store
         )

@@ -11,7 +11,7 @@ do not bring back: the counts, and the ladder's history.
 from understudy_protocol import membership as m
 from understudy_protocol.recovery import History
 from understudy_sidecar.membership.desk import SUCCESSION_S, Desk, State
-from understudy_sidecar.membership.electorate import Electorate
+from understudy_sidecar.membership.electorate import Electorate, Tally
 from understudy_sidecar.membership.roster import Member
 
 HEIRS = 5
@@ -77,8 +77,13 @@ def choose_heirs(desk: Desk) -> tuple[m.Heir, ...]:
 
 
 def heir_there(desk: Desk) -> bool:
-    """Whether somebody may come into office after this coordinator, and knows what it knows."""
-    return desk.keeper.settled.exists and any(heir.pod_uid in desk.roster.linked for heir in desk.heirs)
+    """Whether somebody comes into office after this coordinator, and knows what it knows.
+
+    The others elect. Of two voters, one is no majority: the operator appoints it after 8 s.
+    """
+    named = desk.keeper.settled.exists and any(heir.pod_uid in desk.roster.linked for heir in desk.heirs)
+    others = desk.roster.linked - {desk.pod_uid}
+    return named and (len(desk.keeper.newest.voters) == 2 or Tally(desk.keeper.newest, others).carries())
 
 
 def tell_estate(desk: Desk) -> None:

@@ -352,6 +352,20 @@ def test_but_not_where_nobody_would_know_of_it() -> None:
     assert "no standby coordinator is connected that would record the replacement" in office.coordinator.closed.message
 
 
+def test_nor_where_the_others_could_not_elect_a_coordinator() -> None:
+    """Found by the simulation (seed 96974): two of four voters were left, and the operator was away."""
+    # given four voters, one of which does not respond, and a coordinator whose own pod has failed once
+    office = running(3, in_place_max_per_pod=1)
+    office.coordinator.desk.pod_uid = "uid-active-0"
+    office.later(SUCCESSION_S + 0.1, "active-0", "active-1", "active-2", "spare-0")
+    fails_and_restarts(office, "active-0")
+    office.drop("spare-0", silent=True)
+    # when it fails once more, then it stays
+    office.worker_fails("active-0")
+    assert office.lost() == {}
+    assert "no standby coordinator is connected that would record the replacement" in office.recovery().reason
+
+
 @pytest.mark.parametrize("workers", [WorkersState.FAILED, WorkersState.IDLE])
 def test_a_pod_is_not_given_up_for_what_happened_while_nobody_was_in_office(workers: WorkersState) -> None:
     office = Driven(2, epoch=2, at_least_round=3, in_place_max_per_pod=0)

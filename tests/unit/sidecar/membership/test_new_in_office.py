@@ -151,6 +151,20 @@ def test_an_appointee_that_was_told_nothing_by_the_former_coordinator_names_the_
     assert [(x.pod_name, x.node) for x in office.coordinator.snapshot().lost] == [("active-1", "node-1")]
 
 
+def test_where_nobody_comes_from_the_newest_round_how_long_training_paused_is_unknown() -> None:
+    """Found by the simulation (seed 96358): the newest round had made steps, and both of its pods were gone."""
+    # given a coordinator that the operator told of round 5, and a member that stepped in round 3
+    office = Driven(2, epoch=2, at_least_round=5)
+    office.join("active-1", ROUND, 1, WorkersState.FAILED, stepped=ROUND)
+    office.join("spare-0")
+    office.later(SETTLE_S + 1, "active-1", "spare-0")
+    office.started("active-1", "spare-0")
+    office.stepped("active-1", pause_s=49.3)
+    (told,) = office.coordinator.snapshot().recoveries
+    assert told.resumed_at is not None
+    assert told.pause_s is None
+
+
 def test_a_pod_that_had_finished_and_was_lost_is_known_to_the_next_coordinator() -> None:
     """Found by the simulation (seed 60907): the recovery named no pod."""
     # given a coordinator of two pods that has lost one whose workers had all exited 0
