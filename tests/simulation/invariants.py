@@ -53,6 +53,7 @@ class Invariants:
     _success_seen: bool = False
     _nobody_until: float = 0.0
     _formed: dict[object, list[float]] = field(default_factory=dict)  # when each coordinator formed its rounds
+    _told_by_appointed: set[float] = field(default_factory=set)  # recoveries, by their begin
     _stale_since: dict[Worker, float] = field(default_factory=dict)
     _ladder: LadderInvariants = field(init=False)
     elections: ElectionInvariants = field(init=False)
@@ -112,7 +113,9 @@ class Invariants:
                 self.what_trains_does_not_hang(recovery)
                 self.each_rung_has_its_reason(recovery)
                 self.a_pause_is_as_long_as_training_stood_still(recovery)
-                if snapshot.token.term > 1:
+                if snapshot.token.term == 1:
+                    self._told_by_appointed.add(recovery.detected_at)
+                elif recovery.detected_at not in self._told_by_appointed:
                     self.a_lost_pod_has_a_name(recovery)
         self.cluster.snapshots.clear()
 
