@@ -97,6 +97,7 @@ class StepsRead:
     reports: int
     at: float
     stepped_at: float  # the same moment, by the clock of `handle`
+    first_at: Optional[float] = None  # when the worker made its first step, by that clock; None: with this one
 
 
 @dataclass(frozen=True)

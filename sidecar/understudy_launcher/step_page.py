@@ -39,6 +39,7 @@ class Seen:
     at: float  # when it told it, by time.monotonic()
     pid: int  # of the process that steps
     stack_signal: int  # on which that dumps its Python stacks; 0: on none
+    first_at: float = 0.0  # when that process told its first step, by time.monotonic()
 
 
 class Page:
@@ -55,10 +56,10 @@ class Page:
         if words == self._words or len(words) != _WORDS.size:
             return None
         self._words = words
-        _, calls, step, total, at_ns, pid, stack_signal, _ = _WORDS.unpack(words)
+        _, calls, step, total, at_ns, pid, stack_signal, first_ns = _WORDS.unpack(words)
         if calls <= 0 or step < 0:
             return None
-        return Seen(calls, step, total if total >= 0 else None, at_ns / 1e9, pid, stack_signal)
+        return Seen(calls, step, total if total >= 0 else None, at_ns / 1e9, pid, stack_signal, first_ns / 1e9)
 
     def steps_read(self, local_rank: int) -> list[StepsRead]:
         """The same as an event of the supervisor's."""
@@ -68,7 +69,8 @@ class Page:
         self.seen, now = seen, time.monotonic()
         stepped_at = min(seen.at, now)
         at = time.time() - (now - stepped_at)
-        return [StepsRead(local_rank, seen.step, seen.total, max(1, seen.calls - calls), at, stepped_at)]
+        first_at = min(seen.first_at, stepped_at) if seen.first_at > 0 else stepped_at
+        return [StepsRead(local_rank, seen.step, seen.total, max(1, seen.calls - calls), at, stepped_at, first_at)]
 
     def dump_stacks(self, group: int) -> str:
         """Have the process that steps write its Python stacks to stderr; why it cannot, or "".

@@ -85,7 +85,8 @@ class StepPace:
             each = max(0.0, read.stepped_at - self._newest.stepped_at) / read.reports
             self._intervals.extend([each] * min(read.reports, INTERVALS))
         elif self._last_stepped_at is not None:
-            self._pause_s = max(0.0, read.stepped_at - self._last_stepped_at)
+            first_at = read.stepped_at if read.first_at is None else read.first_at
+            self._pause_s = max(0.0, first_at - self._last_stepped_at)
         self._newest, self._read_at, self._untold = read, now, True
         return self.due(now)
 

@@ -7,7 +7,8 @@ and find them in the folder UNDERSTUDY_STEP_FOLDER, as `bell` and `page-LOCAL_RA
     PAGE   64 bytes, mapped: native signed 64-bit words. The launcher looks at them twice a second, and at the end
            0 MAGIC      1 calls of step()  2 the newest step  3 the total, or -1
            4 when, in ns of CLOCK_MONOTONIC                   5 the pid of the process that steps
-           6 the signal on which it dumps its stacks (stacks.py), 0: on none      7 unused
+           6 the signal on which it dumps its stacks (stacks.py), 0: on none
+           7 when that process told its first step, in nanoseconds of time.monotonic_ns()
 
 The launcher's side of it is understudy_launcher/step_page.py; both come out of one image, so it has no versions.
 
@@ -34,7 +35,7 @@ ENV_STEP_FOLDER = "UNDERSTUDY_STEP_FOLDER"
 ENV_START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"
 MAGIC = 0x75_6E_64_73_74_65_70_31
 PAGE_BYTES = 64
-_CALLS, _STEP, _TOTAL, _AT, _PID, _SIGNAL = range(1, 7)
+_CALLS, _STEP, _TOTAL, _AT, _PID, _SIGNAL, _FIRST = range(1, 8)
 _NO_PAGE = (OSError, ValueError, OverflowError, KeyError)
 
 _files: Optional[tuple[int, memoryview]] = None  # bell and page, once they are found
@@ -65,7 +66,7 @@ def _first_step(n: int, total: Optional[int]) -> None:
     _looked = True
     with contextlib.suppress(*_NO_PAGE):
         bell, page = _find()
-        page[_SIGNAL], page[_PID] = stacks.dump_on_signal(), os.getpid()
+        page[_SIGNAL], page[_PID], page[_FIRST] = stacks.dump_on_signal(), os.getpid(), monotonic_ns()
         _page = page
         step(n, total)
         os.write(bell, b"!")

@@ -78,7 +78,7 @@ class LadderInvariants:
     def no_innocent_pod_is_given_up(self, uid: str, reason: str) -> None:
         pod = next(pod for pod in self.cluster.pods if pod.uid == uid)
         guilty = self.cluster.culprits | self.cluster.training.stale_savers
-        if pod.machine.faulty or pod.machine.goes:
+        if pod.machine.faulty or pod.machine.goes or reason.startswith("its workers have not started"):
             return
         if any(x.launcher is not None and x.launcher.stopped for x in self.cluster.pods):
             return  # what a worker of that pod has done is not known

@@ -49,6 +49,7 @@ class Launcher(Process):
         self.supervisor = Supervisor(1, nproc, pod.grace_s, zygote=zygotes, step_timeout_s=timeout_s)
         self.workers: dict[int, Worker] = {}
         self._pages: dict[int, e.StepsRead] = {}  # by local rank: what workers have told since the last look
+        self._first_at: dict[int, float] = {}  # by local rank: when its worker made its first step
         self._untrapped: set[int] = set()  # local ranks
         self._forked: set[int] = set()  # local ranks
         self._link: End | None = None
@@ -177,6 +178,7 @@ class Launcher(Process):
             worker.hung = worker.stuck = True
         self._untrapped.discard(local_rank)
         self._pages.pop(local_rank, None)
+        self._first_at.pop(local_rank, None)
         if fate >= 1 - UNTRAPPED:
             self._untrapped.add(local_rank)
         self.workers[local_rank] = worker
@@ -188,7 +190,8 @@ class Launcher(Process):
     def _write(self, local_rank: int, step: int) -> None:
         """step() in the worker."""
         reports = 1 + (self._pages[local_rank].reports if local_rank in self._pages else 0)
-        self._pages[local_rank] = e.StepsRead(local_rank, step, None, reports, self.now(), self.now())
+        first_at = self._first_at.setdefault(local_rank, self.now())
+        self._pages[local_rank] = e.StepsRead(local_rank, step, None, reports, self.now(), self.now(), first_at)
 
     def _look(self) -> None:
         pages, self._pages = self._pages, {}

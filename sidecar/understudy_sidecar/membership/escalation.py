@@ -104,6 +104,14 @@ def failed_too(desk: Desk, member: Member, failed: m.WorkerFailed, now: float) -
             desk.say(f"a worker of {member.name} failed earlier, by its node's clock: {failed.message}")
 
 
+def came_back_failed(desk: Desk, member: Member, failed: m.WorkerFailed | None, now: float) -> None:
+    """Its worker failed while its sidecar was not connected. None: nobody knows when, so it may have been first."""
+    if failed is not None:
+        failed_too(desk, member, failed, now)
+    elif desk.dismissal is not None and member.uid != desk.dismissal.uid:
+        desk.dismissal.earlier = member.name
+
+
 def end_faulty_script(desk: Desk, member: Member, failed: m.WorkerFailed, now: float) -> None:
     """After the failure was counted: no recovery helps a script that fails everywhere in the same way."""
     if failed.token != desk.token:

@@ -132,6 +132,8 @@ def _resume(desk: Desk, member: Member, link: int, join: m.Join, now: float) -> 
     member.master_port, member.store_port = join.master_port, _store_port(join)
     member.connects(desk.heartbeat)
     welcome(desk, member)
+    if join.token == desk.token and join.workers in (WorkersState.IDLE, WorkersState.FAILED):
+        escalation.came_back_failed(desk, member, join.failure, now)
     escalation.answered(desk, member)
     if any(heir.pod_uid == member.uid for heir in desk.heirs):
         desk.inherit_later(now)  # it may have missed what was told meanwhile

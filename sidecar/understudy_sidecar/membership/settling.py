@@ -76,9 +76,10 @@ def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
         fault = Fault.NODE if uid in silent or node in silent_nodes else Fault.POD
         desk.lost[uid] = Lost(uid, name, node, fault, NOT_COME, now)
     known = {entry.cause.pod for entry in desk.book.open}
-    goes_on, at = _goes_on(desk, now), _disconnected_at(desk, now)
     absent = [seat for seat in seats if seat.pod_uid not in desk.roster.members and seat.pod_name not in known]
     missing = [seat for seat in absent if seat.group_rank not in former.seats]
+    # If a pod is missing, a worker may have failed because of that: it is not charged.
+    goes_on, at = _goes_on(desk, now, charges=not missing), _disconnected_at(desk, now)
     had_ranks = ""
     if not missing and not goes_on and (missing := _earlier_seats(desk, former)):
         assert desk.former_estate is not None
@@ -88,7 +89,11 @@ def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
         rank = seat.group_rank * desk.shape.nproc_per_node
         cause = Cause(rank, seat.pod_name, seat.node, None, None, f"{coordinated}{NOT_COME}{had_ranks}")
         fault = Fault.NODE if seat.node in silent_nodes else Fault.POD
-        faults.open_fault(desk, fault, cause, now, faults.LOST, at=at)
+        blamed = desk.book.blames_worker()
+        if blamed is not None and blamed.strategy is None and not desk.offences.knows(blamed.detected_at):
+            desk.book.revise(fault, cause, faults.LOST)  # that worker only failed because this pod was gone
+        else:
+            faults.open_fault(desk, fault, cause, now, faults.LOST, at=at)
     if missing or goes_on:
         return
     name, node = ("", "") if desk.former_holder in desk.roster.members else names.get(desk.former_holder, ("", ""))
@@ -140,7 +145,7 @@ def _disconnected_at(desk: Desk, now: float) -> float:
     return min((x.joined_at - x.join.disconnected_s for x in members if x.join.disconnected_s is not None), default=now)
 
 
-def _goes_on(desk: Desk, now: float) -> bool:
+def _goes_on(desk: Desk, now: float, *, charges: bool = True) -> bool:
     """Whether the former coordinator was about to mend this: it is one recovery, over both offices."""
     entry = desk.book.unmended()
     if entry is None:
@@ -152,7 +157,7 @@ def _goes_on(desk: Desk, now: float) -> bool:
         if waiting.reason not in desk.offences.given_up.values():
             desk.book.lost(waiting.cause.pod, faults.LOST)
     culprit = seated.get(entry.cause.pod)
-    if culprit is not None and entry.fault in OF_A_WORKER and not desk.offences.knows(entry.detected_at):
+    if charges and culprit is not None and entry.fault in OF_A_WORKER and not desk.offences.knows(entry.detected_at):
         escalation.count(desk, culprit, entry.cause, entry.detected_at, now, stays=escalation.UNCERTAIN)
     return True
 

@@ -550,6 +550,16 @@ def test_the_first_step_of_a_round_says_how_long_the_pod_has_made_none() -> None
     assert hello.stepped == token(1)
 
 
+def test_a_launcher_that_reads_late_still_knows_when_the_first_step_was_made() -> None:
+    """Found by the simulation (seed 105442): a stopped launcher told the pause until a later step."""
+    driven = running()
+    driven.do(steps(7, rank=0, at=140.0))
+    driven.do(start(1), ended(0, signal="SIGKILL"), ended(1, signal="SIGKILL"), e.GroupEmptied(0), e.GroupEmptied(1))
+    effects = driven.do(e.StepsRead(0, 3, 100, 3, 1000.0, 153.5, 152.5))
+    (told,) = [x.message for x in effects if isinstance(x, e.Report) and isinstance(x.message, m.Stepped)]
+    assert told.pause_s == 12.5
+
+
 def test_a_step_that_is_read_only_when_its_worker_is_killed_counts() -> None:
     driven = running()
     driven.do(steps(7, rank=0, at=139.0))

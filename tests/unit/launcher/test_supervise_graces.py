@@ -16,7 +16,6 @@ from tests.unit.launcher.driven import (
     kills,
     running,
     start,
-    steps,
     terms,
     token,
 )
@@ -245,12 +244,6 @@ def test_workers_that_are_stopped_already_have_drained_when_they_are_gone() -> N
     driven = stopping()
     assert driven.do(drain()) == []
     assert drained() in driven.do(*gone(0, 1, code=137, signal="SIGKILL"))
-
-
-def test_a_drain_tells_no_steps() -> None:
-    driven = draining()
-    assert driven.do(steps(1)) == []
-    assert driven.later(1) == []
 
 
 def test_a_sidecar_that_comes_back_learns_that_a_drain_goes_on() -> None:

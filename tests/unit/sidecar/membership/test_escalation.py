@@ -352,6 +352,19 @@ def test_but_not_where_nobody_would_know_of_it() -> None:
     assert "no standby coordinator is connected that would record the replacement" in office.coordinator.closed.message
 
 
+def test_nor_while_a_restarted_sidecar_brings_a_failure_of_its_own() -> None:
+    """Found by the simulation (seed 105144): a sidecar and its worker had been killed at the same time."""
+    # given a pod that is to be replaced, and another one that is asked whether it is there
+    office = running(3, in_place_max_per_pod=0)
+    office.worker_fails("active-1", "a peer has gone")
+    office.answers("active-0")
+    # when that one comes back on a new connection, and its worker has failed, nobody knows when
+    office.join("active-2", office.token, 2, WorkersState.FAILED)
+    # then nobody is replaced
+    assert office.lost() == {}
+    assert office.recovery().reason.endswith("it is not known which pod failed first")
+
+
 def test_nor_where_the_others_could_not_elect_a_coordinator() -> None:
     """Found by the simulation (seed 96974): two of four voters were left, and the operator was away."""
     # given four voters, one of which does not respond, and a coordinator whose own pod has failed once

@@ -123,6 +123,24 @@ def test_of_two_recoveries_that_wait_for_their_round_each_pod_that_is_gone_is_to
     assert second.cause.pod == "active-1"
 
 
+def test_a_failure_that_was_not_charged_is_not_charged_by_the_next_coordinator_if_a_pod_is_missing() -> None:
+    """Found by the simulation (seed 105289): the worker had failed because the other pod was gone."""
+    # given a coordinator that had no majority when a worker of active-0 failed, and told so
+    worker = Cause(0, "active-0", "node-of-active-0", 1, None, "a peer has gone")
+    uncounted = Recovery(4, Fault.PROCESS, None, worker, START - 5.0, None, "")
+    seats = (m.Seat(0, "uid-active-0", "active-0", "node-0"), m.Seat(1, "uid-active-1", "active-1", "node-1"))
+    voters = tuple(f"uid-{x}" for x in EVERYBODY)
+    estate = m.Estate(V1, voters, (), "uid-office", (), {}, history(open=(uncounted,)), ROUND, seats)
+    office = Driven(2, elected=estate)
+    # when active-1 does not come to the next one
+    office.join("spare-0")
+    office.join("active-0", ROUND, 0, FAILED)
+    office.later(SETTLE_S + 1, "spare-0", "active-0")
+    # then nothing is charged, and the lost pod is the cause
+    assert office.coordinator.desk.offences.within(office.now) == []
+    assert [x.cause.pod for x in office.coordinator.snapshot().recoveries] == ["active-1"]
+
+
 # Who has been at fault
 
 
