@@ -25,6 +25,7 @@ class LadderInvariants:
     cluster: SimulatedCluster
     _given_up: set[str] = field(default_factory=set)  # uids
     _charges: set[float] = field(default_factory=set)  # that somebody has made, by time: others inherit them
+    _known_since: dict[int, dict[float, float]] = field(default_factory=dict)  # by desk: each charge, by its time
     _cut_off: set[Sidecar] = field(default_factory=set)  # that had no majority when they were looked at last
 
     def check(self) -> None:
@@ -48,8 +49,15 @@ class LadderInvariants:
                 self.no_innocent_pod_is_given_up(uid, desk.offences.given_up[uid])
 
     def budgets_are_kept(self, desk: Desk, offences: list[Offence]) -> None:
-        cluster, charged = self.cluster, sum(offence.charged for offence in offences)
-        if charged > cluster.setup.max_in_place:
+        """What a coordinator hears of only later, from a member of a former one, was not in its budget."""
+        cluster, charges = self.cluster, [offence.at for offence in offences if offence.charged]
+        charged = len(charges)
+        known_since = self._known_since.setdefault(id(desk), {})
+        for at in charges:
+            known_since.setdefault(at, cluster.world.now)
+        newest = max(charges, default=0.0)
+        counted = [at for at in charges if known_since[at] <= known_since[newest]]
+        if len(counted) > cluster.setup.max_in_place:
             raise Violation(
                 Rule.THE_BUDGET_IS_KEPT, f"{charged} restarts are charged to a budget of {cluster.setup.max_in_place}"
             )
