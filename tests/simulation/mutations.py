@@ -87,10 +87,10 @@ _next_hosts = Calls.next
 
 
 def _no_host_again(
-    self: Calls, heirs: tuple[m.Heir, ...], own_ip: str, named: str = ""
+    self: Calls, heirs: tuple[m.Heir, ...], own_ip: str, named: str = "", followed: str = ""
 ) -> tuple[tuple[str, ...], float]:
     """As Calls.next, but without the hosts of this turn that were called before, if any other is left."""
-    hosts, wait_s = _next_hosts(self, heirs, own_ip, named)
+    hosts, wait_s = _next_hosts(self, heirs, own_ip, named, followed)
     before = set(self._order[: 0 if self._last is None else self._last + 1]) - {named}
     return tuple(host for host in hosts if host not in before) or hosts, wait_s
 
@@ -442,7 +442,7 @@ MUTATIONS = (
         "a vow that cannot be stored is ignored",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
         _patch(Core, "_on_store_failed", _nothing),
-        3000,
+        30000,
         ("state volume full",),
     ),
     Mutation(
