@@ -80,6 +80,7 @@ class Training:
         self.newest_stepped = RoundToken(0, 0, -1)
         self.stepped_at: float | None = None
         self.stepped_in: dict[RoundToken, float] = {}  # when each round made its newest step
+        self._steppers: dict[RoundToken, set[str]] = {}  # the pods of each round that has stepped
         self.began_to_step: dict[RoundToken, float] = {}  # when each round made its first step
         self.paused_before: dict[RoundToken, list[float]] = {}  # when it made its first: how long since a last one
         self.total_steps = 0
@@ -212,13 +213,17 @@ class Training:
             self.paused_before[group.token] = [self.world.now - at for at in self._last_steps(group)]
             self.began_to_step[group.token] = self.world.now
         self.stepped_at = self.stepped_in[group.token] = self.world.now
+        self._steppers[group.token] = {worker.pod for worker in group.workers.values()}
         for worker in group.workers.values():
             worker.stepped = True
             worker.on_step(group.step)
         self.resume(group)
 
     def _last_steps(self, group: Group) -> list[float]:
-        """Of the newest round, and of rounds that step beside another, cut off from it: their pods know no other."""
+        """Of the newest round, and of rounds that step beside another, cut off from it: their pods know no other.
+
+        Nor do its own pods know of a round in which none of them was, if nobody is left who tells them.
+        """
         newest = [] if self.stepped_at is None else [self.stepped_at]
         beside = [
             at
@@ -227,7 +232,9 @@ class Training:
         ]
         lives = {x.token for x in self.groups.values() if x is not group and x.running and not x.broken}
         before = [at for token, at in self.stepped_in.items() if token not in lives]
-        return newest + beside + ([max(before)] if before else [])
+        pods = {worker.pod for worker in group.workers.values()}
+        own = [at for token, at in self.stepped_in.items() if self._steppers[token] & pods]
+        return newest + beside + [max(known) for known in (before, own) if known]
 
     def _check_step(self, group: Group) -> None:
         tokens = {worker.token for worker in group.workers.values() if worker.alive}
