@@ -21,10 +21,11 @@ from tests.simulation.world import Rule, Violation
 from understudy_protocol.observer import Recovery
 from understudy_protocol.words import NO_ROUND, CloseReason, Fault, Office, RoundToken, Strategy
 from understudy_sidecar.membership.recoveries import NOT_COUNTED
-from understudy_sidecar.membership.rounds import START_LIMIT_S
 
 GIVEN_UP_EXIT_CODE = 84
 
+#: A pod whose workers do not start is waited for so long after its round was formed.
+START_LIMIT_S = 240.0
 #: A fault is followed by a step, or by a close, in so many seconds (a new pod, a deletion with its grace included).
 BOUNDED_S = 120.0
 #: A member that hears no coordinator in office has stopped its workers after so many seconds.
@@ -286,11 +287,13 @@ class Invariants:
     def workers_of_older_rounds_end(self) -> None:
         """5. Where their machine runs and has a network: told by their coordinator, or by the fence.
 
-        One that has got SIGKILL and sleeps in the kernel cannot end, whoever wants it.
+        One that has got SIGKILL and sleeps in the kernel cannot end, whoever wants it. One that is stuck beside a
+        worker that has failed makes no step: it ends with the next round.
         """
         now, newest = self.cluster.world.now, self.cluster.training.newest_stepped
         workers = (x for x in self.cluster.workers if not (x.unkillable and x.killed))
-        stale = {x for x in workers if x.token < newest and x.machine.answers and x.alive}
+        broken = {token for token, group in self.cluster.training.groups.items() if group.broken}
+        stale = {x for x in workers if x.token < newest and x.machine.answers and x.alive and x.token not in broken}
         self._stale_since = {worker: self._stale_since.get(worker, now) for worker in stale}
         for worker, since in self._stale_since.items():
             if now - since > FENCED_S + GRACE_S:
