@@ -186,8 +186,8 @@ class Sidecar:
         match effect:
             case ToCoordinator(message):
                 self._client.send(message)
-            case RecordLauncher():
-                records.record_launcher(self._settings.state)
+            case RecordLauncher(connected):
+                records.record_launcher(self._settings.state, connected)
             case RecordVerdict(verdict):
                 self._verdicts.told(verdict)
             case KeepLink():

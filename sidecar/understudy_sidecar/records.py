@@ -36,6 +36,7 @@ VOW_FILE = "vow.json"
 TOLD_FILE = "told-verdict.json"
 ORDER_FILE = "order.json"
 LAUNCHER_FILE = "launcher-connected"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TERMINATION_LOG = Path("/dev/termination-log")
 #: Of one file in the state folder: more than the volume takes.
 STATE_BYTES = 8 << 20
@@ -88,15 +89,24 @@ def recorded_told(folder: Path) -> NodeVerdict:
     return _read(folder / TOLD_FILE, NodeVerdict) or NodeVerdict(Verdict.UNKNOWN)
 
 
-def record_launcher(folder: Path) -> None:
-    """A launcher has connected."""
-    with _as_far_as_possible("that the launcher has connected"):
-        (folder / LAUNCHER_FILE).touch(PRIVATE)
+def record_launcher(folder: Path, connected: bool) -> None:
+    """The launcher has connected, or its connection has ended. As far as it can be written."""
+    with _as_far_as_possible("whether the launcher is connected"):
+        if connected:
+            files.write_file(folder / LAUNCHER_FILE, BOOT_ID.read_bytes(), PRIVATE)
+        else:
+            (folder / LAUNCHER_FILE).unlink(missing_ok=True)
 
 
 def recorded_launcher(folder: Path) -> bool:
-    """Whether a launcher was connected to an earlier process of this sidecar."""
-    return (folder / LAUNCHER_FILE).exists()
+    """Whether a launcher was connected when the earlier process of this sidecar ended, and has run since.
+
+    After a reboot of the node the trainer container starts again, and nobody knows how long that takes.
+    """
+    try:
+        return files.read_file(folder / LAUNCHER_FILE, STATE_BYTES) == BOOT_ID.read_bytes()
+    except OSError:
+        return False
 
 
 def record_vow(folder: Path, vow: Vow) -> None:

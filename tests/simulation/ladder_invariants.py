@@ -16,6 +16,7 @@ from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.sidecars import Sidecar
 from tests.simulation.world import Rule, Violation
 from understudy_protocol.recovery import Offence
+from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.recoveries import OF_A_WORKER
 
@@ -25,7 +26,8 @@ class LadderInvariants:
     cluster: SimulatedCluster
     _given_up: set[str] = field(default_factory=set)  # uids
     _charges: set[float] = field(default_factory=set)  # that somebody has made, by time: others inherit them
-    _known_since: dict[int, dict[float, float]] = field(default_factory=dict)  # by desk: each charge, by its time
+    #: By coordinator: since when it knows of each charge, by the time of the charge.
+    _known_since: dict[Coordinator, dict[float, float]] = field(default_factory=dict)
     _cut_off: set[Sidecar] = field(default_factory=set)  # that had no majority when they were looked at last
 
     def check(self) -> None:
@@ -35,7 +37,7 @@ class LadderInvariants:
                 continue
             desk = coordinator.desk
             offences = desk.offences.within(desk.now)
-            self.budgets_are_kept(desk, offences)
+            self.budgets_are_kept(coordinator, offences)
             self.nothing_is_charged_without_a_majority(sidecar, desk, offences)
             given_up = [offence for offence in offences if offence.given_up]
             if len({offence.rank for offence in given_up}) < len(given_up):
@@ -48,11 +50,11 @@ class LadderInvariants:
                 self._given_up.add(uid)
                 self.no_innocent_pod_is_given_up(uid, desk.offences.given_up[uid])
 
-    def budgets_are_kept(self, desk: Desk, offences: list[Offence]) -> None:
+    def budgets_are_kept(self, coordinator: Coordinator, offences: list[Offence]) -> None:
         """What a coordinator hears of only later, from a member of a former one, was not in its budget."""
         cluster, charges = self.cluster, [offence.at for offence in offences if offence.charged]
         charged = len(charges)
-        known_since = self._known_since.setdefault(id(desk), {})
+        known_since = self._known_since.setdefault(coordinator, {})
         for at in charges:
             known_since.setdefault(at, cluster.world.now)
         newest = max(charges, default=0.0)
@@ -65,7 +67,7 @@ class LadderInvariants:
         may_hang = cluster.step_timeout_s or cluster.setup.start_timeout_s
         if charged <= failures or may_hang:  # what breaks otherwise may hang, and costs as much
             return
-        stand = sum(offence.charged for offence in offences if not _may_be_taken_back(desk, offence))
+        stand = sum(offence.charged for offence in offences if not _may_be_taken_back(coordinator.desk, offence))
         if stand > failures:
             raise Violation(
                 Rule.ONLY_FAILURES_ARE_CHARGED, f"{stand} restarts are charged, and only {failures} workers failed"

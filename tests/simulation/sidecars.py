@@ -100,8 +100,8 @@ class Sidecar(Process):
                 self.pod.recorded_close, self.pod.told_at = close, self.world.now
             case e.RecordVow(vow):
                 self.pod.vow = vow
-            case e.RecordLauncher():
-                self.pod.launcher_known = True
+            case e.RecordLauncher(connected):
+                self.pod.launcher_known = connected
             case e.Say(text):
                 self.world.say(self.pod.name, text)
             case e.ToLauncher(message):

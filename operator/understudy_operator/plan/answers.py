@@ -62,8 +62,12 @@ class Answers:
         return Answers(rest, self.since) if rest else NO_ANSWERS
 
     def on_lines(self, uids: Container[str]) -> "Answers":
-        """Who is not on a line any more may follow another one by now: whom it named does not count."""
-        stale = {pod: replace(answer, named="") for pod, answer in self.by_pod.items() if pod not in uids}
+        """Who is not on a line any more may follow another one by now: whom it named, and its end, do not count."""
+        stale = {
+            pod: replace(answer, named="", replaced="", replaced_at=NEVER)
+            for pod, answer in self.by_pod.items()
+            if pod not in uids
+        }
         return Answers({**self.by_pod, **stale}, self.since)
 
     def of(self, running: Container[str]) -> "Answers":

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from understudy_operator.plan import queue as kueue
+from understudy_operator.plan.answers import Answer
 from understudy_operator.plan.failed_starts import failed_in_a_row, held_back
 from understudy_operator.plan.faults.annotations import plan_annotations
 from understudy_operator.plan.faults.avoidance import (
@@ -179,9 +180,8 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
 
 def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
     lost = {x.pod_uid: x for x in observed.snapshot.lost} if observed.snapshot is not None else {}
-    live, answers = {pod.uid for pod in observed.live()}, observed.coordination.answers.by_pod
+    live, useless = {pod.uid for pod in observed.live()}, _useless(observed)
     for pod in observed.pods:
-        answer = answers.get(pod.uid) if answers else None
         dead_node = bool(pod.node) and not observed.node_ready(pod.node)
         if pod.deleting_since is not None:
             if dead_node:
@@ -193,10 +193,19 @@ def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
             silent = entry.fault is Fault.NODE
             if (silent and not observed.cut_off) or (not silent and reached(entry.at + RETURN_S, now)):
                 yield _delete(pod, f"it was lost ({entry.fault.value}): {entry.reason}")
-        elif answer is not None and not pod.ended and reached(answer.replaced_at + RETURN_S, now):
-            yield _delete(pod, f"it has to be replaced: {answer.replaced}")
+        elif pod.uid in useless and not pod.ended and reached(useless[pod.uid].replaced_at + RETURN_S, now):
+            yield _delete(pod, f"it has to be replaced: {useless[pod.uid].replaced}")
         elif not pod.ended and dead_node and pod.uid not in live and not _comes_back(observed, pod, now):
             yield _drop(pod, f"node {pod.node} is not ready, and no coordinator reports the pod")
+
+
+def _useless(observed: Observed) -> dict[str, Answer]:
+    """By uid: the pods that say that they take part in nothing any more, and that no coordinator has as members."""
+    found = {uid: answer for uid, answer in observed.coordination.answers.by_pod.items() if answer.replaced}
+    if found and observed.snapshot is not None:
+        members = {member.pod_uid for member in observed.snapshot.members}
+        found = {uid: answer for uid, answer in found.items() if uid not in members}
+    return found
 
 
 def _comes_back(observed: Observed, pod: Pod, now: float) -> bool:

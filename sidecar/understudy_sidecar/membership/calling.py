@@ -2,11 +2,10 @@
 
 The order is the same for all members, so that they meet: first whom somebody has named, then the heirs, then the last
 coordinator (it may have stepped down, and be the only one that is left), then whoever the coordinator's Service leads
-to. In the hall of the first heir that it reaches a member waits long, because there the
-others come too; in those after it only for a moment, and then it begins again, with a longer stay at the first heir in
-each turn. So members that started at different times, or that reach different heirs, are in one hall together before
-long, even if all of them are needed for a majority. An heir does not call itself: its own vote counts in its hall
-wherever its member looks.
+to. In the hall of the first heir that it reaches a member waits long, because there the others come too; in those after
+it only for a moment, and then it begins again, with a longer stay at the first heir in each turn. So members that
+started at different times, or that reach different heirs, are in one hall together before long, even if all of them are
+needed for a majority. An heir does not call itself: its own vote counts in its hall wherever its member looks.
 """
 
 from understudy_protocol.membership import Heir

@@ -96,9 +96,9 @@ class Uncounted:
 
 @dataclass
 class Doubt:
-    """It decides nothing before a majority has answered this heartbeat or a later one.
+    """The coordinator decides nothing before a majority has answered this heartbeat or a later one.
 
-    The coordinator has stood still, or is about to close the job as failed: others may follow a newer one by now.
+    It has stood still, or is about to close the job as failed: its members may follow a newer coordinator by now.
     """
 
     heartbeat: int

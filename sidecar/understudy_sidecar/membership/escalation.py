@@ -23,7 +23,7 @@ from understudy_sidecar.membership.roster import Member
 #: So much of what is held against a node is told in a reason: it is an annotation, of any length.
 FAULTY_TOLD = 200
 UNCERTAIN = "it is not known which pod failed first"
-_FORGOTTEN = "no standby coordinator is connected that would record the replacement"
+_FORGOTTEN = "without it the other pods cannot elect a coordinator that knows of the replacement"
 
 
 def worker_failed(desk: Desk, member: Member, failed: m.WorkerFailed | None, message: str, now: float) -> None:

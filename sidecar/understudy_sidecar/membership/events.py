@@ -261,7 +261,9 @@ class KeepLink:
 
 @dataclass(frozen=True)
 class RecordLauncher:
-    """The launcher has connected: a later process of this sidecar knows that it runs."""
+    """The launcher has connected, or its connection has ended: for a later process of this sidecar."""
+
+    connected: bool
 
 
 @dataclass(frozen=True)

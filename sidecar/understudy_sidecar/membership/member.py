@@ -215,7 +215,7 @@ class Member:
                 self._launcher_due = None
                 if not self._launcher_known:
                     self._launcher_known = True
-                    self._out.append(RecordLauncher())
+                    self._out.append(RecordLauncher(True))
                 self._on_launcher(hello)
                 self._keep_link()
             case FromLauncher(message):
@@ -223,6 +223,8 @@ class Member:
             case FromWorker(replicas):
                 self._on_replicas(replicas)
             case LauncherDown():
+                self._launcher_known = False
+                self._out.append(RecordLauncher(False))
                 self._on_launcher_down(now)
 
     @property

@@ -92,6 +92,7 @@ def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
         blamed = desk.book.blames_worker()
         if blamed is not None and blamed.strategy is None and not desk.offences.knows(blamed.detected_at):
             desk.book.revise(fault, cause, faults.LOST)  # that worker only failed because this pod was gone
+            desk.inherit_later(now)
         else:
             faults.open_fault(desk, fault, cause, now, faults.LOST, at=at)
     if missing or goes_on:
@@ -123,7 +124,9 @@ def _earlier_seats(desk: Desk, former: FormerRound) -> list[Seat]:
     if desk.former_estate is None or not former.seats:
         return []
     missing = [seat for seat in desk.former_estate.seats if seat.group_rank not in former.seats]
-    return [x for x in missing if x.group_rank < former.size and x.pod_uid not in desk.roster.members]
+    told = {entry.cause.pod for entry in desk.book.open}
+    gone = [x for x in missing if x.pod_uid not in desk.roster.members and x.pod_name not in told]
+    return [seat for seat in gone if seat.group_rank < former.size]
 
 
 def _silent(desk: Desk, holder: str) -> set[str]:

@@ -284,3 +284,19 @@ def test_what_the_operator_tells_an_injected_pod_is_not_quoted(folder: Path) -> 
     with pytest.raises(settings.SettingsError, match=r"injected\.json") as raised:
         settings.read_settings({**own, pod.ENV_KEY_FOLDER: str(folder), pod.ENV_PLACE: "w/0/0"})
     assert KEY[:8] not in str(raised.value)
+
+
+def test_a_launcher_that_was_connected_is_known_until_its_end_or_a_reboot_of_the_node(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not records.recorded_launcher(folder)
+    records.record_launcher(folder, True)
+    assert records.recorded_launcher(folder)
+    # its connection ends
+    records.record_launcher(folder, False)
+    assert not records.recorded_launcher(folder)
+    # or the node starts again, and the trainer container with it
+    records.record_launcher(folder, True)
+    (folder / "boot_id").write_text("another boot\n")
+    monkeypatch.setattr(records, "BOOT_ID", folder / "boot_id")
+    assert not records.recorded_launcher(folder)

@@ -215,6 +215,15 @@ def test_a_pod_that_says_it_has_to_be_replaced_and_does_not_end_is_deleted(ago: 
     given = observed(snapshot=a_snapshot([member(A0, 0), member(A1, 1)]))
     given = replace(given, coordination=replace(given.coordination, answers=answers))
     assert ("s" in deleted(given)) == goes
+    # but not if a coordinator has it as a member again
+    returned = a_snapshot([member(A0, 0), member(A1, 1), member(S, None)])
+    assert deleted(replace(given, coordination=replace(given.coordination, snapshot=returned))) == {}
+
+
+def test_what_a_pod_said_of_its_end_does_not_count_once_its_connection_has_ended():
+    answers = NO_ANSWERS.refused("uid-s", Refused("not in office", replaced="no space left on device"), NOW - 60)
+    given = observed(snapshot=a_snapshot([member(A0, 0), member(A1, 1)]))
+    assert deleted(replace(given, coordination=replace(given.coordination, answers=answers.on_lines(())))) == {}
 
 
 def test_a_coordinator_without_a_majority_is_not_believed_about_who_fell_silent():

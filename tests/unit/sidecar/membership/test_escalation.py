@@ -349,7 +349,10 @@ def test_but_not_where_nobody_would_know_of_it() -> None:
     assert office.lost() == {}
     office.answers(*list(office.sent))  # a majority confirms that the coordinator is followed
     assert office.coordinator.closed is not None
-    assert "no standby coordinator is connected that would record the replacement" in office.coordinator.closed.message
+    assert (
+        "without it the other pods cannot elect a coordinator that knows of the replacement"
+        in office.coordinator.closed.message
+    )
 
 
 def test_nor_while_a_restarted_sidecar_brings_a_failure_of_its_own() -> None:
@@ -376,7 +379,9 @@ def test_nor_where_the_others_could_not_elect_a_coordinator() -> None:
     # when it fails once more, then it stays
     office.worker_fails("active-0")
     assert office.lost() == {}
-    assert "no standby coordinator is connected that would record the replacement" in office.recovery().reason
+    assert (
+        "without it the other pods cannot elect a coordinator that knows of the replacement" in office.recovery().reason
+    )
 
 
 @pytest.mark.parametrize("workers", [WorkersState.FAILED, WorkersState.IDLE])

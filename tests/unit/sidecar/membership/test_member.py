@@ -39,7 +39,7 @@ SUCCEEDED = m.Close(CloseReason.SUCCEEDED, "all done")
 
 
 class Driven:
-    """A member and the time. `do` returns the effects but the log lines.
+    """A member and the time. `do` returns the effects but the log lines, and the records of a launcher's end.
 
     launcher_responds: pings are answered, and not among the effects.
     """
@@ -62,7 +62,8 @@ class Driven:
         if self.launcher_responds and pings(effects):
             effects = [effect for effect in effects if not pings([effect])]
             effects += self.report(l.Pong(1))
-        return [effect for effect in effects if not isinstance(effect, e.Say)]
+        ended = e.RecordLauncher(False)
+        return [effect for effect in effects if not isinstance(effect, e.Say) and effect != ended]
 
     def hear(self, message: Any) -> list[Any]:
         return self.do(e.FromCoordinator(message))
@@ -629,8 +630,11 @@ def test_a_launcher_that_responds_again_before_a_coordinator_is_found_stays_in_t
 
 def test_that_a_launcher_has_connected_is_stored_once() -> None:
     driven = Driven(launcher_known=False)
-    assert e.RecordLauncher() in driven.do(e.LauncherUp(hello()))
-    assert e.RecordLauncher() not in driven.do(e.LauncherDown(), e.LauncherUp(hello()))
+    assert e.RecordLauncher(True) in driven.do(e.LauncherUp(hello()))
+    assert e.RecordLauncher(True) not in driven.do(e.LauncherUp(hello()))
+    # and that it has ended: its container may start again
+    assert e.RecordLauncher(False) in driven.member.handle(e.LauncherDown(), driven.now)
+    assert e.RecordLauncher(True) in driven.do(e.LauncherUp(hello()))
 
 
 def test_a_launcher_that_does_not_connect_to_a_restarted_sidecar_makes_its_pod_be_replaced() -> None:

@@ -4,9 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.sidecar.membership.driven import Driven, running
+from tests.unit.sidecar.membership.driven import START, Driven, running
 from understudy_protocol import membership as m
-from understudy_protocol.words import CloseReason, ElectorateVersion, Fault, RoundToken, WorkersState
+from understudy_protocol.observer import Cause, Recovery
+from understudy_protocol.recovery import History
+from understudy_protocol.words import (
+    CloseReason,
+    ElectorateVersion,
+    Fault,
+    Office,
+    RoundToken,
+    Strategy,
+    WorkersState,
+)
 from understudy_sidecar.membership.desk import State
 from understudy_sidecar.membership.events import Tick
 
@@ -312,6 +322,25 @@ def test_of_a_newer_round_than_the_coordinator_told_a_lost_pod_is_named_by_its_e
     assert told.cause.message == (
         "it did not join the new coordinator; it had these ranks in round 2, and the newest round is unknown"
     )
+
+
+def test_a_pod_whose_loss_was_told_is_not_told_again_by_its_earlier_ranks() -> None:
+    # given a coordinator that told the pods of round 2, and then the loss of active-2, which round 3 mended
+    seats = tuple(m.Seat(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(3))
+    voters = (*(seat.pod_uid for seat in seats), "uid-spare-0")
+    version, before = ElectorateVersion(1, 1, 1), RoundToken(1, 1, ROUND.round - 1)
+    cause = Cause(2, "active-2", "node-2", None, None, "its connection ended")
+    told = Recovery(ROUND.round, Fault.POD, Strategy.SPARE_SWAP, cause, START - 5.0, None, "its pod is lost")
+    history = History(Office(1, 1), 1, (), {}, (told,), 0)
+    estate = m.Estate(version, voters, (), "uid-spare-0", (), {}, history, before, seats)
+    named = replace(estate, holder_name="spare-0", holder_node="node-3")
+    office = Driven(3, elected=named)
+    # when the coordinator, which has taken its rank, is lost as well
+    office.join("active-0", ROUND, 0, WorkersState.FAILED)
+    office.join("active-1", ROUND, 1, WorkersState.FAILED)
+    office.later(SETTLE_S + 1, "active-0", "active-1")
+    # then the next recovery names the coordinator
+    assert [x.cause.pod for x in office.coordinator.snapshot().recoveries] == ["active-2", "spare-0"]
 
 
 def test_round_numbers_do_not_fall_when_members_continue_an_older_round() -> None:
