@@ -363,7 +363,7 @@ def test_round_numbers_do_not_fall_when_members_continue_an_older_round() -> Non
 def test_a_step_that_a_late_member_brings_makes_the_pause_of_others_unknown() -> None:
     """Found by the simulation (seed 47988): active-1 knew only the steps of an older round."""
     # given a coordinator whose first round has a pod that made its last step in round 3
-    office = Driven(2, epoch=2, at_least_round=4)
+    office = Driven(2, epoch=2, at_least_round=3)
     office.join("active-1", ROUND, 1, WorkersState.FAILED, stepped=ROUND)
     office.join("spare-0")
     office.later(SETTLE_S + 1, "active-1", "spare-0")
