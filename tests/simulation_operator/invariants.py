@@ -22,6 +22,9 @@ RESYNC_S = 10.0
 #: From the last fault to rest: a lost lease, a failed list's pause, a list, and what follows from it; a pass's longest
 #: backoff; 10 s until what was refused is tried again.
 MEND_S = 75.0
+#: At most, if calls without a response (30 s), a spare that cannot be reached (10 s) and a place that another pod has
+#: taken (40 s) follow each other.
+MOST_MEND_S = 200.0
 REST_S = 15.0
 #: Writes that one job, and one fault, may cost at most, trouble with the API server included.
 WRITES_A_JOB = 60

@@ -43,6 +43,7 @@ class Training:
     since: float = 0.0
     unheard: set[str] = field(default_factory=set)  # pod uids: they run, and no coordinator hears them
     returned: dict[str, float] = field(default_factory=dict)  # uids of those that it hears again, and since when
+    earlier: set[str] = field(default_factory=set)  # uids of the pods of earlier attempts: their key is not valid now
     _members: dict[str, Raw] = field(default_factory=dict)
     _lost: list[Lost] = field(default_factory=list)
     _recoveries: list[Recovery] = field(default_factory=list)
@@ -95,6 +96,9 @@ class Training:
 
     def begin_attempt(self) -> None:
         """Status says that the former attempt has ended: what its members know does not count any more."""
+        self.earlier |= {
+            pod["metadata"]["uid"] for pod in self.cluster.server.of("pods", **{names.LABEL_JOB_UID: self.job_uid})
+        }
         self.in_office, self.round, self.closed, self.snapshot = "", -1, None, None
         self.seats, self._members, self._lost, self._recoveries = {}, {}, [], []
 
@@ -160,9 +164,9 @@ class Training:
         return {str(pod["metadata"]["uid"]): pod for pod in self.cluster.running(self.job_uid) if self._knows(pod)}
 
     def _knows(self, pod: Raw) -> bool:
-        """Whether it is heard, and knows that it is of this job: a pool's spare that was claimed has to be told."""
+        """Whether it is heard, and has the key of this attempt: a pool's spare that was claimed has to be told."""
         metadata = pod["metadata"]
-        if metadata["uid"] in self.unheard:
+        if metadata["uid"] in self.unheard or metadata["uid"] in self.earlier:
             return False
         if names.ANNOTATION_WARM not in metadata.get("annotations", {}):
             return True

@@ -9,7 +9,7 @@ from understudy_operator.plan.faults import avoidance
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
 from understudy_operator.plan.jobset.restart import JOB_RESTART
-from understudy_operator.plan.jobset.unseen import TOLD, is_missed_by_world
+from understudy_operator.plan.jobset.unseen import unrecorded_suspension
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.pool.told import pool_events
 from understudy_operator.plan.pool.vacancies import CONDITION as POOL_AVAILABLE
@@ -47,8 +47,8 @@ def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -
         case None:
             pass
     events += _suspension(before, status)
-    if is_missed_by_world(observed):
-        events.append(Event("Normal", "Resumed", TOLD))
+    if why := unrecorded_suspension(observed):
+        events.append(Event("Normal", "Resumed", why))
     events += queue_events(condition(before, QUOTA_RESERVED), condition(status, QUOTA_RESERVED))
     events += pool_events(condition(before, POOL_AVAILABLE), condition(status, POOL_AVAILABLE))
     refusal = told_refusal(status)

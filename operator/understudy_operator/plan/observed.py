@@ -351,11 +351,16 @@ class Observed:
     @cached_property
     def close_by_itself(self) -> Close | None:
         """The world's own end, and not the job's for another reason. Status tells of a success when pods are gone."""
-        told = [pod.close for pod in self.pods]
-        if self.snapshot is not None:
-            told.insert(0, self.snapshot.closed)
-        found = next((close for close in told if close is not None and close.reason in TERMINAL_STATES), None)
+        found = next((close for close in self.reported_closes if close.reason in TERMINAL_STATES), None)
         return found or self._close_remembered()
+
+    @cached_property
+    def reported_closes(self) -> tuple[Close, ...]:
+        """The close of this attempt's rendezvous as the coordinator reports it, then as each finished pod does."""
+        reported = [pod.close for pod in self.pods]
+        if self.snapshot is not None:
+            reported.insert(0, self.snapshot.closed)
+        return tuple(close for close in reported if close is not None)
 
     def _close_remembered(self) -> Close | None:
         if self.job.spec.world is None:

@@ -24,7 +24,7 @@ from understudy_operator.plan.jobset.deadline import overdue
 from understudy_operator.plan.jobset.job_pods import asks
 from understudy_operator.plan.jobset.outcome import Restart, outcome
 from understudy_operator.plan.jobset.ttl import left_s
-from understudy_operator.plan.jobset.unseen import TOLD
+from understudy_operator.plan.jobset.unseen import unrecorded_suspension
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.moment import Moment
 from understudy_operator.plan.objects import plan_objects
@@ -102,7 +102,8 @@ def _turns(observed: Observed, now: float) -> Unfollow | None:
     if isinstance(what, Restart) and whole and observed.job.spec.world is not None:
         return Unfollow(End(CloseReason.DELETED, f"the job restarts: {what.message}"))
     if rests(observed, now):
-        return SUSPENDED if observed.job.spec.suspend else Unfollow(End(CloseReason.SUSPENDED, TOLD))
+        why = unrecorded_suspension(observed)
+        return Unfollow(End(CloseReason.SUSPENDED, why)) if why else SUSPENDED
     return None
 
 

@@ -18,7 +18,7 @@ from understudy_operator.plan.jobset.deadline import BEGAN, began_at
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
 from understudy_operator.plan.jobset.restart import begun, renewed, restarted, without_open
 from understudy_operator.plan.jobset.startup import NOTHING
-from understudy_operator.plan.jobset.unseen import acted_on, is_missed_by_world
+from understudy_operator.plan.jobset.unseen import acted_on, unrecorded_suspension
 from understudy_operator.plan.jobset.views import Counts, Fate, group_counts, pod_counts, views
 from understudy_operator.plan.members import may_start
 from understudy_operator.plan.moment import reached
@@ -76,8 +76,8 @@ def plan_status(observed: Observed, office: Office, now: float) -> dict[str, Any
 
 
 def rests(observed: Observed, now: float) -> bool:
-    """Whether the attempt of the world ends in this pass because the job is suspended, or was so unseen."""
-    if is_missed_by_world(observed):
+    """Whether the attempt of the world ends in this pass because the job is suspended, or was suspended and resumed."""
+    if unrecorded_suspension(observed):
         return True
     if not observed.job.spec.suspend or observed.job.spec.world is None or observed.close is not None:
         return False

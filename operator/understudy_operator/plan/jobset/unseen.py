@@ -9,6 +9,9 @@ generation that was acted on last there must have been two changes, to suspend a
 because a former version made it, stays. The world ends as by the suspension, and Jobs are deleted one by one. Until all
 of that is under way status keeps the former generation: so whoever goes on, another operator included, goes on with it.
 Status also keeps it until all Jobs of a suspended job are suspended, because the user may resume the job before that.
+
+The coordinator closes the rendezvous of a suspended job before the operator writes the suspension to status. If the
+user resumes the job between the two, the workers have stopped and their pods can never train again: the attempt ends.
 """
 
 from collections.abc import Iterator
@@ -16,11 +19,34 @@ from collections.abc import Iterator
 from understudy_operator.plan.jobset.views import is_current
 from understudy_operator.plan.observed import ChildJob, Observed
 from understudy_protocol import pod as names
+from understudy_protocol.words import CloseReason
 
 TOLD = (
     "the operator missed that the job was suspended, changed and resumed: it recreates the Jobs and pods that have "
     "an old template"
 )
+
+
+RESUMED_AFTER_CLOSE = (
+    "the job was resumed right after its suspension had stopped the workers: the operator recreates its pods"
+)
+
+
+def unrecorded_suspension(observed: Observed) -> str:
+    """Why the attempt of the world ends by a suspension that status does not record; "" if it does not."""
+    if is_missed_by_world(observed):
+        return TOLD
+    return RESUMED_AFTER_CLOSE if _was_closed_by_suspension(observed) else ""
+
+
+def _was_closed_by_suspension(observed: Observed) -> bool:
+    job = observed.job
+    if job.spec.suspend or job.spec.world is None or observed.close is not None:
+        return False
+    if job.injected is not None:  # its pods do not record their attempt: a close may be from an earlier one
+        closed = None if observed.snapshot is None else observed.snapshot.closed
+        return closed is not None and closed.reason is CloseReason.SUSPENDED
+    return any(close.reason is CloseReason.SUSPENDED for close in observed.reported_closes)
 
 
 def is_missed_by_world(observed: Observed) -> bool:

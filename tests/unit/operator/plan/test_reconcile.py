@@ -54,7 +54,7 @@ from understudy_operator.plan.spec import FailurePolicy, RestartStrategy
 from understudy_protocol import pod as names
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Lost, Snapshot
-from understudy_protocol.words import Fault
+from understudy_protocol.words import CloseReason, Fault
 
 LOOK_AGAIN_S = 2.0
 LOOK_ANYWAY_S = 30.0
@@ -434,6 +434,37 @@ def test_a_job_that_is_suspended_has_no_pods_and_comes_to_rest_again_when_it_is_
     world.settle()
     assert_at_rest(world)
     assert not former & set(world.pods)
+    assert world.job.status["restarts"] == 0
+
+
+@pytest.mark.parametrize("reported_by", ["the coordinator", "a pod"])
+def test_a_job_that_is_resumed_before_status_records_the_suspension_restarts_with_new_pods(reported_by: str):
+    # given a job whose coordinator has closed the rendezvous because the job was suspended
+    world = World(actives=3, spares=1)
+    world.settle()
+    former, epoch = set(world.pods), world.job.status["coordinator"]["epoch"]
+    suspended = Close(CloseReason.SUSPENDED, "the job is suspended")
+    if reported_by == "the coordinator":
+        world.closed = suspended
+    else:
+        world.pods = {uid: replace(ended(pod), close=suspended) for uid, pod in world.pods.items()}
+
+    # when the user has resumed the job before the operator wrote the suspension to status
+    plan = world.run_pass()
+
+    # then this attempt ends, and the job trains in another one; no restart is counted
+    assert [(event.reason, event.message) for event in plan.events] == [
+        (
+            "Resumed",
+            "the job was resumed right after its suspension had stopped the workers: the operator recreates its pods",
+        )
+    ]
+    assert world.job.status["phase"] == "Restarting"
+    world.begin_anew()
+    world.settle()
+    assert_at_rest(world)
+    assert not former & {uid for uid, pod in world.pods.items() if pod.alive}
+    assert world.job.status["coordinator"]["formerEpoch"] >= epoch
     assert world.job.status["restarts"] == 0
 
 

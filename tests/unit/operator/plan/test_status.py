@@ -298,15 +298,17 @@ def test_start_and_completion_are_told_once():
     assert "startTime" not in after({}, ALL_JOINED)
 
 
-@pytest.mark.parametrize("reason", [CloseReason.SUSPENDED, CloseReason.DELETED])
-def test_a_close_that_ends_pods_alone_is_not_the_end_of_the_job(reason: CloseReason):
+@pytest.mark.parametrize(
+    ("reason", "phase"), [(CloseReason.SUSPENDED, "Restarting"), (CloseReason.DELETED, "Running")]
+)
+def test_a_close_that_ends_pods_alone_is_not_the_end_of_the_job(reason: CloseReason, phase: str):
     close = Close(reason, "…")
     given = observed(pods=(A0, ended(A1, close), ended(S, close)), snapshot=a_snapshot(closed=close))
     assert given.close is None
     status = status_of(given)
     assert "terminalState" not in status
     assert "completionTime" not in status
-    assert status["phase"] == "Running"
+    assert status["phase"] == phase
     # and one that is stands out
     assert replace(given, pods=(*given.pods, ended(a_pod("t"), FAILED))).close == FAILED
 
