@@ -168,13 +168,13 @@ def _form(desk: Desk, placement: Placement, now: float) -> None:
     desk.token = RoundToken(desk.office.epoch, desk.office.term, desk.round_number + 1)
     hangs.expect_step(desk, now)
     desk.book.formed(desk.token.round, strategy, reason, stayed)
-    desk.inherit_later(now)
     desk.backoff.formed(now)
     roster.finished.clear()
     desk.steps.new_round()
     desk.silence.new_round(size, now)
     desk.draining = desk.hanging = None
     _assign(desk)
+    succession.report_round(desk, now)
     desk.members_changed(now)
     why = f" ({strategy.value})" if desk.book.open else ""
     desk.say(f"round {desk.token}{why}: {size} members, world size {size * desk.shape.nproc_per_node}")

@@ -21,6 +21,7 @@ from understudy_sidecar.membership.recoveries import OF_A_WORKER
 SETTLE_S = LONG_S + 2.0
 RETURN_S = 5.0
 NOT_COME = "it did not join the new coordinator"
+DISCONNECTED_AGAIN = "it lost its connection to the new coordinator"
 _ENDED = (WorkersState.IDLE, WorkersState.FAILED)
 
 
@@ -80,14 +81,16 @@ def _replace_missing(desk: Desk, former: FormerRound, now: float) -> None:
     missing = [seat for seat in absent if seat.group_rank not in former.seats]
     # If a pod is missing, a worker may have failed because of that: it is not charged.
     goes_on, at = _goes_on(desk, now, charges=not missing), _disconnected_at(desk, now)
-    had_ranks = ""
-    if not missing and not goes_on and (missing := _earlier_seats(desk, former)):
+    why, had_ranks = NOT_COME, ""
+    if not missing and not goes_on and (missing := _disconnected_again(desk, former, seats)):
+        why = DISCONNECTED_AGAIN
+    elif not missing and not goes_on and (missing := _earlier_seats(desk, former)):
         assert desk.former_estate is not None
         had_ranks = f"; it had these ranks in round {desk.former_estate.token.round}, and the newest round is unknown"
     for seat in missing:
         coordinated = "it was the coordinator, and " if seat.pod_uid in (holder, desk.former_holder) else ""
         rank = seat.group_rank * desk.shape.nproc_per_node
-        cause = Cause(rank, seat.pod_name, seat.node, None, None, f"{coordinated}{NOT_COME}{had_ranks}")
+        cause = Cause(rank, seat.pod_name, seat.node, None, None, f"{coordinated}{why}{had_ranks}")
         fault = Fault.NODE if seat.node in silent_nodes else Fault.POD
         blamed = desk.book.blames_worker()
         if blamed is not None and blamed.strategy is None and not desk.offences.knows(blamed.detected_at):
@@ -117,6 +120,13 @@ def _known_seats(desk: Desk, former: FormerRound) -> tuple[tuple[Seat, ...], str
     if appointment is None or appointment.at_least_round != desk.token.round:
         return (), ""
     return appointment.seats, appointment.holder
+
+
+def _disconnected_again(desk: Desk, former: FormerRound, seats: tuple[Seat, ...]) -> list[Seat]:
+    """The holders of the missing ranks that have joined this coordinator and are disconnected now."""
+    members = desk.roster.members
+    missing = [seat for seat in seats if seat.group_rank not in former.seats and seat.pod_uid in members]
+    return [seat for seat in missing if members[seat.pod_uid].link is None]
 
 
 def _earlier_seats(desk: Desk, former: FormerRound) -> list[Seat]:

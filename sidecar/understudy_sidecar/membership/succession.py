@@ -86,6 +86,17 @@ def heir_there(desk: Desk) -> bool:
     return named and (len(desk.keeper.newest.voters) == 2 or Tally(desk.keeper.newest, others).carries())
 
 
+def report_round(desk: Desk, now: float) -> None:
+    """Send the pods of a new round to the standby coordinators: this coordinator may be lost at any moment.
+
+    In a large job the assignments come first, because the message has an entry for each rank.
+    """
+    if len(desk.roster.unacked) > MANY:
+        desk.inherit_later(now)
+    else:
+        tell_estate(desk)
+
+
 def tell_estate(desk: Desk) -> None:
     desk.estate_stale = False
     electorate = desk.keeper.newest

@@ -298,9 +298,7 @@ def test_start_and_completion_are_told_once():
     assert "startTime" not in after({}, ALL_JOINED)
 
 
-@pytest.mark.parametrize(
-    ("reason", "phase"), [(CloseReason.SUSPENDED, "Restarting"), (CloseReason.DELETED, "Running")]
-)
+@pytest.mark.parametrize(("reason", "phase"), [(CloseReason.SUSPENDED, "Restarting"), (CloseReason.DELETED, "Running")])
 def test_a_close_that_ends_pods_alone_is_not_the_end_of_the_job(reason: CloseReason, phase: str):
     close = Close(reason, "…")
     given = observed(pods=(A0, ended(A1, close), ended(S, close)), snapshot=a_snapshot(closed=close))

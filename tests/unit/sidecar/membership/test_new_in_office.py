@@ -324,6 +324,26 @@ def test_of_a_newer_round_than_the_coordinator_told_a_lost_pod_is_named_by_its_e
     )
 
 
+def test_a_pod_that_joins_the_new_coordinator_and_is_disconnected_again_is_named() -> None:
+    """Found by the simulation (seed 134505): a second partition followed the election, and the recovery named no pod."""
+    # given a round whose pods have finished, and whose coordinator, a spare, is lost
+    seats = tuple(m.Seat(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(3))
+    voters = (*(seat.pod_uid for seat in seats), "uid-spare-0")
+    estate = m.Estate(ElectorateVersion(1, 1, 1), voters, (), "uid-spare-0", (), {}, token=ROUND, seats=seats)
+    new = Driven(3, elected=estate)
+    new.join("active-0", ROUND, 0, FINISHED, world=3)
+    # when a member joins the new coordinator, and the connection to it is lost before the last one joins
+    new.join("active-2", ROUND, 2, FINISHED, world=3)
+    new.drop("active-2", silent=True)
+    new.join("active-1", ROUND, 1, FINISHED, world=3)
+    new.join("spare-0")
+    new.later(5.1, "active-0", "active-1", "spare-0")
+    # then the recovery names that pod
+    (reported,) = new.coordinator.snapshot().recoveries
+    assert (reported.cause.pod, reported.cause.rank, reported.cause.node) == ("active-2", 2, "node-2")
+    assert reported.cause.message == "it lost its connection to the new coordinator"
+
+
 def test_a_pod_whose_loss_was_told_is_not_told_again_by_its_earlier_ranks() -> None:
     # given a coordinator that told the pods of round 2, and then the loss of active-2, which round 3 mended
     seats = tuple(m.Seat(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(3))

@@ -72,9 +72,23 @@ def test_a_lost_voter_leaves_the_electorate_with_the_old_ones_consent() -> None:
 def test_the_budget_goes_to_the_heirs() -> None:
     office = settled()
     office.worker_fails("active-0")
-    office.take("spare-0", m.Estate)
     office.later(SUCCESSION_S + 0.1, *EVERYBODY)
     assert len(office.take("spare-0", m.Estate)[-1].charges) == 1
+
+
+def test_standby_coordinators_know_the_pods_of_a_new_round_at_once() -> None:
+    """Found by the simulation (seed 130697): the coordinator hung 0.4 s after it had formed the round."""
+    # given a job that has standby coordinators
+    coordinator = settled()
+    coordinator.take("spare-0", m.Estate)
+    # when the next round is formed
+    coordinator.worker_fails("active-0")
+    coordinator.answers("active-1")
+    # then they get its pods in the same moment
+    assert coordinator.token.round == 1
+    snapshot = coordinator.take("spare-0", m.Estate)[-1]
+    assert snapshot.token == coordinator.token
+    assert [seat.pod_name for seat in snapshot.seats] == ["active-0", "active-1"]
 
 
 def test_an_elected_one_goes_on_with_it() -> None:
