@@ -325,7 +325,7 @@ def test_of_a_newer_round_than_the_coordinator_told_a_lost_pod_is_named_by_its_e
 
 
 def test_a_pod_that_joins_the_new_coordinator_and_is_disconnected_again_is_named() -> None:
-    """Found by the simulation (seed 134505): a second partition followed the election, and the recovery named no pod."""
+    """Found by the simulation (seed 134505): after a second partition the recovery named no pod."""
     # given a round whose pods have finished, and whose coordinator, a spare, is lost
     seats = tuple(m.Seat(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(3))
     voters = (*(seat.pod_uid for seat in seats), "uid-spare-0")
