@@ -120,7 +120,7 @@ class Training:
 
     def reported_steps(self) -> Steps:
         """Those of rank 0, on all pods that it was on: the ranks step together."""
-        return {"rank 0": [Step(entry.token, entry.time) for entry in self.report() if entry.event == "step"]}
+        return {"rank 0": [Step(x.token, x.time, x.step) for x in self.report() if x.event == "step"]}
 
     def wait_for_step(self, step: int, limit_s: float = 120) -> None:
         wait_until(f"step {step} is done", lambda: newest_step(self.report()) >= step, limit_s, seen=self.pods_text)

@@ -16,6 +16,7 @@ Rules:
 - Of the counters, `recoveriesByStrategy` has one more of the entry's strategy, `restarts` one more after a restart of
   the job, and `members` and `spares` are the same numbers as before. `round` is that of the newest step. `coordinator`
   is not older than the round, and its pod is not one that the fault has ended.
+- `progress.step` is a step that the training has made, and `progress.at` is its time, where the steps have numbers.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -66,10 +67,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Step:
-    """A completed step. at: Unix seconds."""
+    """A completed step. at: Unix seconds. number: None if the training does not record it."""
 
     round: Token
     at: float
+    number: int | None = None
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,7 @@ def differences(fault: Fault | None, observed: Observed, status: Raw) -> list[st
         strategy = entries[-1].get("strategy") if fault is not None and entries else None
         found += _of_counts(strategy, observed.before, status)
         found += _of_coordinator(fault, observed.steps or {}, status)
+        found += _of_progress(fault, observed.steps or {}, status)
     return found + list(dict.fromkeys(_of_phases(fault, observed, paused)))
 
 
@@ -246,6 +249,22 @@ def _of_coordinator(fault: Fault | None, steps: Steps, status: Raw) -> Iterator[
     term = coordinator.get("epoch", 0), coordinator.get("term", 0)
     if term < newest[:2]:
         yield _differs("coordinator", f"epoch {newest[0]}, term {newest[1]} or newer, which formed the round", term)
+
+
+def _of_progress(fault: Fault | None, steps: Steps, status: Raw) -> Iterator[str]:
+    """A restart of the job may be compared before its first step."""
+    numbered = [step for step in chain(*steps.values()) if step.number is not None]
+    if not numbered:
+        return
+    if "progress" not in status:
+        if fault is None or not fault.restarts_job:
+            yield _differs("progress", "the newest step", None)
+        return
+    number, at = status["progress"]["step"], unix(status["progress"]["at"])
+    made_at = [step.at for step in numbered if step.number == number]
+    if not any(abs(made - at) <= ALLOWED_S for made in made_at):
+        times = ", ".join(f"{made:.3f}" for made in made_at) or "never"
+        yield _differs(f"progress.at of step {number}", f"{times} ± {ALLOWED_S:g}", f"{at:.3f}")
 
 
 def _of_phases(fault: Fault | None, observed: Observed, paused: Sequence[Pause]) -> Iterator[str]:

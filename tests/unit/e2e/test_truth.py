@@ -265,6 +265,22 @@ def test_a_disturbance_that_stops_no_training_changes_no_counter() -> None:
     assert found == "recoveriesByStrategy: expected nothing more than before, status reports {'inPlace': 1} more"
 
 
+@pytest.mark.parametrize(
+    ("progress", "difference"),
+    [
+        ({"step": 8, "at": time_of(110.15)}, None),
+        ({"step": 8, "at": time_of(110.4)}, "progress.at of step 8: expected 110.100 ± 0.2, status reports 110.400"),
+        ({"step": 9, "at": time_of(110.1)}, "progress.at of step 9: expected never ± 0.2, status reports 110.100"),
+        (None, "progress: expected the newest step, status reports None"),
+    ],
+)
+def test_progress_is_a_step_of_the_training_and_its_time(progress: Raw | None, difference: str | None) -> None:
+    steps = {"rank 0": [Step(BROKEN, 99.6, 6), Step(BROKEN, 100.1, 7), Step(NEXT, 110.1, 8)]}
+    status = {**status_of(ENTRY), **AFTER, **({} if progress is None else {"progress": progress})}
+    found = differences(FAULT, seen(before=COUNTED, steps=steps), status)
+    assert found == ([] if difference is None else [difference])
+
+
 # A restart of the whole job ------------------------------------------------------------------------------------------
 
 RESTART = Fault("WeightUpdate", ("JobRestart",), "ddp-1", "node3", 2)
