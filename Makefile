@@ -91,7 +91,7 @@ engines:  ## weight updates of a real SGLang and a real vLLM on the CPU, install
 verl:  ## the doubles of verl's manager against verl's own sources, installed outside of the tree (2 MB); not part of test
 	scripts/verl -m pytest -q tests/verl
 
-attack: tools  ## all attacks of docs/security.md against the real programs; ends in a table: attack, before, now
+attack: tools  ## all attacks of docs/explanation/security.md against the real programs; ends in a table: attack, before, now
 	$(PY) -m tests.cluster binaries
 	$(PY) -m tests.integration.cert_manager
 	$(PYTEST) -n 2 --dist loadfile --timeout 180 -m attack tests/unit tests/integration tests/simulation; code=$$?; \
@@ -180,7 +180,7 @@ bench-webhook:  ## how long the injection webhook takes for a pod, also while 1,
 bench-injection:  ## injected trainings through all faults, on the local cluster; KINDS="jobset or torchrun" runs some; each run adds samples
 	UNDERSTUDY_BENCH_RESULTS=benchmarks/results $(PYTEST) tests/e2e/test_inject.py $(if $(KINDS),-k "$(KINDS)")
 
-bench-docs:  ## write the tables of docs/benchmarks.md and README.md from benchmarks/results
+bench-docs:  ## write the tables of docs/contributors/benchmarks.md and README.md from benchmarks/results
 	$(PY) -m benchmarks.docs
 
 release:  ## images, chart, wheel, checksums, SBOMs and provenance, into build/release
@@ -196,10 +196,10 @@ images:  ## build the operator's and the sidecar's image, and load them into the
 crds:  ## generate crds/ from crds/generator/v1alpha1
 	$(PY) crds/generator/generate.py
 
-chart:  ## generate the chart's values.schema.json and the tables of docs/install.md from its values.yaml
+chart:  ## generate the chart's values.schema.json and the tables of docs/how-to/install.md from its values.yaml
 	$(PY) scripts/chart_values.py
 
-docs:  ## generate the tables and diagrams of docs/protocol.md and docs/metrics.md from the code
+docs:  ## generate the tables and diagrams of docs/contributors/protocol.md and docs/reference/metrics.md from the code
 	$(PY) scripts/protocol_docs.py
 	$(PY) scripts/metrics_docs.py
 

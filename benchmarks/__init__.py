@@ -7,6 +7,6 @@
     records   sums of samples, in one shape for all benchmarks
     goals     a declared table, printed as met or missed, with the ratio to the peer of the same run
 
-Nothing here is an assertion of a test: a slow machine fails no build. docs/benchmarks.md and the table in
+Nothing here is an assertion of a test: a slow machine fails no build. docs/contributors/benchmarks.md and the table in
 README.md are generated from the samples (docs.py), and a unit test fails where they differ.
 """

@@ -2,8 +2,8 @@
 
     {NAME: {"facts": {…}, "records": [{"system", "case", …}, …]}, …}
 
-The file was made once, from the tables that docs/benchmarks.md had; nothing writes it. Results of a new run take the
-place of an entry, which can be deleted then.
+The file was made once, from former tables of docs/contributors/benchmarks.md. No program writes it. If a new run
+has results for an entry, they replace it; then delete the entry.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The samples of a benchmark in benchmarks/results/NAME.json, from which docs/benchmarks.md is generated.
+"""The samples of a benchmark in benchmarks/results/NAME.json, from which docs/contributors/benchmarks.md is generated.
 
     {"sessions": [{"command": …, "commit": …, "date": …, …, "seconds": 61.2, "samples": [{…}, …]}, …]}
 

@@ -2,7 +2,7 @@
 
 Rules: an entry names the first seed and how many seeds ran, one after the other, so anybody can repeat the night. A run
 that stops early records the seeds that have run. The sum of a simulation counts each seed once, however many nights ran
-it. The file is committed; docs/benchmarks.md has its table (`make bench-docs`).
+it. The file is committed; docs/contributors/benchmarks.md has its table (`make bench-docs`).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def commit() -> str:
     Raises CommandFailed outside of a git checkout.
     """
     head = run(["git", "rev-parse", "--short=10", "HEAD"], cwd=CHECKOUT).strip()
-    made = (":!benchmarks/results", ":!docs/benchmarks.md", ":!README.md")
+    made = (":!benchmarks/results", ":!docs/contributors/benchmarks.md", ":!README.md")
     changed = run(["git", "status", "--porcelain", "--untracked-files=no", "--", ".", *made], cwd=CHECKOUT)
     return head + ("+" if changed.strip() else "")
 

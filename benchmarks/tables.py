@@ -1,4 +1,4 @@
-"""Records and goals as tables, for the terminal and for docs/benchmarks.md.
+"""Records and goals as tables, for the terminal and for docs/contributors/benchmarks.md.
 
 One row a case, size and metric; a cell is `median [min … max] (runs)`, or `not within SECONDS (runs)`.
 """

@@ -1,4 +1,4 @@
-"""Draw the chart's Grafana dashboard from what a Prometheus has stored: docs/dashboard.svg.
+"""Draw the chart's Grafana dashboard from what a Prometheus has stored: docs/images/dashboard.svg.
 
 `scripts/py scripts/dashboard_picture.py http://localhost:9090 --minutes 15`, against anything that answers
 /api/v1/query_range. Each panel's own expressions are asked, so a panel that shows nothing is seen. Rules: what is drawn
@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 DASHBOARD = ROOT / "charts/understudy/files/dashboards/understudy.json"
-PICTURE = ROOT / "docs/dashboard.svg"
+PICTURE = ROOT / "docs/images/dashboard.svg"
 COLUMNS, COLUMN_PX, ROW_PX, GAP_PX = 24, 50, 30, 8
 TITLE_PX, LEGEND_PX, AXIS_PX, LEFT_PX = 24, 38, 16, 54
 LETTER_PX = 6.2  # about what a letter of a legend takes

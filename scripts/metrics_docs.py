@@ -1,4 +1,4 @@
-"""Write the generated parts of docs/metrics.md from the code and the alerts; --check only says which of them are stale.
+"""Write the generated parts of docs/reference/metrics.md from the code and the alerts; --check only names stale ones.
 
 The tables are what a fresh process says of itself: a metric that is not there cannot be in them.
 """
@@ -20,7 +20,7 @@ from understudy_sidecar import metrics as coordinator
 from understudy_webhook.metrics import WebhookMetrics
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/metrics.md"
+PAGE = ROOT / "docs/reference/metrics.md"
 ALERTS = ROOT / "charts/understudy/files/alerts"
 COMMAND = "scripts/py scripts/metrics_docs.py"
 
@@ -44,7 +44,7 @@ class Nobody:
 
 
 def main(arguments: list[str], page: Path = PAGE) -> int:
-    parser = argparse.ArgumentParser(description="Write the generated parts of docs/metrics.md.")
+    parser = argparse.ArgumentParser(description="Write the generated parts of docs/reference/metrics.md.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a part is stale")
     options = parser.parse_args(arguments)
     try:

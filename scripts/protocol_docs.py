@@ -1,4 +1,4 @@
-"""Write the generated parts of docs/protocol.md from the code; --check only says which of them are stale.
+"""Write the generated parts of docs/contributors/protocol.md from the code; --check only says which of them are stale.
 
 A part stands between `<!-- generated: NAME -->` and `<!-- end -->`; the prose around it is written by hand. Messages
 come from understudy_protocol (message_tables.py), state machines from every module of MACHINES whose docstring has a
@@ -29,7 +29,7 @@ from scripts.transition_tables import Table, TableError, diagram, read_table, wr
 from understudy_protocol import wire
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/protocol.md"
+PAGE = ROOT / "docs/contributors/protocol.md"
 SOURCES = ROOT / "sidecar"
 MACHINES = tuple(
     SOURCES / name
@@ -46,7 +46,7 @@ class PageError(Exception):
 
 
 def main(arguments: list[str], page: Path = PAGE) -> int:
-    parser = argparse.ArgumentParser(description="Write the generated parts of docs/protocol.md.")
+    parser = argparse.ArgumentParser(description="Write the generated parts of docs/contributors/protocol.md.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a part is stale")
     options = parser.parse_args(arguments)
     text = page.read_text(encoding="utf-8")

@@ -7,9 +7,9 @@ takes itself to be the only one. UNDERSTUDY_LEASE_TIMES (15,10,2) are its times 
 UNDERSTUDY_HEALTH_PORT (8080) is where GET /healthz and /readyz answer,
 UNDERSTUDY_METRICS_PORT (none) where GET /metrics does, UNDERSTUDY_LOG_LEVEL (INFO) what is logged, and
 UNDERSTUDY_LOG_FORMAT (text) whether as JSON, also by the sidecars of pods that it makes.
-UNDERSTUDY_FAULT_SOURCES adds rows to the table of fault sources (a JSON list; docs/faults.md), UNDERSTUDY_NODE_FAULTS
-(namespace/name) is the ConfigMap that remembers which nodes have failed jobs. UNDERSTUDY_NETWORK_POLICIES has each job
-get a NetworkPolicy (network_settings.py).
+UNDERSTUDY_FAULT_SOURCES adds rows to the table of fault sources (a JSON list; docs/how-to/faults.md),
+UNDERSTUDY_NODE_FAULTS (namespace/name) is the ConfigMap that remembers which nodes have failed jobs.
+UNDERSTUDY_NETWORK_POLICIES has each job get a NetworkPolicy (network_settings.py).
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 Rules: whichever of the two is killed, the other one ends everything that the run has started (orphans.py). The keeper
 decides nothing: it passes signals on and waits. The other process has a session of its own, so that a terminal's Ctrl-C
 reaches it once, by way of the keeper. It learns of the keeper's end from a pipe.
-If both are killed at the same moment, processes that workers have started remain: docs/local.md says so.
+If both are killed at the same moment, processes that workers have started remain: docs/reference/local.md says so.
 """
 
 import os

@@ -125,7 +125,7 @@ def _run_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--restarts-per-member", type=int, default=default.restarts_per_member, metavar="N", help=help_text
     )
-    parser.add_argument("--preload", metavar="A,B", help="modules that workers share (docs/workers.md)")
+    parser.add_argument("--preload", metavar="A,B", help="modules that workers share (docs/how-to/workers.md)")
     parser.add_argument("--no-zygote", action="store_true", help="start every worker as a new process")
     parser.add_argument("--name", default=default.name, help="name of this run, for `kill --run`; random if unset")
     parser.add_argument("--plain", action="store_true", help="print lines instead of the live view")

@@ -5,7 +5,7 @@ import os
 
 import psutil
 
-#: What a launcher starts besides workers, as the kernel calls it (docs/workers.md, Names).
+#: What a launcher starts besides workers, as the kernel calls it (docs/how-to/workers.md, Names).
 _HELPERS = ("zygote", "store", "logs")
 
 

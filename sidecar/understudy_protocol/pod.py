@@ -41,7 +41,7 @@ ANNOTATION_ADOPTED = f"{GROUP}/adopted"  # of such a pod: when it accepted the j
 LABEL_FROM_POOL = f"{GROUP}/from-pool"  # of a job's pod: the uid of the pool that it came from
 ANNOTATION_FROM_POD = f"{GROUP}/from-pod"  # of a job's pod: the uid of the pool's pod that it replaces
 
-# Of a pod that the webhook has injected. docs/inject.md describes the names that users write.
+# Of a pod that the webhook has injected. docs/how-to/inject.md describes the names that users write.
 LABEL_INJECT = f"{GROUP}/inject"  # "true" on a pod that the webhook shall inject
 ANNOTATION_INJECTED = f"{GROUP}/injected"  # of an injected pod: the name of its trainer container
 ANNOTATION_PLACE = f"{GROUP}/place"  # replicatedJob/Job index/pod index

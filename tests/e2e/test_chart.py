@@ -1,5 +1,5 @@
 """The chart's life under a job that trains: upgrade, rollback and uninstall are not noticed, and what stays is what
-docs/install.md says.
+docs/how-to/install.md says.
 
 The images are this checkout's in both versions of the chart: what differs is what the charts make of them.
 """
@@ -155,7 +155,7 @@ def test_network_policies_and_a_renewed_certificate_take_effect_while_a_job_trai
 ) -> None:
     """Both in one installation. A deleted policy is tested in tests/unit/operator/apply/test_network_policies.py."""
     # given certificates of two authorities, and an installation with network policies and with the first certificate,
-    # which trusts both authorities, as docs/install.md describes for a change of the authority
+    # which trusts both authorities, as docs/how-to/install.md describes for a change of the authority
     label_namespace(cluster, INJECTED)
     one, other = (asyncio.run(openssl.make([f"{RELEASE}-webhook.{SYSTEM}.svc"], 86400.0)) for _ in range(2))
     replace_certificate(cluster, one)

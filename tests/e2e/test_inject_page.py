@@ -1,5 +1,5 @@
-"""docs/inject.md, followed word by word on the local cluster: its commands and manifests as they stand there, but for
-the image, and for the script in it, which steps for a few seconds without torch.
+"""docs/how-to/inject.md, followed word by word on the local cluster: its commands and manifests as they stand there,
+but for the image, and for the script in it, which steps for a few seconds without torch.
 """
 
 import json

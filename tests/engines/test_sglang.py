@@ -1,6 +1,6 @@
 """The adapter for SGLang against SGLang itself: what its tests on a double believe of it, and updates that fail.
 
-The trainer is that of docs/rl.md, with gloo in NCCL's place.
+The trainer is that of docs/how-to/rl.md, with gloo in NCCL's place.
 """
 
 from __future__ import annotations

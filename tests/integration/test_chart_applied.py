@@ -1,4 +1,4 @@
-"""The chart on a real API server: every object of it is one that the API server takes, and docs/install.md works.
+"""The chart on a real API server: the API server accepts each of its objects, and docs/how-to/install.md works.
 
 The server is these tests' own, because they remove the CRDs. No controller runs there: pods are not made, so nothing is
 waited for; what stays and what goes with real pods is tests/e2e/test_chart.py's.
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(240)  # the first test waits for the API server
 
 CHART = CHECKOUT / "charts" / "understudy"
-PAGE = CHECKOUT / "docs" / "install.md"
+PAGE = CHECKOUT / "docs" / "how-to" / "install.md"
 SYSTEM = "understudy-system"
 RESTRICTED = "restricted"
 AGGREGATION_LIMIT_S = 60.0
@@ -213,14 +213,14 @@ def test_a_template_that_is_restricted_stays_so_with_what_we_add(server: "ApiSer
     assert_ours(injected)
 
 
-# docs/install.md -----------------------------------------------------------------------------------------------------
+# docs/how-to/install.md ----------------------------------------------------------------------------------------------
 
 SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^ *```sh\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 
 
 class Reader:
-    """Somebody who follows docs/install.md word by word, but for what needs controllers and nodes."""
+    """Somebody who follows docs/how-to/install.md word by word, but for what needs controllers and nodes."""
 
     def __init__(self, server: "ApiServer", folder: Path) -> None:
         self._server, self.folder = server, folder

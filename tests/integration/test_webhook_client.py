@@ -1,4 +1,4 @@
-"""The real API server shows the webhook the client certificate that docs/install.md has it configured with."""
+"""The real API server shows the webhook the client certificate that docs/how-to/install.md has it configured with."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ from understudy_webhook.serving import Clients, Serving
 
 LIFE_S = 90 * 24 * 3600.0
 
-PAGE = CHECKOUT / "docs" / "install.md"
+PAGE = CHECKOUT / "docs" / "how-to" / "install.md"
 FENCE = re.compile(r"^ *```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 
 

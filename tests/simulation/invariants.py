@@ -1,4 +1,4 @@
-"""What must hold after every event: docs/design.md's invariants, one function each; 3 is in
+"""What must hold after every event: docs/contributors/design.md's invariants, one function each; 3 is in
 election_invariants.py, 8 in ladder_invariants.py.
 
 Invariant 5 (a worker talks to workers of its own round only, all ranks held) is checked by the training at each step,

@@ -1,4 +1,4 @@
-"""Invariant 8 of docs/design.md: budgets are kept; no rank costs two pods; nobody innocent is charged, or given up.
+"""Invariant 8 of docs/contributors/design.md: budgets are kept; no rank costs two pods; no innocent pod is charged.
 
 A worker that fails before anybody has told of the end of its peer's pod is charged at first: the sidecar that would
 tell may hang, or its network be slow, and the next round waits for no doubt. So a charge is held against failures only

@@ -1,4 +1,4 @@
-"""Random faults, seeded: the invariants of docs/design.md hold after every event, and the job ends as it should."""
+"""Random faults, seeded: the invariants of docs/contributors/design.md hold, and the job ends correctly."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a soak has found, from its journal: benchmarks/results/soak.json, and the rows for docs/benchmarks.md. Pure.
+"""A soak's results from its journal: benchmarks/results/soak.json, and rows for docs/contributors/benchmarks.md. Pure.
 
 The JSON has each pause that was measured, so that the percentiles can be computed again, and each violation with its
 fault, its sentences, and the folder in the cache with logs, statuses and the training's own report.

@@ -1,4 +1,4 @@
-"""The metrics of one process: a registry of its own, and a list of what is in it: docs/metrics.md is made from that."""
+"""The metrics of one process: its own registry, and the list from which docs/reference/metrics.md is generated."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@
   version of an office that is older than the newest that it has granted or followed.
 - The first electorate of an epoch has none before it: the operator's appointment stands for it.
 
-Why these rules leave at most one coordinator with a majority is shown in docs/protocol.md, "At most one coordinator".
+docs/contributors/protocol.md, "At most one coordinator", shows why at most one coordinator has a majority.
 The full list is with the coordinator and its heirs alone; everybody else keeps the version: O(1) a member.
 """
 

@@ -1,5 +1,5 @@
-"""docs/inject.md, followed word by word: its commands, as they stand there, by kubectl against a real API server with
-the chart's webhooks and the real operator. Pods are made as the Job controller would.
+"""docs/how-to/inject.md, followed word by word: its commands, as they stand there, by kubectl against a real API server
+with the chart's webhooks and the real operator. Pods are made as the Job controller would.
 """
 
 import asyncio

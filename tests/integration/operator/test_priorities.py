@@ -1,4 +1,4 @@
-"""Who gives way to whom: spares, fillers and pods that train (docs/spares.md), before the real kube-scheduler."""
+"""Preemption among spares, fillers and pods that train (docs/how-to/spares.md), with the real kube-scheduler."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What docs/inject.md has in its fences and in its table of error messages, and a shell to follow it in."""
+"""What docs/how-to/inject.md has in its fences and in its table of error messages, and a shell to follow it in."""
 
 import copy
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "inject.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "inject.md"
 Raw = dict[str, Any]
 
 

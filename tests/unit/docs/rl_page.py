@@ -1,4 +1,4 @@
-"""The pieces of code of docs/rl.md, to be run as they stand."""
+"""The pieces of code of docs/how-to/rl.md, to be run as they stand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs/rl.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs/how-to/rl.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = FENCE.findall(PAGE)
 

@@ -1,4 +1,4 @@
-"""docs/asked.md names tests that are there."""
+"""docs/explanation/asked.md names tests that are there."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_each_row_has_a_link_and_tests_that_are_there():
-    page = (ROOT / "docs/asked.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/explanation/asked.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
     assert rows
     for row in rows:

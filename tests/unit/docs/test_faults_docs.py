@@ -1,4 +1,4 @@
-"""docs/faults.md has a row for each built-in source, with what it looks at, and where that is described."""
+"""docs/how-to/faults.md has a row for each built-in source, with what it looks at, and where that is described."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from understudy_operator.plan.faults.sources import Polarity, Source
 from understudy_operator.plan.faults.xids import FATAL
 from understudy_protocol.words import FaultClass
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs/faults.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs/how-to/faults.md").read_text(encoding="utf-8")
 SECTION = PAGE.split("## The built-in sources")[1].split("\n## ")[0]
 ROW = re.compile(r"^\| `([-a-z]+)` \| (.+?) \| (\S+) \| (.+?) \|$", re.MULTILINE)
 

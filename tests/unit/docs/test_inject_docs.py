@@ -1,4 +1,4 @@
-"""docs/inject.md as a new user follows it: its manifests can be injected, and are answered in its own words."""
+"""docs/how-to/inject.md as a new user follows it: its manifests can be injected, and are answered in its own words."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""The chart's schema and the tables of docs/install.md are what values.yaml says; its commands name what there is."""
+"""The chart's schema and docs/reference/values.md follow from values.yaml; docs/how-to/install.md uses existing names."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_the_commands_of_the_page_set_are_values() -> None:
     for setting in ",".join(told).split(","):
         value: Any = VALUES
         for name in setting.partition("=")[0].split("."):
-            assert name in value, f"docs/install.md sets {setting}, and values.yaml has no {name} there"
+            assert name in value, f"docs/how-to/install.md sets {setting}, and values.yaml has no {name} there"
             value = value[name]
 
 

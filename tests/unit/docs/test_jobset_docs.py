@@ -1,4 +1,4 @@
-"""docs/jobset.md speaks of each field that a JobSet has too, and of none that is not there."""
+"""docs/reference/jobset.md speaks of each field that a JobSet has too, and of none that is not there."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def fields(schema: dict[str, Any], path: str = "") -> Iterator[str]:
 def test_the_table_has_a_row_for_each_field_of_jobset_and_no_other():
     crd = yaml.safe_load((ROOT / "crds/trainingjobs.yaml").read_text(encoding="utf-8"))
     spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    section = (ROOT / "docs/jobset.md").read_text(encoding="utf-8").split("## Pods")[0]
+    section = (ROOT / "docs/reference/jobset.md").read_text(encoding="utf-8").split("## Pods")[0]
     rows = re.findall(r"^\| `(.+?)` \| (\w+) \|", section, re.MULTILINE)
     assert sorted(field for field, _ in rows) == sorted(fields(spec))
     assert {verdict for _, verdict in rows} <= {"same", "better", "different"}

@@ -1,4 +1,4 @@
-"""docs/metrics.md is what the code says; a part that is not is named, with the command that mends it."""
+"""docs/reference/metrics.md is what the code says; a part that is not is named, with the command that mends it."""
 
 from pathlib import Path
 

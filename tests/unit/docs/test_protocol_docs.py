@@ -1,4 +1,4 @@
-"""docs/protocol.md is what the code says; a part that is not is named, with the command that mends it."""
+"""docs/contributors/protocol.md is what the code says; a part that is not is named, with the command that mends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code of docs/rl.md runs as it stands: against servers that speak the engines' protocols, and a gateway."""
+"""The code of docs/how-to/rl.md runs as it stands: against servers that speak the engines' protocols, and a gateway."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.parametrize("code", [code for kind, code in BLOCKS if kind == "python"])
 def test_every_piece_of_python_compiles(code: str) -> None:
-    compile(code, "docs/rl.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    compile(code, "docs/how-to/rl.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 class AnyRanks(ModelEngine):

@@ -1,4 +1,4 @@
-"""docs/security.md: each claim names tests, these are there, and one of them performs an attack."""
+"""docs/explanation/security.md: each claim names tests, these are there, and one of them performs an attack."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/explanation/security.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| claim")]
 NAMED = re.compile(r"`([a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
 #: Beginnings of the claims that no test attacks, and why not.

@@ -31,7 +31,7 @@ def installed_by_name(text: str) -> list[str]:
 
 
 @pytest.mark.attack(
-    "F", "owns the name understudy on PyPI", before="docs/rl.md told users to install that project into their trainers"
+    "F", "owns the name understudy on PyPI", before="docs/how-to/rl.md told users to install that project"
 )
 def test_no_page_installs_the_project_by_its_name() -> None:
     found = {path: commands for path, text in texts().items() if (commands := installed_by_name(text))}

@@ -354,7 +354,7 @@ def test_a_variable_as_torchruns_number_needs_the_annotation() -> None:
 
 
 def test_the_documentation_has_a_row_for_each_annotation_and_no_other() -> None:
-    docs = (Path(__file__).resolve().parents[3] / "docs" / "inject.md").read_text(encoding="utf-8")
+    docs = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "inject.md").read_text(encoding="utf-8")
     table = docs.split("## Annotations")[1].split("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     assert sorted(name for row in rows for name in re.findall(r"`([a-z-]+)`", row)) == sorted(ANNOTATIONS)

@@ -1,4 +1,4 @@
-"""The table's own rows. docs/faults.md says of each where its source is described; the chart's values add to them.
+"""The built-in sources. docs/how-to/faults.md names the documentation of each; the chart's values add further sources.
 
 Precedence: 100 is a person's word (the annotations), 20 hardware, 15 why NVSentinel has quarantined a node where that
 is not its hardware, 10 a source that knows better than another one that speaks at the same time, 0 everything else. A

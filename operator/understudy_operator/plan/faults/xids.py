@@ -1,6 +1,6 @@
 """NVIDIA's Xid codes in what a source writes, and those of them that say that the hardware, or its driver, is lost.
 
-Fatal are those for which NVIDIA's catalogue (of 2025-10-29, see docs/faults.md) has the GPU reset at once, or the
+Fatal are those for which NVIDIA's catalogue (of 2025-10-29, docs/how-to/faults.md) has the GPU reset at once, or the
 machine restarted or looked at. The others end an application at most, are to be ignored, or are not decided there, and
 say nothing about the node. Of 144 to 150, errors of NVLink, the driver's own line says which are not fatal.
 """
