@@ -38,6 +38,7 @@ static:  ## ruff, types, import layers, drift of CRD, chart and docs
 	$(PY) scripts/protocol_docs.py --check
 	$(PY) scripts/chart_values.py --check
 	$(PY) scripts/metrics_docs.py --check
+	$(PY) scripts/reference_docs.py --check
 
 tools:  ## install what unit tests need and the machine lacks: openssl, a C compiler, promtool
 	$(PY) -m tests.cluster unit-tools
@@ -196,15 +197,22 @@ images:  ## build the operator's and the sidecar's image, and load them into the
 crds:  ## generate crds/ from crds/generator/v1alpha1
 	$(PY) crds/generator/generate.py
 
-chart:  ## generate the chart's values.schema.json and the tables of docs/how-to/install.md from its values.yaml
+chart:  ## generate the chart's values.schema.json and the tables of docs/reference/values.md from its values.yaml
 	$(PY) scripts/chart_values.py
 
-docs:  ## generate the tables and diagrams of docs/contributors/protocol.md and docs/reference/metrics.md from the code
+docs:  ## generate the tables and diagrams of docs/contributors/protocol.md and docs/reference from the code
 	$(PY) scripts/protocol_docs.py
 	$(PY) scripts/metrics_docs.py
+	$(PY) scripts/reference_docs.py
+
+site:  ## build the documentation site into build/site, and fail if a page is not in the navigation or a link is dead
+	scripts/site build --strict --quiet --site-dir build/site
+
+site-serve:  ## serve the documentation site on http://127.0.0.1:8000, and rebuild it when a page changes
+	scripts/site serve --strict
 
 lock:  ## lock the dependencies anew: requirements/*.in -> *.lock
-	for name in pip operator sidecar release dev; do \
+	for name in pip operator sidecar release site dev; do \
 	  $(PY) -m uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate -o requirements/$$name.lock requirements/$$name.in; \
 	done

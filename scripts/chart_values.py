@@ -1,4 +1,4 @@
-"""Write what follows from charts/understudy/values.yaml: values.schema.json, and the tables of docs/how-to/install.md.
+"""Write the files that follow from charts/understudy/values.yaml: values.schema.json and docs/reference/values.md.
 
 --check only says which of them are stale. Rules for values.yaml:
 - The comment above a value is its description; what is indented in it is an example, and stays there.
@@ -26,7 +26,7 @@ from scripts.protocol_docs import PageError, fill
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts/understudy"
-PAGE = ROOT / "docs/how-to/install.md"
+PAGE = ROOT / "docs/reference/values.md"
 CRD = ROOT / "crds/trainingjobs.yaml"
 COMMAND = "make chart"
 MARK = "@schema "
@@ -54,7 +54,7 @@ class Value:
 
 
 def main(arguments: list[str], chart: Path = CHART, page: Path = PAGE) -> int:
-    parser = argparse.ArgumentParser(description="Write values.schema.json and the tables of docs/how-to/install.md.")
+    parser = argparse.ArgumentParser(description="Write values.schema.json and the tables of docs/reference/values.md.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if one of them is stale")
     options = parser.parse_args(arguments)
     try:

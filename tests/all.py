@@ -5,7 +5,8 @@
     test-all    also what takes hours: the tests marked nightly (all injected kinds through all faults, like cases), 50
                 kills of the operator, Kueue, real inference engines, verl's sources, arbitrary objects, simulations
                 with new seeds, integration tests against older API servers, the launcher with each Python,
-                torchrun with other versions of torch, the files of a release, and the dependency scan
+                torchrun with other versions of torch, the files of a release, the documentation site, and the dependency
+                scan
 
 The end-to-end tests run in lanes of nodes; those that stop or replace the operator run afterwards, one at a time. The
 first minutes of the lanes need both cores, the rest mostly waits. So all other suites run beside them, one after the
@@ -47,6 +48,7 @@ NIGHTLY_TARGETS = (
     "verl",
     "e2e-kills",
     "release",
+    "site",
     "scan",
 )
 EPOCH = date(2026, 1, 1)

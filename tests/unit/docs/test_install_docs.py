@@ -1,4 +1,4 @@
-"""The chart's schema and docs/reference/values.md follow from values.yaml; docs/how-to/install.md uses existing names."""
+"""The chart's schema and docs/reference/values.md agree with values.yaml; install.md uses existing names."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from scripts.chart_values import CHART, PAGE, ROOT, Value, ValuesError, main, po
 from tests.cluster.binaries import kubernetes_version
 from tests.cluster.other_kubernetes import versions
 
+INSTALL = ROOT / "docs/how-to/install.md"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 FENCE = re.compile(r"^ *```sh\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 
@@ -96,7 +97,7 @@ def test_a_table_tells_the_default_the_comment_and_the_choices_and_leaves_exampl
 
 
 def commands() -> list[list[str]]:
-    blocks = FENCE.findall(PAGE.read_text(encoding="utf-8"))
+    blocks = FENCE.findall(INSTALL.read_text(encoding="utf-8"))
     return [shlex.split(line) for block in blocks for line in block.splitlines() if line.strip()]
 
 
@@ -121,7 +122,7 @@ def test_chart_and_pages_state_the_versions_of_kubernetes_that_tests_run() -> No
     # then the chart refuses older ones, and the pages state the same range
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert chart["kubeVersion"] == ">=1.30.0-0"
-    page, readme = (" ".join(file.read_text(encoding="utf-8").split()) for file in (PAGE, ROOT / "README.md"))
+    page, readme = (" ".join(file.read_text(encoding="utf-8").split()) for file in (INSTALL, ROOT / "README.md"))
     assert "Kubernetes 1.30 or newer. All tests have run on 1.36. On 1.30 and 1.33 only tests of the CRDs have" in page
     assert "On a cluster that is already there (Kubernetes 1.30 or newer)" in readme
     assert re.findall(r"Kubernetes 1\.(?!30)\d+", page + readme) == []
