@@ -5,7 +5,7 @@
     test-all    also what takes hours: the tests marked nightly (all injected kinds through all faults, like cases), 50
                 kills of the operator, Kueue, real inference engines, verl's sources, arbitrary objects, simulations
                 with new seeds, integration tests against older API servers, the launcher with each Python,
-                torchrun with other versions of torch, the files of a release, the documentation site, and the dependency
+                torchrun with other versions of torch, the files of a release, the documentation site, the dependency
                 scan
 
 The end-to-end tests run in lanes of nodes; those that stop or replace the operator run afterwards, one at a time. The
