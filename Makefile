@@ -39,6 +39,7 @@ static:  ## ruff, types, import layers, drift of CRD, chart and docs
 	$(PY) scripts/chart_values.py --check
 	$(PY) scripts/metrics_docs.py --check
 	$(PY) scripts/reference_docs.py --check
+	$(PY) scripts/recovery_picture.py --check
 
 tools:  ## install what unit tests need and the machine lacks: openssl, a C compiler, promtool
 	$(PY) -m tests.cluster unit-tools
@@ -181,7 +182,7 @@ bench-webhook:  ## how long the injection webhook takes for a pod, also while 1,
 bench-injection:  ## injected trainings through all faults, on the local cluster; KINDS="jobset or torchrun" runs some; each run adds samples
 	UNDERSTUDY_BENCH_RESULTS=benchmarks/results $(PYTEST) tests/e2e/test_inject.py $(if $(KINDS),-k "$(KINDS)")
 
-bench-docs:  ## write the tables of docs/contributors/benchmarks.md and README.md from benchmarks/results
+bench-docs:  ## write the tables of benchmarks.md, comparison.md and README.md from benchmarks/results
 	$(PY) -m benchmarks.docs
 
 release:  ## images, chart, wheel, checksums, SBOMs and provenance, into build/release
@@ -200,10 +201,11 @@ crds:  ## generate crds/ from crds/generator/v1alpha1
 chart:  ## generate the chart's values.schema.json and the tables of docs/reference/values.md from its values.yaml
 	$(PY) scripts/chart_values.py
 
-docs:  ## generate the tables and diagrams of docs/contributors/protocol.md and docs/reference from the code
+docs:  ## generate docs/reference, the tables of protocol.md, and the picture of a recovery
 	$(PY) scripts/protocol_docs.py
 	$(PY) scripts/metrics_docs.py
 	$(PY) scripts/reference_docs.py
+	$(PY) scripts/recovery_picture.py
 
 site:  ## build the documentation site into build/site, and fail if a page is not in the navigation or a link is dead
 	scripts/site build --strict --quiet --site-dir build/site

@@ -1,4 +1,4 @@
-"""`make bench-docs`: generates the tables of docs/contributors/benchmarks.md and README.md from benchmarks/results.
+"""`make bench-docs`: generates the tables of benchmarks.md, comparison.md and README.md from benchmarks/results.
 
 A table stands between `<!-- NAME:KIND -->` and `<!-- end -->`: NAME is a benchmark, KIND one of records, goals,
 machine and headline. The text around the tables is written by hand and stays. A unit test fails if a page differs
@@ -37,7 +37,11 @@ from benchmarks.step import GOALS as STEP
 from benchmarks.webhook.goals import GOALS as WEBHOOK
 from tests.soak.report import check_rows, fault_rows, run_rows
 
-PAGES = (CHECKOUT / "docs" / "contributors" / "benchmarks.md", CHECKOUT / "README.md")
+PAGES = (
+    CHECKOUT / "docs" / "contributors" / "benchmarks.md",
+    CHECKOUT / "docs" / "explanation" / "comparison.md",
+    CHECKOUT / "README.md",
+)
 GOALS: dict[str, Sequence[Goal]] = {
     "rendezvous": RENDEZVOUS,
     "recovery": RECOVERY,

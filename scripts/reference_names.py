@@ -16,8 +16,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-import yaml
-
+from scripts.reference_fields import read_crd
 from understudy_operator.plan import conditions, refusals, spec
 from understudy_operator.plan.jobset import outcome
 from understudy_operator.plan.pool import told as pool_told
@@ -46,8 +45,7 @@ class Name:
 
 def phases() -> tuple[str, ...]:
     """In the order of the API."""
-    crd = yaml.safe_load((ROOT / "crds/trainingjobs.yaml").read_text(encoding="utf-8"))
-    status = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    status = read_crd("trainingjobs")["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
     return tuple(status["properties"]["phase"]["enum"])
 
 

@@ -33,7 +33,8 @@ _MARKER = re.compile(r"(?P<indent> *)(?P<marker>[-*]|\d+\.)(?P<space> +)(?=\S)")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    from mkdocs.structure.files import File  # noqa: PLC0415 — the tests of this module have no mkdocs
+    # The tests of this module have no mkdocs.
+    from mkdocs.structure.files import File
 
     for path, site in PAGES.items():
         files.append(File.generated(config, site, content=(ROOT / path).read_text(encoding="utf-8")))
