@@ -11,10 +11,10 @@ METRIC = "first_all_reduce_s"
 FAULTS = {
     "worker": "SIGKILL to one worker",
     "node-power-off": "power-off of a node: its cable is cut, then all its processes end",
-    "coordinator-power-off": "power-off of the node that hosts the coordinator, or the peer's store",
+    "coordinator-power-off": "power-off of the node that hosts the coordinator (Understudy) or the store (others)",
     # Of before 2026-11-25:
     "node": "SIGKILL to all processes of a node; its kernel stays up and closes their connections",
-    "coordinator-node": "the same, of the node that hosts the coordinator, or the peer's store",
+    "coordinator-node": "the same, for the node that hosts the coordinator (Understudy) or the store (others)",
 }
 SYSTEMS = {
     "understudy": "Understudy",

@@ -92,7 +92,7 @@ def test_the_headline_has_the_faults_and_systems_that_were_measured() -> None:
         ("fault (measured 2026-11-25)", "Understudy", "NVRx ft_launcher"),
         ("SIGKILL to one worker", "0.123 s", ""),
         (
-            "power-off of the node that hosts the coordinator, or the peer's store",
+            "power-off of the node that hosts the coordinator (Understudy) or the store (others)",
             "4.32 s",
             "not within 60 s (3 tries)",
         ),

@@ -12,6 +12,7 @@ from scripts import reference_docs, reference_names, reference_texts
 from scripts.protocol_docs import PageError
 from scripts.reference_docs import COMMAND, PAGES, launcher_exits, local_exits, main
 from scripts.reference_names import JOB, Name, Place, UnknownName
+from understudy_operator.plan import conditions
 
 
 def test_the_pages_are_up_to_date() -> None:
@@ -46,7 +47,7 @@ def test_an_expression_whose_values_are_not_known_is_an_error() -> None:
     assert isinstance(function, ast.FunctionDef)
     argument = ast.parse("computed()", mode="eval").body
     with pytest.raises(UnknownName, match=r"the values of `computed\(\)` are not known: add .* to COMPUTED"):
-        Place(reference_names.conditions, function).values(argument)
+        Place(conditions, function).values(argument)
 
 
 def test_a_name_without_a_text_and_a_text_without_a_name_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
