@@ -220,7 +220,7 @@ def _leaves(value: Value) -> list[Value]:
 
 def _table(leaves: list[Value]) -> str:
     rows = [(f"`{leaf.name}`", f"`{_shown(leaf.default)}`", _told(leaf)) for leaf in leaves]
-    return markdown(("value", "default", "what it says"), rows)
+    return markdown(("value", "default", "meaning"), rows)
 
 
 def _told(value: Value) -> str:

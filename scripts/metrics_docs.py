@@ -90,7 +90,7 @@ def alerts() -> Iterator[tuple[Path, Mapping[str, Any]]]:
 
 def metrics_table(described: Iterable[Described]) -> str:
     rows = [(f"`{x.name}`", x.kind, ", ".join(f"`{label}`" for label in x.labels), x.text) for x in described]
-    return markdown(("metric", "kind", "labels", "what it tells"), rows)
+    return markdown(("metric", "kind", "labels", "meaning"), rows)
 
 
 def alerts_table(rules: Iterable[Mapping[str, Any]]) -> str:
