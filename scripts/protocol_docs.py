@@ -98,7 +98,7 @@ def states_of(table: Table, module: ModuleType) -> type[Enum]:
 
 def machine_section(table: Table) -> str:
     rows = [(_code(row.state), row.event, _code(row.next), row.effect) for row in table.rows]
-    heading = f"### [{Path(table.file).name}](../{table.file})"
+    heading = f"### [{Path(table.file).name}](../../{table.file})"
     return f"{heading}\n\n{table.title}\n\n```mermaid\n{diagram(table)}\n```\n\n{markdown(table.headings, rows)}"
 
 
