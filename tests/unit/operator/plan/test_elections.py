@@ -343,7 +343,9 @@ def test_an_appointed_pod_learns_how_long_ago_the_coordinator_was_lost():
 
 @pytest.mark.parametrize(("others_ready", "is_replaced"), [(True, True), (False, False)])
 def test_the_only_pod_is_replaced_once_its_node_is_not_ready_unless_no_node_is(others_ready: bool, is_replaced: bool):
-    given = few((A0,), voters=(A0,), job=a_job(parallelism=1, spares=0, status=in_round(3, epoch=4)), not_ready=[A0.node])
+    given = few(
+        (A0,), voters=(A0,), job=a_job(parallelism=1, spares=0, status=in_round(3, epoch=4)), not_ready=[A0.node]
+    )
     given = replace(given, nodes={**given.nodes, "other": Node("other", others_ready)})
     assert (given.live() == []) == is_replaced
 

@@ -283,9 +283,7 @@ def test_so_is_one_whose_launcher_does_not_answer() -> None:
 @pytest.mark.parametrize(
     ("started", "answering", "lost"),
     [
-        pytest.param(
-            ("active-0", "active-2"), ("active-0", "active-2"), {"active-1": "Pod"}, id="it has not started"
-        ),
+        pytest.param(("active-0", "active-2"), ("active-0", "active-2"), {"active-1": "Pod"}, id="it has not started"),
         pytest.param(("active-0",), ("active-0",), {}, id="nor has another one"),
         pytest.param(("active-0", "active-1"), ("active-0",), {}, id="another one does not answer"),
         pytest.param(EVERYBODY[:3], ("active-0", "active-2"), {}, id="it does not answer"),
