@@ -212,6 +212,7 @@ def test_a_coordinator_whose_launcher_has_not_connected_since_the_sidecar_restar
     # given a sidecar that restarted while its launcher was stopped, and that the operator has appointed
     driven = Driven()
     driven.core = Core(SHAPE, ME, driven.stored, driven.now, launcher_known=True)
+    driven.do(ObserverUp(OPERATOR))
     driven.appoint(2)
     assert driven.core.coordinator is not None
     # when the launcher does not connect for 15 s
