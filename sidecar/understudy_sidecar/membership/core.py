@@ -280,7 +280,7 @@ class Core:
         self._begin(self.coordinator)
         for number, join in callers.items():
             self._to_coordinator(e.Received(number, self._with_time_since(number, join)))
-        self._to_member(e.InOffice())
+        self._to_member(e.InOffice(elected=True))
 
     def _begin(self, coordinator: Coordinator) -> None:
         self._report_own_pod(coordinator)
