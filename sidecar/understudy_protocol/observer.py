@@ -29,6 +29,7 @@ class Appoint:
     may_come: tuple[str, ...] = ()  # uids of the running pods: it waits for no others; empty: not known
     seats: tuple[Seat, ...] = ()  # pods that had ranks in that round, at most 100; pods that may be lost come first
     holder: str = ""  # uid of the pod that coordinated that round; "" if the operator does not know it
+    coordinator_lost_s: Optional[float] = None  # seconds since the operator lost the last coordinator; None: not known
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ class Snapshot:
     electorate: tuple[str, ...] = ()  # pod uids of the voters; empty until the first configuration is committed
     rollouts: Optional[Rollouts] = None  # None: no worker has reported any
     fresh_starts: Optional[FreshStarts] = None  # None: all workers that should be forked are forked
+    lacks_quorum: bool = False  # no majority of the voters is connected, so it cannot replace a member or form a round
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,19 @@ def test_coordinator_killed_with_an_active_is_succeeded_and_the_active_replaced(
     assert job.status()["members"]["active"] == 2
 
 
+@pytest.mark.parametrize("job", [(1, 1)], indirect=True)
+def test_one_of_two_pods_goes_on_when_the_other_one_is_killed(job: PlainJob) -> None:
+    # given a job of an active pod and a spare, which coordinates: alone it is no majority
+    before, victim = job.status(), actives(job)[0]
+    # when the active pod is killed
+    with compared(job, fault_of(victim, "Pod", "SpareSwap")):
+        kill(job, victim)
+    # then the operator has appointed the spare again, and the spare has taken the ranks
+    after = job.status()["coordinator"]
+    assert after["podUID"] == before["coordinator"]["podUID"]
+    assert after["epoch"] > before["coordinator"]["epoch"]
+
+
 def coordinator_with_ranks(job: PlainJob) -> Raw:
     """The coordinator, once it holds ranks: it was the only spare, and an active is killed."""
     kill(job, actives(job)[0])

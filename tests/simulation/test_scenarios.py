@@ -346,7 +346,7 @@ def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause() 
     assert office is not None
     assert office.coordinator is not None
     (recovery,) = office.coordinator.snapshot().recoveries
-    assert (recovery.cause.pod, recovery.reason) == (lost.name, "its pod is lost")
+    assert (recovery.cause.pod, recovery.reason) == (lost.name, "its pod is lost; no spare was available")
     assert recovery.strategy is not None
     assert recovery.resumed_at is not None
 

@@ -19,7 +19,13 @@ rounds than all that its predecessor wrote there, so UNDERSTUDY_ROUND fences acr
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from understudy_operator.plan.elections import UNREACHABLE_S, has_electorate, why_no_election
+from understudy_operator.plan.elections import (
+    UNREACHABLE_S,
+    has_electorate,
+    lacks_other_voter,
+    missing_voters,
+    why_no_election,
+)
 from understudy_operator.plan.intents import MESSAGE_BYTES, POD_BYTES, Callee, Follow, PatchPod, Unfollow
 from understudy_operator.plan.jobset.validation import MOST_MEMBERS
 from understudy_operator.plan.moment import reached
@@ -66,6 +72,9 @@ def plan_office(observed: Observed, now: float) -> Office:
     answered = observed.coordination.answers.pods
     if office.epoch <= observed.job.former_epoch:
         reason, able = "the job starts", _able(observed, observed.live())
+    elif lacks_other_voter(observed, office.held):
+        reason = "the other voter is lost, and one of two voters is no majority"
+        able = (pod for pod in _able(observed, observed.pods) if office.pod is not None and pod.uid == office.pod.uid)
     elif has_electorate(observed, office.held):
         reason = why_no_election(observed, office.held, now)
         # Who has answered is there, whatever a coordinator without a majority said of it last.
@@ -89,7 +98,7 @@ def plan_link(observed: Observed, office: Office, now: float) -> Follow | Unfoll
         return None
     if office.epoch <= observed.job.former_epoch:
         return Unfollow()
-    appoint = _appointment(observed, office.epoch) if office.term == 0 else None
+    appoint = _appointment(observed, office.epoch, now) if office.term == 0 else None
     first = [] if office.pod is None or office.pod.ended else [Callee(office.pod.uid, office.pod.ip, appoint)]
     running = {pod.uid: pod for pod in observed.pods if not pod.ended}
     heirs = () if observed.snapshot is None else observed.snapshot.heirs
@@ -201,14 +210,17 @@ def _waits(pod: Pod) -> bool:
     return pod.labels.get(names.LABEL_ROLE, told) == names.ROLE_SPARE
 
 
-def _appointment(observed: Observed, epoch: int) -> Appoint:
+def _appointment(observed: Observed, epoch: int, now: float) -> Appoint:
     newest = -1 if observed.snapshot is None else observed.snapshot.token.round
     counts = observed.job.status.get("recoveriesByStrategy", {})
     by_strategy = {name[0].upper() + name[1:]: int(count) for name, count in counts.items()}
     # A sidecar that is being restarted comes back; who has answered is there, whatever was last said of it.
-    may_come = {pod.uid for pod in observed.live() if pod.sidecar_ran} | observed.coordination.answers.pods
+    may_come = {pod.uid for pod in observed.live() if pod.sidecar_ran} - missing_voters(observed)
+    may_come |= observed.coordination.answers.pods
     seats, holder = _newest_round(observed, may_come)
-    return Appoint(epoch, max(newest, observed.job.round), by_strategy, tuple(sorted(may_come)), seats, holder)
+    lost_at = observed.coordination.lost_at
+    lost_s = None if lost_at is None else max(0.0, now - lost_at)
+    return Appoint(epoch, max(newest, observed.job.round), by_strategy, tuple(sorted(may_come)), seats, holder, lost_s)
 
 
 def _newest_round(observed: Observed, may_come: Collection[str]) -> tuple[tuple[Seat, ...], str]:

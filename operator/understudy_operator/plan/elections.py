@@ -13,18 +13,26 @@ dead node proves nothing. An operator that was restarted knows of no electorate:
 
 As long as members that answer name a coordinator it is there for them, and the operator alone cannot reach it: one that
 was appointed would find nobody who follows it.
+
+Of at most two voters, one is no majority, so the operator has the casting vote. It appoints one of them
+  - at once, if that one coordinates and lacks the other voter: nobody can have been elected without its vote
+  - after WITNESS_S without a coordinator, if the other voter does not respond to the operator either
+  - at once, if the other voter has provably ended.
+If no voter is left, it appoints another pod as soon as the last one has provably ended or its node is not ready.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from understudy_operator.plan.moment import reached
-from understudy_operator.plan.observed import Observed, office_of
+from understudy_operator.plan.observed import FEW_VOTERS, Observed, office_of
 from understudy_protocol import pod as names
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.pod import COORDINATOR_PORT
 from understudy_protocol.words import Office
 
 UNREACHABLE_S = 8.0
+#: A coordinator whose sidecar restarts is back within so long, and is elected again.
+WITNESS_S = 3.0
 #: An operator that was cut off itself finds the coordinator within so long.
 REACHED_S = 2.0
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -44,18 +52,60 @@ def has_electorate(observed: Observed, held: Office) -> bool:
 
 def why_no_election(observed: Observed, held: Office, now: float) -> str:
     """Why members cannot elect anybody any more; "" as long as they may, or somebody is in office."""
-    link = observed.coordination
-    if link.in_office or not reached(max(link.since + UNREACHABLE_S, link.answers.since + REACHED_S), now):
+    link, ended = observed.coordination, provably_ended(observed)
+    if link.in_office or _named(observed, ended):
         return ""
-    ended = provably_ended(observed)
-    if _named(observed, ended):
+    told = _told(observed, held)
+    if told is not None and observed.has_few_voters and (why := _casting_vote(observed, told, ended, now)):
+        return why
+    if not reached(max(link.since + UNREACHABLE_S, link.answers.since + REACHED_S), now):
         return ""
     fence_s = observed.job.world.fence_s
     if fence_s and reached(link.since + 2 * fence_s, now):
         return f"no coordinator was heard for {2 * fence_s:g} s, twice the coordinatorLossTimeout"
-    told = _told(observed, held)
     proven = "" if told is None or not told.electorate else _proven(told, ended)
     return f"no coordinator was found for {UNREACHABLE_S:g} s, and {proven}" if proven else ""
+
+
+def lacks_other_voter(observed: Observed, held: Office) -> bool:
+    """Whether one of at most two voters coordinates, and the other one is lost to it."""
+    told = _told(observed, held)
+    if told is None or observed.coordination.in_office != told.pod_uid:
+        return False
+    return told.lacks_quorum and told.pod_uid in told.electorate and len(told.electorate) <= FEW_VOTERS
+
+
+def missing_voters(observed: Observed) -> frozenset[str]:
+    """Of at most two voters, those that respond to nobody: an appointed coordinator does not wait for them."""
+    told = observed.snapshot
+    if told is None or len(told.electorate) > FEW_VOTERS:
+        return frozenset()
+    there = observed.coordination.answers.pods
+    if told.lacks_quorum:
+        there |= {told.pod_uid}
+    return frozenset(told.electorate) - there
+
+
+def _casting_vote(observed: Observed, told: Snapshot, ended: Callable[[str], bool], now: float) -> str:
+    link = observed.coordination
+    left = [uid for uid in told.electorate if not ended(uid)]
+    answered = link.answers.pods.intersection(left)
+    if answered and len(left) == 1:
+        return "the other voter has ended"
+    if answered and reached(max(link.since, link.answers.since) + WITNESS_S, now):
+        missing = ", ".join(_names(observed, told, set(left) - answered)) or "the voters"
+        return f"{missing} did not respond to the operator and to the other pod for {WITNESS_S:g} s"
+    if answered:
+        return ""
+    nodes = {member.pod_uid: member.node for member in told.members}
+    if all(uid in nodes and not observed.node_ready(nodes[uid]) for uid in left):
+        return "no voter is left: they have ended, or their nodes are not ready"
+    return ""
+
+
+def _names(observed: Observed, told: Snapshot, uids: Collection[str]) -> list[str]:
+    known = {x.pod_uid: x.pod_name for x in told.members} | {pod.uid: pod.name for pod in observed.pods}
+    return sorted(known.get(uid, uid) for uid in uids)
 
 
 def unreported_loss(observed: Observed, now: float) -> str:

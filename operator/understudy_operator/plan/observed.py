@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 TERMINAL_STATES = {CloseReason.SUCCEEDED: "Completed", CloseReason.FAILED: "Failed"}
 
 
+#: Of so many voters none can be lost without the casting vote of the operator (elections.py).
+FEW_VOTERS = 2
 #: Phases of a pod.
 ENDED = ("Succeeded", "Failed")
 
@@ -261,6 +263,7 @@ class Coordination:
     in_office: str = ""  # pod uid of the coordinator that is on the line; "" while nobody was found
     since: float = NEVER  # when that began: to be found, or to be searched for
     answers: Answers = NO_ANSWERS  # of the others, while it is searched for
+    lost_at: float | None = None  # when the last one was lost; None: one is in office, or there was none
 
 
 def office_of(snapshot: Snapshot) -> Office:
@@ -340,6 +343,11 @@ class Observed:
         return self.snapshot is not None and not has_majority(self.snapshot)
 
     @property
+    def has_few_voters(self) -> bool:
+        """Whether the members cannot lose one of them without the operator: one of two voters is no majority."""
+        return self.snapshot is not None and 0 < len(self.snapshot.electorate) <= FEW_VOTERS
+
+    @property
     def close(self) -> Close | None:
         """Why the world ended: told by status once the job has, before by the coordinator or by any finished pod."""
         for reason, state in TERMINAL_STATES.items():
@@ -392,6 +400,8 @@ class Observed:
             """A node that is not ready may only be out of the API server's reach: the coordinator may hear its pods."""
             if not pod.node or self.node_ready(pod.node):
                 return True
+            if self.has_few_voters and not self.coordination.in_office and any(x.ready for x in self.nodes.values()):
+                return pod.uid in self.coordination.answers.by_pod  # no other pod can report its loss
             if self.seating_known:
                 return pod.uid in heard
             return pod.sidecar_started and self.job.round >= 0  # before the first round nobody would miss it

@@ -47,7 +47,7 @@ class Search:
     """See the module. `version` grows with all that a pass should know at once."""
 
     def __init__(self, before: Coordination, now: float) -> None:
-        self.knows = Coordination(snapshot=before.snapshot, since=now)
+        self.knows = Coordination(snapshot=before.snapshot, since=now, lost_at=before.lost_at)
         self.version = 0
         self._follow = Follow(NO_OFFICE, ())
         self._lines: dict[str, Callee] = {}  # by pod uid, also those that are being dialed
@@ -185,7 +185,7 @@ class Search:
             self._replaces(former.pod_uid)
         spoke = self.knows.answers.pods | {self.knows.in_office}
         self._named, self._visited, self._ended, self._nodes_told = {}, {}, {}, None
-        self.knows = replace(self.knows, in_office=callee.pod_uid, since=now)
+        self.knows = replace(self.knows, in_office=callee.pod_uid, since=now, lost_at=None)
         self._answered(self.knows.answers.without(callee.pod_uid))
         for uid in sorted(self._replaced.keys() & self._lines.keys() & spoke):
             self._tell(uid, Superseded(office, callee.pod_uid, callee.ip))  # before, there was nobody to name
@@ -225,7 +225,8 @@ class Search:
         self.knows = replace(self.knows, answers=answers)
 
     def _searches(self, now: float) -> None:
-        self.knows = replace(self.knows, in_office="", since=now)
+        lost_at = now if self.knows.in_office else self.knows.lost_at
+        self.knows = replace(self.knows, in_office="", since=now, lost_at=lost_at)
         self.version += 1
 
     def _said(self, now: float) -> list[Say]:

@@ -101,6 +101,8 @@ class Coordinator:
         self._observers = 0
         self._forlorn_since: float | None = None  # waiting, not watched, and no electorate
         self._minority_since: float | None = None
+        self._kept_silent = False  # a member is silent, and was not lost because a majority is missing
+        self._lacks_quorum = False
         self._due = desk.since  # when the next event is due at the latest
         self._settled = False  # nothing has happened since `_due` was looked at that could make it earlier
         self._over = False  # resigned or adjourned
@@ -260,6 +262,7 @@ class Coordinator:
             tuple(sorted(desk.keeper.settled.voters)),
             rollouts.view(desk),
             self._fresh_starts(),
+            self._lacks_quorum,
         )
 
     def _fresh_starts(self) -> FreshStarts | None:
@@ -413,6 +416,7 @@ class Coordinator:
     def _lose(self, silent: list[Silent], now: float) -> None:
         """Unless it may be this coordinator that is cut off."""
         if silent and not self.desk.has_majority():
+            self._kept_silent = True
             self.desk.silence.forgive(self.desk.roster, now)
             return
         for entry in silent:
@@ -457,6 +461,7 @@ class Coordinator:
         desk = self.desk
         if not desk.keeper.newest.exists:
             self._minority_since = None
+            self._note_quorum()
             forlorn = desk.state is not State.RUNNING and not self._observers
             self._forlorn_since = (self._forlorn_since or now) if forlorn else None
             if self._forlorn_since is not None and now >= self._forlorn_since + RESIGN_S:
@@ -464,8 +469,19 @@ class Coordinator:
             return
         self._forlorn_since = None
         self._minority_since = None if desk.has_majority() else self._minority_since or now
+        self._note_quorum()
         if self._minority_since is not None and now >= self._minority_since + self._minority_s():
             desk.out.append(Resign(f"fewer than a majority of its voters responded for {self._minority_s():g} s"))
+
+    def _note_quorum(self) -> None:
+        """Observers learn at once that this coordinator needs a majority that it does not have."""
+        if self._minority_since is None:
+            self._kept_silent = False
+        needs = self.desk.state is not State.RUNNING or self._kept_silent
+        lacks = needs and self._minority_since is not None and self.desk.doubt is None
+        if lacks != self._lacks_quorum:
+            self._lacks_quorum = lacks
+            self.desk.version += 1
 
     def _minority_s(self) -> float:
         return (self.desk.shape.fence_s or 30.0) / 2

@@ -207,6 +207,8 @@ class Core:
             self._known = known
             if self.coordinator is None:
                 self._to_heir(e.Tick())
+            else:
+                self._report_own_pod(self.coordinator)
 
     def _of_member(self, effect: e.MemberEffect) -> None:
         match effect:
@@ -278,14 +280,18 @@ class Core:
         self._begin(self.coordinator)
         for number, join in callers.items():
             self._to_coordinator(e.Received(number, self._with_time_since(number, join)))
-        self._to_member(e.InOffice())
+        self._to_member(e.InOffice(elected=True))
 
     def _begin(self, coordinator: Coordinator) -> None:
-        """A member that can take part in no round does not join its own coordinator, which reports its pod as lost."""
-        me, reason = self._identity, self.member.unable
-        if reason:
-            coordinator.desk.lost[me.pod_uid] = o.Lost(me.pod_uid, me.pod_name, me.node, Fault.POD, reason, self._now)
+        self._report_own_pod(coordinator)
         self._to_coordinator(e.Watched(len(self._observation)))
+
+    def _report_own_pod(self, coordinator: Coordinator) -> None:
+        """A member that can take part in no round does not join its own coordinator, which reports its pod as lost."""
+        me, reason, desk = self._identity, self.member.unable, coordinator.desk
+        if reason and me.pod_uid not in desk.roster.members and me.pod_uid not in desk.lost:
+            desk.lost[me.pod_uid] = o.Lost(me.pod_uid, me.pod_name, me.node, Fault.POD, reason, self._now)
+            desk.version += 1
 
     def _with_time_since(self, link: int, join: m.Join) -> m.Join:
         """As if it were sent now."""

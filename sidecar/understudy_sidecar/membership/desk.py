@@ -147,6 +147,7 @@ class Desk:
     swaps_looked: tuple[int, int] = (-1, -1)  # version and number of verdicts when swaps were last looked for
     heirs: tuple[m.Heir, ...] = ()
     vacant_since: float | None = None
+    newcomers: frozenset[str] = frozenset()  # uids of members that had no coordinator before this one, until a round
     gathers_until: float = 0.0  # no round before: what was lost with a member, or failed first, is about to be known
     start_due: float | None = None  # when status names the pods whose workers do not run yet; None: that was done
     formed_at: float = 0.0  # when the newest round was; of a former coordinator's: when this one took office

@@ -196,7 +196,9 @@ class CalledBy:
 
 @dataclass(frozen=True)
 class InOffice:
-    """This very sidecar has come into office: its member belongs to it."""
+    """This very sidecar has come into office: its member belongs to it. elected: its callers stay connected."""
+
+    elected: bool = False
 
 
 @dataclass(frozen=True)

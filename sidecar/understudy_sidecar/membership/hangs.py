@@ -12,14 +12,14 @@ message is O(1).
 Before the first step: if no worker of the round has made a step within startTimeout after the round was formed, the
 coordinator asks all actives for the stacks of their workers, and gathers the answers for STACKS_S. A step of any worker
 ends this. The first suspect is a rank whose pod does not answer, first of all one whose workers have not started. If
-all answer, it is the rank whose workers started last. A pod is given up only if its workers alone have not started. A
-coordinator without a majority may have missed the step: it waits.
+all answer, it is the rank whose workers started last. If the workers of one pod alone have not started, the pod is
+replaced, and no restart is charged. A coordinator without a majority may have missed the step: it waits.
 """
 
 from understudy_protocol import membership as m
 from understudy_protocol.observer import Cause
 from understudy_protocol.words import NO_ROUND, Fault, WorkersState
-from understudy_sidecar.membership import escalation, faults
+from understudy_sidecar.membership import escalation, faults, leaving
 from understudy_sidecar.membership.desk import Desk, Hanging, State
 from understudy_sidecar.membership.roster import Member
 
@@ -138,6 +138,10 @@ def _decide_without_step(desk: Desk, told: dict[str, m.Hung], now: float) -> boo
     without_answer = [x for x in active if x.uid not in told]
     not_started = [x for x in without_answer if x.uid in desk.roster.starting]
     local_rank = 0
+    if len(not_started) == len(without_answer) == 1 < len(active):
+        reason = f"its workers have not started within {now - desk.formed_at:.0f} s"
+        leaving.replace_pods(desk, not_started, reason, now)
+        return True
     if not_started:
         member, why = not_started[0], "its workers have not started"
     elif without_answer:
@@ -150,7 +154,5 @@ def _decide_without_step(desk: Desk, told: dict[str, m.Hung], now: float) -> boo
     if desk.stepped == NO_ROUND:
         message += "; unset faults.hang.startTimeout if the script never calls step()"
     cause = Cause(rank, member.name, member.node, None, None, message)
-    escalation.worker_fault(
-        desk, Fault.HANG, member, cause, now, stays="" if len(not_started) == len(without_answer) == 1 else UNCERTAIN
-    )
+    escalation.worker_fault(desk, Fault.HANG, member, cause, now, stays=UNCERTAIN)
     return True

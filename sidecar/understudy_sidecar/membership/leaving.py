@@ -151,3 +151,14 @@ def drain(desk: Desk, grace_s: float, now: float) -> None:
         desk.draining.until = min(desk.draining.until, now + save_s)
     desk.broadcast([x.link for x in others if x.link is not None], m.Drain(desk.token, save_s))
     desk.say(f"drains {len(others)} members, which have {save_s:.0f} s to save")
+
+
+def replace_pods(desk: Desk, members: list[Member], reason: str, now: float) -> None:
+    """A launcher may be stuck although its sidecar connects again at once: the pods are lost and replaced."""
+    for member in members:
+        desk.send(member, m.GivenUp(desk.office, reason))
+        faults.lose(desk, member, Fault.POD, reason, now)
+        desk.offences.give_up(member.uid, reason)
+    if any(member.uid == desk.pod_uid for member in members) and succession.heir_there(desk):
+        succession.tell_estate(desk)
+        pass_on(desk, f"its pod is replaced: {reason}")

@@ -152,6 +152,7 @@ class Member:
         self._named = ""  # IP that the newest call begins with, because somebody has named it
         self._called_first = ""  # when its launcher has connected
         self._linked = self._dialing = False
+        self._host = ""  # of the newest connection
         self._answer_until: float | None = None  # of the one that was called
         self._granted = False  # an office, to the one that was called
         self._fault_told_at: float | None = None
@@ -190,8 +191,8 @@ class Member:
                 self._on_link_down(silent)
             case LeaveAsked(reason, grace_s, verdict):
                 self._leave(m.Leaving(reason, grace_s, verdict), now)
-            case InOffice():
-                self._on_own_office()
+            case InOffice(elected):
+                self._on_own_office(elected=elected)
             case CalledBy(ip):
                 self._on_called_by(ip)
             case Unfit(reason):
@@ -396,7 +397,7 @@ class Member:
     # The link -------------------------------------------------------------------------------------------------------
 
     def _on_link(self, host: str, now: float) -> None:
-        self._dialing, self._linked = False, True
+        self._dialing, self._linked, self._host = False, True, host
         if self.state is State.NO_LAUNCHER:
             self._hang_up("no launcher is connected")
             return
@@ -470,9 +471,12 @@ class Member:
         if self.state is State.APART and not self._linked and not self.voter.vow.heirs and self._named != ip:
             self._look_again(f"called by {ip}, and no standby coordinator is known", ip)
 
-    def _on_own_office(self) -> None:
+    def _on_own_office(self, *, elected: bool) -> None:
+        """A candidate keeps its callers when it is elected: if this member is one of them, it is a member by now."""
         self._called_first = self.identity.ip
         self._calls.fresh()
+        if elected and self._linked and self._host == self.identity.ip:
+            return
         self._look_again("its own sidecar became the coordinator", self.identity.ip)
 
     def _hang_up(self, reason: str) -> None:

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 
 from understudy_protocol import membership as m
-from understudy_protocol.words import NO_ROUND, Fault, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership import faults, hangs, leaving, succession
+from understudy_protocol.words import NO_ROUND, RoundToken, Strategy, WorkersState
+from understudy_sidecar.membership import hangs, leaving, succession
 from understudy_sidecar.membership.desk import Desk, State
 from understudy_sidecar.membership.placement import Candidate, Placement, place
 from understudy_sidecar.membership.roster import Member
@@ -87,22 +87,12 @@ def _waits_for_start(desk: Desk) -> str:
 
 
 def lose_late_starters(desk: Desk, now: float) -> None:
-    """Unless no pod of several has started its workers: then another pod would not start them either.
-
-    Their pods are replaced: the launcher may be stuck although the sidecar connects again at once.
-    """
+    """Unless no pod of several has started its workers: then another pod would not start them either."""
     late = [x for x in desk.roster.active() if x.uid in desk.roster.starting]
     alone = len(desk.roster.holders) == 1
     if now < start_expires(desk) or (len(late) == len(desk.roster.holders) and not alone) or not desk.has_majority():
         return
-    reason = f"its workers have not started within {START_LIMIT_S:g} s"
-    for member in late:
-        desk.send(member, m.GivenUp(desk.office, reason))
-        faults.lose(desk, member, Fault.POD, reason, now)
-        desk.offences.give_up(member.uid, reason)
-    if any(member.uid == desk.pod_uid for member in late) and succession.heir_there(desk):
-        succession.tell_estate(desk)
-        leaving.pass_on(desk, f"its pod is replaced: {reason}")
+    leaving.replace_pods(desk, late, f"its workers have not started within {START_LIMIT_S:g} s", now)
 
 
 def start_expires(desk: Desk) -> float:
@@ -164,6 +154,7 @@ def _form(desk: Desk, placement: Placement, now: float) -> None:
         roster.compact(desk.shape.actives - len(placement.missing))
     size = desk.size = len(roster.holders)
     desk.state, desk.first, desk.vacant_since, desk.started_at = State.RUNNING, False, None, None
+    desk.newcomers = frozenset()
     desk.formed_at, desk.start_due = now, now + START_S
     desk.token = RoundToken(desk.office.epoch, desk.office.term, desk.round_number + 1)
     hangs.expect_step(desk, now)
@@ -188,9 +179,9 @@ def _strategy(desk: Desk, taken: dict[int, str]) -> Strategy:
 
 
 def _late(desk: Desk, taken: dict[int, str]) -> list[Member]:
-    """Who came after its rank had become vacant."""
-    joined = (desk.roster.members[uid] for uid in taken.values())
-    return [member for member in joined if desk.vacant_since is not None and member.joined_at > desk.vacant_since]
+    """The members that were not there when their ranks became vacant."""
+    joined, since = (desk.roster.members[uid] for uid in taken.values()), desk.vacant_since
+    return [x for x in joined if x.uid in desk.newcomers or (since is not None and x.joined_at > since)]
 
 
 def _why(desk: Desk, strategy: Strategy, placement: Placement) -> str:

@@ -36,6 +36,7 @@ def settle(desk: Desk, now: float) -> None:
         _adopt(desk, now)
         return
     desk.state, desk.first, desk.vacant_since = State.WAITING, False, now
+    desk.newcomers = frozenset(x.uid for x in desk.roster.members.values() if x.join.disconnected_s is None)
     if not former.whole:
         _replace_missing(desk, former, now)
         return
@@ -153,9 +154,15 @@ def _silent(desk: Desk, holder: str) -> set[str]:
 
 
 def _disconnected_at(desk: Desk, now: float) -> float:
-    """When the first member lost the former coordinator, by the time that it says has passed since."""
+    """When the first member lost the former coordinator, by the time that it says has passed since.
+
+    If no member had one, when the operator lost it.
+    """
     members = desk.roster.members.values()
-    return min((x.joined_at - x.join.disconnected_s for x in members if x.join.disconnected_s is not None), default=now)
+    lost_s = None if desk.appointment is None else desk.appointment.coordinator_lost_s
+    lost_at = now if lost_s is None else desk.since - lost_s
+    joins = (x.joined_at - x.join.disconnected_s for x in members if x.join.disconnected_s is not None)
+    return min(joins, default=lost_at)
 
 
 def _goes_on(desk: Desk, now: float, *, charges: bool = True) -> bool:

@@ -24,7 +24,8 @@ from tests.unit.operator.given import (
     status_of,
     terminating,
 )
-from understudy_operator.plan.coordination import Office, plan_office
+from understudy_operator.plan.coordination import Office, plan_link, plan_office
+from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_protocol.observer import Snapshot
 
@@ -243,3 +244,113 @@ def test_a_job_without_a_coordinator_says_what_it_waits_for():
     assert message(observed(JOB, PODS, told())) == ""
     assert message(alone(snapshot=None)).startswith("waiting for a coordinator: ")
     assert message(alone(job=a_job(status=in_round(-1)), snapshot=None)) == ""
+
+
+# One of two voters is no majority: the operator has the casting vote --------------------------------------------------
+
+FEW_JOB = a_job(parallelism=1, spares=1, status=in_round(3, epoch=4))
+NEW = a_pod("new")
+WITNESS_S = 3.0
+
+
+def few(
+    pods: tuple[Pod, ...] = (A0, S), for_s: float = 0.0, *, voters: tuple[Pod, ...] = (A0, S), **changes: Any
+) -> Observed:
+    """The coordinator s and the active a0 vote; the operator has lost the coordinator so many seconds ago."""
+    members = [member(A0, 0), member(S, None)][: len(voters)]
+    coordinator = S if S in voters else A0
+    last = a_snapshot(members, number=3, epoch=4, coordinator=coordinator, heirs=voters, electorate=voters)
+    ordinary: dict[str, Any] = {"snapshot": last, "searches_since": NOW - for_s}
+    return observed(changes.pop("job", FEW_JOB), pods, **(ordinary | changes))
+
+
+CASTING_VOTES: Mapping[str, tuple[Observed, tuple[str, str]]] = {
+    "the other voter has ended": (few((A0, ended(S)), answered=[A0]), ("a0", "the other voter has ended")),
+    "it responds to neither for 3 s": (
+        few(for_s=WITNESS_S, answered=[A0]),
+        ("a0", "s did not respond to the operator and to the other pod for 3 s"),
+    ),
+    "both respond, and cannot elect for 3 s": (
+        few(for_s=WITNESS_S, answered=[A0, S]),
+        ("s", "the voters did not respond to the operator and to the other pod for 3 s"),
+    ),
+    "the only voter has ended": (
+        few((ended(A0), NEW), voters=(A0,), answered=[NEW]),
+        ("new", "no voter is left: they have ended, or their nodes are not ready"),
+    ),
+    "the node of the only voter is not ready": (
+        few((A0, NEW), voters=(A0,), answered=[NEW], not_ready=[A0.node]),
+        ("new", "no voter is left: they have ended, or their nodes are not ready"),
+    ),
+}
+NO_CASTING_VOTES: Mapping[str, Observed] = {
+    "the other one is searched for since a moment": few(for_s=WITNESS_S - 0.1, answered=[A0]),
+    "the other one coordinates the one that responds": few(for_s=WITNESS_S, answered=[A0], named=S.uid),
+    "nobody responds: the operator may be cut off": few(for_s=WITNESS_S),
+    "the only voter does not respond, and its node is ready": few((A0, NEW), voters=(A0,), answered=[NEW], for_s=7.9),
+    "three vote, and two respond": few((A0, S, T), voters=(A0, S, T), answered=[A0, T], for_s=7.9),
+}
+
+
+@pytest.mark.parametrize("case", CASTING_VOTES)
+def test_the_operator_decides_for_one_of_two_voters(case: str):
+    given, (name, reason) = CASTING_VOTES[case]
+    assert appointed(given) == (name, AT, reason)
+
+
+@pytest.mark.parametrize("case", NO_CASTING_VOTES)
+def test_the_operator_waits_while_the_other_voter_may_coordinate(case: str):
+    assert plan_office(NO_CASTING_VOTES[case], NOW).reason == ""
+
+
+@pytest.mark.parametrize(
+    ("lacks_quorum", "voters", "reason"),
+    [
+        (True, (A0, S), "the other voter is lost, and one of two voters is no majority"),
+        (False, (A0, S), ""),
+        (True, (A0, S, T), ""),
+    ],
+)
+def test_a_coordinator_that_has_lost_the_only_other_voter_is_appointed_again_at_once(
+    lacks_quorum: bool, voters: tuple[Pod, ...], reason: str
+):
+    # given a coordinator that is connected to the operator
+    snapshot = a_snapshot([member(S, None)], number=3, epoch=4, heirs=voters, electorate=voters)
+    given = observed(FEW_JOB, (A0, S), replace(snapshot, lacks_quorum=lacks_quorum))
+    office = plan_office(given, NOW)
+    assert office.reason == reason
+    assert office.epoch == (AT if reason else 4)
+    if reason:  # then it does not wait for the pod that it has lost
+        (callee,) = appointees(given, office)
+        assert callee.appoint is not None
+        assert (callee.pod_uid, callee.appoint.may_come) == ("uid-s", ("uid-s",))
+
+
+def test_an_appointed_pod_does_not_wait_for_a_voter_that_nobody_has_reached():
+    given = few(for_s=WITNESS_S, answered=[A0])
+    (callee,) = appointees(given, plan_office(given, NOW))
+    assert callee.appoint is not None
+    assert callee.appoint.may_come == ("uid-a0",)
+
+
+def test_an_appointed_pod_learns_how_long_ago_the_coordinator_was_lost():
+    given = few(for_s=WITNESS_S, answered=[A0])
+    given = replace(given, coordination=replace(given.coordination, lost_at=NOW - 5.0))
+    (callee,) = appointees(given, plan_office(given, NOW))
+    assert callee.appoint is not None
+    assert callee.appoint.coordinator_lost_s == 5.0
+
+
+@pytest.mark.parametrize(("others_ready", "is_replaced"), [(True, True), (False, False)])
+def test_the_only_pod_is_replaced_once_its_node_is_not_ready_unless_no_node_is(others_ready: bool, is_replaced: bool):
+    given = few(
+        (A0,), voters=(A0,), job=a_job(parallelism=1, spares=0, status=in_round(3, epoch=4)), not_ready=[A0.node]
+    )
+    given = replace(given, nodes={**given.nodes, "other": Node("other", others_ready)})
+    assert (given.live() == []) == is_replaced
+
+
+def appointees(given: Observed, office: Office) -> list[Callee]:
+    link = plan_link(given, office, NOW)
+    assert isinstance(link, Follow)
+    return [callee for callee in link.first if callee.appoint is not None]

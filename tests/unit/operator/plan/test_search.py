@@ -265,7 +265,7 @@ def test_the_end_of_the_line_begins_a_search_at_once():
     calls = on_the_line()
     version, calls.now = calls.search.version, NOW + 60
     calls.loses(S)
-    assert calls.knows == Coordination(in_office(S), "", NOW + 60)
+    assert calls.knows == Coordination(in_office(S), "", NOW + 60, lost_at=NOW + 60)
     assert calls.search.version > version
     assert calls.dialed() == ["a0", "a1"]
 

@@ -205,6 +205,27 @@ def test_a_coordinator_whose_launcher_did_not_respond_before_its_appointment_rep
     assert lost.reason == "its launcher has not responded for 15 s"
 
 
+def test_a_coordinator_whose_launcher_has_not_connected_since_the_sidecar_restarted_reports_its_own_pod_as_lost() -> (
+    None
+):
+    """Found by the simulation (seed 303078): no pod missed it, and the job waited for its first round."""
+    # given a sidecar that restarted while its launcher was stopped, and that the operator has appointed
+    driven = Driven()
+    driven.core = Core(SHAPE, ME, driven.stored, driven.now, launcher_known=True)
+    driven.do(ObserverUp(OPERATOR))
+    driven.appoint(2)
+    assert driven.core.coordinator is not None
+    # when the launcher does not connect for 15 s
+    driven.now += 14.9
+    driven.do(e.Tick())
+    assert driven.core.coordinator.snapshot().lost == ()
+    driven.now += 0.2
+    driven.do(e.Tick())
+    # then the coordinator reports its own pod as lost, and says why
+    (lost,) = driven.core.coordinator.snapshot().lost
+    assert (lost.pod_uid, lost.reason) == ("uid", "its launcher has not connected for 15 s")
+
+
 # Delayed calls, and the end
 
 

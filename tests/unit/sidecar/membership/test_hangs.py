@@ -246,7 +246,8 @@ def test_a_round_without_a_step_hangs_after_the_start_timeout() -> None:
     )
 
 
-def test_a_pod_whose_workers_have_not_started_is_the_first_suspect() -> None:
+def test_a_pod_whose_workers_alone_have_not_started_is_replaced_and_nothing_is_charged() -> None:
+    """Found by the simulation (seed 304095): its launcher started no workers, and the job failed for a spent budget."""
     office = starting("active-0", "active-1")
     office.later(START_TIMEOUT_S, *EVERYBODY)
     wrote_stacks(office, "active-0")
@@ -254,8 +255,20 @@ def test_a_pod_whose_workers_have_not_started_is_the_first_suspect() -> None:
     office.later(STACKS_S - 0.1, *EVERYBODY)
     assert office.coordinator.snapshot().recoveries == ()
     office.later(0.2, *EVERYBODY)
-    assert office.recovery().cause.pod == "active-2"
-    assert "first suspect: rank 2 (its workers have not started)" in office.recovery().cause.message
+    recovery = office.recovery()
+    assert (recovery.fault, recovery.cause.rank, recovery.cause.pod) == (Fault.POD, 2, "active-2")
+    assert recovery.cause.message == "its workers have not started within 608 s"
+    assert office.lost() == {"active-2": "Pod"}
+    assert office.coordinator.desk.offences.within(office.now) == []
+
+
+def test_of_two_pods_whose_workers_have_not_started_one_is_the_first_suspect() -> None:
+    office = starting("active-0")
+    office.later(START_TIMEOUT_S, *EVERYBODY)
+    wrote_stacks(office, "active-0")
+    office.later(STACKS_S + 0.1, *EVERYBODY)
+    assert office.recovery().fault is Fault.HANG
+    assert "first suspect: rank 1 (its workers have not started)" in office.recovery().cause.message
 
 
 def test_so_is_one_whose_launcher_does_not_answer() -> None:
@@ -270,9 +283,7 @@ def test_so_is_one_whose_launcher_does_not_answer() -> None:
 @pytest.mark.parametrize(
     ("started", "answering", "lost"),
     [
-        pytest.param(
-            ("active-0", "active-2"), ("active-0", "active-2"), {"active-1": "Process"}, id="it has not started"
-        ),
+        pytest.param(("active-0", "active-2"), ("active-0", "active-2"), {"active-1": "Pod"}, id="it has not started"),
         pytest.param(("active-0",), ("active-0",), {}, id="nor has another one"),
         pytest.param(("active-0", "active-1"), ("active-0",), {}, id="another one does not answer"),
         pytest.param(EVERYBODY[:3], ("active-0", "active-2"), {}, id="it does not answer"),

@@ -328,6 +328,16 @@ def test_who_waits_in_a_hall_says_so_when_it_looks_elsewhere() -> None:
     assert [type(x) for x in (hangup, dial)] == [e.HangupCoordinator, e.Dial]
 
 
+@pytest.mark.parametrize(("host", "stays"), [("10.0.0.1", True), ("10.0.0.2", False)])
+def test_a_member_whose_own_sidecar_is_elected_keeps_the_connection_to_it(host: str, stays: bool) -> None:
+    """Found by a scenario: the round was formed at once, and its coordinator lost its own member, which called again."""
+    driven = running()
+    driven.hear(m.Elsewhere("uid-own", host))
+    driven.do(e.LinkUp(host))
+    effects = driven.do(e.InOffice(elected=True))
+    assert any(isinstance(x, e.HangupCoordinator) for x in effects) is not stays
+
+
 def test_a_launcher_that_connects_after_its_own_sidecar_came_into_office_is_in_its_hall_at_once() -> None:
     """It called the coordinator's Service, which led nowhere yet: with one voter less a loss cost the majority."""
     driven = Driven()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.sidecar.membership.driven import Driven, running
 from understudy_protocol import membership as m
 from understudy_protocol.observer import Appoint, Superseded
@@ -122,6 +124,25 @@ def test_without_a_majority_nobody_is_lost_for_silence_and_it_resigns() -> None:
     assert not office.resigned
     office.later(2.0, "active-0")
     assert office.resigned
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_coordinator_that_needs_a_majority_and_has_none_reports_it(silent: bool) -> None:
+    # given two voters, of which the spare coordinates
+    coordinator = settled(actives=1, spares=1)
+    coordinator.coordinator.desk.pod_uid = "uid-spare-0"
+    version = coordinator.coordinator.desk.version
+    # when the connection of the active one ends, or is silent and the member would be lost
+    coordinator.drop("active-0", silent=silent)
+    if silent:
+        assert not coordinator.coordinator.snapshot().lacks_quorum
+        coordinator.later(10.1, "spare-0")
+    # then observers learn it
+    assert coordinator.coordinator.snapshot().lacks_quorum
+    assert coordinator.coordinator.desk.version > version
+    # until it is connected again, or the operator begins another epoch
+    coordinator.coordinator.appoint(Appoint(2, 0, {}), coordinator.now)
+    assert not coordinator.coordinator.snapshot().lacks_quorum
 
 
 def test_a_newer_office_ends_this_one() -> None:
