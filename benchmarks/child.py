@@ -76,7 +76,7 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def tell(self, do: str, **fields: Any) -> None:
+    def send(self, do: str, **fields: Any) -> None:
         """Ask, and do not wait: `answer` does."""
         try:
             self._stdin.write(json.dumps({"do": do, **fields}).encode() + b"\n")
@@ -100,7 +100,7 @@ class Child:
         return answer
 
     def ask(self, do: str, limit_s: float, **fields: Any) -> Answer:
-        self.tell(do, **fields)
+        self.send(do, **fields)
         return self.answer(limit_s)
 
     def await_start(self, limit_s: float) -> None:
@@ -144,8 +144,8 @@ class Child:
             status = self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             return ChildFailed(f"{self.name} closed its output; its log: {self.log}")
-        said = "\n".join("    " + line for line in self.log.read_text(errors="replace").splitlines()[-15:])
-        return ChildFailed(f"{self.name} ended with status {status}:\n{said}\n  all of it: {self.log}")
+        lines = "\n".join("    " + line for line in self.log.read_text(errors="replace").splitlines()[-15:])
+        return ChildFailed(f"{self.name} ended with status {status}:\n{lines}\n  all of it: {self.log}")
 
 
 # In the child -----------------------------------------------------------------------------------------------------
@@ -174,5 +174,5 @@ async def serve(handlers: Mapping[str, Callable[..., Awaitable[Answer]]]) -> Non
     reader = asyncio.StreamReader(limit=LINE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
-        asked = json.loads(line)
-        reply(**await handlers[asked.pop("do")](**asked))
+        requests = json.loads(line)
+        reply(**await handlers[requests.pop("do")](**requests))

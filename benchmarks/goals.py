@@ -12,7 +12,7 @@ from enum import Enum
 
 from benchmarks.records import Record
 
-OURS = "understudy"
+UNDERSTUDY = "understudy"
 
 
 class Verdict(Enum):
@@ -35,7 +35,7 @@ class Goal:
 class Checked:
     goal: Goal
     verdict: Verdict
-    ours: Record | None
+    measured: Record | None
     ratio: float | None  # to the peer; None without a peer, or where it came to no end
 
 
@@ -44,20 +44,20 @@ def check(goals: Sequence[Goal], records: Iterable[Record]) -> list[Checked]:
     return [
         _check(
             goal,
-            found.get((OURS, goal.case, goal.size, goal.metric)),
+            found.get((UNDERSTUDY, goal.case, goal.size, goal.metric)),
             found.get((goal.peer, goal.case, goal.size, goal.metric)),
         )
         for goal in goals
     ]
 
 
-def _check(goal: Goal, ours: Record | None, peer: Record | None) -> Checked:
-    if ours is None or (goal.at_most_ratio is not None and peer is None):
-        return Checked(goal, Verdict.OPEN, ours, None)
-    if ours.median is None:
-        return Checked(goal, Verdict.MISSED, ours, None)
-    ratio = ours.median / peer.median if peer is not None and peer.median else None
-    short = goal.at_most is None or ours.median <= goal.at_most
+def _check(goal: Goal, measured: Record | None, peer: Record | None) -> Checked:
+    if measured is None or (goal.at_most_ratio is not None and peer is None):
+        return Checked(goal, Verdict.OPEN, measured, None)
+    if measured.median is None:
+        return Checked(goal, Verdict.MISSED, measured, None)
+    ratio = measured.median / peer.median if peer is not None and peer.median else None
+    short = goal.at_most is None or measured.median <= goal.at_most
     # A peer that came to no end was slower than any number.
     quicker = goal.at_most_ratio is None or ratio is None or ratio <= goal.at_most_ratio
-    return Checked(goal, Verdict.MET if short and quicker else Verdict.MISSED, ours, ratio)
+    return Checked(goal, Verdict.MET if short and quicker else Verdict.MISSED, measured, ratio)

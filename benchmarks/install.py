@@ -69,7 +69,7 @@ def _ensure_nvrx(cache: Path, python: str, progress: Progress) -> Path:
     target = cache / f"nvrx-{NVRX_VERSION}"
     if target.exists():
         return target
-    progress.say(f"installing nvidia-resiliency-ext {NVRX_VERSION}")
+    progress.report(f"installing nvidia-resiliency-ext {NVRX_VERSION}")
     workshop = cache / f".nvrx-{NVRX_VERSION}.{os.getpid()}"
     installed, downloads = workshop / "installed", workshop / "downloads"
     downloads.mkdir(parents=True)

@@ -49,10 +49,10 @@ def _written(session: Session) -> str:
 
 
 def _plain(sample: Sample) -> dict[str, Any]:
-    told: dict[str, Any] = {"system": sample.system, "case": sample.case, "size": sample.size, "run": sample.run}
+    values: dict[str, Any] = {"system": sample.system, "case": sample.case, "size": sample.size, "run": sample.run}
     if sample.unfinished:
-        return told | {"unfinished": sample.unfinished, "metrics": sample.metrics, "after_s": sample.after_s}
-    return told | {"values": {metric: round(value, DIGITS) for metric, value in sample.values.items()}}
+        return values | {"unfinished": sample.unfinished, "metrics": sample.metrics, "after_s": sample.after_s}
+    return values | {"values": {metric: round(value, DIGITS) for metric, value in sample.values.items()}}
 
 
 def _session(plain: dict[str, Any]) -> Session:

@@ -28,8 +28,8 @@ class Usage:
     def of(cls, pid: int) -> Usage:
         # The command's name may hold spaces and brackets; what follows it does not.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        told = [line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
-        kilobytes = {words[0]: int(words[1]) for words in told if words[0] in ("VmRSS:", "VmHWM:")}
+        result = [line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+        kilobytes = {words[0]: int(words[1]) for words in result if words[0] in ("VmRSS:", "VmHWM:")}
         cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
         return cls(cpu_s, kilobytes["VmRSS:"] / 1024, kilobytes["VmHWM:"] / 1024)
 

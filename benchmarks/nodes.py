@@ -23,15 +23,15 @@ from unittest import mock
 import msgspec
 
 from benchmarks.arguments import listed, some_of
-from benchmarks.goals import OURS, Goal
+from benchmarks.goals import UNDERSTUDY, Goal
 from benchmarks.records import Sample
 from benchmarks.report import add_arguments, open_journal, show
 from understudy_operator import worker
-from understudy_operator.apply.api import Api, ApiError, Keep, Listed
+from understudy_operator.apply.api import Api, ApiError, Keep, ObjectList
 from understudy_operator.clock import Clock
 from understudy_operator.keyring import Keyring
+from understudy_operator.observe.decoded_fields import WatchEvent
 from understudy_operator.observe.read import read_job
-from understudy_operator.observe.shapes import Told
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator
 from understudy_operator.plan.intents import Follow
@@ -40,8 +40,8 @@ from understudy_operator.plan.ownership import API_VERSION
 from understudy_operator.plan.pods import pod_manifest
 from understudy_operator.plan.reconcile import reconcile
 from understudy_protocol import pod as names
+from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_protocol.observer import End, MemberView, Snapshot
-from understudy_protocol.words import RoundToken, WorkersState
 
 JOBS, NODES, PODS, UPDATES_PER_S = 500, 5_000, 10, 10.0
 CASES = ("idle", "labels", "heartbeats")
@@ -62,7 +62,7 @@ class Cluster(Api):
         self._versions = itertools.count(1000)
         self.objects: dict[str, Raw] = {}
         self.coordination: dict[str, Coordination] = {}
-        self.told: asyncio.Queue[Told] = asyncio.Queue()
+        self.received: asyncio.Queue[WatchEvent] = asyncio.Queue()
         for number in range(nodes):
             self.put(f"/api/v1/nodes/n{number}", a_node(number))
         for number in range(jobs):
@@ -83,22 +83,22 @@ class Cluster(Api):
         raw = json.loads(json.dumps(self.objects[path]))
         change(raw)
         line = json.dumps(self.put(path, raw)).encode()
-        self.told.put_nowait(Told("MODIFIED", msgspec.Raw(line)))
+        self.received.put_nowait(WatchEvent("MODIFIED", msgspec.Raw(line)))
 
-    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
         del selector
         plural = path.rpartition("/")[2]
         items = [raw for key, raw in self.objects.items() if key.split("/")[-2] == plural]
-        return Listed(items, str(next(self._versions)))
+        return ObjectList(items, str(next(self._versions)))
 
-    async def some(self, path: str, selector: str, fields: str, limit: int) -> Any:
+    async def list_first(self, path: str, selector: str, fields: str, limit: int) -> Any:
         del path, selector, fields, limit
         return []
 
-    async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[Told]:
+    async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[WatchEvent]:
         del selector, version
         while True:
-            yield await (self.told.get() if path == "/api/v1/nodes" else asyncio.Future())
+            yield await (self.received.get() if path == "/api/v1/nodes" else asyncio.Future())
 
     async def get(self, path: str) -> Raw:
         if path not in self.objects:
@@ -108,7 +108,7 @@ class Cluster(Api):
     async def create(self, path: str, body: Mapping[str, Any]) -> Raw:
         return self.put(f"{path}/{body['metadata']['name']}", body)
 
-    async def check(self, path: str, body: Mapping[str, Any]) -> None:
+    async def dry_run(self, path: str, body: Mapping[str, Any]) -> None:
         del path, body
 
     async def replace(self, path: str, body: Mapping[str, Any]) -> Raw:
@@ -117,8 +117,8 @@ class Cluster(Api):
 
     async def merge(self, path: str, body: Mapping[str, Any]) -> Raw:
         known = self.objects[path]
-        told = {field: {**known["metadata"].get(field, {}), **value} for field, value in body["metadata"].items()}
-        return self.put(path, {**known, "metadata": {**known["metadata"], **told}})
+        result = {field: {**known["metadata"].get(field, {}), **value} for field, value in body["metadata"].items()}
+        return self.put(path, {**known, "metadata": {**known["metadata"], **result}})
 
     def _add_job(self, name: str, nodes: Sequence[str]) -> None:
         container = {"name": "trainer", "image": "example.com/t:1", "command": ["python", "train.py"]}
@@ -158,14 +158,14 @@ class Cluster(Api):
             "term": 1,
         }
         token = RoundToken(7, 1, 0)
-        told = Snapshot(token, holder.pod_uid, tuple(members), (), (), {}, None, "", None)
-        self.coordination[job.membership] = Coordination(told, holder.pod_uid, time.time())
+        result = Snapshot(token, holder.pod_uid, tuple(members), (), (), {}, None, "", None)
+        self.coordination[job.membership] = Coordination(result, holder.pod_uid, time.time())
 
 
 class Link:
     """In CoordinatorLink's place: a line on which nothing new is heard."""
 
-    over = False
+    has_ended = False
 
     def __init__(self, known: Mapping[str, Coordination], job_uid: str, *_: object) -> None:
         self.coordination = known[job_uid]
@@ -217,7 +217,7 @@ class Counted:
 
 
 @asynccontextmanager
-async def at_rest(cluster: Cluster, rest_s: float) -> AsyncIterator[Counted]:
+async def idle_cluster(cluster: Cluster, idle_s: float) -> AsyncIterator[Counted]:
     """The operator, once all jobs run and no reconcile has anything to do."""
     counted = Counted()
     with (
@@ -230,9 +230,9 @@ async def at_rest(cluster: Cluster, rest_s: float) -> AsyncIterator[Counted]:
         try:
             # Without a cause a job is looked at every 30 s.
             before, jobs = 0, len(cluster.coordination)
-            while not operator.synced or counted.count < jobs or counted.count - before > jobs * rest_s / 20.0:
+            while not operator.synced or counted.count < jobs or counted.count - before > jobs * idle_s / 20.0:
                 before = counted.count
-                await asyncio.sleep(rest_s)
+                await asyncio.sleep(idle_s)
             yield counted
         finally:
             await operator.stop()
@@ -250,14 +250,14 @@ async def measure(
 ) -> None:
     """left: the cases, each with the number of a run."""
     cluster = Cluster(jobs, nodes, PODS)
-    async with at_rest(cluster, rest_s=3.0) as counted:
+    async with idle_cluster(cluster, idle_s=3.0) as counted:
         for case, run in left:
             began, cpu, reconciles = time.perf_counter(), time.process_time(), counted.count
             await change_nodes(cluster, case, nodes, int(seconds * UPDATES_PER_S), UPDATES_PER_S)
             took_s = time.perf_counter() - began
             percent = 100.0 * (time.process_time() - cpu) / took_s
             values = {"cpu_percent": percent, "reconciles": (counted.count - reconciles) / took_s}
-            keep(Sample(OURS, case, nodes, run, values))
+            keep(Sample(UNDERSTUDY, case, nodes, run, values))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -272,7 +272,7 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(level=logging.ERROR)
     journal = open_journal("nodes", chosen)
     planned = [(case, run) for case in chosen.cases for run in range(chosen.runs)]
-    left = [(case, run) for case, run in planned if not journal.has(OURS, case, chosen.nodes, run)]
+    left = [(case, run) for case, run in planned if not journal.has(UNDERSTUDY, case, chosen.nodes, run)]
     try:
         if left:
             asyncio.run(measure(left, chosen.jobs, chosen.nodes, chosen.seconds, lambda x: journal.add([x])))

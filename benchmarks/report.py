@@ -25,11 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of NAME.json")
 
 
-def open_journal(name: str, asked: argparse.Namespace, versions: Mapping[str, str] | None = None) -> Journal:
+def open_journal(name: str, requests: argparse.Namespace, versions: Mapping[str, str] | None = None) -> Journal:
     """name: of the command, as in `make bench-NAME`. versions: of the programs that are compared or needed."""
     words = " ".join(sys.argv[1:])
     command = f"make bench-{name}" + (f' ARGS="{words}"' if words else "")
-    return Journal(asked.results / f"{name}.json", run_facts(command, versions), resume=asked.resume)
+    return Journal(requests.results / f"{name}.json", run_facts(command, versions), resume=requests.resume)
 
 
 def run_facts(command: str, versions: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from benchmarks.child import CHECKOUT
-from benchmarks.goals import OURS, Goal
+from benchmarks.goals import UNDERSTUDY, Goal
 from benchmarks.records import Sample
 from benchmarks.report import add_arguments, open_journal, show
 from understudy_launcher.step_page import StepFiles
-from understudy_launcher.steps import LOOK_EVERY_S
+from understudy_launcher.steps import READ_EVERY_S
 from understudy_protocol import pod
 
 RUNS, CALLS = 101, 100_000
@@ -43,23 +43,23 @@ def measure(case: str, runs: int, calls: int) -> list[Sample]:
             env[pod.ENV_STEP_FD] = ",".join(map(str, files.inherited))
         command = [sys.executable, "-c", _STEPS, str(runs), str(calls)]
         done = subprocess.run(command, env=env, pass_fds=files.inherited, check=True, capture_output=True, text=True)
-    return [Sample(OURS, case, 1, run, {"call_us": float(line)}) for run, line in enumerate(done.stdout.split())]
+    return [Sample(UNDERSTUDY, case, 1, run, {"call_us": float(line)}) for run, line in enumerate(done.stdout.split())]
 
 
 @contextmanager
 def _looked_at(folder: str) -> Iterator[StepFiles]:
-    files, over = StepFiles(folder), threading.Event()
+    files, is_done = StepFiles(folder), threading.Event()
 
     def look() -> None:
-        while not over.wait(LOOK_EVERY_S):
-            files.page.news()
+        while not is_done.wait(READ_EVERY_S):
+            files.page.read()
 
     looking = threading.Thread(target=look)
     looking.start()
     try:
         yield files
     finally:
-        over.set()
+        is_done.set()
         looking.join()
         files.given()
         files.close()
@@ -69,11 +69,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make bench-step ARGS=…", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of {CALLS:,} calls each")
     add_arguments(parser)
-    asked = parser.parse_args(arguments)
-    journal = open_journal("step", asked)
+    requests = parser.parse_args(arguments)
+    journal = open_journal("step", requests)
     for goal in GOALS:
-        if not journal.has(OURS, goal.case, goal.size, asked.runs - 1):
-            journal.add(measure(goal.case, asked.runs, CALLS))
+        if not journal.has(UNDERSTUDY, goal.case, goal.size, requests.runs - 1):
+            journal.add(measure(goal.case, requests.runs, CALLS))
     journal.close()
     show(journal, GOALS)
     return 0

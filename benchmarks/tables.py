@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from benchmarks.goals import OURS, Checked, Goal
+from benchmarks.goals import UNDERSTUDY, Checked, Goal
 from benchmarks.records import Record
 
 Row = tuple[str, ...]
@@ -15,7 +15,7 @@ Row = tuple[str, ...]
 
 def record_rows(records: Sequence[Record]) -> list[Row]:
     """A head, then a row for each case, size and metric, with a column for each system; ours first."""
-    systems = sorted({x.system for x in records}, key=lambda system: (system != OURS, system))
+    systems = sorted({x.system for x in records}, key=lambda system: (system != UNDERSTUDY, system))
     cells = {(x.case, x.size, x.metric, x.system): x for x in records}
     kinds = dict.fromkeys((x.case, x.size, x.metric) for x in records)
     rows = [("case", "members", "metric", *systems)]
@@ -28,7 +28,7 @@ def record_rows(records: Sequence[Record]) -> list[Row]:
 def goal_rows(checked: Sequence[Checked]) -> list[Row]:
     rows: list[Row] = [("case", "members", "metric", "goal", "measured", "")]
     for x in checked:
-        measured = "" if x.ours is None else number(x.ours.median)
+        measured = "" if x.measured is None else number(x.measured.median)
         if x.ratio is not None:
             measured += f", {x.ratio:.3g} of {x.goal.peer}"
         rows.append((x.goal.case, f"{x.goal.size:,}", x.goal.metric, _bound(x.goal), measured, x.verdict.value))
@@ -42,8 +42,8 @@ def plain(rows: Sequence[Row]) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    head, *rest = rows
-    lines = [head, ("---",) * len(head), *rest]
+    head, *remaining = rows
+    lines = [head, ("---",) * len(head), *remaining]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 

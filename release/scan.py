@@ -108,8 +108,8 @@ def scan(lock: Path) -> list[Vulnerability]:
         done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=LIMIT_S)
         return list(read_report(json.loads(done.stdout)))
     except (subprocess.TimeoutExpired, ValueError) as error:
-        said = done.stderr[-2000:] if isinstance(error, ValueError) else ""
-        raise ScanFailed(f"pip-audit did not look at {lock.name}: {error}\n{said}") from error
+        lines = done.stderr[-2000:] if isinstance(error, ValueError) else ""
+        raise ScanFailed(f"pip-audit did not look at {lock.name}: {error}\n{lines}") from error
 
 
 def main() -> int:

@@ -45,7 +45,7 @@ class Value:
     default: Any
     line: int
     description: str
-    said: Schema | None  # by @schema
+    schema: Schema | None  # by @schema
     inside: tuple["Value", ...] = ()  # of a section
 
     @property
@@ -87,17 +87,17 @@ def read_values(text: str) -> tuple[Value, ...]:
 def _read(node: yaml.MappingNode, lines: list[str], above: tuple[str, ...]) -> Iterator[Value]:
     for key, value in node.value:
         path, line = (*above, key.value), key.start_mark.line
-        description, said = _comment(lines, line)
+        description, output = _comment(lines, line)
         where = f"values.yaml, line {line + 1}: {'.'.join(path)}"
         if not description:
             raise ValuesError(f"{where} has no comment: say above it what it does")
         default = yaml.safe_load(yaml.serialize(value))
-        section = isinstance(value, yaml.MappingNode) and said is None
-        if said is None and default in ({}, [], None):
-            mend = f"`# {MARK}{{additionalProperties: {{type: string}}}}`"
-            raise ValuesError(f"{where} is empty: say above it what may be in it, as in {mend}")
+        section = isinstance(value, yaml.MappingNode) and output is None
+        if output is None and default in ({}, [], None):
+            fix = f"`# {MARK}{{additionalProperties: {{type: string}}}}`"
+            raise ValuesError(f"{where} is empty: say above it what may be in it, as in {fix}")
         inside = tuple(_read(value, lines, path)) if section else ()
-        yield Value(path, default, line + 1, description, said, inside)
+        yield Value(path, default, line + 1, description, output, inside)
 
 
 def _comment(lines: list[str], line: int) -> tuple[str, Schema | None]:
@@ -106,14 +106,14 @@ def _comment(lines: list[str], line: int) -> tuple[str, Schema | None]:
     while line > 0 and lines[line - 1].lstrip().startswith("#"):
         line -= 1
         block.insert(0, lines[line].lstrip()[1:])
-    said: Schema | None = None
+    output: Schema | None = None
     words = []
     for text in block:
         if text.strip().startswith(MARK):
-            said = (said or {}) | yaml.safe_load(text.strip().removeprefix(MARK))
+            output = (output or {}) | yaml.safe_load(text.strip().removeprefix(MARK))
         elif not text.startswith("  "):
             words.append(text.strip())
-    return " ".join(words).strip(), said
+    return " ".join(words).strip(), output
 
 
 # The schema ----------------------------------------------------------------------------------------------------------
@@ -127,18 +127,18 @@ def schema_of(values: tuple[Value, ...], pod: Schema) -> Schema:
 
 
 def _schema(value: Value, pod: Schema) -> Schema:
-    told = {"description": value.description}
+    values = {"description": value.description}
     if value.inside:
-        return _object({inner.path[-1]: _schema(inner, pod) for inner in value.inside}) | told
-    said = dict(value.said or {})
+        return _object({inner.path[-1]: _schema(inner, pod) for inner in value.inside}) | values
+    lines = dict(value.schema or {})
     for source, fields in (("pod", pod), ("container", pod["containers"]["items"]["properties"])):
-        if source in said:
-            return _kubernetes(fields[said[source]]) | told
-    if said.pop("selector", False):
-        return _kubernetes(_selector(pod)) | told
-    if said.pop("peers", False):
-        return _peers(pod) | told
-    schema = {"type": TYPES[type(value.default)]} | said | told
+        if source in lines:
+            return _kubernetes(fields[lines[source]]) | values
+    if lines.pop("selector", False):
+        return _kubernetes(_selector(pod)) | values
+    if lines.pop("peers", False):
+        return _peers(pod) | values
+    schema = {"type": TYPES[type(value.default)]} | lines | values
     if "properties" in schema:
         schema.setdefault("additionalProperties", False)
     return schema
@@ -219,12 +219,12 @@ def _leaves(value: Value) -> list[Value]:
 
 
 def _table(leaves: list[Value]) -> str:
-    rows = [(f"`{leaf.name}`", f"`{_shown(leaf.default)}`", _told(leaf)) for leaf in leaves]
+    rows = [(f"`{leaf.name}`", f"`{_shown(leaf.default)}`", _describe_value(leaf)) for leaf in leaves]
     return markdown(("value", "default", "meaning"), rows)
 
 
-def _told(value: Value) -> str:
-    words = (value.said or {}).get("enum", ())
+def _describe_value(value: Value) -> str:
+    words = (value.schema or {}).get("enum", ())
     choice = f" {', '.join(f'`{word}`' for word in words[:-1])} or `{words[-1]}`." if words else ""
     return value.description + choice
 

@@ -49,7 +49,7 @@ class Series:
     points: Points
 
     @property
-    def says_something(self) -> bool:
+    def has_samples(self) -> bool:
         return any(value != 0 for _, value in self.points)
 
 
@@ -83,8 +83,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def query(url: str, expression: str, span: Span) -> list[tuple[Labels, Points]]:
     """Raises OSError where nobody answers, or the expression is refused."""
-    asked = urllib.parse.urlencode({"query": expression, "start": span.begin, "end": span.end, "step": span.step})
-    with urllib.request.urlopen(f"{url}/api/v1/query_range?{asked}", timeout=60) as answer:  # noqa: S310 (the URL is the caller's)
+    requests = urllib.parse.urlencode({"query": expression, "start": span.begin, "end": span.end, "step": span.step})
+    with urllib.request.urlopen(f"{url}/api/v1/query_range?{requests}", timeout=60) as answer:  # noqa: S310 (the URL is the caller's)
         found = json.load(answer)["data"]["result"]
     return [(x["metric"], [(float(at), float(value)) for at, value in x["values"]]) for x in found]
 
@@ -135,7 +135,7 @@ def _number(series: Sequence[Series], width: float, height: float) -> str:
 def _graph(panel: Panel, series: Sequence[Series], width: float, height: float, span: Span) -> str:
     defaults = panel["fieldConfig"]["defaults"]
     custom, unit = defaults.get("custom", {}), defaults.get("unit", "short")
-    named = [each for each in series if each.says_something]
+    named = [each for each in series if each.has_samples]
     if custom.get("stacking", {}).get("mode") == "normal":
         bounds = stacked(named)
     else:

@@ -41,7 +41,7 @@ def directions(module: ModuleType) -> Directions:
 
 def wrong_directions(modules: Mapping[ModuleType, Directions]) -> list[str]:
     """Messages that stand in no tuple and are part of no message, in more than one, or in that of another module."""
-    held = parts(modules)
+    kept = parts(modules)
     wrong = []
     for module, directed in modules.items():
         defined = wire.message_types(module)
@@ -52,7 +52,7 @@ def wrong_directions(modules: Mapping[ModuleType, Directions]) -> list[str]:
         ]
         for name, cls in defined.items():
             found = [direction for direction, each in directed if each is cls]
-            if len(found) > 1 or (not found and cls not in held):
+            if len(found) > 1 or (not found and cls not in kept):
                 where = " and ".join(found) or "none, and is part of no message"
                 wrong.append(f"{_file(module)}: expected {name} in one tuple of who gets it; it is in {where}")
     return wrong

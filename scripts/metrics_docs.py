@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scripts.message_tables import markdown
 from scripts.protocol_docs import PageError, fill
-from understudy_operator.metrics.operator import OperatorMetrics
+from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_sidecar import metrics as coordinator
 from understudy_webhook.metrics import WebhookMetrics
 
@@ -102,8 +102,8 @@ def alerts_table(rules: Iterable[Mapping[str, Any]]) -> str:
 
 
 def runbook(rule: Mapping[str, Any]) -> str:
-    told = rule["annotations"]
-    return f"### {rule['alert']}\n\n`{rule['expr']}`\n\n{told['description']} **To do:** {told['action']}"
+    annotations = rule["annotations"]
+    return f"### {rule['alert']}\n\n`{rule['expr']}`\n\n{annotations['description']} **To do:** {annotations['action']}"
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from understudy_local import __main__ as local
 from understudy_local import cluster
 from understudy_operator.plan.injection import settings
 from understudy_operator.plan.jobset.restart import JOB_RESTART
-from understudy_protocol import pod, words
+from understudy_protocol import enums, pod
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs/reference"
@@ -75,9 +75,9 @@ def all_names() -> dict[str, str]:
         "pool conditions": conditions(POOL),
         "reasons": reasons(),
         "events": events(),
-        "faults": values(words.Fault),
-        "strategies": values(words.Strategy, JOB_RESTART),
-        "classes": values(words.FaultClass),
+        "faults": values(enums.Fault),
+        "strategies": values(enums.Strategy, JOB_RESTART),
+        "classes": values(enums.FaultClass),
         "launcher exits": described(("code", "meaning"), launcher_exits(), texts.LAUNCHER_EXITS),
         "local exits": described(("code", "meaning"), local_exits(), texts.LOCAL_EXITS),
         "labels": constants("label", "LABEL_", texts.LABELS),
@@ -95,11 +95,11 @@ def described(headings: tuple[str, str], found: Iterable[K], meanings: Mapping[K
     return markdown(headings, [(f"`{key}`", meanings[key]) for key in keys])
 
 
-def compare(what: str, found: Collection[object], meanings: Collection[object]) -> None:
+def compare(description: str, found: Collection[object], meanings: Collection[object]) -> None:
     for name in [name for name in found if name not in meanings]:
-        raise PageError(f"the {what} {name} has no text: add one to scripts/reference_texts.py")
+        raise PageError(f"the {description} {name} has no text: add one to scripts/reference_texts.py")
     for name in [name for name in meanings if name not in found]:
-        raise PageError(f"the code has no {what} {name}: remove its text from scripts/reference_texts.py")
+        raise PageError(f"the code has no {description} {name}: remove its text from scripts/reference_texts.py")
 
 
 # Conditions and events -----------------------------------------------------------------------------------------------
@@ -176,11 +176,11 @@ def values(enum: type[Enum], *more: str) -> str:
 
 
 def launcher_exits() -> list[int]:
-    of_words = [value for name, value in vars(words).items() if name.endswith("_EXIT_CODE")]
+    of_words = [value for name, value in vars(enums).items() if name.endswith("_EXIT_CODE")]
     own = (launcher.USAGE, launcher.BROKEN, launcher.MISCONFIGURED)
     ends = (supervise.ENDED_BY_SIGTERM, supervise.KILLED_AT_GRACE_END, supervise.NO_CHECKPOINT)
     script = [int(code) for code in re.findall(r"^exit (\d+)$", ENTRY_SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)]
-    return sorted({*words.CLOSE_EXIT_CODES.values(), *of_words, *own, *ends, *script})
+    return sorted({*enums.CLOSE_EXIT_CODES.values(), *of_words, *own, *ends, *script})
 
 
 def local_exits() -> list[int]:
@@ -190,10 +190,10 @@ def local_exits() -> list[int]:
 # Labels, annotations, variables --------------------------------------------------------------------------------------
 
 
-def constants(what: str, prefix: str, meanings: Mapping[str, str]) -> str:
+def constants(description: str, prefix: str, meanings: Mapping[str, str]) -> str:
     """The constants of the module `pod` whose names begin with the prefix."""
     found = [str(value) for name, value in vars(pod).items() if name.startswith(prefix)]
-    return described((what, "meaning"), found, meanings)
+    return described((description, "meaning"), found, meanings)
 
 
 if __name__ == "__main__":

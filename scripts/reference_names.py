@@ -2,9 +2,9 @@
 
 The code has no list of conditions and events: each decision names its own. So this module parses the operator's source.
 An event is a call `Event(type, reason, …)`. A condition is a tuple of type, status, reason and message in a function
-whose annotations contain `Wanted`. A name is resolved by importing its module, or by the assignments in its function.
-COMPUTED lists the values of all other expressions, as far as possible from the code. An expression that it does not
-list fails the check, so a new condition or event cannot be forgotten.
+whose annotations contain `DesiredCondition`. A name is resolved by importing its module, or by the assignments in its
+function. COMPUTED lists the values of all other expressions, as far as possible from the code. An expression that it
+does not list fails the check, so a new condition or event cannot be forgotten.
 """
 
 import ast
@@ -19,15 +19,15 @@ from types import ModuleType
 from scripts.reference_fields import read_crd
 from understudy_operator.plan import conditions, refusals, spec
 from understudy_operator.plan.jobset import outcome
-from understudy_operator.plan.pool import told as pool_told
+from understudy_operator.plan.pool import pool_condition as pool_told
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "operator"
-EVENT, CONDITION = "Event", "Wanted"
+EVENT, CONDITION = "Event", "DesiredCondition"
 JOB, POOL = "TrainingJob, InjectedJob", "HotSparePool"
 OTHER = "Job, JobSet, PyTorchJob"
 #: Modules whose conditions and events are on another kind than a job.
-KINDS = {"understudy_operator.plan.pool.status": POOL, "understudy_operator.injection": OTHER}
+KINDS = {"understudy_operator.plan.pool.status": POOL, "understudy_operator.injected_jobs": OTHER}
 
 
 class UnknownName(Exception):
@@ -67,7 +67,7 @@ def _pool_reasons() -> tuple[str, ...]:
 
 
 def _refused() -> tuple[str, ...]:
-    return tuple(why.value for why in refusals.Why)
+    return tuple(reason.value for reason in refusals.RefusalKind)
 
 
 def _nothing_new() -> tuple[str, ...]:
@@ -79,20 +79,20 @@ def _nothing_new() -> tuple[str, ...]:
 COMPUTED: Mapping[tuple[str, str], Callable[[], tuple[str, ...]]] = {
     ("plan_conditions", "phase"): phases,
     ("plan_conditions", "reason"): _ends,
-    ("_forked", "known['reason']"): _nothing_new,
-    ("_refused", "kind"): lambda: ("Invalid", "Blocked"),
-    ("_refused", "told['reason']"): _nothing_new,
-    ("_refused", "refusal.why.value"): _refused,
+    ("_forked_condition", "condition['reason']"): _nothing_new,
+    ("_refusal_condition", "kind"): lambda: ("Invalid", "Blocked"),
+    ("_refusal_condition", "condition['reason']"): _nothing_new,
+    ("_refusal_condition", "refusal.kind.value"): _refused,
     ("_startup", "kind"): lambda: conditions.STARTUP,
-    ("_as_they_were", "told['type']"): _nothing_new,
+    ("_keep_conditions", "condition['type']"): _nothing_new,
     ("_of_running_jobs", "before['reason']"): _nothing_new,
-    ("_blocked", "known['reason']"): _nothing_new,
-    ("_blocked", "refusal.why.value"): _refused,
+    ("_blocked", "recorded['reason']"): _nothing_new,
+    ("_blocked", "refusal.kind.value"): _refused,
     ("_after_failure", "action.value"): _policy_actions,
     ("plan_events", "reason"): _restarts,
     ("_recorded", "end"): lambda: ("Completed", "Failed"),
-    ("pool_events", "told['reason']"): _pool_reasons,
-    ("_events", "told['reason']"): lambda: ("Rolling", "NoRoom", *_refused()),
+    ("pool_events", "after['reason']"): _pool_reasons,
+    ("_events", "new['reason']"): lambda: ("Rolling", "NoRoom", *_refused()),
     ("_events", "reason"): lambda: ("TakenAway", "NoRoom"),
 }
 

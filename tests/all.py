@@ -159,8 +159,8 @@ def failures() -> dict[str, str]:
     for file in sorted(JUNIT.glob("*.xml")):
         for case in ElementTree.parse(file).iter("testcase"):
             for how in (*case.findall("failure"), *case.findall("error")):
-                said = (how.get("message") or how.text or "").strip()
-                found[f"{file.stem}: {case.get('classname')}::{case.get('name')}"] = said.partition("\n")[0]
+                lines = (how.get("message") or how.text or "").strip()
+                found[f"{file.stem}: {case.get('classname')}::{case.get('name')}"] = lines.partition("\n")[0]
     return found
 
 
@@ -187,8 +187,8 @@ def report(suite: str, run: Run, total_s: float, speeds_s: list[float]) -> None:
         f"make {suite}: {total_s / 60:.1f} minutes; for a fixed calculation on each core this machine took {speeds} s "
         f"at the start and at the end (reference: {REFERENCE_S:.2f} s)"
     )
-    for name, said in failures().items():
-        print(f"failed: {name}: {said}")
+    for name, lines in failures().items():
+        print(f"failed: {name}: {lines}")
     print(f"make {suite}: {'passed' if not run.failed else 'FAILED: ' + '; '.join(run.failed)}")
 
 

@@ -50,17 +50,17 @@ class Row:
 def read(files: Iterable[Path]) -> Iterator[Attacked]:
     for file in files:
         for case in ElementTree.parse(file).iter("testcase"):
-            said = {str(x.get("name")): str(x.get("value")) for x in case.iter("property")}
-            if ITEM not in said:
+            lines = {str(x.get("name")): str(x.get("value")) for x in case.iter("property")}
+            if ITEM not in lines:
                 continue
             failed = next((x for x in case if x.tag in ("failure", "error")), None)
             skipped = case.find("skipped")
             yield Attacked(
-                said[ITEM],
-                said[ATTACKER],
-                said[BEFORE],
+                lines[ITEM],
+                lines[ATTACKER],
+                lines[BEFORE],
                 f"{case.get('classname')}::{case.get('name')}",
-                said.get(NOW, ""),
+                lines.get(NOW, ""),
                 "" if failed is None else (failed.get("message") or "failed").splitlines()[0],
                 "" if skipped is None else skipped.get("message") or "skipped",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import WSMsgType, web
 
 from understudy_protocol import compiled, handshake, wire
-from understudy_protocol.handshake import Called, Hello, NotProven
+from understudy_protocol.handshake import HandshakeCalled, Hello, NotProven
 from understudy_protocol.sessions import NotAuthentic, Session
 
 _HANDSHAKE = wire.message_types(handshake)
@@ -44,7 +44,7 @@ async def receive_hello(socket: web.WebSocketResponse) -> Hello:
     return hello
 
 
-async def seal(socket: web.WebSocketResponse, called: Called, hello: Hello) -> SealedSocket:
+async def seal(socket: web.WebSocketResponse, called: HandshakeCalled, hello: Hello) -> SealedSocket:
     """Answer the Hello, and wait for the message that proves that the caller made it now. Raises NotProven."""
     answer, _, session = called.answer(hello)
     await socket.send_str(compiled.encode(answer).decode())

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.child import Child, ChildFailed, Unfinished
-from benchmarks.goals import OURS, Verdict, check
+from benchmarks.goals import UNDERSTUDY, Verdict, check
 from benchmarks.hostile.goals import CONNECTIONS, GOALS, OTHERS, SHARED
 from benchmarks.machine import Usage
 from benchmarks.records import Sample, sum_up
@@ -55,18 +55,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--runs", type=int, default=1)
     add_arguments(parser)
-    asked = parser.parse_args(arguments)
-    journal = open_journal("hostile", asked)
+    requests = parser.parse_args(arguments)
+    journal = open_journal("hostile", requests)
     try:
-        for run in range(asked.runs):
+        for run in range(requests.runs):
             for case in SOURCES:
-                if journal.has(OURS, case, asked.connections, run):
+                if journal.has(UNDERSTUDY, case, requests.connections, run):
                     continue
                 try:
-                    values = session(case, asked.connections, asked.seconds)
-                    journal.add([Sample(OURS, case, asked.connections, run, values)])
+                    values = session(case, requests.connections, requests.seconds)
+                    journal.add([Sample(UNDERSTUDY, case, requests.connections, run, values)])
                 except Unfinished as error:
-                    lost = Sample(OURS, case, asked.connections, run, unfinished=str(error))
+                    lost = Sample(UNDERSTUDY, case, requests.connections, run, unfinished=str(error))
                     journal.add([lost])
     except (ChildFailed, KeyboardInterrupt) as error:
         print(f"{error or 'interrupted'}", file=sys.stderr)

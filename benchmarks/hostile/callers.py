@@ -18,7 +18,7 @@ from benchmarks.machine import take_open_files
 from benchmarks.rendezvous import job
 from understudy_protocol import pod, wire
 from understudy_protocol.frames import Opcode, frame
-from understudy_protocol.handshake import Call, Caller, Role
+from understudy_protocol.handshake import Call, HandshakeCaller, Role
 from understudy_protocol.upgrade import request
 
 PAUSE_S = 0.01
@@ -26,7 +26,7 @@ FLOOD = frame(Opcode.PING, b"", masked=True) * 40_000
 NOISE = os.urandom(1 << 18)
 HEAD, _ = request("x", pod.COORDINATOR_PORT, pod.MEMBERSHIP_PATH)
 #: A recorded Hello of a member: of all messages without the key it costs the sidecar most, which answers it.
-RECORDED = Caller(job.KEY, Role.MEMBER, job.UID, Call("member", "")).hello
+RECORDED = HandshakeCaller(job.KEY, Role.MEMBER, job.UID, Call("member", "")).hello
 HELLO = frame(Opcode.TEXT, wire.encode(RECORDED).encode(), masked=True)
 
 
@@ -83,8 +83,8 @@ class Callers:
 
     async def begin(self, host: str, sources: list[str], connections: int) -> Answer:
         """So many connections, in turns of these addresses and of each kind."""
-        turns = zip(range(connections), itertools.cycle(KINDS), itertools.cycle(sources), strict=False)
-        self._tasks = [asyncio.create_task(self._call(host, kind, source)) for _, kind, source in turns]
+        visits = zip(range(connections), itertools.cycle(KINDS), itertools.cycle(sources), strict=False)
+        self._tasks = [asyncio.create_task(self._call(host, kind, source)) for _, kind, source in visits]
         return {}
 
     async def opened(self) -> Answer:

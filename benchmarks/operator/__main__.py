@@ -43,16 +43,16 @@ async def run(sessions: Sequence[Session], journal: Journal, binaries: Path, job
     print(f"{len(sessions)} sessions, about {left_s / 60:.0f} minutes", flush=True)
     # A controller manager's limits are those of its cluster.
     for shipped, of_cluster in groupby(enumerate(sessions, 1), lambda numbered: numbered[1].shipped):
-        async with cluster.running(binaries, jobset, nodes, Progress(), shipped=shipped) as there:
+        async with cluster.running(binaries, jobset, nodes, Progress(), shipped=shipped) as present:
             for number, session in of_cluster:
                 left_s -= session.expected_s
                 name = f"[{number}/{len(sessions)}] {session.system} {session.size:,}"
                 print(f"{name}: {', '.join(session.cases)} …", flush=True)
                 try:
-                    async with aclosing(measure(there, session, jobset, f"bench-{number}")) as samples:
+                    async with aclosing(measure(present, session, jobset, f"bench-{number}")) as samples:
                         async for sample in samples:
                             journal.add([sample])
-                            print(f"{name}: {_told(sample)}", flush=True)
+                            print(f"{name}: {_describe_setup(sample)}", flush=True)
                 except Skipped as why:
                     skipped[f"{session.system}, {', '.join(session.cases)}: skipped: {why}"] = None
                     print(f"{name}: skipped: {why}", flush=True)
@@ -71,7 +71,7 @@ def missing(sessions: Sequence[Session], journal: Journal) -> list[Session]:
     return left
 
 
-def _told(sample: Sample) -> str:
+def _describe_setup(sample: Sample) -> str:
     if sample.unfinished:
         return f"{sample.case}: {sample.unfinished}"
     return f"{sample.case} " + ", ".join(f"{metric} {value:.4g}" for metric, value in sample.values.items())
@@ -89,10 +89,10 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    asked = arguments()
-    versions = {"Kubernetes": kubernetes_version(), "JobSet": version(), "nodes": f"{asked.nodes} (kwok)"}
-    journal = open_journal("operator", asked, versions)
-    sessions = missing(plan(Choice(asked.cases, asked.systems, asked.sizes, asked.runs)), journal)
+    requests = arguments()
+    versions = {"Kubernetes": kubernetes_version(), "JobSet": version(), "nodes": f"{requests.nodes} (kwok)"}
+    journal = open_journal("operator", requests, versions)
+    sessions = missing(plan(Choice(requests.cases, requests.systems, requests.sizes, requests.runs)), journal)
     for log in LOGS.glob("operator-*.log"):
         log.unlink()
     skipped: list[str] = []
@@ -103,7 +103,7 @@ def main() -> int:
         journal.begin()
         network.enter()
         take_open_files()
-        skipped = asyncio.run(run(sessions, journal, paths.binaries, jobset, asked.nodes))
+        skipped = asyncio.run(run(sessions, journal, paths.binaries, jobset, requests.nodes))
     except (ChildFailed, ClusterError, MetricMissing, Refused, aiohttp.ClientError, KeyboardInterrupt) as error:
         print(f"{error or 'interrupted'}\nfinished cases are kept: go on with --resume", file=sys.stderr)
         return 1

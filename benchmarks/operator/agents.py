@@ -39,7 +39,7 @@ class Agents:
         return await self._until("currentInPlaceRestartAttempt", 1, limit_s) - start
 
     def _pods(self) -> list[str]:
-        return [pod.metadata.name for pod in self._watches.pods.there.values()]
+        return [pod.metadata.name for pod in self._watches.pods.present.values()]
 
     async def _write(self, attempt: int, pods: list[str]) -> None:
         body = {"metadata": {"annotations": {ATTEMPT: str(attempt)}}}
@@ -47,7 +47,7 @@ class Agents:
         await in_parallel(lambda pod: self._kube.call("PATCH", f"{path}/{pod}", body), pods)
 
     async def _until(self, name: str, wanted: int, limit_s: float) -> float:
-        def told() -> bool:
+        def is_reported() -> bool:
             return [status.get(name) for status in self._watches.jobs.statuses()] == [wanted]
 
-        return await self._watches.until(f"status.{name} is {wanted}", told, limit_s)
+        return await self._watches.until(f"status.{name} is {wanted}", is_reported, limit_s)

@@ -28,7 +28,7 @@ class _Object(msgspec.Struct):
     name: str = ""
 
     @property
-    def what(self) -> str:
+    def identity(self) -> str:
         return "/".join(filter(None, (self.resource, self.subresource)))
 
 
@@ -51,11 +51,11 @@ def count(lines: Iterable[bytes]) -> Requests:
         entry = _ENTRY.decode(line)
         if entry.stage != "ResponseComplete" or entry.about is None or not entry.about.resource:
             continue
-        requests[entry.user.username, entry.verb, entry.about.what] += 1
+        requests[entry.user.username, entry.verb, entry.about.identity] += 1
     return requests
 
 
-def arrivals(lines: Iterable[bytes], user: str, what: str, name: str) -> list[float]:
+def arrivals(lines: Iterable[bytes], user: str, description: str, name: str) -> list[float]:
     """When writes of this user to this object arrived (Unix seconds), in their order."""
     entries = (_ENTRY.decode(line) for line in lines)
     return sorted(
@@ -63,7 +63,7 @@ def arrivals(lines: Iterable[bytes], user: str, what: str, name: str) -> list[fl
         for entry in entries
         if entry.received is not None
         and entry.about is not None
-        and (entry.user.username, entry.about.what, entry.about.name) == (user, what, name)
+        and (entry.user.username, entry.about.identity, entry.about.name) == (user, description, name)
         and entry.verb in WRITES
     )
 
@@ -72,12 +72,14 @@ def total(requests: Requests, users: Collection[str], verbs: Collection[str]) ->
     return sum(number for (user, verb, _), number in requests.items() if user in users and verb in verbs)
 
 
-def told(requests: Requests, users: Collection[str]) -> str:
+def read_audit(requests: Requests, users: Collection[str]) -> str:
     """The writes of these users, the most frequent first, for a log."""
     writes = [
-        (n, f"{user} {verb} {what}") for (user, verb, what), n in requests.items() if user in users and verb in WRITES
+        (n, f"{user} {verb} {description}")
+        for (user, verb, description), n in requests.items()
+        if user in users and verb in WRITES
     ]
-    return ", ".join(f"{n} {what}" for n, what in sorted(writes, key=lambda x: (-x[0], x[1])))
+    return ", ".join(f"{n} {description}" for n, description in sorted(writes, key=lambda x: (-x[0], x[1])))
 
 
 def read(log: Path, start: int, end: int) -> Requests:

@@ -64,14 +64,14 @@ class Cluster:
 
 
 async def until(
-    what: str, holds: Callable[[], Awaitable[bool]], programs: tuple[Program, ...], limit_s: float = START_S
+    description: str, holds: Callable[[], Awaitable[bool]], programs: tuple[Program, ...], limit_s: float = START_S
 ) -> None:
     deadline = time.monotonic() + limit_s
     while not await holds():
         for program in programs:
             program.check()
         if time.monotonic() > deadline:
-            raise ChildFailed(f"{what}: not within {limit_s:.0f} s")
+            raise ChildFailed(f"{description}: not within {limit_s:.0f} s")
         await asyncio.sleep(POLL_S)
 
 
@@ -103,12 +103,12 @@ async def running(
             for file in sorted((CHECKOUT / "crds").glob("*.yaml")):
                 await _install(kube, file, api_server)
             await _install(kube, jobset.crd, api_server)
-            progress.say("API server ready")
+            progress.report("API server ready")
             controller_manager = start("controller-manager", settings.controller_manager(files, shipped=shipped))
             others = (start("scheduler", settings.scheduler(files)), start("kwok", settings.kwok(files)), etcd)
             cluster = Cluster(files, kube, api_server, controller_manager, others)
             await _add_nodes(cluster, nodes)
-            progress.say(f"{nodes} nodes ready")
+            progress.report(f"{nodes} nodes ready")
             yield cluster
 
 

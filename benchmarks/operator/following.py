@@ -10,8 +10,8 @@ from typing import Any
 
 from benchmarks.operator.sidecars import PlayedJob, with_workers
 from benchmarks.operator.watches import Watches
+from understudy_protocol.enums import Fault, Strategy, WorkersState
 from understudy_protocol.observer import Cause, Recovery
-from understudy_protocol.words import Fault, Strategy, WorkersState
 
 CHANGES = 5
 PAUSE_S = 1.0
@@ -26,7 +26,7 @@ class Following:
 
     @property
     def _status(self) -> dict[str, Any]:
-        status: dict[str, Any] = self._watches.jobs.there[self._job.name].get("status", {})
+        status: dict[str, Any] = self._watches.jobs.present[self._job.name].get("status", {})
         return status
 
     async def longest_delay(self, limit_s: float) -> float:
@@ -34,19 +34,19 @@ class Following:
         delays = []
         for _ in range(CHANGES):
             await asyncio.sleep(PAUSE_S)
-            delays.append(await self._round_told(limit_s))
+            delays.append(await self._reported_round(limit_s))
         return max(delays)
 
-    async def _round_told(self, limit_s: float) -> float:
+    async def _reported_round(self, limit_s: float) -> float:
         job = self._job
         assert job.snapshot is not None
-        at = await job.tell(job.next_round(WorkersState.RUNNING, job.snapshot.recoveries))
+        at = await job.report(job.next_round(WorkersState.RUNNING, job.snapshot.recoveries))
         return await self._until_round(limit_s) - at
 
     async def _until_round(self, limit_s: float) -> float:
-        told = self._job.round
+        result = self._job.round
         return await self._watches.until(
-            f"status tells round {told}", lambda: int(self._status.get("round", -1)) >= told, limit_s
+            f"status tells round {result}", lambda: int(self._status.get("round", -1)) >= result, limit_s
         )
 
     async def recover_in_place(self, limit_s: float) -> None:
@@ -60,12 +60,12 @@ class Following:
         counts = job.snapshot.recoveries_by_strategy
         counts = {**counts, Strategy.IN_PLACE.value: counts.get(Strategy.IN_PLACE.value, 0) + 1}
         starting = job.next_round(WorkersState.STARTING, (*known, begun))
-        await job.tell(replace(starting, recoveries_by_strategy=counts))
+        await job.report(replace(starting, recoveries_by_strategy=counts))
         await asyncio.sleep(SNAPSHOT_S)
-        await job.tell(with_workers(job.snapshot, WorkersState.RUNNING))
+        await job.report(with_workers(job.snapshot, WorkersState.RUNNING))
         await asyncio.sleep(SNAPSHOT_S)
         resumed = replace(begun, resumed_at=time.time())
-        await job.tell(replace(job.snapshot, recoveries=(*known, resumed)[-10:]))
+        await job.report(replace(job.snapshot, recoveries=(*known, resumed)[-10:]))
         await self._watches.until("status tells the recovery", self._recovered, limit_s)
 
     def _recovered(self) -> bool:
@@ -78,5 +78,5 @@ class Following:
     async def until_followed(self, limit_s: float) -> float:
         """When an operator has called, and its status has what it was told then."""
         await self._watches.until("the operator calls the coordinator", self._job.seen.is_set, limit_s)
-        await self._round_told(limit_s)
+        await self._reported_round(limit_s)
         return time.monotonic()

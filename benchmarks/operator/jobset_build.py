@@ -49,7 +49,7 @@ def ensure_jobset(progress: Progress) -> Built:
     if built.folder.exists():
         return built
     go = ensure_go(_pinned(r"^go (\d+\.\d+\.\d+)$"))
-    progress.say(f"building JobSet {version()} with Go: about a minute")
+    progress.report(f"building JobSet {version()} with Go: about a minute")
     for left in cache.glob(".jobset.[0-9]*"):  # by a build that was interrupted
         shutil.rmtree(left)
     workshop = Built(cache / f".jobset.{os.getpid()}")
@@ -59,7 +59,7 @@ def ensure_jobset(progress: Progress) -> Built:
             [go, "build", "-trimpath", "-ldflags", "-s -w", "-o", workshop.manager, MODULE],
             timeout_s=BUILD_LIMIT_S,
             log=cache / "jobset-build.log",
-            heartbeat=lambda: progress.say("  … still building JobSet"),
+            heartbeat=lambda: progress.report("  … still building JobSet"),
             env=_GO,
             cwd=HERE,
         )

@@ -78,9 +78,9 @@ class Kube:
         async with self._session.get(path, params=query, timeout=aiohttp.ClientTimeout(total=None)) as response:
             if response.status >= 300:
                 raise Refused(response.status, _message(await response.text()))
-            rest = b""
+            remaining = b""
             async for chunk in response.content.iter_any():
-                *lines, rest = (rest + chunk).split(b"\n")
+                *lines, remaining = (remaining + chunk).split(b"\n")
                 for line in lines:
                     yield line
                 await asyncio.sleep(0)  # there is always more while thousands of pods change: others are to be heard

@@ -15,7 +15,7 @@ from enum import StrEnum
 RUNS = 3
 #: What has not come by then is told as that.
 LIMIT_S = 900.0
-REST_S = 60.0
+IDLE_S = 60.0
 PODS_OF_MANY = 10
 NODES = 200
 
@@ -125,7 +125,7 @@ class Session:
         return 20.0 + a_thousand * self.size / 1000 + sum(_TAKES_S.get(case, 0.0) for case in self.cases)
 
 
-_TAKES_S = {Case.REST: REST_S + 10.0, Case.STATUS: 8.0, Case.IN_PLACE: 8.0, Case.BESIDE: 15.0, Case.START: 15.0}
+_TAKES_S = {Case.REST: IDLE_S + 10.0, Case.STATUS: 8.0, Case.IN_PLACE: 8.0, Case.BESIDE: 15.0, Case.START: 15.0}
 
 
 @dataclass(frozen=True)

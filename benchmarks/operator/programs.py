@@ -41,9 +41,9 @@ class Program:
 
     def check(self) -> None:
         if self._process.poll() is not None:
-            said = tail(self.log.read_text(errors="replace"), 15)
+            lines = tail(self.log.read_text(errors="replace"), 15)
             raise ChildFailed(
-                f"{self.name} ended with status {self._process.returncode}:\n{said}\n  all of it: {self.log}"
+                f"{self.name} ended with status {self._process.returncode}:\n{lines}\n  all of it: {self.log}"
             )
 
     def kill(self) -> None:

@@ -21,14 +21,14 @@ from benchmarks.operator.following import CHANGES, PAUSE_S, Following
 from benchmarks.operator.jobset_build import Built
 from benchmarks.operator.kube import Kube, Refused
 from benchmarks.operator.meter import Meter
-from benchmarks.operator.plan import LIMIT_S, REST_S, Case, Session
+from benchmarks.operator.plan import IDLE_S, LIMIT_S, Case, Session
 from benchmarks.operator.programs import Program
 from benchmarks.operator.settings import User
 from benchmarks.operator.sidecars import PlayedJob, Sidecars
 from benchmarks.operator.systems import Setup, restarted
 from benchmarks.operator.watches import Watches
 from benchmarks.records import Sample
-from understudy_protocol.words import WorkersState
+from understudy_protocol.enums import WorkersState
 
 SETTLE_S = 3.0
 #: What is written late, such as events, belongs to the case as well.
@@ -88,8 +88,8 @@ class Life:
             raise Skipped(f"the API server refuses its job: {refused.message}") from refused
         await watches.until("all pods created", lambda: len(watches.pods.created) >= size, LIMIT_S)
         created = max(watches.pods.created.values())
-        running, told = await self._until_well(lambda: self.setup.all_well(watches.jobs.statuses()))
-        took = {"created_s": created - start, "running_s": running - start, "told_s": told - start}
+        running, result = await self._until_well(lambda: self.setup.all_well(watches.jobs.statuses()))
+        took = {"created_s": created - start, "running_s": running - start, "told_s": result - start}
         return took | await meter.end()
 
     async def recreate(self) -> dict[str, float]:
@@ -103,19 +103,19 @@ class Life:
             await in_parallel(PlayedJob.fail, list(self.sidecars.jobs.values()))
         else:
             await in_parallel(self._fail, first)
-        running, told = await self._until_well(lambda: restarted(watches.jobs.statuses(), launcher=launcher))
-        return {"running_s": running - start, "told_s": told - start} | await meter.end()
+        running, result = await self._until_well(lambda: restarted(watches.jobs.statuses(), launcher=launcher))
+        return {"running_s": running - start, "told_s": result - start} | await meter.end()
 
-    async def rest(self) -> dict[str, float]:
+    async def wait_idle(self) -> dict[str, float]:
         """Nothing happens; but a training steps, and tells."""
         await asyncio.sleep(SETTLE_S)
         meter = self.meter()
         await meter.begin()
         before = self.program.usage
         async with self._training():
-            await asyncio.sleep(REST_S)
+            await asyncio.sleep(IDLE_S)
         after, took = self.program.usage, await meter.end()
-        share = {"cpu_percent": 100 * (after.cpu_s - before.cpu_s) / REST_S, "rss_mb": after.rss_mb}
+        share = {"cpu_percent": 100 * (after.cpu_s - before.cpu_s) / IDLE_S, "rss_mb": after.rss_mb}
         return share | {name: took[name] for name in ("api_writes", "api_reads", "api_mb")}
 
     async def start_again(self) -> dict[str, float]:
@@ -133,7 +133,7 @@ class Life:
 
     async def in_place(self) -> dict[str, float]:
         meter = self.meter()
-        if self.setup.ours:
+        if self.setup.is_understudy:
             await asyncio.sleep(AFTERMATH_S)
             await meter.begin()
             await Following(self.sidecars.jobs, self.watches).recover_in_place(LIMIT_S)
@@ -170,7 +170,7 @@ class Life:
         for _ in range(CHANGES):
             start, at = log.stat().st_size, time.time()
             assert job.snapshot is not None
-            await job.tell(job.next_round(WorkersState.RUNNING, job.snapshot.recoveries))
+            await job.report(job.next_round(WorkersState.RUNNING, job.snapshot.recoveries))
             status = f"status tells round {job.round}"
             await self.watches.until(status, lambda: self._round_of(job) >= job.round, LIMIT_S)
             await asyncio.sleep(PAUSE_S)  # the log has a write a moment after its watch
@@ -179,17 +179,17 @@ class Life:
         return max(took)
 
     def _round_of(self, job: PlayedJob) -> int:
-        return int(self.watches.jobs.there[job.name].get("status", {}).get("round", -1))
+        return int(self.watches.jobs.present[job.name].get("status", {}).get("round", -1))
 
     async def delete(self) -> dict[str, float]:
         meter, watches = self.meter(), self.watches
         await meter.begin()
         start = time.monotonic()
-        path, names = self.setup.jobs_path(self.namespace), list(watches.jobs.there)
+        path, names = self.setup.jobs_path(self.namespace), list(watches.jobs.present)
         await in_parallel(
             lambda name: self.kube.call("DELETE", f"{path}/{name}", propagationPolicy="Background"), names
         )
-        gone = await watches.until("all pods gone", lambda: not watches.pods.there, LIMIT_S)
+        gone = await watches.until("all pods gone", lambda: not watches.pods.present, LIMIT_S)
         return {"seconds": gone - start} | await meter.end()
 
     # What they are made of --------------------------------------------------------------------------------------------
@@ -201,18 +201,18 @@ class Life:
         if self.setup.launcher:
             self.sidecars.play(raw["metadata"]["uid"], raw["metadata"]["name"], pods or self.session.pods_of_a_job)
 
-    async def _until_well(self, told: Callable[[], bool]) -> tuple[float, float]:
+    async def _until_well(self, result: Callable[[], bool]) -> tuple[float, float]:
         """When the last new pod ran, and when the last status said that all is well."""
         pods, size = self.watches.pods, self.session.pods
         await self.watches.until("all pods running", lambda: len(pods.running) >= size, LIMIT_S)
         running = max(pods.running.values())
-        at = await self.watches.until("all statuses tell it", told, LIMIT_S)
+        at = await self.watches.until("all statuses tell it", result, LIMIT_S)
         return running, at
 
     def _pods_by_job(self) -> dict[str, list[str]]:
         """Pods' names; a pod's begins with its job's, and a dash."""
         found: dict[str, list[str]] = {}
-        for pod in self.watches.pods.there.values():
+        for pod in self.watches.pods.present.values():
             name = pod.metadata.name
             found.setdefault("-".join(name.split("-")[:2]), []).append(name)
         return found
@@ -276,7 +276,7 @@ async def measure(cluster: Cluster, session: Session, jobset: Built, namespace: 
             Case.STATUS: life.status,
             Case.IN_PLACE: life.in_place,
             Case.BESIDE: life.beside,
-            Case.REST: life.rest,
+            Case.REST: life.wait_idle,
             Case.START: life.start_again,
             Case.DELETE: life.delete,
             Case.MANY_DELETE: life.delete,
@@ -291,8 +291,8 @@ async def measure(cluster: Cluster, session: Session, jobset: Built, namespace: 
             try:
                 values = await doing()
             except Unfinished as error:
-                told = case if case in session.cases else session.cases[0]
-                yield _sample(session, told, unfinished=str(error), after_s=error.after_s)
+                result = case if case in session.cases else session.cases[0]
+                yield _sample(session, result, unfinished=str(error), after_s=error.after_s)
                 return
             if case in session.cases:
                 yield _sample(session, case, values)

@@ -23,7 +23,8 @@ from benchmarks.operator.watches import Pod, Watches
 from tests.sealed_socket import SealedSocket, receive_hello, seal
 from understudy_protocol import compiled, observer, wire
 from understudy_protocol import pod as names
-from understudy_protocol.handshake import Called, Hello, NotProven, Role
+from understudy_protocol.enums import CloseReason, RoundToken, WorkersState
+from understudy_protocol.handshake import HandshakeCalled, Hello, NotProven, Role
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import (
     Appoint,
@@ -35,9 +36,8 @@ from understudy_protocol.observer import (
     Stepping,
     StepProgress,
 )
-from understudy_protocol.words import CloseReason, RoundToken, WorkersState
 
-HEIRS = 5
+STANDBYS = 5
 HANDSHAKE_S = 5.0
 _OBSERVER = wire.message_types(observer)
 
@@ -67,22 +67,22 @@ class PlayedJob:
     def round(self) -> int:
         return -1 if self.snapshot is None else self.snapshot.token.round
 
-    async def tell(self, snapshot: Snapshot) -> float:
+    async def report(self, snapshot: Snapshot) -> float:
         """To all who listen; when that began, its encoding apart."""
         self.snapshot = snapshot
-        return await self._say(compiled.encode(snapshot))
+        return await self._send(compiled.encode(snapshot))
 
     async def step(self, number: int) -> None:
         """The training has come further, and nothing else is new."""
         assert self.snapshot is not None
         progress = StepProgress(number, None, time.time())
         self.snapshot = replace(self.snapshot, progress=progress)
-        await self._say(compiled.encode(Stepping(progress)))
+        await self._send(compiled.encode(Stepping(progress)))
 
     async def fail(self) -> None:
         """The budget of restarts in place is spent: what happens next is the operator's to decide."""
         assert self.snapshot is not None
-        await self.tell(replace(self.snapshot, closed=Close(CloseReason.FAILED, "restart 11 of 10 within 1 h")))
+        await self.report(replace(self.snapshot, closed=Close(CloseReason.FAILED, "restart 11 of 10 within 1 h")))
 
     def next_round(self, workers: WorkersState, recoveries: tuple[Recovery, ...]) -> Snapshot:
         """All ranks stay where they are: a recovery in place."""
@@ -90,7 +90,7 @@ class PlayedJob:
         token = replace(self.snapshot.token, round=self.snapshot.token.round + 1)
         return with_workers(replace(self.snapshot, token=token, recoveries=recoveries[-10:]), workers)
 
-    async def _say(self, text: bytes) -> float:
+    async def _send(self, text: bytes) -> float:
         at = time.monotonic()
         for line in list(self.lines):
             with suppress(ConnectionError):
@@ -157,7 +157,7 @@ class Sidecars:
             raise NotProven(f"{job_uid}: no such job is played")
         return found
 
-    async def _called(self, job: PlayedJob, ip: str, hello: Hello) -> Called:
+    async def _called(self, job: PlayedJob, ip: str, hello: Hello) -> HandshakeCalled:
         """The side of the pod that has this address."""
         return _side_of(await self._pod_at(job, ip), await self._keys_at(job, hello.job_uid), hello)
 
@@ -181,11 +181,11 @@ class Sidecars:
         assert pod is not None
         return pod
 
-    async def _answer(self, job: PlayedJob, called: str, asked: Observe | Appoint, line: SealedSocket) -> None:
+    async def _answer(self, job: PlayedJob, called: str, requests: Observe | Appoint, line: SealedSocket) -> None:
         known = job.snapshot
-        if isinstance(asked, Appoint) and (known is None or known.token.epoch < asked.epoch):
+        if isinstance(requests, Appoint) and (known is None or known.token.epoch < requests.epoch):
             holder = next(pod for pod in self._of(job) if pod.status.ip == called)
-            token = RoundToken(asked.epoch, 1, asked.at_least_round)
+            token = RoundToken(requests.epoch, 1, requests.at_least_round)
             known = job.snapshot = self._whole(job, holder.metadata.uid, token, formed=False)
             job.holder_ip, job.lines = called, set()
             task = asyncio.create_task(self._form(job), name=f"round 0 of {job.name}")
@@ -205,7 +205,7 @@ class Sidecars:
         known = job.snapshot
         assert known is not None
         token = replace(known.token, round=known.token.round + 1)
-        await job.tell(self._whole(job, known.pod_uid, token, formed=True))
+        await job.report(self._whole(job, known.pod_uid, token, formed=True))
 
     def _of(self, job: PlayedJob) -> list[Pod]:
         pods = (pod for pod in self._watches.pods.of_job[job.uid].values() if pod.runs)
@@ -215,23 +215,23 @@ class Sidecars:
         """Before the round is formed everybody waits; in it each pod has the ranks that it was made for."""
         members = tuple(_view(pod, formed) for pod in self._of(job))
         uids = tuple(member.pod_uid for member in members)
-        heirs = tuple(uid for uid in uids if uid != holder)[:HEIRS]
+        standbys = tuple(uid for uid in uids if uid != holder)[:STANDBYS]
         waiting = "" if formed else f"{len(members)} of {job.pods} members are there"
-        electorate = uids if formed else ()
+        voters = uids if formed else ()
         actives = len(members) if formed else 0
-        return Snapshot(token, holder, members, (), (), {}, None, waiting, None, actives, heirs, electorate)
+        return Snapshot(token, holder, members, (), (), {}, None, waiting, None, actives, standbys, voters)
 
 
-def _view(pod: Pod, seated: bool) -> MemberView:
+def _view(pod: Pod, with_ranks: bool) -> MemberView:
     metadata = pod.metadata
     index = int(metadata.annotations[names.ANNOTATION_GROUP_RANK])
-    workers = WorkersState.RUNNING if seated else WorkersState.IDLE
-    return MemberView(metadata.uid, metadata.name, pod.spec.node_name, index, index if seated else None, workers)
+    workers = WorkersState.RUNNING if with_ranks else WorkersState.IDLE
+    return MemberView(metadata.uid, metadata.name, pod.spec.node_name, index, index if with_ranks else None, workers)
 
 
-def _side_of(pod: Pod, keys: Keys, hello: Hello) -> Called:
+def _side_of(pod: Pod, keys: Keys, hello: Hello) -> HandshakeCalled:
     me = (pod.metadata.uid, pod.status.ip)
-    return Called(keys.membership, Role.OBSERVER, hello.job_uid, *me, keys.operator)
+    return HandshakeCalled(keys.membership, Role.OBSERVER, hello.job_uid, *me, keys.operator)
 
 
 def _keys_in(data: Mapping[str, str]) -> Keys:

@@ -38,12 +38,12 @@ class Setup:
     jobset: Built
 
     @property
-    def ours(self) -> bool:
+    def is_understudy(self) -> bool:
         return self.session.system is System.UNDERSTUDY
 
     @property
     def user(self) -> User:
-        return User.UNDERSTUDY if self.ours else User.JOBSET
+        return User.UNDERSTUDY if self.is_understudy else User.JOBSET
 
     @property
     def launcher(self) -> bool:
@@ -52,20 +52,22 @@ class Setup:
 
     @property
     def health(self) -> str:
-        return f"http://127.0.0.1:{HEALTH_PORT}/{'healthz' if self.ours else 'readyz'}"
+        return f"http://127.0.0.1:{HEALTH_PORT}/{'healthz' if self.is_understudy else 'readyz'}"
 
     def start(self) -> Program:
-        return _start_operator(self.files) if self.ours else _start_jobset(self.files, self.jobset, self.session)
+        return (
+            _start_operator(self.files) if self.is_understudy else _start_jobset(self.files, self.jobset, self.session)
+        )
 
     def jobs_path(self, namespace: str) -> str:
-        return manifests.path(manifests.TRAINING_JOB if self.ours else manifests.JOBSET, namespace)
+        return manifests.path(manifests.TRAINING_JOB if self.is_understudy else manifests.JOBSET, namespace)
 
     def manifest(self, number: int, pods: int = 0) -> Raw:
         """pods: unless the job is one of those that are created first."""
         name, pods = f"job-{number}", pods or self.session.pods_of_a_job
         if self.launcher:
             return manifests.training_job(name, pods)
-        if self.ours:
+        if self.is_understudy:
             return manifests.without_launcher(name, pods)
         return manifests.jobset(name, pods, strategy="InPlaceRestart" if self.session.in_place_alone else "Recreate")
 
@@ -113,8 +115,8 @@ def _start_jobset(files: Files, built: Built, session: Session) -> Program:
     if not folder.exists():
         _serving_certificate(folder)
     configuration = folder / f"configuration-{session.in_place_alone}-{session.shipped}.json"
-    told = jobset_configuration(folder, in_place=session.in_place_alone, shipped=session.shipped)
-    configuration.write_text(json.dumps(told))
+    result = jobset_configuration(folder, in_place=session.in_place_alone, shipped=session.shipped)
+    configuration.write_text(json.dumps(result))
     command = [str(built.manager), f"--config={configuration}", "--zap-log-level=info"]
     return Program("jobset", command, {"KUBECONFIG": str(files.kubeconfig(User.JOBSET))})
 

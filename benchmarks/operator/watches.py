@@ -67,7 +67,7 @@ class Pods:
     """Those that there are, and when those that are new were first seen, and first seen running."""
 
     def __init__(self) -> None:
-        self.there: dict[str, Pod] = {}  # by uid
+        self.present: dict[str, Pod] = {}  # by uid
         self.of_job: dict[str, dict[str, Pod]] = defaultdict(dict)  # of ours, by the job's uid
         self.created: dict[str, float] = {}
         self.running: dict[str, float] = {}
@@ -75,20 +75,20 @@ class Pods:
 
     def begin(self) -> None:
         """What there is by now is old: count those that come."""
-        self._old = frozenset(self.there)
+        self._old = frozenset(self.present)
         self.created, self.running = {}, {}
 
-    def saw(self, kind: str, raw: msgspec.Raw, now: float) -> str:
+    def on_event(self, kind: str, raw: msgspec.Raw, now: float) -> str:
         """Its resourceVersion."""
         pod = _POD.decode(raw)
         uid = pod.metadata.uid
         of_job = self.of_job[pod.metadata.labels.get(LABEL_JOB_UID, "")]
         if kind == "DELETED":
-            for known in (self.there, of_job):
+            for known in (self.present, of_job):
                 known.pop(uid, None)
             self.running.pop(uid, None)
         else:
-            self.there[uid] = of_job[uid] = pod
+            self.present[uid] = of_job[uid] = pod
             if uid not in self._old:
                 self._count(uid, pod, now)
         return pod.metadata.resource_version
@@ -105,19 +105,19 @@ class Jobs:
     """Their newest states, by name."""
 
     def __init__(self) -> None:
-        self.there: dict[str, dict[str, Any]] = {}
+        self.present: dict[str, dict[str, Any]] = {}
 
-    def saw(self, kind: str, raw: msgspec.Raw, now: float) -> str:
+    def on_event(self, kind: str, raw: msgspec.Raw, now: float) -> str:
         """Its resourceVersion."""
         job = json.loads(bytes(raw))
         if kind == "DELETED":
-            self.there.pop(job["metadata"]["name"], None)
+            self.present.pop(job["metadata"]["name"], None)
         else:
-            self.there[job["metadata"]["name"]] = job
+            self.present[job["metadata"]["name"]] = job
         return str(job["metadata"]["resourceVersion"])
 
     def statuses(self) -> list[dict[str, Any]]:
-        return [job.get("status", {}) for job in self.there.values()]
+        return [job.get("status", {}) for job in self.present.values()]
 
 
 class Watches:
@@ -128,13 +128,13 @@ class Watches:
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
 
-    async def until(self, what: str, condition: Callable[[], bool], limit_s: float) -> float:
+    async def until(self, description: str, condition: Callable[[], bool], limit_s: float) -> float:
         """Wait until it holds; when it did. Raises Unfinished, ChildFailed."""
         start = time.monotonic()
         while not condition():
             now = time.monotonic()
             if now - start >= limit_s:
-                raise Unfinished(f"{what}: not within {limit_s:.0f} s", limit_s)
+                raise Unfinished(f"{description}: not within {limit_s:.0f} s", limit_s)
             self._check()
             self._changed.clear()
             try:
@@ -151,21 +151,21 @@ class Watches:
             if task.done():
                 raise ChildFailed(f"the {task.get_name()} failed: {task.exception()}")
 
-    async def _follow(self, kube: Kube, path: str, saw: Callable[[str, msgspec.Raw, float], str]) -> None:
+    async def _follow(self, kube: Kube, path: str, on_event: Callable[[str, msgspec.Raw, float], str]) -> None:
         version = ""
         while True:
             async for line in kube.watch(path, version):
                 event = _EVENT.decode(line)
                 if event.type in ("ERROR", "BOOKMARK"):
                     raise ChildFailed(f"{path}: {bytes(event.object).decode()}")
-                version = saw(event.type, event.object, time.monotonic())
+                version = on_event(event.type, event.object, time.monotonic())
                 self._changed.set()
             await asyncio.sleep(PAUSE_S)
 
     @asynccontextmanager
     async def of(self, kube: Kube, pods: str, jobs: str) -> AsyncIterator[Watches]:
         """While these paths are watched."""
-        for path, saw in ((pods, self.pods.saw), (jobs, self.jobs.saw)):
+        for path, saw in ((pods, self.pods.on_event), (jobs, self.jobs.on_event)):
             name = f"watch of {path}"
             self._tasks.append(asyncio.create_task(self._follow(kube, path, saw), name=name))
         try:

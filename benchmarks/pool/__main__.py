@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.arguments import listed, some_of
 from benchmarks.child import CHECKOUT
-from benchmarks.goals import OURS
+from benchmarks.goals import UNDERSTUDY
 from benchmarks.pool import verdicts
 from benchmarks.pool.goals import GOALS, NODES, Case
 from benchmarks.records import Sample
@@ -68,10 +68,10 @@ def measure(cluster: Cluster, case: Case, runs: Sequence[int]) -> Iterator[Sampl
         try:
             act = power_off(cluster, case)
         except NotInTime as error:
-            yield Sample(OURS, case, NODES, run, {}, str(error).splitlines()[0], METRICS, LIMIT_S)
+            yield Sample(UNDERSTUDY, case, NODES, run, {}, str(error).splitlines()[0], METRICS, LIMIT_S)
             continue
         values = {"first_step_s": act.resumed_s, "after_detection_s": act.resumed_s - act.detected_s}
-        yield Sample(OURS, case, NODES, run, values)
+        yield Sample(UNDERSTUDY, case, NODES, run, values)
 
 
 def power_off(cluster: Cluster, case: Case) -> Act:
@@ -102,18 +102,18 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    asked = arguments()
-    journal = open_journal("pool", asked)
+    requests = arguments()
+    journal = open_journal("pool", requests)
     try:
         cluster = prepare()
         journal.begin()
         cluster.kubectl("create", "namespace", NAMESPACE, check=False)
-        for case in asked.cases:
-            left = [run for run in range(asked.runs) if not journal.has(OURS, case, NODES, run)]
+        for case in requests.cases:
+            left = [run for run in range(requests.runs) if not journal.has(UNDERSTUDY, case, NODES, run)]
             for sample in measured(cluster, case, left) if left else ():
                 journal.add([sample])
-                told = ", ".join(f"{name} {value:.2f}" for name, value in sample.values.items())
-                print(f"{case} {sample.run + 1}: {sample.unfinished or told}", flush=True)
+                result = ", ".join(f"{name} {value:.2f}" for name, value in sample.values.items())
+                print(f"{case} {sample.run + 1}: {sample.unfinished or result}", flush=True)
     except (ClusterError, NotInTime, NoVictim, KeyboardInterrupt) as error:
         print(f"{error or 'interrupted'}\nfinished runs are kept: go on with --resume", file=sys.stderr)
         return 1

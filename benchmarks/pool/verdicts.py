@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.goals import OURS
+from benchmarks.goals import UNDERSTUDY
 from benchmarks.pool.goals import NODES, Case
 from benchmarks.records import Sample
 from tests.cluster import Cluster
@@ -43,18 +43,18 @@ def measure(cluster: Cluster, namespace: str, runs: Sequence[int]) -> Iterator[S
                     "withdrawn_s": _took(cluster, node, NO_XID, file, faulty=False),
                 }
             except NotInTime as error:
-                yield Sample(OURS, Case.VERDICT, NODES, run, {}, str(error), METRICS, LIMIT_S)
+                yield Sample(UNDERSTUDY, Case.VERDICT, NODES, run, {}, str(error), METRICS, LIMIT_S)
                 return
-            yield Sample(OURS, Case.VERDICT, NODES, run, values)
+            yield Sample(UNDERSTUDY, Case.VERDICT, NODES, run, values)
     finally:
         if node:
             condition(cluster, node, NO_XID)
         job.delete()
 
 
-def _took(cluster: Cluster, node: str, told: Raw, file: Path, *, faulty: bool) -> float:
+def _took(cluster: Cluster, node: str, result: Raw, file: Path, *, faulty: bool) -> float:
     start = time.monotonic()
-    condition(cluster, node, told)
+    condition(cluster, node, result)
     while (waited := time.monotonic() - start) < LIMIT_S:
         if file.exists() and ('"Faulty"' in file.read_text()) == faulty:
             return waited

@@ -21,8 +21,8 @@ from benchmarks.records import Sample
 from benchmarks.recovery import systems
 from benchmarks.recovery.goals import GOALS
 from benchmarks.recovery.plan import NODES, Case, Session, System, missing, plan
+from benchmarks.recovery.reports import Reports
 from benchmarks.recovery.sigterm import exit_of_a_faulty_member
-from benchmarks.recovery.told import Told
 from benchmarks.recovery.training import SETTLE_S, Training
 from benchmarks.rendezvous import network
 from benchmarks.report import add_arguments, open_journal, show
@@ -44,8 +44,8 @@ def measure(session: Session, installed: Peers) -> Iterator[Sample]:
         tempfile.TemporaryDirectory(prefix="bench-recovery-") as folder,
         network.nodes(systems.nodes_of(session)) as nodes,
     ):
-        told = Told(Path(folder) / "told", NODES)
-        with systems.start(session, told, installed, nodes) as training:
+        result = Reports(Path(folder) / "told", NODES)
+        with systems.start(session, result, installed, nodes) as training:
             training.await_start()
             for run in range(session.first_run, session.first_run + session.runs):
                 training.ready()
@@ -67,8 +67,8 @@ def _broken(session: Session, run: int, training: Training) -> dict[str, float]:
             at = training.power_off_coordinator()
         case _:
             at = training.kill_worker(training.rank_to_kill(run))
-    reduced = training.told.last_of_all("all_reduce", at, session.limit_s, training.alive)
-    stepped = training.told.last_of_all("step", at, session.limit_s, training.alive)
+    reduced = training.reports.last_of_all("all_reduce", at, session.limit_s, training.alive)
+    stepped = training.reports.last_of_all("step", at, session.limit_s, training.alive)
     return {"first_all_reduce_s": reduced - at, "first_step_s": stepped - at}
 
 
@@ -79,8 +79,8 @@ def run(sessions: Sequence[Session], journal: Journal, installed: Peers) -> None
         left_s -= session.expected_s
         for sample in measure(session, installed):
             journal.add([sample])
-            told = sample.unfinished or ", ".join(f"{name} {value:.3f}" for name, value in sample.values.items())
-            print(f"[{number}/{len(sessions)}] {sample.system} {sample.case} {sample.run + 1}: {told}", flush=True)
+            result = sample.unfinished or ", ".join(f"{name} {value:.3f}" for name, value in sample.values.items())
+            print(f"[{number}/{len(sessions)}] {sample.system} {sample.case} {sample.run + 1}: {result}", flush=True)
         if left_s:
             print(f"  about {max(1.0, left_s / 60):.0f} min left", flush=True)
 
@@ -95,10 +95,10 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    asked = arguments()
+    requests = arguments()
     LOGS.mkdir(parents=True, exist_ok=True)
-    journal = open_journal("recovery", asked, VERSIONS)
-    sessions = missing(plan(asked.cases, asked.systems, asked.runs), journal)
+    journal = open_journal("recovery", requests, VERSIONS)
+    sessions = missing(plan(requests.cases, requests.systems, requests.runs), journal)
     try:
         installed = ensure_peers(Progress())
         journal.begin()

@@ -19,7 +19,7 @@ import uvloop
 from benchmarks.rendezvous.network import HERE, Node, further_address
 from understudy_launcher.package import write_package
 from understudy_local import control, process, run_folder
-from understudy_local.cluster import LocalCluster, NotToBeHad
+from understudy_local.cluster import LocalCluster, NoSuchTarget
 from understudy_local.local_pod import LocalPod
 from understudy_local.manifest import Place
 from understudy_local.options import Options
@@ -85,7 +85,7 @@ class NodeCluster(LocalCluster):
         if target.startswith(RESTORE):
             return self._restore(self._powered[target.removeprefix(RESTORE)])
         if target not in self._powered:
-            raise NotToBeHad(f"there is no node {target!r}, but {', '.join(self._powered)}")
+            raise NoSuchTarget(f"there is no node {target!r}, but {', '.join(self._powered)}")
         powered = self._powered[target]
         powered.is_on.clear()
         powered.node.power_off()
@@ -110,7 +110,7 @@ class NodeCluster(LocalCluster):
 
     def _pod(self, manifest: Mapping[str, Any], place: Place) -> LocalPod:
         sinks = self._output.of_pod(place.node, self.folder.log(place.node))
-        return NodePod(self._powered[place.node], manifest, place, self._wake, *sinks)
+        return NodePod(self._powered[place.node], manifest, place, self._enqueue, *sinks)
 
 
 async def serve(options: Options, nodes: Sequence[Node]) -> int:
@@ -131,14 +131,14 @@ def main() -> int:
     parser.add_argument("--spares", type=int, required=True)
     parser.add_argument("--no-zygote", action="store_true")
     parser.add_argument("command", nargs="+")
-    asked = parser.parse_args()
-    nodes = [Node(*text.split("=")) for text in asked.nodes.split(",")]
+    requests = parser.parse_args()
+    nodes = [Node(*text.split("=")) for text in requests.nodes.split(",")]
     options = Options(
-        tuple(asked.command),
-        nodes=len(nodes) - asked.spares,
-        spares=asked.spares,
-        zygote=not asked.no_zygote,
-        name=asked.name,
+        tuple(requests.command),
+        nodes=len(nodes) - requests.spares,
+        spares=requests.spares,
+        zygote=not requests.no_zygote,
+        name=requests.name,
         plain=True,
     )
     return uvloop.run(serve(options, nodes))

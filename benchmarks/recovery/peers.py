@@ -17,7 +17,7 @@ import psutil
 from benchmarks.child import CHECKOUT, LOGS
 from benchmarks.install import Peers
 from benchmarks.recovery.plan import NODES, STORE_APART, Session, System
-from benchmarks.recovery.told import Told
+from benchmarks.recovery.reports import Reports
 from benchmarks.recovery.training import TRAIN, Training, is_idle, until
 from benchmarks.rendezvous.network import Node
 
@@ -65,8 +65,8 @@ class Agent:
 class OnNodes(Training):
     """Processes on nodes, one a node; those of lost nodes are started again, and are the spare then."""
 
-    def __init__(self, session: Session, told: Told, installed: Peers, nodes: Sequence[Node]) -> None:
-        super().__init__(session, told, installed, nodes)
+    def __init__(self, session: Session, reports: Reports, installed: Peers, nodes: Sequence[Node]) -> None:
+        super().__init__(session, reports, installed, nodes)
         self._system, self._is_apart = session.system, session.case in STORE_APART
         self._host = nodes[-1] if self._is_apart else nodes[0]
         self.env |= {"PYTHONPATH": installed.env["PYTHONPATH"], "OMP_NUM_THREADS": "1", **_OF.get(session.system, {})}
@@ -80,8 +80,8 @@ class OnNodes(Training):
 
     def power_off_node(self) -> float:
         """Without a store apart, the first node hosts it; with one, the first node is like the others."""
-        there = self._agents if self._is_apart else self._agents[1:]
-        return next(agent for agent in there if self._trains(agent)).node.power_off()
+        present = self._agents if self._is_apart else self._agents[1:]
+        return next(agent for agent in present if self._trains(agent)).node.power_off()
 
     def power_off_coordinator(self) -> float:
         return self._agents[0].node.power_off()
@@ -99,7 +99,7 @@ class OnNodes(Training):
     def _trains(self, agent: Agent) -> bool:
         if agent.process.poll() is not None:
             return False
-        return bool({line.pid for line in self.told.lines()} & set(agent.node.processes()))
+        return bool({line.pid for line in self.reports.lines()} & set(agent.node.processes()))
 
     def _start(self, node: Node, command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         self._logs.append((LOGS / f"recovery-{self._system.value}-{len(self._logs)}.log").open("wb"))
@@ -124,8 +124,8 @@ class OnNodes(Training):
 class Agents(OnNodes):
     """torchrun's agents, or NVRx's launchers."""
 
-    def __init__(self, session: Session, told: Told, installed: Peers, nodes: Sequence[Node]) -> None:
-        super().__init__(session, told, installed, nodes)
+    def __init__(self, session: Session, reports: Reports, installed: Peers, nodes: Sequence[Node]) -> None:
+        super().__init__(session, reports, installed, nodes)
         self._number = 0
         if self._is_apart:
             self._start_apart()
@@ -186,8 +186,8 @@ class InProcess(OnNodes):
     Without LOCAL_RANK the wrapper checks no GPU before a restart. Its check would fail, as the machine has none.
     """
 
-    def __init__(self, session: Session, told: Told, installed: Peers, nodes: Sequence[Node]) -> None:
-        super().__init__(session, told, installed, nodes)
+    def __init__(self, session: Session, reports: Reports, installed: Peers, nodes: Sequence[Node]) -> None:
+        super().__init__(session, reports, installed, nodes)
         if self._is_apart:
             self._start_store()
         for rank, node in enumerate(nodes[: NODES + self.spares]):

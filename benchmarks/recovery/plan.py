@@ -121,9 +121,9 @@ def plan(cases: Collection[Case] = (), systems: Collection[System] = (), runs: i
     """Empty: all of them. runs: in place of each case's own number."""
     sessions = []
     for case in cases or Case:
-        turns = [_sessions(system, case, runs) for system in SYSTEMS[case] if not systems or system in systems]
-        for turn in range(max(map(len, turns), default=0)):
-            sessions += [of_system[turn] for of_system in turns if turn < len(of_system)]
+        visits = [_sessions(system, case, runs) for system in SYSTEMS[case] if not systems or system in systems]
+        for turn in range(max(map(len, visits), default=0)):
+            sessions += [of_system[turn] for of_system in visits if turn < len(of_system)]
     return sessions
 
 

@@ -19,8 +19,8 @@ from benchmarks.install import Peers
 from tests.unit.launcher.fake_sidecar import Launched, round_
 from understudy_launcher.package import write_package
 from understudy_protocol import pod, wire
+from understudy_protocol.enums import Verdict
 from understudy_protocol.membership import NodeVerdict
-from understudy_protocol.words import Verdict
 
 WORKERS = 8
 START_S = 120.0
@@ -47,7 +47,7 @@ def exit_of_a_faulty_member(installed: Peers, limit_s: float) -> float:
             pod.ENV_SHARED_FOLDER: str(folder),
             pod.ENV_NPROC: str(WORKERS),
         }
-        stub = folder / pod.LAUNCHER_STUB
+        stub = folder / pod.LAUNCHER_SCRIPT
         launched = Launched(["/bin/sh", str(stub), installed.python, str(script), str(ready)], folder, env, folder)
         try:
             launched.join()

@@ -25,13 +25,13 @@ except ImportError:
 
 
 PAUSE_S = 0.02
-TOLD = os.environ["BENCH_TOLD"]
+REPORTS = os.environ["BENCH_TOLD"]
 SAVE_S = float(os.environ["BENCH_SAVE_S"])
 
 
-def tell(event: str) -> None:
+def write_report(event: str) -> None:
     line = f"{event} {os.environ['RANK']} {os.getpid()} {time.monotonic():.6f}\n"
-    fd = os.open(TOLD, os.O_WRONLY | os.O_APPEND)
+    fd = os.open(REPORTS, os.O_WRONLY | os.O_APPEND)
     os.write(fd, line.encode())
     os.close(fd)
 
@@ -70,7 +70,7 @@ def heartbeats() -> Callable[[], None]:
 
 def train() -> None:
     dist.all_reduce(torch.ones(1))
-    tell("all_reduce")
+    write_report("all_reduce")
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     number = 0
@@ -84,8 +84,8 @@ def train() -> None:
         report(number)
         send_heartbeat()
         if number == 1:
-            tell("step")
-        ended = torch.tensor([float(os.path.exists(f"{TOLD}.end"))])
+            write_report("step")
+        ended = torch.tensor([float(os.path.exists(f"{REPORTS}.end"))])
         dist.all_reduce(ended)
         time.sleep(PAUSE_S)
 

@@ -19,7 +19,7 @@ import psutil
 from benchmarks.child import LOGS, ChildFailed, Unfinished
 from benchmarks.install import Peers
 from benchmarks.recovery.plan import NODES, SAVE_S, Case, Session
-from benchmarks.recovery.told import POLL_S, Told
+from benchmarks.recovery.reports import POLL_S, Reports
 from benchmarks.rendezvous.network import Node
 
 TRAIN = Path(__file__).with_name("train.py")
@@ -29,13 +29,13 @@ SETTLE_S = 1.0
 
 
 class Training(ABC):
-    def __init__(self, session: Session, told: Told, installed: Peers, nodes: Sequence[Node]) -> None:
+    def __init__(self, session: Session, reports: Reports, installed: Peers, nodes: Sequence[Node]) -> None:
         """nodes: four, one more for a spare, and one more for a store that is apart."""
-        self.told, self.nodes, self.spares = told, nodes, session.spares
+        self.reports, self.nodes, self.spares = reports, nodes, session.spares
         self.python = installed.python
         self.env = {
             **os.environ,
-            "BENCH_TOLD": str(told.path),
+            "BENCH_TOLD": str(reports.path),
             "BENCH_SAVE_S": str(SAVE_S if session.case is Case.WORKER_GRACE_SAVE else 0.0),
             "GLOO_SOCKET_IFNAME": "far",
             "TORCH_CPP_LOG_LEVEL": "ERROR",
@@ -69,10 +69,10 @@ class Training(ABC):
 
     def spare_exit(self, limit_s: float) -> float:
         """Let the training end: seconds from the end of its last worker to that of the spare. Raises Unfinished."""
-        workers, spare = [self.told.pid_of(rank) for rank in range(NODES)], self.spare()
+        workers, spare = [self.reports.pid_of(rank) for rank in range(NODES)], self.spare()
         with contextlib.ExitStack() as open_files:
             watched = {pid: _watch(pid, open_files) for pid in (*workers, spare)}
-            self.told.end()
+            self.reports.end()
             ends = _ends(watched, limit_s)
         return ends[spare] - max(ends[worker] for worker in workers)
 
@@ -80,14 +80,14 @@ class Training(ABC):
         return run % NODES
 
     def kill_worker(self, rank: int) -> float:
-        pid = self.told.pid_of(rank)
+        pid = self.reports.pid_of(rank)
         at = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         return at
 
     def await_start(self) -> None:
         """Until all ranks step."""
-        self.told.last_of_all("step", 0.0, START_S + time.monotonic(), self.alive)
+        self.reports.last_of_all("step", 0.0, START_S + time.monotonic(), self.alive)
 
     def __enter__(self) -> Training:
         return self
@@ -96,11 +96,11 @@ class Training(ABC):
         self.stop()
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
+def until(condition: Callable[[], bool], description: str) -> None:
     deadline = time.monotonic() + START_S
     while not condition():
         if time.monotonic() > deadline:
-            raise ChildFailed(f"{what}: not within {START_S:g} s; the logs are in {LOGS}")
+            raise ChildFailed(f"{description}: not within {START_S:g} s; the logs are in {LOGS}")
         time.sleep(POLL_S)
 
 

@@ -15,7 +15,7 @@ from benchmarks.child import CHECKOUT, LOGS, ChildFailed
 from benchmarks.install import Peers
 from benchmarks.recovery.local_nodes import RESTORE
 from benchmarks.recovery.plan import GRACE_S, Case, Session, System
-from benchmarks.recovery.told import Told
+from benchmarks.recovery.reports import Reports
 from benchmarks.recovery.training import SETTLE_S, START_S, TRAIN, Training, until
 from benchmarks.rendezvous.network import Node
 from understudy_local import control, run_folder
@@ -26,19 +26,19 @@ _LAUNCHER = "understudy launcher: pid="
 
 
 class Understudy(Training):
-    def __init__(self, session: Session, told: Told, installed: Peers, nodes: Sequence[Node]) -> None:
-        super().__init__(session, told, installed, nodes)
+    def __init__(self, session: Session, reports: Reports, installed: Peers, nodes: Sequence[Node]) -> None:
+        super().__init__(session, reports, installed, nodes)
         self._name, self._zygote = f"bench-{os.getpid()}", session.system is not System.NO_ZYGOTE
         self._off = ""
         if session.case in (Case.WORKER_GRACE, Case.WORKER_GRACE_SAVE):
             self.env[pod.ENV_WORKER_GRACE] = f"{GRACE_S:.0f}"
         paths = [str(CHECKOUT), str(CHECKOUT / "operator"), str(CHECKOUT / "sidecar"), installed.env["PYTHONPATH"]]
         named = ",".join(f"{node.name}={node.ip}" for node in nodes)
-        asked = ["--name", self._name, "--nodes", named, "--spares", str(session.spares)]
-        asked += [] if self._zygote else ["--no-zygote"]
+        requests = ["--name", self._name, "--nodes", named, "--spares", str(session.spares)]
+        requests += [] if self._zygote else ["--no-zygote"]
         with (LOGS / f"recovery-{session.system.value}.log").open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.recovery.local_nodes", *asked, "--", self.python, str(TRAIN)],
+                [sys.executable, "-m", "benchmarks.recovery.local_nodes", *requests, "--", self.python, str(TRAIN)],
                 env={**self.env, "PYTHONPATH": ":".join(paths)},
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -55,7 +55,7 @@ class Understudy(Training):
             control.ask(self._folder().control, {"kill": f"{RESTORE}{self._off}"})
             until(lambda: self._log(self._off).count(_LAUNCHER) > before, f"{self._off} has a new launcher")
             self._off = ""
-        until(lambda: self._there() and self._warm(), "all members are warm")
+        until(lambda: self._exists() and self._warm(), "all members are warm")
 
     def power_off_node(self) -> float:
         return self._power_off(
@@ -66,7 +66,7 @@ class Understudy(Training):
         """A spare that coordinates is given ranks first: else no rank would be lost."""
         if not any(x["role"] == "active" and x["coordinates"] for x in self._show()):
             at = self.power_off_node()
-            self.told.last_of_all("step", at, START_S, self.alive)
+            self.reports.last_of_all("step", at, START_S, self.alive)
             self.ready()
             time.sleep(SETTLE_S)
         return self._power_off(next(str(x["node"]) for x in self._show() if x["coordinates"]))
@@ -101,7 +101,7 @@ class Understudy(Training):
             return members
         return []
 
-    def _there(self) -> bool:
+    def _exists(self) -> bool:
         members = self._show()
         return len(members) == len(self.nodes) and all(x["state"] in ("running", "warm") for x in members)
 

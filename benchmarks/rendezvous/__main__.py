@@ -30,23 +30,23 @@ T = TypeVar("T")
 #: Of the limit, what a run may have spent before the clock of the part that came to no end.
 HOPELESS_S = 0.9 * LIMIT_S
 
-OURS = {
+UNDERSTUDY_CASES = {
     Case.FIRST_ROUND: understudy.rounds,
     Case.NEXT_ROUND: understudy.rounds,
     Case.FAILOVER: understudy.failover,
     Case.SILENT_NODE: understudy.silent_node,
-    Case.REST: understudy.rest,
+    Case.REST: understudy.wait_idle,
 }
-THEIRS = {System.NVRX: peers.nvrx, System.TORCH_DYNAMIC: peers.torch_dynamic}
+PEER_SYSTEMS = {System.NVRX: peers.nvrx, System.TORCH_DYNAMIC: peers.torch_dynamic}
 
 
 def outcomes(session: Session, installed: Peers | None, profile: Path | None) -> Iterator[Outcome]:
     if session.system is System.AIOHTTP:
         return understudy.rounds(session.size, LIMIT_S, None, bare=True)
     if session.system is System.UNDERSTUDY:
-        return OURS[session.cases[0]](session.size, LIMIT_S, profile)
+        return UNDERSTUDY_CASES[session.cases[0]](session.size, LIMIT_S, profile)
     assert installed is not None
-    return THEIRS[session.system](installed, session.size, LIMIT_S)
+    return PEER_SYSTEMS[session.system](installed, session.size, LIMIT_S)
 
 
 def measure(session: Session, installed: Peers | None, profile: Path | None) -> list[Sample]:
@@ -71,17 +71,17 @@ def run(sessions: Sequence[Session], journal: Journal, installed: Peers | None, 
         left_s -= session.expected_s
         hopeless = journal.hopeless(session.system.value, session.cases, session.size, HOPELESS_S)
         if len(hopeless) >= TRIES:
-            said = f"not tried again: {hopeless[0].unfinished}"
+            lines = f"not tried again: {hopeless[0].unfinished}"
         else:
             start = time.monotonic()
             samples = measure(session, installed, profile)
             journal.add(samples)
-            said = f"{'; '.join(map(_told, samples))} ({time.monotonic() - start:.0f} s)"
+            lines = f"{'; '.join(map(_describe_run, samples))} ({time.monotonic() - start:.0f} s)"
         left = f"about {max(1.0, left_s / 60):.0f} min left" if left_s else "done"
-        print(f"[{number}/{len(sessions)}] {session.system.value} {session.size:,}: {said}; {left}", flush=True)
+        print(f"[{number}/{len(sessions)}] {session.system.value} {session.size:,}: {lines}; {left}", flush=True)
 
 
-def _told(sample: Sample) -> str:
+def _describe_run(sample: Sample) -> str:
     if sample.unfinished:
         return f"{sample.case}: {sample.unfinished}"
     return f"{sample.case} " + ", ".join(f"{metric} {value:.3f}" for metric, value in sample.values.items())
@@ -99,17 +99,17 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    asked = arguments()
-    sessions = plan(Choice(asked.cases, asked.systems, asked.sizes, asked.runs))
-    journal = open_journal("rendezvous", asked, VERSIONS)
+    requests = arguments()
+    sessions = plan(Choice(requests.cases, requests.systems, requests.sizes, requests.runs))
+    journal = open_journal("rendezvous", requests, VERSIONS)
     sessions = [
         x for x in sessions if not all(journal.has(x.system.value, case.value, x.size, x.run) for case in x.cases)
     ]
     try:
-        installed = ensure_peers(Progress()) if any(x.system in THEIRS for x in sessions) else None
+        installed = ensure_peers(Progress()) if any(x.system in PEER_SYSTEMS for x in sessions) else None
         journal.begin()
         with room_for_packets():
-            run(sessions, journal, installed, asked.profile)
+            run(sessions, journal, installed, requests.profile)
     except (ChildFailed, ClusterError, KeyboardInterrupt) as error:
         print(f"{error or 'interrupted'}\nfinished runs are kept: go on with --resume", file=sys.stderr)
         return 1

@@ -17,8 +17,8 @@ from benchmarks.rendezvous import job
 from tests.sealed_socket import SealedSocket, receive_hello, seal
 from understudy_protocol import compiled, membership, pod, wire
 from understudy_protocol import membership as m
-from understudy_protocol.handshake import Called, Role
-from understudy_protocol.words import Office, RoundToken
+from understudy_protocol.enums import RoundToken, Term
+from understudy_protocol.handshake import HandshakeCalled, Role
 
 _MEMBERSHIP = wire.message_types(membership)
 BACKLOG = 4096
@@ -28,7 +28,7 @@ POD_UID = "coordinator"
 class Bare:
     def __init__(self, host: str, actives: int) -> None:
         self._host, self._actives = host, actives
-        self._called = Called(job.KEY, Role.MEMBER, job.UID, POD_UID, host)
+        self._called = HandshakeCalled(job.KEY, Role.MEMBER, job.UID, POD_UID, host)
         self._round = -1
         self._links: dict[SealedSocket, m.Join] = {}
         self._holders: list[SealedSocket] = []
@@ -44,7 +44,7 @@ class Bare:
         await web.TCPSite(runner, self._host, pod.COORDINATOR_PORT, backlog=BACKLOG).start()
         return {}
 
-    async def settled(self, number: int, members: int) -> Answer:
+    async def is_settled(self, number: int, members: int) -> Answer:
         """Returns when all members of the round run their workers."""
         while not (self._round == number and len(self._started) >= members):  # the runner holds the limit
             self._moved.clear()
@@ -58,7 +58,7 @@ class Bare:
         join = compiled.decode(await link.receive() or b"", _MEMBERSHIP)
         assert isinstance(join, m.Join), "a member joins first"
         self._links[link] = join
-        await _send(link, m.Welcome(self._token(), Office(job.EPOCH, 1), 10.0, "", POD_UID, self._host))
+        await _send(link, m.Welcome(self._token(), Term(job.EPOCH, 1), 10.0, "", POD_UID, self._host))
         if self._round < 0 and len(self._links) > self._actives:  # the spare is there too
             self._holders = sorted(self._links, key=lambda x: (self._links[x].index is None, self._links[x].index or 0))
             del self._holders[self._actives :]
@@ -95,7 +95,7 @@ async def _send(link: SealedSocket, message: object) -> None:
 
 async def _main(host: str, actives: int) -> None:
     bare = Bare(host, actives)
-    await serve({"listening": bare.listening, "settled": bare.settled})
+    await serve({"listening": bare.listening, "settled": bare.is_settled})
 
 
 if __name__ == "__main__":

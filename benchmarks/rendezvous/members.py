@@ -19,8 +19,8 @@ from benchmarks.rendezvous import job
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol import pod
-from understudy_protocol.vow import Vow
-from understudy_protocol.words import NO_ROUND, WorkersState
+from understudy_protocol.enums import NO_ROUND, WorkersState
+from understudy_protocol.hard_state import HardState
 from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.client import Address, CoordinatorClient
 from understudy_sidecar.clock import now
@@ -113,7 +113,7 @@ class LightMember:
     def __init__(self, crowd: Crowd, service: str, name: str, index: int | None) -> None:
         self._crowd, self._service = crowd, service
         identity = Identity(name, name, f"node-{name}", NOWHERE, index)
-        self._member = Member(identity, Voter(Vow()), now())
+        self._member = Member(identity, Voter(HardState()), now())
         self._alarm = Alarm(lambda: self._handle(Tick()))
         self._client = CoordinatorClient(
             job.KEY,

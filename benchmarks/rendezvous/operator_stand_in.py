@@ -14,11 +14,11 @@ from typing import Any
 from benchmarks.child import LINE_BYTES, Answer, run, serve
 from benchmarks.rendezvous import job
 from understudy_protocol import handshake, launcher, pod, wire
-from understudy_protocol.frames import Broken
-from understudy_protocol.handshake import Call, Caller, Role
+from understudy_protocol.enums import NO_ROUND, WorkersState
+from understudy_protocol.frames import ProtocolError
+from understudy_protocol.handshake import Call, HandshakeCaller, Role
 from understudy_protocol.observer import Appoint
 from understudy_protocol.upgrade import check_answer, request
-from understudy_protocol.words import NO_ROUND, WorkersState
 from understudy_sidecar.link import Link
 
 POLL_S = 0.05
@@ -30,24 +30,24 @@ _LAUNCHER = wire.message_types(launcher)
 class Observer(Link):
     """A link that calls as the operator, appoints the sidecar that it calls, and passes each message on."""
 
-    def __init__(self, host: str, on_told: Callable[[bytes], None]) -> None:
+    def __init__(self, host: str, on_snapshot: Callable[[bytes], None]) -> None:
         super().__init__(0, masks=True)
-        self._host, self._on_told = host, on_told
-        self._caller = Caller(job.KEY, Role.OBSERVER, job.UID, Call("", host), job.OPERATOR)
+        self._host, self._on_snapshot = host, on_snapshot
+        self._caller = HandshakeCaller(job.KEY, Role.OBSERVER, job.UID, Call("", host), job.OPERATOR)
         self._token = b""
         self._proven = False
 
-    def connected(self) -> None:
+    def on_connected(self) -> None:
         head, self._token = request(self._host, pod.COORDINATOR_PORT, pod.MEMBERSHIP_PATH)
         self.write_head(head)
 
-    def head_received(self, head: bytes) -> None:
+    def on_head(self, head: bytes) -> None:
         check_answer(head, self._token)
         self.send(self._caller.hello)
 
-    def text_received(self, text: bytes) -> None:
+    def on_text(self, text: bytes) -> None:
         if self._proven:
-            self._on_told(text)
+            self._on_snapshot(text)
         else:
             _, session = self._caller.finish(wire.decode(text, _HANDSHAKE))
             self.seal_with(session)
@@ -56,34 +56,34 @@ class Observer(Link):
             self.send(Appoint(job.EPOCH, -1, {}))
             self._proven = True
 
-    def broke(self, error: Broken | wire.WireError) -> None:
+    def on_protocol_error(self, error: ProtocolError | wire.WireError) -> None:
         raise error
 
-    def ended(self, silent: bool) -> None:
+    def on_ended(self, silent: bool) -> None:
         pass  # a coordinator that was killed
 
 
 class OperatorStandIn:
     def __init__(self) -> None:
         self._newest = b""
-        self._told = asyncio.Event()
+        self._last_snapshot = asyncio.Event()
         self._launchers: list[asyncio.Task[None]] = []
 
     async def appoint(self, host: str) -> Answer:
         """Returns when the sidecar is in office."""
         loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: Observer(host, self._on_told), host, pod.COORDINATOR_PORT)
+        await loop.create_connection(lambda: Observer(host, self._on_snapshot), host, pod.COORDINATOR_PORT)
         await self._until(lambda: b'"type":"Snapshot"' in self._newest[:200])
         return {}
 
-    async def settled(self, number: int, members: int) -> Answer:
+    async def is_settled(self, number: int, members: int) -> Answer:
         """Returns when all members of the round run their workers, and the coordinator knows."""
         await self._until(lambda: _runs(json.loads(self._newest), number, members))
         return {"round": json.loads(self._newest)["token"]["round"]}
 
-    async def succession(self, heirs: int) -> Answer:
+    async def succession(self, standbys: int) -> Answer:
         """Returns when so many heirs are named, and an electorate counts that could choose one of them."""
-        await self._until(lambda: _can_choose(json.loads(self._newest), heirs))
+        await self._until(lambda: _can_choose(json.loads(self._newest), standbys))
         return {}
 
     async def launch(self, socket: str) -> Answer:
@@ -93,14 +93,14 @@ class OperatorStandIn:
         self._launchers.append(asyncio.create_task(_launcher(reader, writer)))
         return {}
 
-    def _on_told(self, message: bytes) -> None:
+    def _on_snapshot(self, message: bytes) -> None:
         self._newest = message
-        self._told.set()
+        self._last_snapshot.set()
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not (self._newest and holds()):  # the runner holds the limit
-            self._told.clear()
-            await self._told.wait()
+            self._last_snapshot.clear()
+            await self._last_snapshot.wait()
 
 
 def _runs(snapshot: dict[str, Any], number: int, members: int) -> bool:
@@ -108,8 +108,8 @@ def _runs(snapshot: dict[str, Any], number: int, members: int) -> bool:
     return len(running) >= members and bool(snapshot["token"]["round"] >= number)
 
 
-def _can_choose(snapshot: dict[str, Any], heirs: int) -> bool:
-    return len(snapshot.get("heirs", [])) >= heirs and bool(snapshot.get("electorate"))
+def _can_choose(snapshot: dict[str, Any], standbys: int) -> bool:
+    return len(snapshot.get("standby_coordinators", [])) >= standbys and bool(snapshot.get("voters"))
 
 
 async def _launcher(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -130,7 +130,7 @@ async def _main() -> None:
     await serve(
         {
             "appoint": operator.appoint,
-            "settled": operator.settled,
+            "settled": operator.is_settled,
             "succession": operator.succession,
             "launch": operator.launch,
         }

@@ -75,8 +75,8 @@ class Crowd:
                 rank = participate(number)
                 self._done.put((time.monotonic(), rank, ""))
         except BaseException as error:  # noqa: BLE001 — whatever ends a participant has to be told
-            said = f"participant {index}: {error!r}"
-            self._done.put((0.0, -1, said)) if started else self._ready.put(said)
+            lines = f"participant {index}: {error!r}"
+            self._done.put((0.0, -1, lines)) if started else self._ready.put(lines)
 
 
 def _tcp_store(port: int, *, is_master: bool) -> Any:
@@ -88,8 +88,8 @@ def _tcp_store(port: int, *, is_master: bool) -> Any:
 
 
 def _failed(errors: list[str]) -> Answer | None:
-    said = [error for error in errors if error]
-    return {"error": f"{len(said)} failed, the first: {said[0]}"} if said else None
+    lines = [error for error in errors if error]
+    return {"error": f"{len(lines)} failed, the first: {lines[0]}"} if lines else None
 
 
 def nvrx() -> Make:
@@ -144,10 +144,14 @@ def main() -> None:
     for name in SCHEDULER:
         os.environ.pop(name, None)
     crowd = Crowd({"nvrx": nvrx, "torch-dynamic": torch_dynamic}[sys.argv[1]]())
-    asked: dict[str, Callable[..., Answer]] = {"host": crowd.host, "stand": crowd.stand, "take_part": crowd.take_part}
+    requests: dict[str, Callable[..., Answer]] = {
+        "host": crowd.host,
+        "stand": crowd.stand,
+        "take_part": crowd.take_part,
+    }
     reply()  # torch is imported
     for command in commands():
-        reply(**asked[command.pop("do")](**command))
+        reply(**requests[command.pop("do")](**command))
     os._exit(0)  # the threads are still parked in the store
 
 

@@ -58,7 +58,7 @@ def _standing(stack: ExitStack, system: str, peers: Peers, size: int) -> tuple[l
     start = time.monotonic()
     for number, crowd in enumerate(crowds):
         indices = list(range(number, size, others)) if number else [0]
-        crowd.tell("stand", port=port, indices=indices, of=size)
+        crowd.send("stand", port=port, indices=indices, of=size)
     for crowd in crowds:
         crowd.answer(START_S)
     return crowds, time.monotonic() - start
@@ -68,7 +68,7 @@ def _round(crowds: list[Child], number: int, size: int, limit_s: float) -> dict[
     before = Usage.of(crowds[0].pid).cpu_s
     start = time.monotonic()
     for crowd in crowds:
-        crowd.tell("take_part", number=number)
+        crowd.send("take_part", number=number)
     answers = [crowd.answer(start + limit_s - time.monotonic()) for crowd in crowds]
     ranks = sorted(rank for answer in answers for rank in answer["ranks"])
     if ranks != list(range(size)):

@@ -103,14 +103,14 @@ def plan(choice: Choice) -> list[Session]:
 def _interleaved(cases: tuple[Case, ...], systems: Mapping[System, Iterable[int]], choice: Choice) -> list[Session]:
     wanted = {system: set(choice.sizes or sizes) for system, sizes in systems.items()}
     runs = choice.runs or FEWER_RUNS.get(cases[0], RUNS)
-    turns = [
+    visits = [
         Session(system, size, run, _of(system, cases))
         for size in sorted(set().union(*wanted.values()))
         for run in range(runs)
         for system, sizes in wanted.items()
         if size in sizes
     ]
-    return [turn for turn in turns if turn.cases and (turn.run < TRIES or not turn.hopeless)]
+    return [turn for turn in visits if turn.cases and (turn.run < TRIES or not turn.hopeless)]
 
 
 def _of(system: System, cases: tuple[Case, ...]) -> tuple[Case, ...]:

@@ -14,9 +14,9 @@ from benchmarks.rendezvous.plan import Case, Outcome
 from benchmarks.rendezvous.processes import START_S, Job, cpu_of, running
 
 FIRST, NEXT = 0, 1  # rounds
-REST_S = 30.0
-REST_PEERS = 64  # members of the job in which a single sidecar rests
-HEIRS = 5
+IDLE_S = 30.0
+IDLE_PEERS = 64  # members of the job in which a single sidecar rests
+STANDBYS = 5
 POLL_S = 0.01
 _SUSPECT = re.compile(r"^([0-9.]+) .* went silent", re.MULTILINE)
 
@@ -32,7 +32,7 @@ def first_round(job: Job, limit_s: float) -> dict[str, float]:
     used = cpu_of(job.coordinator)
     start = time.monotonic()
     for crowd in job.crowds:
-        crowd.tell("release")
+        crowd.send("release")
     for crowd in job.crowds:
         crowd.answer(limit_s)
     at, joined_at = _assigned(job, FIRST, job.shares(), start, limit_s)
@@ -60,7 +60,7 @@ def next_round(job: Job, limit_s: float) -> dict[str, float]:
 def _assigned(job: Job, number: int, shares: list[int], start: float, limit_s: float) -> tuple[float, float]:
     """When the last member got its place in this round, and when the last one joined."""
     for crowd, share in zip(job.crowds, shares, strict=True):
-        crowd.tell("assigned_to", number=number, members=share)
+        crowd.send("assigned_to", number=number, members=share)
     answers = [crowd.answer(start + limit_s - time.monotonic()) for crowd in job.crowds]
     newest = max(x["newest"] for x in answers)
     if newest != number:
@@ -70,16 +70,16 @@ def _assigned(job: Job, number: int, shares: list[int], start: float, limit_s: f
 
 def failover(size: int, limit_s: float, profile: Path | None) -> Iterator[Outcome]:
     """SIGKILL of the coordinator: until an heir welcomes the first member, and the last. The round goes on."""
-    with nodes(HEIRS) as heirs, running(size, pods=heirs) as job:
+    with nodes(STANDBYS) as standbys, running(size, pods=standbys) as job:
         first_round(job, limit_s)
         assert job.operator is not None
-        job.operator.ask("succession", START_S, heirs=HEIRS)
+        job.operator.ask("succession", START_S, standby_coordinators=STANDBYS)
         for crowd in job.crowds:
             crowd.ask("expect_welcome", START_S)
         start = time.monotonic()
         job.coordinator.kill()
         for crowd, share in zip(job.crowds, job.shares(), strict=True):
-            crowd.tell("welcomed", members=share)
+            crowd.send("welcomed", members=share)
         answers = [crowd.answer(start + limit_s - time.monotonic()) for crowd in job.crowds]
         last = max(x["last"] for x in answers)
         if any(x["newest"] != FIRST for x in answers):
@@ -104,14 +104,14 @@ def _suspected_at(coordinator: Child, start: float, limit_s: float) -> float:
     return float(found[1])
 
 
-def rest(size: int, limit_s: float, profile: Path | None) -> Iterator[Outcome]:
+def wait_idle(size: int, limit_s: float, profile: Path | None) -> Iterator[Outcome]:
     """Nothing happens. A size of 1 is one whole sidecar that is a spare of a running job; any other the coordinator."""
     alone = size == 1
-    with nodes(1 if alone else 0) as pods, running(REST_PEERS if alone else size, pods=pods, profile=profile) as job:
+    with nodes(1 if alone else 0) as pods, running(IDLE_PEERS if alone else size, pods=pods, profile=profile) as job:
         first_round(job, limit_s)
         resting = job.pods[0] if alone else job.coordinator
         before = Usage.of(resting.pid)
-        time.sleep(REST_S)
+        time.sleep(IDLE_S)
         after = Usage.of(resting.pid)
-        per_minute = (after.cpu_s - before.cpu_s) * 60 / REST_S
+        per_minute = (after.cpu_s - before.cpu_s) * 60 / IDLE_S
         yield Case.REST, {"rss_mb": after.rss_mb, "cpu_s_per_minute": per_minute}

@@ -27,20 +27,20 @@ PROFILED_LINES = 40
 POLL_S = 0.02
 
 
-def settings(asked: argparse.Namespace) -> Settings:
+def settings(requests: argparse.Namespace) -> Settings:
     return Settings(
-        shape=job.shape(asked.actives),
+        shape=job.shape(requests.actives),
         key=job.KEY,
         operator_key=job.OPERATOR_PUBLIC,
-        coordinator_host=asked.service,
+        coordinator_host=requests.service,
         coordinator_port=pod.COORDINATOR_PORT,
-        pod_uid=asked.name,
-        pod_name=asked.name,
-        node=f"node-{asked.name}",
-        ip=asked.ip,
+        pod_uid=requests.name,
+        pod_name=requests.name,
+        node=f"node-{requests.name}",
+        ip=requests.ip,
         index=None,
-        folder=asked.folder,
-        state=asked.folder,
+        folder=requests.folder,
+        state=requests.folder,
         grace_s=30.0,
     )
 
@@ -59,7 +59,7 @@ class LoopLag:
         asyncio.get_running_loop().call_later(self.EVERY_S, self._on_time)
         return {}
 
-    async def told(self) -> Answer:
+    async def received(self) -> Answer:
         """In milliseconds, since it began."""
         lags = sorted(self._lags)
         p50, p99 = (1000 * lags[int(len(lags) * share)] for share in (0.5, 0.99))
@@ -89,9 +89,9 @@ async def _run(sidecar: Sidecar) -> None:
     """Until the runner goes, or the sidecar fails."""
     life = asyncio.create_task(sidecar.run())
     lag = LoopLag()
-    asked = asyncio.create_task(serve({"listening": _listening, "lag_begin": lag.begin, "lag": lag.told}))
-    await asyncio.wait({life, asked}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (asked, life):
+    requests = asyncio.create_task(serve({"listening": _listening, "lag_begin": lag.begin, "lag": lag.received}))
+    await asyncio.wait({life, requests}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (requests, life):
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
@@ -105,17 +105,17 @@ def main() -> None:
     parser.add_argument("--actives", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--profile", type=Path)
-    asked = parser.parse_args()
+    requests = parser.parse_args()
     process.prepare()
     logging.basicConfig(level=logging.INFO, format="%(created).6f %(levelname)s %(message)s", stream=sys.stderr)
-    records.install_launcher = lambda folder, shipped=asked.folder: None  # there is no image to copy it from
-    sidecar = Sidecar(settings(asked))
-    if asked.profile is None:
+    records.install_launcher = lambda folder, shipped=requests.folder: None  # there is no image to copy it from
+    sidecar = Sidecar(settings(requests))
+    if requests.profile is None:
         run(_run(sidecar))
         return
     profile = cProfile.Profile()
     profile.runcall(run, _run(sidecar))
-    with asked.profile.open("w") as file:
+    with requests.profile.open("w") as file:
         pstats.Stats(profile, stream=file).sort_stats("tottime").print_stats(PROFILED_LINES)
 
 

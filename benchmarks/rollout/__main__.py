@@ -13,7 +13,7 @@ import uvloop
 
 from benchmarks.arguments import listed, some_of
 from benchmarks.child import CHECKOUT
-from benchmarks.goals import OURS
+from benchmarks.goals import UNDERSTUDY
 from benchmarks.records import Sample
 from benchmarks.report import add_arguments, open_journal, show
 from benchmarks.rollout import load, updates
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     journal = open_journal("rollout", chosen)
     for case in chosen.cases:
         size = RATE if case == "gateway" else chosen.replicas
-        runs = [run for run in range(chosen.runs) if not journal.has(OURS, case, size, run)]
+        runs = [run for run in range(chosen.runs) if not journal.has(UNDERSTUDY, case, size, run)]
         if runs:
             journal.add(measure(case, chosen.replicas, RATE, runs, chosen.seconds))
     journal.close()

@@ -18,7 +18,7 @@ from pathlib import Path
 import aiohttp
 
 from benchmarks.child import CHECKOUT
-from benchmarks.goals import OURS
+from benchmarks.goals import UNDERSTUDY
 from benchmarks.records import Sample
 
 DIRECT = "direct"
@@ -51,7 +51,7 @@ def gateway(engine_port: int) -> Iterator[int]:
 
 async def measure(engine_port: int, gateway_port: int, rate: int, seconds: float, runs: Sequence[int]) -> list[Sample]:
     samples = []
-    ports = {DIRECT: engine_port, OURS: gateway_port}
+    ports = {DIRECT: engine_port, UNDERSTUDY: gateway_port}
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
         for port in ports.values():
@@ -59,8 +59,8 @@ async def measure(engine_port: int, gateway_port: int, rate: int, seconds: float
         for run in runs:
             p99 = {system: await _p99_ms(session, port, rate, seconds) for system, port in ports.items()}
             samples.append(Sample(DIRECT, "gateway", rate, run, {"p99_ms": p99[DIRECT]}))
-            values = {"added_p99_ms": p99[OURS] - p99[DIRECT], "p99_ms": p99[OURS]}
-            samples.append(Sample(OURS, "gateway", rate, run, values))
+            values = {"added_p99_ms": p99[UNDERSTUDY] - p99[DIRECT], "p99_ms": p99[UNDERSTUDY]}
+            samples.append(Sample(UNDERSTUDY, "gateway", rate, run, values))
     return samples
 
 
@@ -74,10 +74,10 @@ async def _p99_ms(session: aiohttp.ClientSession, port: int, rate: int, seconds:
             response.raise_for_status()
         took.append(time.monotonic() - due)
 
-    start, asked = time.monotonic(), []
+    start, requests = time.monotonic(), []
     for n in range(round(rate * seconds)):
         due = start + n / rate
         await asyncio.sleep(max(0.0, due - time.monotonic()))
-        asked.append(asyncio.ensure_future(ask(due)))
-    await asyncio.gather(*asked)
+        requests.append(asyncio.ensure_future(ask(due)))
+    await asyncio.gather(*requests)
     return sorted(took)[int(len(took) * 0.99)] * 1000

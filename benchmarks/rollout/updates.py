@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from benchmarks.goals import OURS
+from benchmarks.goals import UNDERSTUDY
 from benchmarks.records import Sample
 from benchmarks.rollout.goals import BARE
 from understudy_rollout import Replica, WeightUpdate
@@ -27,7 +27,7 @@ async def overhead(port: int, number: int, runs: Sequence[int]) -> list[Sample]:
     samples = []
     some = replicas(port, number)
     for run in (-1, *runs):
-        for system, update in ((OURS, _update), (BARE, _bare)):
+        for system, update in ((UNDERSTUDY, _update), (BARE, _bare)):
             before = time.monotonic()
             await update(some)
             if run >= 0:
@@ -72,5 +72,5 @@ async def restore(port: int, number: int, runs: Sequence[int]) -> list[Sample]:
                     failed = time.monotonic()
         took_s = time.monotonic() - failed
         values = {"beyond_slowest_s": took_s - SLOWEST_S, "seconds": took_s}
-        samples.append(Sample(OURS, "restore", number, run, values))
+        samples.append(Sample(UNDERSTUDY, "restore", number, run, values))
     return samples

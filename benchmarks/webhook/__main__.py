@@ -21,7 +21,7 @@ import aiohttp
 import yaml
 
 from benchmarks.child import CHECKOUT
-from benchmarks.goals import OURS
+from benchmarks.goals import UNDERSTUDY
 from benchmarks.machine import Usage
 from benchmarks.records import Sample
 from benchmarks.report import add_arguments, open_journal, show
@@ -75,10 +75,10 @@ async def times_ms(port: int, context: ssl.SSLContext, body: bytes, pods: int) -
         for number in range(pods + pods // 10):
             began = time.perf_counter()
             async with session.post(f"https://localhost:{port}/mutate", data=body) as answer:
-                told = await answer.read()
+                result = await answer.read()
             if number >= pods // 10:  # the first ones warm up what is warm in an installation
                 taken.append(1000 * (time.perf_counter() - began))
-            assert b'"allowed": true' in told, told[:500]
+            assert b'"allowed": true' in result, result[:500]
     return taken
 
 
@@ -99,7 +99,7 @@ async def measure(pods: int, runs: Sequence[int], keep: Keep) -> None:
                         "cpu_ms": 1000 * (after.cpu_s - before.cpu_s) / (pods + pods // 10),
                         "peak_rss_mb": after.peak_rss_mb,
                     }
-                    samples.append(Sample(OURS, case, pods, run, values))
+                    samples.append(Sample(UNDERSTUDY, case, pods, run, values))
                 keep(samples)
 
 
@@ -123,7 +123,7 @@ async def measure_attacked(runs: Sequence[int], keep: Keep) -> None:
                         taken.append(1000 * ATTACK_S)  # dropped: as bad as an answer after the attack
                     await asyncio.sleep(0.1)
                 values = {"max_ms": max(taken), "peak_rss_mb": Usage.of(pid).peak_rss_mb}
-                keep([Sample(OURS, ATTACKED, HOSTILE, run, values)])
+                keep([Sample(UNDERSTUDY, ATTACKED, HOSTILE, run, values)])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -135,7 +135,9 @@ def main(arguments: Sequence[str]) -> int:
     journal = open_journal("webhook", chosen)
 
     def left(cases: Sequence[str], size: int) -> list[int]:
-        return [run for run in range(chosen.runs) if not all(journal.has(OURS, case, size, run) for case in cases)]
+        return [
+            run for run in range(chosen.runs) if not all(journal.has(UNDERSTUDY, case, size, run) for case in cases)
+        ]
 
     try:
         if runs := left(ALONE, chosen.pods):

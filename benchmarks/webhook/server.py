@@ -10,7 +10,7 @@ from understudy_webhook.serving import Serving
 
 
 async def serve(folder: str, image: str) -> None:
-    made = await openssl.make(["localhost"], 86400.0)
+    made = await openssl.make_certificate(["localhost"], 86400.0)
     files = {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": made.authority}
     for name, text in files.items():
         await asyncio.to_thread((Path(folder) / name).write_text, text)

@@ -135,23 +135,23 @@ def post_process(crd: Schema) -> Schema:
         if crd["spec"]["names"]["plural"] != "injectedjobs":  # which nobody writes by hand, and no pod is made from
             root["properties"]["metadata"]["properties"] = {"name": {"type": "string"}}
             post_process_templates(root)
-        for former, (schema, new) in RENAMED.get(crd["spec"]["names"]["plural"], {}).items():
-            add_renamed(root["properties"]["spec"], former, schema, new)
+        for previous, (schema, new) in RENAMED.get(crd["spec"]["names"]["plural"], {}).items():
+            add_renamed(root["properties"]["spec"], previous, schema, new)
         for schema in descendants(root):
             if "description" in schema:
                 schema["description"] = without_line_breaks(schema["description"])
     return crd
 
 
-def add_renamed(spec: Schema, former: str, schema: Schema, new: str) -> None:
+def add_renamed(spec: Schema, previous: str, schema: Schema, new: str) -> None:
     """Reject a former field, and name the new one."""
-    *parents, name = former.split(".")
+    *parents, name = previous.split(".")
     for parent in parents:
         if parent not in spec["properties"]:
             description = "Rejected: its fields have other names now."
             put(spec, parent, {"description": description, "type": "object", "properties": {}})
         spec = spec["properties"][parent]
-    message = f"{former} is now named {new}: rename the field in the manifest"
+    message = f"{previous} is now named {new}: rename the field in the manifest"
     rejection = {"x-kubernetes-validations": [{"message": message, "rule": "false"}]}
     put(spec, name, {"description": f"Rejected: the field is now named {new}.", **schema, **rejection})
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from understudy_rollout import Group, Tensor
-from understudy_rollout.engines.http import Door, Server
+from understudy_rollout.engines.http import CallAdmission, EngineServer
 
 
 class TinyEngine:
-    def __init__(self, at: str | Door) -> None:
+    def __init__(self, at: str | CallAdmission) -> None:
         """at: http://host:port, or the server's Gateway, which passes on the calls of the update that runs."""
-        self.server = Server(at)
+        self.server = EngineServer(at)
 
     async def stop_generation(self) -> None:
         await self.server.post("/pause")

@@ -3,7 +3,7 @@
 import socket
 
 
-def bound(port: int, receive_buffer: int) -> socket.socket:
+def bind_all_addresses(port: int, receive_buffer: int) -> socket.socket:
     """It does not listen yet. receive_buffer: of each connection, in the kernel."""
     both = socket.has_dualstack_ipv6()
     listener = socket.socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_STREAM)

@@ -1,8 +1,8 @@
 """An HTTP server for callers that nobody knows: what one address sends costs other addresses no more than their turn.
 
 Rules:
-- A connection is accepted at once, and gets a slot in turn with other addresses (turns.py). Before it has one it
-  costs a socket with a small buffer: no TLS, no parser.
+- A connection is accepted at once, and gets a slot in turn with other addresses (fair_semaphore.py). Before it has one
+  it costs a socket with a small buffer: no TLS, no parser.
 - A connection in a slot has `request_s` for TLS and headers, and then `body_s` for the body. It is closed after that,
   and `idle_s` after the last answer.
 - If no slot is free, an address whose network has fewer slots than another one gets one of these at once: a connection
@@ -26,7 +26,7 @@ from enum import Enum, auto
 from aiohttp import web
 
 from understudy_operator import all_addresses
-from understudy_operator.turns import Crowded, Turns
+from understudy_operator.fair_semaphore import Crowded, FairSemaphore
 from understudy_protocol.addresses import network_of, plain
 
 #: A body of this size is read without waiting for a turn: pods and jobs have some 10 KB.
@@ -48,7 +48,7 @@ class Drop(Enum):
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     slots: int = 32
     per_address: int = 8
     waiting: int = 512
@@ -97,14 +97,14 @@ class BoundedServer:
     def __init__(
         self,
         answer: Answer,
-        limits: Limits,
+        limits: ServerLimits,
         tls: ssl.SSLContext | None = None,
         on_drop: OnDrop = lambda _: None,
     ) -> None:
         self._answer, self._limits, self._tls, self._on_drop = answer, limits, tls, on_drop
-        self._slots = Turns(limits.slots, limits.per_address, limits.waiting)
-        self._large = Turns(limits.large_bodies, limits.large_bodies_per_address, limits.slots)
-        self._work = Turns(1, 1, limits.slots)
+        self._slots = FairSemaphore(limits.slots, limits.per_address, limits.waiting)
+        self._large = FairSemaphore(limits.large_bodies, limits.large_bodies_per_address, limits.slots)
+        self._work = FairSemaphore(1, 1, limits.slots)
         self._connections: dict[asyncio.BaseProtocol, _Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._http: _Http
@@ -125,7 +125,7 @@ class BoundedServer:
             max_headers=32,
         )
         self._http.on_lost = self._lost
-        listener = all_addresses.bound(port, _RECEIVE_BUFFER)
+        listener = all_addresses.bind_all_addresses(port, _RECEIVE_BUFFER)
         listener.listen(_BACKLOG)
         self._listener = listener
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
@@ -175,14 +175,14 @@ class BoundedServer:
             if self._slots.is_full:
                 self._make_room(address)
             try:
-                await self._slots.take(address)
+                await self._slots.acquire(address)
             except Crowded:
                 self._on_drop(Drop.CROWDED)
                 return
             try:
                 await self._serve_in_slot(accepted, address)
             finally:
-                self._slots.leave(address)
+                self._slots.release(address)
 
     async def _serve_in_slot(self, accepted: socket.socket, address: str) -> None:
         loop = asyncio.get_running_loop()
@@ -239,9 +239,9 @@ class BoundedServer:
             connection.timer.cancel()
             connection.timer = None
 
-    def _drop(self, connection: _Connection, why: Drop) -> None:
+    def _drop(self, connection: _Connection, reason: Drop) -> None:
         if connection.state is not _State.IDLE:
-            self._on_drop(why)
+            self._on_drop(reason)
         if connection.transport is not None:
             connection.transport.abort()
         else:
@@ -264,7 +264,7 @@ class BoundedServer:
             return await self._read_and_answer(connection, request, length)
         self._stop_timer(connection)  # the server waits for a turn, and not for the caller
         try:
-            async with self._large.place(connection.address):
+            async with self._large.slot(connection.address):
                 return await self._read_and_answer(connection, request, length)
         except Crowded as error:
             self._on_drop(Drop.CROWDED)
@@ -287,7 +287,7 @@ class BoundedServer:
             raise ConnectionResetError("the body has ended early") from error
         self._enter(connection, _State.ANSWERING)
         try:
-            async with self._work.place(connection.address):
+            async with self._work.slot(connection.address):
                 began = time.thread_time()
                 response = self._answer(request, body)
                 self._work.note_cost(connection.address, time.thread_time() - began)

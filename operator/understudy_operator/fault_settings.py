@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from understudy_operator.plan.faults.built_in import BUILT_IN
-from understudy_operator.plan.faults.sources import Source
+from understudy_operator.plan.faults.sources import FaultSource
 from understudy_operator.plan.faults.table import table_of
 
 ENV_SOURCES = "UNDERSTUDY_FAULT_SOURCES"
@@ -17,7 +17,7 @@ ENV_MEMORY = "UNDERSTUDY_NODE_FAULTS"
 
 @dataclass(frozen=True)
 class FaultSettings:
-    table: tuple[Source, ...] = BUILT_IN
+    table: tuple[FaultSource, ...] = BUILT_IN
     memory: tuple[str, str] | None = None  # namespace and name; None: it is kept in the process alone
 
 

@@ -21,7 +21,7 @@ from understudy_operator.fault_settings import read_fault_settings
 from understudy_operator.keyring import Keyring
 from understudy_operator.lease_settings import read_lease_settings
 from understudy_operator.master_secret import read_master_secret
-from understudy_operator.metrics.operator import OperatorMetrics
+from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.metrics.serving import port_of, serve
 from understudy_operator.namespace_settings import read_namespaces
 from understudy_operator.network_settings import read_network_rules
@@ -64,7 +64,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     memo.api_client = client.ApiClient(connections(client.Configuration.get_default_copy()))
     election = read_lease_settings(os.environ)
     memo.operator = Operator(
-        partial(Api, memo.api_client, answered=metrics.answered),
+        partial(Api, memo.api_client, on_response=metrics.count_request),
         Keyring(read_master_secret(os.environ)),
         os.environ["UNDERSTUDY_SIDECAR_IMAGE"],
         election.lease,

@@ -17,9 +17,9 @@ async def serve(operator: Operator, port: int) -> ProbeServer:
 
     def answer(path: str) -> Reply:
         if path == "/healthz":
-            return _told(operator, operator.alive)
+            return _reply(operator, operator.alive)
         if path == "/readyz":
-            return _told(operator, operator.alive and operator.synced)
+            return _reply(operator, operator.alive and operator.synced)
         return Reply(b"GET /healthz and /readyz\n", HTTPStatus.NOT_FOUND)
 
     server = ProbeServer(answer)
@@ -27,8 +27,8 @@ async def serve(operator: Operator, port: int) -> ProbeServer:
     return server
 
 
-def _told(operator: Operator, well: bool) -> Reply:
-    what = "leader" if operator.leads() else "standby" if operator.synced else "starting"
+def _reply(operator: Operator, is_healthy: bool) -> Reply:
+    role = "leader" if operator.leads() else "standby" if operator.synced else "starting"
     failing = "".join(f"{name} ended ({error}), and restarts soon\n" for name, error in operator.waiting.items())
-    status = HTTPStatus.OK if well else HTTPStatus.INTERNAL_SERVER_ERROR
-    return Reply(f"{what}\n{failing}".encode(), status)
+    status = HTTPStatus.OK if is_healthy else HTTPStatus.INTERNAL_SERVER_ERROR
+    return Reply(f"{role}\n{failing}".encode(), status)

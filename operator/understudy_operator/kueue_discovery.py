@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from understudy_operator.apply.api import TROUBLE, Api, ApiError
+from understudy_operator.apply.api import API_FAILURES, Api, ApiError
 from understudy_operator.clock import jittered
 from understudy_operator.plan.queue import API_GROUP
 
@@ -25,15 +25,15 @@ class KueueDiscovery:
 
     async def run(self) -> None:
         while True:
-            await self.look()
+            await self.run_once()
             await asyncio.sleep(jittered(EVERY_S))
 
-    async def look(self) -> None:
+    async def run_once(self) -> None:
         """Once."""
         try:
             await self._api.get(f"/apis/{API_GROUP}")
             present = True
-        except TROUBLE as error:
+        except API_FAILURES as error:
             if not isinstance(error, ApiError) or error.status != 404:
                 log.warning("could not find out whether the cluster has Kueue; retrying: %r", error)
                 return

@@ -7,7 +7,7 @@ Read before anything is started: a wrong value ends the operator, and its messag
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from understudy_operator.plan.leadership import Times
+from understudy_operator.plan.lease_election import LeaseTimes
 
 ENV_LEASE = "UNDERSTUDY_LEASE"
 ENV_TIMES = "UNDERSTUDY_LEASE_TIMES"
@@ -16,7 +16,7 @@ ENV_TIMES = "UNDERSTUDY_LEASE_TIMES"
 @dataclass(frozen=True)
 class LeaseSettings:
     lease: tuple[str, str] | None = None  # namespace and name; None: this operator has no other replica
-    times: Times = field(default_factory=Times)
+    times: LeaseTimes = field(default_factory=LeaseTimes)
 
 
 def read_lease_settings(env: Mapping[str, str]) -> LeaseSettings:
@@ -28,9 +28,9 @@ def read_lease_settings(env: Mapping[str, str]) -> LeaseSettings:
     return LeaseSettings((namespace, name) if place else None, _times(env.get(ENV_TIMES, "")))
 
 
-def _times(text: str) -> Times:
+def _times(text: str) -> LeaseTimes:
     if not text:
-        return Times()
+        return LeaseTimes()
     parts = text.split(",")
     if len(parts) != 3 or not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts):
         raise ValueError(
@@ -44,4 +44,4 @@ def _times(text: str) -> Times:
             f"{ENV_TIMES} is {text!r}: the lease duration has to be longer than the renew deadline, the renew deadline "
             "at least four times the retry period, and the retry period at least 1"
         )
-    return Times(lease, deadline, period)
+    return LeaseTimes(lease, deadline, period)

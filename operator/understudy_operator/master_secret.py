@@ -19,12 +19,12 @@ def read_master_secret(env: Mapping[str, str]) -> bytes:
         with open(path, "rb") as file:
             master = file.read(MOST_BYTES + 1)
     except OSError as error:
-        why = f"cannot be read ({error.strerror})"
+        issue = f"cannot be read ({error.strerror})"
     else:
         if KEY_BYTES <= len(master) <= MOST_BYTES:
             return master
-        why = f"has {'more than ' if len(master) > MOST_BYTES else ''}{min(len(master), MOST_BYTES)} bytes"
+        issue = f"has {'more than ' if len(master) > MOST_BYTES else ''}{min(len(master), MOST_BYTES)} bytes"
     raise ValueError(
-        f"the file {path} {why}: the operator derives the keys of all jobs from it; mount a Secret there whose file "
+        f"the file {path} {issue}: the operator derives the keys of all jobs from it; mount a Secret there whose file "
         f"has {KEY_BYTES} to {MOST_BYTES} random bytes"
     )

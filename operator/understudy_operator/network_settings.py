@@ -15,12 +15,12 @@ def read_network_rules(env: Mapping[str, str]) -> Rules | None:
     text = env.get(ENV_RULES, "")
     if not text:
         return None
-    mend = "set it to a JSON list of ingress rules of a NetworkPolicy, or unset it"
+    fix = "set it to a JSON list of ingress rules of a NetworkPolicy, or unset it"
     try:
         rules = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{ENV_RULES} is not JSON: {error}; {mend}") from error
+        raise ValueError(f"{ENV_RULES} is not JSON: {error}; {fix}") from error
     # A rule that names nobody would let everybody in.
     if not isinstance(rules, list) or not all(isinstance(rule, dict) and rule.get("from") for rule in rules):
-        raise ValueError(f"{ENV_RULES} is {text}; {mend}; each rule has to name its peers (from)")
+        raise ValueError(f"{ENV_RULES} is {text}; {fix}; each rule has to name its peers (from)")
     return tuple(rules)

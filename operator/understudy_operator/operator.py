@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from understudy_operator.apply.api import TROUBLE, Api
+from understudy_operator.apply.api import API_FAILURES, Api
 from understudy_operator.apply.election import Election
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.malformed_events import MalformedEvents
@@ -15,13 +15,13 @@ from understudy_operator.apply.network_policies import NetworkPolicies
 from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.fault_settings import FaultSettings
-from understudy_operator.injection import Injection
+from understudy_operator.injected_jobs import InjectedJobCreator
 from understudy_operator.keyring import Keyring
 from understudy_operator.kueue_discovery import KueueDiscovery
-from understudy_operator.metrics.operator import OperatorMetrics
+from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.observe.line import message_room
 from understudy_operator.observe.read_node import NodeReader
-from understudy_operator.observe.read_pool import claimed_pods, interested
+from understudy_operator.observe.read_pool import claimed_pods, interested_jobs
 from understudy_operator.observe.store import (
     Key,
     Kind,
@@ -33,12 +33,12 @@ from understudy_operator.observe.store import (
     key_of,
     pool_key_of,
 )
-from understudy_operator.plan.leadership import Times
+from understudy_operator.operator_state import OperatorState
+from understudy_operator.plan.lease_election import LeaseTimes
 from understudy_operator.plan.network_policy import Rules
 from understudy_operator.plan.observed import Node
 from understudy_operator.pool_worker import PoolWorker
 from understudy_operator.resync import MANY, Resync, paths_of
-from understudy_operator.standing import OperatorStanding
 from understudy_operator.supervisor import Supervisor
 from understudy_operator.watch import Watch
 from understudy_operator.worker import JobWorker
@@ -57,14 +57,14 @@ FINISH_WRITES_S = 1.0
 BEGIN, ELECTION = "begin to lead", "election"
 #: What a leader does beside caring for jobs.
 NODE_MEMORY, NETWORK_POLICIES, MALFORMED = "memory of nodes", "network policies", "events of malformed objects"
-OF_A_LEADER = (BEGIN, NODE_MEMORY, NETWORK_POLICIES, MALFORMED)
+LEADER_TASKS = (BEGIN, NODE_MEMORY, NETWORK_POLICIES, MALFORMED)
 log = logging.getLogger(__name__)
 
 
 class Operator:
     """lease: namespace and name of the Lease that its replicas share; None for one that is alone.
-    watches: the kinds that it watches itself; of all others `saw` is called. namespaces: those that it watches; empty:
-    all.
+    watches: the kinds that it watches itself; of all others `on_watch_event` is called. namespaces: those that it
+    watches; empty: all.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Operator:
         namespaces: tuple[str, ...] = (),
         metrics: OperatorMetrics | None = None,
         log_format: str = logs.TEXT,
-        times: Times | None = None,
+        times: LeaseTimes | None = None,
     ) -> None:
         self.store = Store(clock.steady)
         self._clock = clock
@@ -91,24 +91,28 @@ class Operator:
         api = connect(lambda: True)
         self._election = None
         if lease is not None:
-            times = Times() if times is None else times
-            self._election = Election(api, lease, identity, clock, self._lead, self._stand_by, times)
+            times = LeaseTimes() if times is None else times
+            self._election = Election(api, lease, identity, clock, self._start_leading, self._stop_leading, times)
         self._writer = connect(self.may_write)
         self._gateway = Gateway(self._writer, self.store, clock)
-        self._injection = Injection(self._writer, self.store, self._wake, clock, self._gateway.pace, self._read_node)
+        self._injection = InjectedJobCreator(
+            self._writer, self.store, self._enqueue, clock, self._gateway.pace, self._read_node
+        )
         watches = tuple(watches)
         listed = [kind for kind in watches if kind in MANY]
-        self._resync = Resync(api, self.store, clock, self._wake_all, listed, namespaces)
-        self._node_memory = NodeMemory(self._writer, faults.memory, self.store, self._read_node, clock, self._wake_all)
+        self._resync = Resync(api, self.store, clock, self._enqueue_all, listed, namespaces)
+        self._node_memory = NodeMemory(
+            self._writer, faults.memory, self.store, self._read_node, clock, self._enqueue_all
+        )
         self._network_policies = None
         if network_rules is not None:
             self._network_policies = NetworkPolicies(
                 self._writer, network_rules, self.store, clock, self._gateway.pace, namespaces
             )
         self._malformed_events = MalformedEvents(self._writer, self.store, self._gateway.pace, namespaces)
-        self._kueue = KueueDiscovery(api, self._wake_all)
+        self._kueue = KueueDiscovery(api, self._enqueue_all)
         self._watches = [
-            Watch(api, kind, path, self._resync, self.saw, self._metrics)
+            Watch(api, kind, path, self._resync, self.on_watch_event, self._metrics)
             for kind in watches
             for path in paths_of(kind, namespaces)
         ]
@@ -120,7 +124,7 @@ class Operator:
         self._pool_workers: dict[Key, PoolWorker] = {}
         self._acts = False
         self._metrics.read(
-            OperatorStanding(
+            OperatorState(
                 self.store,
                 self._read_node,
                 clock,
@@ -140,7 +144,7 @@ class Operator:
             self._supervisor.start(watch.name, watch.run)
         if self._election is None:
             log.warning("UNDERSTUDY_LEASE is not set: this operator assumes that it is the only one")
-            self._lead()
+            self._start_leading()
         else:
             self._supervisor.start(ELECTION, self._election.run)
 
@@ -148,8 +152,8 @@ class Operator:
         """Stop acting, then let another replica."""
         await self._supervisor.stop()
         await self._stop_acting(FINISH_S)
-        finished = await self._writer.finish(FINISH_WRITES_S)
-        self._writer.give_up()
+        finished = await self._writer.wait_for_writes(FINISH_WRITES_S)
+        self._writer.cancel_writes()
         if self._election is not None and finished:
             await self._election.release()
 
@@ -175,60 +179,60 @@ class Operator:
         """How each long-lived task has ended that waits to be started again."""
         return {**self._supervisor.waiting, **self._reconciles.waiting}
 
-    def saw(self, kind: Kind, event_type: str | None, raw: Raw) -> None:
+    def on_watch_event(self, kind: Kind, event_type: str | None, raw: Raw) -> None:
         """A watch event: DELETED, or anything else with the object as it is now."""
         key = key_of(raw)
         was = self.store.get(kind, key)
         before = self.store.fact(kind, key, self._read_node) if kind is Kind.NODE else None
-        echo = event_type != "DELETED" and self.store.knows(kind, raw)
+        echo = event_type != "DELETED" and self.store.has_state(kind, raw)
         take = self.store.remove if event_type == "DELETED" else self.store.put
         kept = take(kind, raw) or was
         if kept is not None:  # else it is malformed, or nobody knew it
-            self._wake_for(kind, event_type, kept, before, echo=echo)
+            self._enqueue_for(kind, event_type, kept, before, echo=echo)
 
-    def _wake_for(self, kind: Kind, event_type: str | None, raw: Raw, before: Node | None, *, echo: bool) -> None:
+    def _enqueue_for(self, kind: Kind, event_type: str | None, raw: Raw, before: Node | None, *, echo: bool) -> None:
         """raw: as it was kept, or is now."""
         if kind is Kind.NODE:
-            self._saw_node(before, self.store.fact(kind, key_of(raw), self._read_node))
+            self._on_node_change(before, self.store.fact(kind, key_of(raw), self._read_node))
         elif kind in (Kind.JOB, Kind.INJECTED):
             if not echo:  # of our own write, whose answer was put into the store: the worker knows
-                self._wake(key_of(raw))
+                self._enqueue(key_of(raw))
             if kind is Kind.INJECTED and event_type == "DELETED" and self._acts and self.synced:
-                self._injection.look_at_job(key_of(raw))
-            self._wake_pools(key_of(raw)[0])
+                self._injection.check_pods_of_job(key_of(raw))
+            self._enqueue_pools(key_of(raw)[0])
         elif kind is Kind.POOL:
-            self._wake_pool(key_of(raw))
+            self._enqueue_pool(key_of(raw))
         else:
             if key := job_key_of(raw):
-                self._wake(key)
+                self._enqueue(key)
             if kind is Kind.POD:
-                self._saw_of_pool(raw)
+                self._on_pool_pod(raw)
                 if event_type != "DELETED" and self._acts and self.synced:
-                    self._injection.look(raw)
+                    self._injection.on_pod(raw)
 
-    def _saw_node(self, before: Node | None, node: Node | None) -> None:
+    def _on_node_change(self, before: Node | None, node: Node | None) -> None:
         """A heartbeat wakes nobody, and a label only the jobs whose spares are chosen by it."""
         if before == node:
             return
         if before is None or node is None or replace(before, labels=node.labels) != node:
-            self._wake_all()
+            self._enqueue_all()
             return
         for key, worker in self._workers.items():
-            with self._of(job_kind(key), key):
+            with self._contain_errors(job_kind(key), key):
                 if worker.is_concerned(before, node):
-                    worker.wake()
+                    worker.enqueue()
 
-    def _saw_of_pool(self, raw: Raw) -> None:
+    def _on_pool_pod(self, raw: Raw) -> None:
         """A pool's pod concerns the jobs that name the pool, a job's pod the pool that it came from."""
         if (key := pool_key_of(raw)) and is_of_pool(raw):
-            self._wake_pool(key)
-            for job in interested(self.store, raw):
-                with self._of(job_kind(job), job):
-                    self._wake(job)
+            self._enqueue_pool(key)
+            for job in interested_jobs(self.store, raw):
+                with self._contain_errors(job_kind(job), job):
+                    self._enqueue(job)
         elif names.LABEL_FROM_POOL in raw["metadata"].get("labels", {}):
-            self._wake_pools(key_of(raw)[0])
+            self._enqueue_pools(key_of(raw)[0])
 
-    def _lead(self) -> None:
+    def _start_leading(self) -> None:
         self._supervisor.start(BEGIN, self._begin, once=True)
 
     async def _begin(self) -> None:
@@ -237,26 +241,26 @@ class Operator:
         while due:
             try:
                 await self._resync.list_all(due)
-            except TROUBLE as error:
+            except API_FAILURES as error:
                 log.warning("could not list %s before this replica leads; retrying: %r", due[0].value, error)
                 await asyncio.sleep(jittered(BEGIN_AGAIN_S))
         self._acts = True
-        of_a_leader = {NODE_MEMORY: self._node_memory.run, MALFORMED: self._malformed_events.run}
+        leader_tasks = {NODE_MEMORY: self._node_memory.run, MALFORMED: self._malformed_events.run}
         if self._network_policies is not None:
-            of_a_leader[NETWORK_POLICIES] = self._network_policies.run
-        for name, run in of_a_leader.items():
+            leader_tasks[NETWORK_POLICIES] = self._network_policies.run
+        for name, run in leader_tasks.items():
             if name not in self._supervisor.names:  # else it was started before, by a begin that failed after here
                 self._supervisor.start(name, run)
-        self._wake_all()
+        self._enqueue_all()
 
-    async def _stand_by(self) -> None:
+    async def _stop_leading(self) -> None:
         assert self._election is not None, "it has lost the lease"
         await self._stop_acting(self._election.may_write_for_s())
-        self._writer.give_up()
+        self._writer.cancel_writes()
 
     async def _stop_acting(self, finish_s: float) -> None:
         """Begin nothing more. Reconciles that run have so long to end by themselves."""
-        await self._supervisor.stop(*OF_A_LEADER)
+        await self._supervisor.stop(*LEADER_TASKS)
         self._acts = False
         workers: list[JobWorker | PoolWorker] = [*self._workers.values(), *self._pool_workers.values()]
         self._workers, self._pool_workers = {}, {}
@@ -272,7 +276,7 @@ class Operator:
         """
         return self._acts and self.synced and self._resync.is_readable(namespace)
 
-    def _wake(self, key: Key) -> None:
+    def _enqueue(self, key: Key) -> None:
         if not self._may_decide(key[0]):
             return
         if key not in self._workers and self.store.get(job_kind(key), key) is not None:
@@ -293,16 +297,16 @@ class Operator:
                 self._reconciles,
             )
         elif key in self._workers:
-            self._workers[key].wake()
+            self._workers[key].enqueue()
 
     def _forget(self, key: Key) -> None:
         self._workers.pop(key, None)
 
-    def _wake_pool(self, key: Key) -> None:
+    def _enqueue_pool(self, key: Key) -> None:
         if not self._may_decide(key[0]):
             return
         if key in self._pool_workers:
-            self._pool_workers[key].wake()
+            self._pool_workers[key].enqueue()
         elif self.store.get(Kind.POOL, key) is not None or claimed_pods(self.store, key):
             self._pool_workers[key] = PoolWorker(
                 key,
@@ -319,35 +323,35 @@ class Operator:
                 self._reconciles,
             )
 
-    def _wake_pools(self, namespace: str) -> None:
+    def _enqueue_pools(self, namespace: str) -> None:
         """Those of a namespace in which a job has changed, which may have claims, or had."""
         for key in list(self._pool_workers):
             if key[0] == namespace:
-                with self._of(Kind.POOL, key):
-                    self._wake_pool(key)
+                with self._contain_errors(Kind.POOL, key):
+                    self._enqueue_pool(key)
 
     def _forget_pool(self, key: Key) -> None:
         self._pool_workers.pop(key, None)
 
-    def _wake_all(self) -> None:
+    def _enqueue_all(self) -> None:
         for kind in (Kind.JOB, Kind.INJECTED):
             for raw in self.store.all(kind):
-                with self.store.contained(kind, raw):
-                    self._wake(key_of(raw))
+                with self.store.contain_errors(kind, raw):
+                    self._enqueue(key_of(raw))
         if self._acts and self.synced:
-            self._injection.look_at_all()
+            self._injection.check_all_pods()
         for key in list(self._workers):
-            with self._of(job_kind(key), key):
-                self._wake(key)
+            with self._contain_errors(job_kind(key), key):
+                self._enqueue(key)
         pools = {key_of(raw) for raw in self.store.all(Kind.POOL)} | set(self._pool_workers)
         for pool in pools | set(self.store.pools_of_pods()):
-            with self._of(Kind.POOL, pool):
-                self._wake_pool(pool)
+            with self._contain_errors(Kind.POOL, pool):
+                self._enqueue_pool(pool)
 
-    def _of(self, kind: Kind, key: Key) -> AbstractContextManager[None]:
+    def _contain_errors(self, kind: Kind, key: Key) -> AbstractContextManager[None]:
         """An error of the body concerns this object alone."""
         unknown = {"metadata": {"namespace": key[0], "name": key[1]}}
-        return self.store.contained(kind, self.store.get(kind, key) or unknown)
+        return self.store.contain_errors(kind, self.store.get(kind, key) or unknown)
 
 
 def new_identity(host: str) -> str:

@@ -8,11 +8,11 @@ import secrets
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from understudy_operator.apply.api import TROUBLE
+from understudy_operator.apply.api import API_FAILURES
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.keyring import Keyring
-from understudy_operator.metrics.operator import OperatorMetrics
+from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.observe.read_node import NodeReader, read_node
 from understudy_operator.observe.read_pool import (
     claimants,
@@ -24,17 +24,17 @@ from understudy_operator.observe.read_pool import (
     split,
 )
 from understudy_operator.observe.store import Key, Kind, Store
-from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
 from understudy_operator.plan.events import failed_reconcile
 from understudy_operator.plan.intents import CREATE_POD, Create, Intent, PoolPlan
-from understudy_operator.plan.moment import Moment
 from understudy_operator.plan.ownership import POOL_KIND
 from understudy_operator.plan.pool.facts import ObservedPool, Pool
 from understudy_operator.plan.pool.reconcile import plan_releases, reconcile_pool
-from understudy_operator.plan.pool.warm_manifest import secret_name
+from understudy_operator.plan.pool.warm_manifest import pool_secret_name
+from understudy_operator.plan.reconcile_clock import ReconcileClock
 from understudy_operator.plan.refusals import Refusal
-from understudy_operator.plan.retries import TRY_AGAIN_S, Retries, is_due, without_paused_of_pool
+from understudy_operator.plan.retries import TRY_AGAIN_S, Retries, is_retry_due, without_paused_of_pool
 from understudy_operator.plan.secret_writes import SecretWrites
+from understudy_operator.reconcile_loop import CONFLICT_S, ReconcileLoop, ReconcileResult
 from understudy_operator.supervisor import Supervisor
 from understudy_protocol import logs
 
@@ -66,71 +66,75 @@ class PoolWorker:
         self._offenders = offenders
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._retries = Retries()
-        self._tried = 0  # the generation of which everything was tried once
+        self._tried_generation = 0  # the generation of which everything was tried once
         self._pool_uid = ""
         self._outbox = gateway.outbox()
         supervisor = Supervisor(self._metrics) if supervisor is None else supervisor
-        about = {"namespace": key[0], "pool": key[1]}
-        self.passes = PassLoop(f"pool {'/'.join(key)}", self._pass, about, supervisor, RECONCILES)
+        log_context = {"namespace": key[0], "pool": key[1]}
+        self.loop = ReconcileLoop(f"pool {'/'.join(key)}", self._reconcile, log_context, supervisor, RECONCILES)
 
-    def wake(self) -> None:
-        self.passes.wake()
+    def enqueue(self) -> None:
+        self.loop.enqueue()
 
     @property
-    def waits(self) -> bool:
+    def is_queued(self) -> bool:
         """Whether something has changed since the last pass began."""
-        return self.passes.waits
+        return self.loop.is_queued
 
     async def stop(self, finish_s: float = 0.0) -> None:
-        await self.passes.stop(finish_s)
+        await self.loop.stop(finish_s)
         await self._outbox.stop()
 
-    def _over(self) -> bool:
+    def _is_gone(self) -> bool:
         if self._store.get(Kind.POOL, self._key) is not None or claimed_pods(self._store, self._key):
             return False
         self._gateway.forget(self._pool_uid)
         self._on_gone(self._key)
         return True
 
-    async def _pass(self) -> Passed | None:
-        if self._over():
+    async def _reconcile(self) -> ReconcileResult | None:
+        if self._is_gone():
             await self._outbox.stop()
             return None
-        with self._metrics.a_pass(POOL_KIND, TROUBLE):
+        with self._metrics.time_reconcile(POOL_KIND, API_FAILURES):
             try:
-                return await self._pass_over()
-            except TROUBLE:
+                return await self._reconcile_pool()
+            except API_FAILURES:
                 raise
             except Exception as error:
                 if (pool := self._read()) is not None:
                     self._gateway.pools.add_events(self._outbox, pool, [failed_reconcile(error)])
                 raise
 
-    async def _pass_over(self) -> Passed:
+    async def _reconcile_pool(self) -> ReconcileResult:
         pool = self._read()
         if pool is None and self._store.get(Kind.POOL, self._key) is not None:
-            return Passed(None)  # it cannot be read: the store has said why, and what changes it wakes this worker
+            return ReconcileResult(
+                None
+            )  # it cannot be read: the store has said why, and what changes it wakes this worker
         if pool is None:
-            wanted, moment = claimants(self._store, self._key[0]), Moment(self._clock.wall())
+            wanted, clock = claimants(self._store, self._key[0]), ReconcileClock(self._clock.wall())
             releases = PoolPlan(releases=plan_releases(claimed_pods(self._store, self._key), wanted))
-            await self._release(without_paused_of_pool(releases, self._retries.paused(moment), moment))
-            return Passed(min(moment.left_s, TRY_AGAIN_S))
+            await self._release(without_paused_of_pool(releases, self._retries.paused(clock), clock))
+            return ReconcileResult(min(clock.remaining_s, TRY_AGAIN_S))
         if pool.uid != self._pool_uid:  # another pool of the same name
             self._gateway.forget(self._pool_uid)
-            self._pool_uid, self._tried, self._secret_writes = pool.uid, 0, SecretWrites()
+            self._pool_uid, self._tried_generation, self._secret_writes = pool.uid, 0, SecretWrites()
         now = self._clock.wall()
-        await self._gateway.settle(pool, refused_too=is_due(CREATE_POD, self._retries.paused(now), now))
+        await self._gateway.resolve_unanswered(
+            pool, refused_too=is_retry_due(CREATE_POD, self._retries.paused(now), now)
+        )
         await self._gateway.read_unknown_nodes(pods_of_pool(self._store, (pool.namespace, pool.uid)))
         pool = self._read()
         if pool is None or pool.uid != self._pool_uid:
-            return Passed(0.0)  # it is gone since, or another one of its name is there
-        if pool.generation != self._tried:
+            return ReconcileResult(0.0)  # it is gone since, or another one of its name is there
+        if pool.generation != self._tried_generation:
             self._retries = Retries()  # what was refused of another spec says nothing about this one
         observed, began = self._observe(pool), self._clock.steady()
         plan = reconcile_pool(observed, self._clock.wall())
-        thought_s = self._clock.steady() - began
+        planning_s = self._clock.steady() - began
         done = await self._execute(pool, plan)
-        return Passed(plan.again_in_s if done else jittered(CONFLICT_S), thought_s)
+        return ReconcileResult(plan.requeue_after_s if done else jittered(CONFLICT_S), planning_s)
 
     def _read(self) -> Pool | None:
         """None if there is none, or none that can be read."""
@@ -142,36 +146,36 @@ class PoolWorker:
         return ObservedPool(
             pool=pool,
             pods=pods_of_pool(self._store, owner),
-            lent=pods_from_pool(self._store, owner),
-            former=split(claimed_pods(self._store, self._key), pool.uid)[1],
+            replacement_pods=pods_from_pool(self._store, owner),
+            orphaned_claims=split(claimed_pods(self._store, self._key), pool.uid)[1],
             nodes=self._store.nodes(self._read_node),
-            claimants=claimants(self._store, pool.namespace),
+            active_claimants=claimants(self._store, pool.namespace),
             entropy=secrets.token_hex(32),
             clients=clients(self._store, pool) if pool.auto is not None else (),
-            refusals=self._retries.told if self._tried == pool.generation else None,
+            refusals=self._retries.refusals if self._tried_generation == pool.generation else None,
             paused=self._retries.paused(self._clock.wall()),
             sidecar_image=self._sidecar_image,
             keyring=self._keyring,
-            secret=secret_name(pool, self._keyring),
+            secret=pool_secret_name(pool, self._keyring),
             secret_writes=self._secret_writes,
             offenders=frozenset(self._offenders()),
         )
 
     async def _execute(self, pool: Pool, plan: PoolPlan) -> bool:
         """In the order that the plan promises. False: the pool has changed since it was read, so the rest was left."""
-        told, made = self._retries.told, [await self._create(create) for create in plan.objects]
-        self._learn(plan.objects, filter(None, made))
-        if not all(made):
-            self.wake()  # something is new: pods may be possible now
+        reported, results = self._retries.refusals, [await self._create(create) for create in plan.objects]
+        self._record_refusals(plan.objects, filter(None, results))
+        if not all(results):
+            self.enqueue()  # something is new: pods may be possible now
         if plan.status is not None and not await self._gateway.pools.status(pool, plan.status):
             return False
         self._gateway.pools.add_events(self._outbox, pool, plan.events)
         await self._release(plan)
-        self._learn(plan.pods, await self._gateway.pods(pool, plan.pods))
-        self._retries = self._retries.wanted(plan, self._clock.wall())
-        if self._tried != pool.generation or told != self._retries.told:
-            self._tried = pool.generation
-            self.wake()  # to tell it
+        self._record_refusals(plan.pods, await self._gateway.pods(pool, plan.pods))
+        self._retries = self._retries.keep_wanted(plan, self._clock.wall())
+        if self._tried_generation != pool.generation or reported != self._retries.refusals:
+            self._tried_generation = pool.generation
+            self.enqueue()  # to tell it
         return True
 
     async def _create(self, secret: Create) -> Refusal | None:
@@ -182,13 +186,17 @@ class PoolWorker:
         return refusal
 
     async def _release(self, plan: PoolPlan) -> None:
-        self._learn(plan.releases, await self._gateway.pools.claims(self._key[0], self._pool_uid, plan.releases))
+        self._record_refusals(
+            plan.releases, await self._gateway.pools.claims(self._key[0], self._pool_uid, plan.releases)
+        )
 
-    def _learn(self, tried: Iterable[Intent], refusals: Iterable[Refusal]) -> None:
+    def _record_refusals(self, tried: Iterable[Intent], refusals: Iterable[Refusal]) -> None:
         """What the API server says to them."""
         refused = tuple(refusals)
         self._retries = self._retries.after(tried, refused, self._clock.wall())
         for refusal in refused:
-            log.warning("pool %s/%s: the API server rejects a request: %s: %s", *self._key, refusal.of, refusal.message)
+            log.warning(
+                "pool %s/%s: the API server rejects a request: %s: %s", *self._key, refusal.key, refusal.message
+            )
         if refused:
-            self.wake()  # to find out when they are tried again
+            self.enqueue()  # to find out when they are tried again

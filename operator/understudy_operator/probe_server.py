@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import cast
 
 from understudy_operator import all_addresses
-from understudy_protocol.frames import Broken
+from understudy_protocol.frames import ProtocolError
 from understudy_protocol.upgrade import take_head
 
 HEAD_S, ANSWER_S = 2.0, 10.0
@@ -47,7 +47,7 @@ class ProbeServer:
 
     async def listen(self, port: int) -> int:
         """The port (0 chooses a free one)."""
-        listener = all_addresses.bound(port, _RECEIVE_BUFFER)
+        listener = all_addresses.bind_all_addresses(port, _RECEIVE_BUFFER)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Question(self), sock=listener, backlog=ACCEPTED)
         listener.listen(_BACKLOG)  # of the kernel; asyncio accepts ACCEPTED at a time
@@ -101,7 +101,7 @@ class _Question(asyncio.Protocol):
         self._received += data
         try:
             head = take_head(self._received)
-        except Broken:
+        except ProtocolError:
             self.end()
             return
         if head is not None:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from understudy_operator.apply.api import TROUBLE, Api, ApiError, in_namespaces, namespace_in
+from understudy_operator.apply.api import API_FAILURES, Api, ApiError, in_namespaces, namespace_in
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.store import Kind, Raw, Store, key_of
 from understudy_operator.plan.ownership import API_VERSION
@@ -66,27 +66,27 @@ class Resync:
 
     async def run(self) -> None:
         while True:
-            await self._turn()
+            await self._list_due()
             self.done_once = True
             self._on_listed()
             await asyncio.sleep(jittered(LONGEST_RETRY_S if any(self._forbidden.values()) else RESYNC_S))
 
-    async def _turn(self) -> None:
+    async def _list_due(self) -> None:
         due, retry_s = self.due(), 0.0
         while due:
             before = len(due)
             try:
                 await self.list_all(due)
-            except TROUBLE as error:
+            except API_FAILURES as error:
                 retry_s = FIRST_RETRY_S if len(due) < before else min(max(2 * retry_s, FIRST_RETRY_S), LONGEST_RETRY_S)
                 log.warning("could not list %s; retrying in about %.0f s: %r", due[0].value, retry_s, error)
                 await asyncio.sleep(jittered(retry_s))
 
     async def list_kind(self, kind: Kind) -> None:
-        asked_at = self._clock.steady()
+        requested_at = self._clock.steady()
         items: list[Raw] = []
         versions: dict[str, str] = {}
-        forbidden, keep = set[str](), self._store.keeper(kind)
+        forbidden, keep = set[str](), self._store.item_filter(kind)
         for path in paths_of(kind, self._namespaces):
             try:
                 listed = await self._api.list(path, PATHS[kind][1], keep)
@@ -101,9 +101,9 @@ class Resync:
                 continue
             items += listed.items
             versions[path] = listed.version
-        self._store.replace(kind, items, asked_at)
+        self._store.replace(kind, items, requested_at)
         self._versions |= versions
-        self._listed_at[kind], self._forbidden[kind] = asked_at, frozenset(forbidden)
+        self._listed_at[kind], self._forbidden[kind] = requested_at, frozenset(forbidden)
         for path in versions:
             self._listed[path].set()
 
@@ -130,7 +130,7 @@ class Resync:
         return [kind for kind in PATHS if not self._is_known(kind)]
 
     async def list_all(self, due: list[Kind]) -> None:
-        """Takes each kind from `due` once it is listed. Raises one of TROUBLE."""
+        """Takes each kind from `due` once it is listed. Raises one of API_FAILURES."""
         while due:
             await self.list_kind(due[0])
             del due[0]

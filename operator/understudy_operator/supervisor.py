@@ -1,6 +1,6 @@
 """The one place where long-lived tasks are started: one that ends is logged, counted, and started again after a pause.
 
-Rules: pauses are those of clock.Backoffs; after a task that has run for WELL_S they are short again. It makes no
+Rules: pauses are those of clock.Backoffs; after a task that has run for HEALTHY_S they are short again. It makes no
 difference how a task ends: by an exception, a cancellation from elsewhere, or because its function returns. `once`
 tasks are done when they return. /healthz names the tasks that wait to be started again, and stays 200: a new process
 would see the same objects.
@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from understudy_operator.clock import Backoffs
-from understudy_operator.metrics.operator import OperatorMetrics
+from understudy_operator.metrics.operator_metrics import OperatorMetrics
 
 #: A task that has run for so long before it ended has recovered.
-WELL_S = 60.0
+HEALTHY_S = 60.0
 log = logging.getLogger(__name__)
 
 Run = Callable[[], Coroutine[None, None, None]]
@@ -24,7 +24,7 @@ Run = Callable[[], Coroutine[None, None, None]]
 @dataclass
 class _Supervised:
     name: str
-    shown: str
+    display_name: str
     run: Run
     once: bool
     task: asyncio.Task[None] | None = None  # None: it waits to be started again
@@ -47,18 +47,18 @@ class Supervisor:
     @property
     def waiting(self) -> Mapping[str, str]:
         """How each task has ended that waits to be started again."""
-        return {entry.shown: entry.error for entry in self._tasks.values() if entry.task is None}
+        return {entry.display_name: entry.error for entry in self._tasks.values() if entry.task is None}
 
     def task(self, name: str) -> asyncio.Task[None] | None:
         """None while it waits to be started again, or if there is none."""
         entry = self._tasks.get(name)
         return None if entry is None else entry.task
 
-    def start(self, name: str, run: Run, *, once: bool = False, shown: str = "") -> None:
+    def start(self, name: str, run: Run, *, once: bool = False, display_name: str = "") -> None:
         """Have it run from now on. shown: how /healthz and the metric call it, in place of its name."""
         assert name not in self._tasks, f"{name} is to run already"
-        entry = self._tasks[name] = _Supervised(name, shown or name, run, once)
-        self._metrics.supervises(entry.shown)
+        entry = self._tasks[name] = _Supervised(name, display_name or name, run, once)
+        self._metrics.supervises(entry.display_name)
         self._begin(entry)
 
     async def stop(self, *names: str) -> None:
@@ -85,10 +85,10 @@ class Supervisor:
             del self._tasks[entry.name]
             return
         loop = asyncio.get_running_loop()
-        if loop.time() - entry.started_at >= WELL_S:
+        if loop.time() - entry.started_at >= HEALTHY_S:
             entry.pauses = iter(Backoffs())
         pause_s = next(entry.pauses)
         entry.task, entry.error = None, "cancelled" if task.cancelled() else repr(error) if error else "returned"
-        self._metrics.task_restarts(entry.shown)
+        self._metrics.task_restarts(entry.display_name)
         log.error("the task %s ended (%s), and restarts in %.1f s", entry.name, entry.error, pause_s, exc_info=error)
         entry.timer = loop.call_later(pause_s, self._begin, entry)

@@ -12,11 +12,11 @@ from contextlib import aclosing
 
 import msgspec
 
-from understudy_operator.apply.api import GONE, TROUBLE, Api, ApiError, namespace_in
+from understudy_operator.apply.api import API_FAILURES, GONE, Api, ApiError, namespace_in
 from understudy_operator.clock import Backoffs
-from understudy_operator.metrics.operator import OperatorMetrics
-from understudy_operator.observe.shapes import Raw, Told, object_of
-from understudy_operator.observe.store import Kind, key_of, version_of
+from understudy_operator.metrics.operator_metrics import OperatorMetrics
+from understudy_operator.observe.decoded_fields import Raw, WatchEvent, object_of
+from understudy_operator.observe.store import Kind, key_of, resource_version_of
 from understudy_operator.resync import PATHS, Resync
 
 log = logging.getLogger(__name__)
@@ -33,10 +33,10 @@ class Watch:
         kind: Kind,
         path: str,
         resync: Resync,
-        saw: Callable[[Kind, str, Raw], None],
+        on_event: Callable[[Kind, str, Raw], None],
         metrics: OperatorMetrics | None = None,
     ) -> None:
-        self._api, self._kind, self._path, self._resync, self._saw = api, kind, path, resync, saw
+        self._api, self._kind, self._path, self._resync, self._on_event = api, kind, path, resync, on_event
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._metrics.watches(kind.value)
         self._version = ""
@@ -50,10 +50,10 @@ class Watch:
             before, least_s = self._version, 0.0
             try:
                 await self._follow()
-            except TROUBLE as error:
+            except API_FAILURES as error:
                 self._metrics.watch_failed(self._kind.value)
                 log.warning("the %s ended, and restarts soon: %r", self.name, error)
-                if isinstance(error, ApiError) and error.gone:
+                if isinstance(error, ApiError) and error.is_gone:
                     self._version = ""
                 elif isinstance(error, ApiError) and error.status == 429:
                     least_s = error.retry_after_s
@@ -70,17 +70,17 @@ class Watch:
         selector = PATHS[self._kind][1]
         async with aclosing(self._api.watch(self._path, selector, self._version)) as events:
             async for event in events:
-                self._heard(event)
+                self._handle_event(event)
 
-    def _heard(self, told: Told) -> None:
+    def _handle_event(self, event: WatchEvent) -> None:
         try:
-            raw = object_of(self._kind.value, told)
+            raw = object_of(self._kind.value, event)
         except msgspec.DecodeError as error:
             raise ApiError(GONE, "Undecodable", f"a line of the {self.name}: {error}") from error
-        if told.type != "BOOKMARK":
+        if event.type != "BOOKMARK":
             try:
-                self._saw(self._kind, told.type, raw)
+                self._on_event(self._kind, event.type, raw)
             except Exception:
                 self._metrics.event_failed(self._kind.value)
                 log.exception("the %s continues without %s", self.name, "/".join(key_of(raw)))
-        self._version = version_of(raw) or self._version
+        self._version = resource_version_of(raw) or self._version

@@ -6,35 +6,35 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from understudy_operator.apply.api import TROUBLE
+from understudy_operator.apply.api import API_FAILURES
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock, jittered
+from understudy_operator.fair_semaphore import FairSemaphore
 from understudy_operator.keyring import Keyring
-from understudy_operator.metrics.operator import OfJob, OperatorMetrics
+from understudy_operator.metrics.operator_metrics import JobMetrics, OperatorMetrics
 from understudy_operator.observe.adoption_link import Adopter, AdoptionKeys
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.gone_pods import GonePods
 from understudy_operator.observe.job_pods import JobPods
 from understudy_operator.observe.line import Keys, Share
-from understudy_operator.observe.read import read_job, read_pod, told_address
+from understudy_operator.observe.read import read_advertised_address, read_job, read_pod
 from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.read_injected import read_injected
 from understudy_operator.observe.read_node import NodeReader, read_node
 from understudy_operator.observe.read_pool import split, view_of
-from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, job_kind
-from understudy_operator.pass_loop import CONFLICT_S, Passed, PassLoop
-from understudy_operator.plan.coordination import FAREWELL
+from understudy_operator.observe.store import Key, Kind, OwnerKey, Raw, Store, job_kind
+from understudy_operator.plan.coordination import JOB_DELETED
 from understudy_operator.plan.elections import UNREACHABLE_S
 from understudy_operator.plan.events import failed_reconcile, recorded_events
 from understudy_operator.plan.intents import (
     CREATE_POD,
     AdoptSpare,
-    Check,
     ClaimWarm,
     Create,
     DeletePod,
     DeleteSecret,
+    DryRun,
     Event,
     Follow,
     Intent,
@@ -50,14 +50,14 @@ from understudy_operator.plan.observed import TERMINAL_STATES, ChildJob, Coordin
 from understudy_operator.plan.ownership import INJECTED_KIND, KIND, controller_uid, object_uid
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.refusals import Refusal
-from understudy_operator.plan.retries import Retries, is_due
+from understudy_operator.plan.retries import Retries, is_retry_due
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_operator.plan.status import is_news
+from understudy_operator.reconcile_loop import CONFLICT_S, ReconcileLoop, ReconcileResult
 from understudy_operator.supervisor import Supervisor
-from understudy_operator.turns import Turns
 from understudy_protocol import logs
 from understudy_protocol import pod as names
-from understudy_protocol.words import CloseReason
+from understudy_protocol.enums import CloseReason
 
 #: A plan deletes pods for so long after what it goes by was observed. Then the next reconcile decides again.
 DELETES_FOR_S = 5.0
@@ -72,7 +72,7 @@ log = logging.getLogger(__name__)
 class _Unconfirmed:
     """A status with events that was sent and had no answer. The API server may have written it."""
 
-    over: str  # the resourceVersion that it replaces
+    replaced_version: str  # the resourceVersion that it replaces
     status: Raw
     events: Sequence[Event]
 
@@ -94,7 +94,7 @@ class JobWorker:
         metrics: OperatorMetrics | None = None,
         log_format: str = logs.TEXT,
         has_kueue: Callable[[], bool | None] = lambda: None,
-        message_room: Turns | None = None,
+        message_room: FairSemaphore | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
         self._key, self._store, self._gateway, self._keyring = key, store, gateway, keyring
@@ -102,13 +102,13 @@ class JobWorker:
         self._read_node, self._node_memory = node_reader, node_memory
         self._log_format, self._has_kueue, self._message_room = log_format, has_kueue, message_room
         self._metrics = OperatorMetrics() if metrics is None else metrics
-        self._ends = OfJob(self._metrics)
+        self._job_metrics = JobMetrics(self._metrics)
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
         self._retries = Retries()
-        self._tried = 0  # the generation of which everything was tried once
-        self._adopter = Adopter(self.wake, clock.wall)
-        self._job_pods = JobPods(gateway.jobs.some_pods, clock.steady)
+        self._tried_generation = 0  # the generation of which everything was tried once
+        self._adopter = Adopter(self.enqueue, clock.wall)
+        self._job_pods = JobPods(gateway.jobs.list_pods, clock.steady)
         self._gone_pods = GonePods()
         self._outbox = gateway.outbox()
         self._unconfirmed: deque[_Unconfirmed] = deque(maxlen=MOST_UNCONFIRMED)
@@ -116,19 +116,19 @@ class JobWorker:
         self._link_of = ""  # the membership of the link
         self._secret_writes = SecretWrites()
         self._topology_key = ""  # of the spares
-        self._checked = 0  # the generation whose templates the API server would take
+        self._checked_generation = 0  # the generation whose templates the API server would take
         self._metrics.supervises(LINES)
         supervisor = Supervisor(self._metrics) if supervisor is None else supervisor
-        about = {"namespace": key[0], "job": key[1]}
-        self.passes = PassLoop(f"job {'/'.join(key)}", self._pass, about, supervisor, RECONCILES)
+        log_context = {"namespace": key[0], "job": key[1]}
+        self.loop = ReconcileLoop(f"job {'/'.join(key)}", self._reconcile, log_context, supervisor, RECONCILES)
 
-    def wake(self) -> None:
-        self.passes.wake()
+    def enqueue(self) -> None:
+        self.loop.enqueue()
 
     @property
-    def waits(self) -> bool:
+    def is_queued(self) -> bool:
         """Whether something has changed since the last pass began."""
-        return self.passes.waits
+        return self.loop.is_queued
 
     def is_concerned(self, before: Node, node: Node) -> bool:
         """Whether that change of a node's labels matters to the job: only the topology key of its spares does."""
@@ -139,26 +139,26 @@ class JobWorker:
         """Whether the job has trained, and nobody is found in office."""
         if self._link is None:
             return False
-        job, told = self._read(), self._link.coordination
+        job, coordination = self._read(), self._link.coordination
         return (
             job is not None
             and job.round >= 0
-            and not told.in_office
-            and self._clock.wall() - told.since >= UNREACHABLE_S
+            and not coordination.coordinator_uid
+            and self._clock.wall() - coordination.since >= UNREACHABLE_S
         )
 
     async def stop(self, finish_s: float = 0.0) -> None:
         """finish_s: what a reconcile that runs, and events that wait, have left."""
         stopped_at = self._clock.steady()
-        await self.passes.stop(finish_s)
+        await self.loop.stop(finish_s)
         await self._outbox.stop(max(0.0, finish_s - (self._clock.steady() - stopped_at)))
         await self._unfollow(Unfollow())
         await self._adopter.close()
 
-    async def _pass(self) -> Passed | None:
+    async def _reconcile(self) -> ReconcileResult | None:
         raw = self._store.get(job_kind(self._key), self._key)
         if raw is None and self._store.is_malformed(job_kind(self._key), self._key):
-            return Passed(None)  # it is there, and was not deleted
+            return ReconcileResult(None)  # it is there, and was not deleted
         if raw is None:
             await self._forget_job()
             raw = self._store.get(job_kind(self._key), self._key)  # one that was made anew meanwhile
@@ -168,36 +168,38 @@ class JobWorker:
             return None
         job = self._read()
         if job is None:
-            return Passed(None)  # it cannot be read: the store has said why, and what changes it wakes this worker
-        with self._metrics.a_pass(kind_at(self._key), TROUBLE):
+            return ReconcileResult(
+                None
+            )  # it cannot be read: the store has said why, and what changes it wakes this worker
+        with self._metrics.time_reconcile(kind_at(self._key), API_FAILURES):
             try:
-                return await self._pass_over(job)
-            except TROUBLE:
+                return await self._reconcile_job(job)
+            except API_FAILURES:
                 raise
             except Exception as error:
                 self._gateway.add_events(self._outbox, job, [failed_reconcile(error)])
                 raise
 
-    async def _pass_over(self, job: Job) -> Passed:
+    async def _reconcile_job(self, job: Job) -> ReconcileResult:
         self._prepare(job)
         if job.uid != self._job_uid:  # another job of the same name
             await self._forget_job()
-            self._job_uid, self._ends = job.uid, OfJob(self._metrics)
+            self._job_uid, self._job_metrics = job.uid, JobMetrics(self._metrics)
             self._gateway.add_events(self._outbox, job, recorded_events(job.status, self._clock.wall()))
         self._add_unconfirmed_events(job)
-        self._ends.seen(job.resource_version, job.status)
+        self._job_metrics.on_read(job.resource_version, job.status)
         await self._gather(job)
         now = self._read()
         if now is None or object_uid(now) != object_uid(job):
-            return Passed(0.0)  # it is gone since, or another one of its name is there
+            return ReconcileResult(0.0)  # it is gone since, or another one of its name is there
         job = now
         self._prepare(job)
         # From here to the plan nothing is awaited: all of it is known of one moment.
         observed, began = self._observe(job), self._clock.steady()
         plan = reconcile(observed, self._sidecar_image, self._clock.wall())
-        thought_s = self._clock.steady() - began
+        planning_s = self._clock.steady() - began
         done = await self._execute(job, plan, began)
-        return Passed(plan.again_in_s if done else jittered(CONFLICT_S), thought_s)
+        return ReconcileResult(plan.requeue_after_s if done else jittered(CONFLICT_S), planning_s)
 
     def _read(self) -> Job | None:
         """None if there is none, or none that can be read."""
@@ -207,59 +209,61 @@ class JobWorker:
 
     def _prepare(self, job: Job) -> None:
         self._topology_key = "" if job.spec.world is None else job.world.topology_key
-        if job.generation != self._tried:
+        if job.generation != self._tried_generation:
             self._retries = Retries()  # what was refused of another spec says nothing about this one
 
     async def _gather(self, job: Job) -> None:
         """All that the API server has to be asked for. It may take half a minute, in which much can change."""
-        await self._settle(job)
+        await self._resolve_unanswered(job)
         await self._gateway.read_unknown_nodes(self._store.facts_of_job(Kind.POD, _owner(job), read_pod))
         try:
             nodes = self._store.nodes(self._read_node)
-            await self._job_pods.look(job, self._children(job), nodes, self._clock.wall())
-        except TROUBLE as error:  # they are only reported: without an answer those of the last one are
+            await self._job_pods.refresh(job, self._children(job), nodes, self._clock.wall())
+        except API_FAILURES as error:  # they are only reported: without an answer those of the last one are
             log.warning("the pods of Jobs that wait could not be listed: %r", error)
 
-    async def _settle(self, job: Job) -> None:
+    async def _resolve_unanswered(self, job: Job) -> None:
         if job.deleting:
             self._gateway.forget(job.uid)  # what was made nevertheless goes with the job
             return
         now = self._clock.wall()
-        await self._gateway.settle(job, refused_too=is_due(CREATE_POD, self._retries.paused(now), now))
+        await self._gateway.resolve_unanswered(
+            job, refused_too=is_retry_due(CREATE_POD, self._retries.paused(now), now)
+        )
 
     async def _forget_job(self) -> None:
         """It was deleted, whatever its name stands for now."""
         self._gateway.forget(self._job_uid)
-        await self._unfollow(FAREWELL)
+        await self._unfollow(JOB_DELETED)
         await self._adopter.close()
-        self._coordination, self._checked = Coordination(), 0
+        self._coordination, self._checked_generation = Coordination(), 0
         self._secret_writes = SecretWrites()
         self._unconfirmed.clear()
         self._gone_pods.clear()
-        self._retries, self._tried = Retries(), 0
+        self._retries, self._tried_generation = Retries(), 0
 
     def _observe(self, job: Job) -> Observed:
-        service = self._ours(Kind.SERVICE, job, coordinator_service_name(job.name))
+        service = self._owned_object(Kind.SERVICE, job, coordinator_service_name(job.name))
         address = "" if service is None else str(service.get("spec", {}).get("clusterIP", ""))
         pods, claimed = split(self._store.facts_of_job(Kind.POD, _owner(job), read_pod), job.uid)
         return Observed(
             job=job,
             pods=pods,
-            gone=self._gone_pods.look(pods, self._clock.wall()),
+            past_stays=self._gone_pods.update(pods, self._clock.wall()),
             nodes=self._store.nodes(self._read_node),
             coordination=self._coordination if self._link is None else self._link.coordination,
             keyring=self._keyring,
-            has_hostnames_service=self._ours(Kind.SERVICE, job, subdomain(job)) is not None,
+            has_hostnames_service=self._owned_object(Kind.SERVICE, job, subdomain(job)) is not None,
             coordinator_address=f"{address}:{names.COORDINATOR_PORT}" if address else "",
             entropy=secrets.token_hex(32),
-            refusals=self._retries.told if self._tried == job.generation else None,
+            refusals=self._retries.refusals if self._tried_generation == job.generation else None,
             paused=self._retries.paused(self._clock.wall()),
             secret_writes=self._secret_writes,
-            told_address="" if address else self._told_address(job),
+            advertised_address="" if address else self._advertised_address(job),
             children=self._children(job),
-            job_pods=self._job_pods.known,
+            job_pods=self._job_pods.pods,
             claims=frozenset(self._claims(job)),
-            checked=self._checked == job.generation,
+            templates_checked=self._checked_generation == job.generation,
             offenders={} if self._node_memory is None else self._node_memory.offenders.of(job.namespace),
             claimed=claimed,
             pool=self._pool_of(job),
@@ -274,8 +278,8 @@ class JobWorker:
         """Those that are there. One that outlives jobs may be anybody's."""
         for claim in job.spec.claims:
             name = claim_name(job, claim.name)
-            there = self._store.get(Kind.CLAIM, (job.namespace, name))
-            if there is not None and (claim.retained or controller_uid(there) == job.uid):
+            existing = self._store.get(Kind.CLAIM, (job.namespace, name))
+            if existing is not None and (claim.retained or controller_uid(existing) == job.uid):
                 yield name
 
     def _pool_of(self, job: Job) -> PoolView | None:
@@ -287,52 +291,52 @@ class JobWorker:
         """Of the attempt that the job is in, or has ended in."""
         return self._keyring.of_job(job.namespace, job.uid, job.attempt)
 
-    def _told_address(self, job: Job) -> str:
+    def _advertised_address(self, job: Job) -> str:
         """Of the newest pods, should some have been told another one."""
         if job.injected is not None:
             return str(job.status.get("coordinatorAddress", ""))
         pods = sorted(
             self._store.of_job(Kind.POD, _owner(job)), key=lambda pod: pod["metadata"].get("creationTimestamp", "")
         )
-        return next((told for pod in reversed(pods) if (told := told_address(pod))), "")
+        return next((address for pod in reversed(pods) if (address := read_advertised_address(pod))), "")
 
-    def _ours(self, kind: Kind, job: Job, name: str) -> Raw | None:
+    def _owned_object(self, kind: Kind, job: Job, name: str) -> Raw | None:
         """The job's object of that name, and nobody else's, such as that of a deleted job of the same name."""
         raw = self._store.get(kind, (job.namespace, name))
         return raw if raw is not None and controller_uid(raw) == object_uid(job) else None
 
     async def _execute(self, job: Job, plan: Plan, observed_at: float) -> bool:
         """In the order that Plan promises. False: the job has changed since it was read, so the rest was left."""
-        if await self._has_ended_by_itself(plan):
-            self.wake()
+        if await self._closed_before_suspension(plan):
+            self.enqueue()
             return False
         self._adopter.follow([(intent, self._keys_of(job, intent)) for intent in plan.adopt])
-        told, created = self._retries.told, [await self._write_object(job, intent) for intent in plan.objects]
-        self._learn(plan.objects, filter(None, created))
+        reported, created = self._retries.refusals, [await self._write_object(job, intent) for intent in plan.objects]
+        self._record_refusals(plan.objects, filter(None, created))
         if not all(created):
-            self.wake()  # something is new: pods may be possible now
-        if plan.checks:
-            refused = await self._gateway.jobs.check(job, plan.checks)
-            self._learn([Check()], refused)
+            self.enqueue()  # something is new: pods may be possible now
+        if plan.dry_runs:
+            refused = await self._gateway.jobs.dry_run(job, plan.dry_runs)
+            self._record_refusals([DryRun()], refused)
             if not refused:
-                self._checked = job.generation
-                self.wake()
+                self._checked_generation = job.generation
+                self.enqueue()
         if plan.status is not None and not await self._write_status(job, plan.status, plan.events):
             return False
         self._gateway.add_events(self._outbox, job, plan.events)
-        self._learn(plan.jobs, await self._gateway.jobs.do(job, plan.jobs))
-        self._learn(plan.claims, await self._gateway.pools.claims(job.namespace, job.uid, plan.claims))
+        self._record_refusals(plan.jobs, await self._gateway.jobs.execute(job, plan.jobs))
+        self._record_refusals(plan.claims, await self._gateway.pools.claims(job.namespace, job.uid, plan.claims))
         if any(isinstance(claim, ClaimWarm) for claim in plan.claims):
-            self.wake()  # to tell them
-        pods = self._still_valid(plan.pods, observed_at)
-        self._learn(pods, await self._gateway.pods(job, pods))
-        self._retries = self._retries.wanted(plan, self._clock.wall())
-        if self._tried != job.generation or told != self._retries.told:
-            self._tried = job.generation
-            self.wake()  # to tell it
+            self.enqueue()  # to tell them
+        pods = self._drop_stale_deletions(plan.pods, observed_at)
+        self._record_refusals(pods, await self._gateway.pods(job, pods))
+        self._retries = self._retries.keep_wanted(plan, self._clock.wall())
+        if self._tried_generation != job.generation or reported != self._retries.refusals:
+            self._tried_generation = job.generation
+            self.enqueue()  # to tell it
         await self._follow(job, plan.link)
         if plan.remove and self._outbox.is_empty:
-            self._learn([Remove()], await self._gateway.remove(job, plan.remove))
+            self._record_refusals([Remove()], await self._gateway.remove(job, plan.remove))
         return True
 
     async def _write_object(self, job: Job, intent: Create | DeleteSecret) -> Refusal | None:
@@ -347,7 +351,7 @@ class JobWorker:
             self._secret_writes = self._secret_writes.after_creation(name, self._clock.wall())
         return refusal
 
-    async def _has_ended_by_itself(self, plan: Plan) -> bool:
+    async def _closed_before_suspension(self, plan: Plan) -> bool:
         """Before status says that the job is suspended: its coordinator may have closed the rendezvous as succeeded.
 
         True also if the coordinator stops responding here. The next pass decides how long to wait for the pods' report.
@@ -355,27 +359,27 @@ class JobWorker:
         end = plan.link.end if isinstance(plan.link, Unfollow) else None
         if plan.status is None or self._link is None or end is None or end.reason is not CloseReason.SUSPENDED:
             return False
-        responded = bool(self._link.coordination.in_office)
+        responded = bool(self._link.coordination.coordinator_uid)
         closed = await self._link.end(end)
         return responded if closed is None else closed.reason in TERMINAL_STATES
 
-    def _still_valid(self, intents: Sequence[PodIntent], observed_at: float) -> Sequence[PodIntent]:
+    def _drop_stale_deletions(self, intents: Sequence[PodIntent], observed_at: float) -> Sequence[PodIntent]:
         """Without the deletions, if the writes before them took so long that a lost member may be back."""
         if self._clock.steady() - observed_at < DELETES_FOR_S or not any(isinstance(x, DeletePod) for x in intents):
             return intents
-        self.wake()
+        self.enqueue()
         return [intent for intent in intents if not isinstance(intent, DeletePod)]
 
-    def _learn(self, tried: Iterable[Intent], refusals: Iterable[Refusal]) -> None:
+    def _record_refusals(self, tried: Iterable[Intent], refusals: Iterable[Refusal]) -> None:
         """What the API server says to them."""
         refused = tuple(refusals)
         self._retries = self._retries.after(tried, refused, self._clock.wall())
         if refused:
-            self.wake()  # to find out when they are tried again
+            self.enqueue()  # to find out when they are tried again
 
     async def _write_status(self, job: Job, status: Raw, events: Sequence[Event]) -> bool:
         """False: the job has changed since it was read."""
-        self._ends.writes(job.resource_version, job.status, status)
+        self._job_metrics.on_write(job.resource_version, job.status, status)
         sent = _Unconfirmed(job.resource_version, status, events)
         if events:
             self._unconfirmed.append(sent)
@@ -384,14 +388,14 @@ class JobWorker:
             self._unconfirmed.clear()  # it replaced the version that all of them would have replaced
         elif events:
             self._unconfirmed.remove(sent)
-        self._ends.wrote(done=done)
+        self._job_metrics.on_written(done=done)
         if done and is_news(job.status, status):
-            self.wake()
+            self.enqueue()
         return done
 
     def _add_unconfirmed_events(self, job: Job) -> None:
         """Of the status write that was done and had no answer: at most one of those over the same version is."""
-        decided = [sent for sent in self._unconfirmed if sent.over != job.resource_version]
+        decided = [sent for sent in self._unconfirmed if sent.replaced_version != job.resource_version]
         for sent in decided:
             self._unconfirmed.remove(sent)
         written = next((sent for sent in decided if sent.status == job.status), None)
@@ -409,14 +413,14 @@ class JobWorker:
             case Unfollow() as unfollow:
                 await self._unfollow(unfollow)
             case Follow() as follow:
-                if self._link is not None and self._link.over:
+                if self._link is not None and self._link.has_ended:
                     self._metrics.task_restarts(LINES)
-                if self._link is not None and (self._link.over or self._link_of != job.membership):
+                if self._link is not None and (self._link.has_ended or self._link_of != job.membership):
                     await self._unfollow(Unfollow())
                 if self._link is None:
                     keys = self._keys(self._key_of(job))
                     share = Share(self._key[0], self._message_room)
-                    self._link = CoordinatorLink(job.membership, keys, self._coordination, self.wake, share)
+                    self._link = CoordinatorLink(job.membership, keys, self._coordination, self.enqueue, share)
                     self._link_of = job.membership
                 self._link.follow(follow)
 
@@ -429,7 +433,7 @@ class JobWorker:
             await link.close()
 
 
-def _owner(job: Job) -> Owner:
+def _owner(job: Job) -> OwnerKey:
     return job.namespace, job.uid
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from understudy_operator.metrics.serving import port_of, serve
 from understudy_protocol import logs
-from understudy_webhook.certificates import Files
+from understudy_webhook.certificates import CertificateFiles
 from understudy_webhook.serving import Clients, Probes, Serving
 
 CLIENT_CA, CLIENT_NAMES = "UNDERSTUDY_CLIENT_CA", "UNDERSTUDY_CLIENT_NAMES"
@@ -36,7 +36,7 @@ async def _serve(image: str, certificates: Path) -> int:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with AsyncExitStack() as stack:
         serving = Serving(image, log_format=logs.read_format(os.environ), clients=read_clients(os.environ))
-        keeping = asyncio.create_task(Files(certificates, serving).run(), name="certificate")
+        keeping = asyncio.create_task(CertificateFiles(certificates, serving).run(), name="certificate")
         probes = Probes(serving)
         await probes.listen(int(os.environ.get("UNDERSTUDY_HEALTH_PORT") or 8080))
         stack.push_async_callback(probes.close)
@@ -45,13 +45,13 @@ async def _serve(image: str, certificates: Path) -> int:
             stack.push_async_callback(metrics.close)
         await serving.listen(int(os.environ.get("UNDERSTUDY_PORT") or 8443))
         stack.push_async_callback(serving.close)
-        asked = asyncio.create_task(ended.wait(), name="until SIGTERM")
-        await asyncio.wait((asked, keeping), return_when=asyncio.FIRST_COMPLETED)
+        stopped = asyncio.create_task(ended.wait(), name="until SIGTERM")
+        await asyncio.wait((stopped, keeping), return_when=asyncio.FIRST_COMPLETED)
         if keeping.done():
             log.error("the certificate is no longer renewed: %r", keeping.exception())
-            asked.cancel()
+            stopped.cancel()
             return 1
-        serving.leaves = True
+        serving.is_stopping = True
         await asyncio.sleep(float(os.environ.get("UNDERSTUDY_DRAIN_S") or DRAIN_S))
         keeping.cancel()
     return 0

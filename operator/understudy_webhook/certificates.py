@@ -18,7 +18,7 @@ EVERY_S = 5.0
 log = logging.getLogger(__name__)
 
 
-class Files:
+class CertificateFiles:
     """A certificate that somebody else keeps in a folder."""
 
     def __init__(self, folder: Path, serving: Serving, every_s: float = EVERY_S) -> None:
@@ -27,18 +27,18 @@ class Files:
 
     async def run(self) -> None:
         while True:
-            if await asyncio.to_thread(self._look):
-                await self._tell_end()
+            if await asyncio.to_thread(self._load_if_changed):
+                await self._report_expiry()
             await asyncio.sleep(self._every_s)
 
-    async def _tell_end(self) -> None:
+    async def _report_expiry(self) -> None:
         assert self._served is not None, "one is served"
         try:
             self._serving.metrics.certificate_ends(await openssl.ends_at(self._served[0].decode()))
         except (OpensslFailed, ValueError) as error:
             log.warning("could not find out when the certificate in %s expires: %s", self._folder, error)
 
-    def _look(self) -> bool:
+    def _load_if_changed(self) -> bool:
         """Whether another one is served from now on."""
         certificate, key = self._folder / CERTIFICATE, self._folder / KEY
         try:

@@ -22,11 +22,20 @@ from typing import Any
 
 from kubernetes.aio import client, config
 
-from understudy_operator.apply.api import TROUBLE, Api, ApiError
+from understudy_operator.apply.api import API_FAILURES, Api, ApiError
 from understudy_protocol import logs
 from understudy_webhook import openssl
 from understudy_webhook.openssl import OpensslFailed
-from understudy_webhook.rotation import BUNDLE, CERTIFICATE, KEY, LIFE_S, Made, is_due, other_keeper, with_bundle
+from understudy_webhook.rotation import (
+    BUNDLE,
+    CERTIFICATE,
+    KEY,
+    LIFE_S,
+    CertificateSet,
+    is_renewal_due,
+    other_keeper,
+    with_bundle,
+)
 
 EVERY_S = 5.0
 RETRY_S = 1.0
@@ -36,7 +45,7 @@ _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 log = logging.getLogger(__name__)
 
 
-class KeptByAnother(Exception):
+class ManagedByAnother(Exception):
     """Another program writes the Secret."""
 
 
@@ -73,31 +82,31 @@ class CertificateKeeper:
     async def run(self) -> None:
         while True:
             try:
-                await self.once()
-            except (*TROUBLE, OpensslFailed, KeptByAnother) as error:
+                await self.run_once()
+            except (*API_FAILURES, OpensslFailed, ManagedByAnother) as error:
                 log.warning("the certificate could not be checked or renewed; retrying: %r", error)
                 await asyncio.sleep(RETRY_S)
                 continue
             await asyncio.sleep(self._settings.every_s)
 
-    async def once(self) -> None:
+    async def run_once(self) -> None:
         """Renew the certificate if that is due, and have the API server trust it."""
         raw = await self._found()
         if raw is not None and (keeper := other_keeper(raw)):
-            raise KeptByAnother(
+            raise ManagedByAnother(
                 f"Secret {self._settings.secret} is managed by {keeper}: delete it, or let {keeper} manage the "
                 "certificate (chart: webhook.certificates.mode)"
             )
-        made = None if raw is None else await _read(raw)
-        if is_due(made, self._now(), self._settings.life_s):
-            await self._renew(raw, made)
+        current = None if raw is None else await _read(raw)
+        if is_renewal_due(current, self._now(), self._settings.life_s):
+            await self._renew(raw, current)
         else:
             assert raw is not None
             await self._trust(raw["data"][BUNDLE])
 
-    async def _renew(self, raw: dict[str, Any] | None, former: Made | None) -> None:
-        made = await openssl.make(self._settings.names, self._settings.life_s)
-        data = {CERTIFICATE: made.certificate, KEY: made.key, BUNDLE: made.bundle(former)}
+    async def _renew(self, raw: dict[str, Any] | None, previous: CertificateSet | None) -> None:
+        renewed = await openssl.make_certificate(self._settings.names, self._settings.life_s)
+        data = {CERTIFICATE: renewed.certificate, KEY: renewed.key, BUNDLE: renewed.bundle(previous)}
         encoded = {name: base64.b64encode(text.encode()).decode() for name, text in data.items()}
         await self._trust(encoded[BUNDLE])
         await asyncio.sleep(self._settings.settle_s)
@@ -110,7 +119,7 @@ class CertificateKeeper:
             if error.status != 409:
                 raise
             log.info("another process has renewed the certificate at the same time")
-            await self.once()
+            await self.run_once()
         else:
             log.info("made a certificate for %s", self._settings.names[0])
 
@@ -139,12 +148,12 @@ class CertificateKeeper:
                     raise
 
 
-async def _read(raw: dict[str, Any]) -> Made | None:
+async def _read(raw: dict[str, Any]) -> CertificateSet | None:
     """The certificate of a Secret; None if it has none that could be served."""
     data = raw.get("data") or {}
     try:
         certificate, key, bundle = (base64.b64decode(data[name]).decode() for name in (CERTIFICATE, KEY, BUNDLE))
-        return Made(certificate, key, bundle, await openssl.ends_at(certificate))
+        return CertificateSet(certificate, key, bundle, await openssl.ends_at(certificate))
     except (KeyError, ValueError, OpensslFailed) as error:
         log.warning("Secret %s has no certificate: %r; a new one replaces it", raw["metadata"]["name"], error)
         return None

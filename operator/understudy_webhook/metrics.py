@@ -3,7 +3,7 @@
 from typing import Any
 
 from understudy_operator.bounded_server import Drop
-from understudy_operator.metrics.book import Book
+from understudy_operator.metrics.metric_book import MetricBook
 
 ANSWER_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 ENDPOINTS = ("mutate", "validate")
@@ -15,7 +15,7 @@ RESULTS = (INJECTED, ALLOWED, REFUSED, MALFORMED, EXPENSIVE, UNKNOWN_CALLER, FAI
 
 class WebhookMetrics:
     def __init__(self) -> None:
-        self.book = book = Book()
+        self.book = book = MetricBook()
         self._requests = book.counter(
             "understudy_webhook_requests_total",
             "Requests. Refused: the object was rejected; Malformed: the request is not a review; Expensive: the "
@@ -42,11 +42,11 @@ class WebhookMetrics:
         )
         self._ends.set(float("nan"))
 
-    def answered(self, endpoint: str, result: str, seconds: float) -> None:
+    def count_request(self, endpoint: str, result: str, seconds: float) -> None:
         self._requests.labels(endpoint, result).inc()
         self._seconds.labels(endpoint).observe(seconds)
 
-    def dropped(self, reason: str) -> None:
+    def count_drop(self, reason: str) -> None:
         self._dropped.labels(reason).inc()
 
     def certificate_ends(self, at: float) -> None:

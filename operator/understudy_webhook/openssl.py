@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from understudy_webhook.rotation import Made
+from understudy_webhook.rotation import CertificateSet
 
 LIMIT_S = 30.0
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
@@ -18,13 +18,13 @@ class OpensslFailed(Exception):
     """The program is not there, or says why it could not."""
 
 
-async def make(names: Sequence[str], life_s: float) -> Made:
+async def make_certificate(names: Sequence[str], life_s: float) -> CertificateSet:
     """A certificate for these DNS names, by an authority that is forgotten. Raises OpensslFailed."""
     with tempfile.TemporaryDirectory() as folder:
         return await _make(Path(folder), names, life_s)
 
 
-async def _make(folder: Path, names: Sequence[str], life_s: float) -> Made:
+async def _make(folder: Path, names: Sequence[str], life_s: float) -> CertificateSet:
     days = str(max(1, int(life_s // 86400)))
     files = {name: str(folder / name) for name in ("ca.crt", "ca.key", "tls.crt", "tls.key", "tls.csr", "extensions")}
     extensions = [
@@ -40,23 +40,23 @@ async def _make(folder: Path, names: Sequence[str], life_s: float) -> Made:
     subject = ("-subj", f"/CN={names[0][:64]}")
     await run("req", "-new", *_CURVE, "-keyout", files["tls.key"], *subject, "-out", files["tls.csr"])
     signed_by = ("-CA", files["ca.crt"], "-CAkey", files["ca.key"], "-CAcreateserial", "-days", days)
-    what = ("-in", files["tls.csr"], "-extfile", files["extensions"], "-out", files["tls.crt"])
-    await run("x509", "-req", *signed_by, *what)
+    files_of_request = ("-in", files["tls.csr"], "-extfile", files["extensions"], "-out", files["tls.crt"])
+    await run("x509", "-req", *signed_by, *files_of_request)
     certificate, key, authority_pem = [
         await asyncio.to_thread(Path(files[name]).read_text) for name in ("tls.crt", "tls.key", "ca.crt")
     ]
-    return Made(certificate, key, authority_pem, await ends_at(certificate))
+    return CertificateSet(certificate, key, authority_pem, await ends_at(certificate))
 
 
 async def ends_at(certificate: str) -> float:
     """Raises OpensslFailed, also where it is no certificate."""
-    told = await run("x509", "-noout", "-enddate", stdin=certificate)
-    return parse_end(told)
+    output = await run("x509", "-noout", "-enddate", stdin=certificate)
+    return parse_end(output)
 
 
-def parse_end(told: str) -> float:
+def parse_end(output: str) -> float:
     """`notAfter=Nov 21 23:26:06 2026 GMT`."""
-    return float(calendar.timegm(time.strptime(told.strip().removeprefix("notAfter="), "%b %d %H:%M:%S %Y %Z")))
+    return float(calendar.timegm(time.strptime(output.strip().removeprefix("notAfter="), "%b %d %H:%M:%S %Y %Z")))
 
 
 async def run(*words: str, stdin: str = "") -> str:

@@ -21,7 +21,7 @@ from understudy_operator.plan.injection.json_patch import json_patch
 from understudy_operator.plan.injection.pods import inject, wants_injection
 from understudy_operator.plan.injection.settings import Objection
 from understudy_protocol.logs import TEXT
-from understudy_webhook.checks import objections
+from understudy_webhook.object_validation import find_objections
 
 Raw = Mapping[str, Any]
 API_VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
@@ -113,10 +113,10 @@ def mutate(request: Raw, sidecar_image: str, log_format: str = TEXT) -> dict[str
 def validate(request: Raw) -> dict[str, Any]:
     """The answer to a job that is to be created or changed."""
     kind = request.get("kind", {}).get("kind", "")
-    found, before = objections(kind, request.get("object") or {}), request.get("oldObject")
+    found, before = find_objections(kind, request.get("object") or {}), request.get("oldObject")
     if found and before:  # a job that has these errors may still be suspended, corrected and deleted
-        known = objections(kind, before)
-        found = [text for text in found if text not in known]
+        known_before = find_objections(kind, before)
+        found = [text for text in found if text not in known_before]
     return _refused(request, "; ".join(found)) if found else _allowed(request)
 
 

@@ -22,7 +22,7 @@ Raw = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Made:
+class CertificateSet:
     """A certificate with its key and its authority, as PEM, and when it ends (Unix time)."""
 
     certificate: str
@@ -30,15 +30,15 @@ class Made:
     authority: str
     until: float
 
-    def bundle(self, former: "Made | None") -> str:
-        if former is None:
+    def bundle(self, previous: "CertificateSet | None") -> str:
+        if previous is None:
             return self.authority
-        return f"{self.authority.strip()}\n{first_of(former.authority)}\n"
+        return f"{self.authority.strip()}\n{first_of(previous.authority)}\n"
 
 
-def is_due(made: Made | None, now: float, life_s: float = LIFE_S) -> bool:
+def is_renewal_due(current: CertificateSet | None, now: float, life_s: float = LIFE_S) -> bool:
     """Whether another one is to be made."""
-    return made is None or made.until - now < life_s * RENEWED_AT
+    return current is None or current.until - now < life_s * RENEWED_AT
 
 
 def other_keeper(secret: Raw) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 
 from aiohttp import web
 
-from understudy_operator.bounded_server import BoundedServer, Limits
+from understudy_operator.bounded_server import BoundedServer, ServerLimits
 from understudy_operator.probe_server import ProbeServer, Reply
 from understudy_protocol import logs
 from understudy_webhook.cpu_limit import CpuLimitExceeded, cpu_limit
@@ -34,7 +34,7 @@ from understudy_webhook.review import NoReview, Raw, mutate, read_request, valid
 #: object and, if the object is changed, the old one. The rest is for the review's other fields: the user and its
 #: groups, and the options.
 MOST_BYTES = 2 * (3 << 19) + (128 << 10)
-LIMITS = Limits(body=MOST_BYTES)
+LIMITS = ServerLimits(body=MOST_BYTES)
 #: A pod takes 1 ms, the check of a JobSet 2 ms for each replicatedJob with the label.
 ANSWER_CPU_S = 0.25
 MOST_LOGGED = 500
@@ -55,7 +55,7 @@ class Clients:
     authority: str  # PEM
     names: frozenset[str] = frozenset()
 
-    def knows(self, certificate: Mapping[str, Any] | None) -> bool:
+    def accepts(self, certificate: Mapping[str, Any] | None) -> bool:
         subject = dict(pair for part in (certificate or {}).get("subject", ()) for pair in part)
         return not self.names or subject.get("commonName") in self.names
 
@@ -67,7 +67,7 @@ class Serving:
         metrics: WebhookMetrics | None = None,
         log_format: str = logs.TEXT,
         clients: Clients | None = None,
-        limits: Limits = LIMITS,
+        limits: ServerLimits = LIMITS,
     ) -> None:
         self.metrics = WebhookMetrics() if metrics is None else metrics
         self._clients = clients
@@ -80,8 +80,10 @@ class Serving:
         listening = self._context()
         listening.sni_callback = self._choose
         self._current: ssl.SSLContext | None = None
-        self._server = BoundedServer(self._answer, limits, listening, lambda why: self.metrics.dropped(why.value))
-        self.leaves = False  # it takes no more calls soon
+        self._server = BoundedServer(
+            self._answer, limits, listening, lambda reason: self.metrics.count_drop(reason.value)
+        )
+        self.is_stopping = False  # it takes no more calls soon
 
     def load(self, certificate: Path, key: Path) -> None:
         """Serve this one from the next connection on. Raises OSError, or an ssl.SSLError (which is one)."""
@@ -100,7 +102,7 @@ class Serving:
 
     @property
     def is_ready(self) -> bool:
-        return self._current is not None and not self.leaves
+        return self._current is not None and not self.is_stopping
 
     def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
         if self._current is not None:
@@ -119,18 +121,18 @@ class Serving:
             return web.Response(status=404, text="POST /mutate and /validate\n")
         began = time.monotonic()
         response, result = self._reviewed(answer, request, body)
-        self.metrics.answered(request.path.removeprefix("/"), result, time.monotonic() - began)
+        self.metrics.count_request(request.path.removeprefix("/"), result, time.monotonic() - began)
         return response
 
     def _reviewed(self, answer: Answer, request: web.BaseRequest, body: bytes) -> tuple[web.Response, str]:
         """The answer, and its result in a word."""
-        if self._clients is not None and not self._clients.knows(request.get_extra_info("peercert")):
+        if self._clients is not None and not self._clients.accepts(request.get_extra_info("peercert")):
             return web.Response(status=403, text="this client certificate is not the API server's\n"), UNKNOWN_CALLER
         try:
             with cpu_limit(ANSWER_CPU_S):
-                asked = read_request(body)
-                logs.about(namespace=asked["namespace"][:MOST_LOGGED])
-                review = answer(asked)
+                review_request = read_request(body)
+                logs.about(namespace=review_request["namespace"][:MOST_LOGGED])
+                review = answer(review_request)
         except NoReview as error:
             return web.Response(status=400, text=f"{error}\n"), MALFORMED
         except CpuLimitExceeded:
@@ -139,7 +141,7 @@ class Serving:
             self._log_once(error)
             return web.Response(status=500, text="the webhook has a bug; its log has the details\n"), FAILED
         if not review["response"]["allowed"] and self._may_log():
-            log.info("%s", _line(asked, review["response"]))
+            log.info("%s", _line(review_request, review["response"]))
         return web.json_response(review), result_of(review["response"])
 
     def _may_log(self) -> bool:
@@ -181,13 +183,13 @@ class Probes:
             return Reply(b"GET /healthz and /readyz\n", HTTPStatus.NOT_FOUND)
         if self._serving.is_ready:
             return Reply(b"ok\n")
-        why_not = b"leaves\n" if self._serving.leaves else b"waits for a certificate\n"
-        return Reply(why_not, HTTPStatus.INTERNAL_SERVER_ERROR)
+        state = b"leaves\n" if self._serving.is_stopping else b"waits for a certificate\n"
+        return Reply(state, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def _line(asked: Raw, response: Raw) -> str:
+def _line(review_request: Raw, response: Raw) -> str:
     """One short line, whatever the caller has written."""
-    metadata = (asked["object"] or {}).get("metadata") or {}
-    name = asked["name"] or metadata.get("generateName", "")
-    line = f"{asked['namespace']}/{name} rejected: {response['status']['message']}"
+    metadata = (review_request["object"] or {}).get("metadata") or {}
+    name = review_request["name"] or metadata.get("generateName", "")
+    line = f"{review_request['namespace']}/{name} rejected: {response['status']['message']}"
     return json.dumps(line[:MOST_LOGGED], ensure_ascii=False)[1:-1]

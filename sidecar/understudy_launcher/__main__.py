@@ -33,18 +33,18 @@ def main(arguments: Sequence[str]) -> int:
     command = list(arguments[1:]) if arguments[:1] == ["--"] else list(arguments)
     logs = Logs()
     if not command:
-        logs.say("expected a command: launcher.pyz -- COMMAND [ARGUMENT]…")
+        logs.write_line("expected a command: launcher.pyz -- COMMAND [ARGUMENT]…")
         return USAGE
     try:
         settings = read_settings(command, os.environ)
     except SettingError as error:
-        logs.say(str(error))
+        logs.write_line(str(error))
         return MISCONFIGURED
     if settings.log_prefix:
         logs.start()
     loop = Loop(settings, logs)  # from here on it hears signals
-    _introduce(settings, logs.say)
-    code = _run(loop, logs.say)
+    _introduce(settings, logs.write_line)
+    code = _run(loop, logs.write_line)
     logs.finish()
     os._exit(code)  # Python's own end takes longer than all that comes before it on a faulty node, and nothing needs it
 

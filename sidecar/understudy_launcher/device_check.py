@@ -38,25 +38,25 @@ class DeviceCheck:
             os.close(write_end)
             return [DevicesChecked(f"cannot start the device check: {error.strerror}")]
         if self.pid == 0:
-            _look(self._wanted, write_end, dies_with_us)
+            _check_devices(self._wanted, write_end, dies_with_us)
         self._process = Handle(self.pid)
         os.close(write_end)
         self._read_end = read_end
         self._watch(read_end)
         return []
 
-    def heard(self) -> list[DevicesChecked]:
+    def on_packet(self) -> list[DevicesChecked]:
         """The pipe is readable: it has answered, or ended."""
-        told = os.read(self._read_end, _LONGEST + 1)
+        packet = os.read(self._read_end, _LONGEST + 1)
         self._unwatch(self._read_end)
         os.close(self._read_end)
         self._read_end = -1
         self.pid = 0
         if self._process is not None:
             self._process.close()
-        if not told:
+        if not packet:
             return [DevicesChecked(ENDED)]
-        return [DevicesChecked("" if told[:1] == _SEEN else told[1:].decode(errors="replace"))]
+        return [DevicesChecked("" if packet[:1] == _SEEN else packet[1:].decode(errors="replace"))]
 
     def end(self) -> None:
         """It takes too long. That it has ended is heard like an answer."""
@@ -64,13 +64,13 @@ class DeviceCheck:
             self._process.kill()
 
 
-def _look(wanted: int, write_end: int, dies_with_parent: Optional[Callable[[], None]]) -> NoReturn:
+def _check_devices(wanted: int, write_end: int, dies_with_parent: Optional[Callable[[], None]]) -> NoReturn:
     """In the fork."""
     try:
         forked.begin("devices", write_end, signal.SIG_DFL)
         if dies_with_parent is not None:
             dies_with_parent()
-        os.write(write_end, _packet(devices.why_not_seen(devices.given(wanted, os.environ))))
+        os.write(write_end, _packet(devices.missing_devices_reason(devices.visible_devices(wanted, os.environ))))
     except BaseException as error:  # noqa: BLE001 - whatever it is, this process is no launcher
         os.write(write_end, _packet(f"the device check failed: {type(error).__name__}: {error}"))
     finally:

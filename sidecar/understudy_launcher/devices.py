@@ -13,18 +13,18 @@ from typing import Any, Optional
 
 LIBRARY = "libnvidia-ml.so.1"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-TOLD = 3
+MAX_NAMED = 3
 _SUCCESS, _NO_PERMISSION = 0, 4
 
 
-def given(told: int, env: Mapping[str, str]) -> int:
+def visible_devices(told: int, env: Mapping[str, str]) -> int:
     """How many different devices. told: how many the manifest asks for."""
     named = {word.strip() for word in env.get(VISIBLE, "").split(",") if word.strip()}
     known = bool(named) and all(word.startswith(("GPU-", "MIG-")) for word in named)
     return min(told, len(named)) if known else told
 
 
-def why_not_seen(wanted: int) -> str:
+def missing_devices_reason(wanted: int) -> str:
     """Why not so many devices answer; "" if they do."""
     library = _load()
     return by_files("/dev") if library is None else by_library(library, wanted)
@@ -35,11 +35,11 @@ def by_library(nvml: Any, wanted: int) -> str:
 
     code = nvml.nvmlInit_v2()
     if code != _SUCCESS:
-        return f"0 of {wanted} devices answer: {_words(nvml, code)}"
+        return f"0 of {wanted} devices answer: {_error_text(nvml, code)}"
     count, answer, silent = c_uint(), 0, []
     code = nvml.nvmlDeviceGetCount_v2(byref(count))
     if code != _SUCCESS:
-        return f"0 of {wanted} devices answer: {_words(nvml, code)}"
+        return f"0 of {wanted} devices answer: {_error_text(nvml, code)}"
     for index in range(count.value):
         handle = c_void_p()
         code = nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(index), byref(handle))
@@ -49,11 +49,11 @@ def by_library(nvml: Any, wanted: int) -> str:
         if code == _SUCCESS and parts is None:
             code = _ask(nvml, handle)
         answer += (parts or 0) if parts is not None else int(code == _SUCCESS)
-        silent += [f"GPU {index}: {_words(nvml, code)}"] if code != _SUCCESS else []
+        silent += [f"GPU {index}: {_error_text(nvml, code)}"] if code != _SUCCESS else []
     if answer >= wanted:
         return ""
-    told = "; ".join(silent[:TOLD])
-    return f"{answer} of {wanted} devices answer" + (f": {told}" if told else "")
+    name = "; ".join(silent[:MAX_NAMED])
+    return f"{answer} of {wanted} devices answer" + (f": {name}" if name else "")
 
 
 def by_files(folder: str) -> str:
@@ -67,8 +67,8 @@ def by_files(folder: str) -> str:
             troubles.append(f"{path}: {error.strerror}")
         else:
             return ""
-    told = "; ".join(troubles[:TOLD]) or f"there is neither {folder}/nvidia0 nor {LIBRARY}"
-    return f"no device can be opened: {told}"
+    message = "; ".join(troubles[:MAX_NAMED]) or f"there is neither {folder}/nvidia0 nor {LIBRARY}"
+    return f"no device can be opened: {message}"
 
 
 def _ask(nvml: Any, handle: Any) -> int:
@@ -96,7 +96,7 @@ def _parts(nvml: Any, handle: Any) -> Optional[int]:
     return seen
 
 
-def _words(nvml: Any, code: int) -> str:
+def _error_text(nvml: Any, code: int) -> str:
     text = nvml.nvmlErrorString(code)
     return f"{text.decode(errors='replace')} (NVML {code})" if text else f"NVML {code}"
 

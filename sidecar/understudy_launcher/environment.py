@@ -27,7 +27,7 @@ _INTERNAL = (
     pod.ENV_SHARED_FOLDER,
     pod.ENV_KEY_FOLDER,
     pod.ENV_SHIPPED_FOLDER,
-    pod.ENV_TOLD_FOLDER,
+    pod.ENV_VERDICT_FOLDER,
     pod.ENV_LISTEN,
     pod.ENV_NPROC,
     pod.ENV_GRACE,
@@ -59,7 +59,7 @@ _READ_AT_START = (
 #: Of these, those that are read later.
 _READ_LATER = ("TORCH_NCCL_", "TORCH_GLOO_", "TORCHELASTIC_")
 #: What is told with each fork has to fit into one packet, with the round's own variables.
-_TOLD_CHARACTERS = 1 << 16
+_MAX_NAME_CHARACTERS = 1 << 16
 #: Variables that have torch write what NCCL's flight recorder has recorded; and how long that may take by default.
 _DUMP_ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 _RECORDED = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -104,20 +104,22 @@ def worker_environment(
     return env
 
 
-def taken_over(launcher: Mapping[str, str], order: TakeOver) -> dict[str, str]:
+def environment_after_take_over(launcher: Mapping[str, str], order: TakeOver) -> dict[str, str]:
     """The launcher's environment as the job's manifest would have made it."""
     of_the_pool = json.loads(launcher.get(pod.ENV_TEMPLATE_VARIABLES) or "[]")
     return {**{name: value for name, value in launcher.items() if name not in of_the_pool}, **order.env}
 
 
-def needs_fresh_start(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+def fresh_start_reason(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Why a zygote that was started with the one cannot fork for the other; "" if it can."""
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     early = [name for name in changed if name.startswith(_READ_AT_START) and not name.startswith(_READ_LATER)]
     if early:
         return f"the job sets {early[0]} to another value, and Python or a module reads it only at start"
     told = sum(len(name) + len(after.get(name, "")) for name in changed)
-    return f"the job's variables differ by {told} characters, too many for a fork" if told > _TOLD_CHARACTERS else ""
+    return (
+        f"the job's variables differ by {told} characters, too many for a fork" if told > _MAX_NAME_CHARACTERS else ""
+    )
 
 
 def worker_grace_s(asked_s: Optional[float], launcher: Mapping[str, str]) -> float:

@@ -30,7 +30,7 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Became:
+class CommandReplaced:
     """The launcher runs what a TakeOver said."""
 
     worker_grace_s: float
@@ -113,18 +113,18 @@ class ZygoteReady:
 
 
 @dataclass(frozen=True)
-class ZygoteGone:
+class ZygoteLost:
     """There is no zygote (any more). final: another one would end the same way."""
 
-    why: str
-    final: bool
+    reason: str
+    is_final: bool
 
 
 @dataclass(frozen=True)
 class ZygoteEnded:
     """It was ended, because what a job runs is not what it was started for. wanted: the command may be forked."""
 
-    wanted: bool
+    was_wanted: bool
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ class StoreGone:
 
 
 @dataclass(frozen=True)
-class NoStore:
-    why: str
+class StoreFailed:
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -153,9 +153,9 @@ class ZygoteChecked:
 
 @dataclass(frozen=True)
 class DevicesChecked:
-    """The process that looks for the container's devices has ended. why_not: they are not all there; "": they are."""
+    """The process that looks for the container's devices has ended. reason: they are not all there; "": they are."""
 
-    why_not: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class AskedToEnd:
     """
 
     signal: str
-    faulty: str = ""
+    hardware_finding: str = ""
     grace_s: Optional[float] = None
 
 
@@ -177,7 +177,7 @@ class Tick:
 
 Event = Union[
     Started,
-    Became,
+    CommandReplaced,
     Connected,
     PortReserved,
     WorkerEnded,
@@ -186,11 +186,11 @@ Event = Union[
     SurvivorsFound,
     StepsRead,
     ZygoteReady,
-    ZygoteGone,
+    ZygoteLost,
     ZygoteEnded,
     StoreReady,
     StoreGone,
-    NoStore,
+    StoreFailed,
     ZygoteChecked,
     DevicesChecked,
     AskedToEnd,
@@ -221,7 +221,7 @@ class Spawn:
     """Start all workers of this member for the round. warm: forked by the zygote."""
 
     start: StartWorkers
-    warm: bool = False
+    is_warmup_done: bool = False
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ class ReleasePort:
 
 @dataclass(frozen=True)
 class StartZygote:
-    """Answered by ZygoteReady or ZygoteGone."""
+    """Answered by ZygoteReady or ZygoteLost."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,9 @@ class EndZygote:
 
 @dataclass(frozen=True)
 class MakeStore:
-    """Have a store held for a later round, answered by StoreReady or NoStore. Others end, but for those at `keep`."""
+    """Have a store held for a later round, answered by StoreReady or StoreFailed. Others end, but for those at
+    `keep`.
+    """
 
     keep: tuple[int, ...] = ()  # ports
 
@@ -292,14 +294,14 @@ class EndDeviceCheck:
 
 
 @dataclass(frozen=True)
-class Become:
+class ReplaceCommand:
     """From now on workers run what this says. Answered by Became, and by ZygoteEnded where the zygote is of no use."""
 
     order: TakeOver
 
 
 @dataclass(frozen=True)
-class LookAtSteps:
+class ReadSteps:
     """Answered by a StepsRead of each worker that has reported since."""
 
 
@@ -335,8 +337,8 @@ Effect = Union[
     CheckZygote,
     CheckDevices,
     EndDeviceCheck,
-    Become,
-    LookAtSteps,
+    ReplaceCommand,
+    ReadSteps,
     DumpStacks,
     Log,
     Exit,

@@ -10,7 +10,7 @@ from typing import Optional
 
 #: SIGKILL comes so long before the pod's grace period ends.
 GRACE_MARGIN_S = 2.0
-GRACE_MARGIN_SHARE = 0.1
+GRACE_MARGIN_FRACTION = 0.1
 
 
 class Graces:
@@ -24,7 +24,7 @@ class Graces:
     def pod_ends(self, now: float, at_most_s: Optional[float] = None) -> None:
         """at_most_s: its node goes before the pod's own grace is over."""
         self.pod_s = self.pod_s if at_most_s is None else min(at_most_s, self.pod_s)
-        self.pod_by = now + self.pod_s - min(GRACE_MARGIN_S, GRACE_MARGIN_SHARE * self.pod_s)
+        self.pod_by = now + self.pod_s - min(GRACE_MARGIN_S, GRACE_MARGIN_FRACTION * self.pod_s)
 
     def shorten(self, by: float) -> None:
         self._order_by = by if self._order_by is None else min(by, self._order_by)

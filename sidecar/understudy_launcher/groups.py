@@ -2,7 +2,7 @@
 
 Rules: a worker's group may outlive it, and a process that has left the group (setsid, a daemon) may outlive that. Such
 leftovers are one more group, of the local rank LEFTOVERS, which counts once all that is left is to be killed. After
-that nothing more can be saved, and what is still there after COMPLAIN_EVERY_S (it sleeps uninterruptibly in the kernel)
+that nothing more can be saved, and what is still there after LOG_EVERY_S (it sleeps uninterruptibly in the kernel)
 gets another SIGKILL and is reported. Pure.
 """
 
@@ -11,7 +11,7 @@ from typing import Optional
 from understudy_launcher.events import Aim, Signal
 from understudy_launcher.warmup import WARMUP
 
-COMPLAIN_EVERY_S = 5.0
+LOG_EVERY_S = 5.0
 LEFTOVERS = -2
 
 
@@ -22,7 +22,7 @@ class Groups:
         self.alive: set[int] = set()  # whose worker runs
         self.left: set[int] = set()  # of which any process is left
         self.leftovers = False  # whether there may be any
-        self.complain_at: Optional[float] = None
+        self.log_at: Optional[float] = None
         self._killed_at: Optional[float] = None  # when all that was left got SIGKILL
 
     @property
@@ -42,7 +42,7 @@ class Groups:
         if local_rank == LEFTOVERS:
             self.leftovers = False
         if not self.left:
-            self._killed_at = self.complain_at = None
+            self._killed_at = self.log_at = None
 
     def term(self, aim: Aim = Aim.TERM_WORKER) -> list[Signal]:
         """To the workers alone, as torchrun does: one may need its DataLoader children for a save."""
@@ -51,14 +51,14 @@ class Groups:
     def kill(self, now: float) -> list[Signal]:
         self.left |= {LEFTOVERS} if self.leftovers else set()
         if self.left and self._killed_at is None:
-            self._killed_at, self.complain_at = now, now + COMPLAIN_EVERY_S
+            self._killed_at, self.log_at = now, now + LOG_EVERY_S
         return [Signal(rank, Aim.KILL_GROUP) for rank in sorted(self.left)]
 
     def is_late(self, now: float) -> bool:
-        """Whether what is left is to be reported and killed again by now; the next time is COMPLAIN_EVERY_S later."""
-        if self.complain_at is None or now < self.complain_at:
+        """Whether what is left is to be reported and killed again by now; the next time is LOG_EVERY_S later."""
+        if self.log_at is None or now < self.log_at:
             return False
-        self.complain_at = now + COMPLAIN_EVERY_S
+        self.log_at = now + LOG_EVERY_S
         return True
 
     def since_kill_s(self, now: float) -> float:

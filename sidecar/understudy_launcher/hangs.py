@@ -3,15 +3,15 @@
 The coordinator alone knows whether a worker of another pod has made a step. So it decides that a round hangs before its
 first step, and asks.
 
-    state      event                                          next       what it does
-    ---------  ---------------------------------------------  ---------  ---------------------------------------------
-    WATCHING   a worker has made no step for the timeout      DUMPING    every worker that has stepped dumps its stacks
-    WATCHING   WriteStacks, and no worker has stepped         DUMPING    every worker dumps its stacks
-    DUMPING    the dumps are out                              TOLD       Hung of the slowest worker
-    DUMPING    the dumps that were asked for are out          WATCHING   Hung without a step
-    TOLD       AGAIN_S has passed                             TOLD       Hung again: who is in office may be new
-    DUMPING    whoever was silent has stepped, or ended       WATCHING
-    TOLD       whoever was silent has stepped, or ended       WATCHING
+    state     event                                      next      what it does
+    --------  -----------------------------------------  --------  ---------------------------------------------------
+    WATCHING  a worker has made no step for the timeout  DUMPING   every worker that has stepped dumps its stacks
+    WATCHING  WriteStacks, and no worker has stepped     DUMPING   every worker dumps its stacks
+    DUMPING   the dumps are out                          REPORTED  Hung of the slowest worker
+    DUMPING   the dumps that were asked for are out      WATCHING  Hung without a step
+    REPORTED  REPORT_AGAIN_S has passed                  REPORTED  Hung again: who is in office may be new
+    DUMPING   whoever was silent has stepped, or ended   WATCHING
+    REPORTED  whoever was silent has stepped, or ended   WATCHING
 
 Rules: a worker is watched from its first step() of the round on, until it ends. One dumps after the other, the slowest
 first, because they write to one log: each has SLOT_S for it, and all together ALL_SLOTS_S. The kill follows the report,
@@ -30,14 +30,14 @@ from understudy_protocol.launcher import Hung, StartWorkers
 DUMP_S = 1.0
 SLOT_S = 0.2
 ALL_SLOTS_S = 5.0
-AGAIN_S = 10.0
+REPORT_AGAIN_S = 10.0
 NO_STEP = -1
 
 
 class State(Enum):
     WATCHING = "watching"
     DUMPING = "dumping"
-    TOLD = "told"
+    REPORTED = "told"
 
 
 class HangWatch:
@@ -50,7 +50,7 @@ class HangWatch:
         self._to_dump: list[int] = []  # local ranks
         self._slot_s = SLOT_S
         self._next_at = 0.0  # the next dump, or report
-        self._told_from = 0.0  # not before
+        self._reported_from = 0.0  # not before
 
     def deadline(self) -> Optional[float]:
         """While it watches, the next look is early enough."""
@@ -64,14 +64,14 @@ class HangWatch:
             return []
         watched = [rank for rank in self._steps.newest if rank in alive]
         if not any(self._steps.silent_s(rank) >= self._timeout_s for rank in watched):
-            return self._goes_on()
+            return self._continues()
         if self.state is State.WATCHING:
             self._begin(sorted(watched, key=self._slowness), now)
         if now < self._next_at:
             return []
         if self.state is State.DUMPING and self._to_dump:
             return self._dump(now)
-        self.state, self._next_at = State.TOLD, now + AGAIN_S
+        self.state, self._next_at = State.REPORTED, now + REPORT_AGAIN_S
         return [e.Report(self._hung(min(watched, key=self._slowness)))]
 
     def write_stacks(self, alive: Collection[int], now: float) -> list[e.Effect]:
@@ -85,7 +85,7 @@ class HangWatch:
     def _answer(self, alive: Collection[int], now: float) -> list[e.Effect]:
         if self._steps.newest or not alive:
             self._asked = False
-            return self._goes_on()
+            return self._continues()
         if now < self._next_at:
             return []
         if self._to_dump:
@@ -93,20 +93,20 @@ class HangWatch:
         self._asked, self.state = False, State.WATCHING
         return [e.Report(Hung(self._start.token, min(alive), NO_STEP, 0.0, now - self._started_at))]
 
-    def _goes_on(self) -> list[e.Effect]:
+    def _continues(self) -> list[e.Effect]:
         before, self.state = self.state, State.WATCHING
         return [] if before is State.WATCHING else [self._log("its workers step again")]
 
     def _begin(self, to_dump: list[int], now: float) -> None:
         self.state, self._next_at, self._to_dump = State.DUMPING, now, to_dump
         self._slot_s = min(SLOT_S, ALL_SLOTS_S / len(to_dump))
-        self._told_from = now + DUMP_S
+        self._reported_from = now + DUMP_S
 
     def _dump(self, now: float) -> list[e.Effect]:
         rank = self._to_dump.pop(0)
         self._next_at = now + self._slot_s
         if not self._to_dump:
-            self._next_at = max(self._next_at, self._told_from)
+            self._next_at = max(self._next_at, self._reported_from)
         who = f"worker local_rank={rank} rank={self._start.rank_offset + rank}"
         since = f"{now - self._started_at:.0f} s since its start"
         if not self._asked:

@@ -19,32 +19,32 @@ _RETURNS = re.compile(rb"\r+\n?")
 _REST_OF_AN_END = re.compile(rb"\r*\n")
 
 
-class Lines:
+class LinePrefixer:
     """One stream. `feed` and `end` return what is to be written: whole lines, or nothing."""
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix
-        self._held = b""  # of a line whose end is to come
+        self._unfinished = b""  # of a line whose end is to come
         self._ended = False  # the last line, though its own \n may still come
         self._due: Optional[float] = None
 
     def feed(self, chunk: bytes, now: float) -> bytes:
         """What was read; never empty."""
         rest = _REST_OF_AN_END.match(chunk) if self._ended else None
-        text = self._held + (chunk[rest.end() :] if rest else chunk)
+        text = self._unfinished + (chunk[rest.end() :] if rest else chunk)
         self._ended = text.endswith(b"\r")
         if b"\r" in text:
             text = _RETURNS.sub(b"\n", _AT_LINE_START.sub(rb"\1", text))
         cut = text.rfind(b"\n") + 1
-        whole, self._held = text[:cut], text[cut:]
-        self._due = now + HOLD_S if self._held and len(chunk) % BLOCK_BYTES else None
-        if len(self._held) >= LINE_BYTES:
+        whole, self._unfinished = text[:cut], text[cut:]
+        self._due = now + HOLD_S if self._unfinished and len(chunk) % BLOCK_BYTES else None
+        if len(self._unfinished) >= LINE_BYTES:
             return self._prefixed(whole) + self.end()
         return self._prefixed(whole)
 
     def end(self) -> bytes:
         """No more is waited for."""
-        held, self._held, self._due = self._held, b"", None
+        held, self._unfinished, self._due = self._unfinished, b"", None
         self._ended = self._ended or bool(held)
         return self._prefixed(held + b"\n") if held else b""
 

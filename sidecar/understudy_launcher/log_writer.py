@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NoReturn, Optional
 
 from understudy_launcher import forked
-from understudy_launcher.lines import Lines
+from understudy_launcher.lines import LinePrefixer
 
 _READ_BYTES = 1 << 16
 _PACKET_BYTES = 256
@@ -40,7 +40,7 @@ def become(control: int) -> NoReturn:
 @dataclass
 class _Stream:
     stream: int
-    lines: Lines
+    lines: LinePrefixer
 
 
 class Writer:
@@ -74,7 +74,7 @@ class Writer:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 numbers.frombytes(data)
         for fd in numbers:
-            self._streams[fd] = _Stream(int(packet[:1]), Lines(packet[1:]))
+            self._streams[fd] = _Stream(int(packet[:1]), LinePrefixer(packet[1:]))
             self._selector.register(fd, selectors.EVENT_READ)
         return bool(packet)
 

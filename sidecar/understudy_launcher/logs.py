@@ -58,7 +58,7 @@ class Logs:
         self._own_end = -1  # of the launcher's own lines
         self._own: list[_Source] = []
         self._sources: list[_Source] = []
-        self._lost = 0
+        self._is_lost = 0
         self._watch: Callable[[int], None] = lambda fd: None
 
     def start(self) -> None:
@@ -75,8 +75,8 @@ class Logs:
     def revive(self, unwatch: Callable[[int], None]) -> None:
         """It has gone: start another one, with all that it had read from."""
         self._hang_up(unwatch)
-        self._lost += 1
-        if self._lost > GIVE_UP:
+        self._is_lost += 1
+        if self._is_lost > GIVE_UP:
             self._give_up("the process that adds rank prefixes to logs ended too often")
             return
         try:
@@ -85,13 +85,13 @@ class Logs:
             self._give_up(f"the process that adds rank prefixes to logs ended and cannot be restarted ({error})")
             return
         self.watch(self._watch)
-        self.say("the process that adds rank prefixes to logs ended and was restarted")
+        self.write_line("the process that adds rank prefixes to logs ended and was restarted")
 
     def _give_up(self, why: str) -> None:
         self._drop([*self._own, *self._sources])
         os.close(self._own_end)
         self._own, self._sources, self._own_end = [], [], -1
-        self.say(f"{why}: this round's remaining lines are lost, and later rounds log without a prefix")
+        self.write_line(f"{why}: this round's remaining lines are lost, and later rounds log without a prefix")
 
     def new_round(self) -> None:
         """Nothing is left of the former round's workers; what they have left in their pipes is read all the same."""
@@ -107,7 +107,7 @@ class Logs:
             ends[stream] = -1 if os.isatty(stream) else self._pipe(stream, prefix)
         return Outputs(ends[STDOUT], ends[STDERR])
 
-    def say(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """A line of the launcher's own, in one write, so that no other line falls into it."""
         line = f"understudy launcher: {text}\n".encode(errors="backslashreplace")
         with contextlib.suppress(OSError):  # nobody reads it any more, or the log is full; the workers matter more
@@ -130,7 +130,9 @@ class Logs:
         if not self._hand_over(source):
             self._drop([source])
             os.close(write_end)
-            self.say("the process that adds rank prefixes to logs does not read: this round logs without a prefix")
+            self.write_line(
+                "the process that adds rank prefixes to logs does not read: this round logs without a prefix"
+            )
             return -1
         self._sources.append(source)
         return write_end

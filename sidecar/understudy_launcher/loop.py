@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Optional, Union
 
-from understudy_launcher import environment, error_files, last_word
+from understudy_launcher import environment, error_files, termination_message
 from understudy_launcher import events as e
 from understudy_launcher.command import PythonProgram, python_program, same_start
 from understudy_launcher.device_check import DeviceCheck
@@ -27,15 +27,15 @@ from understudy_launcher.ports import PortReservation
 from understudy_launcher.processes import ForkOrder, Workers, not_started
 from understudy_launcher.sidecar_link import LinkSelection, SidecarLink
 from understudy_launcher.supervise import Supervisor
-from understudy_launcher.verdict import what_is_held
+from understudy_launcher.verdict_file import read_node_finding
 from understudy_launcher.warmup import WARMUP
-from understudy_launcher.zygote import Ended, Told, Zygote
+from understudy_launcher.zygote import WorkerStatus, Zygote, ZygoteMessage
 from understudy_protocol import pod
+from understudy_protocol.enums import EVICTED_EXIT_CODE, UNFIT_EXIT_CODE
 from understudy_protocol.launcher import StartWorkers, TakeOver
-from understudy_protocol.words import GIVEN_UP_EXIT_CODE, UNFIT_EXIT_CODE
 
 GROUP_POLL_S = 0.1
-LONGEST_WAIT_S = 86400.0  # a grace may be longer than select can count
+MAX_WAIT_S = 86400.0  # a grace may be longer than select can count
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _WAKEUP = "signals"
 _SIDECAR = "sidecar"
@@ -78,7 +78,7 @@ class Loop:
         self._zygote = self._make_zygote()
         self._zygote_env: Mapping[str, str] = {}  # that it was started with
         self._selection = LinkSelection(self._selector, _SIDECAR)
-        self._link = SidecarLink(settings.socket, logs.say, self._selection.forget, time.monotonic())
+        self._link = SidecarLink(settings.socket, logs.write_line, self._selection.forget, time.monotonic())
         self._ports = PortReservation()
         self._devices = DeviceCheck(settings.devices, self._watch_devices, self._unwatch)
         self._errors = error_files.make_folder(settings.folder)
@@ -104,9 +104,11 @@ class Loop:
         while True:
             self._decide()
             if self._exit is not None:
-                self._logs.say(f"exits {self._exit.code}: {self._exit.reason}")
-                if self._exit.code == UNFIT_EXIT_CODE or (self._exit.code == GIVEN_UP_EXIT_CODE and os.getpid() == 1):
-                    last_word.leave(self._exit.reason)  # unless local mode runs in a container of somebody else
+                self._logs.write_line(f"exits {self._exit.code}: {self._exit.reason}")
+                if self._exit.code == UNFIT_EXIT_CODE or (self._exit.code == EVICTED_EXIT_CODE and os.getpid() == 1):
+                    termination_message.write_termination_message(
+                        self._exit.reason
+                    )  # unless local mode runs in a container of somebody else
                 return self._exit.code
             self._wait()
 
@@ -138,12 +140,12 @@ class Loop:
             self._do_with_zygote(effect)
         elif isinstance(effect, (e.CheckDevices, e.EndDeviceCheck)):
             self._do_with_devices(effect)
-        elif isinstance(effect, (e.LookAtSteps, e.DumpStacks)):
+        elif isinstance(effect, (e.ReadSteps, e.DumpStacks)):
             self._do_with_steps(effect)
-        elif isinstance(effect, e.Become):
-            self._become(effect.order)
+        elif isinstance(effect, e.ReplaceCommand):
+            self._replace_command(effect.order)
         elif isinstance(effect, e.Log):
-            self._logs.say(effect.text)
+            self._logs.write_line(effect.text)
         else:
             self._exit = self._exit or effect
 
@@ -161,13 +163,13 @@ class Loop:
         else:
             self._devices.end()
 
-    def _do_with_steps(self, effect: Union[e.LookAtSteps, e.DumpStacks]) -> None:
-        if isinstance(effect, e.LookAtSteps):
-            self._queue.extend(self._workers.look())
+    def _do_with_steps(self, effect: Union[e.ReadSteps, e.DumpStacks]) -> None:
+        if isinstance(effect, e.ReadSteps):
+            self._queue.extend(self._workers.read_steps())
             return
         why_not = self._workers.dump_stacks(effect.local_rank)
         if why_not:
-            self._logs.say(f"cannot write the stacks of worker local_rank={effect.local_rank}: {why_not}")
+            self._logs.write_line(f"cannot write the stacks of worker local_rank={effect.local_rank}: {why_not}")
 
     def _do_with_port(self, effect: Union[e.ReservePort, e.ReleasePort]) -> None:
         if isinstance(effect, e.ReservePort):
@@ -182,23 +184,23 @@ class Loop:
         module = os.path.join(settings.folder, pod.ZYGOTE_MODULE)
         return Zygote(settings.zygote, settings.command, module, self._watch_zygote, self._unwatch)
 
-    def _become(self, order: TakeOver) -> None:
+    def _replace_command(self, order: TakeOver) -> None:
         """What a job runs, in place of what the pool's template says."""
         before = self._settings
-        env = environment.taken_over(before.env, order)
+        env = environment.environment_after_take_over(before.env, order)
         command = order.command or before.command
         program = python_program(command) if before.forks else None
         self._settings = replace(before, env=env, command=command, zygote=program)
         self._workers.run(command)
-        self._queue.appendleft(e.Became(self._worker_grace_s()))
-        why_not = environment.needs_fresh_start(before.env, env)
+        self._queue.appendleft(e.CommandReplaced(self._worker_grace_s()))
+        why_not = environment.fresh_start_reason(before.env, env)
         if self._zygote is not None and program is not None and same_start(before.zygote, program) and not why_not:
             self._zygote.run(program, command)
             return
         if self._zygote is not None:
             self._zygote.end()
             why = why_not or "the command starts another interpreter"
-            self._logs.say(f"the job cannot use the spare's fork server, which ends: {why}")
+            self._logs.write_line(f"the job cannot use the spare's fork server, which ends: {why}")
         self._zygote = self._make_zygote()
         self._queue.appendleft(e.ZygoteEnded(self._zygote is not None))  # before a round that may follow
 
@@ -206,7 +208,7 @@ class Loop:
         assert self._zygote is not None, "the supervisor knows that there is a zygote"
         if isinstance(effect, e.StartZygote):
             self._zygote_env = environment.zygote_environment(self._settings.env, self._settings.nproc)
-            self._hear_zygote(self._zygote.start(self._zygote_env, self._settings.preload))
+            self._on_zygote_message(self._zygote.start(self._zygote_env, self._settings.preload))
         elif isinstance(effect, e.EndZygote):
             self._zygote.end()
         elif isinstance(effect, e.CheckZygote):
@@ -229,7 +231,7 @@ class Loop:
         if self._store_has_gone(start):
             afresh.remove(0)
             self._queue.extend(not_started(0, 1, "the store of this round ended before the workers started"))
-        if effect.warm and self._zygote is not None:
+        if effect.is_warmup_done and self._zygote is not None:
             of_round = {rank: env_of(rank, (-1, -1)) for rank in afresh}
             forks = {
                 rank: ForkOrder(
@@ -241,7 +243,7 @@ class Loop:
                 for rank, env in of_round.items()
             }
             afresh = self._workers.fork(self._zygote, forks)
-            self._hear_zygote(self._zygote.receive())  # what it has told meanwhile
+            self._on_zygote_message(self._zygote.receive())  # what it has told meanwhile
         for rank in afresh:
             self._queue.extend(self._workers.spawn(rank, partial(env_of, rank), outputs_of[rank], errors_of[rank]))
         for outputs in outputs_of.values():
@@ -266,18 +268,18 @@ class Loop:
         self._selection.update(self._link)
         ready = self._selector.select(self._timeout(time.monotonic()))
         if self._zygote is not None:  # before its workers' ends: with it its store has gone
-            self._hear_zygote(self._zygote.receive())
+            self._on_zygote_message(self._zygote.receive())
         for key, mask in ready:
             if key.data == _WAKEUP:
                 self._on_signals()
             elif key.data == _LOGS:
                 self._logs.revive(self._unwatch)
             elif key.data == _DEVICES:
-                self._queue.extend(self._devices.heard())
+                self._queue.extend(self._devices.on_packet())
             elif key.data == _SIDECAR:
                 self._on_sidecar(mask)
             elif key.data != _ZYGOTE:
-                self._queue.extend(self._workers.heard(key.fd))
+                self._queue.extend(self._workers.has_news(key.fd))
         now = time.monotonic()
         self._queue.extend(self._link.connect(now))
         if self._workers.lingering():
@@ -291,7 +293,7 @@ class Loop:
         if self._workers.lingering():
             deadlines.append(now + GROUP_POLL_S)
         nearest = min((deadline for deadline in deadlines if deadline is not None), default=None)
-        return None if nearest is None else min(max(0.0, nearest - now), LONGEST_WAIT_S)
+        return None if nearest is None else min(max(0.0, nearest - now), MAX_WAIT_S)
 
     def _on_signals(self) -> None:
         numbers = set(os.read(self._wakeup, 4096))
@@ -299,13 +301,13 @@ class Loop:
             self._queue.extend(self._workers.reap())
         asked = [number.name for number in _END_SIGNALS if number in numbers]
         if asked:
-            held = what_is_held(self._settings.folder, time.time())
-            self._queue.extend(e.AskedToEnd(name, held.faulty, held.grace_s) for name in asked)
+            held = read_node_finding(self._settings.folder, time.time())
+            self._queue.extend(e.AskedToEnd(name, held.hardware_finding, held.grace_s) for name in asked)
 
-    def _hear_zygote(self, told: Sequence[Told]) -> None:
+    def _on_zygote_message(self, answer: Sequence[ZygoteMessage]) -> None:
         ended = False
-        for message in told:
-            if isinstance(message, Ended):
+        for message in answer:
+            if isinstance(message, WorkerStatus):
                 self._queue.extend(self._workers.ended(message.pid, message.status))
                 ended = True
             else:
@@ -342,9 +344,9 @@ def _catch_signals() -> int:
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     for number in (*_END_SIGNALS, signal.SIGCHLD):
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored: by nohup
-            signal.signal(number, _noted)
+            signal.signal(number, _ignore_signal)
     return read_end
 
 
-def _noted(number: int, frame: Any) -> None:
+def _ignore_signal(number: int, frame: Any) -> None:
     """A handler must be there for the wakeup pipe to be written."""

@@ -21,16 +21,16 @@ class OomKills:
 
     def __init__(self, cgroups: str = CGROUPS, own: str = OWN_CGROUP) -> None:
         self._counter, self._limit = _files(cgroups, own)
-        self._seen = self._count()
+        self._counted = self._count()
 
     def forget(self) -> None:
         """What was counted so far belongs to what has passed."""
-        self._seen = self._count()
+        self._counted = self._count()
 
-    def told(self) -> str:
+    def describe_new_kills(self) -> str:
         """What is new, in words; "" if nothing is."""
         count = self._count()
-        new, self._seen = count - self._seen, count
+        new, self._counted = count - self._counted, count
         if new <= 0:
             return ""
         processes = "a process" if new == 1 else f"{new} processes"

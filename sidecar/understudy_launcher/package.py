@@ -37,7 +37,7 @@ _METADATA = {
     "METADATA": "Metadata-Version: 2.1\nName: understudy-torchrun\nVersion: 1\n",
     "entry_points.txt": "[torchrun.handlers]\nunderstudy = understudy_torchrun:handlers\n",
 }
-_STUBS = (pod.LAUNCHER_STUB, pod.TORCHRUN_STUB, pod.SCRIPT_STUB)
+_STUBS = (pod.LAUNCHER_SCRIPT, pod.TORCHRUN_SCRIPT, pod.PLAIN_SCRIPT)
 _MAIN = """\
 import sys
 

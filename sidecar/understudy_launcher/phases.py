@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from understudy_protocol.words import WorkersState
+from understudy_protocol.enums import WorkersState
 
 
 class Phase(Enum):
@@ -30,7 +30,7 @@ class OnSigterm(Enum):
 
 
 #: In the phases that are not here old workers may still run, or have failed.
-TOLD = {
+REPORTED_STATE = {
     Phase.IDLE: WorkersState.IDLE,
     Phase.REPLACING: WorkersState.STARTING,
     Phase.STARTING: WorkersState.STARTING,

@@ -33,7 +33,7 @@ from understudy_launcher.logs import INHERITED, Outputs
 from understudy_launcher.memory import OomKills
 from understudy_launcher.process_table import EXISTS, Entry, Handle
 from understudy_launcher.step_page import StepFiles
-from understudy_launcher.zygote import Fork, Zygote
+from understudy_launcher.zygote import ForkRequest, Zygote
 
 Ended = Union[StepsRead, WorkerEnded, GroupEmptied, LeftoversFound]
 
@@ -82,7 +82,7 @@ class Workers:
         self._workers: dict[int, _Worker] = {}
         self._earlier = {child.identity for child in process_table.children()}  # than the launcher
         self._sweeping = False  # leftovers are being killed
-        self._seen: set[tuple[int, int]] = set()  # leftovers that were told of
+        self._reported_leftovers: set[tuple[int, int]] = set()  # leftovers that were told of
         self._before_exec = prctl.dies_with_parent()
         self.oom_kills = OomKills()
 
@@ -136,7 +136,7 @@ class Workers:
             for local_rank in workers:
                 files[local_rank] = StepFiles(self._folder)
         forks = {
-            rank: Fork(workers[rank].env, steps.inherited, workers[rank].outputs, workers[rank].dropped)
+            rank: ForkRequest(workers[rank].env, steps.inherited, workers[rank].outputs, workers[rank].dropped)
             for rank, steps in files.items()
         }
         pids = zygote.fork(forks)
@@ -201,7 +201,7 @@ class Workers:
         if _has_ended_child():
             return []  # it may have forked while we looked: its SIGCHLD has us look again
         self._sweeping = False
-        self._seen.clear()
+        self._reported_leftovers.clear()
         return [GroupEmptied(LEFTOVERS)]
 
     def survivors(self) -> list[Survivor]:
@@ -220,8 +220,8 @@ class Workers:
         return process_table.with_descendants(adopted, process_table.entries()) if adopted else []
 
     def _found(self, alive: Collection[Entry]) -> list[Ended]:
-        new = [one for one in alive if one.identity not in self._seen]
-        self._seen.update(one.identity for one in new)
+        new = [one for one in alive if one.identity not in self._reported_leftovers]
+        self._reported_leftovers.update(one.identity for one in new)
         return [LeftoversFound(tuple(str(one) for one in new))] if new else []
 
     def ended(self, pid: int, status: int) -> list[Ended]:
@@ -235,17 +235,17 @@ class Workers:
         """
         return self._sweeping or any(worker.ended for worker in self._workers.values())
 
-    def heard(self, bell: int) -> list[StepsRead]:
+    def has_news(self, bell: int) -> list[StepsRead]:
         """What is to be told of a bell that became readable."""
         worker = next((x for x in self._workers.values() if x.steps is not None and x.steps.bell == bell), None)
         if worker is None or worker.steps is None:
             return []
-        if not worker.steps.heard():
+        if not worker.steps.has_news():
             self._unwatch(bell)
             worker.steps.close_bell()
         return self._news(worker)
 
-    def look(self) -> list[StepsRead]:
+    def read_steps(self) -> list[StepsRead]:
         """What the workers have told since."""
         return [news for worker in self._workers.values() for news in self._news(worker)]
 
@@ -259,7 +259,7 @@ class Workers:
         worker.process.close()
         code = os.waitstatus_to_exitcode(status)
         ended = worker_ended(worker.local_rank, code, error_files.read(worker.error_file), worker.started_at)
-        out_of_memory = self.oom_kills.told() if code and not worker.killed else ""
+        out_of_memory = self.oom_kills.describe_new_kills() if code and not worker.killed else ""
         if out_of_memory:
             ended = replace(ended, message=f"{ended.message}; {out_of_memory}")
         if worker.error_file is not None:

@@ -13,8 +13,8 @@ that hangs: then no other one is started beside it, and the spare is not ready u
 from typing import Optional, Union
 
 from understudy_launcher import events as e
+from understudy_launcher.warm import ForkServerWatch
 from understudy_launcher.warm import State as WarmState
-from understudy_launcher.warm import Warm
 from understudy_launcher.warmup import State as WarmupState
 from understudy_launcher.warmup import Warmup
 from understudy_protocol.launcher import CheckReadiness, Readiness
@@ -29,7 +29,7 @@ Answer = Union[e.ZygoteChecked, e.DevicesChecked]
 class SelfCheck:
     """Of a launcher that nobody asks it does nothing. devices: the spare was given some."""
 
-    def __init__(self, warm: Warm, warmup: Warmup, devices: bool = False) -> None:
+    def __init__(self, warm: ForkServerWatch, warmup: Warmup, devices: bool = False) -> None:
         self._warm, self._warmup, self._devices = warm, warmup, devices
         self._number = 0
         self._open = False  # the check of that number has no answer yet
@@ -44,21 +44,21 @@ class SelfCheck:
         if isinstance(event, CheckReadiness):
             return self._check(event.number, now)
         if isinstance(event, e.DevicesChecked):
-            self._unseen = SILENT if self._killed else event.why_not
+            self._unseen = SILENT if self._killed else event.reason
             self._look_by, self._killed = None, False
         elif event.number == self._number:
             self._answer_by, self._forked = None, True
         return self._conclude()
 
-    def changed(self) -> list[e.Effect]:
+    def on_change(self) -> list[e.Effect]:
         """Something may have happened to the zygote."""
         reason = self._reason()
         if not reason:
             return []
         self._answer_by = None
-        return [self._tell(reason)] if self._ready else []
+        return [self._report(reason)] if self._ready else []
 
-    def late(self, now: float) -> list[e.Effect]:
+    def on_late(self, now: float) -> list[e.Effect]:
         """Whoever looks for the devices takes too long."""
         if self._look_by is None or self._killed or now < self._look_by:
             return []
@@ -82,7 +82,7 @@ class SelfCheck:
         self._number, self._open = number, True
         reason = self._reason()
         if reason:
-            return [self._tell(reason)]
+            return [self._report(reason)]
         effects: list[e.Effect] = []
         self._forked = self._warm.state is not WarmState.READY
         if not self._forked:
@@ -101,16 +101,16 @@ class SelfCheck:
         why_not = self._unseen
         if not self._open or why_not is None or not (why_not or self._forked):
             return []
-        return [self._tell(why_not)]
+        return [self._report(why_not)]
 
     def _reason(self) -> str:
         """Why it is not ready; "" if nothing is known that speaks against it."""
         if self._warm.state is WarmState.LOADING:
             return "the fork server is loading its modules"
-        if self._warm.given_up:
+        if self._warm.has_given_up:
             return "the fork server failed and is off; the launcher's log has the reason"
-        return "" if self._warmup.state is WarmupState.OVER else "the warm-up has not finished"
+        return "" if self._warmup.state is WarmupState.DONE else "the warm-up has not finished"
 
-    def _tell(self, reason: str) -> e.Report:
+    def _report(self, reason: str) -> e.Report:
         self._open, self._ready = False, not reason
-        return e.Report(Readiness(self._number, self._ready, reason, self._warm.given_up))
+        return e.Report(Readiness(self._number, self._ready, reason, self._warm.has_given_up))

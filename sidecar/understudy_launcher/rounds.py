@@ -11,8 +11,8 @@ from typing import Any, Optional
 from understudy_launcher.events import WorkerEnded
 from understudy_launcher.hangs import HangWatch
 from understudy_launcher.steps import RoundSteps
+from understudy_protocol.enums import NO_ROUND, RoundToken
 from understudy_protocol.launcher import StartWorkers, WorkerExited, WorkersDrained
-from understudy_protocol.words import NO_ROUND, RoundToken
 
 
 class Drain(Enum):
@@ -20,7 +20,7 @@ class Drain(Enum):
 
     NOT_ASKED = "not asked"
     ASKED = "asked"
-    TOLD = "told"
+    REPORTED = "told"
 
 
 class Round:
@@ -53,10 +53,10 @@ class Round:
             self.first_code = event.shell_code
 
     def drained(self) -> WorkersDrained:
-        self.drain = Drain.TOLD
+        self.drain = Drain.REPORTED
         return WorkersDrained(self.token)
 
     def history(self) -> list[Any]:
         """What a sidecar that has just connected may not have heard."""
-        told = [WorkersDrained(self.token)] if self.drain is Drain.TOLD else []
-        return [*self.failures, *told]
+        lines = [WorkersDrained(self.token)] if self.drain is Drain.REPORTED else []
+        return [*self.failures, *lines]

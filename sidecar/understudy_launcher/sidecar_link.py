@@ -1,7 +1,7 @@
 """The launcher's end of the unix socket to its sidecar: JSON lines, reconnecting for ever.
 
 Rules: connection attempts start RETRY_FROM_S apart and grow to RETRY_TO_S apart; one log line tells that the sidecar
-has not been there for COMPLAIN_AFTER_S. What is sent while there is no connection is dropped: on each connect the
+has not been there for LOG_AFTER_S. What is sent while there is no connection is dropped: on each connect the
 supervisor states everything again. A line that is no message is logged and dropped. A sidecar that does not read, or
 sends a line without end, is hung up on: nothing here may grow without bound. The socket that the sidecar has us hold
 stays held when this connection ends.
@@ -13,13 +13,13 @@ import socket
 from typing import Any, Callable, Optional
 
 from understudy_launcher.events import Connected
-from understudy_launcher.held_socket import HeldSocket
+from understudy_launcher.kept_socket import KeptSocket
 from understudy_protocol import wire
 from understudy_protocol.launcher import TO_LAUNCHER, DropSocket, HoldSocket
 
 RETRY_FROM_S = 0.05
 RETRY_TO_S = 1.0
-COMPLAIN_AFTER_S = 10.0
+LOG_AFTER_S = 10.0
 BUFFER_LIMIT = 1 << 20
 _CHUNK = 1 << 16
 _KNOWN: dict[str, type[Any]] = {cls.__name__: cls for cls in TO_LAUNCHER}
@@ -60,8 +60,8 @@ class SidecarLink:
         self.socket: Optional[socket.socket] = None
         self._path, self._log, self._closing = path, log, closing
         self._unsent, self._unread = b"", b""
-        self._held = HeldSocket(log)
-        self._lost_at, self._complained = now, False
+        self._kept_socket = KeptSocket(log)
+        self._lost_at, self._has_logged = now, False
         self._retry_s, self._retry_at = RETRY_FROM_S, now
 
     def deadline(self) -> Optional[float]:
@@ -112,7 +112,7 @@ class SidecarLink:
         if self.socket is None:
             return []
         try:
-            chunk = self._held.recv(self.socket, _CHUNK)
+            chunk = self._kept_socket.recv(self.socket, _CHUNK)
         except BlockingIOError:
             return []
         except OSError as error:
@@ -124,7 +124,7 @@ class SidecarLink:
         *lines, self._unread = (self._unread + chunk).split(b"\n")
         orders = [message for message in map(self._order, lines) if message is not None]
         if not self._unread:
-            self._held.no_line_to_come()
+            self._kept_socket.no_line_to_come()
         if len(self._unread) > BUFFER_LIMIT:
             self._hang_up(f"it sent a line of more than {BUFFER_LIMIT} bytes", now)
         return orders
@@ -135,15 +135,15 @@ class SidecarLink:
             self._closing(self.socket)
             self.socket.close()
         self.socket = None
-        self._held.drop()
+        self._kept_socket.drop()
 
-    def leave_open(self) -> None:
+    def keep_open(self) -> None:
         """Until the process has exited, which the sidecar learns from the end of this connection."""
         if self.socket is not None:
             self._closing(self.socket)
             self.socket.detach()
         self.socket = None
-        self._held.drop()
+        self._kept_socket.drop()
 
     def _order(self, line: bytes) -> Any:
         try:
@@ -155,9 +155,9 @@ class SidecarLink:
             self._log(f"ignored a message from the sidecar of the unknown type {message.type}")
             return None
         if isinstance(message, HoldSocket):
-            self._held.hold()
+            self._kept_socket.hold()
         elif isinstance(message, DropSocket):
-            self._held.drop()
+            self._kept_socket.drop()
         else:
             return message
         return None
@@ -165,8 +165,8 @@ class SidecarLink:
     def _not_connected(self, error: OSError, now: float) -> None:
         self._retry_at = now + self._retry_s
         self._retry_s = min(2 * self._retry_s, RETRY_TO_S)
-        if not self._complained and now - self._lost_at >= COMPLAIN_AFTER_S:
-            self._complained = True
+        if not self._has_logged and now - self._lost_at >= LOG_AFTER_S:
+            self._has_logged = True
             what = f"{os.strerror(error.errno)}" if error.errno else str(error)
             self._log(f"no sidecar at {self._path} for {now - self._lost_at:.0f} s ({what}); retrying")
 
@@ -176,7 +176,7 @@ class SidecarLink:
             self.socket.close()
         self.socket = None
         self._unsent, self._unread = b"", b""
-        self._held.no_line_to_come()
-        self._lost_at, self._complained = now, False
+        self._kept_socket.no_line_to_come()
+        self._lost_at, self._has_logged = now, False
         self._retry_s, self._retry_at = RETRY_FROM_S, now + RETRY_FROM_S
         self._log(f"lost the connection to the sidecar: {why}; the workers keep running, and the launcher reconnects")

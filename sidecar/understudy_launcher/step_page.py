@@ -30,7 +30,7 @@ _FROM = 200
 
 
 @dataclass(frozen=True)
-class Seen:
+class StepReading:
     """What a worker has told up to now."""
 
     calls: int
@@ -42,15 +42,15 @@ class Seen:
     first_at: float = 0.0  # when that process told its first step, by time.monotonic()
 
 
-class Page:
+class StepPage:
     """The launcher's end of one worker's page. fd: stays the caller's."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._words = b""
-        self.seen: Optional[Seen] = None  # the newest that it has told
+        self.newest: Optional[StepReading] = None  # the newest that it has told
 
-    def news(self) -> Optional[Seen]:
+    def read(self) -> Optional[StepReading]:
         """What has been told since this was asked last; None if nothing has."""
         words = os.pread(self._fd, _WORDS.size, 0)
         if words == self._words or len(words) != _WORDS.size:
@@ -59,14 +59,14 @@ class Page:
         _, calls, step, total, at_ns, pid, stack_signal, first_ns = _WORDS.unpack(words)
         if calls <= 0 or step < 0:
             return None
-        return Seen(calls, step, total if total >= 0 else None, at_ns / 1e9, pid, stack_signal, first_ns / 1e9)
+        return StepReading(calls, step, total if total >= 0 else None, at_ns / 1e9, pid, stack_signal, first_ns / 1e9)
 
     def steps_read(self, local_rank: int) -> list[StepsRead]:
         """The same as an event of the supervisor's."""
-        calls, seen = self.seen.calls if self.seen is not None else 0, self.news()
+        calls, seen = self.newest.calls if self.newest is not None else 0, self.read()
         if seen is None:
             return []
-        self.seen, now = seen, time.monotonic()
+        self.newest, now = seen, time.monotonic()
         stepped_at = min(seen.at, now)
         at = time.time() - (now - stepped_at)
         first_at = min(seen.first_at, stepped_at) if seen.first_at > 0 else stepped_at
@@ -77,7 +77,7 @@ class Page:
 
         group: the worker's process group. Its number may be anybody's once nothing is left of the group.
         """
-        process = self.seen or self._before_first_step()
+        process = self.newest or self._before_first_step()
         if process is None:
             return "it has not imported understudy_torch yet"
         if not process.stack_signal:
@@ -85,7 +85,7 @@ class Page:
         try:
             if os.getpgid(process.pid) != group:
                 return "its process has left the worker's process group"
-            if self.seen is None and process_table.has_default_action(process.pid, process.stack_signal):
+            if self.newest is None and process_table.has_default_action(process.pid, process.stack_signal):
                 return "its process no longer handles the stack signal"  # it has executed another program since
             os.kill(process.pid, process.stack_signal)
         except OverflowError:
@@ -94,12 +94,12 @@ class Page:
             return str(error.strerror)
         return ""
 
-    def _before_first_step(self) -> Optional[Seen]:
+    def _before_first_step(self) -> Optional[StepReading]:
         words = os.pread(self._fd, _WORDS.size, 0)
         if len(words) != _WORDS.size:
             return None
         _, calls, step, _, at_ns, pid, stack_signal, _ = _WORDS.unpack(words)
-        return Seen(calls, step, None, at_ns / 1e9, pid, stack_signal) if pid > 0 else None
+        return StepReading(calls, step, None, at_ns / 1e9, pid, stack_signal) if pid > 0 else None
 
 
 class StepFiles:
@@ -107,7 +107,7 @@ class StepFiles:
 
     def __init__(self, folder: str) -> None:
         self._file = _new_page(folder)
-        self.page = Page(self._file)
+        self.page = StepPage(self._file)
         self.bell, ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)  # a full pipe must hold up neither side
         self.ring = _high(ring)
 
@@ -120,7 +120,7 @@ class StepFiles:
         """The worker has its end, or there is none."""
         os.close(self.ring)
 
-    def heard(self) -> bool:
+    def has_news(self) -> bool:
         """Read the bell; False once nobody is left who could ring it."""
         with contextlib.suppress(BlockingIOError):
             return bool(os.read(self.bell, _CHUNK))
@@ -150,9 +150,9 @@ class StepFolder:
         self._files = [os.open(os.path.join(self.path, f"{PAGE}{rank}"), _NEW_PAGE, 0o600) for rank in range(ranks)]
         for file in self._files:
             os.write(file, _BLANK)
-        self.pages = [Page(file) for file in self._files]
+        self.pages = [StepPage(file) for file in self._files]
 
-    def heard(self) -> None:
+    def has_news(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self.bell, _CHUNK)
 

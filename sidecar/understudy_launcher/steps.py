@@ -1,7 +1,7 @@
 """What the workers of one round tell of their steps: when they are looked at, and what the sidecar hears.
 
 Rules: a worker's first step comes unasked, because a recovery ends with it; from the first one on all workers are
-looked at every LOOK_EVERY_S. The sidecar hears of the member's first worker: its first step of a round at once, after
+looked at every READ_EVERY_S. The sidecar hears of the member's first worker: its first step of a round at once, after
 that the newest one at most every REPORT_EVERY_S, and its last one with its end. The median is that of the last
 INTERVALS intervals between reports of this round; 0.0 while there is none. A launcher that looks LATE_S too late has
 stood still, and its workers too as far as it can know: nobody was silent before that. Pure: the caller brings the time.
@@ -11,10 +11,10 @@ from collections import deque
 from typing import Optional
 
 from understudy_launcher.events import StepsRead
+from understudy_protocol.enums import RoundToken
 from understudy_protocol.launcher import Stepped
-from understudy_protocol.words import RoundToken
 
-LOOK_EVERY_S = 0.5
+READ_EVERY_S = 0.5
 REPORT_EVERY_S = 0.5
 INTERVALS = 20
 LATE_S = 3.0
@@ -29,16 +29,16 @@ class RoundSteps:
     def __init__(self, token: RoundToken, last_stepped_at: Optional[float] = None) -> None:
         self.newest: dict[int, StepsRead] = {}
         self._pace = StepPace(token, last_stepped_at)
-        self._look_at: Optional[float] = None  # None while no worker has stepped
-        self._looked_at = 0.0  # when it was last, or a worker rang
+        self._read_at: Optional[float] = None  # None while no worker has stepped
+        self._last_read_at = 0.0  # when it was last, or a worker rang
         self._awake_since = 0.0
 
-    def saw(self, read: StepsRead, now: float) -> Optional[Stepped]:
+    def on_steps_read(self, read: StepsRead, now: float) -> Optional[Stepped]:
         """A report was read: what to tell now, if anything."""
         self.newest[read.local_rank] = read
-        if self._look_at is None:
-            self._look_at, self._looked_at, self._awake_since = now + LOOK_EVERY_S, now, now
-        return self._pace.saw(read, now) if read.local_rank == 0 else None
+        if self._read_at is None:
+            self._read_at, self._last_read_at, self._awake_since = now + READ_EVERY_S, now, now
+        return self._pace.on_steps_read(read, now) if read.local_rank == 0 else None
 
     def due(self, now: float) -> Optional[Stepped]:
         """What is to be told by now, if anything."""
@@ -48,22 +48,22 @@ class RoundSteps:
         """A worker has ended: what it has told last, if the sidecar has not heard it."""
         return self._pace.last(now) if local_rank == 0 else None
 
-    def is_to_look(self, now: float) -> bool:
+    def is_due(self, now: float) -> bool:
         """Whether a look is due by now; the next one is so later."""
-        if self._look_at is None or now < self._look_at:
+        if self._read_at is None or now < self._read_at:
             return False
-        if now >= self._look_at + LATE_S:
+        if now >= self._read_at + LATE_S:
             self._awake_since = now
-        self._look_at, self._looked_at = now + LOOK_EVERY_S, now
+        self._read_at, self._last_read_at = now + READ_EVERY_S, now
         return True
 
     def silent_s(self, local_rank: int) -> float:
         """How long this worker had made no step when it was last looked at."""
-        return max(0.0, self._looked_at - max(self.newest[local_rank].stepped_at, self._awake_since))
+        return max(0.0, self._last_read_at - max(self.newest[local_rank].stepped_at, self._awake_since))
 
     def deadline(self) -> Optional[float]:
         """When something is to be looked at, or told; None while nothing is."""
-        return min((at for at in (self._look_at, self._pace.deadline()) if at is not None), default=None)
+        return min((at for at in (self._read_at, self._pace.deadline()) if at is not None), default=None)
 
 
 class StepPace:
@@ -76,10 +76,10 @@ class StepPace:
         self._newest: Optional[StepsRead] = None
         self._read_at = 0.0
         self._intervals: deque[float] = deque(maxlen=INTERVALS)
-        self._told_at: Optional[float] = None
-        self._untold = False
+        self._reported_at: Optional[float] = None
+        self._unreported = False
 
-    def saw(self, read: StepsRead, now: float) -> Optional[Stepped]:
+    def on_steps_read(self, read: StepsRead, now: float) -> Optional[Stepped]:
         """A report was read: what to tell now, if anything."""
         if self._newest is not None:
             each = max(0.0, read.stepped_at - self._newest.stepped_at) / read.reports
@@ -87,7 +87,7 @@ class StepPace:
         elif self._last_stepped_at is not None:
             first_at = read.stepped_at if read.first_at is None else read.first_at
             self._pause_s = max(0.0, first_at - self._last_stepped_at)
-        self._newest, self._read_at, self._untold = read, now, True
+        self._newest, self._read_at, self._unreported = read, now, True
         return self.due(now)
 
     def due(self, now: float) -> Optional[Stepped]:
@@ -98,16 +98,16 @@ class StepPace:
     def last(self, now: float) -> Optional[Stepped]:
         """The newest, if it was not told yet."""
         newest = self._newest
-        if newest is None or not self._untold:
+        if newest is None or not self._unreported:
             return None
-        self._told_at, self._untold = now, False
+        self._reported_at, self._unreported = now, False
         return Stepped(self._token, newest.step, newest.total, self._median_s(), newest.at, self._pause_s)
 
     def deadline(self) -> Optional[float]:
         """When something is to be told; None while all is."""
-        if not self._untold:
+        if not self._unreported:
             return None
-        return self._read_at if self._told_at is None else self._told_at + REPORT_EVERY_S
+        return self._read_at if self._reported_at is None else self._reported_at + REPORT_EVERY_S
 
     def _median_s(self) -> float:
         ordered = sorted(self._intervals)

@@ -1,44 +1,44 @@
 """What the launcher does about its workers: a sans-IO state machine. `handle(event, now)` returns the effects.
 
-    phase              event                          next      effects
-    -----------------  -----------------------------  --------  ------------------------------------------------------
-    IDLE               StartWorkers                   RUNNING   Spawn, WorkersStarted (by way of STARTING)
-    RUNNING … STOPPING StartWorkers                   STARTING  SIGKILL to every group: the round is dead
-    RUNNING, FAILED    StartWorkers, a worker grace   REPLACING SIGTERM to every worker that handles it
-    REPLACING          StartWorkers                   REPLACING the newer one takes the older one's place
-    REPLACING          the grace is over              STARTING  SIGKILL to every group
-    REPLACING          the last group is empty        RUNNING   Spawn, WorkersStarted (by way of STARTING)
-    STARTING           StartWorkers                   STARTING  the newer one takes the older one's place
-    STARTING           the last group is empty        RUNNING   Spawn, WorkersStarted; once no zygote loads (warm.py)
-    any                alive long after its SIGKILL   as it is  SIGKILL again; Unkillable of each process that is left
-    RUNNING, FAILED    a worker fails                 FAILED    WorkerExited; SIGKILL to its group, neighbours run on
-    RUNNING            the last worker exits 0        FINISHED  WorkersFinished
-    RUNNING            a worker makes no step         RUNNING   its stacks, then Hung, if it was asked to (hangs.py)
-    RUNNING            WriteStacks, no step was made  RUNNING   the same of all workers
-    IDLE … STOPPING    StopWorkers                    STOPPING  SIGKILL to every group
-    STOPPING           the last group is empty        IDLE      LauncherHello: nothing runs any more
-    REPLACING … FAILED DrainWorkers                   DRAINING  SIGTERM to every worker that can save
-    DRAINING           DrainWorkers                   DRAINING  the grace may become shorter
-    DRAINING           the grace is over              DRAINING  SIGKILL to every group
-    DRAINING           the last group is empty        IDLE      WorkersDrained
-    other phases       DrainWorkers                   as it is  WorkersDrained, as soon as nothing is left
-    IDLE … STOPPING    AskedToEnd, workers can save   SAVING    Terminating; SIGTERM to every worker
-    IDLE … STOPPING    AskedToEnd, none can save      LEAVING   Terminating
-    IDLE … CLOSING     AskedToEnd, no save is tried   LEAVING   Terminating; SIGKILL to every group
-    SAVING             DrainWorkers                   SAVING    the grace may become shorter
-    IDLE … SAVING      ExitLauncher                   LEAVING   SIGKILL to every group
-    IDLE … SAVING      … with a grace, they can save  CLOSING   SIGTERM to every worker
-    IDLE … SAVING      … with a grace, none can       LEAVING
-    RUNNING, FAILED    … with a code, a worker grace  CLOSING   SIGTERM to every worker that handles it
-    CLOSING            AskedToEnd                     CLOSING   Terminating; the grace may become shorter
-    CLOSING            ExitLauncher with a grace      CLOSING   the grace may become shorter
-    SAVING, CLOSING    the last group is empty        LEAVING
-    SAVING, CLOSING    the grace is over              LEAVING   SIGKILL to every group
-    SAVING, CLOSING    StopWorkers, ExitLauncher      LEAVING   SIGKILL to every group
-    LEAVING            the last group is empty        -         Exit; also when LEAVE_WITHIN_S is over
-    IDLE               CheckReadiness                 IDLE      what that leads to is in readiness.py
-    IDLE               TakeOver, before any round     IDLE      Become
-    any                Ping                           as it is  Pong
+    phase               event                          next       effects
+    ------------------  -----------------------------  ---------  ----------------------------------------------------
+    IDLE                StartWorkers                   RUNNING    Spawn, WorkersStarted (by way of STARTING)
+    RUNNING … STOPPING  StartWorkers                   STARTING   SIGKILL to every group: the round is dead
+    RUNNING, FAILED     StartWorkers, a worker grace   REPLACING  SIGTERM to every worker that handles it
+    REPLACING           StartWorkers                   REPLACING  the newer one takes the older one's place
+    REPLACING           the grace is over              STARTING   SIGKILL to every group
+    REPLACING           the last group is empty        RUNNING    Spawn, WorkersStarted (by way of STARTING)
+    STARTING            StartWorkers                   STARTING   the newer one takes the older one's place
+    STARTING            the last group is empty        RUNNING    Spawn, WorkersStarted; once no zygote loads (warm.py)
+    any                 alive long after its SIGKILL   as it is   SIGKILL again; Unkillable of each process that is left
+    RUNNING, FAILED     a worker fails                 FAILED     WorkerExited; SIGKILL to its group, neighbours run on
+    RUNNING             the last worker exits 0        FINISHED   WorkersFinished
+    RUNNING             a worker makes no step         RUNNING    its stacks, then Hung, if it was asked to (hangs.py)
+    RUNNING             WriteStacks, no step was made  RUNNING    the same of all workers
+    IDLE … STOPPING     StopWorkers                    STOPPING   SIGKILL to every group
+    STOPPING            the last group is empty        IDLE       LauncherHello: nothing runs any more
+    REPLACING … FAILED  DrainWorkers                   DRAINING   SIGTERM to every worker that can save
+    DRAINING            DrainWorkers                   DRAINING   the grace may become shorter
+    DRAINING            the grace is over              DRAINING   SIGKILL to every group
+    DRAINING            the last group is empty        IDLE       WorkersDrained
+    other phases        DrainWorkers                   as it is   WorkersDrained, as soon as nothing is left
+    IDLE … STOPPING     AskedToEnd, workers can save   SAVING     Terminating; SIGTERM to every worker
+    IDLE … STOPPING     AskedToEnd, none can save      LEAVING    Terminating
+    IDLE … CLOSING      AskedToEnd, no save is tried   LEAVING    Terminating; SIGKILL to every group
+    SAVING              DrainWorkers                   SAVING     the grace may become shorter
+    IDLE … SAVING       ExitLauncher                   LEAVING    SIGKILL to every group
+    IDLE … SAVING       … with a grace, they can save  CLOSING    SIGTERM to every worker
+    IDLE … SAVING       … with a grace, none can       LEAVING
+    RUNNING, FAILED     … with a code, a worker grace  CLOSING    SIGTERM to every worker that handles it
+    CLOSING             AskedToEnd                     CLOSING    Terminating; the grace may become shorter
+    CLOSING             ExitLauncher with a grace      CLOSING    the grace may become shorter
+    SAVING, CLOSING     the last group is empty        LEAVING
+    SAVING, CLOSING     the grace is over              LEAVING    SIGKILL to every group
+    SAVING, CLOSING     StopWorkers, ExitLauncher      LEAVING    SIGKILL to every group
+    LEAVING             the last group is empty        -          Exit; also when LEAVE_WITHIN_S is over
+    IDLE                CheckReadiness                 IDLE       what that leads to is in readiness.py
+    IDLE                TakeOver, before any round     IDLE       Become
+    any                 Ping                           as it is   Pong
 
 Rules: a StartWorkers whose token is not newer than the newest is dropped (an equal one is done already), and so is one
 in SAVING, CLOSING and LEAVING. A new round's workers start only when nothing is left of the old ones: "the last group
@@ -66,20 +66,29 @@ from understudy_launcher import events as e
 from understudy_launcher.graces import Graces
 from understudy_launcher.groups import LEFTOVERS, Groups
 from understudy_launcher.hangs import HangWatch
-from understudy_launcher.phases import AFTER_SIGTERM, EMPTYING, ENDING, REPORTING, STEPPING, TOLD, OnSigterm, Phase
+from understudy_launcher.phases import (
+    AFTER_SIGTERM,
+    EMPTYING,
+    ENDING,
+    REPORTED_STATE,
+    REPORTING,
+    STEPPING,
+    OnSigterm,
+    Phase,
+)
 from understudy_launcher.readiness import HUNG, Answer, SelfCheck
 from understudy_launcher.rounds import Drain, Round
 from understudy_launcher.steps import RoundSteps
-from understudy_launcher.warm import OF_THE_ZYGOTE, Warm
+from understudy_launcher.warm import OF_THE_ZYGOTE, ForkServerWatch
 from understudy_launcher.warm import State as WarmState
 from understudy_launcher.warmup import WARMUP, Warmup
 from understudy_protocol import launcher as m
-from understudy_protocol.words import NO_ROUND, Verdict, WorkersState
+from understudy_protocol.enums import NO_ROUND, Verdict, WorkersState
 
 #: So long the launcher waits for its killed workers before it exits all the same: as pid 1 it takes them along.
 LEAVE_WITHIN_S = 1.0
 #: Of the processes that outlive SIGKILL at one time, so many are reported.
-MOST_UNKILLABLE = 16
+MAX_UNKILLABLE = 16
 #: Exit codes of a launcher that was asked to end: its workers ended by themselves, and did not.
 ENDED_BY_SIGTERM = 143
 KILLED_AT_GRACE_END = 137
@@ -114,20 +123,20 @@ class Supervisor:
         self._master_port = 0
         self._graces = Graces(grace_s)
         self._worker_grace_s = 0.0
-        self._warm = Warm(zygote, own_stores=own_stores)
+        self._warm = ForkServerWatch(zygote, own_stores=own_stores)
         self._warmup = Warmup(warmup)
         self._self_check = SelfCheck(self._warm, self._warmup, devices)
         self._on_sigterm, self._step_timeout_s = on_sigterm, step_timeout_s
-        self._stepped_at: Optional[float] = None  # when any worker of any round made its last step
+        self._last_step_at: Optional[float] = None  # when any worker of any round made its last step
         self._stepped = NO_ROUND  # the newest round in which one has
-        self._taken: Optional[m.TakeOver] = None  # by the job that has claimed this spare
+        self._is_taken_over: Optional[m.TakeOver] = None  # by the job that has claimed this spare
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
         self._leave_by: Optional[float] = None
         self._exit: Optional[e.Exit] = None
         self._out: list[e.Effect] = []
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
             e.Started: self._on_started,
-            e.Became: self._on_became,
+            e.CommandReplaced: self._on_command_replaced,
             e.Connected: self._on_connected,
             e.PortReserved: self._on_port,
             m.StartWorkers: self._on_start_workers,
@@ -162,13 +171,13 @@ class Supervisor:
         steps, hangs = self._steps(), self._hangs()
         times = [
             self._kill_at(),
-            self._groups.complain_at,
+            self._groups.log_at,
             self._leave_by,
             self._warm.deadline(),
             self._self_check.deadline(),
         ]
         times += [steps.deadline() if steps else None, hangs.deadline() if hangs else None]
-        return min(_present(times), default=None)
+        return min(_without_unset(times), default=None)
 
     # The sidecar ----------------------------------------------------------------------------------------------------
 
@@ -177,23 +186,23 @@ class Supervisor:
         self._out.extend([e.ReservePort(), *self._warm.start(now)])
         self._warm_up(now)
 
-    def _on_became(self, event: e.Became, now: float) -> None:
+    def _on_command_replaced(self, event: e.CommandReplaced, now: float) -> None:
         self._worker_grace_s = event.worker_grace_s
 
     def _on_connected(self, _: e.Connected, now: float) -> None:
         """The hello states everything; what was told once follows, for the sidecar may not have heard of it."""
         self._hello()
         self._out.extend(e.Report(message) for message in self._round.history())
-        if self._warm.why_fresh:
-            self._report(m.FreshWorkers(self._warm.why_fresh))
+        if self._warm.fork_fallback_reason:
+            self._report(m.ForkFallback(self._warm.fork_fallback_reason))
         if self._graces.pod_by is not None:
             self._report(m.Terminating(max(0.0, self._graces.pod_by - now)))
 
     def _on_port(self, event: e.PortReserved, now: float) -> None:
         self._master_port = event.port
-        self._tell_ports()
+        self._report_ports()
 
-    def _tell_ports(self) -> None:
+    def _report_ports(self) -> None:
         self._report(m.NextPort(self._master_port, self._warm.store_port))
 
     def _on_start_workers(self, start: m.StartWorkers, now: float) -> None:
@@ -208,14 +217,14 @@ class Supervisor:
             self._replace(f"replaces round={newest}", has_grace, now)
             self._advance(now)
 
-    def _replace(self, why: str, has_grace: bool, now: float) -> None:
+    def _replace(self, reason: str, has_grace: bool, now: float) -> None:
         if has_grace:
             self._graces.replace(now + self._worker_grace_s)
-            self._ask_to_save(Phase.REPLACING, f"{why}, within {self._worker_grace_s:g} s", e.Aim.TERM_HANDLER)
+            self._ask_to_save(Phase.REPLACING, f"{reason}, within {self._worker_grace_s:g} s", e.Aim.TERM_HANDLER)
         elif self.phase is not Phase.REPLACING:
             self._graces.forget_order()
             self.phase = Phase.STARTING
-            self._kill_all(why, now)
+            self._kill_all(reason, now)
 
     def _on_stop_workers(self, stop: m.StopWorkers, now: float) -> None:
         self._round.steps = self._round.hangs = None
@@ -270,9 +279,9 @@ class Supervisor:
             self._log(f"ignored another {event.signal}: the launcher is already shutting down")
             return
         self._graces.pod_ends(now, event.grace_s)
-        no_save = self._why_no_save(event)
+        no_save = self._no_save_reason(event)
         if no_save:
-            self._report(m.Terminating(0.0, Verdict.FAULTY if event.faulty else Verdict.UNKNOWN))
+            self._report(m.Terminating(0.0, Verdict.FAULTY if event.hardware_finding else Verdict.UNKNOWN))
             self._leave(self._own_code(NO_CHECKPOINT), f"{event.signal}, and no checkpoint is tried: {no_save}", now)
             return
         self._report(m.Terminating(self._graces.pod_s))
@@ -281,22 +290,22 @@ class Supervisor:
         elif self.phase is not Phase.CLOSING:
             self._ask_to_save(Phase.SAVING, f"{event.signal}, with a grace period of {self._graces.pod_s:g} s")
 
-    def _why_no_save(self, event: e.AskedToEnd) -> str:
+    def _no_save_reason(self, event: e.AskedToEnd) -> str:
         """What speaks against a checkpoint; "" if it may be tried."""
         if self._on_sigterm is OnSigterm.NEVER:
             return "termination.onSigterm is Never"
-        faulty = event.faulty and self._on_sigterm is not OnSigterm.ALWAYS
-        return f"the node is faulty: {event.faulty}" if faulty else ""
+        faulty = event.hardware_finding and self._on_sigterm is not OnSigterm.ALWAYS
+        return f"the node is faulty: {event.hardware_finding}" if faulty else ""
 
     def _can_save(self) -> bool:
         """After SIGTERM a worker that was a shell may be dead, and the training behind it save."""
         savers = self._groups.left if self.phase in AFTER_SIGTERM else self._groups.alive
         return bool(savers) and not self._groups.killed
 
-    def _ask_to_save(self, phase: Phase, why: str, aim: e.Aim = e.Aim.TERM_WORKER) -> None:
+    def _ask_to_save(self, phase: Phase, reason: str, aim: e.Aim = e.Aim.TERM_WORKER) -> None:
         signals = self._groups.term(aim) if self._can_save() and self.phase not in AFTER_SIGTERM else []
         self.phase = phase
-        self._log(f"{why}: SIGTERM to {len(signals)} workers{_IF_HANDLED if aim is e.Aim.TERM_HANDLER else ''}")
+        self._log(f"{reason}: SIGTERM to {len(signals)} workers{_IF_HANDLED if aim is e.Aim.TERM_HANDLER else ''}")
         self._out.extend(signals)
 
     def _leave(self, code: int, reason: str, now: float) -> None:
@@ -310,7 +319,7 @@ class Supervisor:
         self._advance(now)
 
     def _exit_now(self) -> None:
-        self._out.extend(_present([self._exit]))
+        self._out.extend(_without_unset([self._exit]))
         self._exit = self._leave_by = None
 
     def _own_code(self, otherwise: int = ENDED_BY_SIGTERM) -> int:
@@ -327,7 +336,7 @@ class Supervisor:
         self._groups.alive.discard(event.local_rank)
         steps = self._steps()
         if steps:
-            self._tell_steps(steps.ended(event.local_rank, now))
+            self._report_steps(steps.ended(event.local_rank, now))
         if self.phase in AFTER_SIGTERM:
             self._worker_ended_after_sigterm(event)
             return
@@ -363,16 +372,16 @@ class Supervisor:
         named = [f"{one.name} pid={one.pid} local_rank={one.local_rank} state={one.state}" for one in event.processes]
         ranks = ",".join(str(rank) for rank in sorted(self._groups.left))
         self._log(f"alive {seconds:.0f} s after SIGKILL, probably stuck in the kernel: {', '.join(named) or ranks}")
-        for one in event.processes[:MOST_UNKILLABLE]:
+        for one in event.processes[:MAX_UNKILLABLE]:
             local_rank = None if one.local_rank == WARMUP else one.local_rank
             self._report(m.Unkillable(self._round.token, local_rank, one.pid, seconds, one.state))
 
-    def _kill_all(self, why: str, now: float) -> None:
-        self._warmup.end(why)
+    def _kill_all(self, reason: str, now: float) -> None:
+        self._warmup.end(reason)
         if self._groups.left:
             workers = len(self._groups.left - {WARMUP, LEFTOVERS})
             what = f"the groups of {workers} workers" if workers else "the warm-up"
-            self._log(f"{why}: SIGKILL to {what}")
+            self._log(f"{reason}: SIGKILL to {what}")
         self._out.extend(self._groups.kill(now))
 
     def _advance(self, now: float) -> None:
@@ -412,10 +421,10 @@ class Supervisor:
         hosts_store = start.rank_offset == 0 and not start.agent_store
         self.phase = Phase.RUNNING
         self._groups.spawned(self._nproc)
-        self._round.steps = RoundSteps(start.token, self._stepped_at)
+        self._round.steps = RoundSteps(start.token, self._last_step_at)
         self._round.hangs = HangWatch(start, self._round.steps, self._step_timeout_s, now)
         self._out.extend([e.ReleasePort()] if hosts_store else [])
-        self._out.append(e.Spawn(start, warm=self._warm.state is WarmState.READY))
+        self._out.append(e.Spawn(start, is_warmup_done=self._warm.state is WarmState.READY))
         self._log(f"workers started ranks={start.rank_offset}-{start.rank_offset + self._nproc - 1}/{start.world_size}")
         self._report(m.WorkersStarted(start.token))
         self._out.extend([e.ReservePort()] if hosts_store else [])
@@ -423,14 +432,14 @@ class Supervisor:
             self._renew_store()
 
     def _on_steps(self, read: e.StepsRead, now: float) -> None:
-        self._stepped_at = read.stepped_at if self._stepped_at is None else max(self._stepped_at, read.stepped_at)
+        self._last_step_at = read.stepped_at if self._last_step_at is None else max(self._last_step_at, read.stepped_at)
         steps = self._steps()
         if steps:
             self._stepped = self._round.token
-            self._tell_steps(steps.saw(read, now))
+            self._report_steps(steps.on_steps_read(read, now))
 
-    def _tell_steps(self, stepped: Optional[m.Stepped]) -> None:
-        self._out.extend(e.Report(message) for message in _present([stepped]))
+    def _report_steps(self, stepped: Optional[m.Stepped]) -> None:
+        self._out.extend(e.Report(message) for message in _without_unset([stepped]))
 
     def _steps(self) -> Optional[RoundSteps]:
         """Of a round whose workers may make a step that counts: they may finish one before they save."""
@@ -447,21 +456,21 @@ class Supervisor:
 
     def _renew_store(self, *, perhaps_named: bool = False) -> None:
         self._out.extend(self._warm.next_store(self._store_in_use(), perhaps_named=perhaps_named))
-        self._tell_ports()
+        self._report_ports()
 
     def _store_in_use(self) -> tuple[int, ...]:
         start = self._round.start
         return (start.master_port,) if start and start.agent_store and start.rank_offset == 0 else ()
 
     def _on_zygote(self, event: Any, now: float) -> None:
-        offered, why_fresh = self._warm.store_port, self._warm.why_fresh
+        offered, why_fresh = self._warm.store_port, self._warm.fork_fallback_reason
         self._out.extend(self._warm.handle(event, self._store_in_use(), now))
         if self._warm.store_port != offered:
-            self._tell_ports()
-        if self._warm.why_fresh != why_fresh:
-            self._report(m.FreshWorkers(self._warm.why_fresh))
+            self._report_ports()
+        if self._warm.fork_fallback_reason != why_fresh:
+            self._report(m.ForkFallback(self._warm.fork_fallback_reason))
         self._warm_up(now)
-        self._out.extend(self._self_check.changed())
+        self._out.extend(self._self_check.on_change())
         self._advance(now)
 
     def _on_check(self, event: Union[m.CheckReadiness, Answer], now: float) -> None:
@@ -472,14 +481,14 @@ class Supervisor:
         self._report(m.Pong(ping.number))
 
     def _on_take_over(self, order: m.TakeOver, now: float) -> None:
-        if order == self._taken:
+        if order == self._is_taken_over:
             return  # the sidecar was restarted
         if self.phase is not Phase.IDLE or self._round.start is not None:
             self._log("ignored a TakeOver: a job can claim only a spare, and only before its first round")
             return
-        self._taken = order
+        self._is_taken_over = order
         self._self_check.forget()
-        self._out.extend([e.Log("claimed by a job"), e.Become(order)])
+        self._out.extend([e.Log("claimed by a job"), e.ReplaceCommand(order)])
 
     def _warm_up(self, now: float) -> None:
         if self.phase is Phase.IDLE and self._round.start is None and self._warm.state is not WarmState.LOADING:
@@ -499,15 +508,15 @@ class Supervisor:
         if hangs:
             self._out.extend(hangs.on_time(self._groups.alive, now))
         if steps:
-            self._tell_steps(steps.due(now))
-            self._out.extend([e.LookAtSteps()] if steps.is_to_look(now) else [])
+            self._report_steps(steps.due(now))
+            self._out.extend([e.ReadSteps()] if steps.is_due(now) else [])
         if self._groups.is_late(now):
             self._out.extend([*self._groups.kill(now), e.FindSurvivors()])
         self._on_zygote(e.Tick(), now)
         if self._self_check.hangs(now):
             self._out.append(e.EndZygote())
-            self._on_zygote(e.ZygoteGone(HUNG, final=False), now)
-        self._out.extend(self._self_check.late(now))
+            self._on_zygote(e.ZygoteLost(HUNG, is_final=False), now)
+        self._out.extend(self._self_check.on_late(now))
         kill_at = self._kill_at()
         if kill_at is not None and now >= kill_at:
             self._grace_is_over(now)
@@ -529,9 +538,9 @@ class Supervisor:
     def _hello(self) -> None:
         known = self._round
         ran = WorkersState.FAILED if known.failures else WorkersState.RUNNING
-        told, draining = TOLD.get(self.phase, ran), known.drain is Drain.ASKED
+        state, draining = REPORTED_STATE.get(self.phase, ran), known.drain is Drain.ASKED
         ports = (self._master_port, draining, self._warm.store_port)
-        self._report(m.LauncherHello(self._pid, known.token, known.group_rank, told, *ports, self._stepped))
+        self._report(m.LauncherHello(self._pid, known.token, known.group_rank, state, *ports, self._stepped))
 
     def _report(self, message: Any) -> None:
         self._out.append(e.Report(message))
@@ -540,5 +549,5 @@ class Supervisor:
         self._out.append(e.Log(f"round={self._round.token if self._round.start else None} {text}"))
 
 
-def _present(values: Iterable[Any]) -> list[Any]:
+def _without_unset(values: Iterable[Any]) -> list[Any]:
     return [value for value in values if value is not None]

@@ -1,19 +1,19 @@
 """Whether workers are forked or started afresh, and which store the next round may use. Pure.
 
-    state    event                                        next      effects
-    -------  -------------------------------------------  --------  ----------------------------------
-    OFF      -                                            OFF       a command that is no zygote's, or it was turned off
-    READY    -                                            READY     who runs this machine holds stores by itself
-    LOADING  it can fork                                  READY     its first store is made
-    LOADING  it has gone, or LOAD_WITHIN_S is over        OFF       this launcher's workers start afresh
-    READY    it has gone, for the first GIVE_UP times     LOADING   a new one is started
-    READY    it has gone again, or finally                OFF
-    any      another one is needed for a job's command    LOADING   a new one is started; OFF if that is not forked
-    READY    the newest store has gone, or is in use      READY     another one is made
+    state    event                                      next     effects
+    -------  -----------------------------------------  -------  -------------------------------------
+    OFF      -                                          OFF      a command that is no zygote's, or it was turned off
+    READY    -                                          READY    who runs this machine holds stores by itself
+    LOADING  it can fork                                READY    its first store is made
+    LOADING  it has gone, or LOAD_WITHIN_S is over      OFF      this launcher's workers start afresh
+    READY    it has gone, for the first GIVE_UP times   LOADING  a new one is started
+    READY    it has gone again, or finally              OFF
+    any      another one is needed for a job's command  LOADING  a new one is started; OFF if that is not forked
+    READY    the newest store has gone, or is in use    READY    another one is made
 
-Where workers were to be forked and start as fresh processes, why_fresh says why; the sidecar hears it when it changes.
-While it loads a round waits for it: the imports take one process less than all workers of the pod at once. A store that
-a round uses is offered to no later one; until the next one listens rank 0 would serve its own.
+Where workers were to be forked and start as fresh processes, fork_fallback_reason says why; the sidecar hears it when
+it changes. While it loads a round waits for it: the imports take one process less than all workers of the pod at once.
+A store that a round uses is offered to no later one; until the next one listens rank 0 would serve its own.
 """
 
 from enum import Enum
@@ -23,8 +23,8 @@ from understudy_launcher import events as e
 
 LOAD_WITHIN_S = 180.0
 GIVE_UP = 3
-OF_THE_ZYGOTE = (e.ZygoteReady, e.ZygoteGone, e.ZygoteEnded, e.StoreReady, e.StoreGone, e.NoStore)
-Event = Union[e.ZygoteReady, e.ZygoteGone, e.ZygoteEnded, e.StoreReady, e.StoreGone, e.NoStore, e.Tick]
+OF_THE_ZYGOTE = (e.ZygoteReady, e.ZygoteLost, e.ZygoteEnded, e.StoreReady, e.StoreGone, e.StoreFailed)
+Event = Union[e.ZygoteReady, e.ZygoteLost, e.ZygoteEnded, e.StoreReady, e.StoreGone, e.StoreFailed, e.Tick]
 
 
 class State(Enum):
@@ -33,27 +33,27 @@ class State(Enum):
     READY = "ready"
 
 
-class Warm:
+class ForkServerWatch:
     """wanted: the command is a Python program that may be forked. own_stores: MakeStore needs no zygote."""
 
     def __init__(self, wanted: bool, *, own_stores: bool = False) -> None:
         self.state = State.READY if own_stores else State.OFF
-        self.why_fresh = ""  # "": workers are forked, or were not to be
+        self.fork_fallback_reason = ""  # "": workers are forked, or were not to be
         self.store_port = 0  # of a store that no round has used; 0: none listens
-        self._wanted = wanted
+        self._is_wanted = wanted
         self._load_by: Optional[float] = None
-        self._lost = 0
+        self._losses = 0
 
     @property
-    def given_up(self) -> bool:
+    def has_given_up(self) -> bool:
         """Whether workers start afresh that were to be forked."""
-        return self._wanted and self.state is State.OFF
+        return self._is_wanted and self.state is State.OFF
 
     def start(self, now: float) -> list[e.Effect]:
         """With the launcher."""
         if self.state is State.READY:
             return [e.MakeStore()]
-        if not self._wanted:
+        if not self._is_wanted:
             return []
         self.state, self._load_by = State.LOADING, now + LOAD_WITHIN_S
         return [e.StartZygote()]
@@ -64,18 +64,18 @@ class Warm:
             self.state, self._load_by = State.READY, None
             missing = "".join(f"; module {name} is not preloaded ({why})" for name, why in event.missing.items())
             ready = e.Log(f"the fork server is ready after {event.seconds:.1f} s{missing}")
-            self.why_fresh = _after_cuda(event.cuda) if event.cuda else ""
-            return [ready, *([e.Log(self.why_fresh)] if event.cuda else []), e.MakeStore(in_use)]
-        if isinstance(event, e.ZygoteGone):
+            self.fork_fallback_reason = _after_cuda(event.cuda) if event.cuda else ""
+            return [ready, *([e.Log(self.fork_fallback_reason)] if event.cuda else []), e.MakeStore(in_use)]
+        if isinstance(event, e.ZygoteLost):
             return self._on_gone(event, now)
         if isinstance(event, e.ZygoteEnded):
-            self.store_port, self._load_by, self.state, self._wanted = 0, None, State.OFF, event.wanted
-            self.why_fresh = ""
+            self.store_port, self._load_by, self.state, self._is_wanted = 0, None, State.OFF, event.was_wanted
+            self.fork_fallback_reason = ""
             return self.start(now)
         if isinstance(event, e.StoreReady):
             self.store_port = event.port
-        elif isinstance(event, e.NoStore):
-            return [e.Log(f"the fork server could not create the round's store ({event.why}): rank 0 creates it")]
+        elif isinstance(event, e.StoreFailed):
+            return [e.Log(f"the fork server could not create the round's store ({event.reason}): rank 0 creates it")]
         elif isinstance(event, e.StoreGone):
             return self.next_store(in_use) if event.port == self.store_port else []
         elif self._load_by is not None and now >= self._load_by:
@@ -95,17 +95,19 @@ class Warm:
     def deadline(self) -> Optional[float]:
         return self._load_by
 
-    def _on_gone(self, event: e.ZygoteGone, now: float) -> list[e.Effect]:
-        again = self.state is State.READY and not event.final and self._lost < GIVE_UP
-        self._lost += 1
+    def _on_gone(self, event: e.ZygoteLost, now: float) -> list[e.Effect]:
+        again = self.state is State.READY and not event.is_final and self._losses < GIVE_UP
+        self._losses += 1
         self.store_port, self._load_by, self.state = 0, None, State.OFF
         if again:
-            return [e.Log(f"the fork server ended ({event.why}): the launcher restarts it"), *self.start(now)]
-        return [self._give_up(event.why)]
+            return [e.Log(f"the fork server ended ({event.reason}): the launcher restarts it"), *self.start(now)]
+        return [self._give_up(event.reason)]
 
     def _give_up(self, why: str) -> e.Log:
-        self.why_fresh = f"the fork server is off ({why}): workers start as new processes and import all modules"
-        return e.Log(self.why_fresh)
+        self.fork_fallback_reason = (
+            f"the fork server is off ({why}): workers start as new processes and import all modules"
+        )
+        return e.Log(self.fork_fallback_reason)
 
 
 def _after_cuda(module: str) -> str:

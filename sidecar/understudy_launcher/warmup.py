@@ -3,8 +3,8 @@
     state    event                                 next     effects
     -------  ------------------------------------  -------  ----------------------------------------------
     WAITING  no zygote loads (any more)            RUNNING  SpawnWarmup
-    WAITING  a round starts, or the launcher ends  OVER     it never runs
-    RUNNING  it ends, with whatever code           OVER     its time is logged
+    WAITING  a round starts, or the launcher ends  DONE     it never runs
+    RUNNING  it ends, with whatever code           DONE     its time is logged
     RUNNING  a round starts, or the launcher ends  RUNNING  SIGKILL to its group, as to any (supervise.py)
 
 To processes and groups it is one worker more, of the local rank WARMUP: the round that ends it starts when nothing is
@@ -21,16 +21,16 @@ WARMUP = -1
 class State(Enum):
     WAITING = "waiting"
     RUNNING = "running"
-    OVER = "over"
+    DONE = "over"
 
 
 class Warmup:
     """wanted: the pod is a spare whose job has one."""
 
     def __init__(self, wanted: bool) -> None:
-        self.state = State.WAITING if wanted else State.OVER
+        self.state = State.WAITING if wanted else State.DONE
         self._since = 0.0
-        self._ended_by = ""
+        self._end_reason = ""
 
     def start(self, now: float) -> list[e.Effect]:
         """Nothing else runs, and nothing loads."""
@@ -42,14 +42,14 @@ class Warmup:
     def end(self, why: str) -> None:
         """It is not to start any more, or gets SIGKILL."""
         if self.state is State.WAITING:
-            self.state = State.OVER
-        self._ended_by = self._ended_by or why
+            self.state = State.DONE
+        self._end_reason = self._end_reason or why
 
     def ended(self, event: e.WorkerEnded, now: float) -> list[e.Effect]:
-        self.state = State.OVER
+        self.state = State.DONE
         took = f"after {now - self._since:.1f} s"
-        if self._ended_by:
-            return [e.Log(f"the warm-up was stopped {took}: {self._ended_by}")]
+        if self._end_reason:
+            return [e.Log(f"the warm-up was stopped {took}: {self._end_reason}")]
         if event.shell_code == 0:
             return [e.Log(f"the warm-up finished {took}")]
         return [e.Log(f"the warm-up failed {took} ({event.message}): workers start without it")]

@@ -26,7 +26,7 @@ PACKET_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Fork:
+class ForkRequest:
     """What a fork gets: variables that differ from the zygote's, and files."""
 
     env: Mapping[str, str]
@@ -36,14 +36,16 @@ class Fork:
 
 
 @dataclass(frozen=True)
-class Ended:
+class WorkerStatus:
     """A process that the zygote had forked has ended, and was reaped by it."""
 
     pid: int
     status: int
 
 
-Told = Union[e.ZygoteReady, e.ZygoteGone, e.StoreReady, e.StoreGone, e.NoStore, e.ZygoteChecked, Ended]
+ZygoteMessage = Union[
+    e.ZygoteReady, e.ZygoteLost, e.StoreReady, e.StoreGone, e.StoreFailed, e.ZygoteChecked, WorkerStatus
+]
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,10 @@ class Zygote:
         self.pid = 0  # 0: none runs
         self._process: Optional[Handle] = None
         self._stores: dict[int, _Store] = {}  # by pid
-        self._early: list[Told] = []  # told while a fork was waited for
+        self._early_messages: list[ZygoteMessage] = []  # told while a fork was waited for
         self._before_exec = prctl.dies_with_parent()
 
-    def start(self, env: Mapping[str, str], preload: Sequence[str]) -> list[Told]:
+    def start(self, env: Mapping[str, str], preload: Sequence[str]) -> list[ZygoteMessage]:
         """In place of one that has gone. Its events, if it cannot even be started."""
         self.end()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -90,7 +92,7 @@ class Zygote:
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             ours.close()
-            return [e.ZygoteGone(f"cannot start {program.interpreter!r}: {error}", final=True)]
+            return [e.ZygoteLost(f"cannot start {program.interpreter!r}: {error}", is_final=True)]
         finally:
             theirs.close()
         process.returncode = 0  # whoever ends is reaped in one place, not by Popen
@@ -100,7 +102,7 @@ class Zygote:
         self._send({"preload": list(preload)})
         return []
 
-    def fork(self, workers: Mapping[int, Fork]) -> dict[int, int]:
+    def fork(self, workers: Mapping[int, ForkRequest]) -> dict[int, int]:
         """Local rank -> pid, of those that were forked. workers: by their local ranks."""
         pids: dict[int, int] = {}
         for local_rank, fork in workers.items():
@@ -119,13 +121,15 @@ class Zygote:
             readable, _, _ = select.select([self._control], [], [], max(0.0, until - time.monotonic()))
             if not readable:
                 self.end()
-                self._early.append(e.ZygoteGone(f"it did not fork within {FORKS_WITHIN_S:g} s", final=False))
+                self._early_messages.append(
+                    e.ZygoteLost(f"it did not fork within {FORKS_WITHIN_S:g} s", is_final=False)
+                )
                 return {}
             for answer in self._packets():
                 if "forked" in answer:
                     pids[answer["forked"]] = answer["pid"]
                 else:
-                    self._early += self._understand(answer)
+                    self._early_messages += self._parse(answer)
         return pids
 
     def make_store(self, keep: Collection[int]) -> None:
@@ -147,13 +151,13 @@ class Zygote:
         """Whether a store of its own listens there."""
         return any(store.port == port for store in self._stores.values())
 
-    def receive(self) -> list[Told]:
+    def receive(self) -> list[ZygoteMessage]:
         """What it has told, without waiting."""
-        told, self._early = self._early, []
+        messages, self._early_messages = self._early_messages, []
         if self._control is not None and select.select([self._control], [], [], 0)[0]:
             for answer in self._packets():
-                told += self._understand(answer)
-        return told + self._take_early()
+                messages += self._parse(answer)
+        return messages + self._take_early_messages()
 
     def end(self) -> None:
         for store in self._stores.values():
@@ -165,8 +169,8 @@ class Zygote:
             self._process.close()
             self.pid, self._process = 0, None
 
-    def _take_early(self) -> list[Told]:
-        early, self._early = self._early, []
+    def _take_early_messages(self) -> list[ZygoteMessage]:
+        early, self._early_messages = self._early_messages, []
         return early
 
     def _hang_up(self) -> None:
@@ -175,16 +179,16 @@ class Zygote:
             self._control.close()
             self._control = None
 
-    def _understand(self, answer: dict[str, Any]) -> list[Told]:
+    def _parse(self, answer: dict[str, Any]) -> list[ZygoteMessage]:
         if "ready" in answer:
             return [e.ZygoteReady(answer["ready"], answer["missing"], answer["cuda"])]
         if "unfit" in answer:
             self.end()
-            return [e.ZygoteGone(answer["unfit"], final=True)]
+            return [e.ZygoteLost(answer["unfit"], is_final=True)]
         if "ended" in answer:
             store = self._stores.pop(answer["ended"], None)
             if store is None:
-                return [Ended(answer["ended"], answer["status"])]
+                return [WorkerStatus(answer["ended"], answer["status"])]
             store.process.close()
             return [e.StoreGone(store.port)]
         if "checked" in answer:
@@ -192,7 +196,7 @@ class Zygote:
         if "port" in answer:
             self._stores[answer["pid"]] = _Store(answer["port"], Handle(answer["pid"], self.pid))
             return [e.StoreReady(answer["port"])]
-        return [e.NoStore(answer["why"])] if "why" in answer else []
+        return [e.StoreFailed(answer["why"])] if "why" in answer else []
 
     def _packets(self) -> list[dict[str, Any]]:
         """What is readable now; at its end the zygote has gone."""
@@ -209,7 +213,7 @@ class Zygote:
                 return packets  # its last words come before its end, which is read again
             if not packet:
                 self.end()
-                self._early.append(e.ZygoteGone("it has ended", final=False))
+                self._early_messages.append(e.ZygoteLost("it has ended", is_final=False))
                 return packets
             packets.append(json.loads(packet))
 

@@ -18,7 +18,7 @@ import uvloop
 from rich.console import Console
 
 from understudy_launcher.package import write_package
-from understudy_local import control, keeper, preflight, run_folder
+from understudy_local import control, preflight, process_guard, run_folder
 from understudy_local.cluster import LocalCluster
 from understudy_local.options import Kill, Options, Show, UsageError, parse
 from understudy_local.output import Output, Plain
@@ -50,7 +50,7 @@ def _run(options: Options) -> int:
         cannot_start = preflight.refusal(options.command, folder.shipped / names.PYTHON_FOLDER, os.environ)
         if cannot_start:
             raise UsageError(cannot_start)
-        return keeper.keep(partial(_run_job, options, folder))
+        return process_guard.guard(partial(_run_job, options, folder))
     finally:
         folder.clear()
 
@@ -67,7 +67,7 @@ async def _serve(options: Options, folder: RunFolder, keeper_alive: int) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, cluster.end, number.name)
-    keeper.hear_signals()
+    process_guard.handle_signals()
     loop.add_reader(keeper_alive, partial(_abandon, cluster, keeper_alive))
     server = await control.serve(cluster, folder.control)
     size = f"{options.nodes} members of {options.nproc}, {options.spares} spares"

@@ -14,7 +14,7 @@ from typing import Any
 
 from understudy_local import manifest as written
 from understudy_local import process, workers
-from understudy_local.directory import Directory
+from understudy_local.directory import JobCallers
 from understudy_local.job import training_job
 from understudy_local.local_pod import LocalPod
 from understudy_local.manifest import Place
@@ -24,25 +24,25 @@ from understudy_local.run_folder import RunFolder
 from understudy_operator.keyring import Keyring
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.line import Keys
-from understudy_operator.plan.coordination import FAREWELL
+from understudy_operator.plan.coordination import JOB_DELETED
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod, Plan, Unfollow
-from understudy_operator.plan.object_names import secret_name
+from understudy_operator.plan.object_names import membership_secret_name
 from understudy_operator.plan.observed import Coordination, Job, Node, Observed
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
 from understudy_protocol.observer import Snapshot
-from understudy_sidecar.server import Me, Server
+from understudy_sidecar.server import Server, SidecarIdentity
 
 IMAGE = "local"
 #: While something is left of a launcher that was killed, or a pod waits for a node.
-LOOK_AGAIN_S = 0.05
+RECONCILE_AGAIN_S = 0.05
 INTERRUPTED = 130
 FAILED = 1
 _EXIT_CODES = {"Completed": 0, "Failed": FAILED}
 
 
-class NotToBeHad(ValueError):
+class NoSuchTarget(ValueError):
     """What is to be killed is not there: says what is."""
 
 
@@ -62,36 +62,36 @@ class LocalCluster:
         self._uid, self._keyring = secrets.token_hex(16), Keyring(secrets.token_bytes(32))
         self._key = self._keyring.of_job("", self._uid, 0)
         self._addresses = 0
-        self._woken = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._ending = ""  # why, if it was asked to
         self._failed = False
         self._waits_for_node = False  # a pod that the plan asks for
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
-        self._directory = Directory()
+        self._directory = JobCallers()
 
     async def run(self) -> int:
         """Until the job has ended, and its processes; the exit code."""
         operator_key = self._keyring.operator_public()
         (self.folder.key / names.KEY_FILE).write_text(self._key)
         (self.folder.key / names.OPERATOR_KEY_FILE).write_text(operator_key)
-        me = Me("", self._address(0), bytes.fromhex(operator_key))
+        me = SidecarIdentity("", self._address(0), bytes.fromhex(operator_key))
         server = Server(self._directory, me, bytes.fromhex(self._key), self._uid)
         await server.listen(names.COORDINATOR_PORT, self._address(0))
         try:
             while True:
-                again_in_s = await self._pass()
-                if self._over():
+                again_in_s = await self._reconcile()
+                if self._is_over():
                     break
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(again_in_s):
-                        await self._woken.wait()
-                self._woken.clear()
+                        await self._wakeup.wait()
+                self._wakeup.clear()
         finally:
             await self._unfollow(Unfollow())
             for pod in self.pods.values():
                 pod.kill()
-            await asyncio.gather(*(pod.over() for pod in self.pods.values()))
+            await asyncio.gather(*(pod.wait_until_over() for pod in self.pods.values()))
             await server.close(0.0)
         return self._exit_code()
 
@@ -109,16 +109,16 @@ class LocalCluster:
             self._output.note(f"{why}: workers have {self.options.grace_s} s to save; a second signal kills them")
             for pod in self.pods.values():
                 pod.delete(None)
-        self._wake()
+        self._enqueue()
 
     def abandon(self) -> None:
         """The keeper was killed: nobody waits for a save, and nothing is to outlive it."""
         self._ending = self._ending or "the keeper was killed"
         for pod in self.pods.values():
             pod.kill()
-        self._wake()
+        self._enqueue()
 
-    def _give_up(self) -> None:
+    def _fail(self) -> None:
         failed = next(pod for pod in self.pods.values() if pod.failed_to_start)
         self._ending, self._failed = "a member ended before the first round", True
         self._output.note(
@@ -129,7 +129,7 @@ class LocalCluster:
             pod.kill()
 
     def kill(self, target: str) -> str:
-        """SIGKILL to a rank's worker or a member: what was killed. Raises NotToBeHad."""
+        """SIGKILL to a rank's worker or a member: what was killed. Raises NoSuchTarget."""
         return self._kill_rank(int(target)) if target.isdigit() else self._kill_member(target)
 
     # Faults -----------------------------------------------------------------------------------------------------------
@@ -137,14 +137,14 @@ class LocalCluster:
     def _kill_rank(self, rank: int) -> str:
         ranks = self.options.nodes * self.options.nproc
         if rank >= ranks:
-            raise NotToBeHad(f"there is no rank {rank}: expected 0 to {ranks - 1}")
+            raise NoSuchTarget(f"there is no rank {rank}: expected 0 to {ranks - 1}")
         group_rank, local_rank = divmod(rank, self.options.nproc)
         members = () if self.snapshot is None else self.snapshot.members
         uid = next((x.pod_uid for x in members if x.group_rank == group_rank), "")
         pod = next((pod for pod in self.pods.values() if pod.place.pod_uid == uid and not pod.ended), None)
         pids = [] if pod is None or pod.launcher_pid is None else workers.worker_pids(pod.launcher_pid)
         if pod is None or len(pids) != self.options.nproc:
-            raise NotToBeHad(f"rank {rank} has no running worker at the moment: retry when the phase is Running")
+            raise NoSuchTarget(f"rank {rank} has no running worker at the moment: retry when the phase is Running")
         os.kill(pids[local_rank], 9)
         return f"the worker of rank {rank} on {pod.place.node} (pid {pids[local_rank]})"
 
@@ -154,13 +154,13 @@ class LocalCluster:
         pod = min(named, key=lambda pod: pod.deleting, default=None)  # not the one that ends anyway
         if pod is None:
             there = ", ".join(sorted(pod.place.node for pod in live))
-            raise NotToBeHad(f"there is no member {name!r}: the members are {there or 'not started'}")
+            raise NoSuchTarget(f"there is no member {name!r}: the members are {there or 'not started'}")
         pod.kill()
         return f"all processes of {pod.place.node}"
 
     # A pass ---------------------------------------------------------------------------------------------------------
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         if any(not pod.ended for pod in self.pods.values()):
             return False
         return bool(self._ending or "terminalState" in self.status)
@@ -174,18 +174,18 @@ class LocalCluster:
             return _EXIT_CODES[self.status["terminalState"]]
         return FAILED if self._failed else INTERRUPTED
 
-    async def _pass(self) -> float | None:
+    async def _reconcile(self) -> float | None:
         now = time.time()
         job = training_job(self.options, self._uid, self.started_at, self.status, deleting=bool(self._ending))
         if self._failed_to_start() and not self._ending:
-            self._give_up()
+            self._fail()
         plan = reconcile(self._observe(job), IMAGE, now)
         self._execute(plan)
         await self._follow(plan.link)
         self.changed()
         if process.end_orphans() or self._waits_for_node:
-            return LOOK_AGAIN_S
-        return plan.again_in_s
+            return RECONCILE_AGAIN_S
+        return plan.requeue_after_s
 
     def _observe(self, job: Job) -> Observed:
         return Observed(
@@ -197,7 +197,9 @@ class LocalCluster:
             has_hostnames_service=True,
             coordinator_address=f"{self._address(0)}:{names.COORDINATOR_PORT}",
             entropy=secrets.token_hex(8),
-            secret_writes=SecretWrites({secret_name(job): self.started_at}),  # the key is in the run's folder
+            secret_writes=SecretWrites(
+                {membership_secret_name(job): self.started_at}
+            ),  # the key is in the run's folder
         )
 
     def _execute(self, plan: Plan) -> None:
@@ -207,7 +209,7 @@ class LocalCluster:
         for intent in plan.pods:
             match intent:
                 case CreatePod(manifest):
-                    self._create(manifest)
+                    self._create_pod(manifest)
                 case DeletePod(name, _, grace_s, reason) if name in self.pods:
                     self._delete(self.pods[name], grace_s, reason)
                 case PatchPod(name, labels, annotations) if name in self.pods:
@@ -216,7 +218,7 @@ class LocalCluster:
                 case _:
                     pass  # an intent of the same pass has removed it
         holder = next((pod for pod in self.pods.values() if names.LABEL_COORDINATOR in pod.labels), None)
-        self._directory.tell(None if holder is None else (holder.place.pod_uid, holder.place.ip))
+        self._directory.set_coordinator(None if holder is None else (holder.place.pod_uid, holder.place.ip))
         for event in plan.events:
             self._output.event(event.type, event.reason, self._by_node(event.message))
 
@@ -227,7 +229,7 @@ class LocalCluster:
             text = text.replace(f"{pod.place.pod_name} (node {node})", node).replace(pod.place.pod_name, node)
         return text
 
-    def _create(self, manifest: Mapping[str, Any]) -> None:
+    def _create_pod(self, manifest: Mapping[str, Any]) -> None:
         name = manifest["metadata"]["name"]
         index = manifest["metadata"]["annotations"].get(names.ANNOTATION_GROUP_RANK)
         node = self._node_for(None if index is None else self._nodes[int(index)])
@@ -255,7 +257,7 @@ class LocalCluster:
         )
 
     def _pod(self, manifest: Mapping[str, Any], place: Place) -> LocalPod:
-        return LocalPod(manifest, place, self._wake, *self._output.of_pod(place.node, self.folder.log(place.node)))
+        return LocalPod(manifest, place, self._enqueue, *self._output.of_pod(place.node, self.folder.log(place.node)))
 
     def _delete(self, pod: LocalPod, grace_s: float | None, reason: str) -> None:
         if pod.ended:
@@ -268,19 +270,19 @@ class LocalCluster:
         """0 is the directory's; pods have 1, 2, …"""
         return f"{self._network}.{number // 250}.{number % 250 + 1}"
 
-    def _wake(self) -> None:
-        self._woken.set()
+    def _enqueue(self) -> None:
+        self._wakeup.set()
 
     async def _follow(self, link: Follow | Unfollow | None) -> None:
         match link:
             case Unfollow():
                 await self._unfollow(link)
             case Follow():
-                if self._link is not None and self._link.over:
+                if self._link is not None and self._link.has_ended:
                     await self._unfollow(Unfollow())
                 if self._link is None:
                     keys = Keys(bytes.fromhex(self._key), self._keyring.operator())
-                    self._link = CoordinatorLink(self._uid, keys, self._coordination, self._wake)
+                    self._link = CoordinatorLink(self._uid, keys, self._coordination, self._enqueue)
                 self._link.follow(link)
 
     async def _unfollow(self, unfollow: Unfollow) -> None:
@@ -288,7 +290,7 @@ class LocalCluster:
             return
         link, self._link = self._link, None
         self._coordination = link.coordination
-        if unfollow.end is not None and unfollow == FAREWELL:
+        if unfollow.end is not None and unfollow == JOB_DELETED:
             await link.end(unfollow.end)
         await link.close()
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from understudy_local.cluster import LocalCluster, NotToBeHad
+from understudy_local.cluster import LocalCluster, NoSuchTarget
 from understudy_local.members import member_rows
 from understudy_local.options import UsageError
 
@@ -50,7 +50,7 @@ def _answer(cluster: LocalCluster, line: bytes) -> dict[str, Any]:
     at = time.monotonic()
     try:
         return {"killed": cluster.kill(target), "at": at}
-    except NotToBeHad as error:
+    except NoSuchTarget as error:
         return {"error": str(error)}
 
 

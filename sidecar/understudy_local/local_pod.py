@@ -45,7 +45,7 @@ class LocalPod:
         launcher_says: Sink,
     ) -> None:
         self._manifest, self.place, self._changed = manifest, place, changed
-        self._sidecar_says, self._launcher_says = sidecar_says, launcher_says
+        self._log_sidecar, self._log_launcher = sidecar_says, launcher_says
         metadata = manifest["metadata"]
         self.labels: dict[str, str] = dict(metadata["labels"])
         self.annotations: dict[str, str] = dict(metadata["annotations"])
@@ -53,12 +53,12 @@ class LocalPod:
         self.deleting_since: float | None = None
         self._created_at = time.time()
         self._grace_s = float(manifest["spec"]["terminationGracePeriodSeconds"])
-        self._up = self._was_up = self._killed = False
+        self._is_up = self._was_ever_up = self._killed = False
         self._first_up = asyncio.Event()
         self._sidecar: Started | None = None
         self._launcher: Started | None = None
         self._end_by: asyncio.TimerHandle | None = None
-        self._life = asyncio.create_task(self._live(), name=f"pod {place.pod_name}")
+        self._life = asyncio.create_task(self._run(), name=f"pod {place.pod_name}")
 
     @property
     def ended(self) -> bool:
@@ -86,7 +86,7 @@ class LocalPod:
     def observed(self) -> Pod:
         place = self.place
         index = self._manifest["metadata"]["annotations"].get(names.ANNOTATION_GROUP_RANK)
-        phase = "Running" if self._was_up else "Pending"
+        phase = "Running" if self._was_ever_up else "Pending"
         if self.ended:
             phase = "Succeeded" if self.exit_code == 0 else "Failed"
         return Pod(
@@ -102,8 +102,8 @@ class LocalPod:
             created_at=self._created_at,
             deleting_since=self.deleting_since,
             grace_s=self._grace_s,
-            sidecar_started=self._up,
-            sidecar_ran=self._was_up,
+            sidecar_started=self._is_up,
+            sidecar_ran=self._was_ever_up,
             close=records.recorded_close(place.folder) if self.ended else None,
             trouble="",
             exit_code=self.exit_code,
@@ -135,12 +135,12 @@ class LocalPod:
         if self._launcher is None:
             self._life.cancel()
 
-    async def over(self) -> None:
+    async def wait_until_over(self) -> None:
         await asyncio.gather(self._life, return_exceptions=True)
 
     # A kubelet's work -----------------------------------------------------------------------------------------------
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         code = KILLED
         keeping: asyncio.Task[None] | None = None
         try:
@@ -150,12 +150,12 @@ class LocalPod:
                 await self._first_up.wait()
             code = await self._run_launcher()
         except TimeoutError:
-            self._launcher_says(f"the sidecar was not ready within {START_LIMIT_S:g} s; see this log", error=True)
+            self._log_launcher(f"the sidecar was not ready within {START_LIMIT_S:g} s; see this log", error=True)
         except OSError as error:
-            self._launcher_says(f"the pod cannot start: {error}", error=True)
+            self._log_launcher(f"the pod cannot start: {error}", error=True)
         finally:
             self.exit_code = code
-            self._up = False
+            self._is_up = False
             if self._end_by is not None:
                 self._end_by.cancel()
             self._changed()
@@ -168,7 +168,7 @@ class LocalPod:
     async def _run_launcher(self) -> int:
         command = written.launcher_command(self._manifest, self.place)
         env = written.launcher_environment(self._manifest, self.place, os.environ)
-        self._launcher = await self._start(command, env, self._launcher_says)
+        self._launcher = await self._start(command, env, self._log_launcher)
         return await self._launcher.ended()
 
     async def _keep_sidecar(self) -> None:
@@ -176,21 +176,21 @@ class LocalPod:
         sources = str(Path(understudy_sidecar.__file__).parents[1])
         env["PYTHONPATH"] = ":".join(part for part in (sources, env.get("PYTHONPATH")) if part)
         while True:
-            self._sidecar = await self._start([sys.executable, "-m", "understudy_sidecar"], env, self._sidecar_says)
-            if await self._comes_up(self._sidecar):
-                self._up = self._was_up = True
+            self._sidecar = await self._start([sys.executable, "-m", "understudy_sidecar"], env, self._log_sidecar)
+            if await self._wait_until_up(self._sidecar):
+                self._is_up = self._was_ever_up = True
                 self._first_up.set()
                 self._changed()
             code = await self._sidecar.ended()
-            self._up = False
+            self._is_up = False
             trains = self._launcher is not None and self._launcher.runs
             if self.ended or (not trains and records.recorded_close(self.place.folder) is not None):
                 return
-            self._sidecar_says(f"the sidecar ended with exit code {code}: local mode restarts it", error=True)
+            self._log_sidecar(f"the sidecar ended with exit code {code}: local mode restarts it", error=True)
             self._changed()
             await asyncio.sleep(RESTART_AFTER_S)
 
-    async def _comes_up(self, sidecar: Started) -> bool:
+    async def _wait_until_up(self, sidecar: Started) -> bool:
         while sidecar.runs:
             with contextlib.suppress(OSError):
                 _, writer = await asyncio.open_connection(self.place.ip, names.HEALTH_PORT)

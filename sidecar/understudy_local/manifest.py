@@ -34,14 +34,14 @@ class Place:
 
 def sidecar_environment(manifest: Manifest, place: Place, own: Mapping[str, str]) -> dict[str, str]:
     """own: this process's environment."""
-    told = _variables(manifest["spec"]["initContainers"][0], place)
+    env = _variables(manifest["spec"]["initContainers"][0], place)
     ours = {
         names.ENV_LISTEN: place.ip,
         names.ENV_KEY_FOLDER: str(place.key_folder),
         names.ENV_STATE_FOLDER: str(place.folder),
         names.ENV_SHIPPED_FOLDER: str(place.shipped),
     }
-    return {**own, **told, **ours}
+    return {**own, **env, **ours}
 
 
 def launcher_environment(manifest: Manifest, place: Place, own: Mapping[str, str]) -> dict[str, str]:
@@ -81,11 +81,11 @@ def _variables(container: Manifest, place: Place) -> dict[str, str]:
         "status.podIP": place.ip,
         "spec.nodeName": place.node,
     }
-    told = {}
+    value = {}
     for entry in container["env"]:
         source = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
-        told[entry["name"]] = _relocated(entry["value"], place) if source is None else fields[source]
-    return told
+        value[entry["name"]] = _relocated(entry["value"], place) if source is None else fields[source]
+    return value
 
 
 def _relocated(word: str, place: Place) -> str:

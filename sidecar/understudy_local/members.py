@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from understudy_local.local_pod import LocalPod
+from understudy_protocol.enums import WorkersState
 from understudy_protocol.observer import MemberView, Snapshot
-from understudy_protocol.words import WorkersState
 
 _STATES = {
     WorkersState.IDLE: ("idle", "dim"),

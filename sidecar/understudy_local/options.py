@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
-MOST_NODES = 64
+MAX_NODES = 64
 #: A run lasts longer than any in-place budget of a cluster would, and its user is there.
 RESTARTS = 1000
 
@@ -89,8 +89,8 @@ def _parse_run(arguments: Sequence[str]) -> Options:
         given = getattr(asked, name.replace("-", "_"))
         if given < least:
             raise UsageError(f"--{name} {given}: expected {least} or more")
-    if asked.nodes + asked.spares > MOST_NODES:
-        raise UsageError(f"--nodes and --spares: expected at most {MOST_NODES} together, for one machine")
+    if asked.nodes + asked.spares > MAX_NODES:
+        raise UsageError(f"--nodes and --spares: expected at most {MAX_NODES} together, for one machine")
     preload = None if asked.preload is None else tuple(name for name in asked.preload.split(",") if name)
     return Options(
         tuple(command),

@@ -5,7 +5,7 @@
     NAME/pods/POD/        a pod's shared folder
     NAME/logs/POD.log     what its launcher and its sidecar said, and its workers
 
-Rules: the parent is this user's alone. A run that has ended keeps its logs; KEPT of them stay.
+Rules: the parent is this user's alone. A run that has ended keeps its logs; MAX_RUNS of them stay.
 """
 
 import os
@@ -20,7 +20,7 @@ from pathlib import Path
 from understudy_local.options import UsageError
 from understudy_protocol.pod import LAUNCHER_SOCKET
 
-KEPT = 5
+MAX_RUNS = 5
 CONTROL = "control.sock"
 _LONGEST_SOCKET = 107  # bytes: unix(7), sun_path without its closing zero
 _LONGEST_POD = "node-99999"
@@ -75,7 +75,7 @@ def make(name: str) -> RunFolder:
         raise UsageError(
             f"path {parent} is {too_long} bytes too long for Unix sockets: set TMPDIR to a folder with a shorter path"
         )
-    if _lives(run):
+    if _is_live(run):
         raise UsageError(f"--name {name}: an active run has this name. End that run, or choose another name")
     shutil.rmtree(run.path, ignore_errors=True)
     for folder in (run.path, run.key, run.shipped, run.logs):
@@ -90,11 +90,11 @@ def of(name: str) -> RunFolder:
 
 def live() -> list[RunFolder]:
     """The runs that are there, the newest first."""
-    runs = [run for run in map(RunFolder, _parent().iterdir()) if _lives(run)]
+    runs = [run for run in map(RunFolder, _parent().iterdir()) if _is_live(run)]
     return sorted(runs, key=lambda run: run.control.stat().st_mtime, reverse=True)
 
 
-def _lives(run: RunFolder) -> bool:
+def _is_live(run: RunFolder) -> bool:
     """Whether somebody listens: one that was killed has left its socket."""
     with socket.socket(socket.AF_UNIX) as connection:
         try:
@@ -115,6 +115,6 @@ def _parent() -> Path:
 
 
 def _forget_old(parent: Path) -> None:
-    ended = [path for path in parent.iterdir() if not _lives(RunFolder(path))]
-    for path in sorted(ended, key=lambda path: path.stat().st_mtime, reverse=True)[KEPT - 1 :]:
+    ended = [path for path in parent.iterdir() if not _is_live(RunFolder(path))]
+    for path in sorted(ended, key=lambda path: path.stat().st_mtime, reverse=True)[MAX_RUNS - 1 :]:
         shutil.rmtree(path, ignore_errors=True)

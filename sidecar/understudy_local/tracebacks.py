@@ -6,7 +6,7 @@ line, the exception; if it becomes too long for that it is shown as it is. Other
 
 import re
 
-MOST_LINES = 1000
+MAX_LINES = 1000
 REMEMBERED = 100
 _PREFIX = re.compile(r"\[rank \d+\] ")
 _HEAD = "Traceback (most recent call last):"
@@ -16,7 +16,7 @@ class Tracebacks:
     """Of the stderr of all workers. A worker is known by the prefix of its lines."""
 
     def __init__(self) -> None:
-        self._held: dict[str, list[str]] = {}  # by prefix
+        self._pending: dict[str, list[str]] = {}  # by prefix
         self._shown: set[str] = set()
 
     def feed(self, line: str) -> list[str]:
@@ -24,22 +24,22 @@ class Tracebacks:
         match = _PREFIX.match(line)
         prefix = match[0] if match else ""
         text = line[len(prefix) :]
-        held = self._held.get(prefix)
+        held = self._pending.get(prefix)
         if held is None:
             if text != _HEAD:
                 return [line]
-            self._held[prefix] = [text]
+            self._pending[prefix] = [text]
             return []
         held.append(text)
-        if text.startswith(" ") and len(held) < MOST_LINES:
+        if text.startswith(" ") and len(held) < MAX_LINES:
             return []
-        del self._held[prefix]
+        del self._pending[prefix]
         return [prefix + shown for shown in self._once(held)]
 
     def rest(self) -> list[str]:
         """What is held back: nothing follows."""
-        lines = [prefix + text for prefix, held in self._held.items() for text in held]
-        self._held.clear()
+        lines = [prefix + text for prefix, held in self._pending.items() for text in held]
+        self._pending.clear()
         return lines
 
     def _once(self, held: list[str]) -> list[str]:

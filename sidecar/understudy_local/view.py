@@ -13,9 +13,9 @@ from rich.text import Text
 from understudy_local.cluster import LocalCluster
 from understudy_local.members import member_rows
 from understudy_operator.plan.recoveries import is_open
-from understudy_operator.plan.rfc3339 import unix
+from understudy_operator.plan.rfc3339 import parse_time
+from understudy_protocol.enums import Strategy
 from understudy_protocol.observer import Snapshot
-from understudy_protocol.words import Strategy
 
 EVERY_S = 0.1
 CLOCK_S = 1.0
@@ -109,7 +109,7 @@ def _recovery(entry: Mapping[str, Any], now: float) -> str:
     if "seconds" in entry:
         took = f" {entry['seconds']:.2f} s"
     elif is_open(entry):
-        took = f", for {max(0, int(now - unix(entry['detectedAt'])))} s so far"
+        took = f", for {max(0, int(now - parse_time(entry['detectedAt'])))} s so far"
     else:
         took = ", workers are running again"
     how = entry.get("strategy", "waiting for a replacement member")

@@ -5,7 +5,7 @@ thousand members it has a tenth of a millisecond for each: no task, no queue, no
 
 Rules: only text messages, and only binary messages once a session has begun (noise.py); each in one frame; no
 extension. A too long frame is rejected by the length in its header, before its body is stored. A frame that breaks a
-rule raises `Broken`, with the code of the close frame that answers it.
+rule raises `ProtocolError`, with the code of the close frame that answers it.
 """
 
 import os
@@ -34,7 +34,7 @@ class CloseCode(IntEnum):
     TOO_BIG = 1009
 
 
-class Broken(Exception):
+class ProtocolError(Exception):
     """The peer broke the protocol. The text has the observed and the expected bytes."""
 
     def __init__(self, reason: str, code: CloseCode = CloseCode.PROTOCOL_ERROR) -> None:
@@ -85,19 +85,21 @@ class Frames:
         """Check all rules that depend on the header alone."""
         opcode = first & _OPCODE
         if second & _MASKED != self._mask_flag:
-            raise Broken("expected a masked frame" if self._mask_flag else "expected a frame that is not masked")
+            raise ProtocolError("expected a masked frame" if self._mask_flag else "expected a frame that is not masked")
         if first & _RESERVED:
-            raise Broken(f"expected no extension bits, got a frame that begins with {first:#04x}")
+            raise ProtocolError(f"expected no extension bits, got a frame that begins with {first:#04x}")
         if opcode >= Opcode.CLOSE:
             if opcode > Opcode.PONG or length > CONTROL_BYTES or not first & _FIN:
-                raise Broken(f"expected a control frame, got opcode {opcode} with {length} bytes")
+                raise ProtocolError(f"expected a control frame, got opcode {opcode} with {length} bytes")
         elif opcode in (Opcode.TEXT, Opcode.BINARY) and opcode != self.message:
             expected, got = self.message.name.lower(), Opcode(opcode).name.lower()
-            raise Broken(f"expected a {expected} frame, got a {got} one", CloseCode.UNSUPPORTED)
+            raise ProtocolError(f"expected a {expected} frame, got a {got} one", CloseCode.UNSUPPORTED)
         elif opcode != self.message or not first & _FIN:
-            raise Broken(f"expected a message in one frame, got a frame that begins with {first:#04x}")
+            raise ProtocolError(f"expected a message in one frame, got a frame that begins with {first:#04x}")
         elif length > self.limit:
-            raise Broken(f"expected at most {self.limit} bytes, got a message of {length} or more", CloseCode.TOO_BIG)
+            raise ProtocolError(
+                f"expected at most {self.limit} bytes, got a message of {length} or more", CloseCode.TOO_BIG
+            )
 
 
 def frame(opcode: int, payload: bytes, *, masked: bool) -> bytes:

@@ -63,7 +63,7 @@ class Call(NamedTuple):
     called: str  # the IP address that it has called; "" if that is a Service's
 
 
-class Caller:
+class HandshakeCaller:
     """The caller's side of one handshake. operator: the operator's private key, for roles that need it."""
 
     def __init__(self, key: bytes, role: Role, job_uid: str, call: Call, operator: Optional[bytes] = None) -> None:
@@ -86,7 +86,7 @@ class Caller:
         return pod_uid, session
 
 
-class Called:
+class HandshakeCalled:
     """The sidecar's side, for all callers of one role. operator: the operator's public key, for roles that need it.
 
     pod_uid, ip: of this pod.
@@ -97,7 +97,7 @@ class Called:
     ) -> None:
         self._job_uid = job_uid
         self._addresses = ("", ip) if role is Role.MEMBER else (ip,)  # only members call Services
-        self._says = _packed(pod_uid)
+        self._answers = _packed(pod_uid)
         about = _about(role, job_uid)
         self._side = SharedKeyCalled(key, about) if operator is None else Responder(key, about, operator)
 
@@ -110,7 +110,7 @@ class Called:
             call = Call(*_unpacked(opened.payload, 2))
             if call.called not in self._addresses:
                 raise NotProven(f"it called address {call.called[:64]!r}, which is not this pod's")
-            answer, session = opened.answer(self._says)
+            answer, session = opened.answer(self._answers)
         except NotAuthentic as error:
             raise NotProven("it does not know the job's key") from error
         return Answer(_text(answer)), call, session

@@ -11,7 +11,7 @@ with a default are newer than version 1 of the protocol, whose senders omit them
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol.words import NO_ROUND, RoundToken, Verdict, WorkersState
+from understudy_protocol.enums import NO_ROUND, RoundToken, Verdict, WorkersState
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class LauncherHello:
     group_rank: Optional[int]
     workers: WorkersState
     master_port: int
-    draining: bool = False  # a DrainWorkers was received, and its WorkersDrained is not sent yet
+    is_draining: bool = False  # a DrainWorkers was received, and its WorkersDrained is not sent yet
     store_port: int = 0  # see NextPort
     stepped: RoundToken = NO_ROUND  # the newest round whose workers have reported a step here
 
@@ -137,9 +137,9 @@ class Readiness:
     """
 
     number: int  # of the newest check
-    ready: bool
+    is_ready: bool
     reason: str = ""  # why it is not ready
-    final: bool = False  # it will never be ready
+    is_final: bool = False  # it will never be ready
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Pong:
 
 
 @dataclass(frozen=True)
-class FreshWorkers:
+class ForkFallback:
     """Workers start as new processes instead of forks. The reason names the module or thread, and the fix.
 
     Sent when the reason changes, and on each connect if there is one.
@@ -267,7 +267,7 @@ TO_SIDECAR = (
     Terminating,
     Readiness,
     Pong,
-    FreshWorkers,
+    ForkFallback,
 )
 TO_LAUNCHER = (
     StartWorkers,

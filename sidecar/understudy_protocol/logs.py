@@ -37,10 +37,10 @@ def of_process(**fields: str) -> None:
 
 def read_format(env: Mapping[str, str]) -> str:
     """Raises ValueError."""
-    told = env.get(ENV_FORMAT) or TEXT
-    if told not in (TEXT, JSON):
-        raise ValueError(f"{ENV_FORMAT} is {told!r}: set it to {TEXT} or {JSON} (chart: logFormat)")
-    return told
+    value = env.get(ENV_FORMAT) or TEXT
+    if value not in (TEXT, JSON):
+        raise ValueError(f"{ENV_FORMAT} is {value!r}: set it to {TEXT} or {JSON} (chart: logFormat)")
+    return value
 
 
 def configure(env: Mapping[str, str], text: str) -> None:

@@ -10,20 +10,20 @@ protocol, whose senders omit them.
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol.recovery import History
-from understudy_protocol.rollouts import UpdateFailure
-from understudy_protocol.words import (
-    NO_ELECTORATE,
-    NO_OFFICE,
+from understudy_protocol.enums import (
+    NO_CONFIG,
     NO_ROUND,
+    NO_TERM,
     CloseReason,
-    ElectorateVersion,
+    ConfigVersion,
     FaultClass,
-    Office,
     RoundToken,
+    Term,
     Verdict,
     WorkersState,
 )
+from understudy_protocol.recovery import History
+from understudy_protocol.rollouts import UpdateFailure
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Join:
     group_rank: Optional[int]  # its group rank in that round; None while it waits
     workers: WorkersState
     master_port: int  # a free port of this pod, for the store of a round in which it holds rank 0
-    office: Office = NO_OFFICE  # the newest term that it knows, or has voted in
-    electorate: ElectorateVersion = NO_ELECTORATE  # the newest version that it has acknowledged
-    votes: bool = False  # it stores its votes; version 1 did not
+    term: Term = NO_TERM  # the newest term that it knows, or has voted in
+    config_version: ConfigVersion = NO_CONFIG  # the newest version that it has acknowledged
+    stores_votes: bool = False  # it stores its votes; version 1 did not
     domain: str = ""  # topology domain of its node, as a coordinator has sent it; "" while unknown
     group_world_size: int = 0  # members of that round; 0 while unknown
     failure: Optional["WorkerFailed"] = None  # of that round
@@ -55,7 +55,7 @@ class Join:
     stepped: RoundToken = NO_ROUND  # the newest round whose workers have reported a step on this pod
     disconnected_s: Optional[float] = None  # seconds since it lost its last coordinator; None: it never had one
     disconnected_silently: bool = False  # no kernel closed that connection: the machine did not respond
-    unable: str = ""  # why it can take part in no round, so that its pod is to be replaced; "": it can
+    unable_reason: str = ""  # why it can take part in no round, so that its pod is to be replaced; "": it can
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,17 @@ class Welcome:
     """The coordinator's answer to a Join: it has added the member, which waits or continues its round."""
 
     token: RoundToken  # of the running or newest round, which may be of an older term
-    office: Office = NO_OFFICE
+    term: Term = NO_TERM
     heartbeat_s: float = 5.0  # seconds between the coordinator's heartbeats
     domain: str = ""  # topology domain of the member's node
     pod_uid: str = ""  # the coordinator's own
     ip: str = ""
     verdict: Optional["NodeVerdict"] = None  # None: it does not know it; the member keeps the verdict that it has
-    renews: bool = False  # it sends LeaseRenewals; False (an older build): each of its messages extends the lease
+    renews_lease: bool = False  # it sends LeaseRenewals; False (an older build): each of its messages extends the lease
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class Redirect:
     """From a sidecar that is not the coordinator, or steps down: call that pod; "" if it knows of none."""
 
     pod_uid: str
@@ -81,31 +81,31 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
-class Candidacy:
+class RequestVote:
     """From a candidate whose pool has a majority of the voters: it asks for a vote in this term (RequestVote)."""
 
-    office: Office
-    electorate: ElectorateVersion
+    term: Term
+    config_version: ConfigVersion
     pod_uid: str  # the candidate's own
 
 
 @dataclass(frozen=True)
-class Grant:
+class VoteGranted:
     """The member votes for the candidate. It has stored the vote, and votes for no other candidate in this term."""
 
-    office: Office
+    term: Term
 
 
 @dataclass(frozen=True)
-class Refusal:
+class VoteDenied:
     """The member does not vote for the candidate. It reports the newest term and voter configuration that it knows."""
 
-    office: Office
-    electorate: ElectorateVersion
+    term: Term
+    config_version: ConfigVersion
 
 
 @dataclass(frozen=True)
-class Heir:
+class StandbyCoordinator:
     """A standby coordinator: its pod, and the address to call."""
 
     pod_uid: str
@@ -113,24 +113,24 @@ class Heir:
 
 
 @dataclass(frozen=True)
-class Succession:
+class ConfigChange:
     """After the voters have changed: the standby coordinators, in the order to call them if this coordinator is
     lost, and the version of the voter configuration that is committed once members have acknowledged it.
     """
 
-    electorate: ElectorateVersion
-    heirs: tuple[Heir, ...]
+    config_version: ConfigVersion
+    standby_coordinators: tuple[StandbyCoordinator, ...]
 
 
 @dataclass(frozen=True)
-class SuccessionAck:
+class ConfigChangeAck:
     """The member has stored the version, and does not vote for a candidate with an older one."""
 
-    electorate: ElectorateVersion
+    config_version: ConfigVersion
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankHolder:
     """The pod that has a group rank, and its node."""
 
     group_rank: int
@@ -140,22 +140,22 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class Estate:
+class LeaderSnapshot:
     """To standby coordinators: the state that a new coordinator needs and that members do not resend in their Joins."""
 
-    electorate: ElectorateVersion
+    config_version: ConfigVersion
     voters: tuple[str, ...]  # pod uids
     former_voters: tuple[str, ...]  # of the configuration before; empty once a majority of them has acknowledged
-    holder: str  # pod uid of the coordinator
+    coordinator_uid: str  # pod uid of the coordinator
     charges: tuple[float, ...]  # when restarts were charged to the budget, for versions without history
     recoveries_by_strategy: dict[str, int]
     history: Optional[History] = None
     token: RoundToken = NO_ROUND  # the round that the seats belong to
-    seats: tuple[Seat, ...] = ()
+    rank_holders: tuple[RankHolder, ...] = ()
     stepped: RoundToken = NO_ROUND  # the newest round that has made a step
-    silent: tuple[str, ...] = ()  # uids of the members whose connections to the coordinator went silent
-    holder_name: str = ""  # of the coordinator's pod
-    holder_node: str = ""
+    silent_members: tuple[str, ...] = ()  # uids of the members whose connections to the coordinator went silent
+    coordinator_pod: str = ""  # of the coordinator's pod
+    coordinator_node: str = ""
 
 
 @dataclass(frozen=True)
@@ -192,13 +192,13 @@ class Standby:
 
 
 @dataclass(frozen=True)
-class GivenUp:
+class Evicted:
     """The coordinator has evicted the member: its launcher exits, so that its pod is replaced.
 
     Also the answer to a Join of an evicted member.
     """
 
-    office: Office
+    term: Term
     reason: str
 
 
@@ -281,7 +281,7 @@ class Replicas:
 
 
 @dataclass(frozen=True)
-class StartsFresh:
+class ForkFallback:
     """Workers of this pod start as new processes instead of forks, and the reason.
 
     Sent when the reason changes, and after each Welcome if there is one.
@@ -334,7 +334,7 @@ class Drained:
 
 
 @dataclass(frozen=True)
-class Apart:
+class Disconnecting:
     """The member disconnects to look for another coordinator; its workers continue."""
 
     reason: str
@@ -346,7 +346,7 @@ class Gone:
 
     reason: str
     local_rank: Optional[int] = None  # of the worker that cannot be killed, if this is the reason
-    launcher_lives: bool = False  # its launcher still runs, so the pod stays until the operator deletes it
+    launcher_is_alive: bool = False  # its launcher still runs, so the pod stays until the operator deletes it
 
 
 @dataclass(frozen=True)
@@ -388,15 +388,15 @@ class CloseAck:
 
 
 @dataclass(frozen=True)
-class Adjourned:
+class ShutdownComplete:
     """Every member has acknowledged the close, so no member will ask for it later."""
 
 
 TO_COORDINATOR = (
     Join,
-    Grant,
-    Refusal,
-    SuccessionAck,
+    VoteGranted,
+    VoteDenied,
+    ConfigChangeAck,
     Port,
     Ack,
     Started,
@@ -405,28 +405,28 @@ TO_COORDINATOR = (
     WorkerFailed,
     Finished,
     Replicas,
-    StartsFresh,
+    ForkFallback,
     Drained,
     Leaving,
-    Apart,
+    Disconnecting,
     Gone,
     HeartbeatAck,
     CloseAck,
 )
 TO_MEMBER = (
     Welcome,
-    Elsewhere,
-    Candidacy,
-    Succession,
-    Estate,
+    Redirect,
+    RequestVote,
+    ConfigChange,
+    LeaderSnapshot,
     Assign,
     Standby,
-    GivenUp,
+    Evicted,
     Drain,
     WriteStacks,
     Heartbeat,
     LeaseRenewal,
     Close,
-    Adjourned,
+    ShutdownComplete,
     NodeVerdict,
 )

@@ -78,7 +78,7 @@ class Initiator:
     def __init__(self, psk: bytes, prologue: bytes, static: bytes, ephemeral: Optional[bytes] = None) -> None:
         self._static = X25519PrivateKey.from_private_bytes(static)
         self._ephemeral = _private(ephemeral)
-        self._transcript = _begun(psk, prologue, _public(self._static))
+        self._transcript = _new_transcript(psk, prologue, _public(self._static))
 
     def opening(self, payload: bytes) -> bytes:
         """The first message. All processes with the key can read its payload, and an attacker can send it again."""
@@ -102,17 +102,17 @@ class Responder:
 
     def __init__(self, psk: bytes, prologue: bytes, static: bytes) -> None:
         self._static = static
-        self._begun = _begun(psk, prologue, static)
+        self._begun = _new_transcript(psk, prologue, static)
 
-    def read(self, opening: bytes) -> "Opened":
+    def read(self, opening: bytes) -> "NoiseOpening":
         """Raises NotAuthentic."""
         public, sealed = parts(opening)
         transcript = self._begun.copy()
         transcript.add_ephemeral(public)
-        return Opened(transcript.open(sealed), transcript, public, self._static)
+        return NoiseOpening(transcript.open(sealed), transcript, public, self._static)
 
 
-class Opened:
+class NoiseOpening:
     """An opening that was made with the key. An attacker may have recorded it, and sent it again."""
 
     def __init__(self, payload: bytes, transcript: _Transcript, public: bytes, static: bytes) -> None:
@@ -139,7 +139,7 @@ def public_key(private: bytes) -> bytes:
     return _public(X25519PrivateKey.from_private_bytes(private))
 
 
-def _begun(psk: bytes, prologue: bytes, static: bytes) -> _Transcript:
+def _new_transcript(psk: bytes, prologue: bytes, static: bytes) -> _Transcript:
     transcript = _Transcript(prologue)
     transcript.add(static)
     transcript.add_psk(psk)

@@ -7,11 +7,11 @@ to the one before: so an operator that connects late, or again, gets the whole s
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol.membership import Close, Seat
+from understudy_protocol.enums import CloseReason, Fault, FaultClass, RoundToken, Term, WorkersState
+from understudy_protocol.membership import Close, RankHolder
 from understudy_protocol.recovery import Cause as Cause
 from understudy_protocol.recovery import Recovery as Recovery
 from understudy_protocol.rollouts import Rollouts
-from understudy_protocol.words import CloseReason, Fault, FaultClass, Office, RoundToken, WorkersState
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,11 @@ class Appoint:
     epoch: int
     at_least_round: int  # the newest round in status: the new coordinator starts above it
     recoveries_by_strategy: dict[str, int]  # from status, so that the counts continue
-    may_come: tuple[str, ...] = ()  # uids of the running pods: it waits for no others; empty: not known
-    seats: tuple[Seat, ...] = ()  # pods that had ranks in that round, at most 100; pods that may be lost come first
-    holder: str = ""  # uid of the pod that coordinated that round; "" if the operator does not know it
+    running_pods: tuple[str, ...] = ()  # uids of the running pods: it waits for no others; empty: not known
+    rank_holders: tuple[
+        RankHolder, ...
+    ] = ()  # pods that had ranks in that round, at most 100; pods that may be lost come first
+    coordinator_uid: str = ""  # uid of the pod that coordinated that round; "" if the operator does not know it
     coordinator_lost_s: Optional[float] = None  # seconds since the operator lost the last coordinator; None: not known
 
 
@@ -44,7 +46,7 @@ class End:
 class Superseded:
     """To a coordinator that was replaced by an appointment: step down, and redirect all members to that pod."""
 
-    office: Office
+    term: Term
     pod_uid: str
     ip: str
 
@@ -55,10 +57,10 @@ class NodeFact:
 
     node: str
     domain: str = ""  # topology domain; "" if the job does not use domains
-    faulty: str = ""  # why no member on it may get ranks; "" if there is no such finding
+    hardware_finding: str = ""  # why no member on it may get ranks; "" if there is no such finding
     until: Optional[float] = None  # when the verdict expires; None: it does not expire
     fault_class: Optional[FaultClass] = None  # of the verdict; None: no finding, or a sender that does not know classes
-    going: str = ""  # why the node will leave soon, with healthy hardware; "" if it stays
+    leaving_reason: str = ""  # why the node will leave soon, with healthy hardware; "" if it stays
     grace_s: Optional[float] = None  # seconds until it leaves; None: it waits for the grace periods of its pods
 
 
@@ -104,7 +106,7 @@ class StepProgress:
 
 
 @dataclass(frozen=True)
-class FreshStarts:
+class ForkFallbacks:
     """Pods whose workers start as new processes instead of forks."""
 
     pods: int
@@ -126,10 +128,10 @@ class Snapshot:
     waiting_for: str  # the reason why the next round waits; empty while a round runs
     closed: Optional[Close]
     actives: int = 0  # members of the running round: fewer than declared while an elastic job has shrunk; 0: unknown
-    heirs: tuple[str, ...] = ()  # pod uids of the standby coordinators, in order
-    electorate: tuple[str, ...] = ()  # pod uids of the voters; empty until the first configuration is committed
+    standby_coordinators: tuple[str, ...] = ()  # pod uids of the standby coordinators, in order
+    voters: tuple[str, ...] = ()  # pod uids of the voters; empty until the first configuration is committed
     rollouts: Optional[Rollouts] = None  # None: no worker has reported any
-    fresh_starts: Optional[FreshStarts] = None  # None: all workers that should be forked are forked
+    fork_fallbacks: Optional[ForkFallbacks] = None  # None: all workers that should be forked are forked
     lacks_quorum: bool = False  # no majority of the voters is connected, so it cannot replace a member or form a round
 
 
@@ -147,8 +149,10 @@ class Refused:
     reason: str
     pod_uid: str = ""
     ip: str = ""
-    electorate_epoch: int = 0  # newest epoch with voters that it acknowledged: members elect within it
-    replaced: str = ""  # why this pod takes part in nothing any more, so that it has to be replaced; "": it does
+    config_epoch: int = 0  # newest epoch with voters that it acknowledged: members elect within it
+    replacement_reason: str = (
+        ""  # why this pod takes part in nothing any more, so that it has to be replaced; "": it does
+    )
 
 
 TO_SIDECAR = (Observe, Appoint, Superseded, End, Nodes)

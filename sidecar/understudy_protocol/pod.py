@@ -6,7 +6,7 @@ They are in one place, so that the two sides cannot differ.
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol.words import OnFailedUpdate, Proactive
+from understudy_protocol.enums import OnFailedUpdate, Proactive
 
 GROUP = "understudy.dev"
 
@@ -21,7 +21,7 @@ ANNOTATION_GROUP_RANK = f"{GROUP}/group-rank"
 ANNOTATION_AVOIDS = f"{GROUP}/avoids"  # of a pod: the nodes that it must avoid, with commas between
 ANNOTATION_PREFERS_NOT = f"{GROUP}/prefers-not"  # likewise: the nodes that it gets only if no other is free
 ANNOTATION_WRITTEN = f"{GROUP}/written"  # of a Job: the fields of its pod template that the operator wrote
-ANNOTATION_MADE_OF = f"{GROUP}/made-of"  # of a pod, or a Job: hash of its replicatedJobs as the user wrote them
+ANNOTATION_TEMPLATE_HASH = f"{GROUP}/made-of"  # of a pod, or a Job: hash of its replicatedJobs as the user wrote them
 ANNOTATION_FAILED_STARTS = f"{GROUP}/failed-starts"  # of a pod: number of consecutive failed pods before it
 ANNOTATION_GANG = f"{GROUP}/gang"  # "true" on a spare that replaces a lost active pod: plan/gang.py
 ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is faulty; "false": it is not, despite all other sources
@@ -73,12 +73,12 @@ NODE_VOLUME = "understudy-node"
 NODE_FOLDER = "/understudy-node"  # in the sidecar only: the node's folder of faults.nodeFile, read-only
 
 ANNOTATION_VERDICT = f"{GROUP}/verdict"  # of a pod: a membership.NodeVerdict, for pods without a coordinator
-TOLD_VOLUME = "understudy-told"
-TOLD_FOLDER = "/understudy-told"  # in the sidecar only: the pod's annotation as a file, which the kubelet keeps
-TOLD_FILE = "verdict"
+VERDICT_VOLUME = "understudy-told"
+VERDICT_FOLDER = "/understudy-told"  # in the sidecar only: the pod's annotation as a file, which the kubelet keeps
+ANNOTATED_VERDICT_FILE = "verdict"
 
 #: Kubernetes mounts the pod's service account here into each container, unless another volume is mounted here.
-ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 #: The extended resource. A spare must see as many devices as it requested.
 DEVICES = "nvidia.com/gpu"
@@ -87,9 +87,9 @@ VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sideca
 LAUNCHER_SOCKET = "sidecar.sock"
 ROLLOUTS_SOCKET = "rollouts.sock"  # for workers' reports of weight updates: a membership.Replicas in a line
 LAUNCHER_ZIPAPP = "launcher.pyz"
-LAUNCHER_STUB = "launch"
-TORCHRUN_STUB = "launch-torchrun"
-SCRIPT_STUB = "with-understudy"  # runs a command as it is, with PYTHON_FOLDER on PYTHONPATH
+LAUNCHER_SCRIPT = "launch"
+TORCHRUN_SCRIPT = "launch-torchrun"
+PLAIN_SCRIPT = "with-understudy"  # runs a command as it is, with PYTHON_FOLDER on PYTHONPATH
 PYTHON_FOLDER = "python"  # packages that workers may import (understudy_torch, understudy_rollout), and the zygote
 ZYGOTE_MODULE = f"{PYTHON_FOLDER}/understudy_zygote/__main__.py"
 
@@ -112,7 +112,7 @@ ENV_DEVICES = "UNDERSTUDY_DEVICES"  # of a pool's spare: number of devices that 
 ENV_STATE_FOLDER = "UNDERSTUDY_STATE_FOLDER"  # STATE_FOLDER unless set
 ENV_SHARED_FOLDER = "UNDERSTUDY_FOLDER"
 ENV_KEY_FOLDER = "UNDERSTUDY_KEY_FOLDER"  # KEY_FOLDER unless set, as is the next: in a pod both are
-ENV_TOLD_FOLDER = "UNDERSTUDY_TOLD_FOLDER"  # TOLD_FOLDER unless set
+ENV_VERDICT_FOLDER = "UNDERSTUDY_TOLD_FOLDER"  # VERDICT_FOLDER unless set
 ENV_SHIPPED_FOLDER = "UNDERSTUDY_SHIPPED_FOLDER"  # files that the sidecar copies into the shared folder
 ENV_LISTEN = "UNDERSTUDY_LISTEN"  # the one address that the sidecar listens on; all unless set
 ENV_NPROC = "UNDERSTUDY_NPROC_PER_NODE"
@@ -175,7 +175,7 @@ class PodGroup:
 
 
 @dataclass(frozen=True)
-class Injected:
+class InjectedFacts:
     """The facts about the job of an injected pod. The operator writes them into the Secret, beside the key."""
 
     shape: JobShape

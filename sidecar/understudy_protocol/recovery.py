@@ -6,10 +6,10 @@ Times are Unix seconds; ranks are global. Fields with a default are newer than v
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol.words import Fault, Office, Strategy
+from understudy_protocol.enums import Fault, Strategy, Term
 
 #: Recovery.reason of a member that was swapped because of its node's verdict, and not because of a fault.
-SWAPPED = "it is swapped before it fails"
+SWAP_REASON = "it is swapped before it fails"
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,18 @@ class Offence:
     at: float
     pod_uid: str  # "" if the first failed pod is not known
     rank: Optional[int]  # the worker's, or its pod's first rank if the worker is not known
-    charged: bool = True  # to the budget
-    given_up: bool = False  # its member was evicted because of it
-    again: bool = False  # it was repeated before the next round had started everywhere
+    is_charged: bool = True  # to the budget
+    caused_eviction: bool = False  # its member was evicted because of it
+    is_repeated: bool = False  # it was repeated before the next round had started everywhere
 
 
 @dataclass(frozen=True)
 class History:
     """The history that the ladder uses. Of two, the one of the newer term is newer; in one term, the higher number."""
 
-    office: Office
+    term: Term
     number: int
     offences: tuple[Offence, ...]  # the newest, within the budget's window
-    given_up: dict[str, str]  # pod uid -> reason of the eviction
+    evicted: dict[str, str]  # pod uid -> reason of the eviction
     open: tuple[Recovery, ...]  # recoveries that have not ended
     failed_starts: int  # consecutive rounds that failed at their start

@@ -95,14 +95,14 @@ class SharedKeyCalled:
     def __init__(self, key: bytes, about: bytes) -> None:
         self._key, self._about = key, about
 
-    def read(self, opening: bytes) -> "OpenedByAnybody":
+    def read(self, opening: bytes) -> "SharedKeyOpening":
         """Raises NotAuthentic if the opening is malformed. It proves nothing about its sender yet."""
         if len(opening) < NONCE_BYTES:
             raise NotAuthentic(f"expected a handshake of at least {NONCE_BYTES} bytes, got {len(opening)}")
-        return OpenedByAnybody(self._key, self._about, opening)
+        return SharedKeyOpening(self._key, self._about, opening)
 
 
-class OpenedByAnybody:
+class SharedKeyOpening:
     """An opening that proves nothing about its sender."""
 
     def __init__(self, key: bytes, about: bytes, opening: bytes) -> None:

@@ -10,13 +10,13 @@ import hashlib
 import os
 from typing import Optional
 
-from understudy_protocol.frames import Broken
+from understudy_protocol.frames import ProtocolError
 
 HEAD_BYTES = 4096
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
-class NotUpgraded(Broken):
+class NotUpgraded(ProtocolError):
     """A head that does not request a WebSocket of this server. `answer` is the HTTP response."""
 
     def __init__(self, reason: str, status: str = "400 Bad Request") -> None:
@@ -29,7 +29,7 @@ def take_head(received: bytearray, limit_bytes: int = HEAD_BYTES) -> Optional[by
     end = received.find(b"\r\n\r\n", 0, limit_bytes)
     if end < 0:
         if len(received) >= limit_bytes:
-            raise Broken(f"expected a head of at most {limit_bytes} bytes")
+            raise ProtocolError(f"expected a head of at most {limit_bytes} bytes")
         return None
     head = bytes(received[:end])
     del received[: end + 4]
@@ -76,11 +76,11 @@ def check_answer(head: bytes, token: bytes) -> None:
     """Raises Broken if the head does not accept our request."""
     line, headers = _parse(head)
     if line.split(b" ")[1:2] != [b"101"]:
-        raise Broken(f"expected status 101, got {line[:80]!r}")
+        raise ProtocolError(f"expected status 101, got {line[:80]!r}")
     if headers.get(b"sec-websocket-accept") != token:
-        raise Broken("expected the Sec-WebSocket-Accept of the request's key, got another value")
+        raise ProtocolError("expected the Sec-WebSocket-Accept of the request's key, got another value")
     if b"sec-websocket-extensions" in headers:
-        raise Broken("expected no WebSocket extension, got one")
+        raise ProtocolError("expected no WebSocket extension, got one")
 
 
 def _parse(head: bytes) -> tuple[bytes, dict[bytes, bytes]]:

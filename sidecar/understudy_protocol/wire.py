@@ -74,11 +74,11 @@ def message_types(module: Any) -> dict[str, type[Any]]:
 # Text to JSON -----------------------------------------------------------------------------------------------------
 
 
-def _no_number(name: str) -> Any:
+def _reject_number(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 
-_JSON = json.JSONDecoder(parse_constant=_no_number)
+_JSON = json.JSONDecoder(parse_constant=_reject_number)
 
 
 def _parse(text: Union[str, bytes]) -> Any:

@@ -73,17 +73,17 @@ _CLOSED = (BlockingWeightUpdate.__enter__.__code__, BlockingWeightUpdate.__exit_
 
 def _run(work: Work[T], interruptions: Interruptions) -> T:
     """Run it on the loop of the updates' thread, to its end: an interruption cancels it, and is raised afterwards."""
-    interruptions.hear()
-    interruptions.held = True
+    interruptions.install()
+    interruptions.is_holding = True
     try:
         call = _Call(_loop(), work)
         call.start()
         interruptions.cancel = call.cancel
-        if interruptions.kept is not None:  # it came before there was anything to cancel
+        if interruptions.pending_error is not None:  # it came before there was anything to cancel
             call.cancel()
         error = call.result.exception()
     finally:
-        interruptions.held = False
+        interruptions.is_holding = False
     interruptions.raise_kept(error)
     return call.result.result()
 

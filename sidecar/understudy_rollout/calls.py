@@ -1,7 +1,7 @@
 """Calls to many sides at once, each within its time, and work that no cancellation cuts short.
 
 Rules: the first error ends the others' calls; what these raise is noted on it. Nothing is left running, unless a call
-does not let go when it is cancelled: it is waited for LET_GO_S, and then left alone and named.
+does not let go when it is cancelled: it is waited for CANCEL_LIMIT_S, and then left alone and named.
 """
 
 import asyncio
@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
 from typing import Callable, Optional
 
-from understudy_rollout.failures import StepTimedOut, UpdateFailed, note, told
+from understudy_rollout.failures import StepTimedOut, UpdateFailed, describe, note
 
-LET_GO_S = 2.0
-TRIES = 3
+CANCEL_LIMIT_S = 2.0
+MAX_CANCELS = 3
 Call = Callable[[], Awaitable[None]]
 log = logging.getLogger(__name__)
 
 
-async def together(what: str, calls: Mapping[str, Call], limit_s: float) -> None:
+async def run_together(what: str, calls: Mapping[str, Call], limit_s: float) -> None:
     """Make these calls in parallel. calls: by the name of the side. Raises what failed first, with notes."""
     ended: dict[asyncio.Task[None], None] = {}  # in the order in which they ended
     tasks = {asyncio.ensure_future(_made(call)): who for who, call in calls.items()}
@@ -35,33 +35,33 @@ async def together(what: str, calls: Mapping[str, Call], limit_s: float) -> None
         failed = cancelled
     if failed is None:
         return
-    again = await undisturbed(partial(_let_go, what, tasks))
+    again = await run_uninterrupted(partial(_abandon_tasks, what, tasks))
     if again is not None and not isinstance(failed, asyncio.CancelledError):
         note(failed, f"and cancelled while: {what}")
     for task in _all_done(tasks, ended):
         error = _error(task)
         if error is not None and error is not failed:
-            note(failed, f"and {what}, {tasks[task]}: {told(error)}")
+            note(failed, f"and {what}, {tasks[task]}: {describe(error)}")
     raise failed
 
 
-async def limited(what: str, who: str, call: Call, limit_s: float) -> None:
+async def run_with_limit(what: str, target: str, call: Call, limit_s: float) -> None:
     """One call within its time."""
-    await together(what, {who: call}, limit_s)
+    await run_together(what, {target: call}, limit_s)
 
 
-def timed_out(what: str, who: str, limit_s: float) -> StepTimedOut:
-    return StepTimedOut(f"{what}, {who}: no answer within {limit_s:g} s (`timeouts` sets the limits)")
+def timed_out(what: str, target: str, limit_s: float) -> StepTimedOut:
+    return StepTimedOut(f"{what}, {target}: no answer within {limit_s:g} s (`timeouts` sets the limits)")
 
 
-async def undisturbed(*works: Call) -> Optional[asyncio.CancelledError]:
+async def run_uninterrupted(*works: Call) -> Optional[asyncio.CancelledError]:
     """Do these in parallel, each to its end. Returns the cancellation that came meanwhile, for the caller to raise.
 
     asyncio.run cancels every task when its main ends, and a second Ctrl-C ends main: a work that is cut short in that
     way is done again. So a work must bear repetition.
     """
     cancelled: Optional[asyncio.CancelledError] = None
-    running = {asyncio.ensure_future(_made(work)): (work, TRIES - 1) for work in works}
+    running = {asyncio.ensure_future(_made(work)): (work, MAX_CANCELS - 1) for work in works}
     ended: list[asyncio.Task[None]] = []
     while running:
         try:
@@ -84,16 +84,18 @@ async def _made(call: Call) -> None:
     await call()
 
 
-async def _let_go(what: str, tasks: Mapping["asyncio.Task[None]", str]) -> None:
+async def _abandon_tasks(what: str, tasks: Mapping["asyncio.Task[None]", str]) -> None:
     running = {task for task in tasks if not task.done()}
     for task in running:
         task.cancel()
     if not running:
         return
-    _, stuck = await asyncio.wait(running, timeout=LET_GO_S)
+    _, stuck = await asyncio.wait(running, timeout=CANCEL_LIMIT_S)
     for task in stuck:
         task.add_done_callback(_error)  # or asyncio complains that nobody has asked
-        log.error("%s, %s: still running %g s after it was cancelled; no longer awaited", what, tasks[task], LET_GO_S)
+        log.error(
+            "%s, %s: still running %g s after it was cancelled; no longer awaited", what, tasks[task], CANCEL_LIMIT_S
+        )
 
 
 def _all_done(

@@ -47,6 +47,6 @@ def note(error: BaseException, text: str) -> None:
         error.__notes__ = [*getattr(error, "__notes__", []), text]
 
 
-def told(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """An error in one line."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -20,13 +20,13 @@ class Interruptions:
     """
 
     def __init__(self, closed: Iterable[CodeType] = ()) -> None:
-        self.held = False
-        self.kept: Optional[BaseException] = None
+        self.is_holding = False
+        self.pending_error: Optional[BaseException] = None
         self.cancel: Callable[[], None] = _nothing
         self._closed = frozenset(closed)
         self._ours: dict[signal.Signals, _InFront] = {}
 
-    def hear(self) -> None:
+    def install(self) -> None:
         """Stand in front of the handlers that there are; of those, too, that were set since it was called last."""
         if threading.current_thread() is not threading.main_thread():
             return
@@ -38,9 +38,9 @@ class Interruptions:
 
     def raise_kept(self, error: Optional[BaseException] = None) -> None:
         """If there is one. error: what the work has failed with, which is its cause then."""
-        kept = self.kept
+        kept = self.pending_error
         if kept is not None:
-            self.kept = None
+            self.pending_error = None
             raise kept from error
 
     def leave(self) -> None:
@@ -53,10 +53,10 @@ class Interruptions:
 
     def keep(self, error: BaseException, frame: Optional[FrameType]) -> None:
         """Keep back what was raised in this frame, or raise it."""
-        if not self.held and not self._is_closed(frame):
+        if not self.is_holding and not self._is_closed(frame):
             raise error
-        if self.kept is None:
-            self.kept = error
+        if self.pending_error is None:
+            self.pending_error = error
         self.cancel()
 
     def _is_closed(self, frame: Optional[FrameType]) -> bool:

@@ -5,8 +5,8 @@ is how many of the process's replicas are in which state, and the failure of the
 status.rollouts shows it, and a failure that may not be tried again restarts the job. The words are those of
 understudy_protocol's Replicas, which is not here.
 
-Rules: telling never fails an update, nor holds it up for more than TELL_S; what could not be told is logged, and noted
-on the update's error.
+Rules: telling never fails an update, nor holds it up for more than REPORT_LIMIT_S; what could not be told is logged,
+and noted on the update's error.
 """
 
 import asyncio
@@ -18,20 +18,20 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
 from understudy_rollout.engine import Replica
-from understudy_rollout.failures import UpdateFailed, note, told
+from understudy_rollout.failures import UpdateFailed, describe, note
 from understudy_rollout.weights import NO_FENCE, Fence, State, Weights
 
 ENV_SOCKET = "UNDERSTUDY_ROLLOUTS_SOCKET"  # understudy_protocol.pod has these too
 ENV_ROUND = "UNDERSTUDY_ROUND"
-TELL_S = 5.0
-TOLD_CHARACTERS = 500
-TOLD_BLOCKED = 64
+REPORT_LIMIT_S = 5.0
+MAX_MESSAGE_CHARACTERS = 500
+MAX_BLOCKED_NAMED = 64
 _WIRE_VERSION = 2
-_TAKEN = "taken"
+_ACCEPTED = "taken"
 log = logging.getLogger(__name__)
 
 
-class NotTold(UpdateFailed):
+class ReportFailed(UpdateFailed):
     """The sidecar did not take what it was told."""
 
 
@@ -65,20 +65,20 @@ class JobLink:
         failure = {
             "update": update,
             "version": version,
-            "message": told(error)[:TOLD_CHARACTERS],
+            "message": describe(error)[:MAX_MESSAGE_CHARACTERS],
             "in_a_row": self._failed_in_a_row,
             "at": time.time(),
-            "blocked": list(blocked)[:TOLD_BLOCKED],
+            "blocked": list(blocked)[:MAX_BLOCKED_NAMED],
         }
         untold = await self._tell_or_log(failure)
         if untold is not None:
-            note(error, f"and the report to the job's sidecar failed: {told(untold)}")
+            note(error, f"and the report to the job's sidecar failed: {describe(untold)}")
 
     async def _tell_or_log(self, failure: Optional[Mapping[str, Any]]) -> Optional[Exception]:
         try:
-            await asyncio.wait_for(self._tell(failure), TELL_S)
+            await asyncio.wait_for(self._tell(failure), REPORT_LIMIT_S)
         except (OSError, EOFError, UpdateFailed, asyncio.TimeoutError) as error:
-            log.warning("cannot report the weight update to the job's sidecar: %s", told(error))
+            log.warning("cannot report the weight update to the job's sidecar: %s", describe(error))
             return error
         return None
 
@@ -89,8 +89,8 @@ class JobLink:
             answer = (await reader.readline()).decode(errors="replace").strip()
         finally:
             writer.close()
-        if answer != _TAKEN:
-            raise NotTold(f"{self._socket}: expected {_TAKEN!r}, the sidecar answered {answer!r}")
+        if answer != _ACCEPTED:
+            raise ReportFailed(f"{self._socket}: expected {_ACCEPTED!r}, the sidecar answered {answer!r}")
 
     def _words(self, failure: Optional[Mapping[str, Any]]) -> dict[str, Any]:
         epoch, term, number = self.fence

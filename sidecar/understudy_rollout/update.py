@@ -19,7 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import Callable, Optional, Union
 
-from understudy_rollout.calls import Call, limited, together, undisturbed
+from understudy_rollout.calls import Call, run_together, run_uninterrupted, run_with_limit
 from understudy_rollout.engine import Replica, Tensor, Trainer, missing_calls
 from understudy_rollout.failures import (
     NothingTransferred,
@@ -27,8 +27,8 @@ from understudy_rollout.failures import (
     TransferCancelled,
     UpdateInProgress,
     UpdateNotOpen,
+    describe,
     note,
-    told,
 )
 from understudy_rollout.job import JobLink, fence_of, link_of_this_process
 from understudy_rollout.sender import Sender
@@ -150,7 +150,7 @@ class WeightUpdate:
         self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         self._in_body = False
-        cancelled = await undisturbed(self._end_transfer)
+        cancelled = await run_uninterrupted(self._end_transfer)
         first = self._failed or error or cancelled
         if isinstance(first, TransferCancelled) and error is not None:
             first = error  # the cancellation, or what the body has made of it, such as asyncio.timeout's TimeoutError
@@ -164,7 +164,7 @@ class WeightUpdate:
         if first is None:
             return await self._completed()
         if first is not error and error is not None:
-            note(first, f"and the body raised: {told(error)}")
+            note(first, f"and the body raised: {describe(error)}")
         await self._undo(first)
         if first is not error:
             raise first
@@ -173,7 +173,7 @@ class WeightUpdate:
     async def _completed(self) -> None:
         try:
             works = [] if self._job is None else [partial(self._job.completed, self.version)]
-            cancelled = await undisturbed(*works)
+            cancelled = await run_uninterrupted(*works)
         finally:
             self._unclaim()
         if cancelled is not None:
@@ -192,7 +192,7 @@ class WeightUpdate:
 
     async def _step(self, step: Step, limit_s: float, call: Callable[[Replica], Awaitable[None]]) -> None:
         self._progress = self._progress.begin(step)
-        await together(step.value, self._each(call), limit_s)
+        await run_together(step.value, self._each(call), limit_s)
         self._progress = self._progress.end()
 
     def _each(self, call: Callable[[Replica], Awaitable[None]]) -> dict[str, Call]:
@@ -205,7 +205,7 @@ class WeightUpdate:
             replica.weights.handle(begin)
         if self._job is not None:
             await self._job.begun(self.replicas)
-        await together(Step.CLOSE.value, self._each(self._close_admission), self._timeouts.close)
+        await run_together(Step.CLOSE.value, self._each(self._close_admission), self._timeouts.close)
         self._progress = self._progress.end()
 
     async def _close_admission(self, replica: Replica) -> None:
@@ -242,14 +242,14 @@ class WeightUpdate:
         if self._sender is not None and self._sender.has_former_groups():
             leaving[TRAINER] = self._sender.leave_former_groups
         if leaving:  # which an update before has not left, be it of this trainer or of one that was replaced
-            await together(Step.BUILD_GROUP.value, leaving, self._timeouts.build_group)
+            await run_together(Step.BUILD_GROUP.value, leaving, self._timeouts.build_group)
         if self._sender is not None:
             await self._build_group_with(self._sender)
         self._progress = self._progress.end()
 
     async def _build_group_with(self, sender: Sender) -> None:
         opening = partial(sender.open_group, 1 + sum(replica.ranks for replica in self.replicas))
-        await together(Step.BUILD_GROUP.value, {TRAINER: opening}, self._timeouts.build_group)
+        await run_together(Step.BUILD_GROUP.value, {TRAINER: opening}, self._timeouts.build_group)
         group = sender.group
         assert group is not None
         calls: dict[str, Call] = {TRAINER: lambda: sender.trainer.join_group(group)}
@@ -258,7 +258,7 @@ class WeightUpdate:
             replica.group = group
             calls[replica.name] = partial(self._join, replica, group, first_rank)
             first_rank += replica.ranks
-        await together(Step.BUILD_GROUP.value, calls, self._timeouts.build_group)
+        await run_together(Step.BUILD_GROUP.value, calls, self._timeouts.build_group)
 
     async def _transferred(self, sender: Mapping[str, Call], call: Callable[[Replica], Awaitable[None]]) -> None:
         if self._failed is not None:
@@ -270,7 +270,7 @@ class WeightUpdate:
             self._progress = self._progress.begin(Step.TRANSFER)
         self._transferring, self._transfer_over = asyncio.current_task(), asyncio.Event()
         try:
-            await together(Step.TRANSFER.value, {**sender, **self._each(call)}, self._timeouts.transfer)
+            await run_together(Step.TRANSFER.value, {**sender, **self._each(call)}, self._timeouts.transfer)
         except asyncio.CancelledError as error:
             cancelled = TransferCancelled("a transfer of this update was cancelled: the update is undone")
             cancelled.__cause__ = error
@@ -297,14 +297,14 @@ class WeightUpdate:
         if self._sender is not None:
             leaving = self._each(lambda replica: replica.leave_group())
             leaving[TRAINER] = self._sender.leave_group
-            await together(Step.LEAVE_GROUP.value, leaving, self._timeouts.leave_group)
+            await run_together(Step.LEAVE_GROUP.value, leaving, self._timeouts.leave_group)
         self._progress = self._progress.end()
 
     async def _undo(self, first: BaseException) -> None:
         """Undo what is owed, and note on the error what fails of it."""
         try:
-            cancelled = await undisturbed(*self._undos(first))
-            cancelled = await undisturbed(partial(self._tell_job, first)) or cancelled
+            cancelled = await run_uninterrupted(*self._undos(first))
+            cancelled = await run_uninterrupted(partial(self._tell_job, first)) or cancelled
             if cancelled is not None and cancelled is not first:
                 note(first, "and cancelled while the update was undone; the undo finished all the same")
         finally:
@@ -368,9 +368,11 @@ class WeightUpdate:
         held, commits = self._progress.held, False
         if failed:
             undos = ", ".join(undo.value for undo in failed)
-            reason = f"the update to version {self.version} failed, and could not be undone ({undos}): {told(first)}"
+            reason = (
+                f"the update to version {self.version} failed, and could not be undone ({undos}): {describe(first)}"
+            )
         else:
-            reason = f"the transfer of version {self.version} failed: {told(first)}"
+            reason = f"the transfer of version {self.version} failed: {describe(first)}"
             commits = held is Held.NEW
         touched = bool(failed) or held is Held.MIXED
         tell = partial(replica.admission.abandon, self.id, touched, reason)
@@ -383,14 +385,14 @@ class WeightUpdate:
         if error is None and commits:
             replica.weights.handle(Commit(self.id))
         else:
-            unheard = f"{reason}; the report to its gateway failed: {told(error)}" if error is not None else reason
+            unheard = f"{reason}; the report to its gateway failed: {describe(error)}" if error is not None else reason
             replica.weights.handle(Abandon(self.id, touched or error is not None, unheard))
 
     async def _try(self, undo: Undo, who: str, call: Call, first: BaseException, limit_s: float) -> Optional[Exception]:
         try:
-            await limited(f"undo: {undo.value}", who, call, limit_s)
+            await run_with_limit(f"undo: {undo.value}", who, call, limit_s)
         except Exception as error:  # noqa: BLE001 (whatever it is, the other undos are tried)
-            note(first, f"and undo: {undo.value}, {who}: {told(error)}")
+            note(first, f"and undo: {undo.value}, {who}: {describe(error)}")
             return error
         return None
 

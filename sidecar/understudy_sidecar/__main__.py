@@ -55,21 +55,21 @@ def _serve(*, alone: bool) -> int:
 
 
 def _member() -> Coroutine[Any, Any, None]:
-    from understudy_sidecar import pooled
+    from understudy_sidecar import pool_spare
     from understudy_sidecar.app import Sidecar
     from understudy_sidecar.settings import read_settings
 
-    if pooled.is_pooled(os.environ):
-        return pooled.run(os.environ)
+    if pool_spare.is_pooled(os.environ):
+        return pool_spare.run(os.environ)
     settings = read_settings(os.environ)
     logs.of_process(namespace=settings.shape.namespace, job=settings.shape.name, pod=settings.pod_name)
     return Sidecar(settings).run()
 
 
 def _alone() -> Coroutine[Any, Any, None]:
-    from understudy_sidecar.alone import Alone, read_alone
+    from understudy_sidecar.sidecar_alone import SidecarAlone, read_alone
 
-    return Alone(read_alone(os.environ)).run()
+    return SidecarAlone(read_alone(os.environ)).run()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Watches the verdict in the pod's own annotation, which the kubelet keeps as a file: for when no coordinator tells it.
 
-Rules: a look each EVERY_S at a file in memory. One that is missing, empty or broken says nothing: what was told before
-stays, because a verdict is withdrawn by another one. A verdict that could not be handled, because a disk is full for
-example, is handled again at the next look.
+Rules: a look each INTERVAL_S at a file in memory. One that is missing, empty or broken says nothing: what was told
+before stays, because a verdict is withdrawn by another one. A verdict that could not be handled, because a disk is full
+for example, is handled again at the next look.
 """
 
 import asyncio
@@ -13,19 +13,19 @@ from pathlib import Path
 from understudy_protocol import files, wire
 from understudy_protocol.membership import NodeVerdict
 
-EVERY_S = 1.0
+INTERVAL_S = 1.0
 #: Kubernetes allows 256 KiB for all annotations of an object.
 LIMIT_BYTES = 256 << 10
 _KNOWN = {"NodeVerdict": NodeVerdict}
 log = logging.getLogger(__name__)
 
 
-class Annotation:
+class AnnotationFile:
     """`on_change` hears each verdict once."""
 
-    def __init__(self, path: Path, on_change: Callable[[NodeVerdict], None], every_s: float = EVERY_S) -> None:
+    def __init__(self, path: Path, on_change: Callable[[NodeVerdict], None], every_s: float = INTERVAL_S) -> None:
         self._path, self._on_change, self._every_s = path, on_change, every_s
-        self._text = self._complaint = ""
+        self._text = self._last_error = ""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -38,19 +38,19 @@ class Annotation:
     async def _run(self) -> None:
         while True:
             try:
-                self._look()
-                self._complaint = ""
+                self._check()
+                self._last_error = ""
             except Exception as error:  # noqa: BLE001 - the watch must not end: nothing waits for this task
-                self._complain(error)
+                self._log_once(error)
             await asyncio.sleep(self._every_s)
 
-    def _complain(self, error: Exception) -> None:
+    def _log_once(self, error: Exception) -> None:
         text = f"cannot process the verdict of the pod's annotation, and retries: {error}"
-        if text != self._complaint:
-            self._complaint = text
+        if text != self._last_error:
+            self._last_error = text
             log.error("%s", text)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         try:
             text = files.read_file(self._path, LIMIT_BYTES, follow_links=True).decode().strip()
         except (OSError, UnicodeDecodeError):

@@ -12,15 +12,14 @@ from understudy_protocol import pod
 from understudy_protocol.launcher import LauncherHello
 from understudy_sidecar import health, records
 from understudy_sidecar.alarm import Alarm
-from understudy_sidecar.annotation import Annotation
+from understudy_sidecar.annotation import AnnotationFile
+from understudy_sidecar.caller_links import CallerLinks
 from understudy_sidecar.client import Address, CoordinatorClient
 from understudy_sidecar.clock import now
-from understudy_sidecar.hall import Hall
 from understudy_sidecar.launcher_link import LauncherLink
 from understudy_sidecar.membership.core import Core, CoreEvent, StoreFailed
 from understudy_sidecar.membership.events import (
     SERVICE,
-    Annotated,
     Broadcast,
     Dial,
     FromCoordinator,
@@ -31,39 +30,40 @@ from understudy_sidecar.membership.events import (
     KeepLink,
     LauncherDown,
     LauncherUp,
-    LeaveAsked,
+    LeaveRequested,
     LinkDown,
     LinkUp,
+    Log,
     MemberEffect,
     RecordClose,
+    RecordHardState,
     RecordLauncher,
     RecordVerdict,
-    RecordVow,
-    Say,
     Send,
     Tick,
     ToCoordinator,
     ToLauncher,
+    VerdictAnnotated,
 )
 from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.metrics import CoordinatorMetrics
 from understudy_sidecar.node_file import NodeFile
 from understudy_sidecar.rollouts_link import RolloutsLink
 from understudy_sidecar.server import Server
-from understudy_sidecar.settings import Settings, me
+from understudy_sidecar.settings import Settings, sidecar_identity
 from understudy_sidecar.verdicts import Verdicts
 
-LAST_WORDS_S = 1.0
+FLUSH_LIMIT_S = 1.0
 #: The adjourning coordinator's own limit is 3 s; this one only guards against a bug in it.
-ADJOURN_LIMIT_S = 5.0
+SHUTDOWN_LIMIT_S = 5.0
 log = logging.getLogger(__name__)
 
 
 class Sidecar:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._ends, self._over = asyncio.Event(), asyncio.Event()  # as in the core
-        me = Identity(
+        self._process_may_end, self._is_over = asyncio.Event(), asyncio.Event()  # as in the core
+        identity = Identity(
             settings.pod_uid,
             settings.pod_name,
             settings.node,
@@ -76,18 +76,20 @@ class Sidecar:
         )
         self._verdicts = Verdicts(settings.folder, settings.state, settings.nologin)
         closed = records.recorded_close(settings.state)
-        vow = records.recorded_vow(settings.state)
+        hard_state = records.recorded_hard_state(settings.state)
         launcher_known = records.recorded_launcher(settings.state)
-        self._core = Core(settings.shape, me, vow, now(), closed, self._verdicts.newest, launcher_known=launcher_known)
+        self._core = Core(
+            settings.shape, identity, hard_state, now(), closed, self._verdicts.newest, launcher_known=launcher_known
+        )
         self._alarm = Alarm(lambda: self._handle(Tick()))
         self._metrics = CoordinatorMetrics()
         self._socket: int | None = None  # of the link to who was called
-        self._hall = Hall(self._handle, lambda seconds: self._core.snapshot_took(seconds, now()))
+        self._caller_links = CallerLinks(self._handle, lambda seconds: self._core.snapshot_took(seconds, now()))
         self._client = CoordinatorClient(
             settings.key,
             settings.shape.uid,
             settings.pod_uid,
-            lambda host: self._handle(LinkUp(self._name(host))),
+            lambda host: self._handle(LinkUp(self._describe_host(host))),
             lambda message: self._handle(FromCoordinator(message)),
             lambda silent: self._handle(LinkDown(silent)),
             self._on_socket,
@@ -110,22 +112,26 @@ class Sidecar:
             workers = await self._rollouts.listen(folder / pod.ROLLOUTS_SOCKET)
         shape = self._settings.shape
         key, claims = self._settings.key, self._settings.claims
-        server = Server(self._hall, me(self._settings), key, shape.uid, claims, members=shape.actives)
+        server = Server(
+            self._caller_links, sidecar_identity(self._settings), key, shape.uid, claims, members=shape.actives
+        )
         await server.listen(pod.COORDINATOR_PORT, self._settings.listen)
         probes = await health.listen(pod.HEALTH_PORT, self._settings.listen, metrics=self._metrics_text)
         node_file = self._watch_node()
-        annotation = Annotation(self._settings.told, lambda verdict: self._handle(Annotated(verdict)))
+        annotation = AnnotationFile(
+            self._settings.verdict_folder, lambda verdict: self._handle(VerdictAnnotated(verdict))
+        )
         annotation.start()
         log.info("listens as pod %s on node %s", self._settings.pod_name, self._settings.node)
         await self._until_over()
-        await self._client.flushed(LAST_WORDS_S)
+        await self._client.flushed(FLUSH_LIMIT_S)
         annotation.stop()
         if node_file is not None:
             node_file.stop()
         unix_server.close()
         if workers is not None:
             workers.close()
-        await server.close(LAST_WORDS_S)
+        await server.close(FLUSH_LIMIT_S)
         probes.close()
 
     def _metrics_text(self) -> bytes:
@@ -140,18 +146,18 @@ class Sidecar:
 
     def _on_node_file(self, exists: bool) -> None:
         log.info("%s %s on the node", self._settings.nologin, "exists" if exists else "does not exist")
-        self._verdicts.found(exists)
+        self._verdicts.on_node_file(exists)
 
     async def _until_over(self) -> None:
-        await self._ends.wait()
+        await self._process_may_end.wait()
         try:
-            await asyncio.wait_for(self._over.wait(), ADJOURN_LIMIT_S)
+            await asyncio.wait_for(self._is_over.wait(), SHUTDOWN_LIMIT_S)
         except TimeoutError:
-            log.error("the coordinator did not complete its shutdown within %g s; the sidecar exits", ADJOURN_LIMIT_S)
+            log.error("the coordinator did not complete its shutdown within %g s; the sidecar exits", SHUTDOWN_LIMIT_S)
 
     def _on_sigterm(self) -> None:
         """The kubelet ends a sidecar after the trainer container, so its launcher is gone by now, or killed soon."""
-        self._handle(LeaveAsked("the sidecar got SIGTERM", self._settings.grace_s))
+        self._handle(LeaveRequested("the sidecar got SIGTERM", self._settings.grace_s))
 
     def _on_launcher(self, hello: LauncherHello) -> None:
         if self._settings.take_over is not None:
@@ -161,26 +167,26 @@ class Sidecar:
     def _on_socket(self, fd: int | None) -> None:
         self._socket = fd
         if fd is None:
-            self._launcher.drop()
+            self._launcher.drop_socket()
 
     def _handle(self, event: CoreEvent) -> None:
         try:
             for effect in self._core.handle(event, now()):
                 if isinstance(effect, Send | Broadcast | Hangup):
-                    self._hall.do(effect)
+                    self._caller_links.enqueue(effect)
                 else:
                     self._do(effect)
         except records.CannotStore as error:  # what follows relies on it
             self._handle(StoreFailed(str(error)))
             return
-        self._hall.flush()
+        self._caller_links.flush()
         if self._core.coordinator is not None:
-            self._metrics.look(self._core.coordinator, now())
+            self._metrics.update(self._core.coordinator, now())
         self._alarm.set(self._core.deadline())
-        if self._core.ends:
-            self._ends.set()
-        if self._core.over:
-            self._over.set()
+        if self._core.process_may_end:
+            self._process_may_end.set()
+        if self._core.is_over:
+            self._is_over.set()
 
     def _do(self, effect: MemberEffect) -> None:
         match effect:
@@ -189,10 +195,10 @@ class Sidecar:
             case RecordLauncher(connected):
                 records.record_launcher(self._settings.state, connected)
             case RecordVerdict(verdict):
-                self._verdicts.told(verdict)
+                self._verdicts.on_verdict(verdict)
             case KeepLink():
                 assert self._socket is not None, "the member is connected"
-                self._launcher.hold(self._socket)
+                self._launcher.hold_socket(self._socket)
             case ToLauncher(message):
                 self._launcher.send(message)
             case Dial(hosts):
@@ -202,9 +208,9 @@ class Sidecar:
                 self._client.hangup()
             case RecordClose(close):
                 records.record_close(self._settings.state, close)
-            case RecordVow(vow):
-                records.record_vow(self._settings.state, vow)
-            case Say(text):
+            case RecordHardState(hard_state):
+                records.record_hard_state(self._settings.state, hard_state)
+            case Log(text):
                 log.info("%s", text)
 
     def _address(self, host: str) -> Address:
@@ -212,5 +218,5 @@ class Sidecar:
             return Address(self._settings.coordinator_host, self._settings.coordinator_port, is_pod=False)
         return Address(host, pod.COORDINATOR_PORT)
 
-    def _name(self, host: str) -> str:
+    def _describe_host(self, host: str) -> str:
         return SERVICE if host == self._settings.coordinator_host else host

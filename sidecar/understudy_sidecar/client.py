@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from understudy_protocol import compiled, handshake, membership, pod, wire
-from understudy_protocol.frames import Broken, CloseCode
-from understudy_protocol.handshake import Call, Caller, NotProven, Role
+from understudy_protocol.frames import CloseCode, ProtocolError
+from understudy_protocol.handshake import Call, HandshakeCaller, NotProven, Role
 from understudy_protocol.upgrade import check_answer, request
 from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.clock import now
@@ -24,7 +24,7 @@ from understudy_sidecar.tcp import end_everywhere, watch_peer
 TCP_S = 1.0
 ANSWER_S = 3.0
 #: A timer that fires later than this tells of this process, and not of the peer.
-LATE_S = 0.25
+LATE_TIMER_S = 0.25
 #: An heir is sent the whole electorate.
 MESSAGE_BYTES = 4 << 20
 
@@ -59,7 +59,7 @@ class CoordinatorClient:
         self.key, self.job_uid, self.pod_uid = key, job_uid, pod_uid
         self.on_message = on_message
         self._on_up, self._on_down, self._on_socket = on_up, on_down, on_socket
-        self._call: _Call | None = None  # the one that is up
+        self._call: ClientLink | None = None  # the one that is up
         self._dialing: _Dialing | None = None
 
     def dial(self, addresses: tuple[Address, ...]) -> None:
@@ -76,7 +76,7 @@ class CoordinatorClient:
         if self._dialing is not None:
             self._dialing.stop()
             self._dialing = None
-        call = self._let_go()
+        call = self._forget_call()
         if call is not None:
             call.hangup()
 
@@ -91,7 +91,7 @@ class CoordinatorClient:
         """For the end of this client."""
         self.hangup()
 
-    def _let_go(self) -> "_Call | None":
+    def _forget_call(self) -> "ClientLink | None":
         call, self._call = self._call, None
         if call is not None:
             self._on_socket(None)
@@ -99,14 +99,14 @@ class CoordinatorClient:
 
     # For the call ----------------------------------------------------------------------------------------------------
 
-    def is_up(self, call: "_Call") -> None:
+    def is_up(self, call: "ClientLink") -> None:
         self._call, self._dialing = call, None
         self._on_socket(call.fileno())
         self._on_up(call.host)
 
-    def is_down(self, call: "_Call", silent: bool) -> None:
+    def is_down(self, call: "ClientLink", silent: bool) -> None:
         if self._call is call:
-            self._let_go()
+            self._forget_call()
             self._on_down(silent)
 
 
@@ -115,8 +115,8 @@ class _Dialing:
 
     def __init__(self, client: CoordinatorClient, addresses: tuple[Address, ...]) -> None:
         self._client, self._order = client, Dialing(addresses)
-        self._said: set[str] = set()
-        self._call: _Call | None = None
+        self._logged_failures: set[str] = set()
+        self._call: ClientLink | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._try_next()
 
@@ -124,7 +124,7 @@ class _Dialing:
         if self._timer is not None:
             self._timer.cancel()
         if self._call is not None:
-            self._call.give_up()
+            self._call.abandon()
 
     def _try_next(self) -> None:
         wait_s, address = self._order.next()
@@ -134,17 +134,17 @@ class _Dialing:
             self._try(address)
 
     def _try(self, address: Address) -> None:
-        self._call = _Call(self._client, address, self._failed)
+        self._call = ClientLink(self._client, address, self._failed)
         self._call.start()
 
     def _failed(self, why: str) -> None:
-        if why not in self._said:
-            self._said.add(why)
+        if why not in self._logged_failures:
+            self._logged_failures.add(why)
             log.info("no coordinator found yet: %s", why)
         self._try_next()
 
 
-class _Call(Link):
+class ClientLink(Link):
     """One call: the head of the upgrade, then the handshake, then the coordinator's messages.
 
     on_failed(why): it has not come up, and never will.
@@ -155,11 +155,11 @@ class _Call(Link):
         self.host, self._port = address.host, address.port
         self._client, self._on_failed = client, on_failed
         call = Call(client.pod_uid, self.host if address.is_pod else "")
-        self._caller = Caller(client.key, Role.MEMBER, client.job_uid, call)
+        self._caller = HandshakeCaller(client.key, Role.MEMBER, client.job_uid, call)
         self._answered_by = ""  # the uid of the pod that the session is with
         self._token = b""
-        self._over = False  # it is up, or has failed: the rest is the link's
-        self._up = False  # both sides have proved the key
+        self._is_over = False  # it is up, or has failed: the rest is the link's
+        self._is_up = False  # both sides have proved the key
         self._connecting: asyncio.Task[object] | None = None
         self._alarm = Alarm(self._on_time)
         self._limit_s = self._due = 0.0
@@ -171,11 +171,11 @@ class _Call(Link):
         self._connecting = loop.create_task(loop.create_connection(lambda: self, self.host, self._port), name="call")
         self._connecting.add_done_callback(self._on_connecting_ended)
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Unless it is up. The connection is left to its transport once that is there: it tells its end."""
-        if self._up:
+        if self._is_up:
             return
-        self._over = True
+        self._is_over = True
         self._alarm.set(None)
         if self._connecting is not None and self._transport is None:
             self._connecting.cancel()
@@ -197,9 +197,9 @@ class _Call(Link):
 
         The last once a step: a peer that sends without end always has something that was not read.
         """
-        if now() > self._due + LATE_S:
+        if now() > self._due + LATE_TIMER_S:
             self._allow(self._limit_s)
-        elif self.unread() and not self._is_extended:
+        elif self.has_unread() and not self._is_extended:
             self._allow(self._limit_s)
             self._is_extended = True
         else:
@@ -211,14 +211,14 @@ class _Call(Link):
             self._fail(str(error) or type(error).__name__)
 
     def _fail(self, why: str) -> None:
-        if not self._over:
-            self.give_up()
+        if not self._is_over:
+            self.abandon()
             self._on_failed(f"{self.host}:{self._port}: {why}")
 
     # Link ------------------------------------------------------------------------------------------------------------
 
-    def connected(self) -> None:
-        if self._over:
+    def on_connected(self) -> None:
+        if self._is_over:
             self.cut()  # given up while the connection was on its way
             return
         self._allow(ANSWER_S)
@@ -226,28 +226,28 @@ class _Call(Link):
         head, self._token = request(self.host, self._port, pod.MEMBERSHIP_PATH)
         self.write_head(head)
 
-    def head_received(self, head: bytes) -> None:
+    def on_head(self, head: bytes) -> None:
         check_answer(head, self._token)
         self._allow(ANSWER_S)
         self.send(self._caller.hello)
 
-    def text_received(self, text: bytes) -> None:
-        if self._up:
+    def on_text(self, text: bytes) -> None:
+        if self._is_up:
             self._on_message(compiled.decode(text, _MEMBERSHIP))
             return
         try:
             self._answered_by, session = self._caller.finish(compiled.decode(text, _HANDSHAKE))
         except NotProven as error:
-            raise Broken(str(error)) from error
+            raise ProtocolError(str(error)) from error
         self.seal_with(session)
         self.send_encoded(b"")
         self.peer_proved(MESSAGE_BYTES)
-        self._over = self._up = True
+        self._is_over = self._is_up = True
         self._alarm.set(None)
         self._client.is_up(self)
 
-    def broke(self, error: Broken | wire.WireError) -> None:
-        if self._up:
+    def on_protocol_error(self, error: ProtocolError | wire.WireError) -> None:
+        if self._is_up:
             log.warning("closes the connection to the coordinator: %s", error)
         else:
             self._fail(str(error))
@@ -256,8 +256,8 @@ class _Call(Link):
         end_everywhere(self.transport)  # the launcher may hold the same socket
         super().connection_lost(exc)
 
-    def ended(self, silent: bool) -> None:
-        if self._up:
+    def on_ended(self, silent: bool) -> None:
+        if self._is_up:
             self._client.is_down(self, silent)
         else:
             self._fail("it closed the connection")
@@ -265,7 +265,9 @@ class _Call(Link):
     def _on_message(self, message: object) -> None:
         if isinstance(message, wire.Unknown):
             log.info("ignored a message from the coordinator of the unknown type %.64r", message.type)
-        elif isinstance(message, membership.Welcome | membership.Candidacy) and message.pod_uid != self._answered_by:
-            raise Broken(f"pod {self._answered_by[:64]!r} claims to be pod {message.pod_uid[:64]!r}", CloseCode.POLICY)
+        elif isinstance(message, membership.Welcome | membership.RequestVote) and message.pod_uid != self._answered_by:
+            raise ProtocolError(
+                f"pod {self._answered_by[:64]!r} claims to be pod {message.pod_uid[:64]!r}", CloseCode.POLICY
+            )
         else:
             self._client.on_message(message)

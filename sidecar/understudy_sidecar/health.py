@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from understudy_protocol.frames import Broken
+from understudy_protocol.frames import ProtocolError
 from understudy_protocol.upgrade import take_head
 from understudy_sidecar.clock import now
 from understudy_sidecar.metrics import CONTENT_TYPE
@@ -18,7 +18,7 @@ from understudy_sidecar.waiting_connections import WaitingConnections
 LIMIT_S = 5.0
 FRESH_S = 0.2
 #: In all, and from one address.
-MOST, MOST_PER_ADDRESS = 256, 64
+MAX_WAITING, MAX_WAITING_PER_ADDRESS = 256, 64
 TEXT = "text/plain"
 OK, UNREADY = "200 OK", "503 Service Unavailable"
 
@@ -31,13 +31,13 @@ async def listen(
     why_not_ready: Callable[[], str] = lambda: "",
 ) -> asyncio.Server:
     """why_not_ready: "" while it is."""
-    waiting = WaitingConnections(MOST, MOST_PER_ADDRESS, LIMIT_S)
+    waiting = WaitingConnections(MAX_WAITING, MAX_WAITING_PER_ADDRESS, LIMIT_S)
     loop = asyncio.get_running_loop()
-    fresh = _Fresh(metrics)
-    return await loop.create_server(lambda: _Question(waiting, fresh, why_not_ready), host, port)
+    fresh = _CachedText(metrics)
+    return await loop.create_server(lambda: _Request(waiting, fresh, why_not_ready), host, port)
 
 
-class _Fresh:
+class _CachedText:
     """A text that is calculated again after FRESH_S."""
 
     def __init__(self, calculate: Callable[[], bytes]) -> None:
@@ -51,7 +51,7 @@ class _Fresh:
         return self._text
 
 
-class _Question(asyncio.Protocol):
+class _Request(asyncio.Protocol):
     def __init__(
         self, waiting: WaitingConnections, metrics: Callable[[], bytes], why_not_ready: Callable[[], str]
     ) -> None:
@@ -74,7 +74,7 @@ class _Question(asyncio.Protocol):
             if head is None:
                 return
             self._transport.write(self._answer(head))
-        except Broken:
+        except ProtocolError:
             pass
         self._received.clear()
         self._transport.close()

@@ -39,7 +39,7 @@ class LauncherLink:
     ) -> None:
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
         self._outbox: _Outbox | None = None  # to the launcher that is connected
-        self._holds = False  # the launcher, a copy from this process
+        self._holds_socket = False  # the launcher, a copy from this process
 
     async def listen(self, path: Path) -> asyncio.Server:
         return await asyncio.start_unix_server(self._serve, sock=shared_socket.bound(path), limit=LINE_BYTES)
@@ -48,7 +48,7 @@ class LauncherLink:
         if self._outbox is not None:
             self._outbox.put(message)
 
-    def hold(self, fd: int) -> None:
+    def hold_socket(self, fd: int) -> None:
         """Have the launcher keep a copy of this connection open, so that it outlives this process. `fd` stays ours.
 
         Who hangs up says drop() too: a close alone is not seen by the peer any more. Both are for the launcher that is
@@ -56,13 +56,13 @@ class LauncherLink:
         """
         if self._outbox is not None:
             self._outbox.put(HoldSocket(), fd)
-            self._holds = True
+            self._holds_socket = True
 
-    def drop(self) -> None:
+    def drop_socket(self) -> None:
         """Have it close the copy. What a sidecar before this one had it keep stays: that membership is to go on."""
-        if self._outbox is not None and self._holds:
+        if self._outbox is not None and self._holds_socket:
             self._outbox.put(DropSocket())
-            self._holds = False
+            self._holds_socket = False
 
     def hang_up(self) -> None:
         """On the launcher that is connected: it connects again."""
@@ -109,11 +109,11 @@ class _Outbox:
         self._socket.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[tuple[bytes, int | None]] = deque()
-        self._over = False
+        self._is_over = False
         self.hung_up = False
 
     def put(self, message: object, fd: int | None = None) -> None:
-        if self._over:
+        if self._is_over:
             return
         self._unsent.append((wire.encode(message).encode() + b"\n", None if fd is None else os.dup(fd)))
         self._flush()
@@ -124,18 +124,18 @@ class _Outbox:
     def hang_up(self) -> None:
         """Whoever reads from the connection sees its end, here too; nobody is called back before that."""
         self.hung_up = True
-        self._forget()
+        self._drop_unsent()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._forget()
+        self._drop_unsent()
         self._socket.close()
 
-    def _forget(self) -> None:
-        if not self._over:
+    def _drop_unsent(self) -> None:
+        if not self._is_over:
             self._loop.remove_writer(self._socket)
-        self._over = True
+        self._is_over = True
         for _, fd in self._unsent:
             _close(fd)
         self._unsent.clear()
@@ -153,7 +153,7 @@ class _Outbox:
             self._loop.add_writer(self._socket, self._flush)
         except OSError as error:
             log.info("cannot send to the launcher: %s", error)
-            self._forget()  # its last words may still be unread
+            self._drop_unsent()  # its last words may still be unread
         else:
             self._loop.remove_writer(self._socket)
 

@@ -18,7 +18,7 @@ import logging
 from typing import Any, cast
 
 from understudy_protocol import compiled, wire
-from understudy_protocol.frames import Broken, CloseCode, Frames, Opcode, close_frame, frame
+from understudy_protocol.frames import CloseCode, Frames, Opcode, ProtocolError, close_frame, frame
 from understudy_protocol.sessions import NotAuthentic, Session
 from understudy_protocol.upgrade import NotUpgraded, take_head
 from understudy_sidecar.tcp import has_unread, was_silent
@@ -42,12 +42,12 @@ class Link(asyncio.Protocol):
         self._session: Session | None = None
         self._head_pending = True
         self._is_proven = False
-        self._taken = 0  # bytes of the peer's that were read, until it is proven
+        self._bytes_read = 0  # bytes of the peer's that were read, until it is proven
         self._reading = False
-        self._answers: list[bytes] = []  # to what is being read: they go out in one write
+        self._replies: list[bytes] = []  # to what is being read: they go out in one write
         self._transport: asyncio.Transport | None = None
-        self._ending = False  # hung up or cut off: nothing more is read or sent
-        self._ended = False
+        self._is_ending = False  # hung up or cut off: nothing more is read or sent
+        self._has_ended = False
         self._cut_off: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -64,31 +64,31 @@ class Link(asyncio.Protocol):
         """How many bytes wait for the peer to read: who sends much and often looks here first."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def unread(self) -> bool:
+    def has_unread(self) -> bool:
         """Whether the peer has sent what was not read yet: then it is not the peer that is late."""
         return self._transport is not None and has_unread(self._transport)
 
     def hangup(self, code: CloseCode = CloseCode.NORMAL, reason: str = "") -> None:
         """What was sent goes out, then a close frame, then the end; nothing more is read or sent."""
-        self._last_words(close_frame(code, reason, masked=self._masks))
+        self._send_and_end(close_frame(code, reason, masked=self._masks))
 
     def cut(self) -> None:
         """The end at once: what still waits is dropped."""
-        self._ending = True
-        self._answers.clear()
+        self._is_ending = True
+        self._replies.clear()
         if self._transport is not None:
             self._transport.abort()
 
     async def flushed(self, limit_s: float) -> None:
         """Hang up, and wait until all is sent and the connection has ended, or the limit has passed."""
         self.hangup()
-        if not self._ended:
+        if not self._has_ended:
             self._waiter = self._waiter or asyncio.get_running_loop().create_future()
             await asyncio.wait({self._waiter}, timeout=limit_s)
 
-    def done(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the connection has ended."""
-        return self._ended
+        return self._has_ended
 
     # For the server and the client -----------------------------------------------------------------------------------
 
@@ -98,27 +98,27 @@ class Link(asyncio.Protocol):
         assert self._transport is not None
         return self._transport
 
-    def connected(self) -> None:
+    def on_connected(self) -> None:
         """The TCP connection is there."""
 
-    def head_received(self, head: bytes) -> None:
+    def on_head(self, head: bytes) -> None:
         """The peer's HTTP head is there; frames follow. Raises Broken."""
         raise NotImplementedError
 
-    def text_received(self, text: bytes) -> None:
+    def on_text(self, text: bytes) -> None:
         """A message is there. Raises Broken or WireError."""
         raise NotImplementedError
 
-    def broke(self, error: Broken | wire.WireError) -> None:
+    def on_protocol_error(self, error: ProtocolError | wire.WireError) -> None:
         """The peer broke the protocol; it is hung up on next."""
         raise NotImplementedError
 
-    def ended(self, silent: bool) -> None:
+    def on_ended(self, silent: bool) -> None:
         """The connection has ended. silent: nobody said so, the peer's machine just stopped answering."""
         raise NotImplementedError
 
     def write_head(self, head: bytes) -> None:
-        self._answers.append(head)
+        self._replies.append(head)
         if not self._reading:
             self._write_answers()
 
@@ -138,33 +138,33 @@ class Link(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]) if address else "?"
-        self.connected()
+        self.on_connected()
 
     def data_received(self, data: bytes) -> None:
-        if self._ending:
+        if self._is_ending:
             return
         self._received += data
         self._reading = True
         try:
             self._read()
-        except (Broken, wire.WireError) as error:
+        except (ProtocolError, wire.WireError) as error:
             self._received.clear()
-            self.broke(error)
-            self._refuse(error)
+            self.on_protocol_error(error)
+            self._reject(error)
         finally:
             self._reading = False
             self._write_answers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None and self._is_proven and not self._ending:
+        if exc is not None and self._is_proven and not self._is_ending:
             log.info("%s: the connection broke: %s", self.peer, exc)
-        self._ending = self._ended = True
+        self._is_ending = self._has_ended = True
         self._transport = None
         if self._cut_off is not None:
             self._cut_off.cancel()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-        self.ended(was_silent(exc))
+        self.on_ended(was_silent(exc))
 
     def _read(self) -> None:
         if self._head_pending:
@@ -173,9 +173,9 @@ class Link(asyncio.Protocol):
             if head is None:
                 return
             self._head_pending = False
-            self._taken = before - len(self._received)
-            self.head_received(head)
-        while not self._ending and (message := self._next_message()) is not None:
+            self._bytes_read = before - len(self._received)
+            self.on_head(head)
+        while not self._is_ending and (message := self._next_message()) is not None:
             self._take(*message)
 
     def _next_message(self) -> tuple[int, bytes] | None:
@@ -185,27 +185,27 @@ class Link(asyncio.Protocol):
         before = len(self._received)
         message = self._frames.take()
         left = len(self._received)
-        self._taken += before - left
+        self._bytes_read += before - left
         # What follows a whole message may have been sent after the proof.
-        if self._taken + (left if message is None else 0) > UNPROVEN_BYTES:
-            raise Broken(f"expected at most {UNPROVEN_BYTES} bytes before a proof of the key", CloseCode.TOO_BIG)
+        if self._bytes_read + (left if message is None else 0) > UNPROVEN_BYTES:
+            raise ProtocolError(f"expected at most {UNPROVEN_BYTES} bytes before a proof of the key", CloseCode.TOO_BIG)
         return message
 
     def _take(self, opcode: int, payload: bytes) -> None:
         if opcode == self._frames.message:
-            self.text_received(payload if self._session is None else self._opened(self._session, payload))
+            self.on_text(payload if self._session is None else self._decrypt(self._session, payload))
         elif opcode == Opcode.CLOSE:
             self.hangup()
 
-    def _opened(self, session: Session, sealed: bytes) -> bytes:
+    def _decrypt(self, session: Session, sealed: bytes) -> bytes:
         try:
             return session.open(sealed)
         except NotAuthentic as error:
             reason = str(error) if self._is_proven else "it does not know the job's key"
-            raise Broken(reason, CloseCode.POLICY) from error
+            raise ProtocolError(reason, CloseCode.POLICY) from error
 
     def _write(self, message: bytes) -> None:
-        if self._ending or self._transport is None:
+        if self._is_ending or self._transport is None:
             return
         waiting = self._transport.get_write_buffer_size()
         if waiting > UNSENT_BYTES:
@@ -214,7 +214,7 @@ class Link(asyncio.Protocol):
             )
             self.cut()
         elif self._reading:
-            self._answers.append(self._framed(message))
+            self._replies.append(self._framed(message))
         else:
             self._transport.write(self._framed(message))
 
@@ -223,15 +223,15 @@ class Link(asyncio.Protocol):
         return frame(self._frames.message, payload, masked=self._masks)
 
     def _write_answers(self) -> None:
-        if self._answers and self._transport is not None:
-            self._transport.write(b"".join(self._answers))
-            self._answers.clear()
+        if self._replies and self._transport is not None:
+            self._transport.write(b"".join(self._replies))
+            self._replies.clear()
 
-    def _refuse(self, error: Broken | wire.WireError) -> None:
+    def _reject(self, error: ProtocolError | wire.WireError) -> None:
         match error:
             case NotUpgraded():
-                self._last_words(error.answer)
-            case Broken():
+                self._send_and_end(error.answer)
+            case ProtocolError():
                 self.hangup(error.code, self._reason(error))
             case wire.WireError():
                 self.hangup(CloseCode.POLICY, self._reason(error))
@@ -240,12 +240,12 @@ class Link(asyncio.Protocol):
         """A close frame is not encrypted, and the texts of errors quote what the peer has sent."""
         return "" if self._is_proven and self._session is not None else str(error)
 
-    def _last_words(self, words: bytes) -> None:
+    def _send_and_end(self, data: bytes) -> None:
         """FIN after the last byte. Not by closing: a launcher may hold the same socket, and keep it open (app.py)."""
-        if self._ending or self._transport is None:
+        if self._is_ending or self._transport is None:
             return
-        self._ending = True
-        self._answers.append(words)
+        self._is_ending = True
+        self._replies.append(data)
         self._write_answers()
         if not self._is_proven:
             self._transport.close()  # nothing but these few bytes was written to it: the kernel has them

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from understudy_protocol.words import NO_ROUND, Fault
+from understudy_protocol.enums import NO_ROUND, Fault
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.desk import State
+from understudy_sidecar.membership.coordinator_state import Phase
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RENDEZVOUS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -22,101 +22,109 @@ FAULTS = tuple(fault.value for fault in Fault)
 
 
 @dataclass(frozen=True)
-class Described:
+class MetricDescription:
     name: str
     kind: str  # Counter, Gauge or Histogram
     text: str
     labels: tuple[str, ...] = ()
 
 
-IN_OFFICE = Described("understudy_coordinator_in_office", "Gauge", "1 in the pod of the job's coordinator, else 0.")
-MEMBERS = Described("understudy_coordinator_members", "Gauge", "Pods that are connected, spares included.")
-WORLD_SIZE = Described("understudy_coordinator_world_size", "Gauge", "Workers of the newest round; 0 before the first.")
-ROUND = Described("understudy_coordinator_round", "Gauge", "The number of the newest round; -1 before the first.")
-STEP = Described("understudy_coordinator_step", "Gauge", "The newest step of rank 0; absent if it has reported none.")
-ROUNDS = Described(
+IS_COORDINATOR = MetricDescription(
+    "understudy_coordinator_in_office", "Gauge", "1 in the pod of the job's coordinator, else 0."
+)
+MEMBERS = MetricDescription("understudy_coordinator_members", "Gauge", "Pods that are connected, spares included.")
+WORLD_SIZE = MetricDescription(
+    "understudy_coordinator_world_size", "Gauge", "Workers of the newest round; 0 before the first."
+)
+ROUND = MetricDescription(
+    "understudy_coordinator_round", "Gauge", "The number of the newest round; -1 before the first."
+)
+STEP = MetricDescription(
+    "understudy_coordinator_step", "Gauge", "The newest step of rank 0; absent if it has reported none."
+)
+ROUNDS = MetricDescription(
     "understudy_coordinator_rounds_total",
     "Counter",
     "Rounds that were formed, by the fault before them: First for a job's first one, None if there was no fault.",
     ("cause",),
 )
-RENDEZVOUS = Described(
+RENDEZVOUS = MetricDescription(
     "understudy_coordinator_rendezvous_seconds",
     "Histogram",
     "From the end of a round until all members have the next one; for the first round, from the coordinator's start.",
 )
-FAULTS_TOLD = Described(
+FAULTS_REPORTED = MetricDescription(
     "understudy_coordinator_faults_total", "Counter", "Faults, by the kind that was detected first.", ("fault",)
 )
-DESCRIBED = (IN_OFFICE, MEMBERS, WORLD_SIZE, ROUND, STEP, ROUNDS, RENDEZVOUS, FAULTS_TOLD)
+DESCRIBED = (IS_COORDINATOR, MEMBERS, WORLD_SIZE, ROUND, STEP, ROUNDS, RENDEZVOUS, FAULTS_REPORTED)
 
 
 class CoordinatorMetrics:
     def __init__(self) -> None:
-        self._of: Coordinator | None = None
+        self._coordinator: Coordinator | None = None
         self._begin(None)
 
     def _begin(self, coordinator: Coordinator | None) -> None:
-        self._of = coordinator
+        self._coordinator = coordinator
         self._newest = NO_ROUND if coordinator is None else coordinator.token
-        self._ended_at: float | None = None if coordinator is None else coordinator.desk.since
+        self._ended_at: float | None = None if coordinator is None else coordinator.state.since
         self._rounds = Counter[str]()
         self._buckets = [0] * (len(RENDEZVOUS_S) + 1)
         self._sum_s = 0.0
 
-    def look(self, coordinator: Coordinator, now: float) -> None:
+    def update(self, coordinator: Coordinator, now: float) -> None:
         """It has handled something."""
-        if coordinator is not self._of:
+        if coordinator is not self._coordinator:
             self._begin(coordinator)
-        desk = coordinator.desk
-        if desk.state in (State.SETTLING, State.WAITING):
+        state = coordinator.state
+        if state.phase in (Phase.REBUILDING, Phase.WAITING):
             self._ended_at = now if self._ended_at is None else self._ended_at
             return
         if coordinator.token != self._newest:
             self._newest = coordinator.token
-            if self._formed(coordinator):
+            if self._newest_round(coordinator):
                 self._rounds[self._cause(coordinator)] += 1
                 self._ended_at = now if self._ended_at is None else self._ended_at  # broken and mended at once
             else:
                 self._ended_at = None  # a former coordinator's, which trains on
-        if desk.state is State.RUNNING and self._ended_at is not None and not desk.roster.unacked:
-            self._took(now - self._ended_at)
+        if state.phase is Phase.RUNNING and self._ended_at is not None and not state.roster.unacked:
+            self._observe_rendezvous(now - self._ended_at)
             self._ended_at = None
 
     def text(self, coordinator: Coordinator | None) -> bytes:
         """As it is now; None: this sidecar is not in office."""
         return ("\n".join(self._lines(coordinator)) + "\n").encode()
 
-    def _formed(self, coordinator: Coordinator) -> bool:
-        token, office = coordinator.token, coordinator.office
-        return (token.epoch, token.term) == (office.epoch, office.term)
+    def _newest_round(self, coordinator: Coordinator) -> bool:
+        token, term = coordinator.token, coordinator.term
+        return (token.epoch, token.term) == (term.epoch, term.number)
 
     def _cause(self, coordinator: Coordinator) -> str:
-        still = coordinator.desk.book.open
+        still = coordinator.state.recovery_log.open
         if still:
             return still[-1].fault.value
         return FIRST if coordinator.token.round == 0 else NO_FAULT
 
-    def _took(self, seconds: float) -> None:
+    def _observe_rendezvous(self, seconds: float) -> None:
         self._buckets[bisect_left(RENDEZVOUS_S, seconds)] += 1
         self._sum_s += seconds
 
     def _lines(self, coordinator: Coordinator | None) -> Iterator[str]:
-        yield from _plain(IN_OFFICE, 0 if coordinator is None else 1)
+        yield from _plain(IS_COORDINATOR, 0 if coordinator is None else 1)
         if coordinator is None:
             return
-        if coordinator is not self._of:
+        if coordinator is not self._coordinator:
             self._begin(coordinator)
-        desk = coordinator.desk
+        state = coordinator.state
         trained = coordinator.token.round >= 0
-        yield from _plain(MEMBERS, len(desk.roster.linked))
-        yield from _plain(WORLD_SIZE, desk.size * desk.shape.nproc_per_node if trained else 0)
+        yield from _plain(MEMBERS, len(state.roster.connected))
+        yield from _plain(WORLD_SIZE, state.size * state.shape.nproc_per_node if trained else 0)
         yield from _plain(ROUND, coordinator.token.round)
-        if desk.progress is not None:
-            yield from _plain(STEP, desk.progress.step)
+        if state.progress is not None:
+            yield from _plain(STEP, state.progress.step)
         yield from _counted(ROUNDS, (FIRST, *FAULTS, NO_FAULT), self._rounds)
         yield from self._histogram()
-        yield from _counted(FAULTS_TOLD, FAULTS, desk.book.begun)
+        yield from _counted(FAULTS_REPORTED, FAULTS, state.recovery_log.begun)
 
     def _histogram(self) -> Iterator[str]:
         yield from _head(RENDEZVOUS)
@@ -128,17 +136,17 @@ class CoordinatorMetrics:
         yield f"{RENDEZVOUS.name}_count {below}"
 
 
-def _head(what: Described) -> Iterator[str]:
+def _head(what: MetricDescription) -> Iterator[str]:
     yield f"# HELP {what.name} {what.text}"
     yield f"# TYPE {what.name} {what.kind.lower()}"
 
 
-def _plain(what: Described, value: int) -> Iterator[str]:
+def _plain(what: MetricDescription, value: int) -> Iterator[str]:
     yield from _head(what)
     yield f"{what.name} {value}"
 
 
-def _counted(what: Described, values: Iterable[str], counts: Mapping[str, int]) -> Iterator[str]:
+def _counted(what: MetricDescription, values: Iterable[str], counts: Mapping[str, int]) -> Iterator[str]:
     yield from _head(what)
     (label,) = what.labels
     for value in values:

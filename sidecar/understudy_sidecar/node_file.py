@@ -1,6 +1,6 @@
 """Watches whether a file exists on the node (such as /run/nologin), through a folder of the node's that it mounts.
 
-Rules: a look each EVERY_S, in a thread of its own, so that a file system that hangs holds up nobody. Only the folder
+Rules: a look each INTERVAL_S, in a thread of its own, so that a file system that hangs holds up nobody. Only the folder
 entry counts, not what it leads to. Where nobody can look, what was seen last stays, and the log says why.
 """
 
@@ -11,17 +11,17 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-EVERY_S = 1.0
+INTERVAL_S = 1.0
 log = logging.getLogger(__name__)
 
 
 class NodeFile:
     """`path`: where it is seen from here. `on_change` hears whether it exists: at the start, and at each change."""
 
-    def __init__(self, path: Path, on_change: Callable[[bool], None], every_s: float = EVERY_S) -> None:
+    def __init__(self, path: Path, on_change: Callable[[bool], None], every_s: float = INTERVAL_S) -> None:
         self._path, self._on_change, self._every_s = path, on_change, every_s
         self._stopped = threading.Event()
-        self._complaint = ""
+        self._last_error = ""
 
     def start(self) -> None:
         """Tells in this event loop."""
@@ -34,30 +34,30 @@ class NodeFile:
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         known: bool | None = None
         while not self._stopped.is_set():
-            exists = self._look()
+            exists = self._check()
             if exists is not None and exists != known:
                 known = exists
                 try:
-                    loop.call_soon_threadsafe(self._tell, exists)
+                    loop.call_soon_threadsafe(self._report, exists)
                 except RuntimeError:
                     return  # the loop has ended, and the sidecar with it
             self._stopped.wait(self._every_s)
 
-    def _tell(self, exists: bool) -> None:
+    def _report(self, exists: bool) -> None:
         if not self._stopped.is_set():
             self._on_change(exists)
 
-    def _look(self) -> bool | None:
+    def _check(self) -> bool | None:
         try:
             os.lstat(self._path)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            self._complain(f"cannot read {self._path}: {error.strerror}; the last result remains in effect")
+            self._log_once(f"cannot read {self._path}: {error.strerror}; the last result remains in effect")
             return None
         return True
 
-    def _complain(self, text: str) -> None:
-        if text != self._complaint:
-            self._complaint = text
+    def _log_once(self, text: str) -> None:
+        if text != self._last_error:
+            self._last_error = text
             log.warning("%s", text)

@@ -24,16 +24,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from understudy_protocol import files, pod, wire
+from understudy_protocol.enums import Verdict
+from understudy_protocol.hard_state import HardState
 from understudy_protocol.membership import Close, NodeVerdict
 from understudy_protocol.order import Order
-from understudy_protocol.vow import Vow
-from understudy_protocol.words import Verdict
 
 #: Where the image holds what the trainer container needs (see the Dockerfile).
-SHIPPED = Path("/opt/understudy/share")
+SHIPPED_FILES = Path("/opt/understudy/share")
 CLOSE_FILE = "closed.json"
-VOW_FILE = "vow.json"
-TOLD_FILE = "told-verdict.json"
+HARD_STATE_FILE = "vow.json"
+COORDINATOR_VERDICT_FILE = "told-verdict.json"
 ORDER_FILE = "order.json"
 LAUNCHER_FILE = "launcher-connected"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -53,17 +53,17 @@ class CannotRead(Exception):
     """A file in the state folder is not one that a sidecar wrote. The text never quotes the file."""
 
 
-def install_launcher(folder: Path, shipped: Path = SHIPPED) -> None:
+def install_launcher(folder: Path, shipped: Path = SHIPPED_FILES) -> None:
     """Copy launcher, stub and the workers' Python folder into the volume that the trainer mounts. Raises OSError."""
     files.install_folder(shipped, folder)
 
 
 def record_close(folder: Path, close: Close, termination_log: Path = TERMINATION_LOG) -> None:
     """As far as it can be written: the launcher and the other members get the close all the same."""
-    with _as_far_as_possible("the close"):
+    with _log_os_error("the close"):
         _write(folder / CLOSE_FILE, close)
     if termination_log.exists():
-        with _as_far_as_possible("the close as termination message"):
+        with _log_os_error("the close as termination message"):
             termination_log.write_text(wire.encode(close)[:4096])
 
 
@@ -74,24 +74,24 @@ def recorded_close(folder: Path) -> Close | None:
 
 def record_verdict(folder: Path, verdict: NodeVerdict) -> None:
     """For the launcher, which reads it when it is asked to end: whole at any moment."""
-    with _as_far_as_possible("the node health verdict for the launcher"):
+    with _log_os_error("the node health verdict for the launcher"):
         _write(folder / pod.VERDICT_FILE, verdict, PUBLIC)
 
 
-def record_told(folder: Path, verdict: NodeVerdict) -> None:
+def record_coordinator_verdict(folder: Path, verdict: NodeVerdict) -> None:
     """What the coordinator's part of it is."""
-    with _as_far_as_possible("the node health verdict"):
-        _write(folder / TOLD_FILE, verdict)
+    with _log_os_error("the node health verdict"):
+        _write(folder / COORDINATOR_VERDICT_FILE, verdict)
 
 
-def recorded_told(folder: Path) -> NodeVerdict:
+def recorded_coordinator_verdict(folder: Path) -> NodeVerdict:
     """The verdict that an earlier process of this sidecar stored. Raises CannotRead."""
-    return _read(folder / TOLD_FILE, NodeVerdict) or NodeVerdict(Verdict.UNKNOWN)
+    return _read(folder / COORDINATOR_VERDICT_FILE, NodeVerdict) or NodeVerdict(Verdict.UNKNOWN)
 
 
 def record_launcher(folder: Path, connected: bool) -> None:
     """The launcher has connected, or its connection has ended. As far as it can be written."""
-    with _as_far_as_possible("whether the launcher is connected"):
+    with _log_os_error("whether the launcher is connected"):
         if connected:
             files.write_file(folder / LAUNCHER_FILE, BOOT_ID.read_bytes(), PRIVATE)
         else:
@@ -109,17 +109,17 @@ def recorded_launcher(folder: Path) -> bool:
         return False
 
 
-def record_vow(folder: Path, vow: Vow) -> None:
+def record_hard_state(folder: Path, hard_state: HardState) -> None:
     """Before anything is sent that relies on it. Raises CannotStore."""
     try:
-        _write(folder / VOW_FILE, vow)
+        _write(folder / HARD_STATE_FILE, hard_state)
     except OSError as error:
         raise CannotStore(f"{folder}: {error.strerror}") from error
 
 
-def recorded_vow(folder: Path) -> Vow:
+def recorded_hard_state(folder: Path) -> HardState:
     """The vow that an earlier process of this sidecar stored. Raises CannotRead."""
-    return _read(folder / VOW_FILE, Vow) or Vow()
+    return _read(folder / HARD_STATE_FILE, HardState) or HardState()
 
 
 def record_order(folder: Path, order: Order) -> None:
@@ -152,7 +152,7 @@ def _write(path: Path, message: object, mode: int = PRIVATE) -> None:
 
 
 @contextmanager
-def _as_far_as_possible(what: str) -> Iterator[None]:
+def _log_os_error(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -15,8 +15,8 @@ from understudy_protocol import wire
 from understudy_sidecar import shared_socket
 
 LINE_BYTES = 64 * 1024
-PATIENCE_S = 5.0
-TAKEN = b"taken\n"
+READ_LIMIT_S = 5.0
+ACCEPTED = b"taken\n"
 log = logging.getLogger(__name__)
 
 
@@ -29,7 +29,7 @@ class RolloutsLink:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(READ_LIMIT_S):
                 line = await reader.readline()
                 writer.write(self._answer(line))
                 await writer.drain()
@@ -40,11 +40,11 @@ class RolloutsLink:
 
     def _answer(self, line: bytes) -> bytes:
         try:
-            told = wire.decode(line, {"Replicas": m.Replicas})
+            report = wire.decode(line, {"Replicas": m.Replicas})
         except wire.WireError as error:
             log.warning("rejected a worker's report about rollouts: %s", error)
             return f"refused: {error}\n".encode()
-        if not isinstance(told, m.Replicas):
-            return f"refused: expected a message Replicas, got {told.type[:64]}\n".encode()
-        self._on_replicas(told)
-        return TAKEN
+        if not isinstance(report, m.Replicas):
+            return f"refused: expected a message Replicas, got {report.type[:64]}\n".encode()
+        self._on_replicas(report)
+        return ACCEPTED

@@ -8,11 +8,11 @@ from pathlib import Path
 from understudy_protocol import files, pod
 from understudy_protocol.launcher import TakeOver
 from understudy_protocol.order import Order
-from understudy_protocol.pod import Injected, JobShape, group_rank, read_place
+from understudy_protocol.pod import InjectedFacts, JobShape, group_rank, read_place
 from understudy_protocol.sessions import KEY_BYTES
 from understudy_protocol.wire import from_plain
-from understudy_sidecar.records import SHIPPED
-from understudy_sidecar.server import Claims, Me
+from understudy_sidecar.records import SHIPPED_FILES
+from understudy_sidecar.server import Claimable, SidecarIdentity
 
 #: Of one file in a volume of a Secret: the API server takes no larger Secret.
 SECRET_BYTES = 1 << 20
@@ -38,11 +38,11 @@ class Settings:
     state: Path  # of files that only the sidecar may read and write
     grace_s: float
     listen: str | None = None  # the one address to listen on; None: all
-    shipped: Path = SHIPPED
-    told: Path = Path(pod.TOLD_FOLDER) / pod.TOLD_FILE
+    shipped: Path = SHIPPED_FILES
+    verdict_folder: Path = Path(pod.VERDICT_FOLDER) / pod.ANNOTATED_VERDICT_FILE
     nologin: str = ""  # a file on the node that says that the node is faulty; "": none is watched
     take_over: TakeOver | None = None  # for the launcher of a pod that was a pool's spare
-    claims: Claims | None = None  # what is answered to claims on such a pod
+    claims: Claimable | None = None  # what is answered to claims on such a pod
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ class SpareSettings:
     state: Path  # as in Settings
     grace_s: float
     listen: str | None = None
-    shipped: Path = SHIPPED
-    told: Path = Path(pod.TOLD_FOLDER) / pod.TOLD_FILE
+    shipped: Path = SHIPPED_FILES
+    verdict_folder: Path = Path(pod.VERDICT_FOLDER) / pod.ANNOTATED_VERDICT_FILE
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
     """Raises SettingsError, which names what is missing."""
     folder = Path(env.get(pod.ENV_KEY_FOLDER) or pod.KEY_FOLDER)
-    shape, address, index = _of_injected(folder, env) if env.get(pod.ENV_PLACE) else _as_told(env)
+    shape, address, index = _settings_of_injected(folder, env) if env.get(pod.ENV_PLACE) else _settings_from_env(env)
     host, _, port = address.rpartition(":")
     return Settings(
         shape=shape,
@@ -84,8 +84,8 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         state=Path(env.get(pod.ENV_STATE_FOLDER) or pod.STATE_FOLDER),
         grace_s=float(env.get(pod.ENV_GRACE, "30")),
         listen=env.get(pod.ENV_LISTEN) or None,
-        shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED),
-        told=Path(env.get(pod.ENV_TOLD_FOLDER) or pod.TOLD_FOLDER) / pod.TOLD_FILE,
+        shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED_FILES),
+        verdict_folder=Path(env.get(pod.ENV_VERDICT_FOLDER) or pod.VERDICT_FOLDER) / pod.ANNOTATED_VERDICT_FILE,
         nologin=env.get(pod.ENV_NOLOGIN, ""),
     )
 
@@ -105,12 +105,12 @@ def read_spare(env: Mapping[str, str]) -> SpareSettings:
         state=Path(env.get(pod.ENV_STATE_FOLDER) or pod.STATE_FOLDER),
         grace_s=float(env.get(pod.ENV_GRACE, "30")),
         listen=env.get(pod.ENV_LISTEN) or None,
-        shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED),
-        told=Path(env.get(pod.ENV_TOLD_FOLDER) or pod.TOLD_FOLDER) / pod.TOLD_FILE,
+        shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED_FILES),
+        verdict_folder=Path(env.get(pod.ENV_VERDICT_FOLDER) or pod.VERDICT_FOLDER) / pod.ANNOTATED_VERDICT_FILE,
     )
 
 
-def adopted(spare: SpareSettings, order: Order, claims: Claims) -> Settings:
+def settings_of_claimed(spare: SpareSettings, order: Order, claims: Claimable) -> Settings:
     """Of the job's spare that it is from now on."""
     host, _, port = order.coordinator.rpartition(":")
     return Settings(
@@ -129,28 +129,28 @@ def adopted(spare: SpareSettings, order: Order, claims: Claims) -> Settings:
         grace_s=spare.grace_s,
         listen=spare.listen,
         shipped=spare.shipped,
-        told=spare.told,
+        verdict_folder=spare.verdict_folder,
         take_over=order.take_over,
         claims=claims,
     )
 
 
-def me(settings: Settings | SpareSettings) -> Me:
-    return Me(settings.pod_uid, settings.ip, settings.operator_key)
+def sidecar_identity(settings: Settings | SpareSettings) -> SidecarIdentity:
+    return SidecarIdentity(settings.pod_uid, settings.ip, settings.operator_key)
 
 
-def _as_told(env: Mapping[str, str]) -> tuple[JobShape, str, int | None]:
+def _settings_from_env(env: Mapping[str, str]) -> tuple[JobShape, str, int | None]:
     index = env.get(pod.ENV_INDEX, "")
     shape = from_plain(JobShape, json.loads(_need(env, pod.ENV_JOB)))
     return shape, _need(env, pod.ENV_COORDINATOR), int(index) if index else None
 
 
-def _of_injected(folder: Path, env: Mapping[str, str]) -> tuple[JobShape, str, int | None]:
+def _settings_of_injected(folder: Path, env: Mapping[str, str]) -> tuple[JobShape, str, int | None]:
     """What the operator has found out about the job since the pod was made."""
     file = folder / pod.INJECTED_FILE
-    told = _read(file, "the operator's description of the job")
+    facts = _read(file, "the operator's description of the job")
     try:
-        injected = from_plain(Injected, json.loads(told))
+        injected = from_plain(InjectedFacts, json.loads(facts))
     except (ValueError, TypeError, RecursionError):  # their texts quote the file
         raise SettingsError(f"{file}: expected an Injected as JSON, which the operator writes") from None
     index = group_rank(read_place(env[pod.ENV_PLACE]), injected.groups, injected.shape.actives)

@@ -3,7 +3,7 @@
 A Job counts those, and ends for them (its init containers' restarts count towards backoffLimit). Rules: a child that
 ends with 0 is done, and so is this process, and one whose settings are wrong (2) would end so again: its code is this
 one's. After every other end it is started anew, 0.1 s later, twice as late each time it lives for less than STEADY_S,
-at most LONGEST_S. SIGTERM goes to the child, whose code is then this one's, whatever it is.
+at most MAX_PAUSE_S. SIGTERM goes to the child, whose code is then this one's, whatever it is.
 
 Nothing is imported here that the child needs: this process is small, and stays for as long as the pod.
 """
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 FIRST_S = 0.1
-LONGEST_S = 5.0
+MAX_PAUSE_S = 5.0
 STEADY_S = 60.0
 MISCONFIGURED = 2
 log = logging.getLogger(__name__)
@@ -39,18 +39,18 @@ class _Supervisor:
     def run(self) -> int:
         while True:
             began = time.monotonic()
-            code = self._once()
+            code = self._run_once()
             if code in (0, MISCONFIGURED) or self._asked_to_end:
                 return max(code, 0)
             if time.monotonic() - began >= STEADY_S:
                 self._pause_s = FIRST_S
-            log.error("the sidecar process ended with %s; it restarts in %g s", _told(code), self._pause_s)
+            log.error("the sidecar process ended with %s; it restarts in %g s", _describe_exit(code), self._pause_s)
             self._sleep()
             if self._asked_to_end:
                 return 0
-            self._pause_s = min(2 * self._pause_s, LONGEST_S)
+            self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
 
-    def _once(self) -> int:
+    def _run_once(self) -> int:
         """Its exit code, or the number of the signal that ended it, negative."""
         with _sigterm_blocked():
             self._child = os.posix_spawn(self._command[0], self._command, os.environ, setsigmask=[])
@@ -90,5 +90,5 @@ def _sigterm_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _told(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"code {code}" if code >= 0 else signal.Signals(-code).name

@@ -20,7 +20,7 @@ USER_TIMEOUT_MS = 3000
 _SILENT = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH}
 
 
-class HasFile(Protocol):
+class SocketLike(Protocol):
     """A socket, or what a transport or a server shows of its own."""
 
     @property
@@ -32,7 +32,7 @@ class HasFile(Protocol):
     def fileno(self) -> int: ...
 
 
-def watch_peer(shown: HasFile) -> None:
+def watch_peer(shown: SocketLike) -> None:
     """Let the kernel end a connection, or all that a listener accepts, when the peer's machine stops answering."""
     sock = socket.socket(shown.family, shown.type, shown.proto, fileno=shown.fileno())
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -6,8 +6,8 @@ sidecar that crashes, apart from the file's word, which the next one looks for i
 
 from pathlib import Path
 
+from understudy_protocol.enums import Verdict
 from understudy_protocol.membership import NodeVerdict
-from understudy_protocol.words import Verdict
 from understudy_sidecar import records
 
 
@@ -16,33 +16,37 @@ class Verdicts:
 
     def __init__(self, folder: Path, state: Path, node_file: str) -> None:
         self._folder, self._state, self._node_file = folder, state, node_file
-        self._told = records.recorded_told(state)
-        self._exists = False
+        self._coordinator_verdict = records.recorded_coordinator_verdict(state)
+        self._node_file_exists = False
 
     @property
     def newest(self) -> NodeVerdict:
         """What was told last."""
-        return self._told
+        return self._coordinator_verdict
 
-    def told(self, verdict: NodeVerdict) -> None:
+    def on_verdict(self, verdict: NodeVerdict) -> None:
         """By the operator, in place of what it told before: member.py has seen that it is newer."""
-        self._told = verdict
-        records.record_told(self._state, verdict)
+        self._coordinator_verdict = verdict
+        records.record_coordinator_verdict(self._state, verdict)
         self._write()
 
-    def found(self, exists: bool) -> None:
-        self._exists = exists
+    def on_node_file(self, exists: bool) -> None:
+        self._node_file_exists = exists
         self._write()
 
     def _write(self) -> None:
-        own = NodeVerdict(Verdict.FAULTY, f"{self._node_file} exists on the node") if self._exists else None
-        records.record_verdict(self._folder, combined(self._told, own))
+        own = NodeVerdict(Verdict.FAULTY, f"{self._node_file} exists on the node") if self._node_file_exists else None
+        records.record_verdict(self._folder, combine(self._coordinator_verdict, own))
 
 
-def combined(told: NodeVerdict, own: NodeVerdict | None) -> NodeVerdict:
+def combine(from_coordinator: NodeVerdict, own: NodeVerdict | None) -> NodeVerdict:
     """own: of the file, where it is there; it does not expire."""
     if own is None:
-        return told
-    if told.verdict is not Verdict.FAULTY or told.until is not None:  # which would take the file's word along
+        return from_coordinator
+    if (
+        from_coordinator.verdict is not Verdict.FAULTY or from_coordinator.until is not None
+    ):  # which would take the file's word along
         return own
-    return NodeVerdict(Verdict.FAULTY, f"{told.reason}; {own.reason}" if told.reason else own.reason)
+    return NodeVerdict(
+        Verdict.FAULTY, f"{from_coordinator.reason}; {own.reason}" if from_coordinator.reason else own.reason
+    )

@@ -3,11 +3,11 @@
 Rules:
 - A connection may wait for `limit_s`, whatever it sends. The time is counted in periods of one timer for all
   connections. A timer that fires late counts one period, so a freeze of this process costs nobody its connection.
-- At most `most_per_address` connections of one address wait: when one more comes, the address loses its oldest. Members
+- At most `max_per_address` connections of one address wait: when one more comes, the address loses its oldest. Members
   of a node may share an address (SNAT), so the number follows from the job's size.
-- At most `most` connections wait: when one more comes, the network with the most connections loses one, and in it the
-  address with the most its oldest. A network is a /64 of IPv6, or one address. So a flood from a few addresses or
-  networks evicts its own connections, and none of a member that calls from another one.
+- At most `max_connections` connections wait: when one more comes, the network with the most connections loses one, and
+  in it the address with the most its oldest. A network is a /64 of IPv6, or one address. So a flood from a few
+  addresses or networks evicts its own connections, and none of a member that calls from another one.
 """
 
 import asyncio
@@ -55,8 +55,8 @@ class _Counts:
 
 
 class WaitingConnections:
-    def __init__(self, most: int, most_per_address: int, limit_s: float) -> None:
-        self._most, self._most_per_address, self._limit_s = most, most_per_address, limit_s
+    def __init__(self, max_connections: int, max_per_address: int, limit_s: float) -> None:
+        self._max_connections, self._max_per_address, self._limit_s = max_connections, max_per_address, limit_s
         self._since: dict[Connection, int] = {}  # the period in which each came; the oldest first
         self._of: dict[str, dict[Connection, None]] = {}  # by address; the oldest first
         self._networks = _Counts()
@@ -72,10 +72,12 @@ class WaitingConnections:
         self._since[connection] = self._period
         self._of.setdefault(address, {})[connection] = None
         self._count(address, 1)
-        if len(self._of[address]) > self._most_per_address:
-            self._evict_oldest_of(address, f"its address has opened {self._most_per_address} newer connections")
-        elif len(self) > self._most:
-            self.evict_one(f"{self._most} connections are waiting for a handshake, most of them from its address")
+        if len(self._of[address]) > self._max_per_address:
+            self._evict_oldest_of(address, f"its address has opened {self._max_per_address} newer connections")
+        elif len(self) > self._max_connections:
+            self.evict_one(
+                f"{self._max_connections} connections are waiting for a handshake, most of them from its address"
+            )
         if self._timer is None and self._since:
             self._set_timer()
 

@@ -30,9 +30,9 @@ class ExitOnFault:
     """What is installed. `faulty` says why the process is to end, or ""."""
 
     def __init__(self, faulty: Callable[[], str]) -> None:
-        self._faulty = faulty
-        self._ending = threading.Lock()
-        self._before = _Sigaction()
+        self._read_finding = faulty
+        self._is_exiting = threading.Lock()
+        self._former_handler = _Sigaction()
         self._handler: Handler = signal.getsignal(signal.SIGTERM)
         signal.signal(signal.SIGTERM, self._on_sigterm)
         heard, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -54,13 +54,13 @@ class ExitOnFault:
         if callable(self._handler):
             self._handler(number, frame)
         elif self._handler != signal.SIG_IGN:  # the default, or a handler that is none of Python's
-            self._before.restore()
+            self._former_handler.restore()
             os.kill(os.getpid(), number)
 
     def _exit_if_faulty(self) -> None:
-        why = self._faulty()
+        why = self._read_finding()
         if why:
-            self._ending.acquire()  # once: who comes second waits here for the end
+            self._is_exiting.acquire()  # once: who comes second waits here for the end
             text = f"understudy: SIGTERM, and no checkpoint is tried: the node is faulty: {why}\n"
             os.write(2, text.encode(errors="replace"))
             os._exit(EXIT_CODE)
@@ -72,16 +72,16 @@ def exit_on_fault(folder: Optional[str] = None) -> None:
     folder: where `verdict.json` is; the pod's shared folder unless given. Raises ValueError outside the main thread.
     """
     where = os.path.join(folder or os.environ.get(ENV_FOLDER) or FOLDER, VERDICT_FILE)
-    ExitOnFault(lambda: what_is_faulty(where, time.time()))
+    ExitOnFault(lambda: read_hardware_finding(where, time.time()))
 
 
-def what_is_faulty(path: str, now: float) -> str:
+def read_hardware_finding(path: str, now: float) -> str:
     """Why no checkpoint is to be tried; "" if one may be: the file says so, is missing, broken or has expired."""
     try:
-        told = json.loads(_read(path))
-        if told["verdict"] != "Faulty" or (told.get("until") is not None and now >= told["until"]):
+        verdict = json.loads(_read(path))
+        if verdict["verdict"] != "Faulty" or (verdict.get("until") is not None and now >= verdict["until"]):
             return ""
-        return str(told.get("reason") or "the node health verdict has no reason")
+        return str(verdict.get("reason") or "the node health verdict has no reason")
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return ""
 

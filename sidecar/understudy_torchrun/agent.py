@@ -3,34 +3,34 @@
 The supervisor decides as it does for workers of its own. Torchrun's workers are the agent's, which does what it is
 asked only when it calls: so its orders wait for the next call, and what has become of them is told by that call.
 
-    state                 event                            next        what it does
-    --------------------  -------------------------------  ----------  --------------------------------------------
-    AWAY                  WantsRound, workers were to end  RENDEZVOUS  nothing is left of them
-    AWAY                  WantsRound, nobody has asked     RENDEZVOUS  a worker has failed; nothing is left of them
-    RENDEZVOUS            Spawn                            AWAY        Begin
-    AWAY                  the last worker has been seen    AWAY        WorkersStarted
-    AWAY                  LooksAround                      AWAY        GoOn; WorkersStarted, if no worker can be seen
-    AWAY                  LooksAround, workers are to end  POLL        the signal that waited for this goes out
-    POLL                  the last worker has ended        AWAY        nothing is left of them; Interrupt
-    AWAY                  no call, for DOUBT_S             AWAY        a worker that ended unseen has failed
-    AWAY                  a neighbour fails before a call  AWAY        a worker that ended unseen has failed
-    AWAY                  HasSucceeded                     BARRIER     all workers exited 0
-    BARRIER               Spawn                            -           StartAnew: no agent comes back from there
-    other states          Exit                             AWAY        Leave
-    AWAY                  Exit                             AWAY        Leave, at the next call
-    AWAY                  SIGTERM, workers may save        AWAY        PassOn: torchrun ends them, and itself
-    AWAY, POLL            SIGTERM, no save is tried        as it is    SIGKILL to every worker, then EndNow
-    RENDEZVOUS … BARRIER  HungUp                           AWAY        a signal has ended the call
+    state                 event                             next        what it does
+    --------------------  --------------------------------  ----------  -------------------------------------------
+    AWAY                  WantsRound, workers were to end   RENDEZVOUS  nothing is left of them
+    AWAY                  WantsRound, nobody has asked      RENDEZVOUS  a worker has failed; nothing is left of them
+    RENDEZVOUS            Spawn                             AWAY        Begin
+    AWAY                  the last worker has been seen     AWAY        WorkersStarted
+    AWAY                  PollsMembers                      AWAY        ContinueTraining; WorkersStarted, if unseen
+    AWAY                  PollsMembers, workers are to end  POLL        the signal that waited for this goes out
+    POLL                  the last worker has ended         AWAY        nothing is left of them; Interrupt
+    AWAY                  no call, for UNCLEAR_S            AWAY        a worker that ended unseen has failed
+    AWAY                  a neighbour fails before a call   AWAY        a worker that ended unseen has failed
+    AWAY                  WorkersSucceeded                  BARRIER     all workers exited 0
+    BARRIER               Spawn                             -           RestartRendezvous: no agent returns
+    other states          Exit                              AWAY        Leave
+    AWAY                  Exit                              AWAY        Leave, at the next call
+    AWAY                  SIGTERM, workers may save         AWAY        ForwardSignal: torchrun ends them, and itself
+    AWAY, POLL            SIGTERM, no save is tried         as it is    SIGKILL to every worker, then ExitNow
+    RENDEZVOUS … BARRIER  HandlerClosed                     AWAY        a signal has ended the call
 
 Rules: the supervisor reports a round's workers as started when it orders their start. That report waits until the
 agent has really started them: all of them have been seen, one has stepped, or the agent's next call shows it. Until
 then the hello says STARTING. A worker that is seen to fail is told at once, with what is known of it: the agent
 notices a little later, and then ends its neighbours, for which it may take 30 s. How one ended that the agent was
 faster to reap its next call tells: it calls at once, unless it ends the neighbours. Whether all have succeeded only
-the agent can tell. Signals to workers wait for LooksAround, because a worker that dies before it costs torchrun one of
-its restarts; but not when one has failed already, and not for longer than PATIENCE_S. When the agent stops its workers
-by itself (after a failure, or its own SIGTERM), they get SIGTERM from it, and SIGKILL from us where the supervisor
-says so.
+the agent can tell. Signals to workers wait for PollsMembers, because a worker that dies before it costs torchrun one of
+its restarts; but not when one has failed already, and not for longer than START_LIMIT_S. When the agent stops its
+workers by itself (after a failure, or its own SIGTERM), they get SIGTERM from it, and SIGKILL from us where the
+supervisor says so.
 """
 
 from collections.abc import Collection, Iterable
@@ -42,21 +42,21 @@ from understudy_launcher import events as e
 from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.phases import AFTER_SIGTERM, ENDING, OnSigterm, Phase
 from understudy_launcher.supervise import Supervisor
+from understudy_protocol.enums import WorkersState
 from understudy_protocol.launcher import LauncherHello, StartWorkers, WorkerExited, WorkersStarted
-from understudy_protocol.words import WorkersState
 from understudy_torchrun import calls as c
 
 #: How long a signal waits for the agent to look around, which it does ten times a second unless it is told otherwise.
-PATIENCE_S = 2.0
+START_LIMIT_S = 2.0
 #: So long the agent has for its next call after a worker's end, on however busy a machine. It needs milliseconds.
-DOUBT_S = 2.0
+UNCLEAR_S = 2.0
 #: Phases of the supervisor in which the workers that run are not to go on.
 _TO_END = (Phase.STARTING, Phase.STOPPING, Phase.DRAINING, Phase.SAVING, Phase.CLOSING, Phase.LEAVING)
 #: The signal by which torchrun ends all workers once one of them has failed.
 BY_TORCHRUN = "SIGTERM"
 #: Signals that no lost peer causes. (NCCL's watchdog ends a worker by SIGABRT when it has lost one.)
 _CRASHES = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
-_UNTOLD = "a worker failed; see the error that torchrun logged"
+_UNREPORTED = "a worker failed; see the error that torchrun logged"
 
 
 def causes_first(ends: Iterable[e.WorkerEnded]) -> list[e.WorkerEnded]:
@@ -96,9 +96,9 @@ class Agent:
         self._seen: set[int] = set()  # of the round's workers, to run or to have ended
         self._start_report: Optional[e.Report] = None  # of workers that nobody has seen to run yet
         self._unclear: Optional[e.WorkerEnded] = None  # the first that ended nobody saw how
-        self._doubt_until: Optional[float] = None  # whether that one failed
+        self._unclear_until: Optional[float] = None  # whether that one failed
         self._begin: Optional[StartWorkers] = None  # still to be answered
-        self._waiting: Optional[e.Aim] = None  # for LooksAround
+        self._waiting: Optional[e.Aim] = None  # for PollsMembers
         self._waits_until: Optional[float] = None
         self._exit: Optional[e.Exit] = None
         self._ended_by_torchrun = False  # it has got SIGTERM
@@ -108,9 +108,9 @@ class Agent:
         self._now = 0.0
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             c.WantsRound: self._on_wants_round,
-            c.LooksAround: self._on_looks_around,
-            c.HasSucceeded: self._on_has_succeeded,
-            c.HungUp: self._on_hung_up,
+            c.PollsMembers: self._on_polls_members,
+            c.WorkersSucceeded: self._on_workers_succeeded,
+            c.HandlerClosed: self._on_handler_closed,
             c.WorkersSeen: self._on_workers_seen,
             e.WorkerEnded: self._on_worker_ended,
             e.StepsRead: self._on_steps_read,
@@ -121,15 +121,15 @@ class Agent:
     def handle(self, event: Any, now: float) -> list[c.Effect]:
         """What is to be done about a call of the agent, or an event of the supervisor's."""
         self._now = now
-        self._handlers.get(type(event), self._tell)(event)
+        self._handlers.get(type(event), self._to_supervisor)(event)
         while self._empty:
-            self._tell_that_nothing_is_left()
+            self._report_nothing_left()
         effects, self._out = self._out, []
         return effects
 
     def deadline(self) -> Optional[float]:
         """When a Tick is due, None while none is."""
-        times = [self.supervisor.deadline(), self._waits_until, self._doubt_until]
+        times = [self.supervisor.deadline(), self._waits_until, self._unclear_until]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -140,9 +140,9 @@ class Agent:
     # The agent's calls ----------------------------------------------------------------------------------------------
 
     def _on_wants_round(self, call: c.WantsRound) -> None:
-        self.state, self._doubt_until = State.RENDEZVOUS, None
+        self.state, self._unclear_until = State.RENDEZVOUS, None
         if self._runs and self.supervisor.phase is Phase.RUNNING:
-            self._tell(self._failure(call.at))
+            self._to_supervisor(self._failure(call.at))
         if self._runs:
             self._nothing_runs()
         if self._exit is not None:
@@ -150,31 +150,31 @@ class Agent:
         elif self._begin is not None:
             self._answer_begin(self._begin)
 
-    def _on_looks_around(self, _: c.LooksAround) -> None:
-        self.state, self._doubt_until = State.POLL, None
+    def _on_polls_members(self, _: c.PollsMembers) -> None:
+        self.state, self._unclear_until = State.POLL, None
         self._report_start()
-        self._signal_those_who_wait()
+        self._signal_waiting()
         if self._exit is not None:
             self._leave(self._exit)
         elif self._runs and self.supervisor.phase in _TO_END:
-            self._go_on_once_all_have_ended()
+            self._continue_once_all_have_ended()
         else:
-            self._answer(c.GoOn())
+            self._answer(c.ContinueTraining())
 
-    def _on_has_succeeded(self, call: c.HasSucceeded) -> None:
-        self.state, self._doubt_until = State.BARRIER, None
+    def _on_workers_succeeded(self, call: c.WorkersSucceeded) -> None:
+        self.state, self._unclear_until = State.BARRIER, None
         self._report_start()
         for rank in self._ranks:
-            self._tell(e.WorkerEnded(rank, 0, None, 0, "exit code 0", call.at))
+            self._to_supervisor(e.WorkerEnded(rank, 0, None, 0, "exit code 0", call.at))
         self._nothing_runs()
         if self._exit is not None:
             self._leave(self._exit)
 
-    def _on_hung_up(self, _: c.HungUp) -> None:
+    def _on_handler_closed(self, _: c.HandlerClosed) -> None:
         self.state = State.AWAY
 
     def _answer_begin(self, start: StartWorkers) -> None:
-        self._begin, self._unclear, self._doubt_until = None, None, None
+        self._begin, self._unclear, self._unclear_until = None, None, None
         self._runs = True
         self._seen.clear()
         self._answer(c.Begin(start))
@@ -184,7 +184,7 @@ class Agent:
         self._out.append(answer)
 
     def _leave(self, end: e.Exit) -> None:
-        self._answer(c.Leave(end.code, end.reason))
+        self._answer(c.LeaveRendezvous(end.code, end.reason))
 
     # The workers ----------------------------------------------------------------------------------------------------
 
@@ -207,49 +207,51 @@ class Agent:
     def _on_worker_ended(self, event: e.WorkerEnded) -> None:
         self._alive.discard(event.local_rank)
         by_torchrun = event.signal == BY_TORCHRUN
-        follows = event.shell_code != 0 and self._doubt_until is not None  # else the agent would have called meanwhile
+        follows = (
+            event.shell_code != 0 and self._unclear_until is not None
+        )  # else the agent would have called meanwhile
         if self._unclear is not None and (by_torchrun or follows) and self.supervisor.phase is Phase.RUNNING:
-            self._doubt_until = None
-            self._tell(replace(self._unclear, shell_code=1))
+            self._unclear_until = None
+            self._to_supervisor(replace(self._unclear, shell_code=1))
         phase = self.supervisor.phase
         if event.exit_code is None and event.signal is None:
             self._unclear = self._unclear or event
             if phase is Phase.RUNNING and self.state is State.AWAY:
-                self._doubt_until = self._doubt_until or self._now + DOUBT_S
+                self._unclear_until = self._unclear_until or self._now + UNCLEAR_S
         if phase in AFTER_SIGTERM or (phase is Phase.RUNNING and event.shell_code != 0):
-            self._tell(event)
+            self._to_supervisor(event)
         self._note_seen([event.local_rank])
         if self.state is State.POLL:
-            self._go_on_once_all_have_ended()
+            self._continue_once_all_have_ended()
         elif (self._ended_by_torchrun or self._ends_now) and not self._alive:
             self._nothing_runs()
 
     def _on_steps_read(self, event: e.StepsRead) -> None:
         if self._begin is None:  # else it is of the workers before, whose folder is there until the next ones begin
             self._report_start()
-            self._tell(event)
+            self._to_supervisor(event)
 
-    def _go_on_once_all_have_ended(self) -> None:
+    def _continue_once_all_have_ended(self) -> None:
         if self._alive or not self._runs:
             return
         self._nothing_runs()
-        self._tell_that_nothing_is_left()
+        self._report_nothing_left()
         if self.state is State.POLL:  # and not told to leave
             self._answer(c.Interrupt())
 
     def _nothing_runs(self) -> None:
         self._runs, self._empty, self._start_report = False, True, None
         self._alive.clear()
-        self._forget_those_who_wait()
+        self._drop_waiting()
 
-    def _tell_that_nothing_is_left(self) -> None:
+    def _report_nothing_left(self) -> None:
         self._empty = False
         for rank in (*self._ranks, LEFTOVERS):
-            self._tell(e.GroupEmptied(rank))
+            self._to_supervisor(e.GroupEmptied(rank))
 
     def _failure(self, at: float) -> e.WorkerEnded:
         """Of a worker of which the agent knows, and we do not."""
-        seen = self._unclear or e.WorkerEnded(0, None, None, 1, _UNTOLD, at)
+        seen = self._unclear or e.WorkerEnded(0, None, None, 1, _UNREPORTED, at)
         return replace(seen, shell_code=1)
 
     # Signals --------------------------------------------------------------------------------------------------------
@@ -257,15 +259,15 @@ class Agent:
     def _on_asked_to_end(self, event: e.AskedToEnd) -> None:
         held_back = self._runs and self.state is State.AWAY and not self._ended_by_torchrun
         self._ends_now = self._ends_now or self._runs
-        self._tell(event)  # SIGTERM to the workers is torchrun's to send; SIGKILL goes out now
+        self._to_supervisor(event)  # SIGTERM to the workers is torchrun's to send; SIGKILL goes out now
         if self.supervisor.phase is not Phase.LEAVING:
             self._ends_now = False
         elif self._ends_now and not self._alive:
             self._nothing_runs()
         if held_back and self.supervisor.phase is Phase.SAVING:
             self._ended_by_torchrun = True
-            self._forget_those_who_wait()
-            self._out.append(c.PassOn())
+            self._drop_waiting()
+            self._out.append(c.ForwardSignal())
 
     def _on_signal(self, aim: e.Aim, before: Phase) -> None:
         """To all workers."""
@@ -277,19 +279,19 @@ class Agent:
         if aim is e.Aim.TERM_WORKER and (agent_ends_them or self._ends_now):
             return
         if agent_ends_them or self._ends_now or self.state is State.POLL:
-            self._forget_those_who_wait()
+            self._drop_waiting()
             self._send(aim)
         else:
             self._waiting = aim
-            self._waits_until = self._waits_until or self._now + PATIENCE_S
+            self._waits_until = self._waits_until or self._now + START_LIMIT_S
 
-    def _signal_those_who_wait(self) -> None:
+    def _signal_waiting(self) -> None:
         aim = self._waiting
-        self._forget_those_who_wait()
+        self._drop_waiting()
         if aim is not None:
             self._send(aim)
 
-    def _forget_those_who_wait(self) -> None:
+    def _drop_waiting(self) -> None:
         self._waiting = self._waits_until = None
 
     def _send(self, aim: e.Aim) -> None:
@@ -299,19 +301,19 @@ class Agent:
     # The supervisor ---------------------------------------------------------------------------------------------------
 
     def _on_tick(self, tick: e.Tick) -> None:
-        self._tell(tick)
-        if self._doubt_until is not None and self._now >= self._doubt_until:
-            self._doubt_until = None
+        self._to_supervisor(tick)
+        if self._unclear_until is not None and self._now >= self._unclear_until:
+            self._unclear_until = None
             if self._unclear is not None and self._runs and self.supervisor.phase is Phase.RUNNING:
-                self._tell(replace(self._unclear, shell_code=1))
+                self._to_supervisor(replace(self._unclear, shell_code=1))
         if self._waits_until is not None and self._now >= self._waits_until:
-            self._signal_those_who_wait()
+            self._signal_waiting()
 
-    def _tell(self, event: Any) -> None:
+    def _to_supervisor(self, event: Any) -> None:
         before = self.supervisor.phase
         for effect in self.supervisor.handle(event, self._now):
             if isinstance(effect, e.Spawn) and self.state is State.BARRIER:
-                self._answer(c.StartAnew())
+                self._answer(c.RestartRendezvous())
                 return  # whoever is started anew says the rest
             if isinstance(effect, e.Spawn):
                 self._spawn(effect.start)
@@ -345,7 +347,7 @@ class Agent:
 
     def _end(self, effect: e.Exit) -> None:
         if self._ends_now:
-            self._out.append(c.EndNow(effect.code, effect.reason))
+            self._out.append(c.ExitNow(effect.code, effect.reason))
         elif self.state is not State.AWAY:
             self._leave(effect)
         elif not self._ended_by_torchrun:

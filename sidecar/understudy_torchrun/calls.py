@@ -19,19 +19,19 @@ class WantsRound:
 
 
 @dataclass(frozen=True)
-class LooksAround:
+class PollsMembers:
     """num_nodes_waiting() was called: its workers run, and none of them has failed."""
 
 
 @dataclass(frozen=True)
-class HasSucceeded:
+class WorkersSucceeded:
     """Its exit barrier was entered: all its workers exited 0. at: wall-clock time."""
 
     at: float
 
 
 @dataclass(frozen=True)
-class HungUp:
+class HandlerClosed:
     """It waits for no answer any more: a signal has ended the call."""
 
 
@@ -42,7 +42,7 @@ class WorkersSeen:
     local_ranks: Collection[int]
 
 
-Call = Union[WantsRound, LooksAround, HasSucceeded, HungUp, WorkersSeen]
+Call = Union[WantsRound, PollsMembers, WorkersSucceeded, HandlerClosed, WorkersSeen]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class GoOn:
+class ContinueTraining:
     """The answer to num_nodes_waiting(): nobody waits."""
 
 
@@ -63,7 +63,7 @@ class Interrupt:
 
 
 @dataclass(frozen=True)
-class Leave:
+class LeaveRendezvous:
     """The answer to any call: exit with this code."""
 
     code: int
@@ -71,7 +71,7 @@ class Leave:
 
 
 @dataclass(frozen=True)
-class StartAnew:
+class RestartRendezvous:
     """The answer to the exit barrier, from which no agent comes back: the program replaces itself."""
 
 
@@ -83,18 +83,18 @@ class SignalWorkers:
 
 
 @dataclass(frozen=True)
-class PassOn:
+class ForwardSignal:
     """The signal that was held back is torchrun's to handle."""
 
 
 @dataclass(frozen=True)
-class EndNow:
+class ExitNow:
     """End the process, wherever the agent is."""
 
     code: int
     reason: str
 
 
-Answer = Union[Begin, GoOn, Interrupt, Leave, StartAnew]
-ANSWERS = (Begin, GoOn, Interrupt, Leave, StartAnew)
-Effect = Union[e.Effect, Answer, SignalWorkers, PassOn, EndNow]
+Answer = Union[Begin, ContinueTraining, Interrupt, LeaveRendezvous, RestartRendezvous]
+ANSWERS = (Begin, ContinueTraining, Interrupt, LeaveRendezvous, RestartRendezvous)
+Effect = Union[e.Effect, Answer, SignalWorkers, ForwardSignal, ExitNow]

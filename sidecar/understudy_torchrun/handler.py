@@ -64,7 +64,7 @@ class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
 
     def num_nodes_waiting(self) -> int:
         """1 where the workers are to be stopped: what for is learned in next_rendezvous."""
-        return 0 if self._session.look_around() else 1
+        return 0 if self._session.poll_members() else 1
 
     def is_closed(self) -> bool:
         return self._closed

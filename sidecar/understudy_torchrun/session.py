@@ -21,17 +21,17 @@ from understudy_launcher import events as e
 from understudy_launcher.loop import Settings
 from understudy_launcher.ports import PortReservation
 from understudy_launcher.sidecar_link import LinkSelection, SidecarLink
-from understudy_launcher.verdict import what_is_held
+from understudy_launcher.verdict_file import read_node_finding
 from understudy_protocol import pod
 from understudy_protocol.launcher import StartWorkers
 from understudy_torchrun import calls as c
 from understudy_torchrun.agent import Agent, causes_first
 from understudy_torchrun.log import log
-from understudy_torchrun.signals import HeldBack
-from understudy_torchrun.steps import Steps
-from understudy_torchrun.workers import Looks, Workers
+from understudy_torchrun.signals import HeldSignals
+from understudy_torchrun.steps import TorchrunSteps
+from understudy_torchrun.workers import SearchSchedule, TorchrunWorkers
 
-LONGEST_WAIT_S = 86400.0  # a grace may be longer than select can count
+MAX_WAIT_S = 86400.0  # a grace may be longer than select can count
 BROKEN = 70
 _WAKEUP, _SIDECAR, _STEPS, _WORKER = "wakeup", "sidecar", "steps", "worker"
 _WOKEN = b"\0"
@@ -40,7 +40,7 @@ _WOKEN = b"\0"
 class Stores(Protocol):
     """See stores.py."""
 
-    def make(self, keep: Collection[int]) -> Union[e.StoreReady, e.NoStore]: ...
+    def make(self, keep: Collection[int]) -> Union[e.StoreReady, e.StoreFailed]: ...
 
 
 class Session:
@@ -55,14 +55,14 @@ class Session:
         self._selection = LinkSelection(self._selector, _SIDECAR)
         self._link = SidecarLink(settings.socket, log, self._selection.forget, time.monotonic())
         self._agent = Agent(os.getpid(), settings.nproc, settings.grace_s, settings.on_sigterm, settings.step_timeout_s)
-        self._workers = Workers(self._watch_worker, self._unwatch)
-        self._looks = Looks()
-        self._steps = Steps(settings.nproc, self._watch_steps, self._unwatch, log)
+        self._workers = TorchrunWorkers(self._watch_worker, self._unwatch)
+        self._looks = SearchSchedule()
+        self._steps = TorchrunSteps(settings.nproc, self._watch_steps, self._unwatch, log)
         self._step_folder = ""
         self._ports = PortReservation()
         self._answer: Optional[c.Answer] = None  # to the agent's call
-        self._signals = HeldBack(self._woken)
-        self._over = False
+        self._signals = HeldSignals(self._woken)
+        self._is_over = False
         with self._lock:
             self._handle(e.Started())
         atexit.register(self._end_steps)
@@ -77,16 +77,16 @@ class Session:
         os.environ[pod.ENV_STEP_FOLDER] = self._step_folder
         return answer.start
 
-    def look_around(self) -> bool:
+    def poll_members(self) -> bool:
         """Whether the workers may go on; if they may not, they have ended, as far as they are watched."""
         self.hold_signals_back()
-        return isinstance(self._call(c.LooksAround()), c.GoOn)
+        return isinstance(self._call(c.PollsMembers()), c.ContinueTraining)
 
     def name_run(self) -> None:
         """Called before the workers of a round are started, and again when all of them have been."""
         self.hold_signals_back()
         with self._lock:
-            self._look_for_workers(anyway=True)
+            self._find_workers(anyway=True)
             self._handle(*self._workers.ended_unseen())
             os.write(self._woken, _WOKEN)
 
@@ -96,19 +96,19 @@ class Session:
 
     def succeed(self) -> None:
         """All workers exited 0: waits until the job is closed as succeeded."""
-        self._call(c.HasSucceeded(time.time()))
+        self._call(c.WorkersSucceeded(time.time()))
 
     def end(self) -> None:
         """Nobody calls any more: the thread ends, and closes what is open. Safe in any thread, and more than once."""
         with self._lock:
-            if not self._over:
-                self._over = True
+            if not self._is_over:
+                self._is_over = True
                 self._signals.give_back()
                 os.write(self._woken, _WOKEN)
 
     def _call(self, call: c.Call) -> c.Answer:
         with self._lock:
-            self._look_for_workers()
+            self._find_workers()
             self._answer = None
             self._handle(call)
             os.write(self._woken, _WOKEN)  # there may be another deadline, or something to be sent
@@ -116,22 +116,22 @@ class Session:
                 while self._answer is None:
                     self._lock.wait()
             except BaseException:
-                self._handle(c.HungUp())
+                self._handle(c.HandlerClosed())
                 raise
             answer = self._answer
-        if isinstance(answer, c.Leave):
+        if isinstance(answer, c.LeaveRendezvous):
             log(f"exits {answer.code}: {answer.reason}")
-            if answer.code != 0 or not isinstance(call, c.HasSucceeded):
+            if answer.code != 0 or not isinstance(call, c.WorkersSucceeded):
                 raise SystemExit(answer.code)
-        elif isinstance(answer, c.StartAnew):
-            self._start_anew()
+        elif isinstance(answer, c.RestartRendezvous):
+            self._restart_rendezvous()
         return answer
 
     def _end_steps(self) -> None:
         with self._lock:
             self._steps.end()
 
-    def _start_anew(self) -> None:
+    def _restart_rendezvous(self) -> None:
         log("torchrun is exiting, and the job needs another round: this process restarts torchrun")
         self._steps.end()
         sys.stdout.flush()
@@ -145,14 +145,14 @@ class Session:
         try:
             while True:
                 with self._lock:
-                    if self._over:
+                    if self._is_over:
                         self._close()
                         return
                     self._selection.update(self._link)
                     timeout = self._timeout(time.monotonic())
                 ready = self._selector.select(timeout)
                 with self._lock:
-                    self._hear(ready)
+                    self._on_ready(ready)
         except BaseException:  # noqa: BLE001 - whatever it is, no worker may outlive the word of its end
             log("a bug in the rendezvous; all workers are killed\n" + traceback.format_exc())
             self._workers.signal(e.Aim.KILL_GROUP)
@@ -160,7 +160,7 @@ class Session:
 
     def _close(self) -> None:
         if self._agent.ends:
-            self._link.leave_open()  # torchrun needs a second to exit: a sidecar that ends first is started again
+            self._link.keep_open()  # torchrun needs a second to exit: a sidecar that ends first is started again
         else:
             self._link.close()
         self._workers.forget_all()
@@ -172,7 +172,7 @@ class Session:
         if self._signals.given_back:  # else the next signal's number is written there
             os.close(self._woken)
 
-    def _hear(self, ready: Sequence[tuple[selectors.SelectorKey, int]]) -> None:
+    def _on_ready(self, ready: Sequence[tuple[selectors.SelectorKey, int]]) -> None:
         pidfds = []
         for key, mask in ready:
             if key.data == _WAKEUP:
@@ -180,11 +180,11 @@ class Session:
             elif key.data == _SIDECAR:
                 self._on_sidecar(mask)
             elif key.data == _STEPS:
-                self._handle(*self._steps.rang())
+                self._handle(*self._steps.has_news())
             else:
                 pidfds.append(key.fd)
         self._on_workers(pidfds)
-        self._look_for_workers()
+        self._find_workers()
         self._handle(*self._link.connect(time.monotonic()))
         deadline = self._agent.deadline()
         if deadline is not None and time.monotonic() >= deadline:
@@ -195,14 +195,14 @@ class Session:
         if not self._workers.complete:
             deadlines.append(self._looks.next(now))
         nearest = min((deadline for deadline in deadlines if deadline is not None), default=None)
-        return None if nearest is None else min(max(0.0, nearest - now), LONGEST_WAIT_S)
+        return None if nearest is None else min(max(0.0, nearest - now), MAX_WAIT_S)
 
     def _on_wakeup(self) -> None:
         numbers = os.read(self._wakeup, 4096)
         if signal.SIGTERM in numbers and not self._signals.is_echo():
-            self._look_for_workers()
-            held = what_is_held(self._settings.folder, time.time())
-            self._handle(e.AskedToEnd("SIGTERM", held.faulty, held.grace_s))
+            self._find_workers()
+            held = read_node_finding(self._settings.folder, time.time())
+            self._handle(e.AskedToEnd("SIGTERM", held.hardware_finding, held.grace_s))
 
     def _on_sidecar(self, mask: int) -> None:
         now = time.monotonic()
@@ -215,16 +215,16 @@ class Session:
         """Workers have ended."""
         ends = [end for end in map(self._workers.ended, pidfds) if end is not None]
         if ends:
-            self._handle(*self._steps.look(), *causes_first(ends))  # their last steps, before their ends
+            self._handle(*self._steps.read(), *causes_first(ends))  # their last steps, before their ends
         for pidfd in pidfds:
             self._workers.forget(pidfd)
 
-    def _look_for_workers(self, anyway: bool = False) -> None:
+    def _find_workers(self, anyway: bool = False) -> None:
         now = time.monotonic()
         if self._workers.complete or not (anyway or self._looks.is_due(now)):
             return
-        seen = self._workers.look()
-        self._looks.looked(now)
+        seen = self._workers.find()
+        self._looks.searched(now)
         if seen:
             self._handle(c.WorkersSeen(seen))
         if seen and self._workers.complete and self._workers.expected != self._settings.nproc:
@@ -256,9 +256,9 @@ class Session:
             self._dump_stacks(effect.local_rank)
         elif isinstance(effect, c.ANSWERS):
             self._answer_agent(effect)
-        elif isinstance(effect, c.PassOn):
+        elif isinstance(effect, c.ForwardSignal):
             self._signals.pass_on()
-        elif isinstance(effect, c.EndNow):
+        elif isinstance(effect, c.ExitNow):
             self._end_now(effect)
         else:
             return self._answered(effect)
@@ -272,8 +272,8 @@ class Session:
     def _answered(self, effect: c.Effect) -> list[Any]:
         if isinstance(effect, e.FindSurvivors):
             return [e.SurvivorsFound(tuple(self._workers.survivors()))]
-        if isinstance(effect, e.LookAtSteps):
-            return list(self._steps.look())
+        if isinstance(effect, e.ReadSteps):
+            return list(self._steps.read())
         if isinstance(effect, e.MakeStore):
             return [self._stores.make(effect.keep)]
         if isinstance(effect, e.ReservePort):
@@ -290,7 +290,7 @@ class Session:
         self._answer = answer
         self._lock.notify_all()
 
-    def _end_now(self, end: c.EndNow) -> None:
+    def _end_now(self, end: c.ExitNow) -> None:
         log(f"exits {end.code}: {end.reason}")
         self._link.flush(time.monotonic())
         self._steps.end()

@@ -14,13 +14,13 @@ from typing import Any
 ENDED_BY_SIGTERM = 143
 
 
-class HeldBack:
+class HeldSignals:
     """Made in the main thread; elsewhere nothing can be held back, and torchrun does what it does."""
 
     def __init__(self, wakeup: int) -> None:
         """wakeup: the write end of the thread's pipe, in which each signal's number appears."""
         self._made_in_main = _in_main()
-        self._former: Any = signal.SIG_DFL
+        self._former_handler: Any = signal.SIG_DFL
         self.given_back = not self._made_in_main
         self._passed = False
         self._echoes = 0  # of our own, that the wakeup pipe shows
@@ -31,14 +31,14 @@ class HeldBack:
     def take_over(self) -> None:
         """What is set now, torchrun has set since the last time. Only the main thread can."""
         if self._made_in_main and _in_main() and signal.getsignal(signal.SIGTERM) != self._on_sigterm:
-            self._former = signal.signal(signal.SIGTERM, self._on_sigterm)
+            self._former_handler = signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def give_back(self) -> None:
         """Let the process have its signals as if we had not been there. Only the main thread can."""
         if not self.given_back and _in_main():
             signal.set_wakeup_fd(-1)
             if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
-                signal.signal(signal.SIGTERM, self._former)
+                signal.signal(signal.SIGTERM, self._former_handler)
             self.given_back = True
 
     def pass_on(self) -> None:
@@ -60,8 +60,8 @@ class HeldBack:
         if not self._passed:
             return  # the thread has heard of it
         self._passed = False
-        if callable(self._former):
-            self._former(number, frame)
+        if callable(self._former_handler):
+            self._former_handler(number, frame)
         else:
             raise SystemExit(ENDED_BY_SIGTERM)
 

@@ -9,7 +9,7 @@ from understudy_launcher.events import StepsRead
 from understudy_launcher.step_page import StepFolder
 
 
-class Steps:
+class TorchrunSteps:
     """`watch` and `unwatch` hear of the bell that is to be selected for reading. ranks: workers of the pod."""
 
     def __init__(
@@ -29,13 +29,13 @@ class Steps:
         self._watch(self._folder.bell)
         return self._folder.path
 
-    def rang(self) -> list[StepsRead]:
+    def has_news(self) -> list[StepsRead]:
         if self._folder is None:
             return []
-        self._folder.heard()
-        return self.look()
+        self._folder.has_news()
+        return self.read()
 
-    def look(self) -> list[StepsRead]:
+    def read(self) -> list[StepsRead]:
         return [] if self._folder is None else self._folder.steps_read()
 
     def dump_stacks(self, local_rank: int, group: Optional[int]) -> str:

@@ -22,13 +22,13 @@ class Stores:
     def __init__(self) -> None:
         self._listening: dict[int, Any] = {}  # by port
 
-    def make(self, keep: Collection[int]) -> Union[e.StoreReady, e.NoStore]:
+    def make(self, keep: Collection[int]) -> Union[e.StoreReady, e.StoreFailed]:
         """Another one. All others end, but for those that listen at `keep`."""
         self._listening = {port: store for port, store in self._listening.items() if port in keep}
         try:
             store = TCPStore("localhost", 0, None, True, wait_for_workers=False)
         except Exception as error:  # noqa: BLE001 - no port, or no torch.distributed: workers serve one
-            return e.NoStore(f"{type(error).__name__}: {error}")
+            return e.StoreFailed(f"{type(error).__name__}: {error}")
         self._listening[store.port] = store
         return e.StoreReady(store.port)
 

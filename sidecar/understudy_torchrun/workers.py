@@ -30,7 +30,7 @@ _NUMBERS = {
 _UNSEEN = "it has ended; see the exit code that torchrun logged"
 
 
-class Looks:
+class SearchSchedule:
     """When to look for workers that torchrun is about to start: often at first, then less and less often, without end.
 
     A busy machine may take long to start them. A worker that was not found gets no signal and delays the next round.
@@ -52,7 +52,7 @@ class Looks:
         since = now - self._began
         return since < self.OFTEN_S or now >= self._looked + since * self.GROWTH
 
-    def looked(self, now: float) -> None:
+    def searched(self, now: float) -> None:
         self._looked = now
 
     def next(self, now: float) -> float:
@@ -68,7 +68,7 @@ class _Worker:
     started_at: float  # not before that
 
 
-class Workers:
+class TorchrunWorkers:
     """Those of one round. `watch` and `unwatch` hear of the pidfds that are to be selected for reading."""
 
     def __init__(self, watch: Callable[[int], None], unwatch: Callable[[int], None]) -> None:
@@ -101,7 +101,7 @@ class Workers:
         for fd in list(self._running):
             self._forget(fd)
 
-    def look(self) -> Collection[int]:
+    def find(self) -> Collection[int]:
         """The local ranks that were not seen before, and run."""
         if self.complete:
             return []
@@ -173,13 +173,13 @@ class Workers:
 def _end(worker: _Worker) -> WorkerEnded:
     failure = error_files.read(worker.error_file)
     try:
-        told = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        error = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        told = None
-    if told is None:
+        error = None
+    if error is None:
         at = failure.time_of(worker.started_at, time.time())
         return WorkerEnded(worker.local_rank, None, None, 0, failure.message or _UNSEEN, at)
-    code = told.si_status if told.si_code == os.CLD_EXITED else -told.si_status
+    code = error.si_status if error.si_code == os.CLD_EXITED else -error.si_status
     return worker_ended(worker.local_rank, code, failure, worker.started_at)
 
 

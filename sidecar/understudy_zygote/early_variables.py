@@ -67,7 +67,7 @@ class _Setting:
     if_unset: bool = False
 
 
-def why_fresh(program: Program) -> str:
+def fresh_start_reason(program: Program) -> str:
     """Why a fork would run this program otherwise than a fresh process; "" if it would not."""
     source = _source(program)
     if b"env" not in source:

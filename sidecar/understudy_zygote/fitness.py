@@ -15,11 +15,11 @@ from typing import Callable
 from understudy_zygote import child
 
 _TASKS = "/proc/self/task"
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 _LONGEST_NAME = 60
 
 
-class Fitness:
+class ForkSafety:
     def __init__(self) -> None:
         self._importer_of = dict.fromkeys(_threads(), "")  # by thread: the module whose import has started it
         self.cuda_importer = ""  # the module whose import has touched CUDA; "": none has
@@ -30,17 +30,17 @@ class Fitness:
         if not self.cuda_importer and "torch.cuda" in sys.modules and _fork_says(child.cuda_is_spoiled):
             self.cuda_importer = module
 
-    def why_not(self) -> str:
+    def unsafe_reason(self) -> str:
         """Why nothing may be forked; "" if it may."""
         if len(_threads()) == 1:
             return ""
         _fork_says(lambda: False)
         others = [thread for thread in _threads() if thread != os.getpid()]
-        return _why(others, [self._importer_of.get(thread, "") for thread in others]) if others else ""
+        return _thread_reason(others, [self._importer_of.get(thread, "") for thread in others]) if others else ""
 
 
-def _why(threads: Sequence[int], importers: Sequence[str]) -> str:
-    named = ", ".join(_name(thread) for thread in threads[:_MOST_NAMED])
+def _thread_reason(threads: Sequence[int], importers: Sequence[str]) -> str:
+    named = ", ".join(_name(thread) for thread in threads[:_MAX_NAMED])
     what = "a thread" if len(threads) == 1 else f"{len(threads)} threads"
     modules = ", ".join(sorted({module for module in importers if module}))
     if not modules:

@@ -58,17 +58,17 @@ def run(program: Program) -> None:
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
         error.__traceback__ = trace
-        _tell_error_file(error)
+        _write_error_file(error)
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         sys.excepthook(type(error), error, trace)
         sys.exit(1)
 
 
-def _tell_error_file(error: BaseException) -> None:
+def _write_error_file(error: BaseException) -> None:
     with contextlib.suppress(Exception):  # no variable, a file that @record has written, an exception without a text
-        told = {"message": f"{type(error).__name__}: {error}", "extraInfo": {"timestamp": str(int(time.time()))}}
+        error_text = {"message": f"{type(error).__name__}: {error}", "extraInfo": {"timestamp": str(int(time.time()))}}
         with open(os.environ[_ERROR_FILE], "x", encoding="utf-8") as file:
-            json.dump({"message": told}, file)
+            json.dump({"message": error_text}, file)
 
 
 def _execute(program: Program, main: types.ModuleType) -> None:

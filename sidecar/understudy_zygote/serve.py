@@ -37,7 +37,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from understudy_zygote import child, early_variables, script, store
-from understudy_zygote.fitness import Fitness
+from understudy_zygote.fitness import ForkSafety
 from understudy_zygote.script import Program
 
 PACKET_BYTES = 1 << 18
@@ -53,9 +53,9 @@ def main(arguments: Sequence[str]) -> Optional[Program]:
     if order is None:
         return None
     start = time.monotonic()
-    fitness = Fitness()
+    fitness = ForkSafety()
     missing = _import_all(order["preload"], fitness)
-    unfit = fitness.why_not()
+    unfit = fitness.unsafe_reason()
     if unfit:
         _send(control, {"unfit": unfit})
         return None
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> Optional[Program]:
 
 
 class Zygote:
-    def __init__(self, control: socket.socket, program: Program, fitness: Fitness) -> None:
+    def __init__(self, control: socket.socket, program: Program, fitness: ForkSafety) -> None:
         self._control, self._program, self._fitness = control, program, fitness
         self._wakeup, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
@@ -89,7 +89,7 @@ class Zygote:
 
     def _obey(self, order: dict[str, Any], fds: list[int]) -> Optional[Program]:
         """The program to run, in a fork."""
-        unfit = self._fitness.why_not()
+        unfit = self._fitness.unsafe_reason()
         if unfit:
             _send(self._control, {"unfit": unfit})
             sys.exit(0)
@@ -130,7 +130,7 @@ class Zygote:
             os.environ.pop(name, None)
         child.become_worker(order["env"], dict(zip(order["files"], fds)), order["command"])
         script.prepare(program, len(self._program.arguments))
-        why_fresh = early_variables.why_fresh(program)
+        why_fresh = early_variables.fresh_start_reason(program)
         if why_fresh:
             sys.stderr.write(f"understudy: {why_fresh}\n")
             sys.stderr.flush()
@@ -154,7 +154,7 @@ def _python() -> str:
     return os.path.basename(sys.executable)[:15]
 
 
-def _import_all(names: Sequence[str], fitness: Fitness) -> dict[str, str]:
+def _import_all(names: Sequence[str], fitness: ForkSafety) -> dict[str, str]:
     """What cannot be imported, and why. What a module prints or spoils is the user's own."""
     missing = {}
     for name in names:

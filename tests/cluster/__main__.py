@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
 def main(words: list[str]) -> int:
     """Run one verb; the status to exit with."""
     if words[:1] in (["kubectl"], ["helm"]):  # everything after it is theirs, --help too
-        return _pass_through(words[0], words[1:])
+        return _run_command(words[0], words[1:])
     options = parser().parse_args(words)
     cluster = Cluster(getattr(options, "nodes", None))
     match options.verb:
@@ -100,7 +100,7 @@ def _node(cluster: Cluster, name: str, action: str, command: list[str]) -> None:
             os.execv(argv[0], argv)
 
 
-def _pass_through(program: str, words: list[str]) -> int:
+def _run_command(program: str, words: list[str]) -> int:
     cluster = Cluster()
     argv = cluster.kubectl_command(*words) if program == "kubectl" else cluster.helm_command(*words)
     os.execv(argv[0], argv)

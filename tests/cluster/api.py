@@ -68,11 +68,11 @@ class Api:
             found[node["metadata"]["name"]] = conditions.get("Ready", "Unknown")
         return found
 
-    def node_is_ready(self, name: str, *, booted_at: float = 0, heard_since: float = 0) -> bool:
+    def node_is_ready(self, name: str, *, booted_at: float = 0, heartbeat_since: float = 0) -> bool:
         """Whether a node is Ready and takes pods, and what says so is news.
 
         Both times are seconds of the epoch. `booted_at`: the status must be of after it
-        (posting one is the first thing that a new kubelet does). `heard_since`: the
+        (posting one is the first thing that a new kubelet does). `heartbeat_since`: the
         lease must have been renewed after it.
         """
         node = self.get(f"/api/v1/nodes/{name}")
@@ -82,10 +82,10 @@ class Api:
             return False
         if _epoch(ready[0]["lastHeartbeatTime"]) < int(booted_at):
             return False
-        if not heard_since:
+        if not heartbeat_since:
             return True
         lease = self.get(f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{name}")
-        return _epoch(lease["spec"]["renewTime"]) >= heard_since
+        return _epoch(lease["spec"]["renewTime"]) >= heartbeat_since
 
     def _request(self, path: str, timeout_s: float) -> tuple[int, bytes]:
         """The status and the body."""

@@ -46,12 +46,12 @@ def uses(log: Iterable[str], user: str = USER) -> Iterator[Use]:
     """What the user has asked of resources. Paths that are none, such as /version, are everybody's."""
     for line in log:
         event = json.loads(line)
-        told = event.get("objectRef")
-        if event["user"]["username"] != user or told is None:
+        result = event.get("objectRef")
+        if event["user"]["username"] != user or result is None:
             continue
-        resource = "/".join(filter(None, (told["resource"], told.get("subresource"))))
+        resource = "/".join(filter(None, (result["resource"], result.get("subresource"))))
         right = Right(
-            told.get("apiGroup", ""), resource, event["verb"], told.get("namespace", ""), told.get("name", "")
+            result.get("apiGroup", ""), resource, event["verb"], result.get("namespace", ""), result.get("name", "")
         )
         decision = event.get("annotations", {}).get("authorization.k8s.io/decision")
         (pod,) = event["user"].get("extra", {}).get("authentication.kubernetes.io/pod-name", [""])
@@ -81,5 +81,5 @@ def missing(rights: set[Right], used: Iterable[Use]) -> set[Right]:
 
 def idle(rights: set[Right], used: Iterable[Use]) -> set[Right]:
     """What is granted, and was never asked for."""
-    asked = {use.right for use in used}
-    return {right for right in rights if not any(right.covers(use) for use in asked)}
+    requests = {use.right for use in used}
+    return {right for right in rights if not any(right.covers(use) for use in requests)}

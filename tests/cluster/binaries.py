@@ -83,7 +83,7 @@ def ensure_module(module: Module, progress: Progress) -> None:
     """Build the module's programs that are missing. Raises as ensure_binaries."""
     if missing := module.missing():
         go = ensure_go(_pinned(r"^go (\d+\.\d+\.\d+)$"))
-        progress.say(f"go build: {', '.join(missing)}")
+        progress.report(f"go build: {', '.join(missing)}")
         _build(go, module, missing, progress)
 
 
@@ -113,7 +113,7 @@ def _build(go: str, module: Module, programs: dict[str, str], progress: Progress
          "-o", f"{workshop}/", *programs.values()],
         timeout_s=BUILD_LIMIT_S,
         log=log,
-        heartbeat=lambda: progress.say(compiled()),
+        heartbeat=lambda: progress.report(compiled()),
         env={"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOTOOLCHAIN": "local"},
         cwd=module.source,
     )  # fmt: skip

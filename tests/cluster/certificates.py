@@ -89,10 +89,12 @@ class Authority:
             return self._issue(wanted)
 
     def _issue(self, wanted: Certificate) -> tuple[Path, Path]:
-        says = hashlib.sha256((wanted.subject + wanted.extensions + self.certificate.read_text()).encode()).hexdigest()
+        describes = hashlib.sha256(
+            (wanted.subject + wanted.extensions + self.certificate.read_text()).encode()
+        ).hexdigest()
         certificate, key = self.folder / f"{wanted.name}.crt", self.folder / f"{wanted.name}.key"
         seal = self.folder / f"{wanted.name}.sha256"
-        if certificate.exists() and key.exists() and seal.exists() and seal.read_text() == says:
+        if certificate.exists() and key.exists() and seal.exists() and seal.read_text() == describes:
             return certificate, key
         _new_key(key)
         request, extensions = self.folder / f"{wanted.name}.csr", self.folder / f"{wanted.name}.ext"
@@ -105,7 +107,7 @@ class Authority:
             "-days", DAYS, "-extfile", extensions, "-out", unfinished,
         ])  # fmt: skip
         unfinished.rename(certificate)
-        seal.write_text(says)
+        seal.write_text(describes)
         return certificate, key
 
     def kubeconfig(self, target: Path, server: str, user: Certificate) -> Path:

@@ -76,7 +76,7 @@ class Cluster:
                 list(pool.map(self._ensure_node, nodes))
             ControlGroup(TREE).prefer()
             self.kubectl("apply", "-f", "-", input=name_server_objects())
-        self._progress.say(f"{len(nodes)} nodes Ready; KUBECONFIG={self.kubeconfig}")
+        self._progress.report(f"{len(nodes)} nodes Ready; KUBECONFIG={self.kubeconfig}")
 
     def build(self) -> None:
         """Build the programs that are not in the cache yet, and nothing else."""
@@ -118,7 +118,7 @@ class Cluster:
             give_up_machine()
             if purge:
                 run(["rm", "-rf", "--", self._paths.state], timeout_s=120)
-        self._progress.say("nothing of the cluster runs" + ("; its state is removed" if purge else ""))
+        self._progress.report("nothing of the cluster runs" + ("; its state is removed" if purge else ""))
 
     def status(self) -> ClusterStatus:
         """What runs, without changing anything."""
@@ -302,7 +302,7 @@ class Cluster:
     def _ensure_node(self, node: Node, *, wait: bool = True) -> None:
         archives = image_loading.remembered(self._paths)
         if node.ensure(lambda booted: image_loading.load_into(booted, archives, self._progress), wait=wait):
-            self._progress.say(f"{node.name} {'Ready' if wait else 'started'}")
+            self._progress.report(f"{node.name} {'Ready' if wait else 'started'}")
 
     @contextmanager
     def _holding(self, name: str) -> Iterator[Node]:
@@ -328,9 +328,9 @@ class Cluster:
         return [self._at(index) for index in indices]
 
     def _wanted_nodes(self) -> list[Node]:
-        there = {node.addresses.index for node in self._known_nodes()}
-        wanted = self._wanted or (0 if there else DEFAULT_NODES)
-        return [self._at(index) for index in sorted(there | set(range(1, wanted + 1)))]
+        present = {node.addresses.index for node in self._known_nodes()}
+        wanted = self._wanted or (0 if present else DEFAULT_NODES)
+        return [self._at(index) for index in sorted(present | set(range(1, wanted + 1)))]
 
     def _at(self, index: int) -> Node:
         return Node(self._paths, self._processes, self._lan, NodeAddresses(index))

@@ -28,7 +28,7 @@ class Progress:
     quiet: bool = False
     started: float = field(default_factory=time.monotonic)
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         if not self.quiet:
             print(f"[{time.monotonic() - self.started:6.1f} s] {text}", file=sys.stderr, flush=True)
 
@@ -71,8 +71,8 @@ def run(
     except OSError as error:
         raise CommandFailed(f"`{words[0]}` cannot be started: {error}") from error
     if check and done.returncode != 0:
-        said = tail(done.stderr or done.stdout)
-        raise CommandFailed(f"`{' '.join(words)}` ended with status {done.returncode}:\n{said}")
+        lines = tail(done.stderr or done.stdout)
+        raise CommandFailed(f"`{' '.join(words)}` ended with status {done.returncode}:\n{lines}")
     return done.stdout
 
 
@@ -106,7 +106,7 @@ def follow(
             raise CommandFailed(f"`{words[0]}` cannot be started: {error}") from error
     with process:
         try:
-            while _still_runs(process, min(HEARTBEAT_S, max(0.0, deadline - time.monotonic()))):
+            while _is_running(process, min(HEARTBEAT_S, max(0.0, deadline - time.monotonic()))):
                 if time.monotonic() >= deadline:
                     raise CommandFailed(f"`{' '.join(words)}` did not end within {timeout_s:.0f} s; its output: {log}")
                 if heartbeat:
@@ -115,11 +115,11 @@ def follow(
             if process.poll() is None:
                 process.kill()
     if process.returncode != 0:
-        said = tail(log.read_text(errors="replace"))
-        raise CommandFailed(f"`{' '.join(words)}` ended with status {process.returncode}:\n{said}\n  all of it: {log}")
+        lines = tail(log.read_text(errors="replace"))
+        raise CommandFailed(f"`{' '.join(words)}` ended with status {process.returncode}:\n{lines}\n  all of it: {log}")
 
 
-def _still_runs(process: subprocess.Popen[bytes], within_s: float) -> bool:
+def _is_running(process: subprocess.Popen[bytes], within_s: float) -> bool:
     try:
         process.wait(within_s)
     except subprocess.TimeoutExpired:

@@ -103,7 +103,7 @@ class ControlPlane:
     def _start(self, component: Component, ready: Callable[[], bool] | None, progress: Progress) -> None:
         started = self.processes.ensure(component)
         if started:
-            progress.say(f"{component.name} started")
+            progress.report(f"{component.name} started")
 
         def is_ready() -> bool:
             self.processes.check_alive(component.name)
@@ -115,7 +115,7 @@ class ControlPlane:
             failure=lambda: self.processes.failure(component.name, f"was not ready within {READY_LIMIT_S} s"),
         )
         if started and ready:
-            progress.say(f"{component.name} ready")
+            progress.report(f"{component.name} ready")
 
     def _component(self, name: str, *flags: str, configuration: str = "") -> Component:
         return Component(name, _group(name), [self.paths.binaries / name, *flags], configuration)

@@ -49,13 +49,13 @@ def ensure_tools(wanted: dict[str, str], progress: Progress) -> None:
     command = f"apt-get update && apt-get install --yes --no-install-recommends {' '.join(missing)}"
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise MissingTool(f"missing on this machine: {', '.join(missing)}. Install with: {command}")
-    progress.say(f"installing {', '.join(missing)}")
+    progress.report(f"installing {', '.join(missing)}")
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     run(["apt-get", "update", "-q"], timeout_s=300, env=quiet)
     run(["apt-get", "install", "--yes", "-q", "--no-install-recommends", *missing], timeout_s=600, env=quiet)
-    still = [tool for tool in wanted if find_tool(tool) is None]
-    if still:
-        raise MissingTool(f"apt-get ran, but {', '.join(still)} is still not there. Try: {command}")
+    stays = [tool for tool in wanted if find_tool(tool) is None]
+    if stays:
+        raise MissingTool(f"apt-get ran, but {', '.join(stays)} is still not there. Try: {command}")
 
 
 def find_tool(name: str) -> str | None:

@@ -46,29 +46,29 @@ def load(nodes: Iterable[Node], archives: list[ImageArchive], progress: Progress
 def load_into(node: Node, archives: list[ImageArchive], progress: Progress) -> None:
     """Import archives into one node, except those it has."""
     note = node.folder / "images.json"
-    there = _read(note)
+    present = _read(note)
     for archive in archives:
-        if there.get(archive.reference) == archive.digest:
+        if present.get(archive.reference) == archive.digest:
             continue
-        same = [reference for reference, digest in there.items() if digest == archive.digest]
+        same = [reference for reference, digest in present.items() if digest == archive.digest]
         if same:  # built again, with the same result
             node.ctr("images", "tag", "--force", same[0], archive.reference)
         else:
-            progress.say(f"{node.name}: importing {archive.reference}")
+            progress.report(f"{node.name}: importing {archive.reference}")
             node.ctr("images", "import", archive.file, timeout_s=IMPORT_LIMIT_S)
         _tag(node, archive.reference)
-        there[archive.reference] = archive.digest
-        _remove_older(node, there, archive.reference)
-        _write(note, there)
+        present[archive.reference] = archive.digest
+        _remove_older(node, present, archive.reference)
+        _write(note, present)
 
 
-def _remove_older(node: Node, there: dict[str, str], newest: str) -> None:
+def _remove_older(node: Node, present: dict[str, str], newest: str) -> None:
     """Keep the last three of a repository in a node; running containers keep what they have."""
     repository = newest.rpartition(":")[0]
-    builds = [reference for reference in there if reference.rpartition(":")[0] == repository]
+    builds = [reference for reference in present if reference.rpartition(":")[0] == repository]
     for reference in builds[:-KEPT]:
-        digest = there.pop(reference)
-        if digest in there.values():
+        digest = present.pop(reference)
+        if digest in present.values():
             names = [reference]
         else:  # the image has another name, its id; both must go
             names = node.ctr("images", "ls", "--quiet", f"target.digest=={digest}").split()

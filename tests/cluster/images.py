@@ -65,7 +65,7 @@ def ensure_base(paths: Paths, progress: Progress) -> ImageArchive:
     archive = paths.base_image / f"{BASE_HASH}.tar"
     if not archive.exists():
         ensure_tools(IMAGE_TOOLS, progress)
-        progress.say("building the base image with debootstrap: about 40 s")
+        progress.report("building the base image with debootstrap: about 40 s")
         paths.base_image.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=paths.base_image) as folder:
             _debootstrap(paths, Path(folder) / "root", progress)
@@ -81,7 +81,7 @@ def _debootstrap(paths: Paths, root: Path, progress: Progress) -> None:
         [tool("debootstrap"), "--variant=minbase", f"--include={PACKAGES}", SUITE, root],
         timeout_s=BUILD_LIMIT_S,
         log=paths.base_image / "debootstrap.log",
-        heartbeat=lambda: progress.say("  … still at debootstrap"),
+        heartbeat=lambda: progress.report("  … still at debootstrap"),
     )
 
 
@@ -95,7 +95,7 @@ def ensure_project_image(paths: Paths, target: str, progress: Progress, checkout
     if not archive.exists():
         ensure_tools(IMAGE_TOOLS, progress)
         base = ensure_base(paths, progress)
-        progress.say(f"building {reference}")
+        progress.report(f"building {reference}")
         paths.images.mkdir(parents=True, exist_ok=True)
         _pull_base(paths, base)
         _build(paths, target, reference, base, progress, checkout)
@@ -159,7 +159,7 @@ def _build(paths: Paths, target: str, reference: str, base: ImageArchive, progre
         ],
         timeout_s=BUILD_LIMIT_S,
         log=paths.images / f"build-{target}.log",
-        heartbeat=lambda: progress.say(f"  … still building {target}"),
+        heartbeat=lambda: progress.report(f"  … still building {target}"),
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def locked(file: Path, progress: Progress, *, shared: bool = False) -> Iterator[
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as handle:
         if not _try(handle.fileno(), shared):
-            progress.say("another cluster command is at work; waiting for it")
+            progress.report("another cluster command is at work; waiting for it")
             wait_until(
                 lambda: _try(handle.fileno(), shared),
                 limit_s=LIMIT_S,

@@ -52,7 +52,7 @@ class NameServer:
         argv: list[str | Path] = [self.paths.name_server / NAME_SERVER, "-conf", file]
         group = machine("control-plane").child(NAME_SERVER)
         if self.processes.ensure(Component(NAME_SERVER, group, argv, text + kubeconfig.read_text())):
-            progress.say(f"{NAME_SERVER} started")
+            progress.report(f"{NAME_SERVER} started")
 
 
 def name_server_objects() -> str:

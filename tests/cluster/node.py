@@ -120,11 +120,11 @@ class Node:
             self.wait_ready(began if power in (Power.FROZEN, Power.PARTITIONED) else 0)
         return started or power is not Power.ON
 
-    def wait_ready(self, heard_since: float = 0, limit_s: float = READY_LIMIT_S) -> None:
+    def wait_ready(self, heartbeat_since: float = 0, limit_s: float = READY_LIMIT_S) -> None:
         """Wait until the control plane counts the node as Ready, and lets pods go there.
 
         What the API server says of a former life of the kubelet does not count, nor,
-        with `heard_since` (seconds of the epoch), what it heard before. Raises
+        with `heartbeat_since` (seconds of the epoch), what it heard before. Raises
         ComponentFailed when the kubelet or kube-proxy ended, or `limit_s` ran out.
         """
         api, kubelet = Api(self.paths.pki), self._component_name("kubelet")
@@ -134,7 +134,7 @@ class Node:
             booted_at = self.processes.check_alive(kubelet).started_at()
             with contextlib.suppress(ClusterDown):
                 return (
-                    api.node_is_ready(self.name, booted_at=booted_at, heard_since=heard_since)
+                    api.node_is_ready(self.name, booted_at=booted_at, heartbeat_since=heartbeat_since)
                     and self._proxy_is_ready()
                 )
             return False

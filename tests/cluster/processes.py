@@ -174,12 +174,12 @@ class Processes:
         )
         self.record_file(name).unlink(missing_ok=True)
 
-    def failure(self, name: str, what: str) -> ComponentFailed:
+    def failure(self, name: str, problem: str) -> ComponentFailed:
         """The error for a component that failed: its log's last lines, and what to do."""
         log = self.log_file(name)
-        said = tail(log.read_text(errors="replace")) if log.exists() else "    (no log)"
+        lines = tail(log.read_text(errors="replace")) if log.exists() else "    (no log)"
         return ComponentFailed(
-            f"{name} {what}. The last lines of {log}:\n{said}\n"
+            f"{name} {problem}. The last lines of {log}:\n{lines}\n"
             f"  Run `cluster up` again, which starts what is dead; if that fails too, `cluster down --purge` first."
         )
 

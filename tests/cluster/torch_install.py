@@ -47,18 +47,18 @@ def ensure_torch(paths: Paths, progress: Progress) -> Path:
     workshop = paths.cache / f".{target.name}.{os.getpid()}"
     unfinished, temporary = workshop / "installed", workshop / "temporary"
     temporary.mkdir(parents=True)
-    progress.say(f"installing {' and '.join(packages)}: 5 GB, one to two minutes")
+    progress.report(f"installing {' and '.join(packages)}: 5 GB, one to two minutes")
     follow(
         [python, "-m", "pip", "install", "--no-input", "--no-cache-dir", "--target", unfinished, *packages],
         timeout_s=INSTALL_LIMIT_S,
         log=paths.cache / "torch-install.log",
-        heartbeat=lambda: progress.say(f"  … {_gigabytes(workshop):.1f} GB written"),
+        heartbeat=lambda: progress.report(f"  … {_gigabytes(workshop):.1f} GB written"),
         # pip builds in TMPDIR and moves: on the same file system that is a rename, and /tmp may be small.
         env={"PIP_ROOT_USER_ACTION": "ignore", "TMPDIR": str(temporary)},
     )
     unfinished.rename(target)
     shutil.rmtree(workshop)
-    progress.say(f"torch is in {target}")
+    progress.report(f"torch is in {target}")
     return target
 
 

@@ -44,7 +44,7 @@ def _unpack_promtool(paths: Paths, progress: Progress) -> None:
             "promtool is not on this machine, and neither are apt-get and dpkg-deb, which would get it. "
             "Put the promtool of a release of Prometheus into /usr/local/bin"
         )
-    progress.say(f"unpacking promtool of Debian's package {PACKAGE} into the cache")
+    progress.report(f"unpacking promtool of Debian's package {PACKAGE} into the cache")
     workshop = paths.cache / f".promtool.{os.getpid()}"
     workshop.mkdir(parents=True)
     try:

@@ -29,7 +29,7 @@ from tests.e2e.waiting import wait_until
 RECOVERY_LIMIT_S = 90.0
 READY_LIMIT_S = 90.0
 #: A fault is only made after so many steps of the round, so that there is something to lose.
-SETTLED_STEPS = CHECKPOINT_EVERY + 2
+STEADY_STEPS = CHECKPOINT_EVERY + 2
 FREEZE_S = 40.0
 SPARE_MOVES_S = 120.0
 THAW_S = 60.0
@@ -72,7 +72,7 @@ def settle(training: Training) -> None:
 
     training.wait_for_status("the job runs with all its spares", whole, READY_LIMIT_S)
     start = newest_step(training.report())
-    training.wait_for_step(start + SETTLED_STEPS, READY_LIMIT_S)
+    training.wait_for_step(start + STEADY_STEPS, READY_LIMIT_S)
 
 
 def give_spare_a_node(training: Training) -> None:
@@ -135,8 +135,8 @@ def _children(pid: int) -> dict[int, str]:
     """The names of a process's children, by host pid, the first to be started first."""
     # Not by pid: that of a later child is lower where the kernel has begun again at the lowest.
     command = ["ps", "-o", "pid=,comm=", "--sort=start_time,pid", "--ppid", str(pid)]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    pairs = (line.split(None, 1) for line in told.stdout.splitlines())
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    pairs = (line.split(None, 1) for line in result.stdout.splitlines())
     return {int(pid): name.strip() for pid, name in pairs}
 
 
@@ -196,7 +196,7 @@ def delete_coordinator(training: Training) -> None:
     def steps_on() -> bool:
         if ranks:
             return first_step_after(training.report(), entries[-1].token) is not None
-        return newest_step(training.report()) > newest_step(entries) + SETTLED_STEPS
+        return newest_step(training.report()) > newest_step(entries) + STEADY_STEPS
 
     with compared(training, fault, RECOVERY_LIMIT_S):
         words = ("-n", training.namespace, "delete", "pod", name, "--grace-period=0", "--force", "--wait=false")

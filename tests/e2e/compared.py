@@ -75,10 +75,10 @@ def compared(job: Job, fault: Fault | None, limit_s: float = REPORTED_S) -> Iter
 def sampled(status: Callable[[], Raw]) -> Iterator[Sequence[Sample]]:
     """Statuses, read by a thread for as long as the body lasts."""
     samples: list[Sample] = []
-    over = threading.Event()
+    is_done = threading.Event()
 
     def sample() -> None:
-        while not over.wait(SAMPLE_EVERY_S):
+        while not is_done.wait(SAMPLE_EVERY_S):
             requested_at = time.time()
             with suppress(ClusterDown):
                 read = status()
@@ -89,7 +89,7 @@ def sampled(status: Callable[[], Raw]) -> Iterator[Sequence[Sample]]:
     try:
         yield samples
     finally:
-        over.set()
+        is_done.set()
         thread.join()
 
 

@@ -21,7 +21,7 @@ NAMESPACE = "understudy-demo"
 RESULT = CHECKOUT / "build" / "demo.json"
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
 
 
@@ -29,29 +29,29 @@ def play(training: Training) -> tuple[list[acts.Act], Exits]:
     """All acts on one job, up to its end."""
     played = []
 
-    def tell(act: acts.Act) -> None:
+    def report(act: acts.Act) -> None:
         played.append(act)
-        say(f"  {act.fault} -> {act.strategy}: a new round stepped after {act.resumed_s:.2f} s")
+        print_line(f"  {act.fault} -> {act.strategy}: a new round stepped after {act.resumed_s:.2f} s")
 
-    say("apply: 3 active pods of 2 workers, 1 spare")
+    print_line("apply: 3 active pods of 2 workers, 1 spare")
     training.apply()
     acts.settle(training)
     print(training.cluster.kubectl("-n", training.namespace, "get", "tj"))
-    say("SIGKILL one worker")
-    tell(acts.kill_worker(training))
-    say("delete an active pod, grace 0")
-    tell(acts.delete_pod(training))
-    say("power off a node")
+    print_line("SIGKILL one worker")
+    report(acts.kill_worker(training))
+    print_line("delete an active pod, grace 0")
+    report(acts.delete_pod(training))
+    print_line("power off a node")
     act = acts.power_off_node(training)
-    tell(act)
+    report(act)
     acts.settle(training)
     training.cluster.restore(act.victim.node)
-    say("operator scaled to 0; SIGKILL of all containers of a pod")
-    tell(acts.kill_containers_without_operator(training))
-    say(f"freeze a node for {acts.FREEZE_S:g} s, then thaw it")
+    print_line("operator scaled to 0; SIGKILL of all containers of a pod")
+    report(acts.kill_containers_without_operator(training))
+    print_line(f"freeze a node for {acts.FREEZE_S:g} s, then thaw it")
     act, _ = acts.freeze_node(training)
-    tell(act)
-    say("wait for the end of the training")
+    report(act)
+    print_line("wait for the end of the training")
     exits = finish_and_watch_exits(training, 120)
     wait_for_end(training)
     return played, exits
@@ -98,7 +98,7 @@ def run(cluster: Cluster) -> None:
     played, exits = play(training)
     codes = exit_codes(training)
     done = training.report()[-1]
-    expected = undisturbed_losses(cluster, training.steps, training.world_size, say)
+    expected = undisturbed_losses(cluster, training.steps, training.world_size, print_line)
     found = differences(training.report(), expected)
     write_result(played, RESULT)
     print(f"\n{table(played)}\n")

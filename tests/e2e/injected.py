@@ -163,9 +163,9 @@ class InjectedTraining(Training):
         trainer = template["spec"]["containers"][0]
         words = " ".join(trainer["args"])
         # As JobSet's PyTorch example has it: a static rendezvous, which nobody asks any more.
-        told = "--master_addr=$MASTER_ADDR --master_port=$MASTER_PORT --node_rank=$RANK"
+        result = "--master_addr=$MASTER_ADDR --master_port=$MASTER_PORT --node_rank=$RANK"
         sizes = f"--nnodes={self.members} --nproc_per_node={self.workers}"
-        torchrun = f"python3 -m torch.distributed.run --rdzv_id=123 {sizes} {told} /example/train.py {words}"
+        torchrun = f"python3 -m torch.distributed.run --rdzv_id=123 {sizes} {result} /example/train.py {words}"
         trainer |= {"command": ["bash", "-xc", torchrun], "args": []}
         trainer["env"] += _static_rendezvous(self.name)
         template["metadata"]["annotations"].pop("understudy.dev/nproc-per-node", None)

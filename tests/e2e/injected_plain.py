@@ -126,7 +126,7 @@ class InjectedPlain:
         (self.folder / "done").touch()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def budget_used(self) -> Iterator[None]:
         """New pods do not get beyond their start meanwhile."""
         hold = self.folder / "hold"
         hold.touch()
@@ -164,16 +164,16 @@ class InjectedPlain:
 
     def newest(self) -> dict[str, tuple[Token, int]]:
         """The round and the step that each rank was in last."""
-        told = {file.name.removeprefix("rank-"): file.read_text().split() for file in self.folder.glob("rank-*")}
-        return {rank: (token_of(text), int(n)) for rank, (text, n) in told.items()}
+        result = {file.name.removeprefix("rank-"): file.read_text().split() for file in self.folder.glob("rank-*")}
+        return {rank: (token_of(text), int(n)) for rank, (text, n) in result.items()}
 
     def reported_steps(self) -> Steps:
         """Of all pods that there were, by pod."""
         return {file.name: steps_in(file.read_text()) for file in self.folder.glob("steps-*")}
 
-    def wait_for(self, what: str, condition: Any, limit_s: float = 90) -> Raw:
+    def wait_for(self, description: str, condition: Any, limit_s: float = 90) -> Raw:
         """The first status that fulfils the condition."""
-        return wait_for_status(what, self.status, condition, limit_s, seen=self.text)
+        return wait_for_status(description, self.status, condition, limit_s, seen=self.text)
 
     def wait_until_whole(self) -> Raw:
         def whole(status: Raw) -> bool:
@@ -186,9 +186,9 @@ class InjectedPlain:
         """Of all ranks, in one newer round."""
 
         def stepped() -> Token | None:
-            told = [round_ for round_, _ in self.newest().values()]
-            newer = len(told) == self.actives and len(set(told)) == 1 and told[0] > token
-            return told[0] if newer else None
+            result = [round_ for round_, _ in self.newest().values()]
+            newer = len(result) == self.actives and len(set(result)) == 1 and result[0] > token
+            return result[0] if newer else None
 
         found = wait_until("all ranks step in a newer round", stepped, 90, seen=self.text)
         assert found is not None

@@ -21,7 +21,7 @@ PREVIOUS = max(Path(__file__).with_name("charts").glob("*.tgz"))
 
 def install(
     cluster: Cluster,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     *settings: str,
     chart: str = CHART,
     options: Sequence[str] = (),
@@ -30,7 +30,7 @@ def install(
     """The images of a checkout and the chart with them; a second call with the same tree changes nothing."""
     images = cluster.load_images("base", "operator", "sidecar", checkout=checkout)
     operator, sidecar = images["operator"], images["sidecar"]
-    say(f"installing the chart with {operator.rpartition('/')[2]}")
+    print_line(f"installing the chart with {operator.rpartition('/')[2]}")
     cluster.helm(
         "upgrade",
         "--install",

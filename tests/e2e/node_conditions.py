@@ -14,6 +14,6 @@ XID = {
 NO_XID = {**XID, "status": "False", "reason": "SysLogsXIDErrorIsHealthy", "message": ""}
 
 
-def condition(cluster: Cluster, node: str, told: Raw) -> None:
-    patch = json.dumps({"status": {"conditions": [told]}})
+def condition(cluster: Cluster, node: str, result: Raw) -> None:
+    patch = json.dumps({"status": {"conditions": [result]}})
     cluster.kubectl("patch", "node", node, "--subresource=status", "--type=strategic", "-p", patch)

@@ -136,9 +136,9 @@ class PlainJob:
         shown = self.cluster.kubectl("-n", self.namespace, "get", "tj,pods", "-o", "wide")
         return shown + json.dumps(self.status(), indent=1)
 
-    def wait_for(self, what: str, condition: Any, limit_s: float = 60) -> Raw:
+    def wait_for(self, description: str, condition: Any, limit_s: float = 60) -> Raw:
         """The first status that fulfils the condition."""
-        return wait_for_status(what, self.status, condition, limit_s, seen=self.text)
+        return wait_for_status(description, self.status, condition, limit_s, seen=self.text)
 
     def wait_until_whole(self) -> Raw:
         """Until all ranks step and all spares are ready."""
@@ -169,13 +169,13 @@ class PlainJob:
     def sidecar_log(self, pod: Raw) -> str:
         return read_log(self.cluster, self.namespace, pod["metadata"]["name"], "understudy-sidecar")
 
-    def wait_for_electorate(self) -> None:
+    def wait_for_voters(self) -> None:
         """Until all pods vote about the next coordinator, as the present one tells: before that none is elected."""
 
         def voters() -> int:
-            said = self.sidecar_log(self.pod(self.status()["coordinator"]["podUID"]))
-            told = [line for line in said.splitlines() if " is in effect: " in line]
-            return int(told[-1].split(" is in effect: ")[1].split()[0]) if told else 0
+            lines = self.sidecar_log(self.pod(self.status()["coordinator"]["podUID"]))
+            result = [line for line in lines.splitlines() if " is in effect: " in line]
+            return int(result[-1].split(" is in effect: ")[1].split()[0]) if result else 0
 
         wait_until("the electorate counts", lambda: voters() == self.actives + self.spares, 30, seen=self.text)
 

@@ -98,8 +98,8 @@ class SharedPool:
     def wait_until_full(self, limit_s: float = 60) -> None:
         def full() -> bool:
             status = self.status()
-            there = [pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"]]
-            return status.get("available") == self.replicas == len(there)
+            present = [pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"]]
+            return status.get("available") == self.replicas == len(present)
 
         wait_until(f"the pool has {self.replicas} spares", full, limit_s, seen=self.text)
 

@@ -49,15 +49,15 @@ def prepare_lanes() -> None:
 def _prepare(cluster: Cluster, before_install: Callable[[], None] = lambda: None) -> None:
     start = time.monotonic()
 
-    def say(text: str) -> None:
+    def print_line(text: str) -> None:
         print(f"[{time.monotonic() - start:6.1f} s] {text}", flush=True)
 
     if missing := cluster.missing():
-        say("a first run prepares the cache, with these steps at the same time (minutes on two cores):")
+        print_line("a first run prepares the cache, with these steps at the same time (minutes on two cores):")
         for name in missing:
-            what, minutes = EXPECTED_MINUTES[name]
-            say(f"  {minutes:>7}  {what}")
-        say("  0.5 to 1  then: start the cluster and install Understudy on it")
+            description, minutes = EXPECTED_MINUTES[name]
+            print_line(f"  {minutes:>7}  {description}")
+        print_line("  0.5 to 1  then: start the cluster and install Understudy on it")
     cluster.install_tools()
     with ThreadPoolExecutor(3) as steps:
         programs = steps.submit(cluster.build)
@@ -67,8 +67,8 @@ def _prepare(cluster: Cluster, before_install: Callable[[], None] = lambda: None
         torch.result()
         images.result()
     before_install()
-    install(cluster, say)
-    say("ready")
+    install(cluster, print_line)
+    print_line("ready")
 
 
 def _move_to_system_node(cluster: Cluster) -> None:

@@ -33,10 +33,12 @@ def read_report(folder: Path) -> list[Entry]:
     for file in folder.glob(f"{NAME}.*.jsonl"):
         for line in file.read_text().splitlines():
             try:
-                told = json.loads(line)
+                result = json.loads(line)
             except ValueError:
                 continue
-            entries.append(Entry(told["event"], told["step"], told["loss"], token_of(told["round"]), told["time"]))
+            entries.append(
+                Entry(result["event"], result["step"], result["loss"], token_of(result["round"]), result["time"])
+            )
     return sorted(entries, key=lambda entry: (entry.token, entry.time))
 
 

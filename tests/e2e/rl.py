@@ -65,7 +65,7 @@ class Answers(Counter[str]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.answered_at: dict[str, float] = {}
+        self.response_times: dict[str, float] = {}
 
 
 def ensure_libraries(cluster: Cluster) -> Path:
@@ -200,9 +200,9 @@ class RlJob:
         shown = self.cluster.kubectl("-n", self.namespace, "get", "tj,jobs,pods", "-o", "wide")
         return shown + json.dumps(self.status(), indent=1)
 
-    def wait_for(self, what: str, condition: Any, limit_s: float = 120) -> Raw:
+    def wait_for(self, description: str, condition: Any, limit_s: float = 120) -> Raw:
         """The first status that fulfils the condition."""
-        return wait_for_status(what, self.status, condition, limit_s, seen=self.text)
+        return wait_for_status(description, self.status, condition, limit_s, seen=self.text)
 
     def wait_for_whole_updates(self, number: int = 1) -> Raw:
         """Both replicas Fresh, so many whole updates on from now."""
@@ -223,7 +223,7 @@ class RlJob:
         return read_weights(done.returncode, done.stdout)
 
     @contextlib.contextmanager
-    def asked_on_its_node(self, pod: Raw) -> Iterator[Counter[str]]:
+    def send_from_node(self, pod: Raw) -> Iterator[Counter[str]]:
         """Ask the pod's gateway from its own node, again and again; the HTTP statuses of its answers.
 
         None of them may be 200, and at least one has to be 503: else the gateway was not asked.
@@ -231,20 +231,20 @@ class RlJob:
         ask = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-m", "5", "--json", '{"tokens": 5}']
         command = self.cluster.node_command(pod["spec"]["nodeName"], *ask, gateway_url(pod, "/generate"))
         statuses: Counter[str] = Counter()
-        over = threading.Event()
+        is_done = threading.Event()
 
         def ask_again() -> None:
-            while not over.wait(0.1):
+            while not is_done.wait(0.1):
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 statuses[done.stdout if done.returncode == 0 else f"curl: {done.returncode}"] += 1
 
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(ask_again)
+            requests = pool.submit(ask_again)
             try:
                 yield statuses
             finally:
-                over.set()
-                asked.result(30)
+                is_done.set()
+                requests.result(30)
         assert statuses["200"] == 0, f"the gateway admitted requests: {statuses}"
         assert statuses["503"] > 0, f"the gateway was not asked: {statuses}"
 
@@ -274,25 +274,25 @@ def version_of(status: Raw) -> int:
 def clients(job: RlJob) -> Iterator[Answers]:
     """Clients that ask every gateway there is, again and again; what they got. An error of a client is raised here."""
     seen = Answers()
-    over = threading.Event()
+    is_done = threading.Event()
     pool = ThreadPoolExecutor(1)
-    asked = pool.submit(lambda: asyncio.run(_ask_all(job, seen, over)))
+    requests = pool.submit(lambda: asyncio.run(_ask_all(job, seen, is_done)))
     try:
         yield seen
     finally:
-        over.set()
+        is_done.set()
         pool.shutdown(wait=False)
-        asked.result(30)
+        requests.result(30)
     wrong = {kind: seen[kind] for kind in Judgement if kind is not Judgement.WHOLE and seen[kind]}
     assert not wrong, f"wrong answers: {seen}"
     assert seen[Judgement.WHOLE] > 0, f"no client has got an answer: {seen}"
 
 
-async def _ask_all(job: RlJob, seen: Answers, over: threading.Event) -> None:
+async def _ask_all(job: RlJob, seen: Answers, is_done: threading.Event) -> None:
     asking: dict[str, asyncio.Task[None]] = {}
     limits = aiohttp.ClientTimeout(total=10)
     async with aiohttp.ClientSession(timeout=limits) as session, asyncio.TaskGroup() as group:
-        while not over.is_set():
+        while not is_done.is_set():
             pods = await asyncio.to_thread(job.pods, "rollout")
             for address in {pod["status"]["podIP"] for pod in pods} - asking.keys():
                 asking[address] = group.create_task(_ask(session, address, job.versions, seen))
@@ -314,5 +314,5 @@ async def _ask(session: aiohttp.ClientSession, address: str, versions: Mapping[f
             seen[f"status {response.status}"] += 1
             await asyncio.sleep(0.05)
             continue
-        seen.answered_at[address] = time.monotonic()
+        seen.response_times[address] = time.monotonic()
         seen[judged(json.loads(body)["tokens"], response.headers.get("Understudy-Weight-Version"), versions)] += 1

@@ -98,7 +98,7 @@ def test_nothing_is_asked_for_that_is_not_granted_and_nothing_is_granted_that_is
     cluster: Cluster, used: list[Use]
 ) -> None:
     assert used
-    there = rights(cluster)
-    assert missing(there, used) == set()
-    assert idle(there, used) - set(RARE) == set()
-    assert set(RARE) <= there, "an exception for a right that is not granted any more"
+    present = rights(cluster)
+    assert missing(present, used) == set()
+    assert idle(present, used) - set(RARE) == set()
+    assert set(RARE) <= present, "an exception for a right that is not granted any more"

@@ -34,7 +34,7 @@ from tests.e2e.truth import unix
 from tests.e2e.waiting import wait_until
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_webhook import openssl
-from understudy_webhook.rotation import Made
+from understudy_webhook.rotation import CertificateSet
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.alone]
 
@@ -104,7 +104,7 @@ def revision(cluster: Cluster) -> Raw:
     return newest
 
 
-def test_helms_test_says_that_the_installation_works(cluster: Cluster) -> None:
+def test_helms_test_reports_that_the_installation_works(cluster: Cluster) -> None:
     install(cluster, print)
     assert "Succeeded" in cluster.helm("test", RELEASE, "--namespace", SYSTEM, "--timeout", "120s")
     # and nothing of it stays
@@ -121,7 +121,7 @@ def is_injected(cluster: Cluster) -> bool:
     return "understudy-sidecar" in cluster.kubectl(*words, input=json.dumps(pod), check=False).split()
 
 
-def replace_certificate(cluster: Cluster, made: Made) -> None:
+def replace_certificate(cluster: Cluster, made: CertificateSet) -> None:
     data = {"tls.crt": made.certificate, "tls.key": made.key}
     metadata = {"name": OWN_CERTIFICATE, "namespace": SYSTEM}
     secret = {
@@ -157,7 +157,7 @@ def test_network_policies_and_a_renewed_certificate_take_effect_while_a_job_trai
     # given certificates of two authorities, and an installation with network policies and with the first certificate,
     # which trusts both authorities, as docs/how-to/install.md describes for a change of the authority
     label_namespace(cluster, INJECTED)
-    one, other = (asyncio.run(openssl.make([f"{RELEASE}-webhook.{SYSTEM}.svc"], 86400.0)) for _ in range(2))
+    one, other = (asyncio.run(openssl.make_certificate([f"{RELEASE}-webhook.{SYSTEM}.svc"], 86400.0)) for _ in range(2))
     replace_certificate(cluster, one)
     before = seen(job)
     since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")
@@ -196,29 +196,29 @@ def test_network_policies_and_a_renewed_certificate_take_effect_while_a_job_trai
     assert wait_until("the API server trusts the second certificate", lambda: is_injected(cluster), 30)
     assert webhooks(cluster) == webhooks_before
     # and the operator had the rights for all its requests, and the job was not disturbed
-    asked = [use for use in uses(lines()) if use.at >= since and use.right.group == NETWORKS]
-    assert {use.right.verb for use in asked} >= {"list", "create"}
-    assert all(use.allowed for use in asked)
+    requests = [use for use in uses(lines()) if use.at >= since and use.right.group == NETWORKS]
+    assert {use.right.verb for use in requests} >= {"list", "create"}
+    assert all(use.allowed for use in requests)
     steps_go_on(job)
     assert seen(job) == before
     cluster.kubectl("-n", SYSTEM, "delete", "secret", OWN_CERTIFICATE, "--wait=false")
 
 
-def test_uninstall_leaves_what_the_docs_say_and_another_installation_takes_it_over(
+def test_uninstall_leaves_what_the_docs_state_and_another_installation_takes_it_over(
     cluster: Cluster, job: PlainJob
 ) -> None:
     steps_go_on(job)
     before = seen(job)
     # when the chart is uninstalled
     cluster.helm("uninstall", RELEASE, "--namespace", SYSTEM, "--wait", "--timeout", "90s")
-    ours = ("-l", f"app.kubernetes.io/instance={RELEASE}", "-o", "name")
+    own = ("-l", f"app.kubernetes.io/instance={RELEASE}", "-o", "name")
     assert (
-        cluster.kubectl("-n", SYSTEM, "get", "deployments,services,roles,serviceaccounts,poddisruptionbudgets", *ours)
+        cluster.kubectl("-n", SYSTEM, "get", "deployments,services,roles,serviceaccounts,poddisruptionbudgets", *own)
         == ""
     )
     kinds = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
     kinds += ",validatingadmissionpolicies,validatingadmissionpolicybindings"
-    assert cluster.kubectl("get", kinds, *ours) == ""
+    assert cluster.kubectl("get", kinds, *own) == ""
     # then the kinds, the job with its Secret, and what the programs have made for themselves are there
     assert seen(job) == before
     kept = (f"secret/{RELEASE}-master", f"secret/{RELEASE}-webhook-tls", f"lease/{RELEASE}-operator")

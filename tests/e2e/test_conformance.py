@@ -57,15 +57,15 @@ class Applied:
     def text(self) -> str:
         return self.kubectl("get", "tj,jobs,pods", check=False) + json.dumps(self.status(), indent=1)
 
-    def wait_for(self, what: str, condition: Callable[[Raw], Any]) -> Raw:
+    def wait_for(self, description: str, condition: Callable[[Raw], Any]) -> Raw:
         """The first status that fulfils the condition."""
-        return wait_for_status(f"{self.name}: {what}", self.status, condition, LIMIT_S, seen=self.text)
+        return wait_for_status(f"{self.name}: {description}", self.status, condition, LIMIT_S, seen=self.text)
 
     def wait_for_end(self) -> Raw:
         return self.wait_for("it has ended", lambda status: status.get("terminalState"))
 
-    def wait_for_jobs(self, what: str, condition: Callable[[dict[str, Raw]], bool]) -> dict[str, Raw]:
-        wait_until(f"{self.name}: {what}", lambda: condition(self.jobs()), LIMIT_S, seen=self.text)
+    def wait_for_jobs(self, description: str, condition: Callable[[dict[str, Raw]], bool]) -> dict[str, Raw]:
+        wait_until(f"{self.name}: {description}", lambda: condition(self.jobs()), LIMIT_S, seen=self.text)
         return self.jobs()
 
     def fail(self, job: str) -> None:
@@ -251,7 +251,7 @@ def test_startup_in_order_waits_until_all_of_the_one_before_are_ready(applied: A
     assert condition(status, "StartupPolicyCompleted")["status"] == "True"
 
 
-def test_a_failed_job_is_recreated_alone_or_with_all_others_as_its_rule_says(applied: Apply) -> None:
+def test_a_failed_job_is_recreated_alone_or_with_all_others_as_its_rule_states(applied: Apply) -> None:
     job = applied("restartjob-action")
     leader, worker = "restartjob-action-rj-leader-0", "restartjob-action-rj-worker-0"
     before = ready(job, leader, worker)
@@ -283,9 +283,9 @@ def test_restarts_of_one_job_that_do_not_count(applied: Apply) -> None:
     for number in range(2):
         job.fail(worker)
         before = ready(job, worker, but=before[worker])
-        told = replicated(job.status(), "rj-worker")
-        assert told["jobRestarts"] == [number + 1]
-        assert told.get("jobRestartsCountTowardsMax", [0]) == [0]
+        result = replicated(job.status(), "rj-worker")
+        assert result["jobRestarts"] == [number + 1]
+        assert result.get("jobRestartsCountTowardsMax", [0]) == [0]
 
 
 def test_an_evicted_pod_costs_no_restart_that_counts(applied: Apply) -> None:
@@ -308,8 +308,8 @@ def test_the_coordinators_address_is_on_every_job_and_pod(applied: Apply) -> Non
     job = applied("coordinator")
     made = job.wait_for_jobs("both Jobs are there", lambda jobs: len(jobs) == 2)
     for thing in (*made.values(), *job.pods()):
-        for told in (thing["metadata"]["labels"], thing["metadata"]["annotations"]):
-            assert told[f"{JOBSET}/coordinator"] == "coordinator-driver-0-0.coordinator"
+        for result in (thing["metadata"]["labels"], thing["metadata"]["annotations"]):
+            assert result[f"{JOBSET}/coordinator"] == "coordinator-driver-0-0.coordinator"
 
 
 def test_jobs_of_a_group_are_numbered_among_themselves(applied: Apply) -> None:
@@ -331,7 +331,7 @@ def test_a_success_ends_what_runs_on(applied: Apply) -> None:
     wait_until("no pod of it runs", lambda: not running(job), LIMIT_S, seen=job.text)
 
 
-def test_a_job_in_the_way_is_told_and_once_it_is_gone_the_ended_job_is_deleted_after_its_time_to_live(
+def test_a_job_in_the_way_is_reported_and_once_it_is_gone_the_ended_job_is_deleted_after_its_time_to_live(
     applied: Apply,
 ) -> None:
     job = applied("ttl-after-finished")
@@ -341,7 +341,7 @@ def test_a_job_in_the_way_is_told_and_once_it_is_gone_the_ended_job_is_deleted_a
     wait_until("it is gone", lambda: not job.kubectl("get", "tj", job.name, "--ignore-not-found"), LIMIT_S)
 
 
-def test_claims_are_shared_and_kept_or_deleted_as_their_policy_says(applied: Apply) -> None:
+def test_claims_are_shared_and_kept_or_deleted_as_their_policy_states(applied: Apply) -> None:
     job = applied("single-pvc")
     assert job.wait_for_end()["terminalState"] == "Completed"
     assert {path.name for path in STORAGE.iterdir()} == {"model", "0", "1"}
@@ -352,7 +352,7 @@ def test_claims_are_shared_and_kept_or_deleted_as_their_policy_says(applied: App
     assert "checkpoints-single-pvc" in job.kubectl("get", "pvc", "-o", "name")
 
 
-def test_a_suspended_job_runs_nothing_until_it_is_resumed_where_its_queue_says(applied: Apply) -> None:
+def test_a_suspended_job_runs_nothing_until_it_is_resumed_where_its_queue_states(applied: Apply) -> None:
     job = applied("suspend")
     status = job.wait_for("it tells", lambda s: s.get("conditions") and condition(s, "Suspended")["status"] == "True")
     assert not job.pods()
@@ -398,10 +398,10 @@ def ready(job: Applied, *names: str, but: str = "") -> dict[str, str]:
     """The uids of these Jobs, once their pods are ready; none of them the one that is named."""
 
     def all_ready(jobs: dict[str, Raw]) -> bool:
-        there = [jobs[name] for name in names if name in jobs]
-        return len(there) == len(names) and all(
+        present = [jobs[name] for name in names if name in jobs]
+        return len(present) == len(names) and all(
             x["status"].get("ready") and x["metadata"]["uid"] != but and "deletionTimestamp" not in x["metadata"]
-            for x in there
+            for x in present
         )
 
     jobs = job.wait_for_jobs(f"{', '.join(names)} are ready", all_ready)
@@ -410,8 +410,8 @@ def ready(job: Applied, *names: str, but: str = "") -> dict[str, str]:
 
 def attempts(job: Applied) -> set[int]:
     """How often the whole job was restarted, as its Jobs are labelled: what status calls restarts."""
-    there = [made["metadata"] for made in job.jobs().values() if "deletionTimestamp" not in made["metadata"]]
-    return {int(metadata["labels"][f"{JOBSET}/restart-attempt"]) for metadata in there}
+    present = [made["metadata"] for made in job.jobs().values() if "deletionTimestamp" not in made["metadata"]]
+    return {int(metadata["labels"][f"{JOBSET}/restart-attempt"]) for metadata in present}
 
 
 def running(job: Applied) -> list[str]:

@@ -32,7 +32,7 @@ def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[PlainJob]:
     made = PlainJob(cluster, NAMESPACE, name, actives=actives, spares=spares, apart=True)
     try:
         made.apply_until_a_spare_coordinates()
-        made.wait_for_electorate()
+        made.wait_for_voters()
         yield made
     finally:
         for node in cluster.nodes():
@@ -109,7 +109,7 @@ def coordinator_with_ranks(job: PlainJob) -> Raw:
     kill(job, actives(job)[0])
     job.wait_for("the spare has taken the ranks", lambda s: s.get("recoveriesByStrategy", {}).get("spareSwap") == 1)
     job.wait_until_whole()
-    job.wait_for_electorate()
+    job.wait_for_voters()
 
     def ranked() -> bool:
         return GROUP_RANK in coordinator(job)["metadata"].get("annotations", {})
@@ -129,10 +129,10 @@ def move_others_away_from(lost: Raw, job: PlainJob) -> None:
         on_node = [pod["metadata"] for pod in alive(job) if pod["spec"]["nodeName"] == lost["spec"]["nodeName"]]
         return [metadata["name"] for metadata in on_node if metadata["uid"] != lost["metadata"]["uid"]]
 
-    if there := neighbors():
-        job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", *there, "--wait=true")
+    if present := neighbors():
+        job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", *present, "--wait=true")
         job.wait_until_whole()
-        job.wait_for_electorate()
+        job.wait_for_voters()
     assert not neighbors(), job.text()
 
 
@@ -188,7 +188,7 @@ def connections(job: PlainJob, pod: Raw) -> set[str]:
     }
 
 
-def test_coordinator_cut_off_is_succeeded_and_leaves_office(job: PlainJob) -> None:
+def test_disconnected_coordinator_is_succeeded_and_steps_down(job: PlainJob) -> None:
     before, workers, lost = job.status(), workers_of(job, actives(job)), coordinator(job)
     assert len(connections(job, lost)) == 2
     with compared(job, None):

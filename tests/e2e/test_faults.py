@@ -109,7 +109,7 @@ def test_training_goes_on_when_the_coordinators_node_dies(make_job: MakeJob) -> 
     # given a spare that coordinates
     job = make_job("coordinator-node", apart=True)
     job.apply_until_a_spare_coordinates()
-    job.wait_for_electorate()
+    job.wait_for_voters()
     before = job.status()
     coordinator = job.pod(before["coordinator"]["podUID"])
     workers = [pid for pod in job.pods() if pod != coordinator for pid in worker_pids(job, pod["metadata"]["name"])]
@@ -134,7 +134,7 @@ def test_partitioned_workers_are_replaced_and_end_themselves(make_job: MakeJob) 
     job = make_job("partitioned", apart=True)
     job.apply(recovery={"coordinatorLossTimeout": f"{FENCE_S}s"})
     job.wait_until_whole()
-    job.wait_for_electorate()
+    job.wait_for_voters()
     victim = active(job)
     node, workers = victim["spec"]["nodeName"], worker_pids(job, victim["metadata"]["name"])
     # when its node is cut off, and all processes there live on, then a spare has its ranks

@@ -76,8 +76,8 @@ def test_a_rank_that_hangs_is_named_and_the_training_goes_on(job: PlainJob) -> N
     assert last["round"] == 1
     message = last["cause"]["message"]
     rank = last["cause"]["rank"]
-    told = rf"no step for \d+ s; slowest: rank {rank} at step {HANGS_AT} \(others: {HANGS_AT}\)"
-    assert re.fullmatch(told, message), message
+    result = rf"no step for \d+ s; slowest: rank {rank} at step {HANGS_AT} \(others: {HANGS_AT}\)"
+    assert re.fullmatch(result, message), message
     # which of both it is nobody sees, but the pod is that rank's, and the times are those of the workers' own reports
     pod = next(pod for pod in pods.values() if pod["metadata"]["annotations"].get(GROUP_RANK) == str(rank))
     steps = job.reported_steps()

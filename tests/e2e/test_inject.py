@@ -101,8 +101,8 @@ def training(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Injec
 
 def note(journal: Journal, training: InjectedTraining, fault: str, act: Act) -> None:
     shape = (training.kind, training.bash, training.label_alone)
-    what = next(name for name, known in KINDS.items() if known == shape)
-    case = f"{what}-{fault}"
+    description = next(name for name, known in KINDS.items() if known == shape)
+    case = f"{description}-{fault}"
     run = journal.next_run("understudy", case, SIZE)
     journal.add([Sample("understudy", case, SIZE, run, {"first_step_s": act.resumed_s})])
 
@@ -193,14 +193,14 @@ def failed_pods(training: InjectedTraining) -> int:
 
 
 def plain_job(cluster: Cluster, name: str, script: str, **annotations: str) -> Raw:
-    told = {f"understudy.dev/{key.replace('_', '-')}": text for key, text in annotations.items()}
+    result = {f"understudy.dev/{key.replace('_', '-')}": text for key, text in annotations.items()}
     trainer = {"name": "trainer", "image": cluster.base_image, "imagePullPolicy": "IfNotPresent"}
     pod = {
         "terminationGracePeriodSeconds": 20,
         "restartPolicy": "Never",
         "containers": [{**trainer, "command": ["python3", "-u", "-c", script]}],
     }
-    template = {"metadata": {"labels": {"understudy.dev/inject": "true"}, "annotations": told}, "spec": pod}
+    template = {"metadata": {"labels": {"understudy.dev/inject": "true"}, "annotations": result}, "spec": pod}
     spec = {"completionMode": "Indexed", "completions": 1, "parallelism": 1, "backoffLimit": 0, "template": template}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
@@ -246,10 +246,10 @@ def test_exit_on_fault_alone_saves_unless_its_node_is_faulty(
 
     state = wait_until("the trainer has ended", ended, 60)
     assert state is not None
-    said = read_log(cluster, NAMESPACE, name, "trainer")
+    lines = read_log(cluster, NAMESPACE, name, "trainer")
     assert state["exitCode"] == (1 if faulty else 0)
-    assert ("saved a checkpoint" in said) != faulty
-    assert ("no checkpoint is tried: the node is faulty: annotation: Xid 79 on GPU 3" in said) == faulty
+    assert ("saved a checkpoint" in lines) != faulty
+    assert ("no checkpoint is tried: the node is faulty: annotation: Xid 79 on GPU 3" in lines) == faulty
 
 
 # What is not injected ------------------------------------------------------------------------------------------------

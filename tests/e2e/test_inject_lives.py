@@ -134,7 +134,7 @@ def test_a_job_that_is_deleted_and_applied_again_at_once_is_another_one(make: Ma
     # given a job that trains
     job = make("again")
     job.wait_until_whole()
-    token, former = job.token(), job.pods()
+    token, previous = job.token(), job.pods()
     uid, uids = job.target()["metadata"]["uid"], job.uids()
 
     # when it is deleted, and the same manifest applied before anything of it is gone
@@ -148,7 +148,7 @@ def test_a_job_that_is_deleted_and_applied_again_at_once_is_another_one(make: Ma
     wait_until("the first one's pods are gone", lambda: not job.uids() & uids, 60, seen=job.text)
     job.wait_until_whole()
     assert job.injected()["spec"]["target"]["uid"] == other
-    assert not secrets_of(job.pods()) & secrets_of(former)
+    assert not secrets_of(job.pods()) & secrets_of(previous)
     assert all(other in name for name in secrets_of(job.pods()))
     assert job.status().get("recoveries", []) == []
 
@@ -158,13 +158,13 @@ def test_a_job_that_is_deleted_and_applied_again_at_once_is_another_one(make: Ma
     assert not ended_badly(codes)
 
 
-def test_a_pod_that_comes_just_as_the_training_has_ended_is_told_so_and_ends_with_0(make: Make) -> None:
+def test_a_pod_that_comes_just_as_the_training_has_ended_is_informed_and_ends_with_0(make: Make) -> None:
     # given a job whose spare was lost, and the pod in its place, of which nothing but the sidecar runs yet
     job = make("late")
     job.wait_until_whole()
     known = job.uids()
     spare = next(pod for pod in job.pods() if pod["metadata"]["labels"].get(LABEL_ROLE) != "active")
-    with job.held():
+    with job.budget_used():
         forced = ("--grace-period=0", "--force", "--wait=false")
         job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", spare["metadata"]["name"], *forced)
         late = wait_until("its pod has a sidecar that runs", partial(newcomer, job, known), 90, seen=job.text)

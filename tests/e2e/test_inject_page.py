@@ -57,8 +57,8 @@ def localized(cluster: Cluster, template: Raw) -> None:
     path = f"{FOLDER}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     trainer |= {"image": cluster.base_image, "imagePullPolicy": "IfNotPresent", "workingDir": FOLDER}
     runs_torchrun = "bash" in trainer["command"]
-    ours = [{"name": "PATH", "value": path}, *([{"name": "PYTHONPATH", "value": TORCH}] if runs_torchrun else ())]
-    trainer["env"] = [*trainer.get("env", ()), *ours]
+    own = [{"name": "PATH", "value": path}, *([{"name": "PYTHONPATH", "value": TORCH}] if runs_torchrun else ())]
+    trainer["env"] = [*trainer.get("env", ()), *own]
     trainer["volumeMounts"] = [
         {"name": "image", "mountPath": FOLDER},
         {"name": "torch", "mountPath": TORCH, "readOnly": True},
@@ -93,9 +93,9 @@ def test_its_three_steps_lead_to_a_training_with_a_spare(cluster: Cluster, shell
 
     wait_until("the InjectedJob is listed with four pods and a spare", listed, 120, seen=lambda: shell.must(listing))
     # and the last one tells of it
-    told = shell.must(describing)
-    assert "SparesReady" in told
-    assert "CoordinatorAppointed" in told
+    result = shell.must(describing)
+    assert "SparesReady" in result
+    assert "CoordinatorAppointed" in result
     # and it completes
     done = "kubectl -n research wait --for=condition=Complete job/train --timeout=120s"
     shell.must(done)

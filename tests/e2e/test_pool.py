@@ -128,7 +128,7 @@ def test_of_two_jobs_one_gets_the_spare_and_the_other_its_refill(
     jobs = [make_job("a", home, first), make_job("b", home, second)]
     for job, node in zip(jobs, (first, second), strict=True):
         job.wait_until_whole()
-        job.wait_for_electorate()  # before that no member knows the pods of the round
+        job.wait_for_voters()  # before that no member knows the pods of the round
         assert sum(pod["spec"]["nodeName"] == node for pod in alive(job)) == 1, job.text()
 
     # when both nodes are powered off at once
@@ -169,22 +169,22 @@ def test_a_new_template_rolls_without_a_moment_of_no_spare(make_pool: MakePool) 
 
     # then its spare is replaced
     def rolled() -> bool:
-        there = [pod for pod in pool.pods() if "deletionTimestamp" not in pod["metadata"]]
-        new = len(there) == 1 and there[0]["metadata"]["uid"] != before["metadata"]["uid"]
+        present = [pod for pod in pool.pods() if "deletionTimestamp" not in pod["metadata"]]
+        new = len(present) == 1 and present[0]["metadata"]["uid"] != before["metadata"]["uid"]
         return new and pool.condition("Rolling")["status"] == "False"
 
     with pool.watched() as claimable:
         # when the template changes
         pool.apply(note="2")
         wait_until("the pool has rolled", rolled, 60, seen=pool.text)
-        former = before["metadata"]["uid"]
-        wait_until("the former one goes", lambda: claimable.uids.isdisjoint({former}), 10, seen=lambda: claimable)
+        previous = before["metadata"]["uid"]
+        wait_until("the former one goes", lambda: claimable.uids.isdisjoint({previous}), 10, seen=lambda: claimable)
 
     # and at no moment is there none that a job could claim
     assert claimable.fewest == 1
 
 
-def test_without_room_it_says_so_and_rolls_when_a_claim_takes_the_spare(
+def test_without_room_it_reports_it_and_rolls_when_a_claim_takes_the_spare(
     cluster: Cluster, make_job: MakeJob, make_pool: MakePool
 ) -> None:
     # given a pool of one on one node, where there is no room for another spare
@@ -248,8 +248,8 @@ def test_no_kill_of_the_operator_loses_doubles_or_leaves_a_claim(
         # and each spare is one pod of the job: itself where it was adopted, else one in its place
         if warm:
             wait_until("who was adopted is noted so", lambda: all(map(is_adopted, from_pool(job))), 30, seen=job.text)
-        told = [pod["metadata"] for pod in from_pool(job)]
-        spares = [pod["uid"] if warm else pod["annotations"][ANNOTATION_FROM_POD] for pod in told]
+        result = [pod["metadata"] for pod in from_pool(job)]
+        spares = [pod["uid"] if warm else pod["annotations"][ANNOTATION_FROM_POD] for pod in result]
         assert len(set(spares)) == len(spares)
         taken |= set(spares)
     assert taken
@@ -294,7 +294,7 @@ def test_a_warm_spare_joins_as_it_is(
 
 
 @pytest.mark.nightly  # each make test: unit/operator/plan/pool/test_comparing.py, test_pools.py
-def test_a_spare_that_is_made_otherwise_is_replaced_and_the_event_says_which_field(
+def test_a_spare_that_is_made_otherwise_is_replaced_and_the_event_states_which_field(
     cluster: Cluster, training: PooledTraining, made: list[PlainJob | SharedPool]
 ) -> None:
     # given a pool whose spares have another grace period than the job's pods
@@ -308,9 +308,9 @@ def test_a_spare_that_is_made_otherwise_is_replaced_and_the_event_says_which_fie
 
     # then a pod of the job's own has taken the spare's place
     assert any(LABEL_FROM_POOL in pod["metadata"]["labels"] for pod in training.pods())
-    told = messages(cluster, training.name)
-    assert any("because spec.terminationGracePeriodSeconds is not set, and 7 in the pool" in text for text in told), (
-        told
+    result = messages(cluster, training.name)
+    assert any("because spec.terminationGracePeriodSeconds is not set, and 7 in the pool" in text for text in result), (
+        result
     )
 
 
@@ -321,8 +321,8 @@ def other_grace(template: Raw) -> None:
 def started(pod: Raw) -> dict[str, str]:
     """When each container of it was, which a restart would change."""
     status = pod["status"]
-    told = (*status.get("initContainerStatuses", ()), *status["containerStatuses"])
-    return {container["name"]: container["state"]["running"]["startedAt"] for container in told}
+    result = (*status.get("initContainerStatuses", ()), *status["containerStatuses"])
+    return {container["name"]: container["state"]["running"]["startedAt"] for container in result}
 
 
 def messages(cluster: Cluster, name: str) -> list[str]:

@@ -74,7 +74,7 @@ def test_a_trainer_killed_in_a_transfer_restarts_in_place_and_a_killed_server_th
         assert status["restarts"] == 0
 
         # when a server is killed in mid transfer
-        former = servers | uids([trainer])
+        previous = servers | uids([trainer])
         job.wait_for_transfer()
         with compared(job, fault_of(trainer, "WeightUpdate", JOB_RESTART), RESTARTS_S) as comparison:
             os.kill(server_pid(job, job.pods("rollout")[1]), signal.SIGKILL)
@@ -84,7 +84,7 @@ def test_a_trainer_killed_in_a_transfer_restarts_in_place_and_a_killed_server_th
         assert "were not updated" in comparison.recovery["cause"]["message"]
         # and it goes on with new pods, whose weights are whole
         job.wait_for_whole_updates(2)
-        assert not former & (uids(job.pods("rollout")) | uids(job.pods("trainer")))
+        assert not previous & (uids(job.pods("rollout")) | uids(job.pods("trainer")))
         answers = seen["whole"]
         wait_until("answers come again", lambda: seen["whole"] > answers + 10, 30, seen=lambda: seen)
 
@@ -128,9 +128,9 @@ def test_a_gateway_that_is_killed_comes_back_with_what_it_knew(make_job: MakeJob
         killed = kill_gateway(job, pod)
         # then another one admits the same weights again, at the next update at the latest
         wait_until("there is another gateway", lambda: gateway_pid(job, pod) not in (0, killed), 30, seen=job.text)
-        told = wait_until("it answers", lambda: job.weights(pod), 30, seen=job.text)
-        assert told is not None
-        assert (told["state"], told["version"]) == ("Fresh", str(version))
+        result = wait_until("it answers", lambda: job.weights(pod), 30, seen=job.text)
+        assert result is not None
+        assert (result["state"], result["version"]) == ("Fresh", str(version))
         before = seen["whole"]
         wait_until("answers come", lambda: seen["whole"] > before + 10, 30, seen=lambda: seen)
         # and the next update is whole, with the same pods
@@ -156,13 +156,13 @@ def kill_gateway(job: RlJob, pod: Raw) -> int:
     return pid
 
 
-def test_a_server_behind_a_partition_is_made_anew_and_answers_nobody_meanwhile(make_job: MakeJob) -> None:
+def test_a_server_behind_a_partition_is_recreated_and_answers_nobody_meanwhile(make_job: MakeJob) -> None:
     job = make_job("rl-part", transfer_timeout_s=10.0)
     job.apply()
     with clients(job) as seen:
         job.wait_for_whole_updates(2)
         cut = job.pods("rollout")[1]
-        wait_until("it answers clients", lambda: cut["status"]["podIP"] in seen.answered_at, 30, seen=lambda: seen)
+        wait_until("it answers clients", lambda: cut["status"]["podIP"] in seen.response_times, 30, seen=lambda: seen)
         # when its node is cut off in mid transfer
         job.wait_for_transfer()
         (trainer,) = job.pods("trainer")
@@ -170,7 +170,7 @@ def test_a_server_behind_a_partition_is_made_anew_and_answers_nobody_meanwhile(m
             job.cluster.partition(cut["spec"]["nodeName"])
             cut_at = time.monotonic()
             # then the update fails by its time limits, and the job restarts; a client on the node gets no answer
-            with job.asked_on_its_node(cut):
+            with job.send_from_node(cut):
                 job.wait_for("the job restarts", lambda s: s.get("restarts") == 1, 180)
             # the job waits for the pod on that node, whose end no kubelet reports
             job.cluster.restore(cut["spec"]["nodeName"])
@@ -182,4 +182,4 @@ def test_a_server_behind_a_partition_is_made_anew_and_answers_nobody_meanwhile(m
             assert weights["state"] in ("Updating", "Uncertain")
         job.wait_for_whole_updates(2)
         # and has admitted nothing since
-        assert seen.answered_at[cut["status"]["podIP"]] < cut_at
+        assert seen.response_times[cut["status"]["podIP"]] < cut_at

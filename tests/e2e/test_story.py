@@ -32,7 +32,7 @@ def training(cluster: Cluster) -> Iterator[Training]:
     training.discard()
 
 
-def test_applied_job_steps_on_all_ranks_and_kubectl_tells(training: Training) -> None:
+def test_applied_job_steps_on_all_ranks_and_kubectl_reports(training: Training) -> None:
     # when the example is applied
     training.apply()
     acts.settle(training)
@@ -69,7 +69,7 @@ def test_deleted_pod_is_replaced_by_the_spare(training: Training) -> None:
     assert act.victim.uid not in acts.uids(training)
 
 
-def test_powered_off_node_is_replaced_though_nothing_says_goodbye(training: Training) -> None:
+def test_powered_off_node_is_replaced_although_nothing_reports_its_end(training: Training) -> None:
     act = acts.power_off_node(training)
     assert (act.fault, act.strategy) == ("Node", "SpareSwap")
     assert acts.world_size(training) == WORLD_SIZE

@@ -36,7 +36,7 @@ def apply_as_jobset(job: PlainJob, change: Callable[[Raw], object]) -> None:
     job.cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
 
 
-def says(status: Raw, *words: str, kind: str = "Running") -> bool:
+def has_message(status: Raw, *words: str, kind: str = "Running") -> bool:
     """Whether the condition has one of these words in its message."""
     message = next((c["message"] for c in status.get("conditions", ()) if c["type"] == kind), "")
     return any(word in message for word in words)
@@ -50,7 +50,7 @@ def with_nowhere(pod: Raw) -> None:
     pod["nodeSelector"] = NOWHERE
 
 
-def test_pods_that_cannot_start_say_why(make_job: MakeJob) -> None:
+def test_pods_that_cannot_start_state_why(make_job: MakeJob) -> None:
     # given jobs with pods of the operator's own and of the Job controller, whose image or node does not exist
     waiting = [
         (make_job(f"{name}-{kind}"), how, change, reasons)
@@ -64,7 +64,7 @@ def test_pods_that_cannot_start_say_why(make_job: MakeJob) -> None:
         how(job, change)
     # then each job's condition names the reason that the kubelet or the scheduler gives
     for job, _, _, reasons in waiting:
-        job.wait_for("the condition names the reason", lambda s, reasons=reasons: says(s, *reasons))
+        job.wait_for("the condition names the reason", lambda s, reasons=reasons: has_message(s, *reasons))
 
 
 def test_an_evicted_pod_that_a_finalizer_keeps_costs_no_restart_and_delays_nothing(make_job: MakeJob) -> None:
@@ -89,7 +89,7 @@ def test_an_evicted_pod_that_a_finalizer_keeps_costs_no_restart_and_delays_nothi
         assert after["recoveriesByStrategy"].get("inPlace", 0) == 0
         assert after["restarts"] == 0
         # and the condition names the finalizer
-        job.wait_for("the condition names the finalizer", lambda s: says(s, FINALIZER), 30)
+        job.wait_for("the condition names the finalizer", lambda s: has_message(s, FINALIZER), 30)
     finally:
         none = json.dumps({"metadata": {"finalizers": None}})
         job.cluster.kubectl("-n", NAMESPACE, "patch", "pod", name, "--type=merge", "-p", none)

@@ -32,7 +32,7 @@ def training(cluster: Cluster) -> Iterator[Training]:
     check_losses(training)
 
 
-def test_torchrun_gets_its_round_and_its_workers_tell_their_steps(training: Training) -> None:
+def test_torchrun_gets_its_round_and_its_workers_report_their_steps(training: Training) -> None:
     training.apply()
     acts.settle(training)
     # then torchrun is pid 1 of every trainer, as it was written

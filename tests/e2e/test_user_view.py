@@ -38,7 +38,7 @@ def _wrong_container(spec: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "field", "mend"),
+    ("change", "field", "fix"),
     [
         (_no_replicas, "spec.replicatedJobs", "replicas must be at least 1"),
         (_negative_spares, "spec.spares.replicas", "0 or more"),
@@ -46,19 +46,19 @@ def _wrong_container(spec: dict[str, Any]) -> None:
         (_wrong_container, "launcher.container", "must name a container"),
     ],
 )
-def test_bad_input_is_refused_at_apply_with_field_and_mend(cluster: Cluster, change: Change, field: str, mend: str):
+def test_bad_input_is_refused_at_apply_with_field_and_fix(cluster: Cluster, change: Change, field: str, fix: str):
     manifest = PlainJob(cluster, NAMESPACE, "bad").manifest()
     change(manifest["spec"])
     with pytest.raises(CommandFailed) as refusal:
         cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
     assert field in str(refusal.value)
-    assert mend in str(refusal.value)
+    assert fix in str(refusal.value)
 
 
 def test_kubectl_explains_the_fields(cluster: Cluster):
-    told = cluster.kubectl("explain", "tj.spec.spares")
-    assert "take a lost pod's ranks" in " ".join(told.split())
-    assert "replicas" in told
+    result = cluster.kubectl("explain", "tj.spec.spares")
+    assert "take a lost pod's ranks" in " ".join(result.split())
+    assert "replicas" in result
 
 
 def test_images_run_without_root_on_a_read_only_file_system_and_the_sidecar_is_small(cluster: Cluster):
@@ -117,6 +117,6 @@ def test_pods_train_where_pod_security_is_restricted_and_the_sidecar_has_no_toke
         # and who has taken the sidecar over finds none, is a user of its own, and can write to no folder of its image
         sidecar = ("-n", RESTRICTED, "exec", pod["metadata"]["name"], "-c", "understudy-sidecar", "--", "sh", "-c")
         tried = f"cat {ACCOUNT}/token; touch /written /opt/written; id -u; echo"
-        said = cluster.kubectl(*sidecar, f"({tried}) 2>/dev/null")
-        assert said.split() == ["65532"]
+        lines = cluster.kubectl(*sidecar, f"({tried}) 2>/dev/null")
+        assert lines.split() == ["65532"]
     job.discard()

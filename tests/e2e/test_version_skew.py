@@ -6,10 +6,10 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e import acts
-from tests.e2e.former_build import former_build
 from tests.e2e.installation import NAMESPACE as SYSTEM
 from tests.e2e.installation import RELEASE, install, operator_node
 from tests.e2e.lanes import NAMESPACE
+from tests.e2e.previous_build import previous_build
 from tests.e2e.training import CHECKOUT, Training
 from tests.e2e.undisturbed import check_losses
 
@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.alone, pytest.mark.nightly]
 @pytest.fixture
 def training(cluster: Cluster) -> Iterator[Training]:
     """Real torch: six ranks on three pods, and a spare, all of them of the former build."""
-    former = former_build()
-    install(cluster, print, chart=str(former / "charts" / "understudy"), checkout=former)
+    previous = previous_build()
+    install(cluster, print, chart=str(previous / "charts" / "understudy"), checkout=previous)
     operator_node(cluster)
     training = Training(cluster, CHECKOUT / "build" / "e2e-storage-skew", NAMESPACE, name="skew")
     training.apply()

@@ -75,17 +75,17 @@ def test_the_operator_asks_for_what_its_roles_grant_and_reads_nothing_of_the_clu
     # given an operator that watches one namespace, in which a job and a pool come and go
     exercise(cluster, "watched")
     used = [use for use in uses(lines()) if use.at >= since]
-    there = rights(cluster)
+    present = rights(cluster)
     # then everything it asked for was granted
     assert used
-    assert missing(there, used) == set()
+    assert missing(present, used) == set()
     # and it asked for nothing outside of that namespace and its own but nodes
     outside = {use.right.resource for use in used if use.right.namespace not in (NAMESPACE, SYSTEM)}
     assert outside == {"nodes"}
-    assert {right.resource for right in there if right.namespace == ""} == {"nodes"}
+    assert {right.resource for right in present if right.namespace == ""} == {"nodes"}
     # and each right was used, by it or by the operator of all namespaces, which has the same rights everywhere
     ever = [replace(use, right=in_namespace(use.right)) for use in uses(lines()) if use.right.group != NETWORKS]
-    assert idle(there, ever) - {in_namespace(right) for right in RARE} == set()
+    assert idle(present, ever) - {in_namespace(right) for right in RARE} == set()
 
 
 def test_a_job_in_another_namespace_is_refused_with_what_to_do(cluster: Cluster, since: str) -> None:

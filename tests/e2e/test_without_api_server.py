@@ -57,7 +57,7 @@ def job(cluster: Cluster, api_server: None) -> Iterator[PlainJob]:
     del api_server
     job = PlainJob(cluster, NAMESPACE, "no-api-server-no-coordinator")
     job.apply_until_a_spare_coordinates()
-    job.wait_for_electorate()
+    job.wait_for_voters()
     yield job
     job.discard()
 

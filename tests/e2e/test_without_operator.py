@@ -39,7 +39,7 @@ def job(cluster: Cluster) -> Iterator[PlainJob]:
     """Two active pods and two spares, one of which coordinates."""
     job = PlainJob(cluster, NAMESPACE, "no-operator-no-coordinator", spares=2)
     job.apply_until_a_spare_coordinates()
-    job.wait_for_electorate()
+    job.wait_for_voters()
     yield job
     job.discard()
 
@@ -55,8 +55,8 @@ def test_jobs_recover_without_the_operator_and_status_names_the_faults_afterward
         return {pod["metadata"]["name"]: job.sidecar_log(pod) for pod in survivors}
 
     def successor() -> str | None:
-        said = ("elected as coordinator", "in effect: 3 voters")
-        return next((name for name, log in logs().items() if all(words in log for words in said)), None)
+        lines = ("elected as coordinator", "in effect: 3 voters")
+        return next((name for name, log in logs().items() if all(words in log for words in lines)), None)
 
     compared: list[tuple[Comparison, Fault]] = []
 

@@ -57,8 +57,8 @@ class Training:
 
     def _forget_storage_of_another_checkout(self) -> None:
         """The cluster outlives a checkout, and neither a volume's path nor its claim can be changed."""
-        told = "jsonpath={.spec.hostPath.path} {.spec.claimRef.name}"
-        known = self.cluster.kubectl("get", "pv", self._volume_name, "-o", told, "--ignore-not-found").split()
+        result = "jsonpath={.spec.hostPath.path} {.spec.claimRef.name}"
+        known = self.cluster.kubectl("get", "pv", self._volume_name, "-o", result, "--ignore-not-found").split()
         if known and known != [str(self.folder), self._claim_name]:
             gone = ("--ignore-not-found", "--wait=true")
             for claim in known[1:]:
@@ -129,13 +129,13 @@ class Training:
         """Make the next step the last one."""
         (self.folder / FINISH).touch()
 
-    def wait_for_status(self, what: str, condition: Any, limit_s: float) -> Raw:
+    def wait_for_status(self, description: str, condition: Any, limit_s: float) -> Raw:
         """The first status that fulfils the condition."""
 
         def seen() -> str:
             return json.dumps(self.status(), indent=1) + self.pods_text()
 
-        return wait_for_status(what, self.status, condition, limit_s, seen=seen)
+        return wait_for_status(description, self.status, condition, limit_s, seen=seen)
 
     # What is local ----------------------------------------------------------------------------------------------------
 

@@ -25,14 +25,14 @@ LIMIT_S = 600
 TOLERANCE = 1e-6
 
 
-def undisturbed_losses(cluster: Cluster, steps: int, world_size: int, say: Callable[[str], None]) -> list[float]:
+def undisturbed_losses(cluster: Cluster, steps: int, world_size: int, print_line: Callable[[str], None]) -> list[float]:
     """The mean loss over all ranks of step 1, 2, …, of a run of so many steps."""
     digest = hashlib.sha256(f"{steps} {world_size} {cluster.torch_path.name}".encode())
     for name in FILES:
         digest.update((EXAMPLE / name).read_bytes())
     kept = cluster.torch_path.parent / "undisturbed" / f"{digest.hexdigest()[:16]}.json"
     if not kept.exists():
-        say(f"training {steps} steps without faults, to compare with: about a minute")
+        print_line(f"training {steps} steps without faults, to compare with: about a minute")
         kept.parent.mkdir(exist_ok=True)
         unfinished = kept.with_suffix(f".{os.getpid()}")
         unfinished.write_text(json.dumps(_train(cluster.torch_path, steps, world_size)))
@@ -41,9 +41,9 @@ def undisturbed_losses(cluster: Cluster, steps: int, world_size: int, say: Calla
     return losses
 
 
-def check_losses(training: Training, say: Callable[[str], None] = print) -> None:
+def check_losses(training: Training, print_line: Callable[[str], None] = print) -> None:
     """Raises AssertionError unless every step has the loss that it has in a run without faults."""
-    expected = undisturbed_losses(training.cluster, training.steps, training.world_size, say)
+    expected = undisturbed_losses(training.cluster, training.steps, training.world_size, print_line)
     found = differences(training.report(), expected)
     assert not found, "\n".join(found)
 

@@ -14,7 +14,9 @@ class NotInTime(AssertionError):
     """A condition did not come true: what it was, the limit, and the last state."""
 
 
-def wait_until(what: str, condition: Callable[[], T], limit_s: float, *, seen: Callable[[], object] | None = None) -> T:
+def wait_until(
+    description: str, condition: Callable[[], T], limit_s: float, *, seen: Callable[[], object] | None = None
+) -> T:
     """The first truthy value of `condition`. Raises NotInTime after limit_s seconds, with `seen()` in the message."""
     end = time.monotonic() + limit_s
     while True:
@@ -23,12 +25,12 @@ def wait_until(what: str, condition: Callable[[], T], limit_s: float, *, seen: C
             return value
         if time.monotonic() >= end:
             state = seen() if seen is not None else value
-            raise NotInTime(f"waited {limit_s:g} s in vain until {what}; last seen:\n{state}")
+            raise NotInTime(f"waited {limit_s:g} s in vain until {description}; last seen:\n{state}")
         time.sleep(EVERY_S)
 
 
 def wait_for_status(
-    what: str,
+    description: str,
     status: Callable[[], Raw],
     condition: Callable[[Raw], Any],
     limit_s: float,
@@ -38,9 +40,9 @@ def wait_for_status(
     """The first status that fulfils the condition. Raises NotInTime, as wait_until."""
 
     def met() -> tuple[Raw] | None:
-        told = status()
-        return (told,) if condition(told) else None
+        result = status()
+        return (result,) if condition(result) else None
 
-    found = wait_until(what, met, limit_s, seen=seen)
+    found = wait_until(description, met, limit_s, seen=seen)
     assert found is not None
     return found[0]

@@ -67,9 +67,9 @@ def power_off_away_from(training: PooledTraining, pool: SharedPool | None) -> ac
     """Power off the node of an active that shares it with nobody, neither with a spare of the pool. Raises NoVictim."""
     acts.settle(training)
     for _ in range(TRIES):
-        held = {pod["spec"].get("nodeName") for pod in pool.pods()} if pool is not None else set()
+        kept = {pod["spec"].get("nodeName") for pod in pool.pods()} if pool is not None else set()
         victims = possible_victims(training)
-        victim = next((one for one in victims if one.node not in held), None)
+        victim = next((one for one in victims if one.node not in kept), None)
         if victim is not None:
             off = partial(training.cluster.power_off, victim.node)
             either = ("SpareSwap", "PodRecreate")  # whether the pool's spare is adopted

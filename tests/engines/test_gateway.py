@@ -16,10 +16,10 @@ from understudy_rollout import Replica, WeightUpdate
 from understudy_rollout.engines import SglangEngine
 from understudy_rollout.gateway import Gateway
 from understudy_rollout.gateway.app import GatewayApp
-from understudy_rollout.gateway.flights import Flights
-from understudy_rollout.gateway.keeper import kept
+from understudy_rollout.gateway.flights import InFlightRequests
 from understudy_rollout.gateway.listener import address_of, listener_at
 from understudy_rollout.gateway.proxy import Proxy
+from understudy_rollout.gateway.weights_file import open_weights_file
 
 VERSION_HEADER = "Understudy-Weight-Version"
 
@@ -29,8 +29,8 @@ LONG = {"max_new_tokens": 50, "temperature": 0, "ignore_eos": True}
 
 @asynccontextmanager
 async def gateway_of(server: str, file: Path) -> AsyncIterator[str]:
-    keeper = kept(file, listener_at(address_of(server)), "v3")
-    app = GatewayApp(Flights(keeper), Proxy(server), "secret").application()
+    keeper = open_weights_file(file, listener_at(address_of(server)), "v3")
+    app = GatewayApp(InFlightRequests(keeper), Proxy(server), "secret").application()
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

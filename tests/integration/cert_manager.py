@@ -32,7 +32,7 @@ def ensure_crds(progress: Progress) -> None:
     folder = crds()[0].parent
     if folder.exists():
         return
-    progress.say(f"downloading the Go module of cert-manager {VERSION}")
+    progress.report(f"downloading the Go module of cert-manager {VERSION}")
     workshop = folder.with_name(f".{folder.name}.{os.getpid()}")
     workshop.mkdir(parents=True)
     try:

@@ -173,7 +173,9 @@ def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
 def wait_until_ready(server: ApiServer, apiserver: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_LIMIT_S
     while apiserver.poll() is None and time.monotonic() < deadline:
-        if all(server.kubectl("get", what).returncode == 0 for what in ("--raw=/readyz", "namespace/default")):
+        if all(
+            server.kubectl("get", description).returncode == 0 for description in ("--raw=/readyz", "namespace/default")
+        ):
             return
         time.sleep(0.2)
     found = "was not ready in time" if apiserver.poll() is None else f"ended with {apiserver.returncode}"

@@ -18,7 +18,7 @@ import yaml
 from tests.cluster.paths import CHECKOUT, Paths
 from tests.unit.charts.certificates import CertManager, Mounted, Secret
 from tests.unit.webhook.test_certificates import listening
-from understudy_webhook.certificates import Files
+from understudy_webhook.certificates import CertificateFiles
 
 HELM = Paths.from_environment().binaries / "helm"
 NAME = "understudy-webhook"
@@ -29,8 +29,16 @@ Raw = dict[str, Any]
 
 
 def rendered(*settings: str) -> list[Raw]:
-    told = [word for setting in (MODE, *settings) for word in ("--set", setting)]
-    command = [str(HELM), "template", "understudy", str(CHECKOUT / "charts/understudy"), "--namespace", "system", *told]
+    result = [word for setting in (MODE, *settings) for word in ("--set", setting)]
+    command = [
+        str(HELM),
+        "template",
+        "understudy",
+        str(CHECKOUT / "charts/understudy"),
+        "--namespace",
+        "system",
+        *result,
+    ]
     done = subprocess.run([*command, "--set", "crds.install=false"], check=True, capture_output=True, text=True)
     return [item for item in yaml.safe_load_all(done.stdout) if item]
 
@@ -83,7 +91,7 @@ async def two_replicas(folder: Path, secret: Secret) -> AsyncIterator[list[Repli
             mounted = Mounted(folder / name)
             mounted.write(secret)
             serving, port = await stack.enter_async_context(listening())
-            keepers.append(asyncio.create_task(Files(mounted.folder, serving, every_s=0.01).run()))
+            keepers.append(asyncio.create_task(CertificateFiles(mounted.folder, serving, every_s=0.01).run()))
             replicas.append(Replica(port, mounted))
             async with asyncio.timeout(10):
                 while not serving.is_ready:  # noqa: ASYNC110 (what it waits for tells nobody)
@@ -103,19 +111,19 @@ async def test_a_renewed_certificate_is_taken_without_a_restart_and_trusted_all_
     issuer = CertManager(items, tmp_path)
     first = await issuer.issue(NAME)
     assert issuer.secrets[volume["secret"]["secretName"]] == first
-    former_bundle, also = map(issuer.bundle, configurations(items))
-    assert former_bundle == also
+    previous_bundle, also = map(issuer.bundle, configurations(items))
+    assert previous_bundle == also
     async with two_replicas(tmp_path, first) as (one, other):
         for replica in (one, other):
-            assert await shown(replica.port, former_bundle) == der(first["tls.crt"])
+            assert await shown(replica.port, previous_bundle) == der(first["tls.crt"])
         # when it is renewed, and has come to one of the replicas' nodes
         second = await issuer.issue(NAME)
         assert second["tls.key"] != first["tls.key"]
         one.mounted.write(second)
-        await one.until_shows(second["tls.crt"], former_bundle)
+        await one.until_shows(second["tls.crt"], previous_bundle)
         # then both are trusted, with the caBundle of before and with the one that follows
         newer_bundle = issuer.bundle(configurations(items)[0])
-        for bundle in (former_bundle, newer_bundle):
+        for bundle in (previous_bundle, newer_bundle):
             assert await shown(one.port, bundle) == der(second["tls.crt"])
             assert await shown(other.port, bundle) == der(first["tls.crt"])
         # and the other one takes it, too
@@ -123,7 +131,7 @@ async def test_a_renewed_certificate_is_taken_without_a_restart_and_trusted_all_
         await other.until_shows(second["tls.crt"], newer_bundle)
 
 
-async def test_a_renewed_authority_is_trusted_by_what_the_former_one_has_signed(tmp_path: Path) -> None:
+async def test_a_renewed_authority_is_trusted_by_what_the_previous_one_has_signed(tmp_path: Path) -> None:
     items = rendered()
     issuer = CertManager(items, tmp_path)
     first = await issuer.issue(NAME)
@@ -151,7 +159,7 @@ async def test_somebody_elses_certificate_is_not_trusted(tmp_path: Path) -> None
             await shown(replicas[0].port, other["ca.crt"])
 
 
-def test_a_certificate_says_what_it_is_for_and_is_renewed_in_time() -> None:
+def test_a_certificate_states_what_it_is_for_and_is_renewed_in_time() -> None:
     spec = only(rendered(), "Certificate")["spec"]
     assert "server auth" in spec["usages"]
     assert spec["dnsNames"] == [CALLED, f"{CALLED}.cluster.local"]
@@ -165,13 +173,13 @@ def test_a_certificate_says_what_it_is_for_and_is_renewed_in_time() -> None:
 
 
 def test_an_issuer_that_is_given_is_taken_and_no_other_is_made() -> None:
-    told = (
+    result = (
         "webhook.certificates.issuerRef.kind=ClusterIssuer",
         "webhook.certificates.issuerRef.name=internal",
         "webhook.certificates.duration=24h",
         "webhook.certificates.renewBefore=8h30m",
     )
-    items = rendered(*told)
+    items = rendered(*result)
     spec = only(items, "Certificate")["spec"]
     assert spec["issuerRef"] == {"kind": "ClusterIssuer", "name": "internal"}
     assert (spec["duration"], spec["renewBefore"]) == ("24h", "8h30m")

@@ -32,8 +32,8 @@ def rendered(*settings: str, webhook: bool = False) -> Documents:
     """The objects of the operator, or of the webhook, by kind; no test changes them."""
     documents = items(*settings)
     crds = "injectedjobs" if webhook else "trainingjobs"
-    ours = "understudy-webhook" if webhook else "understudy-operator"
-    known = (ours, f"{crds}.understudy.dev")
+    own = "understudy-webhook" if webhook else "understudy-operator"
+    known = (own, f"{crds}.understudy.dev")
     return {document["kind"]: document for document in documents if document["metadata"]["name"] in known}
 
 
@@ -45,9 +45,9 @@ def named(name: str, *settings: str) -> Documents:
 
 @cache
 def items(*settings: str) -> list[dict[str, Any]]:
-    told = template(*settings)
-    assert told.returncode == 0, told.stderr
-    return [document for document in yaml.load_all(told.stdout, yaml.CSafeLoader) if document]  # a CRD is long
+    result = template(*settings)
+    assert result.returncode == 0, result.stderr
+    return [document for document in yaml.load_all(result.stdout, yaml.CSafeLoader) if document]  # a CRD is long
 
 
 @cache  # helm takes a quarter of a second each time
@@ -122,8 +122,8 @@ def test_fault_sources_of_the_values_and_the_memory_of_nodes_reach_the_operator(
     ordinary = read_fault_settings(environment())
     assert ordinary == FaultSettings(BUILT_IN, ("system", "understudy-operator-node-faults"))
     row = ("name=rack", "signal=Label", "keys={example.com/rack}", "values={hot}", "class=Maintenance")
-    told = read_fault_settings(environment(*(f"faults.sources[0].{field}" for field in row)))
-    assert (told.table[-1].name, told.table[-1].values) == ("rack", ("hot",))
+    result = read_fault_settings(environment(*(f"faults.sources[0].{field}" for field in row)))
+    assert (result.table[-1].name, result.table[-1].values) == ("rack", ("hot",))
 
 
 def test_a_drain_leaves_one_replica_and_neither_a_single_one_nor_those_that_are_not_ready_stand_in_its_way():
@@ -133,7 +133,7 @@ def test_a_drain_leaves_one_replica_and_neither_a_single_one_nor_those_that_are_
     assert "PodDisruptionBudget" not in rendered("operator.replicas=1")
 
 
-def test_replicas_prefer_nodes_of_their_own_unless_told_otherwise():
+def test_replicas_prefer_nodes_of_their_own_by_default():
     pod = rendered()["Deployment"]["spec"]["template"]["spec"]
     assert "preferredDuringSchedulingIgnoredDuringExecution" in pod["affinity"]["podAntiAffinity"]
     term = {"labelSelector": {"matchLabels": {"a": "b"}}, "topologyKey": "rack"}
@@ -219,21 +219,21 @@ def test_certificates_of_others_are_mounted_and_nothing_of_the_chart_renews_them
     assert volume["secret"]["secretName"] == ("own" if provided else "understudy-webhook-cert")
     assert [x["clientConfig"].get("caBundle") for x in called(documents)] == [("QQ==" if provided else None)] * 3
     annotation = documents["MutatingWebhookConfiguration"]["metadata"]["annotations"]
-    told = {"understudy.dev/certificates": "Provided" if provided else "CertManager"}
+    values = {"understudy.dev/certificates": "Provided" if provided else "CertManager"}
     if not provided:
-        told["cert-manager.io/inject-ca-from"] = "system/understudy-webhook"
-    assert annotation == told
+        values["cert-manager.io/inject-ca-from"] = "system/understudy-webhook"
+    assert annotation == values
     assert ("Certificate" in documents) is not provided
 
 
-def test_the_webhook_is_told_which_clients_it_answers():
-    def told(*settings: str) -> dict[str, str]:
+def test_the_webhook_gets_the_names_of_its_clients():
+    def is_reported(*settings: str) -> dict[str, str]:
         (container,) = rendered(*settings, webhook=True)["Deployment"]["spec"]["template"]["spec"]["containers"]
         return {x["name"]: x["value"] for x in container["env"] if x["name"].startswith("UNDERSTUDY_CLIENT")}
 
-    assert told() == {}
+    assert is_reported() == {}
     names = json.dumps(["kube-apiserver", "other"])
-    assert told("webhook.clients.caBundle=QQ==", f"webhook.clients.names={names}") == {
+    assert is_reported("webhook.clients.caBundle=QQ==", f"webhook.clients.names={names}") == {
         "UNDERSTUDY_CLIENT_CA": "QQ==",
         "UNDERSTUDY_CLIENT_NAMES": "kube-apiserver,other",
     }
@@ -268,16 +268,16 @@ DIGEST = f"sha256:{'0123456789abcdef' * 4}"
     ],
 )
 def test_what_is_misspelt_or_means_nothing_is_refused_with_its_path(setting: str, message: str):
-    told = template(setting)
-    assert told.returncode != 0
-    assert message in told.stderr
+    result = template(setting)
+    assert result.returncode != 0
+    assert message in result.stderr
 
 
 @pytest.mark.parametrize("name", ["serviceMonitor", "prometheusRule"])
 def test_what_needs_metrics_is_refused_without_them(name: str):
-    told = template("metrics.enabled=false", f"metrics.{name}.enabled=true")
-    assert told.returncode != 0
-    assert f"metrics.{name}.enabled is true, and metrics.enabled is false" in told.stderr
+    result = template("metrics.enabled=false", f"metrics.{name}.enabled=true")
+    assert result.returncode != 0
+    assert f"metrics.{name}.enabled is true, and metrics.enabled is false" in result.stderr
 
 
 def test_pods_can_be_injected_in_all_namespaces():
@@ -306,8 +306,8 @@ def test_images_can_be_pinned_by_their_digests(which: str):
 
 
 @BOTH
-def test_what_the_values_say_of_pods_reaches_them(which: str):
-    told = {
+def test_what_the_values_state_of_pods_reaches_them(which: str):
+    values = {
         "priorityClassName": "system-cluster-critical",
         "nodeSelector": {"pool": "system"},
         "tolerations": [{"key": "system", "operator": "Exists"}],
@@ -318,11 +318,11 @@ def test_what_the_values_say_of_pods_reaches_them(which: str):
         "podLabels": {"team": "ml", "app.kubernetes.io/component": "mine"},
         "podAnnotations": {"example.com/a": "b"},
     }
-    settings = [f"{which}.{name}={json.dumps(value)}" for name, value in told.items()]
+    settings = [f"{which}.{name}={json.dumps(value)}" for name, value in values.items()]
     made = deployment(which, *settings, 'imagePullSecrets=[{"name": "registry"}]')
     pod, metadata = made["spec"]["template"]["spec"], made["spec"]["template"]["metadata"]
     for field in ("priorityClassName", "nodeSelector", "tolerations"):
-        assert pod[field] == told[field]
+        assert pod[field] == values[field]
     assert pod["containers"][0]["resources"]["requests"] == {"cpu": "2"} | (
         {"memory": "128Mi"} if which == "operator" else {"memory": "96Mi"}
     )
@@ -341,7 +341,7 @@ def test_a_spread_constraint_may_count_other_pods(which: str):
     assert made["spec"]["template"]["spec"]["topologySpreadConstraints"] == [constraint]
 
 
-def test_only_who_calls_the_api_server_has_a_token():
+def test_only_programs_that_call_the_api_server_have_a_token():
     for which, has in (("operator", True), ("rotation", True), ("webhook", False)):
         documents = named(f"understudy-{which}")
         assert documents["Deployment"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is has
@@ -364,8 +364,8 @@ def test_the_webhooks_pods_run_without_rights_on_their_machine_and_a_drain_leave
 
 
 def policies(*settings: str) -> dict[str, dict[str, Any]]:
-    told = template("networkPolicies.enabled=true", "crds.install=false", *settings)
-    documents = [document for document in yaml.safe_load_all(told.stdout) if document]
+    result = template("networkPolicies.enabled=true", "crds.install=false", *settings)
+    documents = [document for document in yaml.safe_load_all(result.stdout) if document]
     return {x["metadata"]["name"]: x["spec"] for x in documents if x["kind"] == "NetworkPolicy"}
 
 
@@ -393,7 +393,7 @@ def test_the_operator_and_the_webhook_take_only_what_they_serve():
 @pytest.mark.attack("D2", "calls each port of the chart's pods, with networkPolicies.enabled", before="refused, too")
 def test_a_stranger_reaches_one_port_of_the_charts_pods():
     found = {name: spec for name, spec in policies().items() if spec["policyTypes"] == ["Ingress"]}
-    reached = [
+    received = [
         (name, port)
         for name, spec in found.items()
         for port in (443, 6443, 8080, 8081, 8443, 8478, 9443)
@@ -402,7 +402,7 @@ def test_a_stranger_reaches_one_port_of_the_charts_pods():
     ]
     # the webhook's own
     assert sorted(found) == ["understudy-operator", "understudy-rotation", "understudy-webhook"]
-    assert reached == [("understudy-webhook", 8443)]
+    assert received == [("understudy-webhook", 8443)]
 
 
 @pytest.mark.attack(
@@ -432,28 +432,28 @@ def test_the_operator_calls_the_api_server_and_sidecars_and_the_webhook_the_api_
     assert not any("rotation" in name for name in issued)
 
     # and the addresses of the API server and of nodes can be named
-    there, nodes = {"ipBlock": {"cidr": "10.0.0.10/32"}}, {"ipBlock": {"cidr": "10.1.0.0/16"}}
+    present, nodes = {"ipBlock": {"cidr": "10.0.0.10/32"}}, {"ipBlock": {"cidr": "10.1.0.0/16"}}
     named = policies(
         "networkPolicies.egress=true",
-        f"networkPolicies.apiServer.to={json.dumps([there])}",
+        f"networkPolicies.apiServer.to={json.dumps([present])}",
         f"networkPolicies.alsoTo={json.dumps([nodes])}",
     )
     assert named["understudy-operator-egress"]["egress"] == [
-        {**api_server, "to": [there]},
+        {**api_server, "to": [present]},
         {**sidecars, "to": [pods, nodes]},
     ]
 
 
-def test_the_operator_is_told_who_reaches_jobs_and_may_write_their_policies_only_where_it_is_to():
-    def told(*settings: str) -> tuple[Rules | None, list[str]]:
+def test_the_operator_gets_network_rules_and_may_write_policies_only_if_enabled():
+    def is_reported(*settings: str) -> tuple[Rules | None, list[str]]:
         documents = rendered(*settings)
         (container,) = documents["Deployment"]["spec"]["template"]["spec"]["containers"]
         env = {entry["name"]: entry["value"] for entry in container["env"]}
         rules = [x for x in documents["ClusterRole"]["rules"] if x["resources"] == ["networkpolicies"]]
         return read_network_rules(env), [verb for rule in rules for verb in rule["verbs"]]
 
-    assert told("networkPolicies.enabled=true") == (None, [])
-    rules, verbs = told("networkPolicies.jobs=true")
+    assert is_reported("networkPolicies.enabled=true") == (None, [])
+    rules, verbs = is_reported("networkPolicies.jobs=true")
     assert verbs == ["list", "create", "update"]
     assert rules is not None
     (operator,) = rules
@@ -461,7 +461,9 @@ def test_the_operator_is_told_who_reaches_jobs_and_may_write_their_policies_only
     (peer,) = operator["from"]
     assert peer["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "system"}}
     assert peer["podSelector"] == deployment("operator")["spec"]["selector"]
-    rules, _ = told("networkPolicies.jobs=true", 'networkPolicies.alsoFrom=[{"ipBlock": {"cidr": "10.0.0.0/8"}}]')
+    rules, _ = is_reported(
+        "networkPolicies.jobs=true", 'networkPolicies.alsoFrom=[{"ipBlock": {"cidr": "10.0.0.0/8"}}]'
+    )
     assert rules is not None
     assert rules[1] == {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}
 
@@ -471,8 +473,8 @@ def test_the_operator_is_told_who_reaches_jobs_and_may_write_their_policies_only
 
 def users_roles(*settings: str) -> dict[str, dict[str, Any]]:
     """ClusterRoles that Kubernetes adds to its own, by the names of these."""
-    told = template("crds.install=false", *settings)
-    documents = [document for document in yaml.safe_load_all(told.stdout) if document]
+    result = template("crds.install=false", *settings)
+    documents = [document for document in yaml.safe_load_all(result.stdout) if document]
     prefix = "rbac.authorization.k8s.io/aggregate-to-"
     return {
         label.removeprefix(prefix): x
@@ -522,8 +524,8 @@ def test_of_named_namespaces_the_operator_gets_roles_there_and_a_cluster_role_fo
             assert (subject["name"], subject["namespace"]) == ("understudy-operator", "system")
     # and it is told which they are
     (container,) = operator["Deployment"]["spec"]["template"]["spec"]["containers"]
-    told = {entry["name"]: entry["value"] for entry in container["env"]}
-    assert read_namespaces(told) == ("red", "blue")
+    result = {entry["name"]: entry["value"] for entry in container["env"]}
+    assert read_namespaces(result) == ("red", "blue")
 
 
 def test_no_cluster_role_of_named_namespaces_reads_or_writes_anything_else():
@@ -616,7 +618,7 @@ def test_policies_can_be_left_out():
 def test_helm_refuses_a_kubernetes_older_than_1_30(version: str, accepted: bool):
     helm = Paths.from_environment().binaries / "helm"
     command = [str(helm), "template", "understudy", str(CHART), "-n", "system", "--kube-version", version]
-    told = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert (told.returncode == 0) == accepted
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (result.returncode == 0) == accepted
     refusal = f"chart requires kubeVersion: >=1.30.0-0 which is incompatible with Kubernetes v{version}"
-    assert (refusal in told.stderr) != accepted
+    assert (refusal in result.stderr) != accepted

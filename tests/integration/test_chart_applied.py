@@ -34,8 +34,8 @@ from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.jobset.manifests import job_manifest
 from understudy_operator.plan.network_policy import network_policy
 from understudy_operator.plan.pods import pod_manifest
-from understudy_operator.plan.pool.manifest import spare_manifest
-from understudy_operator.plan.spec import RolloutGateway, Rollouts
+from understudy_operator.plan.pool.manifest import pool_spare_manifest
+from understudy_operator.plan.spec import RolloutGateway, RolloutsSpec
 from understudy_protocol import pod as names
 from understudy_webhook import openssl
 
@@ -109,19 +109,19 @@ def test_the_api_server_takes_every_object_of_the_chart(server: "ApiServer", tmp
     # when all that the chart makes of these values is sent, without any being made
     objects = rendered(server, VALUES[case], tmp_path)
     strict = ("--server-side", "--dry-run=server", "--validate=strict")
-    told = server.kubectl("apply", *strict, "-f", "-", stdin=objects)
+    result = server.kubectl("apply", *strict, "-f", "-", stdin=objects)
     # then none is refused, for a field that there is not, either
-    assert (told.returncode, told.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     sent = [item for item in yaml.load_all(objects, yaml.CSafeLoader) if item]
-    assert len(told.stdout.splitlines()) == len(sent)
+    assert len(result.stdout.splitlines()) == len(sent)
 
 
 def test_a_field_that_there_is_not_is_found(server: "ApiServer") -> None:
     wrong = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "dta": {}}
     strict = ("--server-side", "--dry-run=server", "--validate=strict")
-    told = server.kubectl("apply", *strict, "-f", "-", stdin=json.dumps(wrong))
-    assert told.returncode != 0
-    assert "dta" in told.stderr
+    result = server.kubectl("apply", *strict, "-f", "-", stdin=json.dumps(wrong))
+    assert result.returncode != 0
+    assert "dta" in result.stderr
 
 
 def test_a_jobs_network_policy_is_kept_as_it_is_written(server: "ApiServer") -> None:
@@ -130,8 +130,8 @@ def test_a_jobs_network_policy_is_kept_as_it_is_written(server: "ApiServer") -> 
     policy = network_policy(a_job(), rules)
     policy["metadata"]["namespace"] = "default"
     strict = ("--server-side", "--dry-run=server", "--validate=strict")
-    told = must(server.kubectl("apply", *strict, "-f", "-", "-o", "json", stdin=json.dumps(policy)))
-    assert json.loads(told)["spec"] == policy["spec"]
+    result = must(server.kubectl("apply", *strict, "-f", "-", "-o", "json", stdin=json.dumps(policy)))
+    assert json.loads(result)["spec"] == policy["spec"]
 
 
 # Pod security --------------------------------------------------------------------------------------------------------
@@ -139,8 +139,8 @@ def test_a_jobs_network_policy_is_kept_as_it_is_written(server: "ApiServer") -> 
 
 def admitted(server: "ApiServer", namespace: str, spec: dict[str, Any]) -> str:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "a-", "namespace": namespace}, "spec": spec}
-    told = server.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
-    return told.stderr
+    result = server.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
+    return result.stderr
 
 
 def test_the_charts_own_pods_are_admitted_where_pod_security_is_restricted(
@@ -178,11 +178,11 @@ CAREFUL = {
 }
 
 
-def assert_ours(spec: dict[str, Any]) -> None:
+def assert_owned(spec: dict[str, Any]) -> None:
     """Its sidecar or gateway runs as a user of its own, with a root that cannot be written."""
-    ours = [x for x in spec["initContainers"] if x["name"] in (names.SIDECAR_CONTAINER, names.GATEWAY_CONTAINER)]
-    assert len(ours) == 1
-    security = ours[0]["securityContext"]
+    own = [x for x in spec["initContainers"] if x["name"] in (names.SIDECAR_CONTAINER, names.GATEWAY_CONTAINER)]
+    assert len(own) == 1
+    security = own[0]["securityContext"]
     assert (security["runAsUser"], security["readOnlyRootFilesystem"]) == (65532, True)
 
 
@@ -191,26 +191,26 @@ def test_a_template_that_is_restricted_stays_so_with_what_we_add(server: "ApiSer
     assert admitted(server, restricted, {**copy.deepcopy(CAREFUL), "restartPolicy": "Never"}) == ""
     # then so are an active, a spare, a pool's warm spare, a rollout with its gateway, and an injected pod
     rollout = a_group("rollout", 1, 1, pod_template={"spec": CAREFUL})
-    told = Rollouts(("rollout",), gateway=RolloutGateway(engine_port=30000))
+    rollouts = RolloutsSpec(("rollout",), gateway=RolloutGateway(engine_port=30000))
     plain = a_job(pod_template={"spec": CAREFUL})
     groups = (*plain.spec.replicated_jobs, rollout)
-    job = replace(plain, spec=replace(plain.spec, replicated_jobs=groups, rollouts=told))
+    job = replace(plain, spec=replace(plain.spec, replicated_jobs=groups, rollouts=rollouts))
     for index in (0, None):
         made = pod_manifest(job, index=index, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
         assert admitted(server, restricted, made["spec"]) == ""
-        assert_ours(made["spec"])
-    warm = spare_manifest(a_warm_pool(template={"spec": CAREFUL}), "1", sidecar_image=IMAGE, secret=SECRET)["spec"]
+        assert_owned(made["spec"])
+    warm = pool_spare_manifest(a_warm_pool(template={"spec": CAREFUL}), "1", sidecar_image=IMAGE, secret=SECRET)["spec"]
     assert admitted(server, restricted, warm) == ""
-    assert_ours(warm)
+    assert_owned(warm)
     spec = job_manifest(job, rollout, 0, IMAGE)["spec"]["template"]["spec"]
     assert [container["name"] for container in spec["initContainers"]] == [names.GATEWAY_CONTAINER]
     assert admitted(server, restricted, spec) == ""
-    assert_ours(spec)
+    assert_owned(spec)
     pod = golden_pod("job")
     pod["spec"] = copy.deepcopy(CAREFUL)
     injected = inject(pod, IMAGE).pod["spec"]
     assert admitted(server, restricted, injected) == ""
-    assert_ours(injected)
+    assert_owned(injected)
 
 
 # docs/how-to/install.md ----------------------------------------------------------------------------------------------
@@ -236,8 +236,8 @@ class Reader:
         """What the commands of the section's block say."""
         lines = self._blocks[heading][block].replace(SYSTEM, namespace).splitlines()
         lines = [line for line in lines if "rollout status" not in line and "helm test" not in line]
-        said = [self.run(line.replace(" --wait", "")) for line in lines]
-        return "".join(said)
+        output = [self.run(line.replace(" --wait", "")) for line in lines]
+        return "".join(output)
 
     def run(self, line: str) -> str:
         path = f"{self._server.binaries}:{os.environ['PATH']}"
@@ -256,10 +256,10 @@ def reader(server: "ApiServer", tmp_path_factory: pytest.TempPathFactory) -> Rea
     return Reader(server, tmp_path_factory.mktemp("reader"))
 
 
-def there(server: "ApiServer", *what: str) -> set[str]:
-    told = server.kubectl("get", *what, "-o", "name", "--ignore-not-found")
-    assert told.returncode == 0, told.stderr
-    return set(told.stdout.split())
+def list_objects(server: "ApiServer", *what: str) -> set[str]:
+    result = server.kubectl("get", *what, "-o", "name", "--ignore-not-found")
+    assert result.returncode == 0, result.stderr
+    return set(result.stdout.split())
 
 
 JOB = {
@@ -284,9 +284,9 @@ def test_the_previous_chart_is_upgraded_and_rolled_back_to(server: "ApiServer", 
     reader.follow("Uninstall", 0)
 
 
-def test_install_upgrade_and_rollback_as_the_page_says(server: "ApiServer", reader: Reader) -> None:
+def test_install_upgrade_and_rollback_as_the_page_states(server: "ApiServer", reader: Reader) -> None:
     reader.follow("Install")
-    assert there(server, "-n", SYSTEM, "deployments") == {
+    assert list_objects(server, "-n", SYSTEM, "deployments") == {
         "deployment.apps/understudy-operator",
         "deployment.apps/understudy-rotation",
         "deployment.apps/understudy-webhook",
@@ -294,7 +294,7 @@ def test_install_upgrade_and_rollback_as_the_page_says(server: "ApiServer", read
     must(server.kubectl("apply", "-f", "-", stdin=json.dumps(JOB)))
     reader.follow("Upgrade")
     assert "success" in reader.follow("Roll back")
-    assert there(server, "tj", "llm") == {"trainingjob.understudy.dev/llm"}
+    assert list_objects(server, "tj", "llm") == {"trainingjob.understudy.dev/llm"}
 
 
 def master_secret(server: "ApiServer") -> bytes:
@@ -309,7 +309,7 @@ def master_secret(server: "ApiServer") -> bytes:
     return value
 
 
-def test_the_master_secret_is_kept_and_can_be_rotated_and_restored_as_the_page_says(
+def test_the_master_secret_is_kept_and_can_be_rotated_and_restored_as_the_page_states(
     server: "ApiServer", reader: Reader
 ) -> None:
     first = master_secret(server)
@@ -361,7 +361,9 @@ def test_kubernetes_own_roles_allow_users_to_view_or_to_edit_jobs(server: "ApiSe
         must(server.kubectl("-n", "default", "delete", "rolebinding", f"chart-{role}"))
 
 
-async def test_a_certificate_of_ones_own_as_the_page_says(server: "ApiServer", reader: Reader, tmp_path: Path) -> None:
+async def test_a_certificate_of_ones_own_as_the_page_states(
+    server: "ApiServer", reader: Reader, tmp_path: Path
+) -> None:
     # given an installation whose webhook has made its own so far, and has had it trusted
     for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
         found = json.loads(must(server.kubectl("get", kind, "understudy-webhook", "-o", "json")))
@@ -369,13 +371,13 @@ async def test_a_certificate_of_ones_own_as_the_page_says(server: "ApiServer", r
             webhook["clientConfig"]["caBundle"] = base64.b64encode(b"self-made").decode()
         must(server.kubectl("replace", f"--field-manager={FIELD_MANAGER}", "-f", "-", stdin=json.dumps(found)))
     # when the page is followed
-    made = await openssl.make(["understudy-webhook.understudy-system.svc"], 86400.0)
+    made = await openssl.make_certificate(["understudy-webhook.understudy-system.svc"], 86400.0)
     for name, text in {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": made.authority}.items():
         (reader.folder / name).write_text(text)
     reader.follow("Certificates")
     # then one's own is trusted
-    told = json.loads(must(server.kubectl("get", "mutatingwebhookconfiguration", "understudy-webhook", "-o", "json")))
-    assert base64.b64decode(told["webhooks"][0]["clientConfig"]["caBundle"]).decode() == made.authority
+    result = json.loads(must(server.kubectl("get", "mutatingwebhookconfiguration", "understudy-webhook", "-o", "json")))
+    assert base64.b64decode(result["webhooks"][0]["clientConfig"]["caBundle"]).decode() == made.authority
 
 
 def test_helms_test_passes_with_the_rights_that_it_brings_and_fails_without_a_leader(
@@ -394,8 +396,8 @@ def test_helms_test_passes_with_the_rights_that_it_brings_and_fails_without_a_le
     configuration = json.loads(server.kubeconfig.read_text())
     configuration["users"][0]["user"] = {"token": token}
     (tmp_path / "kubeconfig").write_text(json.dumps(configuration))
-    told = {entry["name"]: entry["value"] for entry in pod["spec"]["containers"][0]["env"]}
-    environment = told | {
+    result = {entry["name"]: entry["value"] for entry in pod["spec"]["containers"][0]["env"]}
+    environment = result | {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
         "KUBECONFIG": str(tmp_path / "kubeconfig"),
@@ -409,8 +411,8 @@ def test_helms_test_passes_with_the_rights_that_it_brings_and_fails_without_a_le
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     # then it tells that nobody leads, and nothing else
-    said, _ = run(0.5).communicate()
-    assert said.splitlines() == ["ERROR no replica renews Lease understudy-operator: see the operator's log"]
+    lines, _ = run(0.5).communicate()
+    assert lines.splitlines() == ["ERROR no replica renews Lease understudy-operator: see the operator's log"]
     # and is content once somebody does
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "understudy-operator"}}
     check, second = run(60.0), 0
@@ -418,13 +420,13 @@ def test_helms_test_passes_with_the_rights_that_it_brings_and_fails_without_a_le
         second += 1
         renewed = {**lease, "spec": {"renewTime": f"2026-11-20T10:00:{second % 60:02}.000000Z"}}
         must(server.kubectl("-n", SYSTEM, "apply", "-f", "-", stdin=json.dumps(renewed)))
-    said, _ = check.communicate()
-    assert check.returncode == 0, said
-    assert there(server, "-n", SYSTEM, "trainingjobs") == set()  # it was a dry run
+    lines, _ = check.communicate()
+    assert check.returncode == 0, lines
+    assert list_objects(server, "-n", SYSTEM, "trainingjobs") == set()  # it was a dry run
     must(server.kubectl("delete", "-f", "-", stdin=yaml.safe_dump_all(items[:-1])))
 
 
-def test_uninstall_leaves_what_the_page_says(server: "ApiServer", reader: Reader) -> None:
+def test_uninstall_leaves_what_the_page_states(server: "ApiServer", reader: Reader) -> None:
     # given what the operator and the webhook make for themselves
     for kind, name in (("lease", "understudy-operator"), ("configmap", "understudy-operator-node-faults")):
         body = {
@@ -439,28 +441,31 @@ def test_uninstall_leaves_what_the_page_says(server: "ApiServer", reader: Reader
     # when the chart is uninstalled
     reader.follow("Uninstall", 0)
     # then the CRDs and the job are there, and nothing else of the chart
-    assert there(server, "tj", "llm") == {"trainingjob.understudy.dev/llm"}
-    ours = ("-l", "app.kubernetes.io/name=understudy")
+    assert list_objects(server, "tj", "llm") == {"trainingjob.understudy.dev/llm"}
+    own = ("-l", "app.kubernetes.io/name=understudy")
     kinds = "deployments,serviceaccounts,roles,rolebindings,services,poddisruptionbudgets,networkpolicies"
-    assert there(server, "-A", kinds, *ours) == set()
+    assert list_objects(server, "-A", kinds, *own) == set()
     cluster = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
     cluster += ",validatingadmissionpolicies,validatingadmissionpolicybindings"
-    assert there(server, cluster, *ours) == set()
+    assert list_objects(server, cluster, *own) == set()
     # and a chart that is installed again takes them over, with the keys of the job
     reader.follow("Install")
     assert master_secret(server) == secret
-    assert there(server, "tj", "llm") == {"trainingjob.understudy.dev/llm"}
+    assert list_objects(server, "tj", "llm") == {"trainingjob.understudy.dev/llm"}
 
 
-def test_all_of_it_is_removed_as_the_page_says(server: "ApiServer", reader: Reader) -> None:
+def test_all_of_it_is_removed_as_the_page_states(server: "ApiServer", reader: Reader) -> None:
     reader.follow("Uninstall", 1)
-    assert {name for name in there(server, "crd") if "understudy" in name} == set()
-    assert there(server, "-n", SYSTEM, "secret", "understudy-master") == set()
-    assert there(server, "-n", SYSTEM, "leases,configmaps", "--field-selector=metadata.name!=kube-root-ca.crt") == set()
+    assert {name for name in list_objects(server, "crd") if "understudy" in name} == set()
+    assert list_objects(server, "-n", SYSTEM, "secret", "understudy-master") == set()
+    assert (
+        list_objects(server, "-n", SYSTEM, "leases,configmaps", "--field-selector=metadata.name!=kube-root-ca.crt")
+        == set()
+    )
 
 
-def test_without_helm_in_the_cluster_as_the_page_says(server: "ApiServer", reader: Reader) -> None:
+def test_without_helm_in_the_cluster_as_the_page_states(server: "ApiServer", reader: Reader) -> None:
     reader.follow("Without Helm", 0, "understudy-plain")
-    assert len([name for name in there(server, "crd") if "understudy" in name]) == 3
+    assert len([name for name in list_objects(server, "crd") if "understudy" in name]) == 3
     reader.follow("Without Helm", 1, "understudy-plain")
-    assert len(there(server, "-n", "understudy-plain", "deployments")) == 3
+    assert len(list_objects(server, "-n", "understudy-plain", "deployments")) == 3

@@ -113,11 +113,11 @@ def _file(server: "ApiServer", values: Item) -> str:
 def rendered(server: "ApiServer", case: str) -> list[Item]:
     """The chart's objects; no test changes them."""
     release, values = CASES[case]
-    told = must(template(server, CHART, release, EVERYTHING, values))
-    return [item for item in yaml.load_all(told, yaml.CSafeLoader) if item]
+    result = must(template(server, CHART, release, EVERYTHING, values))
+    return [item for item in yaml.load_all(result, yaml.CSafeLoader) if item]
 
 
-def told_apart(items: list[Item]) -> list[tuple[str, str, str]]:
+def have_different_names(items: list[Item]) -> list[tuple[str, str, str]]:
     return [(x["kind"], x["metadata"].get("namespace", ""), x["metadata"]["name"]) for x in items]
 
 
@@ -129,21 +129,21 @@ def test_the_api_server_takes_every_object_under_any_name(server: "ApiServer", c
     items = rendered(server, case)
     # when all of it is sent, without any being made
     strict = ("--server-side", "--dry-run=server", "--validate=strict")
-    told = server.kubectl(
+    result = server.kubectl(
         "apply", *strict, "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
     )
     # then none is refused, and none is there already, of Kubernetes' own
-    assert told.returncode == 0, told.stderr
-    assert len(told.stdout.splitlines()) == len(items)
-    ours = [item for item in items if item["kind"] != "CustomResourceDefinition"]
-    there = server.kubectl("get", "--ignore-not-found", "-o", "name", "-f", "-", stdin=yaml.safe_dump_all(ours))
-    assert there.stdout == ""
+    assert result.returncode == 0, result.stderr
+    assert len(result.stdout.splitlines()) == len(items)
+    own = [item for item in items if item["kind"] != "CustomResourceDefinition"]
+    present = server.kubectl("get", "--ignore-not-found", "-o", "name", "-f", "-", stdin=yaml.safe_dump_all(own))
+    assert present.stdout == ""
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_names_fit_where_they_have_to_and_selectors_find_their_own_alone(server: "ApiServer", case: str) -> None:
     items = rendered(server, case)
-    assert len(set(told_apart(items))) == len(items)
+    assert len(set(have_different_names(items))) == len(items)
     for item in items:
         name = item["metadata"]["name"]
         if item["kind"] in ("Service", "Pod"):  # a pod's name is its host's
@@ -174,29 +174,29 @@ def test_names_fit_where_they_have_to_and_selectors_find_their_own_alone(server:
 @pytest.mark.parametrize("case", CASES)
 def test_what_names_another_object_names_one_that_there_is(server: "ApiServer", case: str) -> None:
     items = rendered(server, case)
-    there = {(kind, name) for kind, _, name in told_apart(items)}
+    present = {(kind, name) for kind, _, name in have_different_names(items)}
     for item in items:
         if item["kind"].endswith("RoleBinding"):
-            assert (item["roleRef"]["kind"], item["roleRef"]["name"]) in there
-            assert {("ServiceAccount", subject["name"]) for subject in item["subjects"]} <= there
+            assert (item["roleRef"]["kind"], item["roleRef"]["name"]) in present
+            assert {("ServiceAccount", subject["name"]) for subject in item["subjects"]} <= present
         if item["kind"].endswith("WebhookConfiguration"):
             services = {("Service", webhook["clientConfig"]["service"]["name"]) for webhook in item["webhooks"]}
-            assert services <= there
+            assert services <= present
         if item["kind"] == "Deployment":
-            assert ("ServiceAccount", item["spec"]["template"]["spec"]["serviceAccountName"]) in there
+            assert ("ServiceAccount", item["spec"]["template"]["spec"]["serviceAccountName"]) in present
             (container,) = item["spec"]["template"]["spec"]["containers"]
-            told = {entry["name"]: entry["value"] for entry in container["env"]}
-            if lease := told.get("UNDERSTUDY_LEASE"):
+            result = {entry["name"]: entry["value"] for entry in container["env"]}
+            if lease := result.get("UNDERSTUDY_LEASE"):
                 (role,) = [x for x in items if (x["kind"], x["metadata"]["name"]) == ("Role", item["metadata"]["name"])]
                 assert lease == f"{SYSTEM}/{item['metadata']['name']}"
                 named = {name for rule in role["rules"] for name in rule.get("resourceNames", ())}
-                assert named == {part.rpartition("/")[2] for part in (lease, told["UNDERSTUDY_NODE_FAULTS"])}
-            if webhook := told.get("UNDERSTUDY_WEBHOOK"):
+                assert named == {part.rpartition("/")[2] for part in (lease, result["UNDERSTUDY_NODE_FAULTS"])}
+            if webhook := result.get("UNDERSTUDY_WEBHOOK"):
                 namespace, _, name = webhook.partition("/")
                 assert namespace == SYSTEM
-                assert {("MutatingWebhookConfiguration", name), ("Service", name)} <= there
+                assert {("MutatingWebhookConfiguration", name), ("Service", name)} <= present
         if item["kind"] == "ValidatingAdmissionPolicyBinding":
-            assert ("ValidatingAdmissionPolicy", item["spec"]["policyName"]) in there
+            assert ("ValidatingAdmissionPolicy", item["spec"]["policyName"]) in present
 
 
 @pytest.mark.parametrize(
@@ -212,38 +212,38 @@ def test_what_names_another_object_names_one_that_there_is(server: "ApiServer", 
         ("fullnameOverride", "training-recovery"),
     ],
 )
-def test_names_begin_as_the_page_says(server: "ApiServer", case: str, begin: str) -> None:
+def test_names_begin_as_the_page_states(server: "ApiServer", case: str, begin: str) -> None:
     names = {x["metadata"]["name"] for x in rendered(server, case) if x["kind"] == "Deployment"}
     assert names == {f"{begin}-operator", f"{begin}-webhook"}
 
 
 def test_two_releases_share_no_name(server: "ApiServer") -> None:
-    one, other = (told_apart(rendered(server, case)) for case in ("without our name", "as the docs have it"))
+    one, other = (have_different_names(rendered(server, case)) for case in ("without our name", "as the docs have it"))
     assert {kind for kind, *_ in set(one) & set(other)} == {"CustomResourceDefinition"}
 
 
 @pytest.mark.parametrize("release", ["understudy", "prod", "a" * LONGEST])
 def test_an_upgrade_from_the_previous_chart_keeps_names_lease_and_selectors(server: "ApiServer", release: str) -> None:
     # Others would lead beside those that are there.
-    def told(chart: Path) -> dict[tuple[str, str], Item]:
+    def is_reported(chart: Path) -> dict[tuple[str, str], Item]:
         items = yaml.load_all(must(template(server, chart, release)), yaml.CSafeLoader)
         return {(x["kind"], x["metadata"]["name"]): x for x in items if x}
 
-    former, newest = told(PREVIOUS), told(CHART)
+    previous, newest = is_reported(PREVIOUS), is_reported(CHART)
     kinds = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
     # The webhook had the rights that the process has which renews its certificate.
-    webhooks = {(kind, name) for kind, name in former if kind in kinds and name.endswith("-webhook")}
-    assert former.keys() - newest.keys() == webhooks
-    for key in former:
+    webhooks = {(kind, name) for kind, name in previous if kind in kinds and name.endswith("-webhook")}
+    assert previous.keys() - newest.keys() == webhooks
+    for key in previous:
         if key[0] == "Deployment":
-            assert former[key]["spec"]["selector"] == newest[key]["spec"]["selector"]
+            assert previous[key]["spec"]["selector"] == newest[key]["spec"]["selector"]
             leases = [
                 [
                     entry["value"]
                     for entry in x["spec"]["template"]["spec"]["containers"][0]["env"]
                     if entry["name"] == "UNDERSTUDY_LEASE"
                 ]
-                for x in (former[key], newest[key])
+                for x in (previous[key], newest[key])
             ]
             assert leases[0] == leases[1]
 
@@ -267,8 +267,8 @@ class Administrator:
         return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
 
     def install(self, release: str, namespace: str, *settings: str) -> "subprocess.CompletedProcess[str]":
-        told = [word for setting in settings for word in ("--set", setting)]
-        return self.helm("upgrade", "--install", release, str(CHART), "-n", namespace, "--create-namespace", *told)
+        result = [word for setting in settings for word in ("--set", setting)]
+        return self.helm("upgrade", "--install", release, str(CHART), "-n", namespace, "--create-namespace", *result)
 
 
 @pytest.fixture(scope="module")
@@ -286,11 +286,11 @@ def administrator(server: "ApiServer") -> Administrator:
 def test_a_second_release_is_refused_with_where_the_first_one_is(
     administrator: Administrator, release: str, namespace: str, settings: tuple[str, ...]
 ) -> None:
-    told = administrator.install(release, namespace, *settings)
-    assert told.returncode != 0
-    assert "Understudy is installed in this cluster already" in told.stderr
-    assert "release first in namespace one" in told.stderr
-    assert "cannot be imported" not in told.stderr
+    result = administrator.install(release, namespace, *settings)
+    assert result.returncode != 0
+    assert "Understudy is installed in this cluster already" in result.stderr
+    assert "release first in namespace one" in result.stderr
+    assert "cannot be imported" not in result.stderr
     # and nothing of it is there
     assert must(administrator.helm("list", "-n", namespace, "-q")).split() == (["first"] if namespace == "one" else [])
 
@@ -314,14 +314,14 @@ def test_a_binding_of_somebodys_own_with_our_label_is_no_installation(
 
 
 def test_other_names_of_what_is_installed_are_refused_with_what_keeps_them(administrator: Administrator) -> None:
-    told = administrator.install("first", "one", "fullnameOverride=other")
-    assert told.returncode != 0
-    assert "fullnameOverride=first" in told.stderr
+    result = administrator.install("first", "one", "fullnameOverride=other")
+    assert result.returncode != 0
+    assert "fullnameOverride=first" in result.stderr
     # and that is taken
     must(administrator.install("first", "one", "fullnameOverride=first"))
 
 
-def test_another_release_takes_over_what_one_left_as_the_page_says(
+def test_another_release_takes_over_what_one_left_as_the_page_states(
     server: "ApiServer", administrator: Administrator, tmp_path: Path
 ) -> None:
     # given the kinds, kept by a release that is gone
@@ -331,5 +331,5 @@ def test_another_release_takes_over_what_one_left_as_the_page_says(
     # when the page is followed
     Reader(server, tmp_path).follow("Names")
     # then the newer release has them
-    told = json.loads(must(server.kubectl("get", "crd", "trainingjobs.understudy.dev", "-o", "json")))
-    assert told["metadata"]["annotations"]["meta.helm.sh/release-name"] == "understudy"
+    result = json.loads(must(server.kubectl("get", "crd", "trainingjobs.understudy.dev", "-o", "json")))
+    assert result["metadata"]["annotations"]["meta.helm.sh/release-name"] == "understudy"

@@ -16,6 +16,6 @@ EVERYTHING = "networkPolicies.enabled=true,networkPolicies.jobs=true,webhook.cer
 def test_helm_finds_nothing_to_object_to(settings: str) -> None:
     helm = Paths.from_environment().binaries / "helm"
     command = [str(helm), "lint", "--strict", str(CHECKOUT / "charts" / "understudy"), "--set", settings]
-    told = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert "[WARNING]" not in told.stdout + told.stderr
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "[WARNING]" not in result.stdout + result.stderr

@@ -20,9 +20,9 @@ Document = dict[str, Any]
 
 def rendered(*settings: str) -> dict[tuple[str, str], Document]:
     """The objects by kind and name, but for CRDs."""
-    told = template("crds.install=false", *settings)
-    assert told.returncode == 0, told.stderr
-    documents = [document for document in yaml.load_all(told.stdout, yaml.CSafeLoader) if document]
+    result = template("crds.install=false", *settings)
+    assert result.returncode == 0, result.stderr
+    documents = [document for document in yaml.load_all(result.stdout, yaml.CSafeLoader) if document]
     return {(document["kind"], document["metadata"]["name"]): document for document in documents}
 
 
@@ -80,12 +80,12 @@ def test_coordinators_are_scraped_at_their_probes_port_by_the_operators_label():
 
 
 def test_alerts_are_those_of_the_files_and_the_webhooks_go_with_the_webhook():
-    def told(*settings: str) -> list[Document]:
+    def is_reported(*settings: str) -> list[Document]:
         groups = rendered(*ALL, *settings)["PrometheusRule", "understudy"]["spec"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
-    assert told() == [rule for _, rule in alerts()]
-    assert told("webhook.enabled=false") == [rule for path, rule in alerts() if path.stem == "operator"]
+    assert is_reported() == [rule for _, rule in alerts()]
+    assert is_reported("webhook.enabled=false") == [rule for path, rule in alerts() if path.stem == "operator"]
 
 
 def test_the_dashboard_comes_as_it_is_with_grafanas_label():
@@ -98,8 +98,8 @@ def test_the_dashboard_comes_as_it_is_with_grafanas_label():
 def test_logs_are_text_or_json_and_nothing_else():
     for name in ("understudy-operator", "understudy-webhook"):
         assert environment(container(rendered(), name))["UNDERSTUDY_LOG_FORMAT"] == "text"
-        told = environment(container(rendered("logFormat=json"), name))
-        assert told["UNDERSTUDY_LOG_FORMAT"] == "json"
+        variables = environment(container(rendered("logFormat=json"), name))
+        assert variables["UNDERSTUDY_LOG_FORMAT"] == "json"
     refused = template("logFormat=xml")
     assert refused.returncode != 0
     assert "at '/logFormat': value must be one of 'text', 'json'" in refused.stderr

@@ -90,7 +90,7 @@ def test_is_accepted(cluster: "ApiServer", case: str) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_is_refused_and_the_message_says_why(cluster: "ApiServer", case: str) -> None:
+def test_is_refused_and_the_message_gives_the_reason(cluster: "ApiServer", case: str) -> None:
     # given a manifest that is right but for one thing
     change, field, message = REFUSED[case]
 
@@ -116,13 +116,13 @@ def test_an_unknown_field_of_ours_is_refused(cluster: "ApiServer", field: str) -
 
 def test_reads_back_with_defaults(cluster: "ApiServer") -> None:
     # given a manifest that says only what it must
-    def say_least(job: Manifest) -> None:
+    def minimal(job: Manifest) -> None:
         job["spec"].update(launcher={})
         del job["spec"]["spares"], replicated_job(job)["replicas"]
         del job_spec(job)["parallelism"], job_spec(job)["completions"]
 
     # when it is created and read back
-    created = cluster.kubectl("create", "-f", "-", stdin=changed(say_least, name="least"))
+    created = cluster.kubectl("create", "-f", "-", stdin=changed(minimal, name="least"))
     assert created.returncode == 0, created.stderr
     job = read_back(cluster, "least")
 
@@ -261,12 +261,14 @@ def test_how_far_it_may_shrink_cannot_be_changed_later(cluster: "ApiServer", ela
     assert message in applied.stderr
 
 
-def test_what_its_pods_are_made_from_can_be_changed_while_it_rests_and_when_it_is_woken(cluster: "ApiServer") -> None:
+def test_what_its_pods_are_made_from_can_be_changed_while_it_is_suspended_and_when_it_is_enqueued(
+    cluster: "ApiServer",
+) -> None:
     # given a TrainingJob that is suspended
-    def rest(job: Manifest) -> None:
+    def suspend(job: Manifest) -> None:
         job["spec"]["suspend"] = True
 
-    created = cluster.kubectl("apply", "-f", "-", stdin=changed(rest, name="resting"))
+    created = cluster.kubectl("apply", "-f", "-", stdin=changed(suspend, name="resting"))
     assert created.returncode == 0, created.stderr
 
     def wake_with_a_node_selector(job: Manifest) -> None:
@@ -274,10 +276,10 @@ def test_what_its_pods_are_made_from_can_be_changed_while_it_rests_and_when_it_i
         pod_spec(job)["nodeSelector"] = {"pool": "a"}
 
     # when its pods' template changes in the step that wakes it, as Kueue does
-    woken = cluster.kubectl("apply", "-f", "-", stdin=changed(wake_with_a_node_selector, name="resting"))
+    enqueued = cluster.kubectl("apply", "-f", "-", stdin=changed(wake_with_a_node_selector, name="resting"))
 
     # then it is accepted, and from then on refused
-    assert woken.returncode == 0, woken.stderr
+    assert enqueued.returncode == 0, enqueued.stderr
     again = cluster.kubectl("apply", "-f", "-", stdin=changed(lambda _: None, name="resting"))
     assert again.returncode != 0
     assert "replicatedJobs is immutable while the job runs" in again.stderr
@@ -321,7 +323,7 @@ def test_status_is_a_subresource_and_shows_in_columns(cluster: "ApiServer") -> N
     assert {"1200", "shown-workers-spare-0-abcde", promoted} < set(wide[1].split())
 
 
-def test_explain_tells_our_fields(cluster: "ApiServer") -> None:
+def test_explain_reports_our_fields(cluster: "ApiServer") -> None:
     # given the CRD, whose schema the API server publishes within seconds
     wait_until_found(cluster, "explain", "tj")
 

@@ -139,9 +139,9 @@ def apply(server: "ApiServer", items: list[Raw]) -> None:
 def a_role(user: str, rules: list[tuple[str, list[str], list[str]]]) -> list[Raw]:
     metadata = {"name": user.rpartition(":")[2], "namespace": TEAM}
     group = "rbac.authorization.k8s.io"
-    told = [{"apiGroups": [of], "resources": resources, "verbs": verbs} for of, resources, verbs in rules]
+    result = [{"apiGroups": [of], "resources": resources, "verbs": verbs} for of, resources, verbs in rules]
     return [
-        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": told},
+        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": result},
         {
             "apiVersion": f"{group}/v1",
             "kind": "RoleBinding",
@@ -176,16 +176,16 @@ def creates(user: str, manifest: Raw) -> Attack:
     return lambda server: as_user(server, user, "create", "-f", "-", stdin=json.dumps(manifest))
 
 
-def patches(user: str, what: str, patch: Raw) -> Attack:
-    kind = "merge" if what.startswith("trainingjob/") else "strategic"
-    words = ("-n", TEAM, "patch", *what.split("/"), f"--type={kind}", "--patch", json.dumps(patch))
+def patches(user: str, manifest: str, patch: Raw) -> Attack:
+    kind = "merge" if manifest.startswith("trainingjob/") else "strategic"
+    words = ("-n", TEAM, "patch", *manifest.split("/"), f"--type={kind}", "--patch", json.dumps(patch))
     return lambda server: as_user(server, user, *words)
 
 
-def deletes(user: str, what: str, namespace: str = TEAM, cascade: str = "background") -> Attack:
+def deletes(user: str, target: str, namespace: str = TEAM, cascade: str = "background") -> Attack:
     # kubectl waits for the end of what it deletes by reading it, which the operator's account may not do with Secrets.
     options = ("--wait=false", f"--cascade={cascade}")
-    return lambda server: as_user(server, user, "-n", namespace, "delete", *what.split("/"), *options)
+    return lambda server: as_user(server, user, "-n", namespace, "delete", *target.split("/"), *options)
 
 
 def scales(user: str, pool: str, replicas: int) -> Attack:
@@ -371,16 +371,16 @@ def item(attack: str) -> str:
 def test_the_api_server_refuses(server: "ApiServer", attack: str) -> None:
     # when somebody tries
     attempt, message = ATTACKS[attack]
-    said = attempt(server)
+    lines = attempt(server)
     # then the API server refuses, by a policy of the chart, which says what is allowed
-    assert message in said
-    assert "ValidatingAdmissionPolicy" in said
+    assert message in lines
+    assert "ValidatingAdmissionPolicy" in lines
 
 
 # What no role grants -------------------------------------------------------------------------------------------------
 
 
-def asks(user: str, *words: str) -> Attack:
+def requests_review(user: str, *words: str) -> Attack:
     def attack(server: "ApiServer") -> str:
         done = server.kubectl("-n", TEAM, *words, f"--as={user}")
         return "" if done.returncode == 0 else done.stderr
@@ -388,9 +388,9 @@ def asks(user: str, *words: str) -> Attack:
     return attack
 
 
-def writes_status(user: str, what: str) -> Attack:
+def writes_status(user: str, status: str) -> Attack:
     words = ("--subresource=status", "--type=merge", "--patch", json.dumps({"status": {"phase": "Succeeded"}}))
-    return asks(user, "patch", *what.split("/"), *words)
+    return requests_review(user, "patch", *status.split("/"), *words)
 
 
 ROLE = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
@@ -404,39 +404,44 @@ A_BINDING = {
 AN_INJECTED_JOB = {"apiVersion": KUBE, "kind": "InjectedJob", "metadata": {"name": "evil", "namespace": TEAM}}
 #: By name: the attack, and what the user may not do.
 NOT_GRANTED: dict[str, tuple[Attack, str]] = {
-    "with the operator's token lists all Secrets": (asks(OPERATOR, "get", "secrets", "-A"), 'list resource "secrets"'),
+    "with the operator's token lists all Secrets": (
+        requests_review(OPERATOR, "get", "secrets", "-A"),
+        'list resource "secrets"',
+    ),
     "with the operator's token reads a job's Secret": (
-        asks(OPERATOR, "get", "secret", "ours"),
+        requests_review(OPERATOR, "get", "secret", "ours"),
         'get resource "secrets"',
     ),
     "with the operator's token reads the master secret": (
-        asks(OPERATOR, "-n", SYSTEM, "get", "secret", "understudy-master"),
+        requests_review(OPERATOR, "-n", SYSTEM, "get", "secret", "understudy-master"),
         'get resource "secrets"',
     ),
     "with the operator's token binds a role": (creates(OPERATOR, A_BINDING), 'create resource "clusterrolebindings"'),
     "with the operator's token makes a token": (
-        asks(OPERATOR, "create", "token", "default"),
+        requests_review(OPERATOR, "create", "token", "default"),
         'create resource "serviceaccounts/token"',
     ),
     "with the operator's token runs a command in a pod": (
-        asks(OPERATOR, "create", "--raw", f"/api/v1/namespaces/{TEAM}/pods/theirs/exec?command=id", "-f", "/dev/null"),
+        requests_review(
+            OPERATOR, "create", "--raw", f"/api/v1/namespaces/{TEAM}/pods/theirs/exec?command=id", "-f", "/dev/null"
+        ),
         'create resource "pods/exec"',
     ),
     "with the operator's token creates a node": (
         creates(OPERATOR, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "evil"}}),
         'create resource "nodes"',
     ),
-    "with the webhook's account lists pods": (asks(WEBHOOKS_ACCOUNT, "get", "pods"), 'list resource "pods"'),
+    "with the webhook's account lists pods": (requests_review(WEBHOOKS_ACCOUNT, "get", "pods"), 'list resource "pods"'),
     "with the webhook's account reads the master secret": (
-        asks(WEBHOOKS_ACCOUNT, "-n", SYSTEM, "get", "secret", "understudy-master"),
+        requests_review(WEBHOOKS_ACCOUNT, "-n", SYSTEM, "get", "secret", "understudy-master"),
         'get resource "secrets"',
     ),
     "with the token of the certificate's process reads the master secret": (
-        asks(ROTATION, "-n", SYSTEM, "get", "secret", "understudy-master"),
+        requests_review(ROTATION, "-n", SYSTEM, "get", "secret", "understudy-master"),
         'get resource "secrets"',
     ),
     "with the token of the certificate's process reads a job's Secret": (
-        asks(ROTATION, "get", "secret", "ours"),
+        requests_review(ROTATION, "get", "secret", "ours"),
         'get resource "secrets"',
     ),
     "with the role edit writes the status of a job": (
@@ -457,9 +462,9 @@ NOT_GRANTED: dict[str, tuple[Attack, str]] = {
 )
 def test_no_role_grants(server: "ApiServer", attack: str) -> None:
     attempt, refused = NOT_GRANTED[attack]
-    said = attempt(server)
-    assert "is forbidden: User" in said
-    assert f"cannot {refused}" in said
+    lines = attempt(server)
+    assert "is forbidden: User" in lines
+    assert f"cannot {refused}" in lines
 
 
 # What is allowed -----------------------------------------------------------------------------------------------------
@@ -535,8 +540,8 @@ def test_kubernetes_finds_no_error_in_the_policies(server: "ApiServer", tmp_path
         while checked.keys() != names:
             assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-4000:]
             listed = json.loads(must(server.kubectl("get", "validatingadmissionpolicies", "-o", "json")))["items"]
-            told = {x["metadata"]["name"]: x.get("status", {}) for x in listed}
-            checked = {name: status for name, status in told.items() if "observedGeneration" in status}
+            result = {x["metadata"]["name"]: x.get("status", {}) for x in listed}
+            checked = {name: status for name, status in result.items() if "observedGeneration" in status}
             time.sleep(0.2)
     finally:
         process.kill()
@@ -550,7 +555,7 @@ def test_kubernetes_finds_no_error_in_the_policies(server: "ApiServer", tmp_path
     assert [text for text in warnings if "undefined field" not in text] == []
 
 
-def test_namespaces_have_to_opt_in_where_the_chart_says_so(server: "ApiServer", tmp_path: Path) -> None:
+def test_namespaces_have_to_opt_in_where_the_chart_requires_it(server: "ApiServer", tmp_path: Path) -> None:
     # given a chart that lets the operator write only where a label says so
     values = "{admissionPolicies: {namespaceLabels: {example.com/training: allowed}}}"
     shown = rendered(server, values, tmp_path, "--show-only", "templates/policies.yaml")
@@ -558,10 +563,10 @@ def test_namespaces_have_to_opt_in_where_the_chart_says_so(server: "ApiServer", 
     create = ALLOWED["the operator creates a job's pod"]
     deadline = time.monotonic() + POLICY_S
     # then it is refused in a namespace without the label, and told which one is missing
-    while not (said := create(server)):
+    while not (lines := create(server)):
         assert time.monotonic() < deadline, "the policy does not follow"
         time.sleep(0.2)
-    assert "lacks one of the labels example.com/training=allowed (admissionPolicies.namespaceLabels)" in said
+    assert "lacks one of the labels example.com/training=allowed (admissionPolicies.namespaceLabels)" in lines
     # and allowed once the namespace has it
     must(server.kubectl("label", "namespace", TEAM, "example.com/training=allowed"))
     while create(server):
@@ -571,7 +576,7 @@ def test_namespaces_have_to_opt_in_where_the_chart_says_so(server: "ApiServer", 
 
 def test_without_the_policies_each_attack_succeeds(server: "ApiServer") -> None:
     """So that no test above sees a refusal that has another reason. The last test, since it removes the policies."""
-    ours = ("-l", "app.kubernetes.io/name=understudy")
-    must(server.kubectl("delete", "validatingadmissionpolicybindings", *ours))
+    own = ("-l", "app.kubernetes.io/name=understudy")
+    must(server.kubectl("delete", "validatingadmissionpolicybindings", *own))
     wait_until_enforced(server, False)
-    assert {name: said for name, (attempt, _) in ATTACKS.items() if (said := attempt(server))} == {}
+    assert {name: lines for name, (attempt, _) in ATTACKS.items() if (lines := attempt(server))} == {}

@@ -160,7 +160,7 @@ def test_is_accepted(cluster: "ApiServer", case: str) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_is_refused_and_the_message_says_why(cluster: "ApiServer", case: str) -> None:
+def test_is_refused_and_the_message_gives_the_reason(cluster: "ApiServer", case: str) -> None:
     change, field, message = REFUSED[case]
     refusal = cluster.refusal(POOLS, changed(change))
     assert field in refusal

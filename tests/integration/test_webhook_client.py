@@ -16,7 +16,7 @@ from tests.unit.webhook.golden import pod as golden_pod
 from tests.unit.webhook.test_certificates import HOST, write
 from tests.unit.webhook.test_hostile_callers import called, certificate, results
 from understudy_webhook import openssl
-from understudy_webhook.rotation import Made
+from understudy_webhook.rotation import CertificateSet
 from understudy_webhook.serving import Clients, Serving
 
 LIFE_S = 90 * 24 * 3600.0
@@ -41,7 +41,7 @@ def files_of_the_page(folder: Path, port: int) -> Path:
     return config
 
 
-def configured(server: ApiServer, port: int, made: Made) -> str:
+def configured(server: ApiServer, port: int, made: CertificateSet) -> str:
     """The output of kubectl, which applies a configuration that calls this webhook for all labelled pods."""
     bundle = base64.b64encode(made.authority.encode()).decode()
     webhook = {
@@ -64,8 +64,8 @@ def injected(server: ApiServer) -> str:
     words = ("create", "--dry-run=server", "-o", "jsonpath={.spec.initContainers[*].name}", "-f", "-")
     pod = golden_pod("job") | {"apiVersion": "v1", "kind": "Pod"}
     pod["metadata"]["namespace"] = "default"
-    told = server.kubectl(*words, stdin=json.dumps(pod))
-    return told.stdout or told.stderr
+    result = server.kubectl(*words, stdin=json.dumps(pod))
+    return result.stdout or result.stderr
 
 
 @pytest.mark.attack(
@@ -80,7 +80,7 @@ async def test_the_api_server_shows_the_certificate_that_the_page_configures_and
     port = free_port()
     _, authority = await certificate(tmp_path / "ours", "kube-apiserver")
     config = files_of_the_page(tmp_path, port)
-    made = await openssl.make([HOST], LIFE_S)
+    made = await openssl.make_certificate([HOST], LIFE_S)
     write(tmp_path, made)
     serving = Serving(IMAGE, clients=Clients(authority, frozenset({"kube-apiserver"})))
     serving.load(tmp_path / "tls.crt", tmp_path / "tls.key")

@@ -54,7 +54,7 @@ def ensure_kueue(progress: Progress) -> Built:
     if built.folder.exists():
         return built
     go = ensure_go(_pinned(r"^go (\d+\.\d+\.\d+)$"))
-    progress.say("building Kueue with Go: some minutes")
+    progress.report("building Kueue with Go: some minutes")
     for left in cache.glob(".kueue.[0-9]*"):  # by a build that was interrupted
         shutil.rmtree(left)
     workshop = Built(cache / f".kueue.{os.getpid()}")
@@ -64,7 +64,7 @@ def ensure_kueue(progress: Progress) -> Built:
             [go, "build", "-trimpath", "-ldflags", "-s -w", "-o", workshop.manager, f"{MODULE}/cmd/kueue"],
             timeout_s=BUILD_LIMIT_S,
             log=cache / "kueue-build.log",
-            heartbeat=lambda: progress.say("  … still building Kueue"),
+            heartbeat=lambda: progress.report("  … still building Kueue"),
             env=_GO,
             cwd=HERE,
         )

@@ -53,8 +53,8 @@ def manager(built: Built, api_server: ApiServer, folder: Path) -> Iterator[None]
 
 def ready(api_server: ApiServer, certificates: Path) -> bool:
     """Whether its webhooks answer: a queue's flavor is taken. Meanwhile its certificate is handed on."""
-    told = api_server.kubectl("-n", SYSTEM, "get", "secret", SECRET, "-o", "json")
-    files: dict[str, str] = json.loads(told.stdout).get("data", {}) if told.returncode == 0 else {}
+    result = api_server.kubectl("-n", SYSTEM, "get", "secret", SECRET, "-o", "json")
+    files: dict[str, str] = json.loads(result.stdout).get("data", {}) if result.returncode == 0 else {}
     for name, content in files.items():
         file = certificates / name
         if not file.exists() or file.read_bytes() != base64.b64decode(content):

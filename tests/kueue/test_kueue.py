@@ -5,9 +5,9 @@ import pytest
 from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.training import NAME, Training, is_spare
 from understudy_operator.plan import queue as kueue
+from understudy_protocol.enums import CloseReason
 from understudy_protocol.membership import Close
 from understudy_protocol.wire import encode
-from understudy_protocol.words import CloseReason
 
 pytestmark = pytest.mark.timeout(180)
 VERSION = "kueue.x-k8s.io/v1beta2"
@@ -99,13 +99,13 @@ async def started(training: Training, kube: Kube, queue: Queue, pods: int = 3) -
     job = await training.apply(in_queue)
     gang = await until_admitted(training, kube, 2)
     await training.serve(job)
-    await training.run(gang[0], training.heir.ip)
+    await training.run(gang[0], training.standby.ip)
     await training.run(gang[1])
     (spare,) = [pod for pod in await until_admitted(training, kube, 3) if is_spare(pod)]
     await training.run(spare, training.coordinator.ip)
     await training.until_appointed()
-    training.in_office(spare)
-    await training.tell(0, [(gang[0], 0), (gang[1], 1), (spare, None)])
+    training.coordinator_uid(spare)
+    await training.report(0, [(gang[0], 0), (gang[1], 1), (spare, None)])
     await training.until_phase("Running")
     return [*gang, spare]
 
@@ -157,7 +157,7 @@ async def test_a_lost_pod_is_replaced_in_the_group_without_more_quota(training: 
 
     # when its pod is deleted, the spare takes its ranks, and it has ended
     await kube.call("DELETE", f"pods/{n(a1)}")
-    await training.tell(1, [(a0, 0), (spare, 1)])
+    await training.report(1, [(a0, 0), (spare, 1)])
     await ends(training, a1)
 
     # then a pod joins the group at once, although it is kept off a node, and Kueue lets go of the lost one
@@ -174,7 +174,7 @@ async def test_while_a_lost_pod_ends_no_pod_is_made_that_kueue_would_delete(
 ):
     a0, a1, spare = await started(training, kube, queue)
     await kube.call("DELETE", f"pods/{n(a1)}")
-    await training.tell(1, [(a0, 0), (spare, 1)])
+    await training.report(1, [(a0, 0), (spare, 1)])
 
     async def round_one() -> bool:
         return (await training.status()).get("round") == 1
@@ -190,13 +190,13 @@ async def test_while_a_lost_pod_ends_no_pod_is_made_that_kueue_would_delete(
 async def test_a_pod_of_a_dead_node_does_not_hold_its_place(training: Training, kube: Kube, queue: Queue):
     a0, a1, spare = await started(training, kube, queue)
     await training.set_node_ready(f"node-{n(a1)}", ready=False)
-    await training.tell(1, [(a0, 0), (spare, 1)])
+    await training.report(1, [(a0, 0), (spare, 1)])
     await until_gone(kube, a1)
     pods = await until_admitted(training, kube, 3)
     assert sorted(group(pod) for pod in pods) == sorted(["", group(a0), group(a0)])
 
 
-async def test_an_evicted_job_queues_anew_and_comes_back(training: Training, kube: Kube, queue: Queue):
+async def test_an_evicted_job_queues_again_and_comes_back(training: Training, kube: Kube, queue: Queue):
     # given a job that trains, whose queue is stopped
     a0, a1, spare = await started(training, kube, queue)
     await queue.set(3, stop="HoldAndDrain")
@@ -205,7 +205,7 @@ async def test_an_evicted_job_queues_anew_and_comes_back(training: Training, kub
         return await training.pods() == []
 
     await kube.until("all pods are told to end", evicted)
-    await training.tell(0, [], waiting_for="2 of 2 pods (group ranks 0, 1)")
+    await training.report(0, [], waiting_for="2 of 2 pods (group ranks 0, 1)")
 
     # when its pods have ended
     for pod in (a0, a1, spare):
@@ -255,7 +255,7 @@ async def test_a_deleted_jobs_pods_are_not_held(training: Training, kube: Kube, 
 async def test_a_job_that_is_suspended_in_the_queue_leaves_it(training: Training, kube: Kube, queue: Queue):
     await queue.open(1)
     await training.apply(in_queue)
-    former = await training.until_pods(2)
+    previous = await training.until_pods(2)
 
     async def waiting() -> bool:
         return len(await queue.workloads()) == 1
@@ -263,18 +263,18 @@ async def test_a_job_that_is_suspended_in_the_queue_leaves_it(training: Training
     await kube.until("the group's workload", waiting)
     await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"suspend": True}})
     await kube.until("no pods are left that live", lambda: none_live(training))
-    for pod in former:  # as Kubernetes' pod garbage collector does with pods that were never scheduled
+    for pod in previous:  # as Kubernetes' pod garbage collector does with pods that were never scheduled
         await kube.call("PATCH", f"pods/{n(pod)}/status", {"status": {"phase": "Failed"}})
-    await until_gone(kube, *former)
+    await until_gone(kube, *previous)
 
     # and when it is resumed, with quota by now
     await queue.set(2)
     await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"suspend": False}})
     pods = await until_admitted(training, kube, 2)
-    assert not {group(pod) for pod in pods} & {group(pod) for pod in former}
+    assert not {group(pod) for pod in pods} & {group(pod) for pod in previous}
 
 
-async def test_a_job_of_batch_runs_when_kueue_says_so(training: Training, kube: Kube, queue: Queue):
+async def test_a_job_of_batch_runs_when_kueue_reports_it(training: Training, kube: Kube, queue: Queue):
     def as_jobset(job: Raw) -> None:
         in_queue(job)
         del job["spec"]["launcher"], job["spec"]["spares"]
@@ -289,10 +289,10 @@ async def test_a_job_of_batch_runs_when_kueue_says_so(training: Training, kube: 
     # then its Job rests, and the operator leaves it so
     (job,) = await kube.until("a Job that Kueue has suspended", suspended)
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return f"Job {n(job)} waits for quota" in (await training.condition("QuotaReserved"))[1]
 
-    await kube.until("that it waits is told", told)
+    await kube.until("that it waits is told", is_reported)
 
     # when there is quota
     await queue.set(2)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tests.simulation.network import Machine
-from tests.simulation.pods import GRACE_S, Cluster, Pod
+from tests.simulation.pods import GRACE_S, Pod, SimulatedPods
 from understudy_operator.plan.observed import Pod as ObservedPod
 from understudy_protocol import pod as names
 from understudy_protocol.observer import Snapshot
@@ -62,7 +62,7 @@ class PodObject:
         )
 
 
-class Site(Cluster, Protocol):
+class Site(SimulatedPods, Protocol):
     """What the operator needs of the cluster beyond what a pod knows."""
 
     machines: list[Machine]
@@ -99,7 +99,7 @@ class ApiServer:
         self.objects[pod.name] = entry
         pod.changed = lambda: self._kubelet_tells(entry)
         world = self.site.training.world
-        world.say("operator", f"creates {pod.name} on {machine.name}")
+        world.log("operator", f"creates {pod.name} on {machine.name}")
         delay = world.between(*POD_CREATION_S) + world.between(0.0, self.slow_start_s)
         world.after(delay, lambda: machine.post(pod.start) if entry.deleting_since is None else None)
 
@@ -112,7 +112,7 @@ class ApiServer:
         return min(ready or self.site.machines, key=lambda machine: load[machine.name])
 
     def delete(self, entry: PodObject, grace_s: float | None, reason: str, now: float) -> None:
-        self.site.training.world.say("operator", f"deletes {entry.pod.name}: {reason}")
+        self.site.training.world.log("operator", f"deletes {entry.pod.name}: {reason}")
         if grace_s == 0 or entry.phase in ("Succeeded", "Failed"):
             self.objects.pop(entry.pod.name, None)
         self.delete_by_user(entry)
@@ -121,7 +121,7 @@ class ApiServer:
         """kubectl delete pod: its kubelet ends it as soon as it hears of it."""
         if entry.deleting_since is None:
             entry.deleting_since = self.site.training.world.now
-            if entry.pod.machine.answers:
+            if entry.pod.machine.is_responding:
                 entry.pod.delete()
             self._kubelet_tells(entry)
 
@@ -140,7 +140,7 @@ class ApiServer:
 
     def _told(self, entry: PodObject) -> None:
         pod = entry.pod
-        if not pod.machine.answers:
+        if not pod.machine.is_responding:
             return
         entry.told = entry.told or pod.sidecar_ran
         entry.sidecar_ran = pod.sidecar_ran

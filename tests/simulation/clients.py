@@ -12,7 +12,7 @@ from understudy_sidecar.membership.events import SERVICE
 
 if TYPE_CHECKING:
     from tests.simulation.pods import Pod
-    from tests.simulation.sidecars import Sidecar
+    from tests.simulation.sidecars import SimulatedSidecar
 
 
 class CoordinatorClient:
@@ -20,7 +20,7 @@ class CoordinatorClient:
 
     def __init__(
         self,
-        sidecar: Sidecar,
+        sidecar: SimulatedSidecar,
         on_up: Callable[[str], None],
         on_message: Callable[[object], None],
         on_down: Callable[[bool], None],

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 from tests.simulation.api_server import ApiServer, PodObject
 from tests.simulation.network import Machine, Network
-from tests.simulation.operator_model import Operator
+from tests.simulation.operator_model import OperatorModel
 from tests.simulation.pods import GRACE_S, Pod
-from tests.simulation.sidecars import Sidecar
-from tests.simulation.training import Training, Worker
+from tests.simulation.sidecars import SimulatedSidecar
+from tests.simulation.training import SimulatedWorker, Training
 from tests.simulation.world import World
 from understudy_protocol import pod as names
+from understudy_protocol.enums import NO_TERM, OnFailedUpdate, Proactive
 from understudy_protocol.membership import Assign
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.pod import JobShape
-from understudy_protocol.words import NO_OFFICE, OnFailedUpdate, Proactive
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.electorate import Tally
+from understudy_sidecar.membership.voter_config import Tally
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,10 @@ class SimulatedCluster:
     world: World
     setup: Setup
     pods: list[Pod] = field(default_factory=list)
-    workers: list[Worker] = field(default_factory=list)  # every one that was ever spawned, until it is seen dead
-    offices: list[Sidecar] = field(default_factory=list)  # every sidecar that ever took office, once an office
+    workers: list[SimulatedWorker] = field(
+        default_factory=list
+    )  # every one that was ever spawned, until it is seen dead
+    offices: list[SimulatedSidecar] = field(default_factory=list)  # every sidecar that ever took office, once an office
     assignments: list[tuple[Coordinator, Assign, bool]] = field(default_factory=list)  # not looked at yet
     snapshots: list[Snapshot] = field(default_factory=list)  # likewise
     clocks_differ: bool = False
@@ -57,7 +59,7 @@ class SimulatedCluster:
     hangs: set[float] = field(default_factory=set)  # that coordinators have told of
     final_updates: list[float] = field(default_factory=list)  # when workers told of a failure that ends the job
     disturbances: list[float] = field(default_factory=list)  # when anything else was done to the cluster
-    on_coordinator_sent: Callable[[Sidecar, object], None] = lambda sidecar, message: None
+    on_coordinator_sent: Callable[[SimulatedSidecar, object], None] = lambda sidecar, message: None
     _links: int = 0
 
     def __post_init__(self) -> None:
@@ -84,7 +86,7 @@ class SimulatedCluster:
         self.training = Training(self.world, setup.steps)
         self.machines = [Machine(f"node-{number}") for number in range(setup.machines)]
         self.api = ApiServer(self, setup.slow_start_s)
-        self.operator = Operator(self, self.api, setup.spares)
+        self.operator = OperatorModel(self, self.api, setup.spares)
         self.operator.start()
 
     # For pods -------------------------------------------------------------------------------------------------------
@@ -101,15 +103,15 @@ class SimulatedCluster:
         self._links += 1
         return self._links
 
-    def took_office(self, sidecar: Sidecar) -> None:
+    def became_leader(self, sidecar: SimulatedSidecar) -> None:
         self.offices.append(sidecar)
 
-    def coordinator_sent(self, sidecar: Sidecar, message: object) -> None:
+    def coordinator_sent(self, sidecar: SimulatedSidecar, message: object) -> None:
         self.on_coordinator_sent(sidecar, message)
 
     def assigned(self, coordinator: Coordinator, assign: Assign) -> None:
-        electorate = coordinator.desk.keeper.newest
-        has_majority = not electorate.exists or Tally(electorate, coordinator.desk.roster.linked).carries()
+        voters = coordinator.state.voter_configs.newest
+        has_majority = not voters.exists or Tally(voters, coordinator.state.roster.connected).has_majority()
         self.assignments.append((coordinator, assign, has_majority))
 
     # For the operator -----------------------------------------------------------------------------------------------
@@ -134,8 +136,8 @@ class SimulatedCluster:
         self.worker_faults.append(self.world.now)
         self.culprits.add(pod)
 
-    def end_worker(self, worker: Worker, code: int | None, signal: str | None) -> None:
-        self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} ends ({signal or code})")
+    def end_worker(self, worker: SimulatedWorker, code: int | None, signal: str | None) -> None:
+        self.world.log(worker.pod, f"FAULT: its worker of rank {worker.rank} ends ({signal or code})")
         self.fails(worker.pod)
         worker.end(code, signal)
 
@@ -157,10 +159,10 @@ class SimulatedCluster:
             if pod.sidecar is not None and pod.sidecar.alive and not pod.ended and not pod.workers()
         ]
 
-    def office(self) -> Sidecar | None:
+    def leader(self) -> SimulatedSidecar | None:
         """The newest coordinator that lives."""
         living = [x for x in self.offices if x.alive and x.coordinator is not None and x.pod.machine.on]
-        return max(living, key=lambda x: x.coordinator.office if x.coordinator else NO_OFFICE, default=None)
+        return max(living, key=lambda x: x.coordinator.term if x.coordinator else NO_TERM, default=None)
 
     def closed(self) -> bool:
         return any(pod.recorded_close is not None for pod in self.pods)
@@ -169,51 +171,51 @@ class SimulatedCluster:
         return [pod for pod in self.pods if pod.machine is machine]
 
     def power_off(self, machine: Machine) -> None:
-        self.world.say(machine.name, "FAULT: its power is off")
+        self.world.log(machine.name, "FAULT: its power is off")
         for pod in self.on_machine(machine):
             pod.lose_power()
         self.network.power_off(machine)
 
     def cut(self, machine: Machine) -> None:
-        self.world.say(machine.name, "FAULT: it is off the network")
+        self.world.log(machine.name, "FAULT: it is off the network")
         self.network.cut(machine)
 
     def heal(self, machine: Machine) -> None:
-        self.world.say(machine.name, "is on the network again")
+        self.world.log(machine.name, "is on the network again")
         self.network.heal(machine)
         self._back(machine)
 
     def part(self, group: list[Machine], others: list[Machine]) -> None:
         names = ", ".join(machine.name for machine in group)
-        self.world.say("network", f"FAULT: {names} and {len(others)} others do not reach each other")
+        self.world.log("network", f"FAULT: {names} and {len(others)} others do not reach each other")
         self.network.part(group, others)
 
     def rejoin(self, group: list[Machine], others: list[Machine]) -> None:
-        self.world.say("network", f"{', '.join(machine.name for machine in group)} reach everybody again")
+        self.world.log("network", f"{', '.join(machine.name for machine in group)} reach everybody again")
         self.network.join(group, others)
         for machine in group:
             self._back(machine)
 
     def cut_operator(self) -> None:
         """From all pods, not from the API server."""
-        self.world.say("operator", "FAULT: it reaches no pod")
+        self.world.log("operator", "FAULT: it reaches no pod")
         self.network.cut(self.operator.machine)
 
     def heal_operator(self) -> None:
-        self.world.say("operator", "it reaches pods again")
+        self.world.log("operator", "it reaches pods again")
         self.network.heal(self.operator.machine)
 
     def freeze(self, machine: Machine) -> None:
-        self.world.say(machine.name, "FAULT: it freezes")
+        self.world.log(machine.name, "FAULT: it freezes")
         self.network.freeze(machine)
 
     def thaw(self, machine: Machine) -> None:
-        self.world.say(machine.name, "thaws")
+        self.world.log(machine.name, "thaws")
         self.network.thaw(machine)
         self._back(machine)
 
     def _back(self, machine: Machine) -> None:
-        if machine.answers:
+        if machine.is_responding:
             self.api.machine_answers(machine)
         self.training.machines_changed()
 

@@ -13,11 +13,11 @@ from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.network import reachable
 from tests.simulation.pods import Pod
 from tests.simulation.world import Rule, Violation
-from understudy_protocol.vow import Vow
-from understudy_protocol.words import NO_ELECTORATE, ElectorateVersion, Office
+from understudy_protocol.enums import NO_CONFIG, ConfigVersion, Term
+from understudy_protocol.hard_state import HardState
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.electorate import Electorate, Tally
 from understudy_sidecar.membership.member import State
+from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 
 #: From when a majority can elect until it has. A turn through all standby coordinators takes at most 50 s.
 ELECTS_WITHIN_S = 120.0
@@ -26,11 +26,11 @@ ELECTS_WITHIN_S = 120.0
 @dataclass
 class ElectionInvariants:
     cluster: SimulatedCluster
-    _vows: dict[str, Vow] = field(default_factory=dict)  # by pod uid
-    _grants: dict[tuple[Office, str], set[str]] = field(default_factory=dict)  # uids that gave this office to this pod
-    _electorates: dict[ElectorateVersion, Electorate] = field(default_factory=dict)  # as they were proposed
-    _before: dict[ElectorateVersion, ElectorateVersion] = field(default_factory=dict)  # what each was proposed after
-    _counting: dict[int, set[ElectorateVersion]] = field(default_factory=dict)  # for their coordinators, by epoch
+    _vows: dict[str, HardState] = field(default_factory=dict)  # by pod uid
+    _votes: dict[tuple[Term, str], set[str]] = field(default_factory=dict)  # uids that gave this office to this pod
+    _electorates: dict[ConfigVersion, VoterConfig] = field(default_factory=dict)  # as they were proposed
+    _before: dict[ConfigVersion, ConfigVersion] = field(default_factory=dict)  # what each was proposed after
+    _counting: dict[int, set[ConfigVersion]] = field(default_factory=dict)  # for their coordinators, by epoch
     _offices_seen: int = 0
     _could_elect_since: float | None = None
 
@@ -44,26 +44,26 @@ class ElectionInvariants:
         self.at_most_one_coordinator_may_be_followed([x for sidecar, x in coordinators.items() if x and sidecar.alive])
 
     def _note_electorates(self, coordinator: Coordinator) -> None:
-        keeper = coordinator.desk.keeper
-        pending, settled = keeper.pending, keeper.settled
+        configs = coordinator.state.voter_configs
+        pending, committed = configs.pending, configs.committed
         if pending is not None and pending.version not in self._electorates:
             self._electorates[pending.version] = pending
-            self._before[pending.version] = settled.version
-        of_its_own = (settled.version.epoch, settled.version.term) == (keeper.office.epoch, keeper.office.term)
+            self._before[pending.version] = committed.version
+        of_its_own = (committed.version.epoch, committed.version.term) == (configs.term.epoch, configs.term.number)
         if of_its_own:
-            self._counting.setdefault(settled.version.epoch, set()).add(settled.version)
+            self._counting.setdefault(committed.version.epoch, set()).add(committed.version)
 
     def _note_vows(self) -> None:
         """No pod takes back what it has promised."""
         for pod in self.cluster.pods:
-            before, now = self._vows.get(pod.uid), pod.vow
+            before, now = self._vows.get(pod.uid), pod.hard_state
             if now is before:
                 continue
-            if before is not None and (now.office < before.office or now.electorate < before.electorate):
+            if before is not None and (now.term < before.term or now.config_version < before.config_version):
                 raise Violation(Rule.NO_VOW_IS_TAKEN_BACK, f"{pod.name} takes its vow back: {before} -> {now}")
             self._vows[pod.uid] = now
-            if now.granted_to:
-                self._grants.setdefault((now.office, now.granted_to), set()).add(pod.uid)
+            if now.voted_for:
+                self._votes.setdefault((now.term, now.voted_for), set()).add(pod.uid)
 
     def an_office_is_taken_by_a_majority(self) -> None:
         """A majority has stored that it gave the office to this pod; both majorities if its electorate was pending.
@@ -73,26 +73,26 @@ class ElectionInvariants:
         for sidecar in self.cluster.offices[self._offices_seen :]:
             self._offices_seen += 1
             coordinator = sidecar.coordinator
-            if coordinator is None or coordinator.office.term == 1:
+            if coordinator is None or coordinator.term.number == 1:
                 continue
-            office, settled = coordinator.office, coordinator.desk.keeper.settled
-            given = self._grants.get((office, sidecar.pod.uid), set())
-            if not Tally(settled, given).carries():
+            term, committed = coordinator.term, coordinator.state.voter_configs.committed
+            given = self._votes.get((term, sidecar.pod.uid), set())
+            if not Tally(committed, given).has_majority():
                 raise Violation(
-                    Rule.A_MAJORITY_ELECTS, f"office {office} was given by {len(given)} pods under {settled}"
+                    Rule.A_MAJORITY_ELECTS, f"office {term} was given by {len(given)} pods under {committed}"
                 )
-            known = self._ancestors(settled.version)
-            for version in self._counting.get(office.epoch, ()):
-                if version.term < office.term and version not in known:
+            known = self._ancestors(committed.version)
+            for version in self._counting.get(term.epoch, ()):
+                if version.term < term.number and version not in known:
                     raise Violation(
                         Rule.ELECTORATES_ARE_INHERITED,
-                        f"office {office} is taken without electorate {version}, which counts",
+                        f"office {term} is taken without electorate {version}, which counts",
                     )
 
-    def _ancestors(self, version: ElectorateVersion) -> set[ElectorateVersion]:
+    def _ancestors(self, version: ConfigVersion) -> set[ConfigVersion]:
         """This electorate, and all that it was proposed after."""
         found = {version}
-        while (version := self._before.get(version, NO_ELECTORATE)) != NO_ELECTORATE:
+        while (version := self._before.get(version, NO_CONFIG)) != NO_CONFIG:
             found.add(version)
         return found
 
@@ -100,21 +100,21 @@ class ElectionInvariants:
         """Of each epoch: no other one has a majority of voters that know of no newer office."""
         able: dict[int, Coordinator] = {}
         for coordinator in coordinators:
-            other = able.get(coordinator.office.epoch)
+            other = able.get(coordinator.term.epoch)
             if self._may_be_followed(coordinator):
                 if other is not None:
                     raise Violation(
                         Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED,
-                        f"coordinators of {other.office} and {coordinator.office} may both be followed",
+                        f"coordinators of {other.term} and {coordinator.term} may both be followed",
                     )
-                able[coordinator.office.epoch] = coordinator
+                able[coordinator.term.epoch] = coordinator
 
     def _may_be_followed(self, coordinator: Coordinator) -> bool:
-        newest = coordinator.desk.keeper.newest
+        newest = coordinator.state.voter_configs.newest
         if not newest.exists:
             return True  # appointed, and nobody can be elected yet
-        voters = newest.voters | newest.former
-        return Tally(newest, (uid for uid in voters if self._office_of(uid) <= coordinator.office)).carries()
+        voters = newest.voters | newest.former_voters
+        return Tally(newest, (uid for uid in voters if self._term_of(uid) <= coordinator.term)).has_majority()
 
     def a_majority_elects(self, now: float) -> None:
         """7. Members that are a majority, reach each other and have a standby coordinator among them elect one soon.
@@ -133,27 +133,33 @@ class ElectionInvariants:
 
     def _can_elect(self) -> bool:
         """Whether no coordinator is there, and a majority of each electorate that may count could elect one."""
-        if self.cluster.office() is not None or self.cluster.closed():
+        if self.cluster.leader() is not None or self.cluster.closed():
             return False
         epoch = max((version.epoch for version in self._electorates), default=0)
-        settled = max(self._counting.get(epoch, ()), default=None)
+        committed = max(self._counting.get(epoch, ()), default=None)
         able = {pod.uid: pod for pod in self.cluster.pods if _can_vote(pod)}
-        if settled is None or any(pod.vow.office.epoch != epoch for pod in able.values()):
+        if committed is None or any(pod.hard_state.term.epoch != epoch for pod in able.values()):
             return False
-        may_count = [x for x in self._electorates.values() if x.version >= settled]
-        if not all(Tally(electorate, able).carries() for electorate in may_count):
+        may_count = [x for x in self._electorates.values() if x.version >= committed]
+        if not all(Tally(voter_config, able).has_majority() for voter_config in may_count):
             return False
-        named = {heir.pod_uid for pod in able.values() for heir in pod.vow.heirs}
-        stand = [pod for pod in able.values() if pod.uid in named and pod.vow.estate is not None]
+        named = {standby.pod_uid for pod in able.values() for standby in pod.hard_state.standby_coordinators}
+        stand = [pod for pod in able.values() if pod.uid in named and pod.hard_state.leader_snapshot is not None]
         reach = all(reachable(a.machine, b.machine) for a, b in combinations(able.values(), 2))
         return bool(stand) and reach
 
-    def _office_of(self, uid: str) -> Office:
-        vow = self._vows.get(uid)
-        return Office(0, 0) if vow is None else vow.office
+    def _term_of(self, uid: str) -> Term:
+        hard_state = self._vows.get(uid)
+        return Term(0, 0) if hard_state is None else hard_state.term
 
 
 def _can_vote(pod: Pod) -> bool:
     sidecar = pod.sidecar
-    runs = sidecar is not None and sidecar.alive and not sidecar.stopped and pod.machine.answers and not pod.volume_full
-    return runs and sidecar is not None and sidecar.member.state is State.APART
+    runs = (
+        sidecar is not None
+        and sidecar.alive
+        and not sidecar.stopped
+        and pod.machine.is_responding
+        and not pod.volume_full
+    )
+    return runs and sidecar is not None and sidecar.member.state is State.DISCONNECTED

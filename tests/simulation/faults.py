@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tests.simulation.cluster import Setup, SimulatedCluster
 from tests.simulation.network import Machine
 from tests.simulation.pods import Pod
-from tests.simulation.training import Worker
+from tests.simulation.training import SimulatedWorker
 from understudy_protocol.membership import Replicas
 from understudy_protocol.rollouts import UpdateFailure
 from understudy_sidecar.membership.events import FromWorker
@@ -307,7 +307,7 @@ class Faults:
         if workers := self._workers():
             self.cluster.end_worker(self.world.rng.choice(workers), code, signal)
 
-    def _workers(self) -> list[Worker]:
+    def _workers(self) -> list[SimulatedWorker]:
         return [w for pod in self.cluster.seated() if not pod.machine.frozen for w in pod.workers()]
 
     def _end_workers(self, number: int) -> None:
@@ -340,24 +340,24 @@ class Faults:
         """Somebody has found its node faulty before, and told so; the cluster has other nodes."""
         if workers := self._workers():
             worker = self.world.rng.choice(workers)
-            sound = [machine for machine in self.cluster.machines if machine.on and not machine.faulty]
+            sound = [machine for machine in self.cluster.machines if machine.on and not machine.hardware_finding]
             if len(sound) > self.cluster.setup.actives + 1:
-                worker.machine.faulty = "Xid 79"
-                self.cluster.operator.dirty()
+                worker.machine.hardware_finding = "Xid 79"
+                self.cluster.operator.enqueue()
             self.world.after(1.0, lambda: self.cluster.end_worker(worker, None, "SIGKILL") if worker.alive else None)
 
     def _turn_bad(self) -> None:
         """A source tells so of the node of a pod, active or spare; the cluster has other nodes."""
-        machines = [machine for machine in self.cluster.machines if machine.on and not machine.faulty]
-        sound = [machine for machine in machines if not machine.goes]
+        machines = [machine for machine in self.cluster.machines if machine.on and not machine.hardware_finding]
+        sound = [machine for machine in machines if not machine.leaving_reason]
         pods = [pod for pod in self._live() if pod.machine in sound]
         if pods and len(sound) > self.cluster.setup.actives + 1:
             self._disturbed()
             pod = self.world.rng.choice(pods)
             what = self.world.rng.choice(["faulty", "goes"])
             setattr(pod.machine, what, "Xid 79" if what == "faulty" else "maintenance")
-            self.world.say(pod.machine.name, f"FAULT: it turns bad ({what})")
-            self.cluster.operator.dirty()
+            self.world.log(pod.machine.name, f"FAULT: it turns bad ({what})")
+            self.cluster.operator.enqueue()
 
     def _hang_worker(self) -> None:
         """One that is watched: nothing else would find it."""
@@ -365,7 +365,7 @@ class Faults:
         workers = [worker for pod in pods for worker in pod.workers() if worker.stepped and not worker.done]
         if workers and self.cluster.step_timeout_s and self.cluster.reports_steps:
             worker = self.world.rng.choice(workers)
-            self.world.say(worker.pod, f"FAULT: its worker of rank {worker.rank} hangs")
+            self.world.log(worker.pod, f"FAULT: its worker of rank {worker.rank} hangs")
             self.cluster.fails(worker.pod)
             worker.hung = worker.stuck = True
 
@@ -386,7 +386,7 @@ class Faults:
         failure = UpdateFailure(update, "v", "rollout-1 is gone", worker.failed_updates, now) if fails else None
         counts = (0, 0, 2) if fails else (2, 0, 0)
         told = Replicas(worker.token, worker.rank, *counts, "v", failure)
-        self.world.say(pod.name, f"FAULT: a weight update {'fails' if fails else 'is whole'}")
+        self.world.log(pod.name, f"FAULT: a weight update {'fails' if fails else 'is whole'}")
         if fails and worker.failed_updates > retries:
             self.cluster.final_updates.append(now)
         sidecar = pod.sidecar
@@ -398,7 +398,7 @@ class Faults:
         launchers = [pod.launcher for pod in self._live() if pod.launcher is not None and pod.launcher.zygote]
         if launchers:
             launcher = self.world.rng.choice(launchers)
-            self.world.say(launcher.pod.name, "FAULT: its zygote is killed, and what it has forked with it")
+            self.world.log(launcher.pod.name, "FAULT: its zygote is killed, and what it has forked with it")
             self.cluster.fails(launcher.pod.name)
             launcher.kill_zygote()
 
@@ -411,25 +411,25 @@ class Faults:
             strike(self.world.rng.choice(pods))
 
     def _on_coordinator(self, strike: Callable[[Pod], None]) -> None:
-        office = self.cluster.office()
-        if office is not None and office.pod in self._live():
+        leader = self.cluster.leader()
+        if leader is not None and leader.pod in self._live():
             self._disturbed()
-            strike(office.pod)
+            strike(leader.pod)
 
     def _kill(self, pod: Pod) -> None:
-        self.world.say(pod.name, "FAULT: all its processes are killed")
+        self.world.log(pod.name, "FAULT: all its processes are killed")
         pod.kill()
 
     def _kill_trainer(self, pod: Pod) -> None:
         """An OOM kill of the container: launcher and workers, not the sidecar."""
-        self.world.say(pod.name, "FAULT: its trainer container is killed")
+        self.world.log(pod.name, "FAULT: its trainer container is killed")
         pod.was_killed = True
         pod.launcher_exited(137, "killed with its container")
 
     def _hang(self, pod: Pod, lasts_s: float) -> None:
         sidecar = pod.sidecar
         if sidecar is not None and sidecar.alive:
-            self.world.say(pod.name, "FAULT: its sidecar hangs")
+            self.world.log(pod.name, "FAULT: its sidecar hangs")
             sidecar.stop()
             self.world.after(lasts_s, sidecar.go_on)
 
@@ -437,7 +437,7 @@ class Faults:
         """SIGSTOP: its workers go on, and its connections stay."""
         launcher = pod.launcher
         if launcher is not None and launcher.alive:
-            self.world.say(pod.name, f"FAULT: its launcher is stopped for {lasts_s:.1f} s")
+            self.world.log(pod.name, f"FAULT: its launcher is stopped for {lasts_s:.1f} s")
             launcher.stop()
             self.world.after(lasts_s, launcher.go_on)
 
@@ -446,7 +446,7 @@ class Faults:
         launcher = pod.launcher
         if launcher is None or not launcher.alive:
             return
-        self.world.say(pod.name, f"FAULT: its launcher starts no workers for {lasts_s:.1f} s")
+        self.world.log(pod.name, f"FAULT: its launcher starts no workers for {lasts_s:.1f} s")
         launcher.starts_nothing = True
         self.cluster.fails(pod.name)
 
@@ -462,7 +462,7 @@ class Faults:
         if len({worker.pod for worker in workers}) < 2:
             return
         stuck = self.world.rng.choice(workers)
-        self.world.say(stuck.pod, f"FAULT: its worker of rank {stuck.rank} cannot be killed for {lasts_s:.1f} s")
+        self.world.log(stuck.pod, f"FAULT: its worker of rank {stuck.rank} cannot be killed for {lasts_s:.1f} s")
         stuck.unkillable = stuck.stuck = True
         self._disturbed()
 
@@ -476,7 +476,7 @@ class Faults:
         self.cluster.end_worker(self.world.rng.choice(others), None, "SIGKILL")
 
     def _fill_volume(self, pod: Pod, lasts_s: float) -> None:
-        self.world.say(pod.name, f"FAULT: its state volume is full for {lasts_s:.1f} s")
+        self.world.log(pod.name, f"FAULT: its state volume is full for {lasts_s:.1f} s")
         pod.volume_full = True
 
         def has_room() -> None:
@@ -499,7 +499,9 @@ class Faults:
             self.cluster.power_off(self.world.rng.choice(busy))
 
     def _for_a_while(self, begin: Callable[[Machine], None], end: Callable[[Machine], None], lasts_s: float) -> None:
-        whole = [machine for machine in self.cluster.machines if machine.answers and self.cluster.on_machine(machine)]
+        whole = [
+            machine for machine in self.cluster.machines if machine.is_responding and self.cluster.on_machine(machine)
+        ]
         if whole:
             machine = self.world.rng.choice(whole)
             self._disturbed()
@@ -534,7 +536,7 @@ class Faults:
     def _slow(self, lasts_s: float) -> None:
         machine = self.world.rng.choice(self.cluster.machines)
         self._disturbed()
-        self.world.say(machine.name, "FAULT: its network is slow")
+        self.world.log(machine.name, "FAULT: its network is slow")
         machine.slow_s = self.world.between(0.1, SLOWEST_S)
 
         def over() -> None:
@@ -547,7 +549,7 @@ class Faults:
         """Processes that start on it from now on have another time."""
         machine = self.world.rng.choice(self.cluster.machines)
         machine.clock_ahead_s += self.world.between(-CLOCK_S, CLOCK_S)
-        self.world.say(machine.name, f"FAULT: its clock is {machine.clock_ahead_s:+.0f} s off")
+        self.world.log(machine.name, f"FAULT: its clock is {machine.clock_ahead_s:+.0f} s off")
         self.cluster.clocks_differ = True
 
     def _delete(self, pods: list[Pod], faulty: str = "") -> None:
@@ -559,7 +561,7 @@ class Faults:
             entry.pod.faulty = faulty
             if faulty:  # its workers are killed, of which a sidecar that hangs tells nobody
                 self.cluster.fails(entry.pod.name)
-            self.world.say(entry.pod.name, f"FAULT: its pod is deleted{' on a faulty node' if faulty else ''}")
+            self.world.log(entry.pod.name, f"FAULT: its pod is deleted{' on a faulty node' if faulty else ''}")
             self.cluster.api.delete_by_user(entry)
 
     def _operator_down(self, lasts_s: float) -> None:

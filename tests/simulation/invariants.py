@@ -15,14 +15,14 @@ from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.election_invariants import ElectionInvariants
 from tests.simulation.ladder_invariants import LadderInvariants
 from tests.simulation.pods import GRACE_S
-from tests.simulation.sidecars import Sidecar
-from tests.simulation.training import A_PEER_FAILED, Worker
+from tests.simulation.sidecars import SimulatedSidecar
+from tests.simulation.training import A_PEER_FAILED, SimulatedWorker
 from tests.simulation.world import Rule, Violation
+from understudy_protocol.enums import NO_ROUND, CloseReason, Fault, RoundToken, Strategy, Term
 from understudy_protocol.observer import Recovery
-from understudy_protocol.words import NO_ROUND, CloseReason, Fault, Office, RoundToken, Strategy
 from understudy_sidecar.membership.recoveries import NOT_COUNTED
 
-GIVEN_UP_EXIT_CODE = 84
+EVICTED_EXIT_CODE = 84
 
 #: A pod whose workers do not start is waited for so long after its round was formed.
 START_LIMIT_S = 240.0
@@ -44,18 +44,18 @@ EXIT_S = 75.0
 @dataclass
 class Invariants:
     cluster: SimulatedCluster
-    _member_tokens: dict[Sidecar, RoundToken] = field(default_factory=dict)
+    _member_tokens: dict[SimulatedSidecar, RoundToken] = field(default_factory=dict)
     _launcher_tokens: dict[str, RoundToken] = field(default_factory=dict)
-    _office_tokens: dict[Sidecar, tuple[Office, int]] = field(default_factory=dict)
+    _coordinator_tokens: dict[SimulatedSidecar, tuple[Term, int]] = field(default_factory=dict)
     _snapshot: RoundToken = NO_ROUND
-    _offices: dict[tuple[int, int], object] = field(default_factory=dict)
+    _coordinators_by_term: dict[tuple[int, int], object] = field(default_factory=dict)
     _rounds: dict[RoundToken, tuple[object, int, str, int]] = field(default_factory=dict)
     _places: dict[tuple[RoundToken, int], str] = field(default_factory=dict)
     _success_seen: bool = False
     _nobody_until: float = 0.0
     _formed: dict[object, list[float]] = field(default_factory=dict)  # when each coordinator formed its rounds
-    _told_by_appointed: set[float] = field(default_factory=set)  # recoveries, by their begin
-    _stale_since: dict[Worker, float] = field(default_factory=dict)
+    _reported_by_appointed: set[float] = field(default_factory=set)  # recoveries, by their begin
+    _stale_since: dict[SimulatedWorker, float] = field(default_factory=dict)
     _ladder: LadderInvariants = field(init=False)
     elections: ElectionInvariants = field(init=False)
 
@@ -67,7 +67,7 @@ class Invariants:
         self.no_rank_is_held_twice()
         self.tokens_only_grow()
         self.elections.check()
-        self.a_round_is_assigned_by_one_office_with_one_world()
+        self.a_round_is_assigned_in_one_term_with_one_world()
         self.snapshots_only_grow()
         self.a_launcher_exits_0_only_after_success()
         self.no_stale_round_steps_for_long()
@@ -98,11 +98,11 @@ class Invariants:
         for sidecar in self.cluster.offices:
             coordinator = sidecar.coordinator
             if coordinator is not None:
-                office, number = coordinator.office, coordinator.desk.round_number
-                before = self._office_tokens.get(sidecar)
-                if before is not None and before[0] == office and number < before[1]:
-                    raise Violation(Rule.TOKENS_ONLY_GROW, f"rounds of office {office} shrink: {before[1]} -> {number}")
-                self._office_tokens[sidecar] = (office, number)
+                term, number = coordinator.term, coordinator.state.round_number
+                before = self._coordinator_tokens.get(sidecar)
+                if before is not None and before[0] == term and number < before[1]:
+                    raise Violation(Rule.TOKENS_ONLY_GROW, f"rounds of office {term} shrink: {before[1]} -> {number}")
+                self._coordinator_tokens[sidecar] = (term, number)
 
     def snapshots_only_grow(self) -> None:
         """2. For the operator."""
@@ -115,8 +115,8 @@ class Invariants:
                 self.each_rung_has_its_reason(recovery)
                 self.a_pause_is_as_long_as_training_stood_still(recovery)
                 if snapshot.token.term == 1:
-                    self._told_by_appointed.add(recovery.detected_at)
-                elif recovery.detected_at not in self._told_by_appointed:
+                    self._reported_by_appointed.add(recovery.detected_at)
+                elif recovery.detected_at not in self._reported_by_appointed:
                     self.a_lost_pod_has_a_name(recovery)
         self.cluster.snapshots.clear()
 
@@ -193,7 +193,7 @@ class Invariants:
                 f"{recovery.strategy.value} for a fault of {recovery.cause.pod}: {recovery.reason!r}",
             )
 
-    def a_round_is_assigned_by_one_office_with_one_world(self) -> None:
+    def a_round_is_assigned_in_one_term_with_one_world(self) -> None:
         """3."""
         for coordinator, assign, has_majority in self.cluster.assignments:
             if assign.token not in self._rounds and not has_majority:
@@ -201,7 +201,7 @@ class Invariants:
                     Rule.A_ROUND_NEEDS_A_MAJORITY,
                     f"round {assign.token} is formed without a majority of its electorate",
                 )
-            holder = self._offices.setdefault((assign.token.epoch, assign.token.term), coordinator)
+            holder = self._coordinators_by_term.setdefault((assign.token.epoch, assign.token.term), coordinator)
             if holder is not coordinator:
                 raise Violation(
                     Rule.A_TERM_HAS_ONE_COORDINATOR, f"two coordinators assign in epoch and term of {assign.token}"
@@ -214,7 +214,7 @@ class Invariants:
                     Rule.A_ROUND_HAS_ONE_WORLD,
                     f"round {assign.token} is assigned with two worlds: {self._rounds[assign.token]}, {world}",
                 )
-            member = coordinator.desk.roster.holders[assign.group_rank] or ""
+            member = coordinator.state.roster.holders[assign.group_rank] or ""
             if self._places.setdefault((assign.token, assign.group_rank), member) != member:
                 raise Violation(
                     Rule.A_GROUP_RANK_HAS_ONE_MEMBER,
@@ -275,7 +275,7 @@ class Invariants:
     def a_fault_is_followed_by_a_step(self, faults_over_at: float) -> None:
         """6. Or by a close."""
         training, now = self.cluster.training, self.cluster.world.now
-        if self.nobody_can_take_office() and now - faults_over_at < EVICTION_S + BOUNDED_S:
+        if self.nobody_can_become_leader() and now - faults_over_at < EVICTION_S + BOUNDED_S:
             self._nobody_until = now
         held = (x.launcher.start_held_at for x in self.cluster.pods if x.launcher is not None and x.launcher.alive)
         if any(at is not None and now - at < START_LIMIT_S for at in held):
@@ -293,7 +293,9 @@ class Invariants:
         now, newest = self.cluster.world.now, self.cluster.training.newest_stepped
         workers = (x for x in self.cluster.workers if not (x.unkillable and x.killed))
         broken = {token for token, group in self.cluster.training.groups.items() if group.broken}
-        stale = {x for x in workers if x.token < newest and x.machine.answers and x.alive and x.token not in broken}
+        stale = {
+            x for x in workers if x.token < newest and x.machine.is_responding and x.alive and x.token not in broken
+        }
         self._stale_since = {worker: self._stale_since.get(worker, now) for worker in stale}
         for worker, since in self._stale_since.items():
             if now - since > FENCED_S + GRACE_S:
@@ -301,7 +303,7 @@ class Invariants:
                     Rule.A_STALE_ROUND_ENDS, f"a worker of round {worker.token} lives on {worker.pod} in round {newest}"
                 )
 
-    def nobody_can_take_office(self) -> bool:
+    def nobody_can_become_leader(self) -> bool:
         """Pods died with their machines before there was an office, or all of them: what the operator waits for then.
 
         Nobody can tell it that they are lost until the node controller evicts them.
@@ -316,9 +318,10 @@ class Invariants:
         Where that pod takes it along, the others form a round of their own, and end by that.
         """
         for pod in self.cluster.pods:
-            if pod.told_at > closed_at + EVICTION_S + BOUNDED_S:
+            if pod.reported_at > closed_at + EVICTION_S + BOUNDED_S:
                 raise Violation(
-                    Rule.ALL_HEAR_OF_THE_CLOSE, f"{pod.name} hears of the close after {pod.told_at - closed_at:.0f} s"
+                    Rule.ALL_HEAR_OF_THE_CLOSE,
+                    f"{pod.name} hears of the close after {pod.reported_at - closed_at:.0f} s",
                 )
 
     def the_end_is_right(self) -> None:
@@ -340,10 +343,10 @@ class Invariants:
         elif any(" is spent, and " not in close.message for close in failed):
             raise Violation(Rule.A_FAILURE_NAMES_ITS_REASON, "failed, and does not say why there is no rung left")
         for pod in cluster.pods:
-            if pod.machine.answers and pod.launcher is not None and pod.launcher.alive:
+            if pod.machine.is_responding and pod.launcher is not None and pod.launcher.alive:
                 raise Violation(Rule.ALL_EXIT_AFTER_THE_CLOSE, f"{pod.name} still runs {EXIT_S:g} s after the close")
 
-    def every_launcher_that_was_told_exits_with_the_close(self) -> None:
+    def every_launcher_that_got_the_close_exits_with_it(self) -> None:
         """4. Pods that were neither hit, nor given up for a full volume, nor deleted exit 0 after a success.
 
         One that was given up before may say so: its launcher was stopped meanwhile, and hears of that first.
@@ -354,8 +357,8 @@ class Invariants:
                 close is not None
                 and not pod.asked_to_end
                 and not pod.was_killed
-                and not pod.could_not_store
-                and not (pod.was_given_up and pod.exit_code == GIVEN_UP_EXIT_CODE)
+                and not pod.store_failed
+                and not (pod.was_evicted and pod.exit_code == EVICTED_EXIT_CODE)
                 and (close.reason is CloseReason.SUCCEEDED) != (pod.exit_code == 0)
             ):
                 raise Violation(

@@ -13,46 +13,46 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tests.simulation.cluster import SimulatedCluster
-from tests.simulation.sidecars import Sidecar
+from tests.simulation.sidecars import SimulatedSidecar
 from tests.simulation.world import Rule, Violation
 from understudy_protocol.recovery import Offence
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.desk import Desk, State
-from understudy_sidecar.membership.recoveries import OF_A_WORKER
+from understudy_sidecar.membership.coordinator_state import CoordinatorState, Phase
+from understudy_sidecar.membership.recoveries import WORKER_FAULTS
 
 
 @dataclass
 class LadderInvariants:
     cluster: SimulatedCluster
-    _given_up: set[str] = field(default_factory=set)  # uids
+    _evicted: set[str] = field(default_factory=set)  # uids
     _charges: set[float] = field(default_factory=set)  # that somebody has made, by time: others inherit them
     #: By coordinator: since when it knows of each charge, by the time of the charge.
     _known_since: dict[Coordinator, dict[float, float]] = field(default_factory=dict)
-    _cut_off: set[Sidecar] = field(default_factory=set)  # that had no majority when they were looked at last
+    _cut_off: set[SimulatedSidecar] = field(default_factory=set)  # that had no majority when they were looked at last
 
     def check(self) -> None:
         for sidecar in self.cluster.offices:
             coordinator = sidecar.coordinator
             if coordinator is None:
                 continue
-            desk = coordinator.desk
-            offences = desk.offences.within(desk.now)
+            state = coordinator.state
+            offences = state.offences.in_window(state.now)
             self.budgets_are_kept(coordinator, offences)
-            self.nothing_is_charged_without_a_majority(sidecar, desk, offences)
-            given_up = [offence for offence in offences if offence.given_up]
-            if len({offence.rank for offence in given_up}) < len(given_up):
-                raise Violation(Rule.A_RANK_COSTS_ONE_POD, f"a rank costs two pods: {given_up}")
-            if sum(not offence.charged for offence in given_up) > 1:
+            self.nothing_is_charged_without_a_majority(sidecar, state, offences)
+            evicted = [offence for offence in offences if offence.caused_eviction]
+            if len({offence.rank for offence in evicted}) < len(evicted):
+                raise Violation(Rule.A_RANK_COSTS_ONE_POD, f"a rank costs two pods: {evicted}")
+            if sum(not offence.is_charged for offence in evicted) > 1:
                 raise Violation(
-                    Rule.ONE_POD_BEYOND_THE_BUDGET, f"more than one pod is given up with the budget spent: {given_up}"
+                    Rule.ONE_POD_BEYOND_THE_BUDGET, f"more than one pod is given up with the budget spent: {evicted}"
                 )
-            for uid in desk.offences.given_up.keys() - self._given_up:
-                self._given_up.add(uid)
-                self.no_innocent_pod_is_given_up(uid, desk.offences.given_up[uid])
+            for uid in state.offences.evicted.keys() - self._evicted:
+                self._evicted.add(uid)
+                self.no_innocent_pod_is_evicted(uid, state.offences.evicted[uid])
 
     def budgets_are_kept(self, coordinator: Coordinator, offences: list[Offence]) -> None:
         """What a coordinator hears of only later, from a member of a former one, was not in its budget."""
-        cluster, charges = self.cluster, [offence.at for offence in offences if offence.charged]
+        cluster, charges = self.cluster, [offence.at for offence in offences if offence.is_charged]
         charged = len(charges)
         known_since = self._known_since.setdefault(coordinator, {})
         for at in charges:
@@ -67,28 +67,34 @@ class LadderInvariants:
         may_hang = cluster.step_timeout_s or cluster.setup.start_timeout_s
         if charged <= failures or may_hang:  # what breaks otherwise may hang, and costs as much
             return
-        stand = sum(offence.charged for offence in offences if not _may_be_taken_back(coordinator.desk, offence))
+        stand = sum(offence.is_charged for offence in offences if not _may_be_taken_back(coordinator.state, offence))
         if stand > failures:
             raise Violation(
                 Rule.ONLY_FAILURES_ARE_CHARGED, f"{stand} restarts are charged, and only {failures} workers failed"
             )
 
-    def nothing_is_charged_without_a_majority(self, sidecar: Sidecar, desk: Desk, offences: Iterable[Offence]) -> None:
+    def nothing_is_charged_without_a_majority(
+        self, sidecar: SimulatedSidecar, state: CoordinatorState, offences: Iterable[Offence]
+    ) -> None:
         """Where it had none before the event, nor has one after it. (A loss in the same event may have cost it.)"""
-        new = {offence.at for offence in offences if offence.charged and not offence.given_up} - self._charges
+        new = {offence.at for offence in offences if offence.is_charged and not offence.caused_eviction} - self._charges
         self._charges |= new
-        cut_off = not desk.has_majority()
-        if new and cut_off and (desk.doubt is not None or sidecar in self._cut_off):
+        cut_off = not state.has_majority()
+        if new and cut_off and (state.check_quorum is not None or sidecar in self._cut_off):
             raise Violation(
                 Rule.CHARGES_NEED_A_MAJORITY,
                 f"{sidecar.pod.name} charges a restart, and may be the one that is cut off",
             )
         (self._cut_off.add if cut_off else self._cut_off.discard)(sidecar)
 
-    def no_innocent_pod_is_given_up(self, uid: str, reason: str) -> None:
+    def no_innocent_pod_is_evicted(self, uid: str, reason: str) -> None:
         pod = next(pod for pod in self.cluster.pods if pod.uid == uid)
         guilty = self.cluster.culprits | self.cluster.training.stale_savers
-        if pod.machine.faulty or pod.machine.goes or reason.startswith("its workers have not started"):
+        if (
+            pod.machine.hardware_finding
+            or pod.machine.leaving_reason
+            or reason.startswith("its workers have not started")
+        ):
             return
         if any(x.launcher is not None and x.launcher.stopped for x in self.cluster.pods):
             return  # what a worker of that pod has done is not known
@@ -99,7 +105,7 @@ class LadderInvariants:
             )
 
 
-def _may_be_taken_back(desk: Desk, offence: Offence) -> bool:
+def _may_be_taken_back(state: CoordinatorState, offence: Offence) -> bool:
     """Its recovery lasts and blames a worker, and not all actives are known to follow the round that mends it."""
-    blames = any(entry.detected_at == offence.at and entry.fault in OF_A_WORKER for entry in desk.book.open)
-    return blames and (desk.state is State.WAITING or bool(desk.roster.unacked))
+    blames = any(entry.detected_at == offence.at and entry.fault in WORKER_FAULTS for entry in state.recovery_log.open)
+    return blames and (state.phase is Phase.WAITING or bool(state.roster.unacked))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.network import End
 from tests.simulation.process import Alarm, Process
-from tests.simulation.training import Worker
+from tests.simulation.training import SimulatedWorker
 from understudy_launcher import events as e
 from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.supervise import Supervisor
@@ -47,7 +47,7 @@ class Launcher(Process):
         zygotes = pod.cluster.zygotes
         nproc, timeout_s = pod.cluster.shape.nproc_per_node, pod.cluster.step_timeout_s
         self.supervisor = Supervisor(1, nproc, pod.grace_s, zygote=zygotes, step_timeout_s=timeout_s)
-        self.workers: dict[int, Worker] = {}
+        self.workers: dict[int, SimulatedWorker] = {}
         self._pages: dict[int, e.StepsRead] = {}  # by local rank: what workers have told since the last look
         self._first_at: dict[int, float] = {}  # by local rank: when its worker made its first step
         self._untrapped: set[int] = set()  # local ranks
@@ -81,7 +81,7 @@ class Launcher(Process):
             self._signal(effect)
         elif isinstance(effect, e.Spawn):
             for local_rank in range(self.pod.cluster.shape.nproc_per_node):
-                self._spawn(effect.start, local_rank, warm=effect.warm)
+                self._spawn(effect.start, local_rank, warm=effect.is_warmup_done)
         elif isinstance(effect, (e.StartZygote, e.EndZygote, e.MakeStore)):
             self._do_with_zygote(effect)
         elif isinstance(effect, e.ReservePort):
@@ -92,10 +92,10 @@ class Launcher(Process):
             found = [x for x in self.workers.values() if x.alive and x.killed]
             survivors = tuple(e.Survivor(x.local_rank, 100 + x.rank, "D", "python") for x in found)
             self.later(0.0, lambda: self.handle(e.SurvivorsFound(survivors)))
-        elif isinstance(effect, e.LookAtSteps):
-            self.later(0.0, self._look)
+        elif isinstance(effect, e.ReadSteps):
+            self.later(0.0, self._read_steps)
         elif isinstance(effect, e.Log):
-            self.world.say(self.pod.name, effect.text)
+            self.world.log(self.pod.name, effect.text)
         elif isinstance(effect, e.Exit) and self.alive:
             self.pod.launcher_exited(effect.code, effect.reason)
 
@@ -119,7 +119,7 @@ class Launcher(Process):
         self.warm = True
         if self.world.rng.random() < UNFIT:
             self.zygote = 0
-            self.handle(e.ZygoteGone("what it has imported runs a thread", final=True))
+            self.handle(e.ZygoteLost("what it has imported runs a thread", is_final=True))
         else:
             self.handle(e.ZygoteReady(1.0, {}))
 
@@ -138,7 +138,7 @@ class Launcher(Process):
     def kill_zygote(self) -> None:
         self.zygote = 0
         self._end_stores(())
-        self.post(lambda: self.handle(e.ZygoteGone("it has ended", final=False)))
+        self.post(lambda: self.handle(e.ZygoteLost("it has ended", is_final=False)))
         for local_rank in sorted(self._forked):
             self.workers[local_rank].end(None, "SIGKILL")
         self._forked.clear()
@@ -161,19 +161,19 @@ class Launcher(Process):
             if self.pod.cluster.reports_steps:
                 self._write(local_rank, step)
                 if not rung:
-                    self.post(self._look)
+                    self.post(self._read_steps)
                 rung = True
 
         def exited(code: int | None, signal: str | None, message: str) -> None:
             self._training.left(worker)
             self.post(lambda: self._reap(worker, code, signal, message))
 
-        worker = Worker(start, local_rank, self.pod.name, self.machine, stepped, exited)
+        worker = SimulatedWorker(start, local_rank, self.pod.name, self.machine, stepped, exited)
         fate = self.world.rng.random()
         worker.stuck = fate < STUCK
         if self.pod.cluster.hang_at_start:
             self.pod.cluster.hang_at_start -= 1
-            self.world.say(self.pod.name, f"FAULT: its worker of rank {worker.rank} hangs before its first step")
+            self.world.log(self.pod.name, f"FAULT: its worker of rank {worker.rank} hangs before its first step")
             self.pod.cluster.fails(self.pod.name)
             worker.hung = worker.stuck = True
         self._untrapped.discard(local_rank)
@@ -193,13 +193,13 @@ class Launcher(Process):
         first_at = self._first_at.setdefault(local_rank, self.now())
         self._pages[local_rank] = e.StepsRead(local_rank, step, None, reports, self.now(), self.now(), first_at)
 
-    def _look(self) -> None:
+    def _read_steps(self) -> None:
         pages, self._pages = self._pages, {}
         for read in pages.values():
             self.handle(read)
 
-    def _reap(self, worker: Worker, code: int | None, signal: str | None, said: str) -> None:
-        self._look()
+    def _reap(self, worker: SimulatedWorker, code: int | None, signal: str | None, said: str) -> None:
+        self._read_steps()
         shell = {"SIGKILL": 137, "SIGTERM": 143}[signal] if signal is not None else code
         assert shell is not None
         self.handle(e.WorkerEnded(worker.local_rank, code, signal, shell, said, self.world.now))
@@ -222,7 +222,9 @@ class Launcher(Process):
         elif not worker.stuck:
             self._end(worker, SAVE_S, 0, None)
 
-    def _end(self, worker: Worker, within_s: tuple[float, float], code: int | None, signal: str | None) -> None:
+    def _end(
+        self, worker: SimulatedWorker, within_s: tuple[float, float], code: int | None, signal: str | None
+    ) -> None:
         delay = self.world.between(*within_s)
         self.world.after(delay, lambda: self.machine.post(lambda: worker.end(code, signal)))
 
@@ -235,10 +237,10 @@ class Launcher(Process):
             return
         self._link, theirs = self.pod.network.connect(self.machine, self.machine)
         sidecar.launcher_connected(theirs)
-        self.listen(self._link, self._hear, lambda silent: self._lost_sidecar())
+        self.listen(self._link, self._on_sidecar_message, lambda silent: self._lost_sidecar())
         self.handle(e.Connected())
 
-    def _hear(self, message: object) -> None:
+    def _on_sidecar_message(self, message: object) -> None:
         """What holds a socket is not modelled as a message: pods.py keeps it from the end of the sidecar on."""
         assert isinstance(message, TO_LAUNCHER), message
         if self.starts_nothing and isinstance(message, StartWorkers):

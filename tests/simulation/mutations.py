@@ -15,16 +15,16 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation import test_schedules
-from tests.simulation.sidecars import Sidecar as SimulatedSidecar
+from tests.simulation.sidecars import SimulatedSidecar
 from tests.simulation.world import Rule
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
+from understudy_protocol.enums import CLOSE_EXIT_CODES, CloseReason, Fault
 from understudy_protocol.recovery import Offence, Recovery
-from understudy_protocol.words import CLOSE_EXIT_CODES, CloseReason, Fault
 from understudy_sidecar.membership import (
     backoff,
-    electorate,
+    config_change,
     escalation,
     events,
     faults,
@@ -32,26 +32,26 @@ from understudy_sidecar.membership import (
     joining,
     ladder,
     leaving,
+    rebuilding,
     rollouts,
     rounds,
-    settling,
-    succession,
+    voter_config,
 )
 from understudy_sidecar.membership.backoff import Backoff
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.coordinator import Coordinator
+from understudy_sidecar.membership.coordinator_state import CoordinatorState, Phase, ReplicasReport
 from understudy_sidecar.membership.core import Core, CoreEffect
-from understudy_sidecar.membership.desk import Desk, ReplicasTold, State
-from understudy_sidecar.membership.electorate import Tally
 from understudy_sidecar.membership.first_failure import FirstFailure
 from understudy_sidecar.membership.former_round import FormerRound
 from understudy_sidecar.membership.launcher_watch import LauncherWatch
 from understudy_sidecar.membership.member import Member as MemberMachine
-from understudy_sidecar.membership.recoveries import KEPT, RecoveryBook
-from understudy_sidecar.membership.roster import Member as Record
+from understudy_sidecar.membership.recoveries import MAX_RECOVERIES, RecoveryLog
+from understudy_sidecar.membership.roster import MemberRecord as Record
 from understudy_sidecar.membership.roster import Roster
 from understudy_sidecar.membership.silence import SilenceWatch
 from understudy_sidecar.membership.voter import Voter
+from understudy_sidecar.membership.voter_config import Tally
 
 Open = Callable[[], Any]
 
@@ -87,7 +87,7 @@ _next_hosts = Calls.next
 
 
 def _no_host_again(
-    self: Calls, heirs: tuple[m.Heir, ...], own_ip: str, named: str = "", followed: str = ""
+    self: Calls, heirs: tuple[m.StandbyCoordinator, ...], own_ip: str, named: str = "", followed: str = ""
 ) -> tuple[tuple[str, ...], float]:
     """As Calls.next, but without the hosts of this turn that were called before, if any other is left."""
     hosts, wait_s = _next_hosts(self, heirs, own_ip, named, followed)
@@ -99,8 +99,10 @@ def _nothing(*_: object) -> None:
     """In place of what is done about something."""
 
 
-def _grant_anything(self: Voter, candidacy: m.Candidacy) -> bool:
-    self.vow = replace(self.vow, office=max(self.vow.office, candidacy.office), granted_to=candidacy.pod_uid)
+def _grant_anything(self: Voter, candidacy: m.RequestVote) -> bool:
+    self.hard_state = replace(
+        self.hard_state, term=max(self.hard_state.term, candidacy.term), voted_for=candidacy.pod_uid
+    )
     return True
 
 
@@ -109,40 +111,40 @@ def _half_is_enough(voters: Any) -> int:
 
 
 def _one_vote_is_enough(self: Tally) -> bool:
-    return any(uid in self.electorate.voters for uid in self)
+    return any(uid in self.voter_config.voters for uid in self)
 
 
-def _propose_again(desk: Desk) -> None:
-    voters = [x.uid for x in desk.roster.members.values() if x.join.votes]
-    if proposed := desk.keeper.next_voters(voters):
-        succession._propose(desk, proposed)
+def _propose_again(state: CoordinatorState) -> None:
+    voters = [x.uid for x in state.roster.members.values() if x.join.stores_votes]
+    if proposed := state.voter_configs.next_voters(voters):
+        config_change._propose(state, proposed)
 
 
 @contextmanager
 def _changes_are_superseded() -> Iterator[None]:
     """A coordinator replaces its pending electorate, and does not repeat the one that it was elected with."""
-    propose = electorate.ElectorateKeeper.propose
+    propose = voter_config.VoterConfigs.propose
 
-    def next_voters(self: electorate.ElectorateKeeper, voters: Any) -> frozenset[str]:
+    def next_voters(self: voter_config.VoterConfigs, voters: Any) -> frozenset[str]:
         wanted = frozenset(voters)
         return wanted if wanted != self.newest.voters else frozenset()
 
-    def superseding(self: electorate.ElectorateKeeper, voters: Any) -> electorate.Electorate:
+    def superseding(self: voter_config.VoterConfigs, voters: Any) -> voter_config.VoterConfig:
         self.pending = None
         return propose(self, voters)
 
     with (
-        mock.patch.object(electorate.ElectorateKeeper, "next_voters", next_voters),
-        mock.patch.object(electorate.ElectorateKeeper, "propose", superseding),
-        mock.patch.object(succession, "_send_pending", lambda desk, pending: _propose_again(desk)),
+        mock.patch.object(voter_config.VoterConfigs, "next_voters", next_voters),
+        mock.patch.object(voter_config.VoterConfigs, "propose", superseding),
+        mock.patch.object(config_change, "_resend_pending", lambda state, pending: _propose_again(state)),
     ):
         yield
 
 
-def _change_at_once(self: electorate.ElectorateKeeper, voters: Any) -> frozenset[str]:
+def _change_at_once(self: voter_config.VoterConfigs, voters: Any) -> frozenset[str]:
     """A new coordinator proposes a change without repeating its electorate first."""
     wanted = frozenset(voters)
-    return frozenset() if self.pending is not None or wanted == self.settled.voters else wanted
+    return frozenset() if self.pending is not None or wanted == self.committed.voters else wanted
 
 
 def _always(self: Any) -> bool:
@@ -153,13 +155,13 @@ def _never(*_: object) -> bool:
     return False
 
 
-def _replace_nameless(desk: Desk, former: FormerRound, now: float) -> None:
+def _replace_nameless(state: CoordinatorState, former: FormerRound, now: float) -> None:
     """As if no heir were told which pods hold ranks."""
-    desk.former_estate = desk.appointment = None
-    replace_missing(desk, former, now)
+    state.former_leader_snapshot = state.appointment = None
+    replace_missing(state, former, now)
 
 
-replace_missing = settling._replace_missing
+replace_missing = rebuilding._replace_missing
 
 
 @contextmanager
@@ -168,7 +170,7 @@ def _vows_are_forgotten() -> Iterator[None]:
     do = SimulatedSidecar._do
 
     def forgetful(self: SimulatedSidecar, effect: CoreEffect) -> None:
-        if not isinstance(effect, events.RecordVow):
+        if not isinstance(effect, events.RecordHardState):
             do(self, effect)
 
     with mock.patch.object(SimulatedSidecar, "_do", forgetful):
@@ -187,16 +189,20 @@ def _exit_0_on_failure() -> Iterator[None]:
         yield
 
 
-def _lose_and_forget(desk: Desk, member: Record, fault: Fault, reason: str, now: float, **_: object) -> None:
+def _lose_and_forget(
+    state: CoordinatorState, member: Record, fault: Fault, reason: str, now: float, **_: object
+) -> None:
     """The rank of a lost member is not vacant."""
-    desk.roster.unlink(member)
-    desk.members_changed(now)
+    state.roster.disconnect(member)
+    state.on_members_changed(now)
 
 
-def _resume_without_what_was_missed(desk: Desk, member: Record, link: int, join: m.Join, now: float) -> None:
-    desk.roster.relink(member, link)
+def _resume_without_what_was_missed(
+    state: CoordinatorState, member: Record, link: int, join: m.Join, now: float
+) -> None:
+    state.roster.reconnect(member, link)
     member.join, member.last_heard = join, now
-    joining.welcome(desk, member)
+    joining.send_welcome(state, member)
 
 
 def _nobody_is_silent(self: SilenceWatch, *_: object) -> list[Any]:
@@ -220,52 +226,52 @@ def _survivors_are_moved() -> Iterator[None]:
     """Every round gives the ranks anew, by who came first, without telling those who keep theirs."""
     form = rounds._assign
 
-    def shuffle(desk: Desk) -> None:
-        form(desk)
-        active = desk.roster.active()
-        if len(active) > 1 and desk.token.round > 0:
+    def shuffle(state: CoordinatorState) -> None:
+        form(state)
+        active = state.roster.active_members()
+        if len(active) > 1 and state.token.round > 0:
             first, second = active[0], active[1]
             assert second.assign is not None
             wrong = replace(second.assign, group_rank=0, rank_offset=0)
-            desk.send(second, replace(wrong, token=wrong.token.next_round()))
+            state.send(second, replace(wrong, token=wrong.token.next_round()))
             assert first.assign is not None
 
     with mock.patch.object(rounds, "_assign", shuffle):
         yield
 
 
-def _adopt_without_looking(desk: Desk, now: float) -> None:
-    desk.state, desk.first = State.RUNNING, False
+def _adopt_without_looking(state: CoordinatorState, now: float) -> None:
+    state.phase, state.is_first_round = Phase.RUNNING, False
 
 
-def _climb_without_a_budget(case: ladder.Case, limits: ladder.Limits) -> ladder.Step:
-    return ladder.climb(replace(case, charged=0), limits)
+def _climb_without_a_budget(case: ladder.FaultCase, limits: ladder.BudgetLimits) -> ladder.LadderDecision:
+    return ladder.choose_step(replace(case, charged_restarts=0), limits)
 
 
-def _climb_whatever_the_rank_did(case: ladder.Case, limits: ladder.Limits) -> ladder.Step:
-    return ladder.climb(replace(case, rank_had_another_pod=False, last_pod_has_gone=False), limits)
+def _climb_whatever_the_rank_did(case: ladder.FaultCase, limits: ladder.BudgetLimits) -> ladder.LadderDecision:
+    return ladder.choose_step(replace(case, rank_had_another_pod=False, budget_spent_on_pod=False), limits)
 
 
 decide_in_time = escalation.on_time
 
 
-def _give_up_without_asking(desk: Desk, now: float) -> None:
+def _give_up_without_asking(state: CoordinatorState, now: float) -> None:
     """The coordinator takes the first failure that is reported for the first that happened."""
-    if desk.dismissal is not None:
-        desk.dismissal.pending.clear()
-    decide_in_time(desk, now)
+    if state.pending_eviction is not None:
+        state.pending_eviction.pending.clear()
+    decide_in_time(state, now)
 
 
 @contextmanager
 def _a_minority_counts() -> Iterator[None]:
     """As if whoever takes itself for the coordinator were it."""
-    count = escalation.count
+    count = escalation.count_fault
 
     def counting(*args: Any, **given: Any) -> None:
-        with mock.patch.object(Desk, "has_majority", _always):
+        with mock.patch.object(CoordinatorState, "has_majority", _always):
             count(*args, **given)
 
-    with mock.patch.object(escalation, "count", counting):
+    with mock.patch.object(escalation, "count_fault", counting):
         yield
 
 
@@ -274,15 +280,15 @@ def _each_leave_costs_a_restart() -> Iterator[None]:
     """As if the workers that end with a pod that is asked to had failed."""
     gone = leaving.on_gone
 
-    def charging(desk: Desk, member: Record, message: m.Gone, now: float) -> None:
-        desk.offences.add(Offence(now, member.uid, member.group_rank))
-        gone(desk, member, message, now)
+    def charging(state: CoordinatorState, member: Record, message: m.Gone, now: float) -> None:
+        state.offences.add(Offence(now, member.uid, member.group_rank))
+        gone(state, member, message, now)
 
     with mock.patch.object(leaving, "on_gone", charging):
         yield
 
 
-def _any_failure_is_final(desk: Desk, told: ReplicasTold) -> bool:
+def _any_failure_is_final(state: CoordinatorState, told: ReplicasReport) -> bool:
     return told.replicas.failure is not None
 
 
@@ -291,60 +297,62 @@ def _drain_nobody() -> Iterator[None]:
     """Members that leave are never waited for, nor ever lost. Who is swapped is drained as ever."""
     drain = leaving.drain
 
-    def forgetting(desk: Desk, grace_s: float, now: float) -> None:
-        if desk.swaps:
-            drain(desk, grace_s, now)
+    def forgetting(state: CoordinatorState, grace_s: float, now: float) -> None:
+        if state.swaps:
+            drain(state, grace_s, now)
         else:
-            desk.roster.leaving.clear()
+            state.roster.leaving.clear()
 
     with mock.patch.object(leaving, "drain", forgetting):
         yield
 
 
 def _only_of_the_running_round(self: Coordinator, member: Record, message: Any, now: float) -> None:
-    if self.desk.is_current(member, message.token):
+    if self.state.is_current(member, message.token):
         on_phase(self, member, message, now)
 
 
 on_phase = Coordinator._on_phase
 
 
-def _any_pause(self: RecoveryBook, round_number: int, at: float, pause_s: float | None = None) -> list[Recovery]:
+def _any_pause(self: RecoveryLog, round_number: int, at: float, pause_s: float | None = None) -> list[Recovery]:
     """The time since the fault was detected, as if a pod had measured it."""
     done = stepped(self, round_number, at)
-    self._done = deque([replace(x, pause_s=(x.resumed_at or at) - x.detected_at) for x in self._done], maxlen=KEPT)
+    self._done = deque(
+        [replace(x, pause_s=(x.resumed_at or at) - x.detected_at) for x in self._done], maxlen=MAX_RECOVERIES
+    )
     return done
 
 
-stepped = RecoveryBook.stepped
+stepped = RecoveryLog.on_step
 
 MUTATIONS = (
     Mutation(
-        "a pause is computed by the coordinator", (Rule.PAUSES_ARE_TRUE,), _patch(RecoveryBook, "stepped", _any_pause)
+        "a pause is computed by the coordinator", (Rule.PAUSES_ARE_TRUE,), _patch(RecoveryLog, "on_step", _any_pause)
     ),
     Mutation(
         "a member grants an office to everybody who asks",
         (Rule.A_MAJORITY_ELECTS, Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED),
-        _patch(Voter, "grant", _grant_anything),
+        _patch(Voter, "grant_vote", _grant_anything),
         3000,
     ),
     Mutation(
         "half of the electorate elects",
         (Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED, Rule.ELECTORATES_ARE_INHERITED),
-        _patch(electorate, "majority", _half_is_enough),
+        _patch(voter_config, "majority", _half_is_enough),
         3000,
     ),
     Mutation(
         "one vote elects",
         (Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED, Rule.ELECTORATES_ARE_INHERITED),
-        _patch(Tally, "carries", _one_vote_is_enough),
+        _patch(Tally, "has_majority", _one_vote_is_enough),
         1000,
     ),
     Mutation("vows are forgotten at a restart", (Rule.A_MAJORITY_ELECTS,), _vows_are_forgotten, 1000),
     Mutation(
         "rounds are formed without a majority",
         (Rule.A_ROUND_NEEDS_A_MAJORITY,),
-        _patch(Desk, "has_majority", _always),
+        _patch(CoordinatorState, "has_majority", _always),
         3000,
     ),
     Mutation(
@@ -352,7 +360,9 @@ MUTATIONS = (
     ),
     Mutation("a failed job exits 0", (Rule.ONLY_A_SUCCESS_EXITS_0,), _exit_0_on_failure),
     Mutation(
-        "a lost member keeps its rank", (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,), _patch(faults, "lose", _lose_and_forget)
+        "a lost member keeps its rank",
+        (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
+        _patch(faults, "lose_member", _lose_and_forget),
     ),
     Mutation(
         "who comes back is not told what it missed",
@@ -360,7 +370,9 @@ MUTATIONS = (
         _patch(joining, "_resume", _resume_without_what_was_missed),
         1000,
     ),
-    Mutation("a deadline of silence is ignored", (Rule.NO_BUSY_LOOP,), _patch(SilenceWatch, "lost", _nobody_is_silent)),
+    Mutation(
+        "a deadline of silence is ignored", (Rule.NO_BUSY_LOOP,), _patch(SilenceWatch, "find_lost", _nobody_is_silent)
+    ),
     Mutation(
         "old workers live on beside the new ones",
         (Rule.A_STALE_ROUND_ENDS, Rule.A_RANK_HAS_ONE_WORKER),
@@ -373,7 +385,7 @@ MUTATIONS = (
     Mutation(
         "a broken round is adopted",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
-        _patch(settling, "settle", _adopt_without_looking),
+        _patch(rebuilding, "rebuild", _adopt_without_looking),
     ),
     Mutation(
         "who leaves is forgotten",
@@ -385,24 +397,24 @@ MUTATIONS = (
     Mutation(
         "nobody is told that workers hang",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
-        _patch(hangs, "on_hung", lambda desk, member, hung, now: None),
+        _patch(hangs, "on_hung", lambda state, member, hung, now: None),
         3000,
         ("worker hangs",),
     ),
     Mutation(
         "nobody misses the first step of a round",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
-        _patch(hangs, "expect_step", lambda desk, now: None),
+        _patch(hangs, "expect_step", lambda state, now: None),
     ),
     Mutation(
         "the budget of restarts has no end",
         (Rule.THE_BUDGET_IS_KEPT,),
-        _patch(escalation, "climb", _climb_without_a_budget),
+        _patch(escalation, "choose_step", _climb_without_a_budget),
     ),
     Mutation(
         "a rank may cost any number of pods",
         (Rule.A_RANK_COSTS_ONE_POD, Rule.ONE_POD_BEYOND_THE_BUDGET),
-        _patch(escalation, "climb", _climb_whatever_the_rank_did),
+        _patch(escalation, "choose_step", _climb_whatever_the_rank_did),
     ),
     Mutation(
         "who told first is given up unasked",
@@ -455,7 +467,7 @@ MUTATIONS = (
     Mutation(
         "lost pods have no names in a new term",
         (Rule.A_LOST_POD_HAS_A_NAME,),
-        _patch(settling, "_replace_missing", _replace_nameless),
+        _patch(rebuilding, "_replace_missing", _replace_nameless),
         3000,
     ),
     Mutation(
@@ -468,7 +480,7 @@ MUTATIONS = (
     Mutation(
         "a coordinator never resigns",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
-        _patch(Coordinator, "_resign_if_alone", lambda self, now: None),
+        _patch(Coordinator, "_step_down_without_quorum", lambda self, now: None),
         3000,
     ),
 )
@@ -481,17 +493,17 @@ SCHEDULED = (
     ),
     ScheduledMutation(
         "a new coordinator changes its electorate at once",
-        _patch(electorate.ElectorateKeeper, "next_voters", _change_at_once),
+        _patch(voter_config.VoterConfigs, "next_voters", _change_at_once),
         test_schedules.test_a_pending_change_that_others_have_not_stored_leaves_room_for_one_coordinator,
     ),
     ScheduledMutation(
         "rounds follow without a limit",
-        _patch(Backoff, "waits", _never),
+        _patch(Backoff, "is_waiting", _never),
         test_schedules.test_a_worker_that_fails_after_each_first_step_does_not_cost_a_round_a_second,
     ),
     ScheduledMutation(
         "losses at the start of rounds have no backoff",
-        _patch(backoff, "LOSSES", 1000),
+        _patch(backoff, "FREE_LOSSES", 1000),
         test_schedules.test_a_pod_that_is_lost_at_the_start_of_each_round_costs_a_few_rounds_only,
     ),
     ScheduledMutation(
@@ -501,7 +513,7 @@ SCHEDULED = (
     ),
     ScheduledMutation(
         "a member that was lost comes back without backoff",
-        _patch(Desk, "lately_lost", _never),
+        _patch(CoordinatorState, "was_lost_recently", _never),
         test_schedules.test_a_pod_that_was_lost_is_not_preferred_to_a_spare_although_it_was_made_for_the_rank,
     ),
     ScheduledMutation(

@@ -36,13 +36,13 @@ class Machine:
     clock_ahead_s: float = 0.0  # of its wall clock
     slow_s: float = 0.0  # what its network adds to each latency, at most
     unreachable: set[str] = field(default_factory=set)  # machines that it alone does not reach (and they not it)
-    faulty: str = ""  # what is known against it
-    goes: str = ""  # why it is known to go soon
+    hardware_finding: str = ""  # what is known against it
+    leaving_reason: str = ""  # why it is known to go soon
     not_ready_since: float | None = None  # when it stopped answering the API server
     _backlog: list[Callable[[], None]] = field(default_factory=list)
 
     @property
-    def answers(self) -> bool:
+    def is_responding(self) -> bool:
         return self.on and not self.frozen and not self.cut
 
     def post(self, work: Callable[[], None]) -> None:
@@ -109,7 +109,7 @@ class Link:
         network.links.append(self)
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return not any(end.open for end in self.ends)
 
     @property
@@ -182,7 +182,7 @@ class Network:
 
     def heal(self, machine: Machine) -> None:
         machine.cut = False
-        if machine.answers:
+        if machine.is_responding:
             machine.not_ready_since = None
         self._changed(machine)
 
@@ -210,13 +210,13 @@ class Network:
     def thaw(self, machine: Machine) -> None:
         """What has piled up is run in its order, before anything new."""
         machine.frozen, machine.thawed_at = False, self.world.now
-        if machine.answers:
+        if machine.is_responding:
             machine.not_ready_since = None
         for work in machine.take_backlog():
             self.world.after(0.0, lambda work=work: machine.post(work))  # type: ignore[misc]
 
     def _changed(self, machine: Machine) -> None:
-        self.links = [link for link in self.links if not link.over]
+        self.links = [link for link in self.links if not link.is_over]
         for link in self.links:
             if machine in (link.ends[0].machine, link.ends[1].machine):
                 if link.blocked and link.blocked_since is None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tests.simulation.api_server import ApiServer, Site
 from tests.simulation.network import End, Machine, reachable
-from tests.simulation.sidecars import Sidecar
+from tests.simulation.sidecars import SimulatedSidecar
 from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.observed import Coordination
-from understudy_operator.plan.search import Say, Search
+from understudy_operator.plan.search import PodMessage, Search
 from understudy_protocol.observer import Snapshot
 
 SEARCH_EVERY_S = 0.25
@@ -36,11 +36,11 @@ class CoordinatorLink:
         self._version = self._search.version
         self._lines: dict[str, _Line] = {}
         self._closed = False
-        self._look()
+        self._search_again()
 
     @property
     def coordination(self) -> Coordination:
-        return self._search.knows
+        return self._search.coordination
 
     def follow(self, follow: Follow) -> None:
         self._learnt(self._search.follow(follow, self._world.now))
@@ -53,10 +53,10 @@ class CoordinatorLink:
                 line.end.close()
         self._lines.clear()
 
-    def _look(self) -> None:
+    def _search_again(self) -> None:
         if not self._closed:
             self._dial()
-            self._world.after(SEARCH_EVERY_S, self._look)
+            self._world.after(SEARCH_EVERY_S, self._search_again)
 
     def _dial(self) -> None:
         wanted = self._search.calls(self._world.now)
@@ -82,18 +82,18 @@ class CoordinatorLink:
         ours, theirs = self._site.network.connect(self._machine, entry.pod.machine)
         line.end, line.heard_at = ours, self._world.now
         sidecar.observe(theirs)
-        ours.on_message = lambda message: self._heard(line, message)
+        ours.on_message = lambda message: self._on_message(line, message)
         ours.on_end = lambda silent: self._ended(line)
         ours.send(line.callee.greeting)
         self._ping(line, sidecar)
 
-    def _ping(self, line: _Line, sidecar: Sidecar) -> None:
+    def _ping(self, line: _Line, sidecar: SimulatedSidecar) -> None:
         """The pings of a line: a kernel that acknowledges is not enough for them."""
 
         def ponged() -> None:
             if self._lines.get(line.callee.pod_uid) is not line or line.end is None:
                 return
-            if sidecar.machine.answers and sidecar.alive and not sidecar.stopped:
+            if sidecar.machine.is_responding and sidecar.alive and not sidecar.stopped:
                 line.heard_at = self._world.now
             elif self._world.now - line.heard_at >= PING_S:
                 line.end.close()
@@ -103,12 +103,12 @@ class CoordinatorLink:
 
         self._world.after(1.0, ponged)
 
-    def _heard(self, line: _Line, message: object) -> None:
+    def _on_message(self, line: _Line, message: object) -> None:
         if self._lines.get(line.callee.pod_uid) is not line:
             return
-        before = self._search.knows.snapshot
-        answers = self._search.heard(line.callee, message, self._world.now)
-        known = self._search.knows.snapshot
+        before = self._search.coordination.snapshot
+        answers = self._search.on_message(line.callee, message, self._world.now)
+        known = self._search.coordination.snapshot
         if isinstance(message, Snapshot) and known is not None and known is not before:
             self._site.snapshot_seen(known)
         self._learnt(answers)
@@ -116,10 +116,10 @@ class CoordinatorLink:
     def _ended(self, line: _Line) -> None:
         if self._lines.get(line.callee.pod_uid) is line:
             del self._lines[line.callee.pod_uid]
-            self._search.ended(line.callee, self._world.now)
+            self._search.on_line_ended(line.callee, self._world.now)
             self._learnt([])
 
-    def _learnt(self, answers: list[Say]) -> None:
+    def _learnt(self, answers: list[PodMessage]) -> None:
         for answer in answers:
             line = self._lines.get(answer.pod_uid)
             if line is not None and line.end is not None:

@@ -14,14 +14,14 @@ from tests.simulation.api_server import ApiServer, Site, is_ready, patch
 from tests.simulation.network import Machine
 from tests.simulation.operator_lines import CoordinatorLink
 from understudy_operator.keyring import Keyring
-from understudy_operator.plan.coordination import plan_label, plan_link, plan_office
+from understudy_operator.plan.coordination import plan_label, plan_leadership, plan_link
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod
 from understudy_operator.plan.members import avoided_nodes, plan_members
 from understudy_operator.plan.observed import TERMINAL_STATES, Coordination, Job, Node, Observed
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
-from understudy_protocol.words import FaultClass
+from understudy_protocol.enums import FaultClass
 
 KEYRING = Keyring(b"the master secret of this model, of 42 B..")
 SECRET_WRITES = SecretWrites({"job-job-uid-membership": 0.0})
@@ -31,12 +31,12 @@ TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "trainer", "comm
 
 
 def _findings(machine: Machine) -> tuple[Finding, ...]:
-    told = ((FaultClass.HARDWARE, machine.faulty), (FaultClass.MAINTENANCE, machine.goes))
+    told = ((FaultClass.HARDWARE, machine.hardware_finding), (FaultClass.MAINTENANCE, machine.leaving_reason))
     return tuple(Finding("simulated", what, why) for what, why in told if why)
 
 
 @dataclass
-class Operator:
+class OperatorModel:
     site: Site
     api: ApiServer
     spares: int
@@ -49,43 +49,43 @@ class Operator:
     _passes: int = 0
 
     def start(self) -> None:
-        self.api.changed = self.dirty
-        self._look_again()
+        self.api.changed = self.enqueue
+        self._reconcile_later()
 
     def go_down(self) -> None:
-        self.site.training.world.say("operator", "FAULT: it goes down")
+        self.site.training.world.log("operator", "FAULT: it goes down")
         self.up = False
         self._unfollow()
         self._coordination = Coordination()
 
     def come_up(self) -> None:
-        self.site.training.world.say("operator", "it is up again")
+        self.site.training.world.log("operator", "it is up again")
         self.up = True
-        self.dirty()
+        self.enqueue()
 
-    def dirty(self) -> None:
+    def enqueue(self) -> None:
         world = self.site.training.world
         if self.up and not self._due:
             self._due = True
-            world.after(world.between(*PASS_DELAY_S), self._pass)
+            world.after(world.between(*PASS_DELAY_S), self._reconcile)
 
-    def _look_again(self) -> None:
-        self.dirty()
+    def _reconcile_later(self) -> None:
+        self.enqueue()
         self.api.evict()
-        self.site.training.world.after(LOOK_AGAIN_S, self._look_again)
+        self.site.training.world.after(LOOK_AGAIN_S, self._reconcile_later)
 
     # A pass ---------------------------------------------------------------------------------------------------------
 
-    def _pass(self) -> None:
+    def _reconcile(self) -> None:
         self._due = False
         if not self.up:
             return
         now = self.site.training.world.now
         observed = self._observe(now)
-        office = plan_office(observed, now)
+        office = plan_leadership(observed, now)
         if office.reason and office.pod is not None:
             text = f"appoints {office.pod.name} in epoch {office.epoch}: {office.reason}"
-            self.site.training.world.say("operator", text)
+            self.site.training.world.log("operator", text)
             self.site.appointed(office.epoch)
         if office.epoch and office.pod is not None:
             self.status["coordinator"] = {"epoch": office.epoch, "term": office.term, "podUID": office.pod.uid}
@@ -103,7 +103,7 @@ class Operator:
             self._do(intent, observed, now)
         if isinstance(link, Follow):
             self._link = self._link or CoordinatorLink(
-                self.site, self.api, self.machine, self._coordination, self.dirty
+                self.site, self.api, self.machine, self._coordination, self.enqueue
             )
             self._link.follow(link)
         elif link is not None:

@@ -7,18 +7,18 @@ from typing import Protocol
 
 from tests.simulation.launchers import Launcher
 from tests.simulation.network import End, Machine, Network
-from tests.simulation.sidecars import Sidecar
-from tests.simulation.training import Training, Worker
+from tests.simulation.sidecars import SimulatedSidecar
+from tests.simulation.training import SimulatedWorker, Training
 from understudy_launcher import events as e
+from understudy_protocol.hard_state import HardState
 from understudy_protocol.membership import Assign, Close
 from understudy_protocol.pod import JobShape
-from understudy_protocol.vow import Vow
 from understudy_sidecar.membership.coordinator import Coordinator
 
 GRACE_S = 30.0
 
 
-class Cluster(Protocol):
+class SimulatedPods(Protocol):
     """What a pod knows of the rest."""
 
     shape: JobShape
@@ -34,33 +34,35 @@ class Cluster(Protocol):
     def coordinator_pod(self) -> Pod | None: ...
     def pod_at(self, ip: str) -> Pod | None: ...
     def link_number(self) -> int: ...
-    def took_office(self, sidecar: Sidecar) -> None: ...
-    def coordinator_sent(self, sidecar: Sidecar, message: object) -> None: ...
+    def became_leader(self, sidecar: SimulatedSidecar) -> None: ...
+    def coordinator_sent(self, sidecar: SimulatedSidecar, message: object) -> None: ...
     def assigned(self, coordinator: Coordinator, assign: Assign) -> None: ...
 
 
 class Pod:
     """The facts of the pod's object are in operator_model.py; this is what runs."""
 
-    def __init__(self, cluster: Cluster, uid: str, name: str, machine: Machine, index: int | None, ip: str) -> None:
+    def __init__(
+        self, cluster: SimulatedPods, uid: str, name: str, machine: Machine, index: int | None, ip: str
+    ) -> None:
         self.cluster, self.uid, self.name, self.machine, self.index, self.ip = cluster, uid, name, machine, index, ip
         self.network, self.world = cluster.network, cluster.network.world
         self.grace_s = GRACE_S
-        self.sidecar: Sidecar | None = None
+        self.sidecar: SimulatedSidecar | None = None
         self.launcher: Launcher | None = None
         self.recorded_close: Close | None = None  # this and the next in the emptyDir
-        self.vow = Vow()
+        self.hard_state = HardState()
         self.launcher_known = False
         self.volume_full = False  # no vow can be stored
-        self.told_at = 0.0  # when its sidecar recorded the close
-        self.could_not_store = False  # since then it is given up, whatever its launcher hears first
-        self.was_given_up = False  # its launcher was told so, and exits with that code if the close comes later
+        self.reported_at = 0.0  # when its sidecar recorded the close
+        self.store_failed = False  # since then it is given up, whatever its launcher hears first
+        self.was_evicted = False  # its launcher was told so, and exits with that code if the close comes later
         self.exit_code: int | None = None  # of the trainer container
         self.asked_to_end = self.was_killed = False
         self.faulty = ""  # what its launcher finds in verdict.json
         self.sidecar_ran = False
         self.changed: Callable[[], None] = lambda: None
-        self.spawned: Callable[[Worker], None] = lambda worker: None
+        self.spawned: Callable[[SimulatedWorker], None] = lambda worker: None
         self._held: End | None = None  # the dead sidecar's connection, of which the launcher has a duplicate
 
     @property
@@ -68,7 +70,7 @@ class Pod:
         """The trainer container has: the pod is Succeeded or Failed."""
         return self.exit_code is not None
 
-    def workers(self) -> list[Worker]:
+    def workers(self) -> list[SimulatedWorker]:
         return [] if self.launcher is None else [w for w in self.launcher.workers.values() if w.alive]
 
     def hold_socket(self, end: End) -> None:
@@ -98,7 +100,7 @@ class Pod:
     def _start_sidecar(self) -> None:
         if not self.ended and (self.sidecar is None or not self.sidecar.alive):
             self.sidecar_ran = True
-            self.sidecar = Sidecar(self)
+            self.sidecar = SimulatedSidecar(self)
             self.changed()
 
     def _start_launcher(self) -> None:
@@ -109,7 +111,7 @@ class Pod:
         """The trainer container has ended: the kubelet ends the sidecar, which is native, after it."""
         if self.ended:
             return
-        self.world.say(self.name, f"the launcher exits {code}: {reason}")
+        self.world.log(self.name, f"the launcher exits {code}: {reason}")
         self.exit_code = code
         if self.launcher is not None:
             self.launcher.die()
@@ -129,7 +131,7 @@ class Pod:
     def kill_sidecar(self) -> None:
         """Its process alone; the kubelet starts it again."""
         if self.sidecar is not None and self.sidecar.alive:
-            self.world.say(self.name, "FAULT: its sidecar is killed")
+            self.world.log(self.name, "FAULT: its sidecar is killed")
             self.sidecar.die()
             self.changed()
             if not self.ended:

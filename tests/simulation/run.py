@@ -26,7 +26,7 @@ from tests.simulation.faults import (
 )
 from tests.simulation.invariants import BOUNDED_S, EXIT_S, Invariants
 from tests.simulation.world import Rule, Violation
-from understudy_protocol.words import Proactive
+from understudy_protocol.enums import Proactive
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ def _run(cluster: SimulatedCluster, case: Case) -> None:
         invariants.elections.a_majority_elects(world.now)
         invariants.a_fault_is_followed_by_a_step(max(faults.over_at, latest + 1_000_000.0))
     closed_at = world.now
-    while world.now < (end := max(closed_at, faults.over_at, *(pod.told_at for pod in cluster.pods)) + EXIT_S):
+    while world.now < (end := max(closed_at, faults.over_at, *(pod.reported_at for pod in cluster.pods)) + EXIT_S):
         world.run(end)  # a fault may come after the close
     invariants.all_hear_of_the_close(max(closed_at, faults.over_at))
     invariants.the_end_is_right()
-    invariants.every_launcher_that_was_told_exits_with_the_close()
+    invariants.every_launcher_that_got_the_close_exits_with_it()
 
 
 def report(case: Case, cluster: SimulatedCluster, error: Exception) -> str:

@@ -8,15 +8,15 @@ from tests.simulation.clients import CoordinatorClient
 from tests.simulation.network import End
 from tests.simulation.process import Alarm, Process
 from understudy_protocol import membership as m
+from understudy_protocol.enums import EVICTED_EXIT_CODE
 from understudy_protocol.launcher import ExitLauncher, LauncherHello, StopWorkers
-from understudy_protocol.words import GIVEN_UP_EXIT_CODE
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.core import (
-    Asked,
     Core,
     CoreEffect,
     CoreEvent,
+    FromObserver,
     ObserverDown,
     ObserverUp,
     StoreFailed,
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from tests.simulation.pods import Pod
 
 #: How a member's word about its fence begins.
-FENCED = "no coordinator has renewed the lease"
+FENCED_MESSAGES = "no coordinator has renewed the lease"
 
 
-class Sidecar(Process):
+class SimulatedSidecar(Process):
     def __init__(self, pod: Pod) -> None:
         super().__init__(pod.world, pod.machine)
         self.pod = pod
         shape = pod.cluster.shape
         me = Identity(pod.uid, pod.name, pod.machine.name, pod.ip, pod.index, pod.grace_s, shape.fence_s)
-        self.core = Core(shape, me, pod.vow, self.now(), pod.recorded_close, launcher_known=pod.launcher_known)
-        self._in_office: Coordinator | None = None  # whose effects are being done
+        self.core = Core(shape, me, pod.hard_state, self.now(), pod.recorded_close, launcher_known=pod.launcher_known)
+        self._is_leader: Coordinator | None = None  # whose effects are being done
         self._launcher: End | None = None
         self._links: dict[int, End] = {}  # of members and observers
         self._observers: set[int] = set()
@@ -71,18 +71,18 @@ class Sidecar(Process):
         before = self.coordinator
         effects = self.core.handle(event, self.now())
         if self.coordinator is not None and self.coordinator is not before:
-            self.pod.cluster.took_office(self)
-        self._in_office = self.coordinator or before
+            self.pod.cluster.became_leader(self)
+        self._is_leader = self.coordinator or before
         for effect in effects:
             if not self.alive:
                 return  # killed in the middle of what it does
-            if isinstance(effect, e.RecordVow) and self.pod.volume_full:
-                self.pod.could_not_store = True
+            if isinstance(effect, e.RecordHardState) and self.pod.volume_full:
+                self.pod.store_failed = True
                 self.handle(StoreFailed("/understudy-state: No space left on device"))
                 return
             self._do(effect)
         self._alarm.set()
-        if self.core.over and self.alive:
+        if self.core.is_over and self.alive:
             self._client.hangup()
             self.die()
 
@@ -94,16 +94,16 @@ class Sidecar(Process):
                 for number in numbers:
                     self._send(number, message)
             case e.Hangup(number, reason):
-                self.world.say(self.pod.name, f"hangs up link {number}: {reason}")
+                self.world.log(self.pod.name, f"hangs up link {number}: {reason}")
                 self._hang_up(number)
             case e.RecordClose(close):
-                self.pod.recorded_close, self.pod.told_at = close, self.world.now
-            case e.RecordVow(vow):
-                self.pod.vow = vow
+                self.pod.recorded_close, self.pod.reported_at = close, self.world.now
+            case e.RecordHardState(hard_state):
+                self.pod.hard_state = hard_state
             case e.RecordLauncher(connected):
                 self.pod.launcher_known = connected
-            case e.Say(text):
-                self.world.say(self.pod.name, text)
+            case e.Log(text):
+                self.world.log(self.pod.name, text)
             case e.ToLauncher(message):
                 self._to_launcher(message)
             case _:
@@ -118,22 +118,22 @@ class Sidecar(Process):
             case e.Dial(hosts):
                 self._client.dial(hosts)
             case e.HangupCoordinator(reason):
-                self.world.say(self.pod.name, f"hangs up: {reason}")
+                self.world.log(self.pod.name, f"hangs up: {reason}")
                 self._client.hangup()
             case _:
                 pass
 
     def _to_launcher(self, message: object) -> None:
-        if isinstance(message, StopWorkers) and message.reason.startswith(FENCED):
+        if isinstance(message, StopWorkers) and message.reason.startswith(FENCED_MESSAGES):
             self.pod.cluster.worker_faults.append(self.world.now)
-        if isinstance(message, ExitLauncher) and message.code == GIVEN_UP_EXIT_CODE:
-            self.pod.was_given_up = True
+        if isinstance(message, ExitLauncher) and message.code == EVICTED_EXIT_CODE:
+            self.pod.was_evicted = True
         if self._launcher is not None:
             self._launcher.send(message)
 
     def terminate(self) -> None:
         """SIGTERM."""
-        self.handle(e.LeaveAsked("the sidecar got SIGTERM", self.pod.grace_s))
+        self.handle(e.LeaveRequested("the sidecar got SIGTERM", self.pod.grace_s))
 
     # Its server -------------------------------------------------------------------------------------------------------
 
@@ -164,14 +164,14 @@ class Sidecar(Process):
             if self._links.pop(number, None) is not None:
                 self.handle(ObserverDown(number))
 
-        self.listen(end, lambda message: self.handle(Asked(number, message)), ended)
+        self.listen(end, lambda message: self.handle(FromObserver(number, message)), ended)
         self.post(called)
 
     def _send(self, number: int, message: object) -> None:
         if not self.alive:
             return  # killed in the middle of a broadcast
-        if isinstance(message, m.Assign) and self._in_office is not None:
-            self.pod.cluster.assigned(self._in_office, message)
+        if isinstance(message, m.Assign) and self._is_leader is not None:
+            self.pod.cluster.assigned(self._is_leader, message)
         if number in self._links:
             self._links[number].send(message)
             if number not in self._observers:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.cluster import Setup, SimulatedCluster
-from tests.simulation.sidecars import Sidecar
+from tests.simulation.sidecars import SimulatedSidecar
 from tests.simulation.test_scenarios import Job
 
 SETUP = Setup(actives=3, spares=2, machines=8, steps=400)
@@ -34,11 +34,11 @@ def _kill_after(job: Job, messages: int) -> Callable[[], bool]:
     cluster: SimulatedCluster = job.cluster
     left = messages
 
-    def sent(sidecar: Sidecar, message: object) -> None:
+    def sent(sidecar: SimulatedSidecar, message: object) -> None:
         nonlocal left
         left -= 1
         if left == 0:
-            job.world.say(sidecar.pod.name, f"FAULT: it is killed after {type(message).__name__}")
+            job.world.log(sidecar.pod.name, f"FAULT: it is killed after {type(message).__name__}")
             sidecar.pod.kill()
 
     cluster.on_coordinator_sent = sent

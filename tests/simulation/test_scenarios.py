@@ -11,10 +11,10 @@ import pytest
 from tests.simulation.cluster import Setup, new_cluster
 from tests.simulation.invariants import Invariants
 from tests.simulation.pods import Pod
+from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy
 from understudy_protocol.membership import Replicas
 from understudy_protocol.observer import Recovery
 from understudy_protocol.rollouts import UpdateFailure
-from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy
 from understudy_sidecar.membership.events import FromWorker
 
 
@@ -56,15 +56,15 @@ class Job:
         self.world.run(self.world.now + seconds)
 
     def recovery(self) -> Recovery:
-        office = self.cluster.office()
-        assert office is not None
-        assert office.coordinator is not None
-        return office.coordinator.snapshot().recoveries[-1]
+        leader = self.cluster.leader()
+        assert leader is not None
+        assert leader.coordinator is not None
+        return leader.coordinator.snapshot().recoveries[-1]
 
     def office_pod(self) -> Pod:
-        office = self.cluster.office()
-        assert office is not None
-        return office.pod
+        leader = self.cluster.leader()
+        assert leader is not None
+        return leader.pod
 
 
 def test_a_killed_worker_restarts_all_in_place() -> None:
@@ -179,9 +179,9 @@ def test_a_new_coordinator_misses_the_first_step_too() -> None:
     job.cluster.hang_at_start = 1
     job.cluster.end_worker(job.members[1].workers()[0], None, "SIGKILL")
     job.later(5.0)
-    office = job.office_pod()
-    assert office not in job.members
-    office.kill()
+    leader = job.office_pod()
+    assert leader not in job.members
+    leader.kill()
     assert job.next_round_steps() < 30.0
     assert job.recovery().fault is Fault.HANG
 
@@ -338,14 +338,14 @@ def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause() 
     job.cluster.operator.go_down()
     job.later(3.0)
     lost.kill()
-    job.until(lambda: job.cluster.office() is None, 30.0)
+    job.until(lambda: job.cluster.leader() is None, 30.0)
     job.cluster.operator.come_up()
     job.next_round_steps(120.0)
     job.later(1.0)
-    office = job.cluster.office()
-    assert office is not None
-    assert office.coordinator is not None
-    (recovery,) = office.coordinator.snapshot().recoveries
+    leader = job.cluster.leader()
+    assert leader is not None
+    assert leader.coordinator is not None
+    (recovery,) = leader.coordinator.snapshot().recoveries
     assert (recovery.cause.pod, recovery.reason) == (lost.name, "its pod is lost; no spare was available")
     assert recovery.strategy is not None
     assert recovery.resumed_at is not None
@@ -356,10 +356,10 @@ def test_two_pods_that_die_at_once_cost_nothing_and_are_both_told() -> None:
     for pod in job.members[1:3]:
         pod.kill()
     assert job.next_round_steps() < 3.0
-    office = job.cluster.office()
-    assert office is not None
-    assert office.coordinator is not None
-    told = office.coordinator.snapshot().recoveries
+    leader = job.cluster.leader()
+    assert leader is not None
+    assert leader.coordinator is not None
+    told = leader.coordinator.snapshot().recoveries
     assert {x.cause.pod for x in told} == {pod.name for pod in job.members[1:3]}
     assert {(x.fault, x.strategy) for x in told} == {(Fault.POD, Strategy.SPARE_SWAP)}
 
@@ -424,7 +424,7 @@ def test_members_that_lost_the_coordinator_at_different_times_elect_without_the_
         former.kill()
         job.cluster.rejoin([first.machine], [former.machine])
         # then the three that are left elect one of them
-        job.until(lambda job=job, former=former: job.cluster.office() not in (None, former.sidecar), 60.0)  # type: ignore[misc]
+        job.until(lambda job=job, former=former: job.cluster.leader() not in (None, former.sidecar), 60.0)  # type: ignore[misc]
 
 
 def test_a_coordinator_without_power_is_succeeded_and_nobody_restarts() -> None:
@@ -528,11 +528,11 @@ def test_a_failed_update_that_was_told_outlives_the_coordinator_that_has_not_hea
     # given a job whose coordinator freezes, as a weight update fails
     job = Job(RL)
     job.later(2.0)  # until the electorate counts
-    office = job.office_pod()
-    job.cluster.freeze(office.machine)
+    leader = job.office_pod()
+    job.cluster.freeze(leader.machine)
     tell_of_a_failed_update(job)
     # then who comes after it is told anew
-    job.until(lambda: any(x.recorded_close is not None for x in job.cluster.pods if x is not office), 90.0)
+    job.until(lambda: any(x.recorded_close is not None for x in job.cluster.pods if x is not leader), 90.0)
     close = next(x.recorded_close for x in job.cluster.pods if x.recorded_close is not None)
     assert close.message.startswith("WeightUpdate")
 
@@ -544,7 +544,7 @@ def test_the_coordinators_pod_is_named_if_it_is_lost_before_any_standby_coordina
     lost = job.office_pod()
     assert lost.sidecar is not None
     assert lost.sidecar.coordinator is not None
-    assert not lost.sidecar.coordinator.desk.heirs
+    assert not lost.sidecar.coordinator.state.standby_coordinators
     # when its node loses its power
     job.cluster.power_off(lost.machine)
     job.next_round_steps(120.0)

@@ -8,11 +8,11 @@ from unittest import mock
 from tests.simulation import network
 from tests.simulation.cluster import Setup
 from tests.simulation.pods import Pod
-from tests.simulation.sidecars import Sidecar
+from tests.simulation.sidecars import SimulatedSidecar
 from tests.simulation.test_scenarios import Job
 from understudy_protocol import membership as m
 from understudy_protocol import pod as names
-from understudy_sidecar.membership import succession
+from understudy_sidecar.membership import config_change
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.core import CoreEvent
 from understudy_sidecar.membership.events import FromCoordinator, LinkDown, Received
@@ -25,7 +25,7 @@ def coordinator_of(pod: Pod) -> Coordinator | None:
     return pod.sidecar.coordinator if pod.sidecar is not None else None
 
 
-def sidecar_of(pod: Pod) -> Sidecar:
+def sidecar_of(pod: Pod) -> SimulatedSidecar:
     assert pod.sidecar is not None
     return pod.sidecar
 
@@ -48,7 +48,7 @@ class Change:
         self._add_six()
         coordinator = coordinator_of(self.c)
         assert coordinator is not None
-        first = coordinator.desk.heirs[0].pod_uid
+        first = coordinator.state.standby_coordinators[0].pod_uid
         self.d = next(pod for pod in self.cluster.pods if pod.uid == first)
         self.cluster.operator.go_down()
 
@@ -57,12 +57,12 @@ class Change:
         handle, send = sidecar.handle, sidecar._send
 
         def without_acknowledgements(event: CoreEvent) -> None:
-            if not (isinstance(event, Received) and isinstance(event.message, m.SuccessionAck)):
+            if not (isinstance(event, Received) and isinstance(event.message, m.ConfigChangeAck)):
                 handle(event)
 
         def some_hear(number: int, message: object) -> None:
             pod = self._pod_of(number)
-            about = isinstance(message, m.Succession | m.Estate)
+            about = isinstance(message, m.ConfigChange | m.LeaderSnapshot)
             if pod is None or pod is self.c or not about or self._hears(self, pod):
                 send(number, message)
 
@@ -70,24 +70,25 @@ class Change:
 
     def _pod_of(self, link: int) -> Pod | None:
         coordinator = coordinator_of(self.c)
-        member = None if coordinator is None else coordinator.desk.roster.by_link(link)
+        member = None if coordinator is None else coordinator.state.roster.by_link(link)
         return next((pod for pod in self.cluster.pods if member is not None and pod.uid == member.uid), None)
 
     def _add_six(self) -> None:
         """All in one proposal."""
         coordinator = coordinator_of(self.c)
         assert coordinator is not None
-        desk = coordinator.desk
-        desk.succession_due = self.job.world.now + 1000.0
+        desk = coordinator.state
+        desk.config_change_due = self.job.world.now + 1000.0
         self.cluster.operator.spares = 6
         with mock.patch.object(self.cluster.api, "_schedule", return_value=self.new_machine):
-            self.cluster.operator.dirty()
-            self.job.until(lambda: len(desk.roster.linked) == 11 and self.job._is_warm(), 60.0)
-        desk.succession_due = self.job.world.now
+            self.cluster.operator.enqueue()
+            self.job.until(lambda: len(desk.roster.connected) == 11 and self.job._is_warm(), 60.0)
+        desk.config_change_due = self.job.world.now
         self.job.until(
-            lambda: all(x.vow.electorate.serial == 2 for x in self.cluster.pods if self._hears(self, x)), 15.0
+            lambda: all(x.hard_state.config_version.serial == 2 for x in self.cluster.pods if self._hears(self, x)),
+            15.0,
         )
-        assert desk.keeper.pending is not None
+        assert desk.voter_configs.pending is not None
 
     def machines(self, *pods: Pod) -> list[network.Machine]:
         return [pod.machine for pod in pods]
@@ -96,7 +97,7 @@ class Change:
         self.cluster.part(self.machines(*pods), [self.new_machine])
 
     def d_takes_office(self, limit_s: float) -> None:
-        self.job.until(lambda: (x := coordinator_of(self.d)) is not None and x.office.term == 2, limit_s)
+        self.job.until(lambda: (x := coordinator_of(self.d)) is not None and x.term.number == 2, limit_s)
 
 
 def test_a_pending_change_that_everybody_stored_leaves_room_for_one_coordinator() -> None:
@@ -112,7 +113,7 @@ def test_a_pending_change_that_everybody_stored_leaves_room_for_one_coordinator(
     change.part(change.a, change.x, change.y)
     change.job.later(CUT_OFF_S)
     # then nobody coordinates, for there is no majority of both lists
-    assert change.cluster.office() is None
+    assert change.cluster.leader() is None
     # and when the network is well again, and the operator there, training goes on
     change.cluster.operator.come_up()
     change.cluster.rejoin(change.machines(change.a, change.b, change.c, change.x, change.y), [change.new_machine])
@@ -121,7 +122,7 @@ def test_a_pending_change_that_everybody_stored_leaves_room_for_one_coordinator(
 
 def test_a_pending_change_that_others_have_not_stored_leaves_room_for_one_coordinator() -> None:
     # given a coordinator that names one heir, b for S and d for P1, of which only d to i hear
-    with mock.patch.object(succession, "HEIRS", 1):
+    with mock.patch.object(config_change, "MAX_STANDBY_COORDINATORS", 1):
         change = Change(lambda change, pod: pod.machine is change.new_machine)
     # when c dies, and b is cut off; and the Service leads to d
     change.c.kill()
@@ -135,7 +136,7 @@ def test_a_pending_change_that_others_have_not_stored_leaves_room_for_one_coordi
     # and when d to i are cut off instead of b, then b is elected under S, and d loses its office
     change.part(change.a, change.x, change.y, change.b)
     change.cluster.heal(change.b.machine)
-    change.job.until(lambda: (x := coordinator_of(change.b)) is not None and x.office.term > 2, 60.0)
+    change.job.until(lambda: (x := coordinator_of(change.b)) is not None and x.term.number > 2, 60.0)
     change.job.until(lambda: coordinator_of(change.d) is None, CUT_OFF_S)
 
 
@@ -195,7 +196,7 @@ def test_a_pod_that_is_lost_at_the_start_of_each_round_costs_a_few_rounds_only()
     assert 5 <= job.token.round - job.round <= 10
     coordinator = coordinator_of(job.office_pod())
     assert coordinator is not None
-    assert set(coordinator.desk.losses) == {sick.uid}
+    assert set(coordinator.state.losses) == {sick.uid}
 
 
 def test_a_pod_that_was_lost_is_not_preferred_to_a_spare_although_it_was_made_for_the_rank() -> None:

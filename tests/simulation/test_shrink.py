@@ -10,7 +10,7 @@ from understudy_sidecar.membership import faults
 
 
 def test_what_does_not_matter_is_left_out() -> None:
-    with mock.patch.object(faults, "lose"):  # a lost member is never replaced
+    with mock.patch.object(faults, "lose_member"):  # a lost member is never replaced
         for seed in range(100):
             case = draw_case(seed)
             if len(case.faults) < 4:

@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.cluster import Setup
 from tests.simulation.pods import Pod
 from tests.simulation.test_scenarios import Job
-from understudy_protocol.words import Strategy
+from understudy_protocol.enums import Strategy
 
 #: Of which 40 s pass until the node is not Ready.
 ONE_POD_LIMIT_S = 50.0

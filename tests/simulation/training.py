@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from tests.simulation.network import Machine, reachable
 from tests.simulation.world import Rule, Violation, World
+from understudy_protocol.enums import RoundToken
 from understudy_protocol.launcher import StartWorkers
-from understudy_protocol.words import RoundToken
 
 INIT_S = (0.05, 0.4)
 STEP_S = (0.25, 0.5)
@@ -26,7 +26,7 @@ A_PEER_FAILED = "exit code 1: a peer has gone"
 
 
 @dataclass(eq=False)
-class Worker:
+class SimulatedWorker:
     """A training process. `on_exit(code, signal)` is its end, as its launcher sees it."""
 
     start: StartWorkers
@@ -65,7 +65,7 @@ class Group:
 
     token: RoundToken
     world_size: int
-    workers: dict[int, Worker] = field(default_factory=dict)
+    workers: dict[int, SimulatedWorker] = field(default_factory=dict)
     running: bool = False  # past its rendezvous
     broken: bool = False
     step: int = 0
@@ -102,7 +102,7 @@ class Training:
     def end_store(self, ip: str, port: int) -> None:
         del self._stores[ip, port]
 
-    def join(self, worker: Worker) -> None:
+    def join(self, worker: SimulatedWorker) -> None:
         """Spawned, it looks for its peers; unless it was killed before."""
         if not worker.alive:
             return
@@ -114,7 +114,7 @@ class Training:
         if len(group.workers) == group.world_size:
             self.world.after(self.world.between(*INIT_S), lambda: self.resume(group))
 
-    def _check_store(self, worker: Worker, group: Group) -> None:
+    def _check_store(self, worker: SimulatedWorker, group: Group) -> None:
         """All of a round meet at one place. What two rounds put into one store is told apart by their numbers."""
         start = worker.start
         where = (start.master_addr, start.master_port)
@@ -134,12 +134,12 @@ class Training:
                 )
             self._stores[where] = max(used_by, worker.token)
 
-    def _group(self, worker: Worker) -> Group:
+    def _group(self, worker: SimulatedWorker) -> Group:
         return self.groups.setdefault(worker.token, Group(worker.token, worker.start.world_size))
 
     def resume(self, group: Group) -> None:
         """Go on if all are there: after a rendezvous, a thaw, a heal."""
-        if group.broken or group.next_step_due or not self._together(group):
+        if group.broken or group.next_step_due or not self._group_is_ready(group):
             return
         if not group.running:
             group.running = True
@@ -161,12 +161,12 @@ class Training:
             for ended in [w for w in group.workers.values() if not w.alive and not w.done]:
                 self._tell_peers(group, ended)
 
-    def lost_power(self, worker: Worker) -> None:
+    def lost_power(self, worker: SimulatedWorker) -> None:
         """It is gone, and nothing tells its peers."""
         worker.alive = False
         self._group(worker).broken = True
 
-    def left(self, worker: Worker) -> None:
+    def left(self, worker: SimulatedWorker) -> None:
         """A worker has ended: its peers notice, if its kernel can tell them."""
         self.exits.setdefault(worker.token, {})[worker.rank] = worker.code
         group = self._group(worker)
@@ -175,17 +175,17 @@ class Training:
             if group.running or worker.rank == 0:  # before that only the store's host is missed
                 self._tell_peers(group, worker)
 
-    def _tell_peers(self, group: Group, ended: Worker) -> None:
+    def _tell_peers(self, group: Group, ended: SimulatedWorker) -> None:
         for peer in group.workers.values():
             if peer.alive and not peer.done:
                 delay = self.world.between(*PEER_FAILURE_S)
                 self.world.after(delay, lambda peer=peer: self._peer_notices(peer, ended))  # type: ignore[misc]
 
-    def _peer_notices(self, peer: Worker, ended: Worker) -> None:
+    def _peer_notices(self, peer: SimulatedWorker, ended: SimulatedWorker) -> None:
         if peer.alive and not peer.stuck and not peer.done and reachable(peer.machine, ended.machine):
             peer.machine.post(lambda: peer.end(1, None, A_PEER_FAILED))
 
-    def _together(self, group: Group) -> bool:
+    def _group_is_ready(self, group: Group) -> bool:
         workers = list(group.workers.values())
         if len(workers) < group.world_size:
             return False
@@ -196,7 +196,7 @@ class Training:
 
     def _step(self, group: Group) -> None:
         group.next_step_due = False
-        if group.broken or not self._together(group):
+        if group.broken or not self._group_is_ready(group):
             return
         self._check_step(group)
         group.step += 1

@@ -91,8 +91,8 @@ class World:
     def between(self, least: float, most: float) -> float:
         return self.rng.uniform(least, most)
 
-    def say(self, who: str, text: str) -> None:
-        self.trace.append(f"{self.now - EPOCH_S:9.3f} {who:<12} {text}")
+    def log(self, source: str, text: str) -> None:
+        self.trace.append(f"{self.now - EPOCH_S:9.3f} {source:<12} {text}")
 
     def run(self, until: float, over: Callable[[], bool] = lambda: False) -> None:
         """Until the time `until`, or `over()`."""

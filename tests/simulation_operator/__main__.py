@@ -16,7 +16,7 @@ from tests.simulation_operator.rules import Violation
 from tests.simulation_operator.run import draw_case, draw_pool_case, run_case
 
 BATCH = 25
-SAY_EVERY_S = 10.0
+REPORT_EVERY_S = 10.0
 
 
 def main(arguments: list[str]) -> int:
@@ -30,16 +30,16 @@ def main(arguments: list[str]) -> int:
     batches = [range(at, min(at + BATCH, last)) for at in range(options.first_seed, last, BATCH)]
     failed: dict[int, str] = {}
     done, begun = 0, time.monotonic()
-    said = begun
+    lines = begun
     with multiprocessing.Pool() as pool:
         for size, broken in pool.imap(_batch, batches):  # in order, so that what has run is a range
             done += size
             failed |= broken
             for seed in broken:
                 print(f"seed {seed} breaks something", flush=True)
-            if time.monotonic() - said >= SAY_EVERY_S:
-                said = time.monotonic()
-                left_s = (said - begun) / done * (options.seeds - done)
+            if time.monotonic() - lines >= REPORT_EVERY_S:
+                lines = time.monotonic()
+                left_s = (lines - begun) / done * (options.seeds - done)
                 print(f"{done} of {options.seeds} seeds, {len(failed)} failures, about {left_s:.0f} s left", flush=True)
             if len(failed) >= options.most_failures:
                 pool.terminate()

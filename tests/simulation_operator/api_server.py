@@ -15,7 +15,7 @@ from tests.unit.operator.fake_api import merged
 from understudy_operator.apply.api import ApiError
 
 Raw = dict[str, Any]
-Told = Callable[[str, str, Raw], None]  # plural, event type, object
+OnChange = Callable[[str, str, Raw], None]  # plural, event type, object
 PAGE = 3  # small, so that lists have several
 
 
@@ -29,11 +29,11 @@ class Where:
 
 def where(path: str) -> Where:
     parts = path.strip("/").split("/")
-    rest = parts[2:] if parts[0] == "api" else parts[3:]
+    remaining = parts[2:] if parts[0] == "api" else parts[3:]
     namespace = ""
-    if rest[0] == "namespaces":
-        namespace, rest = rest[1], rest[2:]
-    return Where(rest[0], namespace, *rest[1:3])
+    if remaining[0] == "namespaces":
+        namespace, remaining = remaining[1], remaining[2:]
+    return Where(remaining[0], namespace, *remaining[1:3])
 
 
 @dataclass
@@ -44,7 +44,7 @@ class ApiServer:
 
     now: Callable[[], float]
     objects: dict[tuple[str, str, str], Raw] = field(default_factory=dict)
-    watchers: list[Told] = field(default_factory=list)
+    watchers: list[OnChange] = field(default_factory=list)
     events: list[Raw] = field(default_factory=list)  # Kubernetes Events
     refuse: Callable[[Raw], ApiError | None] = lambda _: None
     forbid: Callable[[], ApiError | None] = lambda: None
@@ -59,7 +59,7 @@ class ApiServer:
             raise forbidden
         match method:
             case "GET" if at.name:
-                return self._known(at)
+                return self._existing(at)
             case "GET":
                 return self._page(at, query)
             case "POST":
@@ -87,44 +87,44 @@ class ApiServer:
         return self.put(at.plural, body) if keep else body
 
     def _replace(self, at: Where, body: Raw) -> Raw:
-        known = self._known(at)
+        known = self._existing(at)
         for name in ("resourceVersion", "uid"):
-            told = body["metadata"].get(name)
-            if told is not None and told != known["metadata"][name]:
+            result = body["metadata"].get(name)
+            if result is not None and result != known["metadata"][name]:
                 raise ApiError(409, "Conflict", f"{at.name} has been modified")
         if at.sub == "status":
             return self.put(at.plural, {**known, "status": body["status"]})
         return self.put(at.plural, {**body, "metadata": {**known["metadata"], **body["metadata"]}})
 
     def _merge(self, at: Where, body: Raw) -> Raw:
-        known = copy.deepcopy(self._known(at))
-        metadata, told = known["metadata"], body.get("metadata", {})
-        if any(told.get(name, metadata[name]) != metadata[name] for name in ("resourceVersion", "uid")):
+        known = copy.deepcopy(self._existing(at))
+        metadata, result = known["metadata"], body.get("metadata", {})
+        if any(result.get(name, metadata[name]) != metadata[name] for name in ("resourceVersion", "uid")):
             raise ApiError(409, "Conflict", f"{at.name} has been modified")
         for name in ("labels", "annotations"):
-            metadata[name] = merged(metadata.get(name, {}), told.get(name, {}))
-        if "finalizers" in told:
-            metadata["finalizers"] = told["finalizers"] or []
-        if "ownerReferences" in told:
-            metadata["ownerReferences"] = told["ownerReferences"]
+            metadata[name] = merged(metadata.get(name, {}), result.get(name, {}))
+        if "finalizers" in result:
+            metadata["finalizers"] = result["finalizers"] or []
+        if "ownerReferences" in result:
+            metadata["ownerReferences"] = result["ownerReferences"]
         if "spec" in body:
             known["spec"] = merged(known["spec"], body["spec"])
-        over = metadata.get("deletionGracePeriodSeconds") == 0 and not metadata.get("finalizers")
-        return self.remove(at.plural, known) if over else self.put(at.plural, known)
+        is_done = metadata.get("deletionGracePeriodSeconds") == 0 and not metadata.get("finalizers")
+        return self.remove(at.plural, known) if is_done else self.put(at.plural, known)
 
     def _delete(self, at: Where, body: Raw) -> Raw:
-        known = copy.deepcopy(self._known(at))
+        known = copy.deepcopy(self._existing(at))
         for name, wanted in body.get("preconditions", {}).items():
             if wanted != known["metadata"][name]:
                 raise ApiError(409, "Conflict", f"{at.name} has another {name}")
         pod = at.plural == "pods"
         if not pod or body.get("gracePeriodSeconds") == 0 or not known["spec"].get("nodeName"):
-            return self.let_go(at.plural, known)
+            return self.remove_or_terminate(at.plural, known)
         if "deletionTimestamp" not in known["metadata"]:
             known["metadata"] |= {"deletionTimestamp": self.timestamp(30.0), "deletionGracePeriodSeconds": 30}
         return self.put(at.plural, known)
 
-    def _known(self, at: Where) -> Raw:
+    def _existing(self, at: Where) -> Raw:
         key = (at.plural, at.namespace, at.name)
         if key not in self.objects:
             raise ApiError(404, "NotFound", f"{key} not found")
@@ -138,11 +138,11 @@ class ApiServer:
                 raise ApiError(410, "Expired", "the list is too old")
         else:
             items = self.of(at.plural, query.get("labelSelector", ""))
-        page, rest = items[:PAGE], items[PAGE:]
+        page, remaining = items[:PAGE], items[PAGE:]
         token = ""
-        if rest:
+        if remaining:
             token = str(next(self._versions))
-            self._pages[token] = rest
+            self._pages[token] = remaining
         return {"items": page, "metadata": {"continue": token}}
 
     # What everybody else does, without a request
@@ -151,8 +151,8 @@ class ApiServer:
         """The objects of a kind that have this label, and these with these values."""
         found = []
         for (kind, _, _), raw in self.objects.items():
-            told = raw["metadata"].get("labels", {})
-            if kind == plural and (not label or label in told) and labels.items() <= told.items():
+            result = raw["metadata"].get("labels", {})
+            if kind == plural and (not label or label in result) and labels.items() <= result.items():
                 found.append(raw)
         return found
 
@@ -171,10 +171,10 @@ class ApiServer:
         if plural == "services":
             raw["spec"].setdefault("clusterIP", "10.0.0.7")
         self.objects[key] = raw
-        self._tell(plural, "MODIFIED" if known else "ADDED", raw)
+        self._notify(plural, "MODIFIED" if known else "ADDED", raw)
         return raw
 
-    def let_go(self, plural: str, raw: Raw) -> Raw:
+    def remove_or_terminate(self, plural: str, raw: Raw) -> Raw:
         """Remove it, or as soon as the last finalizer is off it."""
         metadata = raw["metadata"]
         if not metadata.get("finalizers"):
@@ -190,13 +190,13 @@ class ApiServer:
         del self.objects[plural, metadata.get("namespace", ""), metadata["name"]]
         gone = copy.deepcopy(known)
         gone["metadata"]["resourceVersion"] = str(next(self._versions))
-        self._tell(plural, "DELETED", gone)
+        self._notify(plural, "DELETED", gone)
         return gone
 
     def timestamp(self, in_s: float = 0.0) -> str:
         return datetime.fromtimestamp(EPOCH + self.now() + in_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def _tell(self, plural: str, kind: str, raw: Raw) -> None:
+    def _notify(self, plural: str, kind: str, raw: Raw) -> None:
         for watcher in list(self.watchers):
             watcher(plural, kind, raw)
 

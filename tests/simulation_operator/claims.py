@@ -32,13 +32,13 @@ class ClaimWatch:
 
     def tick(self) -> None:
         for uid, training in self._world.trainings.items():
-            seated = sum(map(training.seated, training.seats.values()))
+            with_ranks = sum(map(training.has_rank, training.rank_holders.values()))
             seen = self._lacked.setdefault(uid, deque())
-            seen.append((self._world.loop.time(), training.actives - seated))
+            seen.append((self._world.loop.time(), training.actives - with_ranks))
             while self._world.loop.time() - seen[0][0] > LATELY_S:
                 seen.popleft()
 
-    def told(self, kind: str, pod: Raw, writer: Process | None) -> None:
+    def on_pod(self, kind: str, pod: Raw, writer: Process | None) -> None:
         """A pod has changed; writer: the replica whose request did it."""
         self.tick()  # the next one may have the lost rank before time passes
         labels = pod["metadata"].get("labels", {})
@@ -65,7 +65,7 @@ class ClaimWatch:
             )
         if claimant and not before:
             self.claims += 1
-            self._world.say(f"{claimant} claims 1 of the pool: {metadata['name']}")
+            self._world.log(f"{claimant} claims 1 of the pool: {metadata['name']}")
             self._is_needed(claimant)
         return before != claimant or bool(claimant and "deletionTimestamp" in metadata)
 
@@ -81,7 +81,7 @@ class ClaimWatch:
         if not before:
             self._claimants[uid] = job_uid
             self.claims += 1
-            self._world.say(f"{job_uid} claims 1 of the pool, Warm: {metadata['name']}")
+            self._world.log(f"{job_uid} claims 1 of the pool, Warm: {metadata['name']}")
             self._is_needed(job_uid)
         first, self._taken[uid] = adopted and uid not in self._taken, job_uid
         if not adopted:
@@ -93,9 +93,9 @@ class ClaimWatch:
         done = self._taken.keys() | self._world.cluster.adopted.keys()
         under_way = [uid for uid, claimant in self._claimants.items() if claimant == job_uid and uid not in done]
         dead = {node["metadata"]["name"] for node in self._world.server.of("nodes") if not _is_ready(node)}
-        there = {pod["metadata"]["uid"] for pod in self._world.server.of("pods") if not _was_given_up(pod, dead)}
+        present = {pod["metadata"]["uid"] for pod in self._world.server.of("pods") if not _was_given_up(pod, dead)}
         lacked = max((count for _, count in self._lacked.get(job_uid, ())), default=len(under_way))
-        if self._world.has_lease and len(there.intersection(under_way)) > lacked:
+        if self._world.has_lease and len(present.intersection(under_way)) > lacked:
             self._world.violate(
                 Rule.A_JOB_CLAIMS_WHAT_IT_LACKS, f"{job_uid} lacks {lacked} pods, and claims {len(under_way)}"
             )
@@ -122,7 +122,7 @@ class ClaimWatch:
                 self._world.loop.call_soon(self._world.replace_replica, writer)
 
 
-def what_is_wrong_of_pools(world: World) -> Iterator[Wrong]:
+def find_pool_violations(world: World) -> Iterator[Wrong]:
     """At rest."""
     pools = {raw["metadata"]["uid"]: raw for raw in world.server.of("hotsparepools")}
     for uid, pool in pools.items():
@@ -134,10 +134,10 @@ def what_is_wrong_of_pools(world: World) -> Iterator[Wrong]:
         if not full and (len(running), len(alive)) != (wanted, wanted):
             yield Wrong(Rule.A_POOL_IS_FULL, f"pool {name} wants {wanted} spares: {len(running)} run of {len(alive)}")
         status = pool.get("status", {})
-        told = (status.get("desired"), status.get("ready"), status.get("available"))
-        if told != (wanted, len(running), len(running)):
+        result = (status.get("desired"), status.get("ready"), status.get("available"))
+        if result != (wanted, len(running), len(running)):
             yield Wrong(
-                Rule.A_POOL_REPORTS_ITS_SPARES, f"pool {name} has {len(running)} of {wanted} spares, and tells {told}"
+                Rule.A_POOL_REPORTS_ITS_SPARES, f"pool {name} has {len(running)} of {wanted} spares, and tells {result}"
             )
         templates = {spare["metadata"]["labels"][names.LABEL_TEMPLATE] for spare in alive}
         if not full and len(templates) > 1:
@@ -146,9 +146,9 @@ def what_is_wrong_of_pools(world: World) -> Iterator[Wrong]:
         metadata = pod["metadata"]
         if metadata.get("finalizers") or names.LABEL_CLAIMED_BY in metadata["labels"]:
             yield Wrong(Rule.NO_CLAIM_IS_LEFT, f"{metadata['name']} is claimed still")
-        told = metadata.get("annotations", {})
+        result = metadata.get("annotations", {})
         ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-        if names.ANNOTATION_WARM in told and names.ANNOTATION_ADOPTED not in told and not ended:
+        if names.ANNOTATION_WARM in result and names.ANNOTATION_ADOPTED not in result and not ended:
             yield Wrong(
                 Rule.AN_ADOPTED_SPARE_KNOWS_ITS_JOB, f"{metadata['name']} was claimed Warm, and does not know its job"
             )
@@ -161,8 +161,8 @@ def _has_no_room(pod: Raw) -> bool:
 def _was_given_up(pod: Raw, dead: Collection[str]) -> bool:
     """A spare that was claimed Warm, and goes, or is on a node of these: the claim was for nothing."""
     metadata = pod["metadata"]
-    over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed") or "deletionTimestamp" in metadata
-    gone = over or pod["spec"].get("nodeName") in dead
+    is_done = pod.get("status", {}).get("phase") in ("Succeeded", "Failed") or "deletionTimestamp" in metadata
+    gone = is_done or pod["spec"].get("nodeName") in dead
     return gone and names.ANNOTATION_WARM in metadata.get("annotations", {})
 
 

@@ -39,7 +39,7 @@ LATEST_S = 0.9
 
 
 @dataclass
-class Trouble:
+class ClientFaults:
     """How likely each is, for a request or an event. All of it ends when the faults do."""
 
     slow: float = 0.0
@@ -59,7 +59,7 @@ class Process:
     """A process of the operator: what it sends, and what it is told."""
 
     server: ApiServer
-    trouble: Trouble
+    faults: ClientFaults
     rng: random.Random
     name: str
     on_write: Callable[[Process, str, str, Raw | None], None]
@@ -70,7 +70,7 @@ class Process:
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     def reaches(self) -> bool:
-        return not self.dead and self.server.now() >= max(self.trouble.away_until, self.cut_until)
+        return not self.dead and self.server.now() >= max(self.faults.away_until, self.cut_until)
 
     # Requests
 
@@ -78,12 +78,12 @@ class Process:
         return _Client(self, may_write)
 
     async def request(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> Raw:
-        rng, trouble = self.rng, self.trouble
+        rng, trouble = self.rng, self.faults
         self.requests += 1
-        there_s = rng.uniform(0.1, LATEST_S) if rng.random() < trouble.slow else rng.uniform(0.001, 0.01)
-        arrives_at = self.server.now() + there_s
+        delay_s = rng.uniform(0.1, LATEST_S) if rng.random() < trouble.slow else rng.uniform(0.001, 0.01)
+        arrives_at = self.server.now() + delay_s
         try:
-            await asyncio.sleep(there_s)
+            await asyncio.sleep(delay_s)
         except asyncio.CancelledError:
             if method != "GET" and not self.dead and rng.random() < 0.5:
                 left_s = max(0.0, arrives_at - self.server.now())
@@ -107,9 +107,9 @@ class Process:
 
     def _lost(self, query: Mapping[str, str], body: Raw | None) -> float:
         """How likely it is that there is no answer."""
-        of_claim = self.trouble.claim_unanswered if _claims(body) else 0.0
-        of_list = self.trouble.list_unanswered if "fieldSelector" in query else 0.0
-        return max(self.trouble.unanswered, of_claim, of_list)
+        of_claim = self.faults.claim_unanswered if _claims(body) else 0.0
+        of_list = self.faults.list_unanswered if "fieldSelector" in query else 0.0
+        return max(self.faults.unanswered, of_claim, of_list)
 
     def _arrive(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> Raw:
         if method != "GET" and "dryRun" not in query:
@@ -117,36 +117,36 @@ class Process:
         return copy.deepcopy(self.server.handle(method, path, query, copy.deepcopy(body)))
 
     def _arrive_unheard(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> None:
-        if self.server.now() >= self.trouble.away_until:
+        if self.server.now() >= self.faults.away_until:
             with suppress(ApiError):
                 self._arrive(method, path, query, body)
 
     # Watches
 
-    def told(self, plural: str, kind: str, raw: Raw) -> None:
+    def on_change(self, plural: str, kind: str, raw: Raw) -> None:
         if plural not in WATCHED or not self.reaches() or WATCHED[plural][1] not in {"", *_labels(raw)}:
             return
-        rng, trouble = self.rng, self.trouble
+        rng, trouble = self.rng, self.faults
         if rng.random() < trouble.event_lost:
             return
-        self._tell_later(plural, kind, raw)
+        self._deliver_event_later(plural, kind, raw)
         if rng.random() < trouble.event_twice:
-            self._tell_later(plural, kind, raw)
+            self._deliver_event_later(plural, kind, raw)
 
-    def watch_anew(self) -> None:
+    def restart_watches(self) -> None:
         """As after a 410: all that there is, as it is."""
         for plural, (_, label) in WATCHED.items():
             for raw in self.server.of(plural, label):
-                self._tell_later(plural, "", raw)
+                self._deliver_event_later(plural, "", raw)
 
-    def _tell_later(self, plural: str, kind: str, raw: Raw) -> None:
-        late = self.rng.random() < self.trouble.event_late
+    def _deliver_event_later(self, plural: str, kind: str, raw: Raw) -> None:
+        late = self.rng.random() < self.faults.event_late
         delay_s = self.rng.uniform(0.1, 6.0) if late else self.rng.uniform(0.001, 0.05)
-        self._loop.call_later(delay_s, self._tell, WATCHED[plural][0], kind, copy.deepcopy(raw))
+        self._loop.call_later(delay_s, self._deliver_event, WATCHED[plural][0], kind, copy.deepcopy(raw))
 
-    def _tell(self, kind: Kind, event_type: str, raw: Raw) -> None:
+    def _deliver_event(self, kind: Kind, event_type: str, raw: Raw) -> None:
         if not self.dead and self.operator is not None:
-            self.operator.saw(kind, event_type or None, raw)
+            self.operator.on_watch_event(kind, event_type or None, raw)
 
 
 class _Client(Api):

@@ -28,7 +28,7 @@ class Cluster:
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     def start(self) -> None:
-        self.server.watchers.append(self._told)
+        self.server.watchers.append(self._on_change)
         for node in self.nodes:
             self._set_node(node, ready=True)
 
@@ -78,7 +78,7 @@ class Cluster:
 
     # What follows by itself
 
-    def _told(self, plural: str, kind: str, raw: Raw) -> None:
+    def _on_change(self, plural: str, kind: str, raw: Raw) -> None:
         if plural == "pods" and kind == "ADDED":
             self._after(0.02, 1.0, lambda: self._schedule(raw))
         elif plural == "pods" and kind == "MODIFIED" and "deletionTimestamp" in raw["metadata"]:
@@ -136,19 +136,19 @@ class Cluster:
             return
         if raw["metadata"].get("finalizers"):
             raw["status"] = {**raw.get("status", {}), "phase": "Failed"}  # so a kubelet says that all has ended
-        self.server.let_go("pods", raw)
+        self.server.remove_or_terminate("pods", raw)
 
     def _fits(self, pod: Raw, node: str) -> bool:
         wanted = str(pod["spec"].get("affinity", {}))
         if "'In'" in wanted and f"['{node}']" not in wanted:
             return False
-        there = [other for other in self.server.of("pods") if other["spec"].get("nodeName") == node]
-        at_work = [other for other in there if other.get("status", {}).get("phase") not in ("Succeeded", "Failed")]
+        present = [other for other in self.server.of("pods") if other["spec"].get("nodeName") == node]
+        at_work = [other for other in present if other.get("status", {}).get("phase") not in ("Succeeded", "Failed")]
         return self.room is None or len(at_work) < self.room
 
     def _find_no_room(self, raw: Raw) -> None:
-        told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
-        raw["status"] = {**raw.get("status", {}), "conditions": [told]}
+        values = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+        raw["status"] = {**raw.get("status", {}), "conditions": [values]}
         self.server.put("pods", raw)
 
     def _collect(self, job_uid: str) -> None:
@@ -178,8 +178,8 @@ class Cluster:
     def _set_node(self, node: str, *, ready: bool) -> None:
         condition = {"type": "Ready", "status": "True" if ready else "Unknown"}
         known = self.server.objects.get(("nodes", "", node), {"metadata": {"name": node}})
-        told = known.get("status", {}).get("conditions", [{}])[0].get("status")
-        since = known["status"]["conditions"][0]["lastTransitionTime"] if told == condition["status"] else None
+        result = known.get("status", {}).get("conditions", [{}])[0].get("status")
+        since = known["status"]["conditions"][0]["lastTransitionTime"] if result == condition["status"] else None
         condition["lastTransitionTime"] = since or self.server.timestamp()
         self.server.put("nodes", {**known, "status": {"conditions": [condition]}})
 

@@ -28,7 +28,7 @@ MALFORMED = "malformed objects"
 @dataclass(frozen=True)
 class Fault:
     at: float
-    what: str
+    description: str
     lasts_s: float
     draw: float  # whom it strikes
 
@@ -96,7 +96,10 @@ def draw_pool_setup(rng: random.Random) -> Setup:
 def draw_pool_faults(rng: random.Random) -> list[Fault]:
     """Many that make claims, and some that strike while these are carried out."""
     strikes = rng.choices([*POOL_STRIKES, *STRIKES], [3, 8, 1, 1, 1, *([0.5] * len(STRIKES))], k=rng.randint(1, 7))
-    drawn = [Fault(rng.uniform(6.0, FAULTS_S), what, rng.uniform(1.0, LASTS_S), rng.random()) for what in strikes]
+    drawn = [
+        Fault(rng.uniform(6.0, FAULTS_S), description, rng.uniform(1.0, LASTS_S), rng.random())
+        for description in strikes
+    ]
     for _ in range(rng.randint(1, 2)):
         at = rng.uniform(8.0, FAULTS_S)
         drawn += [Fault(at, "kill at claim", 0.0, rng.random()), Fault(at + 0.1, "lose pods", 0.0, rng.random())]
@@ -112,22 +115,22 @@ def draw_changes(rng: random.Random) -> list[Fault]:
     """In one case of three a user suspends a job, or copies one of its Jobs."""
     if rng.random() < 0.7:
         return []
-    what = rng.choice(list(CHANGES))
-    return [Fault(rng.uniform(0.0, FAULTS_S), what, rng.uniform(1.0, LASTS_S), rng.random())]
+    description = rng.choice(list(CHANGES))
+    return [Fault(rng.uniform(0.0, FAULTS_S), description, rng.uniform(1.0, LASTS_S), rng.random())]
 
 
 def schedule(world: World, faults: tuple[Fault, ...]) -> float:
     """When all of them are over."""
-    over = 0.0
+    is_done = 0.0
     for fault in faults:
         world.loop.call_later(fault.at, _strike, world, fault)
-        over = max(over, fault.at + fault.lasts_s)
-    return over
+        is_done = max(is_done, fault.at + fault.lasts_s)
+    return is_done
 
 
 def _strike(world: World, fault: Fault) -> None:
-    world.say(f"fault: {fault.what} for {fault.lasts_s:.1f} s")
-    (STRIKES | POOL_STRIKES | CHANGES | {MALFORMED: _create_malformed})[fault.what](world, fault)
+    world.log(f"fault: {fault.description} for {fault.lasts_s:.1f} s")
+    (STRIKES | POOL_STRIKES | CHANGES | {MALFORMED: _create_malformed})[fault.description](world, fault)
 
 
 def _later(world: World, fault: Fault, do: Callable[[], object]) -> None:
@@ -161,16 +164,16 @@ def _stop(world: World, fault: Fault) -> None:
 def _cut(world: World, fault: Fault) -> None:
     if process := _a_process(world, fault):
         process.cut_until = max(process.cut_until, world.loop.time() + fault.lasts_s)
-        _later(world, fault, process.watch_anew)
+        _later(world, fault, process.restart_watches)
 
 
 def _away(world: World, fault: Fault) -> None:
-    trouble = world.trouble
+    trouble = world.client_faults
     trouble.away_until = max(trouble.away_until, world.loop.time() + fault.lasts_s)
 
     def back() -> None:
         for process in world.alive():
-            process.watch_anew()
+            process.restart_watches()
 
     _later(world, fault, back)
 
@@ -199,10 +202,12 @@ def _lose_line(world: World, fault: Fault) -> None:
     if fault.draw < 0.8:
         _quota(world, replace(fault, draw=0.0))
     for training in list(world.trainings.values()):
-        seated = [uid for uid in training.seats.values() if training.seated(uid) and uid != training.in_office]
-        if not seated:
+        with_ranks = [
+            uid for uid in training.rank_holders.values() if training.has_rank(uid) and uid != training.coordinator_uid
+        ]
+        if not with_ranks:
             continue
-        uid = seated[int(fault.draw * 1000) % len(seated)]
+        uid = with_ranks[int(fault.draw * 1000) % len(with_ranks)]
         (pod,) = [raw for raw in world.server.of("pods") if raw["metadata"]["uid"] == uid]
         training.lose_line(uid)
         restarted = int(fault.draw * 100) % 2 == 0
@@ -305,9 +310,9 @@ def _kill_at_claim(world: World, fault: Fault) -> None:
 def _lose_pods(world: World, fault: Fault) -> None:
     """Of each job, in one moment."""
     for training in list(world.trainings.values()):
-        seated = sorted(filter(training.seated, training.seats.values()))
+        with_ranks = sorted(filter(training.has_rank, training.rank_holders.values()))
         for pod in world.server.of("pods"):
-            if seated and pod["metadata"]["uid"] == seated[int(fault.draw * 1000) % len(seated)]:
+            if with_ranks and pod["metadata"]["uid"] == with_ranks[int(fault.draw * 1000) % len(with_ranks)]:
                 world.cluster.end(pod, None)
 
 
@@ -349,20 +354,20 @@ def _create_malformed(world: World, fault: Fault) -> None:
         (Kind.INJECTED, {"spec": {"target": 3}}),
     ]
 
-    def tell(event_type: str) -> None:
+    def report(event_type: str) -> None:
         for process in world.alive():
             for number, (kind, changes) in enumerate(objects):
                 named = {"name": f"malformed-{number}", "uid": f"malformed-{number}", **changes.get("metadata", {})}
                 raw = {**changes, "metadata": {**metadata, **named}}
                 try:
-                    process._tell(kind, event_type, copy.deepcopy(raw))
+                    process._deliver_event(kind, event_type, copy.deepcopy(raw))
                 except Exception as error:  # noqa: BLE001 (whatever it is, it would end a watch)
                     world.violate(
                         Rule.MALFORMED_OBJECTS_ARE_READ, f"{process.name} fails over malformed {kind.value}: {error!r}"
                     )
 
-    tell("ADDED")
-    _later(world, fault, lambda: tell("DELETED"))
+    report("ADDED")
+    _later(world, fault, lambda: report("DELETED"))
 
 
 def _suspend(world: World, fault: Fault) -> None:
@@ -375,8 +380,13 @@ def _finish_and_suspend(world: World, fault: Fault) -> None:
     """The coordinator has closed the rendezvous, and no operator has heard of it yet."""
     job = world.job(_a_job(world, fault))
     training = world.trainings.get(job["metadata"]["uid"]) if job else None
-    whole = training is not None and len(training.seats) == training.actives
-    if training is not None and training.in_office and whole and all(map(training.seated, training.seats.values())):
+    whole = training is not None and len(training.rank_holders) == training.actives
+    if (
+        training is not None
+        and training.coordinator_uid
+        and whole
+        and all(map(training.has_rank, training.rank_holders.values()))
+    ):
         training.closed = SUCCEEDED
     _suspend(world, fault)
 

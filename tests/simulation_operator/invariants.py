@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.simulation_operator.api_server import Raw
-from tests.simulation_operator.claims import what_is_wrong_of_pools
+from tests.simulation_operator.claims import find_pool_violations
 from tests.simulation_operator.client import Process
 from tests.simulation_operator.rules import Rule, Wrong
 from tests.simulation_operator.training import Training
@@ -21,24 +21,24 @@ from understudy_protocol import pod as names
 RESYNC_S = 10.0
 #: From the last fault to rest: a lost lease, a failed list's pause, a list, and what follows from it; a pass's longest
 #: backoff; 10 s until what was refused is tried again.
-MEND_S = 75.0
+RECOVERY_S = 75.0
 #: At most, if calls without a response (30 s), a spare that cannot be reached (10 s) and a place that another pod has
 #: taken (40 s) follow each other.
-MOST_MEND_S = 200.0
-REST_S = 15.0
+MAX_RECOVERY_S = 200.0
+QUIET_S = 15.0
 #: Writes that one job, and one fault, may cost at most, trouble with the API server included.
 WRITES_A_JOB = 60
 WRITES_A_FAULT = 60
 
 
-def what_is_wrong(world: World, faults: int) -> Iterator[Wrong]:
+def find_violations(world: World, faults: int) -> Iterator[Wrong]:
     yield from world.violations
     if not world.has_lease:
         return  # two that both act undo what the other does, and come to no rest
     for uid, training in world.trainings.items():
         (job,) = [raw for raw in world.server.of("trainingjobs") if raw["metadata"]["uid"] == uid]
         yield from _job(world, job, training)
-    yield from what_is_wrong_of_pools(world)
+    yield from find_pool_violations(world)
     jobs = set(world.trainings)
     owners = jobs | {raw["metadata"]["uid"] for raw in world.server.of("hotsparepools")}
     for plural in ("pods", "services", "secrets", "jobs"):
@@ -50,9 +50,10 @@ def what_is_wrong(world: World, faults: int) -> Iterator[Wrong]:
         yield Wrong(Rule.ONE_REPLICA_LEADS, f"{len(leaders)} replicas lead")
     for process in world.alive():
         yield from _process(world, process, process in leaders)
-    if world.loop.time() - world.last_write_at < REST_S:
+    if world.loop.time() - world.last_write_at < QUIET_S:
         yield Wrong(
-            Rule.NOBODY_WRITES_AT_REST, f"somebody writes at rest: the last write was at {world.last_write_at:.3f}"
+            Rule.NOTHING_IS_WRITTEN_WHEN_STABLE,
+            f"somebody writes at rest: the last write was at {world.last_write_at:.3f}",
         )
     writes, most = sum(world.writes.values()), WRITES_A_JOB * (2 + len(owners)) + WRITES_A_FAULT * faults
     if writes > most:
@@ -93,25 +94,29 @@ def _job(world: World, job: Raw, training: Training) -> Iterator[Wrong]:
         for pod in world.server.of("pods", **{names.LABEL_JOB_UID: training.job_uid})
         if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
     ]
-    if job["spec"]["spares"]["replicas"] == 0 and training.in_office not in training.seats.values():
+    if job["spec"]["spares"]["replicas"] == 0 and training.coordinator_uid not in training.rank_holders.values():
         wanted += 1  # there were spares once: one of them coordinates, and stays for that
     if (len(running), len(alive)) != (wanted, wanted):
         yield Wrong(Rule.A_JOB_HAS_ITS_PODS, f"{name} wants {wanted} pods: {len(running)} run of {len(alive)}")
     yield from _children(world, job)
-    if len(training.seats) != training.actives or not all(map(training.seated, training.seats.values())):
-        yield Wrong(Rule.A_JOB_TRAINS, f"{name} does not train: {training.seats}")
+    if len(training.rank_holders) != training.actives or not all(
+        map(training.has_rank, training.rank_holders.values())
+    ):
+        yield Wrong(Rule.A_JOB_TRAINS, f"{name} does not train: {training.rank_holders}")
     if status.get("phase") != "Running" or status.get("round") != training.round:
         yield Wrong(
             Rule.STATUS_IS_TRUE,
             f"{name} trains in round {training.round}: {status.get('phase')}, round {status.get('round')}",
         )
-    if status.get("coordinator", {}).get("podUID") != training.in_office:
-        yield Wrong(Rule.STATUS_IS_TRUE, f"{name} is coordinated by {training.in_office}: {status.get('coordinator')}")
+    if status.get("coordinator", {}).get("podUID") != training.coordinator_uid:
+        yield Wrong(
+            Rule.STATUS_IS_TRUE, f"{name} is coordinated by {training.coordinator_uid}: {status.get('coordinator')}"
+        )
     labelled = [pod["metadata"]["uid"] for pod in alive if pod["metadata"]["labels"].get(names.LABEL_COORDINATOR)]
-    if labelled != [training.in_office]:
+    if labelled != [training.coordinator_uid]:
         yield Wrong(
             Rule.THE_COORDINATOR_HAS_THE_LABEL,
-            f"{name} is coordinated by {training.in_office}, and the label is at {labelled}",
+            f"{name} is coordinated by {training.coordinator_uid}, and the label is at {labelled}",
         )
     refused = [entry for entry in status.get("conditions", ()) if entry["type"] in ("Invalid", "Blocked")]
     if any(entry["status"] == "True" for entry in refused):
@@ -124,12 +129,12 @@ def _children(world: World, job: Raw) -> Iterator[Wrong]:
     for child in world.server.of("jobs", **{names.LABEL_JOB_UID: job["metadata"]["uid"]}):
         if not child["metadata"].get("ownerReferences"):
             continue
-        told = child["spec"]["template"]["spec"].get("nodeSelector", {})
+        result = child["spec"]["template"]["spec"].get("nodeSelector", {})
         selector = wanted[child["metadata"]["labels"][keys.REPLICATED_JOB]].get("nodeSelector", {})
-        if told != selector:
+        if result != selector:
             yield Wrong(
                 Rule.PODS_FOLLOW_THE_SPEC,
-                f"pods of {child['metadata']['name']} need nodes with {told}, and its spec says {selector}",
+                f"pods of {child['metadata']['name']} need nodes with {result}, and its spec says {selector}",
             )
 
 
@@ -153,10 +158,10 @@ def _process(world: World, process: Process, leads: bool) -> Iterator[Wrong]:
     if not operator.alive:
         yield Wrong(Rule.TASKS_LIVE, f"{process.name} has lost a task")
     for kind in Kind:
-        there = {raw["metadata"]["uid"]: raw["metadata"]["resourceVersion"] for raw in world.server.of(kind.value)}
+        present = {raw["metadata"]["uid"]: raw["metadata"]["resourceVersion"] for raw in world.server.of(kind.value)}
         known = {raw["metadata"]["uid"]: raw["metadata"]["resourceVersion"] for raw in operator.store.all(kind)}
-        if there != known:
-            yield Wrong(Rule.THE_STORE_IS_TRUE, f"{process.name}: {kind.value} are {there}, and it knows {known}")
+        if present != known:
+            yield Wrong(Rule.THE_STORE_IS_TRUE, f"{process.name}: {kind.value} are {present}, and it knows {known}")
     objects = sum(len(world.server.of(kind.value)) for kind in Kind)
     size = operator.store.size()
     pools = len(world.server.of("hotsparepools"))
@@ -173,5 +178,6 @@ def _process(world: World, process: Process, leads: bool) -> Iterator[Wrong]:
         )
     if operator._gateway._unanswered or operator._gateway.pools._unanswered:
         yield Wrong(
-            Rule.CREATIONS_ARE_SETTLED, f"{process.name} still has creations to settle: {operator._gateway._unanswered}"
+            Rule.CREATIONS_ARE_RESOLVED,
+            f"{process.name} still has creations to settle: {operator._gateway._unanswered}",
         )

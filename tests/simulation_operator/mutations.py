@@ -1,7 +1,7 @@
 """Rules broken on purpose, one at a time: the simulation has to find each.
 
 A rule whose breach the next list mends (a late word that wins) is for the unit tests of the store; the election's times
-are for those of plan/leadership.py.
+are for those of plan/lease_election.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.simulation_operator.faults import Fault
 from tests.simulation_operator.rules import Rule
 from tests.simulation_operator.run import Case
 from understudy_operator import worker
-from understudy_operator.apply.api import TROUBLE, Api
+from understudy_operator.apply.api import API_FAILURES, Api
 from understudy_operator.apply.election import Election
 from understudy_operator.apply.events import Outbox, send_event
 from understudy_operator.apply.gateway import Gateway
@@ -37,14 +37,14 @@ from understudy_operator.resync import Resync
 from understudy_operator.worker import JobWorker
 from understudy_protocol import pod as names
 
-_gather, _merged = JobWorker._gather, children.merged
+_gather, _merged = JobWorker._gather, children.merge_template
 
 
 @dataclass(frozen=True)
 class Mutation:
     """breaks: the rules that it violates; other violations are no evidence that the simulation checks them."""
 
-    what: str
+    description: str
     breaks: tuple[Rule, ...]
     where: Any
     name: str
@@ -61,7 +61,10 @@ class Mutation:
             return drawn
         rng = random.Random(f"mutation-{drawn.seed}")
         at = rng.uniform(15.0, 40.0)
-        faults = [Fault(at + after_s, what, rng.uniform(14.5, 17.0), rng.random()) for after_s, what in self.faults]
+        faults = [
+            Fault(at + after_s, description, rng.uniform(14.5, 17.0), rng.random())
+            for after_s, description in self.faults
+        ]
         return replace(drawn, setup=replace(drawn.setup, **self.setup), faults=tuple(faults))
 
 
@@ -69,7 +72,7 @@ async def _settles_nothing(self: Gateway, job: Any, refused_too: bool = True) ->
     del self, job, refused_too
 
 
-def _lets_nothing_be_settled(self: Gateway, job_uid: str, name: str) -> None:
+def _resolves_nothing_unanswered(self: Gateway, job_uid: str, name: str) -> None:
     del self, job_uid, name
 
 
@@ -86,7 +89,7 @@ def _lists_only_add(self: Store, kind: Kind, raws: list[Raw], asked_at: float) -
 
 async def _lists_once(self: Resync) -> None:
     while not self.done_once:
-        with suppress(*TROUBLE):
+        with suppress(*API_FAILURES):
             await self.list_all(self.due())
             self.done_once = True
     self._on_listed()
@@ -96,7 +99,7 @@ async def _lists_once(self: Resync) -> None:
 async def _sends_once(self: Outbox) -> None:
     while self._waiting:
         _, regarding, event = self._waiting.popleft()
-        with suppress(*TROUBLE):
+        with suppress(*API_FAILURES):
             await send_event(self._api, self._pace, regarding, event)
 
 
@@ -111,7 +114,7 @@ def _derives_another_key_each_time(self: Keyring, namespace: str, uid: str, atte
     return f"{random.getrandbits(256):064x}"
 
 
-def _creates_what_cannot_be_mounted(
+def _creates_pods_without_secrets(
     name: str, writes: SecretWrites, pods: Any, now: float, *, injected: bool = False
 ) -> bool:
     del now
@@ -132,9 +135,9 @@ def _owner_by_label(raw: Raw) -> str:
     return str(raw["metadata"].get("labels", {}).get(names.LABEL_JOB_UID, ""))
 
 
-def _keeps_what_it_has_written(there: Raw, wanted: Raw, written: Written) -> Raw:
+def _keeps_written_fields(present: Raw, wanted: Raw, written: Written) -> Raw:
     del written
-    return _merged(there, wanted, {})
+    return _merged(present, wanted, {})
 
 
 CALM: Mapping[str, Any] = {
@@ -144,17 +147,17 @@ CALM: Mapping[str, Any] = {
 MUTATIONS = (
     Mutation(
         "a creation without an answer is not asked for again",
-        (Rule.CREATIONS_ARE_SETTLED,),
+        (Rule.CREATIONS_ARE_RESOLVED,),
         Gateway,
-        "settle",
+        "resolve_unanswered",
         _settles_nothing,
     ),
     Mutation(
         "what was answered is not struck off",
-        (Rule.CREATIONS_ARE_SETTLED,),
+        (Rule.CREATIONS_ARE_RESOLVED,),
         Gateway,
-        "_answered",
-        _lets_nothing_be_settled,
+        "_forget_unanswered",
+        _resolves_nothing_unanswered,
     ),
     Mutation(
         "a write does not ask for the lease",
@@ -204,7 +207,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a Secret is created in each pass",
-        (Rule.REQUESTS_ARE_BOUNDED, Rule.NOBODY_WRITES_AT_REST),
+        (Rule.REQUESTS_ARE_BOUNDED, Rule.NOTHING_IS_WRITTEN_WHEN_STABLE),
         objects,
         "is_to_be_created",
         _creates_each,
@@ -214,7 +217,7 @@ MUTATIONS = (
         (Rule.A_JOB_HAS_ITS_PODS,),
         objects,
         "is_to_be_created",
-        _creates_what_cannot_be_mounted,
+        _creates_pods_without_secrets,
         setup=CALM,
         faults=[(0.0, "delete secret"), (0.1, "lose pods")],
     ),
@@ -231,7 +234,7 @@ MUTATIONS = (
         "a suspension does not ask the coordinator",
         (Rule.A_SUCCEEDED_JOB_TRAINS_NO_MORE,),
         JobWorker,
-        "_has_ended_by_itself",
+        "_closed_before_suspension",
         _never_asks_the_coordinator,
         setup=CALM,
         faults=[(0.0, "finish and suspend")],
@@ -240,8 +243,8 @@ MUTATIONS = (
         "fields that a suspended job loses stay on its pods",
         (Rule.PODS_FOLLOW_THE_SPEC,),
         children,
-        "merged",
-        _keeps_what_it_has_written,
+        "merge_template",
+        _keeps_written_fields,
         setup={**CALM, "aside": True},
         faults=[(0.0, "change while suspended")],
     ),
@@ -274,7 +277,7 @@ async def _settles_no_claim(self: PoolGateway, job_uid: str) -> None:
     del self, job_uid
 
 
-def _keeps_whom_nothing_concerns(self: Store, kind: Kind, key: Key) -> None:
+def _keeps_unconcerned_pods(self: Store, kind: Kind, key: Key) -> None:
     entry = self._entries[kind].pop(key, None)
     for owner in () if entry is None else owners_of(kind, entry.raw):
         self._of_job[kind, owner].discard(key)
@@ -290,9 +293,9 @@ POOL_MUTATIONS = (
     # meanwhile: else the next pass claims the same one, is refused by its version, and reads it anew.
     Mutation(
         "a claim without an answer is not asked for again",
-        (Rule.CREATIONS_ARE_SETTLED,),
+        (Rule.CREATIONS_ARE_RESOLVED,),
         PoolGateway,
-        "settle",
+        "resolve_unanswered",
         _settles_no_claim,
     ),
     Mutation(
@@ -310,7 +313,7 @@ POOL_MUTATIONS = (
         (Rule.THE_STORE_IS_BOUNDED,),
         Store,
         "_forget",
-        _keeps_whom_nothing_concerns,
+        _keeps_unconcerned_pods,
     ),
     Mutation(
         "a spare that was claimed Warm is not told",

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from types import SimpleNamespace
 from unittest import mock
 
-from tests.simulation_operator.client import Trouble
+from tests.simulation_operator.client import ClientFaults
 from tests.simulation_operator.clockwork import run_simulated
 from tests.simulation_operator.faults import (
     Fault,
@@ -25,13 +25,13 @@ from tests.simulation_operator.faults import (
     draw_setup,
     schedule,
 )
-from tests.simulation_operator.invariants import MEND_S, MOST_MEND_S, REST_S, RESYNC_S, what_is_wrong
+from tests.simulation_operator.invariants import MAX_RECOVERY_S, QUIET_S, RECOVERY_S, RESYNC_S, find_violations
 from tests.simulation_operator.rules import Rule, Violation
 from tests.simulation_operator.world import World
 from understudy_operator import pool_worker, resync, worker
 from understudy_operator.observe import adoption_link
 
-TROUBLE = (
+FAULTS_OF_CLIENTS = (
     "slow",
     "throttled",
     "failed",
@@ -114,21 +114,21 @@ async def _main(case: Case, worlds: list[World]) -> None:
     world = World(random.Random(f"world-{case.seed}"), setup.nodes, setup.replicas, has_lease=setup.lease)
     worlds.append(world)
     world.cluster.room, world.warm, world.aside = setup.room, setup.warm, setup.aside
-    for name in TROUBLE:
-        setattr(world.trouble, name, getattr(setup, name))
+    for name in FAULTS_OF_CLIENTS:
+        setattr(world.client_faults, name, getattr(setup, name))
     for number, (actives, spares) in enumerate(setup.jobs):
         world.apply(f"job-{number}", actives, spares, "shared" if setup.pool else "")
     if setup.pool:
         world.apply_pool("shared", setup.pool)
-    over = schedule(world, case.faults)
-    await _wait(world, max(over, 20.0))
-    for name in TROUBLE:
-        setattr(world.trouble, name, getattr(Trouble(), name))
+    is_done = schedule(world, case.faults)
+    await _wait(world, max(is_done, 20.0))
+    for name in FAULTS_OF_CLIENTS:
+        setattr(world.client_faults, name, getattr(ClientFaults(), name))
     world.kill_at_claim = 0
-    world.say("the faults are over")
-    await _wait(world, MEND_S + REST_S)
-    await _wait_for_rest(world, MOST_MEND_S - MEND_S)
-    wrong = list(what_is_wrong(world, len(case.faults) + (4 if any(asdict(world.trouble).values()) else 2)))
+    world.log("the faults are over")
+    await _wait(world, RECOVERY_S + QUIET_S)
+    await _wait_until_stable(world, MAX_RECOVERY_S - RECOVERY_S)
+    wrong = list(find_violations(world, len(case.faults) + (4 if any(asdict(world.client_faults).values()) else 2)))
     if wrong:
         raise Violation(frozenset(x.rule for x in wrong), "\n".join(x.text for x in wrong))
 
@@ -144,10 +144,10 @@ async def _wait(world: World, for_s: float) -> None:
                 raise Violation(frozenset({Rule.REQUESTS_ARE_BOUNDED}), endless)
 
 
-async def _wait_for_rest(world: World, limit_s: float) -> None:
+async def _wait_until_stable(world: World, limit_s: float) -> None:
     """A call that was sent during the faults may time out, and the steps that follow may wait in their turn."""
     until = world.server.now() + limit_s
-    while world.server.now() < until and world.loop.time() - world.last_write_at < REST_S:
+    while world.server.now() < until and world.loop.time() - world.last_write_at < QUIET_S:
         await _wait(world, 1.0)
 
 

@@ -30,14 +30,14 @@ def test_a_seed_replays_to_the_letter() -> None:
     assert run_case(draw_case(7)) == run_case(draw_case(7))
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.description)
 def test_a_broken_rule_is_found(mutation: Mutation) -> None:
     with broken(mutation):
         found = find_seed(
-            f"operator: {mutation.what}",
+            f"operator: {mutation.description}",
             SEEDS_TO_FIND,
             lambda seed: run_case(mutation.case(draw_case(seed))),
             Violation,
             lambda violation: bool(violation.rules & {*mutation.breaks}),
         )
-    assert found is not None, f"{mutation.what}: {SEEDS_TO_FIND} seeds, none breaks {mutation.breaks}"
+    assert found is not None, f"{mutation.description}: {SEEDS_TO_FIND} seeds, none breaks {mutation.breaks}"

@@ -70,7 +70,7 @@ def test_what_is_kept_is_bounded_by_what_is_there_also_where_pools_come_and_go(w
     assert sum("claims 1 of the pool" in line for line in trace) == 4
 
 
-@pytest.mark.parametrize("mutation", POOL_MUTATIONS, ids=lambda mutation: mutation.what)
+@pytest.mark.parametrize("mutation", POOL_MUTATIONS, ids=lambda mutation: mutation.description)
 def test_a_broken_rule_is_found(mutation: Mutation) -> None:
     def run(seed: int) -> None:
         case = draw_pool_case(seed)
@@ -78,10 +78,10 @@ def test_a_broken_rule_is_found(mutation: Mutation) -> None:
 
     with broken(mutation):
         found = find_seed(
-            f"pools: {mutation.what}",
+            f"pools: {mutation.description}",
             SEEDS_TO_FIND,
             run,
             Violation,
             lambda violation: bool(violation.rules & {*mutation.breaks}),
         )
-    assert found is not None, f"{mutation.what}: {SEEDS_TO_FIND} seeds, none breaks {mutation.breaks}"
+    assert found is not None, f"{mutation.description}: {SEEDS_TO_FIND} seeds, none breaks {mutation.breaks}"

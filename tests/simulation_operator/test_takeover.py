@@ -19,7 +19,7 @@ async def until(world: World, holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_a_new_leader_knows_what_the_former_one_has_told_last() -> None:
+def test_a_new_leader_knows_what_the_previous_one_has_reported_last() -> None:
     worlds: list[World] = []
 
     async def main() -> None:
@@ -36,7 +36,9 @@ def test_a_new_leader_knows_what_the_former_one_has_told_last() -> None:
         await until(world, lambda: training.round == 0)
         await asyncio.sleep(5.0)
         known = len(world.server.of("pods"))
-        mate = next(x for x in world.cluster.running(training.job_uid) if x["metadata"]["uid"] != training.in_office)
+        mate = next(
+            x for x in world.cluster.running(training.job_uid) if x["metadata"]["uid"] != training.coordinator_uid
+        )
         world.cluster.end(mate, None)
         # and the leader dies as soon as it has made another pod, which takes the place
         await until(world, lambda: len(world.server.of("pods")) > known)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from tests.simulation_operator.api_server import Raw
 from tests.simulation_operator.clockwork import EPOCH
 from tests.simulation_operator.cluster import Cluster
-from understudy_operator.plan.answers import NO_ANSWERS, Answer, Answers
 from understudy_operator.plan.intents import Follow
 from understudy_operator.plan.observed import Coordination
+from understudy_operator.plan.pod_answers import NO_ANSWERS, PodAnswer, PodAnswers
 from understudy_protocol import pod as names
+from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy, WorkersState
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Appoint, End, Lost, MemberView, Snapshot
 from understudy_protocol.recovery import Cause, Recovery
-from understudy_protocol.words import CloseReason, Fault, RoundToken, Strategy, WorkersState
 
 SUCCEEDED = Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
 SUSPENDED = Close(CloseReason.SUSPENDED, "the job is suspended")
@@ -32,10 +32,10 @@ class Training:
     cluster: Cluster
     job_uid: str
     actives: int
-    in_office: str = ""
+    coordinator_uid: str = ""
     epoch: int = 0
     round: int = -1
-    seats: dict[int, str] = field(default_factory=dict)  # rank -> pod uid
+    rank_holders: dict[int, str] = field(default_factory=dict)  # rank -> pod uid
     closed: Close | None = None
     ends_at: float = float("inf")
     links: list[Link] = field(default_factory=list)
@@ -55,25 +55,25 @@ class Training:
     def appoint(self, pod_uid: str, appoint: Appoint) -> None:
         if appoint.epoch > self.epoch and pod_uid in self._running():
             self.epoch, self.round = appoint.epoch, max(self.round, appoint.at_least_round)
-            self._take_office(pod_uid)
+            self._set_coordinator(pod_uid)
             self.tick()
 
     def tick(self) -> None:
         """A moment passes: what the coordinator, if there is one, makes of it."""
         running = self._running()
-        if self.in_office not in running:
-            if self.in_office:
-                self._take_office("")
+        if self.coordinator_uid not in running:
+            if self.coordinator_uid:
+                self._set_coordinator("")
             return
-        if self.closed is None and self.now - EPOCH >= self.ends_at and len(self.seats) == self.actives:
+        if self.closed is None and self.now - EPOCH >= self.ends_at and len(self.rank_holders) == self.actives:
             self.closed = SUCCEEDED
         if self.closed is None:
             self._lose(running)
-            self._seat(running)
+            self._assign_ranks(running)
         self._members = running
-        told = self._told()
-        if told != self.snapshot:
-            self.snapshot = told
+        result = self._make_snapshot()
+        if result != self.snapshot:
+            self.snapshot = result
             self._changed()
 
     def lose_line(self, pod_uid: str) -> None:
@@ -90,35 +90,35 @@ class Training:
     def suspend(self) -> Close | None:
         """The operator asks for a close; an earlier one counts. None: nobody is in office."""
         self.tick()
-        if self.in_office and self.closed is None:
+        if self.coordinator_uid and self.closed is None:
             self.closed = SUSPENDED
-        return self.closed if self.in_office else None
+        return self.closed if self.coordinator_uid else None
 
     def begin_attempt(self) -> None:
         """Status says that the former attempt has ended: what its members know does not count any more."""
         self.earlier |= {
             pod["metadata"]["uid"] for pod in self.cluster.server.of("pods", **{names.LABEL_JOB_UID: self.job_uid})
         }
-        self.in_office, self.round, self.closed, self.snapshot = "", -1, None, None
-        self.seats, self._members, self._lost, self._recoveries = {}, {}, [], []
+        self.coordinator_uid, self.round, self.closed, self.snapshot = "", -1, None, None
+        self.rank_holders, self._members, self._lost, self._recoveries = {}, {}, [], []
 
     def end(self) -> None:
         """The close has reached everybody."""
         for pod in self._running().values():
             self.cluster.end(pod, self.closed)
 
-    def seated(self, pod_uid: str) -> bool:
-        return self.closed is None and pod_uid in self.seats.values() and pod_uid in self._running()
+    def has_rank(self, pod_uid: str) -> bool:
+        return self.closed is None and pod_uid in self.rank_holders.values() and pod_uid in self._running()
 
     def coordination(self, since: float) -> Coordination:
         since = max(since, self.since)
-        if self.in_office:
-            return Coordination(self.snapshot, self.in_office, since)
-        asked = {uid: Answer("not in office") for uid in self._running()}
-        return Coordination(self.snapshot, "", since, Answers(asked, since) if asked else NO_ANSWERS)
+        if self.coordinator_uid:
+            return Coordination(self.snapshot, self.coordinator_uid, since)
+        requests = {uid: PodAnswer("not in office") for uid in self._running()}
+        return Coordination(self.snapshot, "", since, PodAnswers(requests, since) if requests else NO_ANSWERS)
 
-    def _take_office(self, pod_uid: str) -> None:
-        self.in_office, self.since = pod_uid, self.now
+    def _set_coordinator(self, pod_uid: str) -> None:
+        self.coordinator_uid, self.since = pod_uid, self.now
         self._changed()
 
     def _lose(self, running: dict[str, Raw]) -> None:
@@ -127,23 +127,25 @@ class Training:
                 node = pod["spec"]["nodeName"]
                 fault = Fault.NODE if node in self.cluster.down else Fault.POD
                 self._lost.append(Lost(uid, pod["metadata"]["name"], node, fault, "it is gone", self.now))
-                if uid in self.seats.values():
+                if uid in self.rank_holders.values():
                     cause = Cause(None, pod["metadata"]["name"], node, None, None, "it is gone")
                     self._recoveries.append(Recovery(self.round + 1, fault, None, cause, self.now, None))
-                    self.seats = {rank: seated for rank, seated in self.seats.items() if seated != uid}
+                    self.rank_holders = {
+                        rank: with_ranks for rank, with_ranks in self.rank_holders.items() if with_ranks != uid
+                    }
         self._recoveries = self._recoveries[-RECOVERIES_KEPT:]
         self._lost = [lost for lost in self._lost if lost.pod_uid not in running][-LOST_KEPT:]
 
-    def _seat(self, running: dict[str, Raw]) -> None:
+    def _assign_ranks(self, running: dict[str, Raw]) -> None:
         if self.round < 0:
             by_index = {index: uid for uid, pod in running.items() if (index := index_of(pod)) is not None}
             if len(by_index) == self.actives:
-                self.seats, self.round = by_index, 0
+                self.rank_holders, self.round = by_index, 0
             return
-        vacant = [rank for rank in range(self.actives) if self.seats.get(rank) not in running]
-        waiting = [uid for uid in running if uid not in self.seats.values()]
+        vacant = [rank for rank in range(self.actives) if self.rank_holders.get(rank) not in running]
+        waiting = [uid for uid in running if uid not in self.rank_holders.values()]
         if vacant and len(waiting) >= len(vacant):
-            self.seats |= dict(zip(vacant, waiting, strict=False))
+            self.rank_holders |= dict(zip(vacant, waiting, strict=False))
             self.round += 1
             self._recoveries = [
                 recovery
@@ -152,18 +154,22 @@ class Training:
                 for recovery in self._recoveries
             ]
 
-    def _told(self) -> Snapshot:
-        ranks = {uid: rank for rank, uid in self.seats.items()}
+    def _make_snapshot(self) -> Snapshot:
+        ranks = {uid: rank for rank, uid in self.rank_holders.items()}
         members = tuple(_member(pod, ranks.get(uid)) for uid, pod in self._members.items())
-        vacant = [rank for rank in range(self.actives) if self.seats.get(rank) not in self._members]
+        vacant = [rank for rank in range(self.actives) if self.rank_holders.get(rank) not in self._members]
         waits = f"{len(vacant)} of {self.actives} pods" if vacant else ""
         token, recoveries = RoundToken(self.epoch, 1, self.round), tuple(self._recoveries)
-        return Snapshot(token, self.in_office, members, tuple(self._lost), recoveries, {}, None, waits, self.closed)
+        return Snapshot(
+            token, self.coordinator_uid, members, tuple(self._lost), recoveries, {}, None, waits, self.closed
+        )
 
     def _running(self) -> dict[str, Raw]:
-        return {str(pod["metadata"]["uid"]): pod for pod in self.cluster.running(self.job_uid) if self._knows(pod)}
+        return {
+            str(pod["metadata"]["uid"]): pod for pod in self.cluster.running(self.job_uid) if self._is_reachable(pod)
+        }
 
-    def _knows(self, pod: Raw) -> bool:
+    def _is_reachable(self, pod: Raw) -> bool:
         """Whether it is heard, and has the key of this attempt: a pool's spare that was claimed has to be told."""
         metadata = pod["metadata"]
         if metadata["uid"] in self.unheard or metadata["uid"] in self.earlier:
@@ -191,7 +197,7 @@ class Link:
         self._training, self._before, self.on_change, self._on_call = training, before, on_change, on_call
         self._since = before.since if training is None else training.now
         self._appointed = 0  # the newest epoch in which a pod is to take office
-        self.over = False
+        self.has_ended = False
         if training is not None:
             training.links.append(self)
 
@@ -221,8 +227,8 @@ class Link:
 
 def index_of(pod: Raw) -> int | None:
     variables = {entry["name"]: entry.get("value") for entry in pod["spec"]["initContainers"][0]["env"]}
-    told = variables.get(names.ENV_INDEX)  # a pool's spare has none
-    return int(told) if told else None
+    result = variables.get(names.ENV_INDEX)  # a pool's spare has none
+    return int(result) if result else None
 
 
 def _member(pod: Raw, rank: int | None) -> MemberView:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.simulation_operator.api_server import ApiServer, Raw, where
 from tests.simulation_operator.claims import ClaimWatch
-from tests.simulation_operator.client import Process, Trouble
+from tests.simulation_operator.client import ClientFaults, Process
 from tests.simulation_operator.clockwork import clock_of
 from tests.simulation_operator.cluster import Cluster
 from tests.simulation_operator.rules import Rule, Wrong
@@ -46,7 +46,7 @@ class World:
     aside: bool = False  # each job has a Job that waits for its pods for ever: the operator lists them again and again
     has_lease: bool = True  # without it all replicas act at once
     kill_at_claim: int = 0  # who writes is killed right after so many more writes that carry out claims; 0: never
-    trouble: Trouble = field(default_factory=Trouble)
+    client_faults: ClientFaults = field(default_factory=ClientFaults)
     trainings: dict[str, Training] = field(default_factory=dict)  # by job uid
     processes: list[Process] = field(default_factory=list)  # all that there ever were
     writes: Counter[str] = field(default_factory=Counter)  # by method and plural, the lease's left out
@@ -64,7 +64,7 @@ class World:
         self.server = ApiServer(self.loop.time)
         self.cluster = Cluster(self.server, self.rng, [f"n{number}" for number in range(self.nodes)])
         self.cluster.start()
-        self.server.watchers.append(self._told)
+        self.server.watchers.append(self._on_change)
         for number in range(self.replicas):
             self.start_replica(f"operator-{number}")
         self._every(TICK_S, self._tick)
@@ -73,8 +73,8 @@ class World:
 
     def apply(self, name: str, actives: int, spares: int, pool: str = "") -> None:
         replicated = {"name": "workers", "template": {"spec": {"parallelism": actives, "template": TEMPLATE}}}
-        told: Raw = {"replicas": spares, "pool": pool} if pool else {"replicas": spares}
-        spec: Raw = {"replicatedJobs": [replicated], "launcher": {"nprocPerNode": 1}, "spares": told}
+        result: Raw = {"replicas": spares, "pool": pool} if pool else {"replicas": spares}
+        spec: Raw = {"replicatedJobs": [replicated], "launcher": {"nprocPerNode": 1}, "spares": result}
         if self.aside:
             template = {"spec": {**TEMPLATE["spec"], "nodeSelector": {"pool": "a"}}}
             aside = {"name": "aside", "template": {"spec": {"template": template}}}
@@ -82,7 +82,7 @@ class World:
             spec["successPolicy"]["operator"] = "All"
             spec["launcher"]["targetReplicatedJobs"] = ["workers"]
         metadata = {"namespace": NAMESPACE, "name": name, "generation": 1}
-        self.say(f"apply {name}: {actives} + {spares}")
+        self.log(f"apply {name}: {actives} + {spares}")
         body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
         raw = self.server.put("trainingjobs", body)
         uid = raw["metadata"]["uid"]
@@ -93,7 +93,7 @@ class World:
         spec: Raw = {"replicas": replicas, "template": SPARE_TEMPLATE}
         if self.warm:
             spec |= {"template": TEMPLATE, "launcher": {"nprocPerNode": 1}}
-        self.say(f"apply pool {name}: {replicas}{', warm' if self.warm else ''}")
+        self.log(f"apply pool {name}: {replicas}{', warm' if self.warm else ''}")
         self.server.put(
             "hotsparepools", {"apiVersion": API_VERSION, "kind": POOL_KIND, "metadata": metadata, "spec": spec}
         )
@@ -133,20 +133,20 @@ class World:
     # Replicas
 
     def start_replica(self, name: str) -> None:
-        process = Process(self.server, self.trouble, self.rng, f"{name}.{len(self.processes)}", self._written)
+        process = Process(self.server, self.client_faults, self.rng, f"{name}.{len(self.processes)}", self._written)
         lease = LEASE if self.has_lease else None
         process.operator = Operator(process.connect, KEYRING, IMAGE, lease, process.name, clock_of(self.loop))
         self.processes.append(process)
         process.operator.start()
         self.watch(process)
-        self.say(f"{process.name} starts")
+        self.log(f"{process.name} starts")
 
     def alive(self) -> list[Process]:
         return [process for process in self.processes if not process.dead]
 
     def kill(self, process: Process) -> None:
         """SIGKILL: nothing of it runs any more, and what it has sent may still arrive."""
-        self.say(f"{process.name} is killed")
+        self.log(f"{process.name} is killed")
         operator = process.operator
         assert operator is not None
         doomed = list[asyncio.Task[None] | None]()
@@ -157,7 +157,7 @@ class World:
         for task in doomed:
             if task is not None:
                 task.cancel()
-        operator._writer.give_up()
+        operator._writer.cancel_writes()
         self._gone(process)
 
     def replace_replica(self, process: Process) -> None:
@@ -166,7 +166,7 @@ class World:
             self.loop.call_later(2.0, self.start_replica, process.name.rpartition(".")[0])
 
     async def stop(self, process: Process) -> None:
-        self.say(f"{process.name} is stopped")
+        self.log(f"{process.name} is stopped")
         assert process.operator is not None
         await process.operator.stop()
         self._gone(process)
@@ -196,7 +196,7 @@ class World:
         await asyncio.sleep(self.rng.uniform(0.002, 0.2))
         pods = [pod for pod in self.server.of("pods") if pod["metadata"]["uid"] == intent.pod_uid]
         deaf = self.deaf.setdefault(intent.pod_uid, self.rng.random() < DEAF)
-        if deaf or not pods or not self.cluster.runs(pods[0]) or self.rng.random() < self.trouble.unanswered:
+        if deaf or not pods or not self.cluster.runs(pods[0]) or self.rng.random() < self.client_faults.unanswered:
             raise TimeoutError
         owner = self.cluster.adopted.get(intent.pod_uid, "")
         if not owner and self.cluster.keys[intent.pod_uid] != keys.line.membership.hex():
@@ -204,19 +204,19 @@ class World:
         if not owner:
             owner = self.cluster.adopted[intent.pod_uid] = intent.shape.uid
             self.cluster.keys[intent.pod_uid] = keys.job
-        self.say(f"{pods[0]['metadata']['name']} is told that it is of {intent.shape.uid}")
-        if self.rng.random() < self.trouble.unanswered:
+        self.log(f"{pods[0]['metadata']['name']} is told that it is of {intent.shape.uid}")
+        if self.rng.random() < self.client_faults.unanswered:
             raise TimeoutError  # and it was done
         return "" if owner == intent.shape.uid else f"it already belongs to job {owner}"
 
     def watch(self, process: Process) -> None:
         if not process.dead:
-            self.server.watchers.append(process.told)
-            process.watch_anew()
+            self.server.watchers.append(process.on_change)
+            process.restart_watches()
 
     def unwatch(self, process: Process) -> None:
-        if process.told in self.server.watchers:
-            self.server.watchers.remove(process.told)
+        if process.on_change in self.server.watchers:
+            self.server.watchers.remove(process.on_change)
 
     def background(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work)
@@ -229,7 +229,7 @@ class World:
 
     # What is watched for
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self.trace.append(f"{self.loop.time():8.3f} {text}")
 
     def _written(self, process: Process, method: str, path: str, body: Raw | None) -> None:
@@ -238,15 +238,15 @@ class World:
             return
         self.writes[f"{method} {at.plural}"] += 1
         self.last_write_at = self.loop.time()
-        self.say(f"{process.name}: {method} {at.plural}/{at.name}{'/' + at.sub if at.sub else ''}")
+        self.log(f"{process.name}: {method} {at.plural}/{at.name}{'/' + at.sub if at.sub else ''}")
         self._writer = process
         self.loop.call_soon(self._has_written)
         lease = self.server.objects.get(("leases", *LEASE))
         holds = lease is not None and lease["spec"]["holderIdentity"] in ("", process.name)
         if self.has_lease and not holds:
             self.violate(Rule.ONLY_THE_LEADER_WRITES, f"{process.name} writes, and does not hold the lease")
-        there = self.server.objects.get((at.plural, at.namespace, at.name), {"metadata": {"ownerReferences": True}})
-        if method == "DELETE" and not there["metadata"].get("ownerReferences"):
+        present = self.server.objects.get((at.plural, at.namespace, at.name), {"metadata": {"ownerReferences": True}})
+        if method == "DELETE" and not present["metadata"].get("ownerReferences"):
             self.violate(Rule.ONLY_OBJECTS_OF_JOBS_ARE_DELETED, f"{at.plural}/{at.name} is no job's and is deleted")
         if method == "DELETE" and at.plural == "pods":
             self._may_go(at.name, (body or {}).get("preconditions", {}).get("resourceVersion", ""))
@@ -262,22 +262,22 @@ class World:
         if as_seen and as_seen != metadata["resourceVersion"]:
             return  # it is refused
         training = self.trainings.get(metadata["labels"][names.LABEL_JOB_UID])
-        if training is None or not training.seated(metadata["uid"]):
+        if training is None or not training.has_rank(metadata["uid"]):
             return
         if training.now - training.returned.get(metadata["uid"], 0.0) > PLANS_AGE_S:
             self.violate(Rule.NO_POD_THAT_TRAINS_IS_DELETED, f"{name} trains, and is deleted")
 
     def violate(self, rule: Rule, text: str) -> None:
-        self.say(f"VIOLATION: {text}")
+        self.log(f"VIOLATION: {text}")
         self.violations.append(Wrong(rule, text))
 
-    def _told(self, plural: str, kind: str, raw: Raw) -> None:
+    def _on_change(self, plural: str, kind: str, raw: Raw) -> None:
         if plural in ("pods", "trainingjobs", "nodes"):
             metadata, status = raw["metadata"], raw.get("status", {})
             going = " terminating" if "deletionTimestamp" in metadata else ""
-            self.say(f"{kind} {plural}/{metadata['name']} {status.get('phase', '')}{going}")
+            self.log(f"{kind} {plural}/{metadata['name']} {status.get('phase', '')}{going}")
         if plural == "pods":
-            self.claims.told(kind, raw, self._writer)
+            self.claims.on_pod(kind, raw, self._writer)
         if plural == "trainingjobs" and kind == "DELETED":
             self.trainings.pop(raw["metadata"]["uid"], None)
             self._attempts.pop(raw["metadata"]["uid"], None)

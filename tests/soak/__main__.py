@@ -16,7 +16,7 @@ from benchmarks.tables import plain
 from tests.cluster.paths import CHECKOUT, Paths
 from tests.soak.journal import read_journal
 from tests.soak.report import check_rows, fault_rows, run_rows, summary
-from tests.soak.run import Soak, say
+from tests.soak.run import Soak, print_line
 
 RESULT = CHECKOUT / "benchmarks" / "results" / "soak.json"
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         soak.run(options.hours)
     except KeyboardInterrupt:
-        say("stopped; the same command continues")
+        print_line("stopped; the same command continues")
     finally:
         soak.discard()
     return report(soak.journal)

@@ -128,7 +128,7 @@ def expected_fault(drawn: Draw, job: str, pods: Sequence[Pod], workers: int) -> 
     return Fault(kind, strategies, struck[0].name, struck[0].node, struck[0].rank * workers)
 
 
-def over_budget(status: Raw, budget: int) -> list[str]:
+def exceeds_budget(status: Raw, budget: int) -> list[str]:
     found = []
     in_place = int(status.get("recoveriesByStrategy", {}).get("inPlace", 0))
     if in_place > budget:

@@ -24,7 +24,7 @@ from tests.e2e.waiting import NotInTime, wait_until
 from tests.soak.draw import Draw, Expectation, Pod, draw, expectation, hit
 from tests.soak.evidence import collect, samples
 from tests.soak.faults import NoTarget, has_netem, made, speed_up
-from tests.soak.invariants import expected_fault, over_budget, pauses_between_rounds, ranks_twice, untruthful
+from tests.soak.invariants import exceeds_budget, expected_fault, pauses_between_rounds, ranks_twice, untruthful
 from tests.soak.jobs import (
     BUDGET,
     SoakRl,
@@ -47,7 +47,7 @@ RENEWING = ("losses", "ranks", "budget", "recovery")
 Problems = dict[str, list[str]]
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
 
 
@@ -81,7 +81,7 @@ class Soak:
                 number, kind = state.open["number"], state.open["kind"]
                 append_entry(self.journal, "outcome", number=number, kind=kind, result="interrupted")
             elif sum(entry["event"] == "violation" for entry in self.entries()) >= MOST_VIOLATIONS:
-                say(f"{MOST_VIOLATIONS} violations: the run stops here")
+                print_line(f"{MOST_VIOLATIONS} violations: the run stops here")
                 return
             else:
                 if not self.losses:
@@ -99,7 +99,7 @@ class Soak:
         self.heal_network()
         create_namespaces(self.cluster, self.jobs)
         for name, training in self.trainings.items():
-            self.losses[name] = undisturbed_losses(self.cluster, training.steps, training.world_size, say)
+            self.losses[name] = undisturbed_losses(self.cluster, training.steps, training.world_size, print_line)
         for name in self.trainings:
             self.begin(name)
         self.rl.apply()
@@ -119,7 +119,7 @@ class Soak:
             speed_up(self.cluster, node)
 
     def begin(self, name: str) -> None:
-        say(f"{name}: a new life")
+        print_line(f"{name}: a new life")
         training = self.trainings[name]
         training.apply()
 
@@ -165,7 +165,9 @@ class Soak:
         drawn = draw(self.seed, number, pods)
         facts = {**asdict(drawn), "kind": drawn.kind.value}
         append_entry(self.journal, "drawn", **facts, pods=[asdict(pod) for pod in pods], at=time.time())
-        say(f"{number}: {drawn.kind.value} {drawn.target.name if drawn.target else drawn.node} {drawn.hold_s:g} s")
+        print_line(
+            f"{number}: {drawn.kind.value} {drawn.target.name if drawn.target else drawn.node} {drawn.hold_s:g} s"
+        )
         fields: Raw = {"result": "skipped", "reason": "no pod can be its target"}
         if not drawn.skipped:
             try:
@@ -281,7 +283,7 @@ class Soak:
         found = {
             "losses": loss_differences(report, self.losses[name]),
             "ranks": ranks_twice(training.starts()),
-            "budget": over_budget(status, BUDGET),
+            "budget": exceeds_budget(status, BUDGET),
             "truth": truth,
             "recovery": recovery,
         }
@@ -297,11 +299,11 @@ class Soak:
             shortened = [sentence[:300] for sentence in sentences[:5]]
             fields = {"job": job, "invariant": invariant, "sentences": shortened, "fault": facts}
             append_entry(self.journal, "violation", number=number, **fields, evidence=str(evidence), at=time.time())
-            say(f"VIOLATION of {invariant} by {job}: {shortened[0]}")
+            print_line(f"VIOLATION of {invariant} by {job}: {shortened[0]}")
 
     def start_over(self) -> None:
         """After a fault that the cluster itself has not survived."""
-        say("the cluster is healed, and all jobs begin anew")
+        print_line("the cluster is healed, and all jobs begin anew")
         self.cluster.up()
         self.heal_network()
         for name in self.jobs:

@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.cluster.torch_install import torch_python
 from tests.unit.launcher.fake_sidecar import Launched, plain_environment
 from understudy_protocol import pod
+from understudy_protocol.enums import RoundToken
 from understudy_protocol.launcher import LauncherHello, NextPort, StartWorkers, WorkersStarted
-from understudy_protocol.words import RoundToken
 
 #: For what takes seconds on a quiet machine: four processes that import torch at once.
 LIMIT_S = 90.0
@@ -51,7 +51,7 @@ class Job:
         }
         # As the pip-installed script `torchrun` does; the shared installation has none for this machine's Python.
         torchrun = [torch_python(), "-m", "torch.distributed.run", str(folder / "train.py")]
-        stub = ["/bin/sh", str(folder / pod.TORCHRUN_STUB)]
+        stub = ["/bin/sh", str(folder / pod.TORCHRUN_SCRIPT)]
         self.members.append(Member([*stub, *torchrun], folder, whole, folder, LIMIT_S))
         return self.members[-1]
 

@@ -67,7 +67,7 @@ def test_another_rendezvous_inside_of_a_shell_is_refused(
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
     torchrun = f"{torch_python()} -m torch.distributed.run {options} {script}"
-    stub = ["/bin/sh", str(packaged / pod.TORCHRUN_STUB), "/bin/sh", "-c", f"{torchrun}; exit $?"]
+    stub = ["/bin/sh", str(packaged / pod.TORCHRUN_SCRIPT), "/bin/sh", "-c", f"{torchrun}; exit $?"]
     # when it starts
     done = subprocess.run(stub, env=environment(packaged, torch), capture_output=True, text=True, check=False)
     # then it says so and trains nothing

@@ -11,6 +11,7 @@ import pytest
 
 from tests.torchrun.job import Job, Member, alone, token
 from tests.unit.launcher.fake_sidecar import alive, wait_for
+from understudy_protocol.enums import WorkersState
 from understudy_protocol.launcher import (
     DrainWorkers,
     DropSocket,
@@ -24,7 +25,6 @@ from understudy_protocol.launcher import (
     WorkersDrained,
     WorkersFinished,
 )
-from understudy_protocol.words import WorkersState
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -14,9 +14,9 @@ from tests.torchrun.job import Job, Member, token
 from tests.torchrun.test_rounds import SAVES, STEPS
 from tests.unit.launcher.fake_sidecar import alive, wait_for
 from understudy_protocol import pod, wire
+from understudy_protocol.enums import Verdict
 from understudy_protocol.launcher import DrainWorkers, Terminating
 from understudy_protocol.membership import NodeVerdict
-from understudy_protocol.words import Verdict
 
 pytestmark = pytest.mark.timeout(200)
 

@@ -19,14 +19,14 @@ from kubernetes.aio import client
 from kubernetes.aio.client.exceptions import ApiException
 
 from understudy_operator.clock import jittered
-from understudy_operator.observe import shapes
+from understudy_operator.observe import decoded_fields
 
 Raw = dict[str, Any]
 Query = Sequence[tuple[str, str]]
 #: What is kept of an item of a list.
 Keep = Callable[[Raw], Raw]
 #: Of a request: method, path, result (Ok, the status of a refusal, or NoAnswer), seconds.
-Answered = Callable[[str, str, str, float], None]
+OnResponse = Callable[[str, str, str, float], None]
 FIELD_MANAGER = "understudy-operator"
 REQUEST_S = 30.0
 #: Items of a page of a list. If the page is longer than ANSWER_BYTES, it is asked for with fewer.
@@ -66,17 +66,17 @@ class ApiError(Exception):
         self.status, self.reason, self.retry_after_s = status, reason, retry_after_s
 
     @property
-    def gone(self) -> bool:
+    def is_gone(self) -> bool:
         """Where a list or a watch is to go on from is too long ago: only a new list tells how things are now."""
         return self.status == GONE
 
     @property
-    def is_of_a_quota(self) -> bool:
+    def is_quota_conflict(self) -> bool:
         """Of a creation: others came in the same moment, so the quota could not be counted, and it was not done."""
         return self.status == 409 and self.reason == "Conflict"
 
     @property
-    def of_another(self) -> bool:
+    def is_uid_conflict(self) -> bool:
         """What was to be changed has been replaced by another object of its name: the uid that was sent is not its."""
         return self.status == 422 and "metadata.uid" in str(self)
 
@@ -95,11 +95,11 @@ class NotLeading(Exception):
 #: A request without an answer: whether it was done nobody knows.
 NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
 #: What may go wrong with a request, and is no error of ours.
-TROUBLE = (ApiError, NotLeading, *NO_ANSWER)
+API_FAILURES = (ApiError, NotLeading, *NO_ANSWER)
 
 
 @dataclass(frozen=True)
-class Listed:
+class ObjectList:
     items: list[Raw]
     version: str  # what a watch goes on from
 
@@ -109,32 +109,32 @@ class Api:
     request that has ended, and was not given up.
 
     A write whose caller is cancelled goes on: it may have been done already, and its answer is worth waiting for before
-    another replica is let (`finish`). Who has lost the lease does not wait (`give_up`).
+    another replica is let (`wait_for_writes`). Who has lost the lease does not wait (`cancel_writes`).
     """
 
     def __init__(
         self,
         api_client: client.ApiClient | None,
         may_write: Callable[[], bool] = lambda: True,
-        answered: Answered = lambda *_: None,
+        on_response: OnResponse = lambda *_: None,
     ) -> None:
-        self._client, self._may_write, self._on_answer = api_client, may_write, answered
+        self._client, self._may_write, self._on_response = api_client, may_write, on_response
         self._writes: set[asyncio.Task[Raw]] = set()
 
-    async def finish(self, limit_s: float) -> bool:
+    async def wait_for_writes(self, limit_s: float) -> bool:
         """Wait for the writes that are on their way; whether all of them have had an answer."""
         if self._writes:
             await asyncio.wait(self._writes, timeout=limit_s)
         return not self._writes
 
-    def give_up(self) -> None:
+    def cancel_writes(self) -> None:
         for write in self._writes:
             write.cancel()
 
     async def get(self, path: str) -> Raw:
         return await self._call("GET", path)
 
-    async def _pages(self, path: str, selector: str, keep: Keep) -> Listed:
+    async def _pages(self, path: str, selector: str, keep: Keep) -> ObjectList:
         items: list[Raw] = []
         limit, token = PAGE, ""
         while True:
@@ -149,42 +149,42 @@ class Api:
             items += map(keep, page["items"])
             token, limit = page["metadata"].get("continue", ""), min(PAGE, 2 * limit)
             if not token:
-                return Listed(items, page["metadata"].get("resourceVersion", ""))
+                return ObjectList(items, page["metadata"].get("resourceVersion", ""))
 
-    async def some(self, path: str, selector: str, fields: str, limit: int) -> list[Raw]:
+    async def list_first(self, path: str, selector: str, fields: str, limit: int) -> list[Raw]:
         """The first few items. Not those of a cache (resourceVersion 0): it would answer with all of them."""
         query = [("labelSelector", selector), ("fieldSelector", fields), ("limit", str(limit))]
         return list((await self._call("GET", path, query=query))["items"])
 
-    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
         """All items as they were at one moment after this call, page by page. keep: what is kept of each."""
         for _ in range(LISTS - 1):
             try:
                 return await self._pages(path, selector, keep)
             except ApiError as error:
-                if not error.gone:
+                if not error.is_gone:
                     raise
         return await self._pages(path, selector, keep)
 
-    async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[shapes.Told]:
+    async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[decoded_fields.WatchEvent]:
         """What has changed since that version, until the API server ends it. Raises ApiError, or one of NO_ANSWER."""
         query = [("watch", "true"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(WATCH_S))]
         query += [("resourceVersion", version), ("labelSelector", selector)]
         async with aclosing(self.lines(path, [(name, value) for name, value in query if value])) as lines:
             async for line in lines:
                 try:
-                    told = shapes.told(line)
+                    event = decoded_fields.decode_watch_event(line)
                 except msgspec.DecodeError as error:
                     raise ApiError(GONE, "Undecodable", f"a line of the watch of {path}: {error}") from error
-                if told.type == "ERROR":
-                    raise _error(0, bytes(told.object), {})
-                yield told
+                if event.type == "ERROR":
+                    raise _error(0, bytes(event.object), {})
+                yield event
 
     async def create(self, path: str, body: Mapping[str, Any]) -> Raw:
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
         return await self._call("POST", path, query=query, body=body)
 
-    async def check(self, path: str, body: Mapping[str, Any]) -> None:
+    async def dry_run(self, path: str, body: Mapping[str, Any]) -> None:
         """What would come of creating it: an ApiError, or nothing."""
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict"), ("dryRun", "All")]
         await self._call("POST", path, query=query, body=body)
@@ -213,7 +213,7 @@ class Api:
             try:
                 return await self._send_if_allowed(method, path, query, body, content)
             except ApiError as error:
-                if not (error.status == 429 or (method == "POST" and error.is_of_a_quota)):
+                if not (error.status == 429 or (method == "POST" and error.is_quota_conflict)):
                     raise
                 await asyncio.sleep(jittered(min(error.retry_after_s, LONGEST_RETRY_AFTER_S)))
         return await self._send_if_allowed(method, path, query, body, content)
@@ -221,17 +221,17 @@ class Api:
     async def _send_if_allowed(
         self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str
     ) -> Raw:
-        told = [(name, value) for name, value in query if value]
+        parameters = [(name, value) for name, value in query if value]
         if method == "GET":
-            return await self._timed(method, path, told, body, content)
+            return await self._timed(method, path, parameters, body, content)
         if not self._may_write():
             raise NotLeading(f"{method} {path} was not sent: this replica is not the leader")
-        write = asyncio.create_task(self._timed(method, path, told, body, content), name=f"{method} {path}")
+        write = asyncio.create_task(self._timed(method, path, parameters, body, content), name=f"{method} {path}")
         self._writes.add(write)
-        write.add_done_callback(self._answered)
+        write.add_done_callback(self._on_write_done)
         return await asyncio.shield(write)
 
-    def _answered(self, write: asyncio.Task[Raw]) -> None:
+    def _on_write_done(self, write: asyncio.Task[Raw]) -> None:
         self._writes.discard(write)
         if not write.cancelled():
             write.exception()  # whoever asked for it may be gone
@@ -251,23 +251,23 @@ class Api:
             raise
         finally:
             if result:
-                self._on_answer(method, path, result, time.monotonic() - began)
+                self._on_response(method, path, result, time.monotonic() - began)
 
     async def send(self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str) -> Raw:
         """One request and its answer. Raises an ApiError, or one of NO_ANSWER."""
-        response = await self._asked(method, path, query, body, content, REQUEST_S)
+        response = await self._request(method, path, query, body, content, REQUEST_S)
         text = await _read(response)
         if not 200 <= response.status <= 299:
             raise _error(response.status, text or b"", response.headers)
         try:
-            return shapes.decoder(method, path)(text)  # type: ignore[no-any-return]
+            return decoded_fields.decoder(method, path)(text)  # type: ignore[no-any-return]
         except msgspec.DecodeError as error:
             raise ApiError(500, "Undecodable", f"the answer to {method} {path}: {error}") from error
 
     async def lines(self, path: str, query: Query) -> AsyncGenerator[bytes]:
         """Of an answer that goes on: each as it comes. Raises an ApiError, or one of NO_ANSWER."""
         patience = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_S, sock_read=SILENCE_S)
-        async with await self._asked("GET", path, query, None, "application/json", patience) as response:
+        async with await self._request("GET", path, query, None, "application/json", patience) as response:
             if response.status != 200:
                 raise _error(response.status, await response.read(), response.headers)
             parts: list[bytes] = []
@@ -279,7 +279,7 @@ class Api:
                 parts.append(rest)
                 await asyncio.sleep(0)  # while thousands of pods change there is always more: others are to be heard
 
-    async def _asked(
+    async def _request(
         self,
         method: str,
         path: str,
@@ -320,10 +320,10 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 def _error(status: int, body: str | bytes, headers: Mapping[str, str]) -> ApiError:
     try:
-        told = json.loads(body)
-        status = status or int(told.get("code", 0))
-        reason, message = str(told.get("reason", "")), str(told.get("message", ""))
-        after = headers.get("Retry-After") or told.get("details", {}).get("retryAfterSeconds")
+        details = json.loads(body)
+        status = status or int(details.get("code", 0))
+        reason, message = str(details.get("reason", "")), str(details.get("message", ""))
+        after = headers.get("Retry-After") or details.get("details", {}).get("retryAfterSeconds")
     except (ValueError, AttributeError, TypeError, RecursionError):
         reason, message, after = "", str(body)[:500], headers.get("Retry-After")
     return ApiError(status, reason, message, _seconds(after))

@@ -1,4 +1,4 @@
-"""Keeps a Lease, or waits for it: the edge of plan/leadership.py.
+"""Keeps a Lease, or waits for it: the edge of plan/lease_election.py.
 
 The client library has an election of its own (kubernetes.aio.leaderelection). It is not used: a call of it has no time
 limit, so a leader whose API server hangs goes on for minutes; network errors end it; it never gives the Lease back; and
@@ -12,15 +12,17 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from understudy_operator.apply.api import NO_ANSWER, TROUBLE, Api, ApiError, Raw
+from understudy_operator.apply.api import API_FAILURES, NO_ANSWER, Api, ApiError, Raw
 from understudy_operator.clock import Clock
-from understudy_operator.plan.leadership import Candidate, Lease, Look, Rest, Times, Write
+from understudy_operator.plan.lease_election import Lease, LeaseCandidate, LeaseTimes, ReadLease, Wait, WriteLease
 
 log = logging.getLogger(__name__)
 
 
 class Election:
-    """Runs until cancelled. `lead` is called when this replica comes into office, `stand_by` when it has lost it."""
+    """Runs until cancelled. `on_elected` is called when this replica comes into office, `on_lost` when it has lost
+    it.
+    """
 
     def __init__(
         self,
@@ -28,14 +30,14 @@ class Election:
         lease: tuple[str, str],
         identity: str,
         clock: Clock,
-        lead: Callable[[], None],
-        stand_by: Callable[[], Awaitable[None]],
-        times: Times,
+        on_elected: Callable[[], None],
+        on_lost: Callable[[], Awaitable[None]],
+        times: LeaseTimes,
     ) -> None:
         self._api, self._clock = api, clock
         self._namespace, self._name = lease
-        self._candidate, self._call_s = Candidate(identity, times), times.call
-        self._lead, self._stand_by = lead, stand_by
+        self._candidate, self._call_s = LeaseCandidate(identity, times), times.call
+        self._on_elected, self._on_lost = on_elected, on_lost
         self._leading = False
 
     def leads(self) -> bool:
@@ -54,7 +56,7 @@ class Election:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
                     await self._do(step)
-            await self._tell()
+            await self._notify()
 
     async def release(self) -> None:
         """Give the Lease back, if it is ours. To be called after the last write."""
@@ -64,46 +66,46 @@ class Election:
                 async with asyncio.timeout(self._call_s):
                     await self._write(write)
                 log.info("released the lease %s/%s", self._namespace, self._name)
-            except TROUBLE as error:
+            except API_FAILURES as error:
                 log.warning("could not release the lease, which expires by itself: %r", error)
 
-    async def _do(self, step: Look | Write | Rest) -> None:
-        if isinstance(step, Rest):
-            await asyncio.sleep(step.for_s)
+    async def _do(self, step: ReadLease | WriteLease | Wait) -> None:
+        if isinstance(step, Wait):
+            await asyncio.sleep(step.seconds)
             return
-        asked_at = self._clock.steady()
+        sent_at = self._clock.steady()
         try:
             async with asyncio.timeout(self._call_s):
-                if isinstance(step, Look):
-                    self._candidate.looked(await self._look(), self._clock.steady())
+                if isinstance(step, ReadLease):
+                    self._candidate.on_lease_read(await self._read_lease(), self._clock.steady())
                 else:
-                    self._candidate.wrote(await self._write(step), asked_at)
+                    self._candidate.on_lease_written(await self._write(step), sent_at)
         except ApiError as error:
-            self._candidate.failed(self._clock.steady())
+            self._candidate.on_failure(self._clock.steady())
             if error.status != 409:  # somebody was faster: nothing is wrong
                 log.warning("the lease %s/%s: %s", self._namespace, self._name, error)
         except NO_ANSWER as error:
-            self._candidate.failed(self._clock.steady())
+            self._candidate.on_failure(self._clock.steady())
             log.warning("the lease %s/%s could not be reached: %r", self._namespace, self._name, error)
         finally:
-            self._api.give_up()  # a renewal that comes late is worth nothing
+            self._api.cancel_writes()  # a renewal that comes late is worth nothing
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         leads = self.leads()
         if leads and not self._leading:
             self._leading = True
             log.info("this replica is the leader: it holds the lease %s/%s", self._namespace, self._name)
-            self._lead()
+            self._on_elected()
         elif self._leading and not leads:
             self._leading = False
             log.warning("this replica is on standby: it has lost the lease %s/%s", self._namespace, self._name)
-            await self._stand_by()
+            await self._on_lost()
 
     @property
     def _path(self) -> str:
         return f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases"
 
-    async def _look(self) -> Lease | None:
+    async def _read_lease(self) -> Lease | None:
         try:
             return _read(await self._api.get(f"{self._path}/{self._name}"))
         except ApiError as error:
@@ -111,7 +113,7 @@ class Election:
                 raise
             return None
 
-    async def _write(self, write: Write) -> Lease:
+    async def _write(self, write: WriteLease) -> Lease:
         now = datetime.fromtimestamp(self._clock.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         lease = replace(write.lease, acquired=write.lease.acquired or now)
         metadata = {"name": self._name, "namespace": self._namespace}
@@ -127,9 +129,9 @@ class Election:
                 "renewTime": now,
             },
         }
-        if write.over is None:
+        if write.replaces is None:
             return _read(await self._api.create(self._path, body))
-        body["metadata"] = {**metadata, "resourceVersion": write.over.version}
+        body["metadata"] = {**metadata, "resourceVersion": write.replaces.version}
         return _read(await self._api.replace(f"{self._path}/{self._name}", body))
 
 

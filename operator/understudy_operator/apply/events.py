@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from understudy_operator.apply.api import TROUBLE, Api, ApiError
+from understudy_operator.apply.api import API_FAILURES, Api, ApiError
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Backoffs
 from understudy_operator.observe.store import Raw
@@ -33,7 +33,7 @@ NAME_CHARACTERS = 230
 log = logging.getLogger(__name__)
 
 
-class Owner(Protocol):
+class ReconciledObject(Protocol):
     """A TrainingJob or a HotSparePool."""
 
     @property
@@ -72,9 +72,9 @@ def namespace_of(regarding: Mapping[str, str]) -> str:
 
 
 async def send_event(api: Api, pace: Pace, regarding: Mapping[str, str], event: Event) -> None:
-    """Raises one of TROUBLE if the event has to be sent again. One that is refused is logged, and no more."""
+    """Raises one of API_FAILURES if the event has to be sent again. One that is refused is logged, and no more."""
     namespace = namespace_of(regarding)
-    await pace.turn(namespace, regarding["uid"])
+    await pace.acquire(namespace, regarding["uid"])
     try:
         await api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event_of(regarding, event))
     except ApiError as error:
@@ -121,7 +121,7 @@ class Outbox:
             added_at, regarding, event = entry
             try:
                 await send_event(self._api, self._pace, regarding, event)
-            except TROUBLE as error:
+            except API_FAILURES as error:
                 if self._steady() - added_at < KEPT_S:
                     log.info("retrying event %s on %s: %r", event.reason, regarding["name"], error)
                     await asyncio.sleep(next(pauses))

@@ -1,10 +1,10 @@
 """Executes a plan against the API server, and puts what comes back into the store at once.
 
 Without the latter the next pass could create a pod twice: the watch may be a moment behind. For the same reason a
-creation that had no answer is asked again under its own name before anything else is decided (`settle`): by then it was
-done or it is done now, and once only. Pods are created in parallel, more and more at once (parallel.py), so that a
-mistake in a template costs a few refused requests and not thousands; over all jobs there are so many writes a second
-and no more (pace.py).
+creation that had no answer is asked again under its own name before anything else is decided (`resolve_unanswered`): by
+then it was done or it is done now, and once only. Pods are created in parallel, more and more at once (parallel.py), so
+that a mistake in a template costs a few refused requests and not thousands; over all jobs there are so many writes a
+second and no more (pace.py).
 
 Labels and annotations are merged, not applied: the operator owns two keys of a pod, which it made itself with an
 ordinary create. A server-side apply would claim them again under a second entry of managedFields in each pod, and could
@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from understudy_operator.apply.answers import refused
 from understudy_operator.apply.api import Api, ApiError, NotLeading
-from understudy_operator.apply.events import Outbox, Owner
+from understudy_operator.apply.events import Outbox, ReconciledObject
 from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import in_parallel, slow_start
 from understudy_operator.apply.pools import PoolGateway
 from understudy_operator.apply.subject import Subject, Subjects
+from understudy_operator.apply.write_refusals import refusals_of
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Raw, Store, job_kind
 from understudy_operator.plan.intents import (
@@ -42,8 +42,8 @@ from understudy_operator.plan.intents import (
     intent_key,
 )
 from understudy_operator.plan.observed import Job, Pod
-from understudy_operator.plan.ownership import controller_uid, kind_of, object_uid, path_of
-from understudy_operator.plan.refusals import ADDRESS_TAKEN, Refusal, Why, judged
+from understudy_operator.plan.ownership import controller_uid, kind_of, object_path_of, object_uid
+from understudy_operator.plan.refusals import ADDRESS_TAKEN, Refusal, RefusalKind, read_refusal
 from understudy_protocol import pod as names
 
 ADDRESS_PAUSES_S = (0.1, 0.2, 0.4, 0.8)
@@ -61,7 +61,7 @@ class Gateway:
     def __init__(self, api: Api, store: Store, clock: Clock) -> None:
         self._api, self._store, self._steady = api, store, clock.steady
         self.pace = Pace(clock.steady)  # of all that a leader writes, and not of this gateway alone
-        self._unanswered: dict[str, dict[str, _Asked]] = {}  # by job uid and pod name
+        self._unanswered: dict[str, dict[str, _PendingCreation]] = {}  # by job uid and pod name
         self.jobs = JobGateway(api, store, self.pace)
         self._subjects = Subjects(api, store, self.pace)
         self.pools = PoolGateway(api, store, self.pace, self._subjects)
@@ -69,11 +69,11 @@ class Gateway:
     async def remove(self, job: Job, reason: str) -> list[Refusal]:
         """Delete the TrainingJob, after all that belongs to it."""
         body: Raw = {"preconditions": {"uid": object_uid(job)}, "propagationPolicy": "Foreground"}
-        await self.pace.turn(job.namespace, job.uid)
+        await self.pace.acquire(job.namespace, job.uid)
         try:
-            await self._api.delete(path_of(job), body)
+            await self._api.delete(object_path_of(job), body)
         except ApiError as error:
-            return refused(error, Remove())
+            return refusals_of(error, Remove())
         log.info("job %s/%s deleted: %s", job.namespace, job.name, reason)
         return []
 
@@ -83,11 +83,11 @@ class Gateway:
             return await self._create_secret(intent)
         metadata, (plural, kind) = intent.manifest["metadata"], _PLURALS[intent.manifest["kind"]]
         path = f"/api/v1/namespaces/{metadata['namespace']}/{plural}"
-        await self.pace.turn(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID])
+        await self.pace.acquire(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID])
         try:
             raw = await self._create(path, intent.manifest)
         except ApiError as error:
-            if refusal := judged(error.status, str(error), of=intent_key(intent)):
+            if refusal := read_refusal(error.status, str(error), key=intent_key(intent)):
                 return refusal
             if error.reason != "AlreadyExists":
                 raise
@@ -97,7 +97,7 @@ class Gateway:
             return Refusal(
                 f"{intent.manifest['kind']} {metadata['name']} exists and does not belong to this job, which waits "
                 "until that object is deleted: delete it, or give the job another name",
-                of=intent_key(intent),
+                key=intent_key(intent),
             )
         self._store.put(kind, raw)
         return None
@@ -105,25 +105,25 @@ class Gateway:
     async def _create_secret(self, intent: Create) -> Refusal | None:
         """A Secret that exists counts as created: its name contains the uid of its owner, so it is that owner's."""
         metadata = intent.manifest["metadata"]
-        await self.pace.turn(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID])
+        await self.pace.acquire(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID])
         try:
             await self._api.create(f"/api/v1/namespaces/{metadata['namespace']}/secrets", intent.manifest)
         except ApiError as error:
-            if refusal := judged(error.status, str(error), of=intent_key(intent)):
+            if refusal := read_refusal(error.status, str(error), key=intent_key(intent)):
                 return refusal
             if error.reason != "AlreadyExists":
                 raise
         return None
 
-    async def delete_secret(self, owner: Owner, intent: DeleteSecret) -> Refusal | None:
+    async def delete_secret(self, owner: ReconciledObject, intent: DeleteSecret) -> Refusal | None:
         """Why it is not deleted; None once it does not exist."""
-        await self.pace.turn(owner.namespace, owner.uid)
+        await self.pace.acquire(owner.namespace, owner.uid)
         path = f"/api/v1/namespaces/{owner.namespace}/secrets/{intent.name}"
         try:
             # With any other policy the API server would answer with the content.
             await self._api.delete(path, {"propagationPolicy": "Background"})
         except ApiError as error:
-            return next(iter(refused(error, intent)), None)
+            return next(iter(refusals_of(error, intent)), None)
         return None
 
     async def _create(self, path: str, manifest: Manifest) -> Raw:
@@ -143,18 +143,18 @@ class Gateway:
         unknown = sorted(name for name in nodes if self._store.get(Kind.NODE, ("", name)) is None)
         await in_parallel([self._read_node(name) for name in unknown])
 
-    async def settle(self, owner: Owner, refused_too: bool = True) -> None:
+    async def resolve_unanswered(self, owner: ReconciledObject, refused_too: bool = True) -> None:
         """Find out what became of the creations and claims that had no answer. Raises if there still is none.
 
         refused_too: also of those that were answered by an error of the server; till then no other pod is created.
         """
-        open_ones = self._unanswered.get(owner.uid, {}).values()
-        if not refused_too and all(asked.refusal is not None for asked in open_ones):
-            await self.pools.settle(owner.uid)
+        pending_creations = self._unanswered.get(owner.uid, {}).values()
+        if not refused_too and all(pending.refusal is not None for pending in pending_creations):
+            await self.pools.resolve_unanswered(owner.uid)
             return
         unanswered = list(self._unanswered.get(owner.uid, {}).values())
-        await in_parallel([self._create_pod(owner, asked.intent) for asked in unanswered])
-        await self.pools.settle(owner.uid)
+        await in_parallel([self._create_pod(owner, pending.intent) for pending in unanswered])
+        await self.pools.resolve_unanswered(owner.uid)
 
     def forget(self, job_uid: str | None = None) -> None:
         """Nothing is to be settled of this job any more; of none, if none is named."""
@@ -164,12 +164,12 @@ class Gateway:
         else:
             self._unanswered.pop(job_uid, None)
 
-    async def pods(self, owner: Owner, intents: PodIntents) -> list[Refusal]:
+    async def pods(self, owner: ReconciledObject, intents: PodIntents) -> list[Refusal]:
         """Do all of it, as far as it goes; what the API server refused, each refusal once."""
         refusals: list[Refusal] = []
         creations = [intent for intent in intents if isinstance(intent, CreatePod)]
         changes = [intent for intent in intents if not isinstance(intent, CreatePod)]
-        others = [self._other(owner, intent, refusals) for intent in changes]
+        others = [self._change_pod(owner, intent, refusals) for intent in changes]
         await in_parallel([self._create_pods(owner, creations, refusals), *others])
         return refusals
 
@@ -191,42 +191,42 @@ class Gateway:
             if error.status != 404:
                 raise
 
-    async def _create_pods(self, owner: Owner, intents: list[CreatePod], refusals: list[Refusal]) -> None:
+    async def _create_pods(self, owner: ReconciledObject, intents: list[CreatePod], refusals: list[Refusal]) -> None:
         if intents and (unanswered := self._unanswered.get(owner.uid)):
             # What these pods are for may be there already.
-            refusals += dict.fromkeys(asked.refusal for asked in unanswered.values() if asked.refusal is not None)
+            refusals += dict.fromkeys(pending.refusal for pending in unanswered.values() if pending.refusal is not None)
             return
         refusals += await slow_start(intents, partial(self._create_pod, owner))
 
-    async def _create_pod(self, owner: Owner, intent: CreatePod) -> Refusal | None:
+    async def _create_pod(self, owner: ReconciledObject, intent: CreatePod) -> Refusal | None:
         name = intent.manifest["metadata"]["name"]
         path = f"/api/v1/namespaces/{owner.namespace}/pods"
-        await self.pace.turn(owner.namespace, owner.uid)
-        asked = self._unanswered.setdefault(owner.uid, {}).setdefault(name, _Asked(intent))
+        await self.pace.acquire(owner.namespace, owner.uid)
+        pending = self._unanswered.setdefault(owner.uid, {}).setdefault(name, _PendingCreation(intent))
         try:
             raw = await self._api.create(path, intent.manifest)
         except NotLeading:
-            self._answered(owner.uid, name)
+            self._forget_unanswered(owner.uid, name)
             raise
         except ApiError as error:
-            refusal = judged(error.status, str(error), of=intent_key(intent))
+            refusal = read_refusal(error.status, str(error), key=intent_key(intent))
             if refusal is not None:  # the name is new each time: without it the same refusal stays the same
                 refusal = replace(refusal, message=refusal.message.replace(name, "<pod>"))
-            if refusal is not None and refusal.why is Why.SERVER:
-                asked.refusal = refusal  # and it may have been done
+            if refusal is not None and refusal.kind is RefusalKind.SERVER:
+                pending.refusal = refusal  # and it may have been done
                 return refusal
-            self._answered(owner.uid, name)
+            self._forget_unanswered(owner.uid, name)
             if error.reason == "AlreadyExists":
-                await self._adopt(f"{path}/{name}")
+                await self._read_existing(f"{path}/{name}")
             elif refusal is None:
                 raise
             return refusal
-        self._answered(owner.uid, name)
+        self._forget_unanswered(owner.uid, name)
         self._store.put(Kind.POD, raw)
         log.info("%s/%s created: %s", owner.namespace, name, intent.reason)
         return None
 
-    async def _adopt(self, path: str) -> None:
+    async def _read_existing(self, path: str) -> None:
         """It is there: an earlier request for it was done."""
         try:
             self._store.put(Kind.POD, await self._api.get(path))
@@ -234,15 +234,17 @@ class Gateway:
             if error.status != 404:
                 raise
 
-    def _answered(self, job_uid: str, name: str) -> None:
+    def _forget_unanswered(self, job_uid: str, name: str) -> None:
         unanswered = self._unanswered.get(job_uid, {})
         unanswered.pop(name, None)
         if not unanswered:
             self._unanswered.pop(job_uid, None)
 
-    async def _other(self, owner: Owner, intent: DeletePod | PatchPod | ReleasePod, refusals: list[Refusal]) -> None:
+    async def _change_pod(
+        self, owner: ReconciledObject, intent: DeletePod | PatchPod | ReleasePod, refusals: list[Refusal]
+    ) -> None:
         namespace, path = owner.namespace, f"/api/v1/namespaces/{owner.namespace}/pods/{intent.name}"
-        await self.pace.turn(namespace, owner.uid)
+        await self.pace.acquire(namespace, owner.uid)
         try:
             match intent:
                 case DeletePod(name, uid, grace_s, reason, version):
@@ -259,7 +261,7 @@ class Gateway:
                     self._store.put(Kind.POD, await self._api.merge(path, body))
                     log.info("%s/%s released: %s", namespace, name, reason)
         except ApiError as error:
-            refusals += refused(error, intent)
+            refusals += refusals_of(error, intent)
 
     def _after_delete(self, answer: Raw, grace_s: int | None) -> None:
         if answer.get("kind") != "Pod":
@@ -271,7 +273,7 @@ class Gateway:
 
 
 @dataclass
-class _Asked:
+class _PendingCreation:
     """A creation that has had no answer yet, or one that leaves it open whether it was done."""
 
     intent: CreatePod
@@ -280,5 +282,5 @@ class _Asked:
 
 def _subject(job: Job) -> Subject:
     kind = job_kind((job.namespace, job.name))
-    told = (job.namespace, job.name, object_uid(job), job.resource_version)
-    return Subject(kind, kind_of(job), path_of(job), *told)
+    identity = (job.namespace, job.name, object_uid(job), job.resource_version)
+    return Subject(kind, kind_of(job), object_path_of(job), *identity)

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from understudy_operator.apply.answers import refused
 from understudy_operator.apply.api import Api, ApiError
-from understudy_operator.apply.events import Owner
+from understudy_operator.apply.events import ReconciledObject
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import slow_start
+from understudy_operator.apply.write_refusals import refusals_of
 from understudy_operator.observe.store import Kind, Raw, Store
-from understudy_operator.plan.intents import Check, CreateJob, DeleteJob, JobIntent, Manifest, PatchJob, intent_key
+from understudy_operator.plan.intents import CreateJob, DeleteJob, DryRun, JobIntent, Manifest, PatchJob, intent_key
 from understudy_operator.plan.ownership import controller_uid
-from understudy_operator.plan.refusals import Refusal, judged
+from understudy_operator.plan.refusals import Refusal, read_refusal
 
 log = logging.getLogger(__name__)
 #: What the API server says of a webhook with side effects.
@@ -25,43 +25,43 @@ class JobGateway:
     def __init__(self, api: Api, store: Store, pace: Pace) -> None:
         self._api, self._store, self._pace = api, store, pace
 
-    async def check(self, owner: Owner, manifests: Sequence[Manifest]) -> list[Refusal]:
+    async def dry_run(self, owner: ReconciledObject, manifests: Sequence[Manifest]) -> list[Refusal]:
         """Why the API server would refuse each of these that it would refuse."""
-        told: list[Refusal] = []
+        refusals: list[Refusal] = []
         for manifest in manifests:
-            await self._pace.turn(owner.namespace, owner.uid)
+            await self._pace.acquire(owner.namespace, owner.uid)
             try:
-                await self._api.check(path_of(manifest), manifest)
+                await self._api.dry_run(collection_path_of(manifest), manifest)
             except ApiError as error:
                 # It is no fault of the template's; its creation finds out whose it is, or what the webhook says.
                 if error.reason == "AlreadyExists" or NO_DRY_RUN in str(error):
                     continue
-                refusal = judged(error.status, str(error), of=intent_key(Check()))
+                refusal = read_refusal(error.status, str(error), key=intent_key(DryRun()))
                 if refusal is None:
                     raise
                 if manifest["kind"] == "Pod":  # its name is new each time: without it the same refusal stays the same
                     name = manifest["metadata"]["name"]
                     refusal = replace(refusal, message=refusal.message.replace(name, "<pod>"))
-                told.append(refusal)
-        return told
+                refusals.append(refusal)
+        return refusals
 
-    async def some_pods(self, namespace: str, labels: str, fields: str, limit: int) -> Sequence[Raw]:
+    async def list_pods(self, namespace: str, labels: str, fields: str, limit: int) -> Sequence[Raw]:
         """Pods that no watch tells of."""
-        return await self._api.some(f"/api/v1/namespaces/{namespace}/pods", labels, fields, limit)
+        return await self._api.list_first(f"/api/v1/namespaces/{namespace}/pods", labels, fields, limit)
 
-    async def do(self, owner: Owner, intents: Sequence[JobIntent]) -> list[Refusal]:
+    async def execute(self, owner: ReconciledObject, intents: Sequence[JobIntent]) -> list[Refusal]:
         """Do all of it, as far as it goes; what the API server refused."""
         refusals = await slow_start([x for x in intents if isinstance(x, CreateJob)], partial(self._create, owner))
-        others = [self._other(owner, x) for x in intents if not isinstance(x, CreateJob)]
-        return [*refusals, *(refusal for told in await asyncio.gather(*others) for refusal in told)]
+        others = [self._change_job(owner, x) for x in intents if not isinstance(x, CreateJob)]
+        return [*refusals, *(refusal for result in await asyncio.gather(*others) for refusal in result)]
 
-    async def _create(self, owner: Owner, intent: CreateJob) -> Refusal | None:
-        metadata, path = intent.manifest["metadata"], path_of(intent.manifest)
-        await self._pace.turn(owner.namespace, owner.uid)
+    async def _create(self, owner: ReconciledObject, intent: CreateJob) -> Refusal | None:
+        metadata, path = intent.manifest["metadata"], collection_path_of(intent.manifest)
+        await self._pace.acquire(owner.namespace, owner.uid)
         try:
             raw = await self._api.create(path, intent.manifest)
         except ApiError as error:
-            if refusal := judged(error.status, str(error), of=intent_key(intent)):
+            if refusal := read_refusal(error.status, str(error), key=intent_key(intent)):
                 return refusal
             if error.reason != "AlreadyExists":
                 raise
@@ -70,15 +70,15 @@ class JobGateway:
             return Refusal(
                 f"Job {metadata['name']} exists and does not belong to this job, which waits until that object is "
                 "deleted: delete it, or give the job another name",
-                of=intent_key(intent),
+                key=intent_key(intent),
             )
         self._store.put(Kind.CHILD, raw)
         log.info("%s/%s created: %s", metadata["namespace"], metadata["name"], intent.reason)
         return None
 
-    async def _other(self, owner: Owner, intent: DeleteJob | PatchJob) -> list[Refusal]:
+    async def _change_job(self, owner: ReconciledObject, intent: DeleteJob | PatchJob) -> list[Refusal]:
         namespace, path = owner.namespace, f"/apis/batch/v1/namespaces/{owner.namespace}/jobs/{intent.name}"
-        await self._pace.turn(namespace, owner.uid)
+        await self._pace.acquire(namespace, owner.uid)
         try:
             match intent:
                 case DeleteJob(name, uid, reason):
@@ -94,11 +94,11 @@ class JobGateway:
                     self._store.put(Kind.CHILD, await self._api.merge(path, patch))
                     log.info("%s/%s changed: %s", namespace, name, reason)
         except ApiError as error:
-            return refused(error, intent)
+            return refusals_of(error, intent)
         return []
 
 
-def path_of(manifest: Manifest) -> str:
+def collection_path_of(manifest: Manifest) -> str:
     """Where objects of its kind are created."""
     namespace = manifest["metadata"]["namespace"]
     if manifest["kind"] == "Job":

@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection
 
-from understudy_operator.apply.api import TROUBLE, Api
+from understudy_operator.apply.api import API_FAILURES, Api
 from understudy_operator.apply.events import namespace_of, send_event
 from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.store import Kind, MalformedObject, Store
@@ -41,14 +41,14 @@ class MalformedEvents:
         self._api, self._store, self._pace, self._namespaces = api, store, pace, namespaces
         self._written: set[tuple[Kind, str, str]] = set()
         self._served: dict[str, int] = {}  # namespaces with malformed objects -> the number of their last turn
-        self._turns = 0
+        self._served_count = 0
 
     async def run(self) -> None:
         while True:
-            await self.look()
+            await self.run_once()
             await asyncio.sleep(EVERY_S)
 
-    async def look(self) -> None:
+    async def run_once(self) -> None:
         """Once."""
         malformed = [found for kind in Kind for found in self._store.malformed(kind) if self._may_have_event(found)]
         self._written &= {_identity(found) for found in malformed}
@@ -56,11 +56,11 @@ class MalformedEvents:
         self._served = {name: turn for name, turn in self._served.items() if name in namespaces}
         new = [found for found in malformed if _identity(found) not in self._written]
         for found in self._in_turn(new)[:EVENTS]:
-            self._turns += 1
-            self._served[found.namespace] = self._turns
+            self._served_count += 1
+            self._served[found.namespace] = self._served_count
             try:
                 await send_event(self._api, self._pace, _regarding(found), _event(found))
-            except TROUBLE as error:
+            except API_FAILURES as error:
                 log.info("retrying the event on %s %s: %r", found.kind.value, found.name, error)
                 return
             self._written.add(_identity(found))

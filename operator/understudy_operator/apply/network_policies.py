@@ -13,13 +13,19 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from understudy_operator.apply.api import TROUBLE, Api, ApiError, in_namespaces, namespace_in
+from understudy_operator.apply.api import API_FAILURES, Api, ApiError, in_namespaces, namespace_in
 from understudy_operator.apply.events import send_event
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.read_injected import jobs
-from understudy_operator.observe.store import Key, Store, job_kind, keeper, key_of
-from understudy_operator.plan.network_policy import Rules, missing, name_taken, set_right, without_own
+from understudy_operator.observe.store import Key, Store, item_filter, job_kind, key_of
+from understudy_operator.plan.network_policy import (
+    Rules,
+    jobs_without_policy,
+    missing_policies,
+    name_taken_event,
+    outdated_policies,
+)
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.ownership import object_uid, owner_reference
 from understudy_protocol import pod as names
@@ -44,47 +50,47 @@ class NetworkPolicies:
         self._api, self._rules, self._store, self._clock, self._pace = api, rules, store, clock, pace
         self._paths = in_namespaces(f"{GROUP}/networkpolicies", namespaces)
         self._forbidden: set[str] = set()  # namespaces
-        self._there: dict[Key, Mapping[str, Any]] = {}
+        self._existing: dict[Key, Mapping[str, Any]] = {}
         self._listed_at: float | None = None
         self._paused_until: dict[Key, float] = {}  # those that were refused or have failed since the last list
-        self._without_own: set[str] = set()  # uids of jobs, at the last list
+        self._jobs_without_policy: set[str] = set()  # uids of jobs, at the last list
         self._written: set[str] = set()  # of those, that have their event
 
     async def run(self) -> None:
         while True:
             try:
-                await self.look()
-            except TROUBLE as error:
+                await self.run_once()
+            except API_FAILURES as error:
                 self._listed_at = None  # list them anew
                 log.warning("the NetworkPolicies of the jobs could not be reconciled; retrying: %r", error)
             await asyncio.sleep(jittered(EVERY_S))
 
-    async def look(self) -> None:
+    async def run_once(self) -> None:
         """Once."""
         now = self._clock.steady()
         listed: dict[Key, Mapping[str, Any]] | None = None
         if self._listed_at is None or now - self._listed_at >= LIST_S:
             listed = await self._list()
-        now_there = [job for job in jobs(self._store) if job.namespace not in self._forbidden]
+        current_jobs = [job for job in jobs(self._store) if job.namespace not in self._forbidden]
         if listed is not None:
-            self._there, self._listed_at, self._paused_until = listed, now, {}
-            for changed in self._of_each(now_there, set_right):
+            self._existing, self._listed_at, self._paused_until = listed, now, {}
+            for changed in self._of_each(current_jobs, outdated_policies):
                 await self._replace(changed)
-        for manifest in self._of_each(now_there, missing):
+        for manifest in self._of_each(current_jobs, missing_policies):
             if self._paused_until.get(key_of(manifest), now) <= now:
                 await self._create(manifest)
         if listed is not None:
-            await self._tell_of_taken_names(now_there)
+            await self._report_taken_names(current_jobs)
 
-    async def _tell_of_taken_names(self, now_there: Iterable[Job]) -> None:
-        before = self._without_own
-        jobs = {object_uid(job): job for job in self._of_each(now_there, without_own)}
-        self._without_own = set(jobs)
-        self._written &= self._without_own
-        for uid in (before & self._without_own) - self._written:
+    async def _report_taken_names(self, current_jobs: Iterable[Job]) -> None:
+        before = self._jobs_without_policy
+        jobs = {object_uid(job): job for job in self._of_each(current_jobs, jobs_without_policy)}
+        self._jobs_without_policy = set(jobs)
+        self._written &= self._jobs_without_policy
+        for uid in (before & self._jobs_without_policy) - self._written:
             regarding = {**owner_reference(jobs[uid]), "namespace": jobs[uid].namespace}
             try:
-                await send_event(self._api, self._pace, regarding, name_taken(jobs[uid]))
+                await send_event(self._api, self._pace, regarding, name_taken_event(jobs[uid]))
             except ApiError as error:
                 if error.status == 429:
                     raise
@@ -97,8 +103,8 @@ class NetworkPolicies:
         for job in jobs:
             key = (job.namespace, job.name)
             planned = list[T]()
-            with self._store.contained(job_kind(key), self._store.get(job_kind(key), key) or {}):
-                planned += plan([job], self._there, self._rules)
+            with self._store.contain_errors(job_kind(key), self._store.get(job_kind(key), key) or {}):
+                planned += plan([job], self._existing, self._rules)
             yield from planned
 
     async def _list(self) -> dict[Key, Mapping[str, Any]]:
@@ -106,7 +112,7 @@ class NetworkPolicies:
         forbidden = set[str]()
         for path in self._paths:
             try:
-                listed = await self._api.list(path, names.LABEL_JOB_UID, keeper())
+                listed = await self._api.list(path, names.LABEL_JOB_UID, item_filter())
             except ApiError as error:
                 if error.status != 403 or not namespace_in(path):
                     raise
@@ -120,30 +126,32 @@ class NetworkPolicies:
 
     async def _create(self, manifest: Mapping[str, Any]) -> None:
         key = key_of(manifest)
-        await self._turn(manifest)
+        await self._acquire_write(manifest)
         try:
-            self._there[key] = await self._api.create(f"{GROUP}/namespaces/{key[0]}/networkpolicies", manifest)
+            self._existing[key] = await self._api.create(f"{GROUP}/namespaces/{key[0]}/networkpolicies", manifest)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 self._refuses(key, error)
                 return
-            self._there[key] = {"metadata": {"namespace": key[0], "name": key[1]}}  # whose it is, the next list tells
+            self._existing[key] = {
+                "metadata": {"namespace": key[0], "name": key[1]}
+            }  # whose it is, the next list tells
             return
         log.info("%s/%s has a NetworkPolicy", *key)
 
-    async def _turn(self, manifest: Mapping[str, Any]) -> None:
-        await self._pace.turn(key_of(manifest)[0], manifest["metadata"]["labels"][names.LABEL_JOB_UID])
+    async def _acquire_write(self, manifest: Mapping[str, Any]) -> None:
+        await self._pace.acquire(key_of(manifest)[0], manifest["metadata"]["labels"][names.LABEL_JOB_UID])
 
     async def _replace(self, changed: Mapping[str, Any]) -> None:
         namespace, name = key_of(changed)
-        await self._turn(changed)
+        await self._acquire_write(changed)
         try:
             raw = await self._api.replace(f"{GROUP}/namespaces/{namespace}/networkpolicies/{name}", changed)
         except ApiError as error:
             if error.status not in (404, 409):
                 self._refuses((namespace, name), error)
             return  # it has changed again, or is gone: the next list tells
-        self._there[namespace, name] = raw
+        self._existing[namespace, name] = raw
         log.info("%s/%s: its NetworkPolicy was changed; restored it", namespace, name)
 
     def _refuses(self, key: Key, error: ApiError) -> None:

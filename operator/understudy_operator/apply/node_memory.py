@@ -10,12 +10,19 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from understudy_operator.apply.api import TROUBLE, Api, ApiError
+from understudy_operator.apply.api import API_FAILURES, Api, ApiError
 from understudy_operator.clock import Clock, jittered
 from understudy_operator.observe.read_injected import with_status
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.faults.memory import NOTHING, Offenders, offences_of, offenders, read, written
+from understudy_operator.plan.faults.memory import (
+    NO_MEMORY,
+    Offenders,
+    decode_memory,
+    encode_memory,
+    find_offenders,
+    offences_of,
+)
 
 #: How often statuses are looked through, and the most often that the ConfigMap is written.
 EVERY_S = 5.0
@@ -37,33 +44,33 @@ class NodeMemory:
         self.offenders = Offenders({}, {})
         self._api, self._place, self._store, self._clock = api, place, store, clock
         self._read_node, self._on_change = node_reader, on_change
-        self._memory = NOTHING
-        self._known: Mapping[str, str] | None = None  # the ConfigMap's data, as it was read or written last
+        self._memory = NO_MEMORY
+        self._stored_data: Mapping[str, str] | None = None  # the ConfigMap's data, as it was read or written last
         self._version = ""
 
     async def run(self) -> None:
         while True:
             try:
-                await self.look()
-            except TROUBLE as error:
-                self._known = None  # read it anew
+                await self.run_once()
+            except API_FAILURES as error:
+                self._stored_data = None  # read it anew
                 log.warning("the faults of nodes could not be read or stored; retrying: %r", error)
             await asyncio.sleep(jittered(EVERY_S))
 
-    async def look(self) -> None:
+    async def run_once(self) -> None:
         """Once: what statuses tell, then the ConfigMap."""
-        if self._place is not None and self._known is None:
+        if self._place is not None and self._stored_data is None:
             await self._read()
-        self._learn()
-        data = written(self._memory)
-        if self._place is not None and data != self._known:
+        self._update()
+        data = encode_memory(self._memory)
+        if self._place is not None and data != self._stored_data:
             await self._write(data)
 
-    def _learn(self) -> None:
+    def _update(self) -> None:
         now = self._clock.wall()
         self._memory = self._memory.after(self._jobs(), now)
         nodes = self._store.nodes(self._read_node)
-        found = offenders(self._memory, nodes, now)
+        found = find_offenders(self._memory, nodes, now)
         if found != self.offenders:  # also in words alone: jobs tell them in their statuses
             for name in sorted(found.nodes - self.offenders.nodes):
                 log.info("node %s has failed several jobs, so jobs avoid it", name)
@@ -75,7 +82,7 @@ class NodeMemory:
         for kind in (Kind.JOB, Kind.INJECTED):
             for raw in self._store.all(kind):
                 found = list[Mapping[str, Any]]()
-                with self._store.contained(kind, raw):
+                with self._store.contain_errors(kind, raw):
                     job = with_status(raw)
                     tuple(offences_of(job))  # an error is raised here, and not over all jobs
                     found.append(job)
@@ -87,12 +94,12 @@ class NodeMemory:
         except ApiError as error:
             if error.status != 404:
                 raise
-            self._known, self._version = {}, ""
+            self._stored_data, self._version = {}, ""
             return
-        self._known, self._version = raw.get("data") or {}, raw["metadata"]["resourceVersion"]
-        stored = read(self._known)
-        told = [(node, offence) for node, known in stored.by_node.items() for offence in known]
-        self._memory = self._memory.with_offences(told, self._clock.wall())
+        self._stored_data, self._version = raw.get("data") or {}, raw["metadata"]["resourceVersion"]
+        stored = decode_memory(self._stored_data)
+        offences = [(node, offence) for node, known in stored.by_node.items() for offence in known]
+        self._memory = self._memory.with_offences(offences, self._clock.wall())
 
     async def _write(self, data: Mapping[str, str]) -> None:
         assert self._place is not None, "there is something to write to"
@@ -108,9 +115,11 @@ class NodeMemory:
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
-            self._known = None  # somebody was faster, or has deleted it: what is there is read, and ours merged in
+            self._stored_data = (
+                None  # somebody was faster, or has deleted it: what is there is read, and ours merged in
+            )
             return
-        self._known, self._version = data, raw["metadata"]["resourceVersion"]
+        self._stored_data, self._version = data, raw["metadata"]["resourceVersion"]
 
     @property
     def _path(self) -> str:

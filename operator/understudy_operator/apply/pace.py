@@ -12,7 +12,7 @@ from collections.abc import Callable
 WRITES_PER_S = 300.0
 BURST = 300.0
 #: A token, less what sums of times lose by rounding.
-WHOLE = 1.0 - 1e-6
+ONE_TOKEN = 1.0 - 1e-6
 
 Waiter = asyncio.Future[None]
 
@@ -25,10 +25,10 @@ class Pace:
         self._waiting: dict[str, dict[str, deque[Waiter]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    async def turn(self, namespace: str, uid: str) -> None:
+    async def acquire(self, namespace: str, uid: str) -> None:
         """Wait until one more write may be sent for the job, or the pool, of that uid."""
         self._fill()
-        if not self._waiting and self._tokens >= WHOLE:
+        if not self._waiting and self._tokens >= ONE_TOKEN:
             self._tokens -= 1.0
             return
         waiter: Waiter = asyncio.get_running_loop().create_future()
@@ -54,7 +54,7 @@ class Pace:
     def _serve(self) -> None:
         self._timer = None
         self._fill()
-        while self._waiting and self._tokens >= WHOLE:
+        while self._waiting and self._tokens >= ONE_TOKEN:
             waiter = self._next()
             if not waiter.done():  # else it was cancelled
                 waiter.set_result(None)

@@ -2,18 +2,19 @@
 
 A claim is one write that counts on the pod's resourceVersion: of two that claim the same pod one is refused, whoever
 they are. A claim that had no answer may have been done, or be done still: it is sent again as it was, until there is an
-answer, before anything else is decided for its job (`settle`). Else the job could claim a second pod for the same rank.
+answer, before anything else is decided for its job (`resolve_unanswered`). Else the job could claim a second pod for
+the same rank.
 """
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from understudy_operator.apply.answers import refused
 from understudy_operator.apply.api import Api, ApiError, NotLeading
 from understudy_operator.apply.events import Outbox
 from understudy_operator.apply.pace import Pace
-from understudy_operator.apply.subject import Subject, Subjects, read_anew
+from understudy_operator.apply.subject import Subject, Subjects, refresh_object
+from understudy_operator.apply.write_refusals import refusals_of
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.intents import ClaimIntent, ClaimPod, ClaimWarm, Event, ReleaseClaim
 from understudy_operator.plan.ownership import API_VERSION, POOL_KIND
@@ -31,7 +32,7 @@ class PoolGateway:
         #: By job uid and pod uid; with the namespace.
         self._unanswered: dict[str, dict[str, tuple[str, ClaimPod | ClaimWarm]]] = {}
 
-    async def settle(self, job_uid: str) -> None:
+    async def resolve_unanswered(self, job_uid: str) -> None:
         """Find out what became of the claims that had no answer. Raises if there still is none."""
         for namespace, claim in list(self._unanswered.get(job_uid, {}).values()):
             await self._claim(namespace, claim)
@@ -58,7 +59,7 @@ class PoolGateway:
             except ApiError as error:
                 if error.status >= 500 and not isinstance(intent, ReleaseClaim):
                     raise  # it may have been done
-                refusals += refused(error, intent)
+                refusals += refusals_of(error, intent)
         return refusals
 
     async def status(self, pool: Pool, status: Mapping[str, Any]) -> bool:
@@ -72,12 +73,12 @@ class PoolGateway:
         unanswered = self._unanswered.setdefault(claim.job_uid, {})
         unanswered[claim.uid] = (namespace, claim)
         try:
-            done = await self._merge(namespace, claim.job_uid, claim, _written(claim))
+            done = await self._merge(namespace, claim.job_uid, claim, _claim_metadata(claim))
         except (ApiError, NotLeading) as error:
             if not isinstance(error, ApiError) or error.status < 500:
-                self._answered(claim)
+                self._forget_unanswered(claim)
             raise
-        self._answered(claim)
+        self._forget_unanswered(claim)
         if done:
             log.info("%s/%s claimed: %s", namespace, claim.name, claim.reason)
 
@@ -92,15 +93,15 @@ class PoolGateway:
     async def _merge(self, namespace: str, uid: str, intent: ClaimIntent, metadata: Raw) -> bool:
         """Whether it was done; else the store has the pod as it is now."""
         path = f"/api/v1/namespaces/{namespace}/pods/{intent.name}"
-        told: Raw = {"uid": intent.uid, "resourceVersion": intent.version, **metadata}
-        await self._pace.turn(namespace, uid)
+        fields: Raw = {"uid": intent.uid, "resourceVersion": intent.version, **metadata}
+        await self._pace.acquire(namespace, uid)
         try:
-            answer = await self._api.merge(path, {"metadata": told})
+            answer = await self._api.merge(path, {"metadata": fields})
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
             metadata = {"namespace": namespace, "name": intent.name, "uid": intent.uid}
-            await read_anew(self._api, self._store, Kind.POD, path, metadata)
+            await refresh_object(self._api, self._store, Kind.POD, path, metadata)
             return False
         if answer["metadata"].get("deletionGracePeriodSeconds") == 0 and not answer["metadata"].get("finalizers"):
             self._store.remove(Kind.POD, answer)  # its end was confirmed, and nothing holds it any more
@@ -108,7 +109,7 @@ class PoolGateway:
             self._store.put(Kind.POD, answer)
         return True
 
-    def _answered(self, claim: ClaimPod | ClaimWarm) -> None:
+    def _forget_unanswered(self, claim: ClaimPod | ClaimWarm) -> None:
         unanswered = self._unanswered.get(claim.job_uid, {})
         unanswered.pop(claim.uid, None)
         if not unanswered:
@@ -120,7 +121,7 @@ def _subject(pool: Pool) -> Subject:
     return Subject(Kind.POOL, POOL_KIND, path, pool.namespace, pool.name, pool.uid, pool.resource_version)
 
 
-def _written(claim: ClaimPod | ClaimWarm) -> Raw:
+def _claim_metadata(claim: ClaimPod | ClaimWarm) -> Raw:
     """Into the pod's metadata."""
     if isinstance(claim, ClaimWarm):
         return {"labels": claim.labels, "annotations": claim.annotations, "ownerReferences": [claim.owner]}

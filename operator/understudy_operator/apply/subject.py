@@ -19,7 +19,7 @@ class Subject:
     """A TrainingJob, an InjectedJob or a HotSparePool, as it was read."""
 
     kind: Kind  # in the store
-    name_of_kind: str
+    kind_name: str
     path: str  # where it is served
     namespace: str
     name: str
@@ -33,7 +33,7 @@ class Subject:
     @property
     def regarding(self) -> dict[str, str]:
         """What refers to it in an event."""
-        return {"apiVersion": API_VERSION, "kind": self.name_of_kind, **self.metadata}
+        return {"apiVersion": API_VERSION, "kind": self.kind_name, **self.metadata}
 
 
 class Subjects:
@@ -43,19 +43,19 @@ class Subjects:
     async def status(self, subject: Subject, status: Mapping[str, Any]) -> bool:
         """Replace the status; False if the object has changed since it was read. Then the store has it as it is now."""
         metadata = {**subject.metadata, "resourceVersion": subject.version}
-        body = {"apiVersion": API_VERSION, "kind": subject.name_of_kind, "metadata": metadata, "status": status}
-        await self._pace.turn(subject.namespace, subject.uid)
+        body = {"apiVersion": API_VERSION, "kind": subject.kind_name, "metadata": metadata, "status": status}
+        await self._pace.acquire(subject.namespace, subject.uid)
         try:
             self._store.put(subject.kind, await self._api.replace(f"{subject.path}/status", body))
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
-            await read_anew(self._api, self._store, subject.kind, subject.path, subject.metadata)
+            await refresh_object(self._api, self._store, subject.kind, subject.path, subject.metadata)
             return False
         return True
 
 
-async def read_anew(api: Api, store: Store, kind: Kind, path: str, metadata: Raw) -> None:
+async def refresh_object(api: Api, store: Store, kind: Kind, path: str, metadata: Raw) -> None:
     """Into the store, as it is now. metadata: by which the store knows it, should it be gone."""
     try:
         store.put(kind, await api.get(path))

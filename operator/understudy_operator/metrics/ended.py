@@ -20,7 +20,7 @@ Identity = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedRecovery:
     """A recovery. seconds: as in status; None if no step was reported."""
 
     fault: str
@@ -33,7 +33,7 @@ class Ended:
 class Ends:
     """In one write."""
 
-    recoveries: tuple[Ended, ...] = ()
+    recoveries: tuple[EndedRecovery, ...] = ()
     failed_updates: int = 0
 
 
@@ -44,7 +44,7 @@ def ends(before: Status, after: Status) -> Ends:
     return Ends(tuple(_recoveries(before, after)), int(failed))
 
 
-def _recoveries(before: Status, after: Status) -> Iterator[Ended]:
+def _recoveries(before: Status, after: Status) -> Iterator[EndedRecovery]:
     known = identified(before.get("recoveries", ()))
     lost = after.get("terminalState") == FAILED != before.get("terminalState")
     for identity, entry in identified(after.get("recoveries", ())).items():
@@ -56,8 +56,8 @@ def _recoveries(before: Status, after: Status) -> Iterator[Ended]:
             yield _ended(entry, FAILED, None)
 
 
-def _ended(entry: Entry, outcome: str, seconds: float | None) -> Ended:
-    return Ended(entry["fault"], entry.get("strategy", NO_STRATEGY), outcome, seconds)
+def _ended(entry: Entry, outcome: str, seconds: float | None) -> EndedRecovery:
+    return EndedRecovery(entry["fault"], entry.get("strategy", NO_STRATEGY), outcome, seconds)
 
 
 @dataclass(frozen=True)
@@ -67,29 +67,29 @@ class _Write:
     after: Status
 
 
-class Ledger:
+class EndCounter:
     """Of one job: which of its ends have been counted."""
 
     def __init__(self) -> None:
         self._sent: _Write | None = None  # that has had no answer
         self._again = False  # it was sent before, and had none then either
 
-    def seen(self, version: str, status: Status) -> Ends:
+    def on_read(self, version: str, status: Status) -> Ends:
         """The job as it is now: what a write that had no answer has ended, if it was done."""
         sent = self._sent
         if sent is None or sent.version == version:
             return Ends()
         self._sent = None
-        told, meant = ends(sent.before, status), ends(sent.before, sent.after)
-        recoveries = tuple(ended for ended in meant.recoveries if ended in told.recoveries)
-        return Ends(recoveries, min(told.failed_updates, meant.failed_updates))
+        confirmed, expected = ends(sent.before, status), ends(sent.before, sent.after)
+        recoveries = tuple(ended for ended in expected.recoveries if ended in confirmed.recoveries)
+        return Ends(recoveries, min(confirmed.failed_updates, expected.failed_updates))
 
-    def writes(self, version: str, before: Status, after: Status) -> None:
+    def on_write(self, version: str, before: Status, after: Status) -> None:
         """A write is about to be sent."""
         self._again = self._sent is not None
         self._sent = _Write(version, before, after)
 
-    def wrote(self, *, done: bool) -> Ends:
+    def on_written(self, *, done: bool) -> Ends:
         """It was answered. One that was refused because the job has changed may be refused for the one before it."""
         sent, self._sent = self._sent, self._sent if self._again and not done else None
         return ends(sent.before, sent.after) if done and sent is not None else Ends()

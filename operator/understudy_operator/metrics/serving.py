@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
-from understudy_operator.metrics.book import CONTENT_TYPE
+from understudy_operator.metrics.metric_book import CONTENT_TYPE
 from understudy_operator.probe_server import ProbeServer, Reply
 
 ENV_PORT = "UNDERSTUDY_METRICS_PORT"
@@ -14,12 +14,12 @@ FRESH_S = 0.2
 
 def port_of(env: Mapping[str, str]) -> int | None:
     """None: nothing is served. Raises ValueError."""
-    told = env.get(ENV_PORT, "")
-    if not told:
+    text = env.get(ENV_PORT, "")
+    if not text:
         return None
-    if not (told.isdecimal() and 0 < int(told) < 65536):
-        raise ValueError(f"{ENV_PORT} is {told!r}: set it to a port (chart: metrics.port), or unset it")
-    return int(told)
+    if not (text.isdecimal() and 0 < int(text) < 65536):
+        raise ValueError(f"{ENV_PORT} is {text!r}: set it to a port (chart: metrics.port), or unset it")
+    return int(text)
 
 
 async def serve(text: Callable[[], bytes], port: int) -> ProbeServer:

@@ -15,7 +15,7 @@ from understudy_operator.plan.pool.adopting import ADOPT_WITHIN_S, REPLACE_FOR_S
 from understudy_operator.plan.pool.warm_facts import Adoption
 from understudy_protocol import adoption, wire
 from understudy_protocol.adoption import Adopt, Adopted
-from understudy_protocol.handshake import Call, Caller, Role
+from understudy_protocol.handshake import Call, HandshakeCaller, Role
 from understudy_protocol.order import Order
 
 PAUSE_S = 0.2
@@ -37,12 +37,12 @@ class Adopter:
     def __init__(self, on_change: Callable[[], None], wall: Callable[[], float]) -> None:
         self._on_change, self._wall = on_change, wall
         self._wanted: dict[str, tuple[AdoptSpare, AdoptionKeys]] = {}  # by pod uid, as the rest
-        self._known: dict[str, Adoption] = {}
+        self._adoptions: dict[str, Adoption] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @property
     def adoptions(self) -> Mapping[str, Adoption]:
-        return dict(self._known)
+        return dict(self._adoptions)
 
     def follow(self, wanted: Sequence[tuple[AdoptSpare, AdoptionKeys]]) -> None:
         """Tell these, and nobody else."""
@@ -50,14 +50,14 @@ class Adopter:
         for uid in self._tasks.keys() - self._wanted.keys():
             self._tasks.pop(uid).cancel()
         for uid in self._wanted:
-            known = self._known.setdefault(uid, Adoption(self._wall()))
+            current = self._adoptions.setdefault(uid, Adoption(self._wall()))
             task = self._tasks.get(uid)
-            if not known.adopted and (task is None or task.done()):
-                self._tasks[uid] = asyncio.create_task(self._tell(uid), name=f"adopt {uid}")
+            if not current.adopted and (task is None or task.done()):
+                self._tasks[uid] = asyncio.create_task(self._adopt_until_accepted(uid), name=f"adopt {uid}")
         self._forget_others()
 
     async def close(self) -> None:
-        tasks, self._tasks, self._wanted, self._known = list(self._tasks.values()), {}, {}, {}
+        tasks, self._tasks, self._wanted, self._adoptions = list(self._tasks.values()), {}, {}, {}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -65,20 +65,20 @@ class Adopter:
     def _forget_others(self) -> None:
         """But for a while not those that could not be told."""
         oldest = self._wall() - ADOPT_WITHIN_S - REPLACE_FOR_S
-        for uid, known in list(self._known.items()):
-            if uid not in self._wanted and (known.adopted or known.since < oldest):
-                del self._known[uid]
+        for uid, current in list(self._adoptions.items()):
+            if uid not in self._wanted and (current.adopted or current.since < oldest):
+                del self._adoptions[uid]
 
-    async def _tell(self, uid: str) -> None:
+    async def _adopt_until_accepted(self, uid: str) -> None:
         while uid in self._wanted:
             intent, keys = self._wanted[uid]
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    why_not = await adopt(intent, keys)
+                    failure = await adopt(intent, keys)
             except FAILURES as error:
-                why_not = f"the operator could not send the job to {intent.ip}: {error!r}"
-            self._known[uid] = replace(self._known[uid], adopted=not why_not, why_not=why_not)
-            if not why_not:
+                failure = f"the operator could not send the job to {intent.ip}: {error!r}"
+            self._adoptions[uid] = replace(self._adoptions[uid], adopted=not failure, failure=failure)
+            if not failure:
                 log.info("pod %s at %s has accepted job %s", uid, intent.ip, intent.shape.name)
                 self._on_change()
                 return
@@ -88,7 +88,7 @@ class Adopter:
 async def adopt(intent: AdoptSpare, keys: AdoptionKeys) -> str:
     """One call: why the spare was not adopted; "" if it was. Raises one of FAILURES."""
     call = Call("", intent.ip)
-    caller = Caller(keys.line.membership, Role.CLAIMANT, intent.pool_uid, call, keys.line.operator)
+    caller = HandshakeCaller(keys.line.membership, Role.CLAIMANT, intent.pool_uid, call, keys.line.operator)
     async with dialed(intent.ip, Share()) as line:
         await line.begin(caller, intent.pod_uid, ANSWER_BYTES)
         await line.send(Adopt(Order(intent.shape, intent.coordinator, keys.job, intent.take_over)))

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from understudy_operator.observe.line import FAILURES, Keys, Line, Share, open_line
 from understudy_operator.plan.intents import MESSAGE_BYTES, Callee, Follow
 from understudy_operator.plan.observed import Coordination
-from understudy_operator.plan.search import Say, Search
+from understudy_operator.plan.search import PodMessage, Search
 from understudy_protocol import wire
-from understudy_protocol.frames import Broken
+from understudy_protocol.frames import ProtocolError
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import End
 
 #: How often a search looks whom to call next.
 SEARCH_EVERY_S = 0.25
-FAREWELL_S = 1.0
-COMPLAIN_S = 60.0
+END_TIMEOUT_S = 1.0
+LOG_INTERVAL_S = 60.0
 log = logging.getLogger(__name__)
 
 
@@ -46,18 +46,18 @@ class CoordinatorLink:
         self._job_uid, self._keys, self._on_change = job_uid, keys, on_change
         self._search = Search(before, time.time())
         self._version = self._search.version
-        self._complained_at = -COMPLAIN_S
+        self._logged_at = -LOG_INTERVAL_S
         self._share, self._message_bytes = share or Share(), MESSAGE_BYTES
         self._calls: dict[str, _Call] = {}
-        self._stirred = asyncio.Event()
-        self._learnt_more = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._received = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"coordinator-link {job_uid}")
         self._is_closed = False
         self._task.add_done_callback(lambda _: self._ended())
 
     @property
     def coordination(self) -> Coordination:
-        return self._search.knows
+        return self._search.coordination
 
     def follow(self, follow: Follow) -> None:
         """What the newest pass wants."""
@@ -65,25 +65,25 @@ class CoordinatorLink:
         for call in self._calls.values():
             if call.line is not None:
                 call.line.limit(follow.message_bytes)
-        self._learnt(self._search.follow(follow, time.time()))
+        self._handle_search(self._search.follow(follow, time.time()))
 
     async def end(self, end: End) -> Close | None:
         """Ask the coordinator, or else every pod that is connected, to close the rendezvous.
 
         Returns how the rendezvous has closed, which may be an earlier close than this one; None if no coordinator
-        answers within FAREWELL_S.
+        answers within END_TIMEOUT_S.
         """
-        holder = self._calls.get(self.coordination.in_office)
+        holder = self._calls.get(self.coordination.coordinator_uid)
         calls = self._calls.values() if holder is None else [holder]
         lines = [call.line for call in calls if call.line is not None]
         for line in lines:
-            line.say(end)
-        await asyncio.gather(*(line.said(FAREWELL_S) for line in lines))
+            line.enqueue(end)
+        await asyncio.gather(*(line.flush(END_TIMEOUT_S) for line in lines))
         with suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL_S if holder is not None else 0.0):
+            async with asyncio.timeout(END_TIMEOUT_S if holder is not None else 0.0):
                 while self._closed is None:
-                    self._learnt_more.clear()
-                    await self._learnt_more.wait()
+                    self._received.clear()
+                    await self._received.wait()
         return self._closed
 
     @property
@@ -97,7 +97,7 @@ class CoordinatorLink:
         await asyncio.gather(self._task, return_exceptions=True)
 
     @property
-    def over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it was closed, or has failed: then another one is needed."""
         return self._task.done()
 
@@ -114,12 +114,12 @@ class CoordinatorLink:
 
     async def _keep_calling(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            self._stirred.clear()
+            self._changed.clear()
             self._dial(tasks)
-            idle = self._search.idle(time.time())
+            idle = self._search.is_idle(time.time())
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if idle else SEARCH_EVERY_S):
-                    await self._stirred.wait()
+                    await self._changed.wait()
 
     def _dial(self, tasks: asyncio.TaskGroup) -> None:
         """Let there be the lines that are wanted, and no others."""
@@ -132,40 +132,40 @@ class CoordinatorLink:
         for uid, callee in wanted.items():
             if uid not in self._calls:
                 call = self._calls[uid] = _Call(callee)
-                call.task = tasks.create_task(self._talk(call), name=f"line to {callee.ip}")
+                call.task = tasks.create_task(self._run_line(call), name=f"line to {callee.ip}")
 
-    async def _talk(self, call: _Call) -> None:
+    async def _run_line(self, call: _Call) -> None:
         """One line from its first word to its end."""
         callee = call.callee
         try:
             limit = self._message_bytes
             line = open_line(callee.ip, callee.pod_uid, self._job_uid, self._keys, limit, self._share)
             async with line as call.line:
-                call.line.say(callee.greeting)
+                call.line.enqueue(callee.greeting)
                 async for message in call.line.messages():
-                    self._learnt(self._search.heard(callee, message, time.time()))
-        except (Broken, wire.WireError) as error:
-            self._complain(f"pod {callee.pod_uid} at {callee.ip} breaks the protocol: {error}; reconnecting")
+                    self._handle_search(self._search.on_message(callee, message, time.time()))
+        except (ProtocolError, wire.WireError) as error:
+            self._log_violation(f"pod {callee.pod_uid} at {callee.ip} breaks the protocol: {error}; reconnecting")
         except FAILURES as error:
             log.debug("pod %s: %r", callee.ip, error)
         except Exception:
             log.exception("the connection to pod %s failed; reconnecting", callee.ip)
-        self._search.ended(callee, time.time())
-        self._learnt([])
+        self._search.on_line_ended(callee, time.time())
+        self._handle_search([])
 
-    def _complain(self, what: str) -> None:
-        """At most once in COMPLAIN_S, so that no pod can fill the log."""
-        if time.monotonic() - self._complained_at >= COMPLAIN_S:
-            self._complained_at = time.monotonic()
-            log.warning("job %s: %s", self._job_uid, what)
+    def _log_violation(self, text: str) -> None:
+        """At most once in LOG_INTERVAL_S, so that no pod can fill the log."""
+        if time.monotonic() - self._logged_at >= LOG_INTERVAL_S:
+            self._logged_at = time.monotonic()
+            log.warning("job %s: %s", self._job_uid, text)
 
-    def _learnt(self, answers: list[Say]) -> None:
-        for answer in answers:
-            call = self._calls[answer.pod_uid]
+    def _handle_search(self, messages: list[PodMessage]) -> None:
+        for message in messages:
+            call = self._calls[message.pod_uid]
             assert call.line is not None, "who is in office has just been heard"
-            call.line.say(answer.message)
-        self._stirred.set()
-        self._learnt_more.set()
+            call.line.enqueue(message.message)
+        self._changed.set()
+        self._received.set()
         if self._search.version != self._version:
             self._version = self._search.version
             self._on_change()

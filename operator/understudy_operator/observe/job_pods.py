@@ -1,13 +1,15 @@
-"""Asks for pods of a job's child Jobs, as plan/jobset/job_pods.py says, and remembers the answer until the next one."""
+"""Asks for pods of a job's child Jobs, as plan/jobset/pod_queries.py says, and remembers the answer until the next
+one.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from understudy_operator.observe.kept_fields import select_pod_fields
 from understudy_operator.observe.read import read_pod
 from understudy_operator.observe.store import Raw, key_of
-from understudy_operator.observe.trim import trimmed_pod
 from understudy_operator.plan.jobset import keys
-from understudy_operator.plan.jobset.job_pods import EVERY_S, PODS, Asks, asks, pause_s
+from understudy_operator.plan.jobset.pod_queries import EVERY_S, PODS, PodQueries, plan_pod_queries, query_pause_s
 from understudy_operator.plan.observed import ChildJob, Job, Node, Pod
 from understudy_operator.plan.ownership import controller_uid
 from understudy_protocol import pod as names
@@ -22,25 +24,25 @@ class JobPods:
 
     def __init__(self, list_some: ListSome, steady: Callable[[], float]) -> None:
         self._list, self._steady = list_some, steady
-        self._asked = Asks()
+        self._queries = PodQueries()
         self._again_at, self._pause_s = 0.0, EVERY_S
         self._pods: tuple[Pod, ...] = ()
 
     @property
-    def known(self) -> tuple[Pod, ...]:
+    def pods(self) -> tuple[Pod, ...]:
         """Those that a Job waits for, as they were a moment ago; none if none does."""
         return self._pods
 
-    async def look(self, job: Job, children: Sequence[ChildJob], nodes: Mapping[str, Node], now: float) -> None:
+    async def refresh(self, job: Job, children: Sequence[ChildJob], nodes: Mapping[str, Node], now: float) -> None:
         """Ask, where it is time to. now: the wall's clock. What fails is tried again after a pause."""
-        theirs = bool(children) and job.injected is None and not (job.terminal or job.deleting)
-        wanted = asks(children, nodes, now) if theirs else Asks()
+        has_jobs_to_query = bool(children) and job.injected is None and not (job.terminal or job.deleting)
+        wanted = plan_pod_queries(children, nodes, now) if has_jobs_to_query else PodQueries()
         if not wanted.selectors:
-            self._asked, self._pods, self._pause_s = wanted, (), EVERY_S
-        elif wanted != self._asked or self._steady() >= self._again_at:
-            await self._ask(job, children, wanted)
+            self._queries, self._pods, self._pause_s = wanted, (), EVERY_S
+        elif wanted != self._queries or self._steady() >= self._again_at:
+            await self._list_pods(job, children, wanted)
 
-    async def _ask(self, job: Job, children: Sequence[ChildJob], wanted: Asks) -> None:
+    async def _list_pods(self, job: Job, children: Sequence[ChildJob], wanted: PodQueries) -> None:
         self._again_at = self._steady() + EVERY_S
         labels = f"{keys.UID}={job.uid},!{names.LABEL_JOB_UID}"
         raws = [await self._list(job.namespace, labels, fields, PODS) for fields in wanted.selectors]
@@ -48,14 +50,14 @@ class JobPods:
         own = (raw for answer in raws for raw in answer if controller_uid(raw) in uids)
         found = {pod.uid: pod for pod in map(_read, own) if pod is not None}
         self._pods = tuple(found[uid] for uid in sorted(found))
-        self._pause_s = pause_s(self._pause_s if wanted == self._asked else 0.0, self._pods)
-        self._asked, self._again_at = wanted, self._steady() + self._pause_s
+        self._pause_s = query_pause_s(self._pause_s if wanted == self._queries else 0.0, self._pods)
+        self._queries, self._again_at = wanted, self._steady() + self._pause_s
 
 
 def _read(raw: Raw) -> Pod | None:
     """None if the pod is malformed: then nothing can be told of it."""
     try:
-        return read_pod(trimmed_pod(raw))
+        return read_pod(select_pod_fields(raw))
     except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this pod alone)
         log.info("pod %s is malformed: %r", "/".join(key_of(raw)), error)
         return None

@@ -17,7 +17,7 @@ The pod at the other end may be anybody's, and also a pod of the job is not trus
   operator has sent the newest empty message that was answered, whatever else comes: a relay may have delayed it. While
   the operator receives a long message, it allows the time that the message takes at FRAME_BYTES_PER_S. Pings and pongs
   end the line: anybody between the two sides could send them, and a sidecar sends none.
-- `say` never waits. A peer that lets more than UNSENT_BYTES wait when the next message comes is cut off.
+- `enqueue` never waits. A peer that lets more than UNSENT_BYTES wait when the next message comes is cut off.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from understudy_operator.fair_semaphore import FairSemaphore
 from understudy_operator.observe.json_size import values_in
-from understudy_operator.turns import Turns
 from understudy_protocol import compiled, handshake, observer, wire
 from understudy_protocol import pod as names
-from understudy_protocol.frames import Broken, Frames, Opcode, frame
-from understudy_protocol.handshake import Call, Caller, NotProven, Role
+from understudy_protocol.frames import Frames, Opcode, ProtocolError, frame
+from understudy_protocol.handshake import Call, HandshakeCaller, NotProven, Role
 from understudy_protocol.sessions import NotAuthentic, Session
 from understudy_protocol.upgrade import check_answer, request, take_head
 
@@ -59,7 +59,7 @@ FRAME_BYTES_PER_S = 1 << 20
 #: A timer of this process may itself be late. So the peer has a moment more, once a message.
 LATE_S = 0.25
 #: Errors that end a line and are no bug of the operator's.
-FAILURES = (OSError, Broken, wire.WireError, NotProven, TimeoutError)
+FAILURES = (OSError, ProtocolError, wire.WireError, NotProven, TimeoutError)
 
 _HANDSHAKE = wire.message_types(handshake)
 _OBSERVER = wire.message_types(observer)
@@ -73,9 +73,9 @@ class Keys:
     operator: bytes  # the operator's private X25519 key, 32 bytes
 
 
-def message_room() -> Turns:
+def message_room() -> FairSemaphore:
     """In bytes; its addresses are namespaces."""
-    return Turns(ROOM_BYTES, NAMESPACE_BYTES, sys.maxsize)
+    return FairSemaphore(ROOM_BYTES, NAMESPACE_BYTES, sys.maxsize)
 
 
 class Share:
@@ -85,15 +85,15 @@ class Share:
     room: of the lines of all jobs.
     """
 
-    def __init__(self, namespace: str = "", room: Turns | None = None) -> None:
+    def __init__(self, namespace: str = "", room: FairSemaphore | None = None) -> None:
         self._free_at = 0.0
         self._namespace, self._room = namespace, message_room() if room is None else room
 
     async def take_room(self, count: int) -> None:
-        await self._room.take(self._namespace, count)
+        await self._room.acquire(self._namespace, count)
 
     def leave_room(self, count: int) -> None:
-        self._room.leave(self._namespace, count)
+        self._room.release(self._namespace, count)
 
     def spent(self, cpu_s: float) -> None:
         self._free_at = max(self._free_at, _now() - CREDIT_S) + cpu_s / SHARE
@@ -148,7 +148,7 @@ class Line:
             await self._read()
         check_answer(answer, token)
 
-    async def begin(self, caller: Caller, pod_uid: str, message_bytes: int) -> None:
+    async def begin(self, caller: HandshakeCaller, pod_uid: str, message_bytes: int) -> None:
         """The handshake with this pod. From then on messages are encrypted, and may have so many bytes."""
         await self._send(frame(Opcode.TEXT, compiled.encode(caller.hello), masked=True))
         answered_by, session = caller.finish(await self.receive(_HANDSHAKE))
@@ -170,7 +170,7 @@ class Line:
         """Send it at once, on a line on which nothing is said."""
         await self._send(self._sealed(compiled.encode(message)))
 
-    def say(self, message: object) -> None:
+    def enqueue(self, message: object) -> None:
         if self.unsent > UNSENT_BYTES:
             self._cut_off = True
             with suppress(OSError):
@@ -178,7 +178,7 @@ class Line:
         if not self._cut_off:
             self._put(compiled.encode(message))
 
-    async def said(self, limit_s: float) -> None:
+    async def flush(self, limit_s: float) -> None:
         """Wait until all of it has gone to the kernel, or the limit is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
@@ -210,7 +210,7 @@ class Line:
                 with self._share.spending():
                     yield message
 
-    async def receive(self, known: Mapping[str, type[Any]]) -> Any:
+    async def receive(self, types: Mapping[str, type[Any]]) -> Any:
         """The peer's next message. Raises EOFError where the peer ends the line."""
         while True:
             await self._share.wait()
@@ -219,7 +219,7 @@ class Line:
                 if taken is not None:
                     self.leave_room()
                 if taken is not None and taken[0] == self._frames.message and (text := self._opened(taken[1])):
-                    return self._decoded(text, known)
+                    return self._decoded(text, types)
             if taken is None:
                 if self._frames.announced > KEPT_BYTES and not self._room:
                     await self._share.take_room(self._frames.announced)
@@ -235,23 +235,23 @@ class Line:
 
     # Bytes ------------------------------------------------------------------------------------------------------------
 
-    def _decoded(self, text: bytes, known: Mapping[str, type[Any]]) -> Any:
+    def _decoded(self, text: bytes, types: Mapping[str, type[Any]]) -> Any:
         most = self._frames.limit // BYTES_PER_VALUE
         if (values := values_in(text)) > most:
-            raise Broken(f"expected at most {most} values, got a message of {values}")
-        return compiled.decode_untrusted(text, known)
+            raise ProtocolError(f"expected at most {most} values, got a message of {values}")
+        return compiled.decode_untrusted(text, types)
 
     def _on_control(self, opcode: int) -> None:
         if opcode == Opcode.CLOSE:
             raise EOFError
-        raise Broken(f"expected a message, got a control frame ({opcode})")
+        raise ProtocolError(f"expected a message, got a control frame ({opcode})")
 
     def _opened(self, message: bytes) -> bytes:
         if self._session is not None:
             try:
                 message = self._session.open(message)
             except NotAuthentic as error:
-                raise Broken(str(error)) from error
+                raise ProtocolError(str(error)) from error
         self._whole = self._mark()
         if not message and self._pings:
             self._answered = self._pings.popleft()
@@ -275,7 +275,7 @@ class Line:
         if self._unproven_left is not None:
             most = min(most, self._unproven_left)
         if not most:
-            raise Broken(f"expected the proof of the key within {UNPROVEN_BYTES} bytes")
+            raise ProtocolError(f"expected the proof of the key within {UNPROVEN_BYTES} bytes")
         reading = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(self._peer, most))
         try:
             await self._wait_for(reading)
@@ -321,7 +321,7 @@ async def dialed(ip: str, share: Share) -> AsyncIterator[Line]:
     try:
         family = socket.AF_INET if ipaddress.ip_address(ip).version == 4 else socket.AF_INET6
     except ValueError as error:
-        raise Broken(f"expected an IP address, got {ip[:80]!r}") from error
+        raise ProtocolError(f"expected an IP address, got {ip[:80]!r}") from error
     with socket.socket(family, socket.SOCK_STREAM) as peer:
         peer.setblocking(False)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -332,7 +332,7 @@ async def dialed(ip: str, share: Share) -> AsyncIterator[Line]:
             await line.upgrade(ip)
             yield line
         except EOFError as error:
-            raise Broken("it closed the connection before it answered") from error
+            raise ProtocolError("it closed the connection before it answered") from error
         finally:
             line.leave_room()
             with suppress(OSError):
@@ -344,7 +344,7 @@ async def open_line(
     ip: str, pod_uid: str, job_uid: str, keys: Keys, message_bytes: int, share: Share | None = None
 ) -> AsyncIterator[Line]:
     """A line to that pod of the job, which has proved the key. Raises one of FAILURES."""
-    caller = Caller(keys.membership, Role.OBSERVER, job_uid, Call("", ip), keys.operator)
+    caller = HandshakeCaller(keys.membership, Role.OBSERVER, job_uid, Call("", ip), keys.operator)
     async with asyncio.timeout(CONNECT_S) as patience, dialed(ip, share or Share()) as line:
         await line.begin(caller, pod_uid, message_bytes)
         patience.reschedule(None)

@@ -7,22 +7,22 @@ pods from their templates: so no text there makes a pod malformed, or the operat
 from collections.abc import Iterable, Mapping
 from typing import TypeVar, cast
 
-from understudy_operator.observe import shapes
+from understudy_operator.observe import decoded_fields
+from understudy_operator.observe.kept_fields import SECRET_VOLUMES, secret_of
 from understudy_operator.observe.read_failure import could_start, failure
 from understudy_operator.observe.read_spec import read_spec
 from understudy_operator.observe.read_status import read_job_status
 from understudy_operator.observe.store import Raw, owner_uid
-from understudy_operator.observe.trim import SECRET_VOLUMES, secret_of
 from understudy_operator.plan.malformed import PartlyMalformed, number_in
 from understudy_operator.plan.observed import Controller, Job, Pod
 from understudy_operator.plan.ownership import controller_of
 from understudy_operator.plan.queue import read_queue
-from understudy_operator.plan.rfc3339 import unix
+from understudy_operator.plan.rfc3339 import parse_time
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import Close
 
-T = TypeVar("T", shapes.Container, shapes.ContainerStatus)
+T = TypeVar("T", decoded_fields.Container, decoded_fields.ContainerStatus)
 #: Condition of a pod whose kubelet has mounted its volumes, and then given it a network.
 _HAS_NETWORK = "PodReadyToStartContainers"
 #: Conditions of a pod that somebody takes away: Kubernetes' own, and Kueue's.
@@ -55,17 +55,17 @@ def read_job(raw: Raw) -> Job:
 def read_times(raw: Raw, status: Raw) -> tuple[float, float | None]:
     """When a job was created, and when it ended."""
     ended = status.get("completionTime")
-    return unix(raw["metadata"]["creationTimestamp"]), unix(ended) if ended else None
+    return parse_time(raw["metadata"]["creationTimestamp"]), parse_time(ended) if ended else None
 
 
-def counted(labels: Mapping[str, str], name: str) -> int:
+def read_number_label(labels: Mapping[str, str], name: str) -> int:
     """A number in a label; 0 where there is none, or somebody has written something else."""
     return number_in(labels.get(name)) or 0
 
 
 def read_pod(kept: Raw) -> Pod:
     """kept: the fields of a pod that trim.trimmed_pod has kept."""
-    raw = cast(shapes.Pod, kept)
+    raw = cast(decoded_fields.RawPod, kept)
     metadata, status = raw["metadata"], raw.get("status", {})
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     sidecar = _container(status.get("initContainerStatuses"), names.SIDECAR_CONTAINER) or {}
@@ -83,26 +83,26 @@ def read_pod(kept: Raw) -> Pod:
         index=index,
         labels=labels,
         annotations=annotations,
-        created_at=unix(metadata["creationTimestamp"] or ""),
-        deleting_since=unix(deleted) - (metadata.get("deletionGracePeriodSeconds") or 0) if deleted else None,
+        created_at=parse_time(metadata["creationTimestamp"] or ""),
+        deleting_since=parse_time(deleted) - (metadata.get("deletionGracePeriodSeconds") or 0) if deleted else None,
         grace_s=_grace_s(spec),
         sidecar_started=bool(sidecar.get("started")) and "running" in sidecar.get("state", {}),
         sidecar_ran=sidecar_ran,
         close=_close(sidecar),
         trouble=_trouble(status),
         out_of_memory=_out_of_memory(spec, status),
-        attempt=counted(labels, names.LABEL_ATTEMPT),
+        attempt=read_number_label(labels, names.LABEL_ATTEMPT),
         version=metadata.get("resourceVersion", ""),
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
         finalizers=tuple(metadata.get("finalizers") or ()),
         disruption=_disruption(status),
-        held_by=_held_by(metadata),
-        waits_since=_waits_since(status),
+        blocking_finalizers=_blocking_finalizers(metadata),
+        waiting_since=_waiting_since(status),
         failure=failure(status),
         could_start=could_start(status, sidecar_ran),
         ready=_is_true(status, "Ready"),
         unready_since=_unready_since(status),
-        nominated=status.get("nominatedNodeName", ""),
+        nominated_node=status.get("nominatedNodeName", ""),
         owner=owner_uid(kept),
         controller=Controller(*(str(controller_of(kept).get(field, "")) for field in ("kind", "name", "uid"))),
         secrets=_secrets(spec),
@@ -110,55 +110,57 @@ def read_pod(kept: Raw) -> Pod:
     )
 
 
-def _grace_s(spec: shapes.PodSpec) -> float:
-    told = spec.get("terminationGracePeriodSeconds")
-    return 30.0 if told is None else float(told)
+def _grace_s(spec: decoded_fields.PodSpec) -> float:
+    value = spec.get("terminationGracePeriodSeconds")
+    return 30.0 if value is None else float(value)
 
 
-def _secrets(spec: shapes.PodSpec) -> frozenset[str]:
+def _secrets(spec: decoded_fields.PodSpec) -> frozenset[str]:
     return frozenset(secret_of(volume) for volume in spec.get("volumes") or () if volume.get("name") in SECRET_VOLUMES)
 
 
-def _is_true(status: shapes.PodStatus, condition: str) -> bool:
+def _is_true(status: decoded_fields.PodStatus, condition: str) -> bool:
     return any(x["type"] == condition and x["status"] == "True" for x in status.get("conditions") or ())
 
 
-def _unready_since(status: shapes.PodStatus) -> float:
+def _unready_since(status: decoded_fields.PodStatus) -> float:
     return _since(status, "Ready", "False")
 
 
-def _since(status: shapes.PodStatus, condition: str, value: str) -> float:
+def _since(status: decoded_fields.PodStatus, condition: str, value: str) -> float:
     """When the condition got that value; 0 if it has another one."""
-    told = (x for x in status.get("conditions") or () if x["type"] == condition and x["status"] == value)
-    since = next((x.get("lastTransitionTime") for x in told), None)
-    return unix(since) if since else 0.0
+    matching = (x for x in status.get("conditions") or () if x["type"] == condition and x["status"] == value)
+    since = next((x.get("lastTransitionTime") for x in matching), None)
+    return parse_time(since) if since else 0.0
 
 
-def told_address(kept: Raw) -> str:
+def read_advertised_address(kept: Raw) -> str:
     """The address of the coordinator's Service that a pod was made with."""
-    return _environment(cast(shapes.Pod, kept)["spec"], names.ENV_COORDINATOR)
+    return _environment(cast(decoded_fields.RawPod, kept)["spec"], names.ENV_COORDINATOR)
 
 
 def _container(entries: Iterable[T] | None, name: str) -> T | None:
     return next((entry for entry in entries or () if entry.get("name") == name), None)
 
 
-def _environment(spec: shapes.PodSpec, variable: str) -> str:
+def _environment(spec: decoded_fields.PodSpec, variable: str) -> str:
     """Of the sidecar: every other init container is the template's own."""
     sidecar = _container(spec.get("initContainers"), names.SIDECAR_CONTAINER) or {}
-    told = (entry.get("value", "") for entry in sidecar.get("env") or () if entry.get("name") == variable)
-    return str(next(told, ""))
+    values = (entry.get("value", "") for entry in sidecar.get("env") or () if entry.get("name") == variable)
+    return str(next(values, ""))
 
 
-def _ended_once(container: shapes.ContainerStatus) -> bool:
+def _ended_once(container: decoded_fields.ContainerStatus) -> bool:
     return any("terminated" in state for state in _states(container))
 
 
-def _states(container: shapes.ContainerStatus) -> tuple[shapes.State, shapes.State]:
+def _states(
+    container: decoded_fields.ContainerStatus,
+) -> tuple[decoded_fields.ContainerState, decoded_fields.ContainerState]:
     return container.get("state", {}), container.get("lastState", {})
 
 
-def _close(sidecar: shapes.ContainerStatus) -> Close | None:
+def _close(sidecar: decoded_fields.ContainerStatus) -> Close | None:
     for state in _states(sidecar):
         try:
             close = wire.decode(state.get("terminated", {}).get("message", ""), {"Close": Close})
@@ -169,31 +171,31 @@ def _close(sidecar: shapes.ContainerStatus) -> Close | None:
     return None
 
 
-def _out_of_memory(spec: shapes.PodSpec, status: shapes.PodStatus) -> str:
+def _out_of_memory(spec: decoded_fields.PodSpec, status: decoded_fields.PodStatus) -> str:
     trainer = next((c for c in spec.get("containers") or () if names.ENV_NPROC in _variables(c)), None)
     if trainer is None:
         return ""
-    told = _container(status.get("containerStatuses"), trainer["name"]) or {}
-    if not any(state.get("terminated", {}).get("reason") == "OOMKilled" for state in _states(told)):
+    trainer_status = _container(status.get("containerStatuses"), trainer["name"]) or {}
+    if not any(state.get("terminated", {}).get("reason") == "OOMKilled" for state in _states(trainer_status)):
         return ""
     limit = ((trainer.get("resources") or {}).get("limits") or {}).get("memory", "")
     return f"container {trainer['name']} ran out of memory" + (f" (limit {limit})" if limit else "")
 
 
-def _disruption(status: shapes.PodStatus) -> str:
+def _disruption(status: decoded_fields.PodStatus) -> str:
     for condition in status.get("conditions") or ():
         if condition["type"] in _DISRUPTIONS and condition["status"] == "True":
             return f"it was disrupted: {condition.get('reason', '')}: {condition.get('message', '')}"
     return ""
 
 
-def _held_by(metadata: shapes.Metadata) -> tuple[str, ...]:
+def _blocking_finalizers(metadata: decoded_fields.ObjectMeta) -> tuple[str, ...]:
     """A pod whose grace is 0 is gone, in its kubelet's word or by somebody's order, but for its finalizers."""
-    over = "deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0
-    return tuple(metadata.get("finalizers") or ()) if over else ()
+    has_ended = "deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0
+    return tuple(metadata.get("finalizers") or ()) if has_ended else ()
 
 
-def _waits_since(status: shapes.PodStatus) -> float:
+def _waiting_since(status: decoded_fields.PodStatus) -> float:
     """When it got its node, if no container of it has begun yet."""
     for entry in _containers(status):
         if {"running", "terminated"} & entry.get("state", {}).keys() or entry.get("lastState"):
@@ -201,15 +203,15 @@ def _waits_since(status: shapes.PodStatus) -> float:
     return _since(status, "PodScheduled", "True")
 
 
-def _containers(status: shapes.PodStatus) -> tuple[shapes.ContainerStatus, ...]:
+def _containers(status: decoded_fields.PodStatus) -> tuple[decoded_fields.ContainerStatus, ...]:
     return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
 
 
-def _variables(container: shapes.Container) -> set[str]:
+def _variables(container: decoded_fields.Container) -> set[str]:
     return {entry.get("name", "") for entry in container.get("env") or ()}
 
 
-def _trouble(status: shapes.PodStatus) -> str:
+def _trouble(status: decoded_fields.PodStatus) -> str:
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             if condition.get("reason") == "SchedulingGated":

@@ -1,12 +1,12 @@
 """A raw Job of batch/v1 -> a ChildJob."""
 
-from understudy_operator.observe.read import counted
+from understudy_operator.observe.read import read_number_label
 from understudy_operator.observe.store import Raw
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.manifests import FINGERPRINT
 from understudy_operator.plan.observed import ChildJob
 from understudy_operator.plan.queue import QUEUE
-from understudy_operator.plan.rfc3339 import unix
+from understudy_operator.plan.rfc3339 import parse_time
 from understudy_protocol import pod as names
 
 _ENDS = ("Complete", "Failed")
@@ -23,14 +23,14 @@ def read_child(raw: Raw) -> ChildJob:
         uid=metadata["uid"],
         name=metadata["name"],
         group=labels.get(keys.REPLICATED_JOB, ""),
-        index=counted(labels, keys.JOB_INDEX),
-        attempt=counted(labels, keys.RESTART_ATTEMPT),
-        own_attempt=counted(labels, keys.JOB_RESTART_ATTEMPT),
-        wanted=min(parallelism, int(spec.get("completions", parallelism))),
+        index=read_number_label(labels, keys.JOB_INDEX),
+        attempt=read_number_label(labels, keys.RESTART_ATTEMPT),
+        job_attempt=read_number_label(labels, keys.JOB_RESTART_ATTEMPT),
+        desired_pods=min(parallelism, int(spec.get("completions", parallelism))),
         deleting="deletionTimestamp" in metadata,
         suspended=bool(spec.get("suspend", False)),
-        created_at=unix(metadata["creationTimestamp"]),
-        started_at=unix(status["startTime"]) if status.get("startTime") else 0.0,
+        created_at=parse_time(metadata["creationTimestamp"]),
+        started_at=parse_time(status["startTime"]) if status.get("startTime") else 0.0,
         failed=int(status.get("failed", 0)),
         active=int(status.get("active", 0)),
         terminating=int(status.get("terminating", 0)),
@@ -38,12 +38,12 @@ def read_child(raw: Raw) -> ChildJob:
         # The Job controller counts a pod once it has taken its finalizer off; until then it lists its uid.
         succeeded=int(status.get("succeeded", 0)) + len(uncounted.get("succeeded") or ()),
         ended=bool(end),
-        succeeded_whole=end.get("type") == "Complete",
+        is_complete=end.get("type") == "Complete",
         reason=end.get("reason", ""),
         message=end.get("message", ""),
-        ended_at=unix(end["lastTransitionTime"]) if end.get("lastTransitionTime") else 0.0,
-        made_of=metadata.get("annotations", {}).get(names.ANNOTATION_MADE_OF, ""),
-        written=metadata.get("annotations", {}).get(names.ANNOTATION_WRITTEN, ""),
+        ended_at=parse_time(end["lastTransitionTime"]) if end.get("lastTransitionTime") else 0.0,
+        template_hash=metadata.get("annotations", {}).get(names.ANNOTATION_TEMPLATE_HASH, ""),
+        written_fields=metadata.get("annotations", {}).get(names.ANNOTATION_WRITTEN, ""),
         fingerprint=metadata.get("annotations", {}).get(FINGERPRINT, ""),
         queue=labels.get(QUEUE, ""),
         template=spec.get("template", {}),

@@ -6,7 +6,7 @@ container whose command is not in its image cannot be started: nothing of the jo
 
 from collections.abc import Iterator
 
-from understudy_operator.observe.shapes import PodStatus, Terminated
+from understudy_operator.observe.decoded_fields import PodStatus, Terminated
 from understudy_protocol import pod as names
 
 _NOT_STARTED = ("StartError", "ContainerCannotRun")
@@ -20,8 +20,8 @@ def failure(status: PodStatus) -> str:
         return _joined(status["reason"], status.get("message", ""))
     for name, end in _ends(status):
         if end.get("exitCode") and name != names.SIDECAR_CONTAINER:  # whose message is the close
-            said = _joined(end.get("reason", ""), end.get("message", ""))
-            return _joined(f"container {name} ended with exit code {end['exitCode']}", said)
+            detail = _joined(end.get("reason", ""), end.get("message", ""))
+            return _joined(f"container {name} ended with exit code {end['exitCode']}", detail)
     return _joined("", status.get("message", ""))
 
 

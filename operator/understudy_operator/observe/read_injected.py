@@ -4,7 +4,7 @@ from understudy_operator.observe.read import read_job, read_times
 from understudy_operator.observe.read_status import read_job_status
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.injection.facts import InjectedJob
-from understudy_operator.plan.injection.settings import PREFIX, read_settings
+from understudy_operator.plan.injection.settings import PREFIX, read_injection_settings
 from understudy_operator.plan.jobset.validation import MOST_MEMBERS
 from understudy_operator.plan.malformed import Malformed, PartlyMalformed
 from understudy_operator.plan.observed import Job
@@ -15,7 +15,7 @@ from understudy_protocol.pod import PodGroup
 def read_injected(raw: Raw) -> Job:
     metadata, spec = raw["metadata"], raw["spec"]
     target, attempt = spec["target"], int(spec.get("attempt", 0))
-    settings = read_settings({f"{PREFIX}{name}": text for name, text in spec.get("settings", {}).items()})
+    settings = read_injection_settings({f"{PREFIX}{name}": text for name, text in spec.get("settings", {}).items()})
     members = int(spec["members"])
     if not 0 <= members <= int(spec["pods"]) <= MOST_MEMBERS:
         raise Malformed(
@@ -57,7 +57,7 @@ def raw_jobs(store: Store) -> list[Raw]:
     found = list[Raw]()
     for kind in (Kind.JOB, Kind.INJECTED):
         for raw in store.all(kind):
-            with store.contained(kind, raw):
+            with store.contain_errors(kind, raw):
                 found.append(with_status(raw))
     return found
 

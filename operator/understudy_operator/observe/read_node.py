@@ -7,28 +7,28 @@ nobody asks for, wakes no job but by the labels themselves.
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from understudy_operator.observe import shapes
+from understudy_operator.observe import decoded_fields
 from understudy_operator.observe.store import Raw
 from understudy_operator.plan.elections import OUT_OF_SERVICE
 from understudy_operator.plan.faults.built_in import BUILT_IN
-from understudy_operator.plan.faults.sources import READY, Signal, SignalKind, Source, findings, time_in
+from understudy_operator.plan.faults.sources import READY, FaultSource, NodeSignal, SignalKind, findings, time_in
 from understudy_operator.plan.observed import Node
-from understudy_operator.plan.rfc3339 import unix
+from understudy_operator.plan.rfc3339 import parse_time
 from understudy_protocol import pod as names
 
 
 class NodeReader:
     """One reader for all nodes: the store keeps what it made of each."""
 
-    def __init__(self, table: Sequence[Source] = BUILT_IN) -> None:
+    def __init__(self, table: Sequence[FaultSource] = BUILT_IN) -> None:
         self._table = tuple(table)
 
     def __call__(self, kept: Raw) -> Node:
         """kept: the fields of a node that trim.trimmed_node has kept."""
-        raw = cast(shapes.Node, kept)
+        raw = cast(decoded_fields.RawNode, kept)
         metadata, spec = raw["metadata"], raw.get("spec", {})
         conditions = raw.get("status", {}).get("conditions") or ()
-        ready = next((entry for entry in conditions if entry["type"] == READY), shapes.Condition())
+        ready = next((entry for entry in conditions if entry["type"] == READY), decoded_fields.Condition())
         annotations = metadata.get("annotations") or {}
         return Node(
             name=metadata["name"],
@@ -42,28 +42,28 @@ class NodeReader:
         )
 
 
-def _signals(raw: shapes.Node) -> Iterator[Signal]:
+def _signals(raw: decoded_fields.RawNode) -> Iterator[NodeSignal]:
     metadata, spec = raw["metadata"], raw.get("spec", {})
     for entry in raw.get("status", {}).get("conditions") or ():
-        words = (entry["type"], entry.get("reason", ""), entry.get("message", ""))
-        text = ": ".join(word.strip() for word in words if word)
+        parts = (entry["type"], entry.get("reason", ""), entry.get("message", ""))
+        text = ": ".join(part.strip() for part in parts if part)
         since = _at(entry.get("lastTransitionTime"))
-        yield Signal(SignalKind.CONDITION, entry["type"], entry.get("status", ""), text, since)
+        yield NodeSignal(SignalKind.CONDITION, entry["type"], entry.get("status", ""), text, since)
     for key, value in (metadata.get("labels") or {}).items():
-        yield Signal(SignalKind.LABEL, key, value)
+        yield NodeSignal(SignalKind.LABEL, key, value)
     for key, value in (metadata.get("annotations") or {}).items():
-        ours = key in (names.ANNOTATION_FAULTY, names.ANNOTATION_MAINTENANCE)
-        yield Signal(SignalKind.ANNOTATION, key, value, value.strip() if ours else "")
+        is_own = key in (names.ANNOTATION_FAULTY, names.ANNOTATION_MAINTENANCE)
+        yield NodeSignal(SignalKind.ANNOTATION, key, value, value.strip() if is_own else "")
     for taint in spec.get("taints") or ():
         text = f"taint {taint['key']}" + (f"={taint['value']}" if taint.get("value") else "")
-        since, soft = _at(taint.get("timeAdded")), taint.get("effect") == "PreferNoSchedule"
-        yield Signal(SignalKind.TAINT, taint["key"], taint.get("value", ""), text, since, soft)
+        since, is_preference = _at(taint.get("timeAdded")), taint.get("effect") == "PreferNoSchedule"
+        yield NodeSignal(SignalKind.TAINT, taint["key"], taint.get("value", ""), text, since, is_preference)
     if spec.get("unschedulable"):
-        yield Signal(SignalKind.CORDON, "", "true", "the node is cordoned")
+        yield NodeSignal(SignalKind.CORDON, "", "true", "the node is cordoned")
 
 
 def _at(text: str | None) -> float | None:
-    return unix(text) if text else None
+    return parse_time(text) if text else None
 
 
 def _forgiven_at(text: str | None) -> float | None:

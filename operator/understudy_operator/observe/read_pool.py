@@ -6,16 +6,16 @@ from typing import Any
 from understudy_operator.keyring import Keyring
 from understudy_operator.observe.read import read_job, read_pod
 from understudy_operator.observe.read_status import read_pool_status
-from understudy_operator.observe.store import Key, Kind, Owner, Raw, Store, key_of, pool_key_of
+from understudy_operator.observe.store import Key, Kind, OwnerKey, Raw, Store, key_of, pool_key_of
 from understudy_operator.plan.malformed import Malformed, PartlyMalformed
 from understudy_operator.plan.observed import Job, Pod, PoolView
 from understudy_operator.plan.pool.facts import AutoSize, Client, Pool, claimant
-from understudy_operator.plan.pool.manifest import fingerprint
+from understudy_operator.plan.pool.manifest import pool_fingerprint
 from understudy_operator.plan.pool.warm_facts import PoolLauncher
-from understudy_operator.plan.pool.warm_manifest import secret_name
-from understudy_operator.plan.rfc3339 import unix
+from understudy_operator.plan.pool.warm_manifest import pool_secret_name
+from understudy_operator.plan.rfc3339 import parse_time
 from understudy_protocol import pod as names
-from understudy_protocol.words import Fault
+from understudy_protocol.enums import Fault
 
 
 def read_pool(raw: Raw) -> Pool:
@@ -54,7 +54,7 @@ def view_of(store: Store, keyring: Keyring, namespace: str, name: str) -> PoolVi
     wanted = pool.replicas if pool.auto is None else int(pool.status.get("desired", pool.auto.least))
     owner = (namespace, pool.uid)
     pods = pods_of_pool(store, owner)
-    return PoolView(name, True, wanted, fingerprint(pool), pods, pool, secret_name(pool, keyring))
+    return PoolView(name, True, wanted, pool_fingerprint(pool), pods, pool, pool_secret_name(pool, keyring))
 
 
 def split(pods: tuple[Pod, ...], owner_uid: str) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
@@ -65,12 +65,12 @@ def split(pods: tuple[Pod, ...], owner_uid: str) -> tuple[tuple[Pod, ...], tuple
     return own, tuple(pod for pod in pods if pod.owner != owner_uid)
 
 
-def pods_of_pool(store: Store, pool: Owner) -> tuple[Pod, ...]:
+def pods_of_pool(store: Store, pool: OwnerKey) -> tuple[Pod, ...]:
     """Its own: those of jobs that stand in the place of one are left out."""
     return split(store.facts_of_job(Kind.POD, pool, read_pod), pool[1])[0]
 
 
-def pods_from_pool(store: Store, pool: Owner) -> tuple[Pod, ...]:
+def pods_from_pool(store: Store, pool: OwnerKey) -> tuple[Pod, ...]:
     """Those of jobs that stand in the place of one of the pool's."""
     return split(store.facts_of_job(Kind.POD, pool, read_pod), pool[1])[1]
 
@@ -85,7 +85,7 @@ def claimants(store: Store, namespace: str) -> frozenset[str]:
     """Uids of the jobs there that may still want what they have claimed."""
     found = (store.get(Kind.JOB, key) for key in store.keys_in(Kind.JOB, namespace))
     jobs = [raw for raw in found if raw is not None]
-    return frozenset(str(raw["metadata"].get("uid", "")) for raw in jobs if _wants(store, raw))
+    return frozenset(str(raw["metadata"].get("uid", "")) for raw in jobs if _may_want_claims(store, raw))
 
 
 def clients(store: Store, pool: Pool) -> tuple[Client, ...]:
@@ -93,7 +93,7 @@ def clients(store: Store, pool: Pool) -> tuple[Client, ...]:
     found = list[Client]()
     for job in _jobs_in(store, pool.namespace):
         if _pool_named_by(job) == (pool.namespace, pool.name):
-            with store.contained(Kind.JOB, store.get(Kind.JOB, (job.namespace, job.name)) or {}):
+            with store.contain_errors(Kind.JOB, store.get(Kind.JOB, (job.namespace, job.name)) or {}):
                 found.append(_client(store, job))
     return tuple(found)
 
@@ -106,7 +106,7 @@ def _jobs_in(store: Store, namespace: str) -> list[Job]:
 def _client(store: Store, job: Job) -> Client:
     pods = store.facts_of_job(Kind.POD, (job.namespace, job.uid), read_pod)
     failures = tuple(
-        (str(entry.get("cause", {}).get("node", "")), unix(entry["detectedAt"]))
+        (str(entry.get("cause", {}).get("node", "")), parse_time(entry["detectedAt"]))
         for entry in job.status.get("recoveries", ())
         if entry["fault"] == Fault.NODE.value
     )
@@ -117,7 +117,7 @@ def _pool_named_by(job: Job) -> Key:
     return job.namespace, "" if job.spec.world is None else job.spec.world.pool
 
 
-def _wants(store: Store, raw: Raw) -> bool:
+def _may_want_claims(store: Store, raw: Raw) -> bool:
     """A job that cannot be read may."""
     job = store.fact(Kind.JOB, key_of(raw), read_job)
     return job is None or not (job.terminal or job.spec.suspend or job.deleting)
@@ -134,16 +134,16 @@ def _launcher(spec: Raw) -> PoolLauncher:
 
 
 def _auto(spec: Raw) -> AutoSize:
-    told = spec.get("failuresPerNodeDay")
+    rate = spec.get("failuresPerNodeDay")
     return AutoSize(
         nodes=int(spec["nodes"]) if "nodes" in spec else None,
-        failures_per_node_day=float(told) if told else None,
+        failures_per_node_day=float(rate) if rate else None,
         least=int(spec.get("minReplicas", 1)),
         most=int(spec.get("maxReplicas", 16)),
     )
 
 
-def interested(store: Store, raw: Raw) -> list[Key]:
+def interested_jobs(store: Store, raw: Raw) -> list[Key]:
     """The jobs that a pool's pod is about: who has claimed it, and who may claim one of that pool."""
     pool, claimed_by = pool_key_of(raw), raw["metadata"].get("labels", {}).get(names.LABEL_CLAIMED_BY, "")
     jobs = _jobs_in(store, raw["metadata"].get("namespace", ""))

@@ -8,7 +8,7 @@ from understudy_operator.plan import spec as facts
 from understudy_operator.plan.durations import seconds
 from understudy_operator.plan.jobset.keys import EXCLUSIVE, NODE_SELECTOR
 from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
-from understudy_protocol.words import OnFailedUpdate
+from understudy_protocol.enums import OnFailedUpdate
 
 
 def read_spec(raw: Raw) -> JobSpec:
@@ -59,7 +59,7 @@ def _network(network: Raw) -> facts.Network:
 
 
 def _success(policy: Raw) -> facts.SuccessPolicy:
-    operator = facts.Operator(policy.get("operator", "All"))
+    operator = facts.SuccessOperator(policy.get("operator", "All"))
     return facts.SuccessPolicy(operator, tuple(policy.get("targetReplicatedJobs", ())))
 
 
@@ -78,8 +78,8 @@ def _failure(policy: Raw) -> facts.FailurePolicy:
     return facts.FailurePolicy(int(policy.get("maxRestarts", 0)), strategy, rules)
 
 
-def _coordinator(told: Raw) -> facts.CoordinatorPod:
-    return facts.CoordinatorPod(told["replicatedJob"], int(told.get("jobIndex", 0)), int(told.get("podIndex", 0)))
+def _coordinator(entry: Raw) -> facts.CoordinatorPod:
+    return facts.CoordinatorPod(entry["replicatedJob"], int(entry.get("jobIndex", 0)), int(entry.get("podIndex", 0)))
 
 
 def _claims(policy: Raw) -> list[facts.VolumeClaim]:
@@ -87,21 +87,21 @@ def _claims(policy: Raw) -> list[facts.VolumeClaim]:
     return [facts.VolumeClaim(x["metadata"]["name"], x, retained) for x in policy.get("templates", ())]
 
 
-def _rollouts(told: Raw) -> facts.Rollouts:
-    return facts.Rollouts(
-        groups=tuple(told["replicatedJobs"]),
-        on_failed_update=OnFailedUpdate(told.get("onFailedUpdate", OnFailedUpdate.RESTART_JOB)),
-        max_retries=int(told.get("maxRetries", 0)),
-        gateway=_gateway(told["gateway"]) if "gateway" in told else None,
+def _rollouts(entry: Raw) -> facts.RolloutsSpec:
+    return facts.RolloutsSpec(
+        groups=tuple(entry["replicatedJobs"]),
+        on_failed_update=OnFailedUpdate(entry.get("onFailedUpdate", OnFailedUpdate.RESTART_JOB)),
+        max_retries=int(entry.get("maxRetries", 0)),
+        gateway=_gateway(entry["gateway"]) if "gateway" in entry else None,
     )
 
 
-def _gateway(told: Raw) -> facts.RolloutGateway:
+def _gateway(entry: Raw) -> facts.RolloutGateway:
     return facts.RolloutGateway(
-        engine_port=int(told["enginePort"]),
-        port=int(told.get("port", 8080)),
-        awaits=told.get("inFlight") == "Await",
-        initial_version=told.get("initialVersion", ""),
+        engine_port=int(entry["enginePort"]),
+        port=int(entry.get("port", 8080)),
+        awaits=entry.get("inFlight") == "Await",
+        initial_version=entry.get("initialVersion", ""),
     )
 
 

@@ -13,8 +13,8 @@ import msgspec
 
 from understudy_operator.plan.jobset.restart import JOB_RESTART
 from understudy_operator.plan.observed import TERMINAL_STATES
-from understudy_operator.plan.rfc3339 import unix
-from understudy_protocol.words import Fault, Strategy
+from understudy_operator.plan.rfc3339 import parse_time
+from understudy_protocol.enums import Fault, Strategy
 
 Raw = Mapping[str, Any]
 #: Any JSON number that every program reads exactly.
@@ -255,5 +255,5 @@ def _converted(value: Any, shape: Any) -> Any:
 def _time(kind: type[Any], value: Any) -> Any:
     if kind is not Time:
         raise NotImplementedError(kind)
-    unix(value)  # msgspec tells of the ValueError with the field
+    parse_time(value)  # msgspec tells of the ValueError with the field
     return Time(value)

@@ -10,9 +10,9 @@ Rules:
 - Labels select the objects that are watched. Its ownerReferences say which job an object belongs to: a copy with the
   same labels belongs to none, so nothing counts or deletes it. Objects of a job are in the namespace of the job.
 - The objects of a namespace take at most NAMESPACE_BYTES, by what their JSON tells. One beyond that is malformed.
-- An object that is malformed concerns itself alone. The store does not keep one that lacks the basic shape (trim.py).
-  If a reader cannot read a kept one, the store has its raw object and no fact. In both cases it logs the object once
-  for each of its states, and lists it in `malformed` for as long as that state lasts.
+- An object that is malformed concerns itself alone. The store does not keep one that lacks the basic shape
+  (kept_fields.py). If a reader cannot read a kept one, the store has its raw object and no fact. In both cases it logs
+  the object once for each of its states, and lists it in `malformed` for as long as that state lasts.
 """
 
 import logging
@@ -25,19 +25,24 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
+from understudy_operator.observe.decoded_fields import UNREADABLE, unreadable
 from understudy_operator.observe.json_size import memory_of
+from understudy_operator.observe.kept_fields import (
+    select_fields,
+    select_job_fields,
+    select_node_fields,
+    select_pod_fields,
+)
 from understudy_operator.observe.malformed_log import MalformedLog
-from understudy_operator.observe.shapes import UNREADABLE, unreadable
-from understudy_operator.observe.trim import trimmed, trimmed_job, trimmed_node, trimmed_pod
 from understudy_operator.plan.injection.owner import is_injected, is_of_target
 from understudy_operator.plan.malformed import Malformed, PartlyMalformed
-from understudy_operator.plan.observed import Node, Nodes
+from understudy_operator.plan.observed import Node, NodeMap
 from understudy_operator.plan.ownership import INJECTED_KIND, KIND, POOL_KIND, controller_of
 from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
 Key = tuple[str, str]  # namespace, name
-Owner = tuple[str, str]  # namespace and uid of a job, or of a pool
+OwnerKey = tuple[str, str]  # namespace and uid of a job, or of a pool
 T = TypeVar("T")
 #: Of all kinds. A job of 20,000 pods takes up to 400 MB by this estimate, and 170 MB in fact.
 NAMESPACE_BYTES = 512 << 20
@@ -59,10 +64,10 @@ class Kind(Enum):
     CLAIM = "persistentvolumeclaims"  # also somebody else's in the place of one: until the next list, which lacks it
 
 
-_TRIM: Mapping[Kind, Callable[[Raw], Raw]] = {
-    Kind.POD: trimmed_pod,
-    Kind.NODE: trimmed_node,
-    Kind.CHILD: trimmed_job,
+_SELECTORS: Mapping[Kind, Callable[[Raw], Raw]] = {
+    Kind.POD: select_pod_fields,
+    Kind.NODE: select_node_fields,
+    Kind.CHILD: select_job_fields,
 }
 
 
@@ -86,7 +91,7 @@ class _Memory:
     def take(self, namespace: str, count: int) -> None:
         self._taken[namespace] += count
 
-    def give_back(self, namespace: str, count: int) -> None:
+    def release(self, namespace: str, count: int) -> None:
         self._taken[namespace] -= count
         if not self._taken[namespace]:
             del self._taken[namespace]
@@ -108,7 +113,7 @@ class MalformedObject:
 class _Entry:
     raw: Raw
     arrived: float
-    owners: tuple[Owner, ...]
+    owners: tuple[OwnerKey, ...]
     memory: int
     pool: Key | None  # that the pod says it is of; only if a pool controls it
     fact: Any = None  # what a reader has made of it; readers never give None
@@ -121,12 +126,12 @@ class Store:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._entries: dict[Kind, dict[Key, _Entry]] = {kind: {} for kind in Kind}
-        self._of_job: dict[tuple[Kind, Owner], set[Key]] = {}
+        self._of_job: dict[tuple[Kind, OwnerKey], set[Key]] = {}
         self._memory = _Memory()
         self._of_pool: dict[Key, set[Key]] = {}  # pods
         self._in_namespace: dict[tuple[Kind, str], set[Key]] = {}
-        self._facts_of_job: dict[tuple[Kind, Owner], tuple[Any, ...]] = {}  # until one of them changes
-        self._nodes: Nodes | None = None  # until a node changes
+        self._facts_of_job: dict[tuple[Kind, OwnerKey], tuple[Any, ...]] = {}  # until one of them changes
+        self._nodes: NodeMap | None = None  # until a node changes
         self._removed: dict[Kind, dict[str, float]] = {kind: {} for kind in Kind}  # uids, until a later list
         self._malformed: dict[Kind, dict[Key, MalformedObject]] = {kind: {} for kind in Kind}
         self._logged: dict[Kind, dict[Key, tuple[str, str]]] = {kind: {} for kind in Kind}  # uid, message
@@ -139,12 +144,12 @@ class Store:
     def _put(self, kind: Kind, raw: Raw, *, is_newest: bool) -> Raw | None:
         """is_newest: whatever its version."""
         key = key_of(raw)
-        known = self._entries[kind].get(key)
-        if known is not None and not is_newest and _version(raw) < _version(known.raw):
-            return known.raw
-        taken = 0 if known is None else known.memory
+        current = self._entries[kind].get(key)
+        if current is not None and not is_newest and _version(raw) < _version(current.raw):
+            return current.raw
+        taken = 0 if current is None else current.memory
         try:
-            kept = _trimmed(kind, raw)
+            kept = _select_fields(kind, raw)
             owners, memory = owners_of(kind, kept), memory_of(kept)
             self._memory.check(key[0], memory - taken)
         except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this object alone)
@@ -161,50 +166,50 @@ class Store:
         key, (uid, _) = key_of(raw), _state(raw)
         if uid:
             self._removed[kind][uid] = self._now()
-        known, noted = self._entries[kind].get(key), self._malformed[kind].get(key)
+        current, noted = self._entries[kind].get(key), self._malformed[kind].get(key)
         if noted is not None and noted.uid == uid:
             del self._malformed[kind][key]
         logged = self._logged[kind].get(key)
         if logged is not None and logged[0] == uid:
             del self._logged[kind][key]
-        if known is not None and known.raw["metadata"].get("uid", "") == uid:
+        if current is not None and current.raw["metadata"].get("uid", "") == uid:
             self._forget(kind, key)
         try:
-            return _trimmed(kind, raw)
+            return _select_fields(kind, raw)
         except Exception:  # noqa: BLE001 (its end tells nothing about other objects)
             return None
 
-    def keeper(self, kind: Kind) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def item_filter(self, kind: Kind) -> Callable[[dict[str, Any]], dict[str, Any]]:
         """Of each item of a list, as it comes: what `replace` reads of it. Before it is called, a namespace has no more
         of the memory than after it.
         """
-        return keeper(partial(_trimmed, kind))
+        return item_filter(partial(_select_fields, kind))
 
-    def replace(self, kind: Kind, raws: Iterable[Raw], asked_at: float) -> None:
-        """A consistent list, asked for at `asked_at`: what it lacks is gone."""
+    def replace(self, kind: Kind, raws: Iterable[Raw], requested_at: float) -> None:
+        """A consistent list, asked for at `requested_at`: what it lacks is gone."""
         listed = {key_of(raw): raw for raw in raws}
         self._malformed[kind] = {key: noted for key, noted in self._malformed[kind].items() if key in listed}
         self._logged[kind] = {key: logged for key, logged in self._logged[kind].items() if key in listed}
-        removed = {uid: at for uid, at in self._removed[kind].items() if at >= asked_at}
+        removed = {uid: at for uid, at in self._removed[kind].items() if at >= requested_at}
         for key, entry in list(self._entries[kind].items()):
-            if key not in listed and entry.arrived < asked_at:
+            if key not in listed and entry.arrived < requested_at:
                 self._forget(kind, key)
                 removed[entry.raw["metadata"].get("uid", "")] = self._now()
         self._removed[kind] = removed
         for key, raw in listed.items():
-            known = self._entries[kind].get(key)
-            if known is not None and _state(known.raw) == _state(raw):
+            current = self._entries[kind].get(key)
+            if current is not None and _state(current.raw) == _state(raw):
                 continue  # nothing has changed, as of almost all of them: what was read of it stays
-            self._put(kind, raw, is_newest=known is None or known.arrived < asked_at)
+            self._put(kind, raw, is_newest=current is None or current.arrived < requested_at)
 
     def get(self, kind: Kind, key: Key) -> Raw | None:
         entry = self._entries[kind].get(key)
         return None if entry is None else entry.raw
 
-    def knows(self, kind: Kind, raw: Raw) -> bool:
+    def has_state(self, kind: Kind, raw: Raw) -> bool:
         """Whether that state of the object is here already."""
-        known = self.get(kind, key_of(raw))
-        return known is not None and _state(known) == _state(raw)
+        current = self.get(kind, key_of(raw))
+        return current is not None and _state(current) == _state(raw)
 
     def all(self, kind: Kind) -> list[Raw]:
         return [entry.raw for entry in self._entries[kind].values()]
@@ -221,7 +226,7 @@ class Store:
         """Sorted by name."""
         return sorted(self._of_pool.get(pool, ()))
 
-    def of_job(self, kind: Kind, job: Owner) -> list[Raw]:
+    def of_job(self, kind: Kind, job: OwnerKey) -> list[Raw]:
         return [self._entries[kind][key].raw for key in sorted(self._of_job.get((kind, job), ()))]
 
     def fact(self, kind: Kind, key: Key, reader: Callable[[Raw], T]) -> T | None:
@@ -252,24 +257,24 @@ class Store:
         return key in self._malformed[kind]
 
     @contextmanager
-    def contained(self, kind: Kind, raw: Raw) -> Iterator[None]:
+    def contain_errors(self, kind: Kind, raw: Raw) -> Iterator[None]:
         """An error of the body concerns this object alone, and is reported on it: a loop over all objects goes on."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 (whatever it is)
             self._note(kind, raw, _message(error))
 
-    def complain(self, kind: Kind, raw: Raw, message: str) -> None:
+    def report_malformed(self, kind: Kind, raw: Raw, message: str) -> None:
         """The object counts, and something in it cannot be carried out."""
         self._note(kind, raw, message)
 
-    def nodes(self, reader: Callable[[Raw], Node]) -> Nodes:
+    def nodes(self, reader: Callable[[Raw], Node]) -> NodeMap:
         """All nodes by name: one mapping for all who ask until a node changes."""
         if self._nodes is None:
-            self._nodes = Nodes((node.name, node) for node in self.facts(Kind.NODE, reader))
+            self._nodes = NodeMap((node.name, node) for node in self.facts(Kind.NODE, reader))
         return self._nodes
 
-    def facts_of_job(self, kind: Kind, job: Owner, reader: Callable[[Raw], T]) -> tuple[T, ...]:
+    def facts_of_job(self, kind: Kind, job: OwnerKey, reader: Callable[[Raw], T]) -> tuple[T, ...]:
         """Sorted by name."""
         if (kind, job) not in self._facts_of_job:
             keys = sorted(self._of_job.get((kind, job), ()))
@@ -304,7 +309,7 @@ class Store:
             self._logged[kind][key] = (noted.uid, message)
             self._log.warn(key[0], f"{kind.value} {key[0]}/{key[1]} is malformed: {message}")
 
-    def _keep(self, kind: Kind, key: Key, kept: Raw, owners: tuple[Owner, ...], memory: int) -> None:
+    def _keep(self, kind: Kind, key: Key, kept: Raw, owners: tuple[OwnerKey, ...], memory: int) -> None:
         self._forget(kind, key)
         noted = self._malformed[kind].get(key)
         if noted is not None and (noted.uid, noted.version) != _state(kept):
@@ -327,7 +332,7 @@ class Store:
             self._nodes = None
         if entry is None:
             return
-        self._memory.give_back(key[0], entry.memory)
+        self._memory.release(key[0], entry.memory)
         _take_out(self._in_namespace, (kind, key[0]), key)
         if entry.pool is not None:
             _take_out(self._of_pool, entry.pool, key)
@@ -342,13 +347,13 @@ def _take_out(index: dict[T, set[Key]], of: T, key: Key) -> None:
         del index[of]
 
 
-def keeper(trim: Callable[[Raw], Raw] = trimmed) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def item_filter(select: Callable[[Raw], Raw] = select_fields) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Of the items of one list: each without what is not read, or UNREADABLE where that is beyond NAMESPACE_BYTES."""
     memory = _Memory()
 
     def keep(raw: dict[str, Any]) -> dict[str, Any]:
         try:
-            kept = dict(trim(raw))
+            kept = dict(select(raw))
             namespace, count = key_of(kept)[0], memory_of(kept)
             memory.check(namespace, count)
         except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this object alone)
@@ -359,11 +364,11 @@ def keeper(trim: Callable[[Raw], Raw] = trimmed) -> Callable[[dict[str, Any]], d
     return keep
 
 
-def _trimmed(kind: Kind, raw: Raw) -> Raw:
+def _select_fields(kind: Kind, raw: Raw) -> Raw:
     """Raises Malformed, or whatever else comes of a malformed object."""
     if isinstance(raw, Mapping) and UNREADABLE in raw:
         raise Malformed(str(raw[UNREADABLE]))
-    return _TRIM.get(kind, trimmed)(raw)
+    return _SELECTORS.get(kind, select_fields)(raw)
 
 
 def key_of(raw: Raw) -> Key:
@@ -371,7 +376,7 @@ def key_of(raw: Raw) -> Key:
     return _text(raw, "namespace"), _text(raw, "name")
 
 
-def owners_of(kind: Kind, raw: Raw) -> tuple[Owner, ...]:
+def owners_of(kind: Kind, raw: Raw) -> tuple[OwnerKey, ...]:
     """The owner of an object; and of a pool's pod the job that has claimed it, or of a job's pod the pool that it came
     from. None of an object that has the labels and not the owner.
     """
@@ -400,10 +405,10 @@ def _is_of_injected(kind: Kind, controller: Raw) -> bool:
 def owner_uid(raw: Raw) -> str:
     """The uid that the label names, if the ownerReferences confirm it; of injected pods and Jobs the membership."""
     labels, controller = raw["metadata"].get("labels", {}), controller_of(raw)
-    uid, told = str(controller.get("uid", "")), str(labels.get(names.LABEL_JOB_UID, ""))
-    if uid and uid == told:
+    uid, labeled_uid = str(controller.get("uid", "")), str(labels.get(names.LABEL_JOB_UID, ""))
+    if uid and uid == labeled_uid:
         return uid
-    return told if is_injected(labels.get(names.LABEL_JOB, "")) and is_of_target(raw, told) else ""
+    return labeled_uid if is_injected(labels.get(names.LABEL_JOB, "")) and is_of_target(raw, labeled_uid) else ""
 
 
 def job_kind(key: Key) -> Kind:
@@ -422,7 +427,7 @@ def pool_key_of(raw: Raw) -> Key | None:
     return None if name is None else (raw["metadata"].get("namespace", ""), name)
 
 
-def version_of(raw: Raw) -> str:
+def resource_version_of(raw: Raw) -> str:
     """The resourceVersion of any object; "" if it has none."""
     version = _text(raw, "resourceVersion")
     return version if version.isascii() and version.isdecimal() and len(version) <= VERSION_DIGITS else ""
@@ -433,7 +438,7 @@ def _state(raw: Raw) -> tuple[str, str]:
 
 
 def _version(raw: Raw) -> int:
-    return int(version_of(raw) or 0)
+    return int(resource_version_of(raw) or 0)
 
 
 def _metadata_of(raw: Raw) -> Raw:

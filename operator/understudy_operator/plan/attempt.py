@@ -2,21 +2,21 @@
 
 from dataclasses import replace
 
-from understudy_operator.plan.jobset.validation import complaint
+from understudy_operator.plan.jobset.validation import describe_spec_error
 from understudy_operator.plan.observed import Coordination, Observed
 
 
-def of_this_attempt(observed: Observed) -> Observed:
+def select_attempt(observed: Observed) -> Observed:
     """Pods of former attempts are set apart, and what a former coordinator said is forgotten."""
-    epoch, told = observed.job.former_epoch, observed.coordination
-    if told.snapshot is not None and epoch and told.snapshot.token.epoch <= epoch:
-        told = Coordination(since=told.since)
+    epoch, coordination = observed.job.previous_epoch, observed.coordination
+    if coordination.snapshot is not None and epoch and coordination.snapshot.token.epoch <= epoch:
+        coordination = Coordination(since=coordination.since)
     # Injected pods do not know their attempt. What ends one is a suspension, whose pods their controller removes.
-    all_ours = observed.job.injected is not None
+    is_injected = observed.job.injected is not None
     return replace(
         observed,
-        pods=tuple(pod for pod in observed.pods if all_ours or pod.attempt == epoch),
-        former=tuple(pod for pod in observed.pods if not all_ours and pod.attempt != epoch),
-        coordination=told,
-        complaint="" if all_ours else complaint(observed.job.name, observed.job.spec),
+        pods=tuple(pod for pod in observed.pods if is_injected or pod.attempt == epoch),
+        previous_pods=tuple(pod for pod in observed.pods if not is_injected and pod.attempt != epoch),
+        coordination=coordination,
+        spec_error="" if is_injected else describe_spec_error(observed.job.name, observed.job.spec),
     )

@@ -11,32 +11,32 @@ from typing import Any
 
 from understudy_operator.plan.observed import Pod
 from understudy_operator.plan.recoveries import identified
-from understudy_protocol.words import Fault
+from understudy_protocol.enums import Fault
 
 Entry = Mapping[str, Any]
 _JOINT = "; "
 
 
-def explained(entries: Sequence[Entry], before: Sequence[Entry], pods: Iterable[Pod]) -> list[Entry]:
+def explain_causes(entries: Sequence[Entry], before: Sequence[Entry], pods: Iterable[Pod]) -> list[Entry]:
     """The entries of status with what the pods say of themselves. before: as status has them now."""
-    known = identified(before)
-    says = {pod.name: why for pod in pods if (why := pod.out_of_memory or pod.disruption)}
+    recorded = identified(before)
+    reasons = {pod.name: reason for pod in pods if (reason := pod.out_of_memory or pod.disruption)}
     losses = {
         entry["cause"].get("pod"): identity
         for identity, entry in identified(entries).items()
         if entry["fault"] != Fault.PROCESS.value
     }
-    told = []
+    explained = []
     for identity, entry in identified(entries).items():
         pod = entry["cause"].get("pod")
-        why = says.get(pod, "") if losses.get(pod) == identity else ""
-        if why and not entry["cause"]["message"].startswith(why):
-            told.append(_with_message(entry, why + _JOINT + entry["cause"]["message"]))
-        elif adds_to(known.get(identity), entry):
-            told.append(_with_message(entry, known[identity]["cause"]["message"]))
+        reason = reasons.get(pod, "") if losses.get(pod) == identity else ""
+        if reason and not entry["cause"]["message"].startswith(reason):
+            explained.append(_with_message(entry, reason + _JOINT + entry["cause"]["message"]))
+        elif adds_to(recorded.get(identity), entry):
+            explained.append(_with_message(entry, recorded[identity]["cause"]["message"]))
         else:
-            told.append(entry)
-    return told
+            explained.append(entry)
+    return explained
 
 
 def adds_to(more: Entry | None, less: Entry | None) -> bool:

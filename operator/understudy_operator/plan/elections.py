@@ -23,76 +23,76 @@ If no voter is left, it appoints another pod as soon as the last one has provabl
 
 from collections.abc import Callable, Collection
 
-from understudy_operator.plan.moment import reached
-from understudy_operator.plan.observed import FEW_VOTERS, Observed, office_of
+from understudy_operator.plan.observed import FEW_VOTERS, Observed, term_of
+from understudy_operator.plan.reconcile_clock import is_due
 from understudy_protocol import pod as names
+from understudy_protocol.enums import Term
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.pod import COORDINATOR_PORT
-from understudy_protocol.words import Office
 
 UNREACHABLE_S = 8.0
 #: A coordinator whose sidecar restarts is back within so long, and is elected again.
 WITNESS_S = 3.0
 #: An operator that was cut off itself finds the coordinator within so long.
-REACHED_S = 2.0
+RESPONDING_S = 2.0
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
-def has_electorate(observed: Observed, held: Office) -> bool:
+def has_voters(observed: Observed, term: Term) -> bool:
     """Whether members may elect somebody within this office's epoch."""
-    if observed.coordination.answers.electorate_epoch >= held.epoch:
+    if observed.coordination.answers.config_epoch >= term.epoch:
         return True
-    if held.term == 0:
+    if term.number == 0:
         return False  # the appointee has not been heard, and an epoch begins without an electorate
-    told = _told(observed, held)
-    if told is None:
+    snapshot = _snapshot_since(observed, term)
+    if snapshot is None:
         return observed.job.round >= 0  # a former operator heard of the office: with the first round come the voters
-    return bool(told.electorate)
+    return bool(snapshot.voters)
 
 
-def why_no_election(observed: Observed, held: Office, now: float) -> str:
+def reason_against_election(observed: Observed, term: Term, now: float) -> str:
     """Why members cannot elect anybody any more; "" as long as they may, or somebody is in office."""
     link, ended = observed.coordination, provably_ended(observed)
-    if link.in_office or _named(observed, ended):
+    if link.coordinator_uid or _named_coordinator(observed, ended):
         return ""
-    told = _told(observed, held)
-    if told is not None and observed.has_few_voters and (why := _casting_vote(observed, told, ended, now)):
+    snapshot = _snapshot_since(observed, term)
+    if snapshot is not None and observed.has_few_voters and (why := _casting_vote(observed, snapshot, ended, now)):
         return why
-    if not reached(max(link.since + UNREACHABLE_S, link.answers.since + REACHED_S), now):
+    if not is_due(max(link.since + UNREACHABLE_S, link.answers.since + RESPONDING_S), now):
         return ""
     fence_s = observed.job.world.fence_s
-    if fence_s and reached(link.since + 2 * fence_s, now):
+    if fence_s and is_due(link.since + 2 * fence_s, now):
         return f"no coordinator was heard for {2 * fence_s:g} s, twice the coordinatorLossTimeout"
-    proven = "" if told is None or not told.electorate else _proven(told, ended)
-    return f"no coordinator was found for {UNREACHABLE_S:g} s, and {proven}" if proven else ""
+    proof = "" if snapshot is None or not snapshot.voters else _prove_lost_majority(snapshot, ended)
+    return f"no coordinator was found for {UNREACHABLE_S:g} s, and {proof}" if proof else ""
 
 
-def lacks_other_voter(observed: Observed, held: Office) -> bool:
+def lacks_other_voter(observed: Observed, held: Term) -> bool:
     """Whether one of at most two voters coordinates, and the other one is lost to it."""
-    told = _told(observed, held)
-    if told is None or observed.coordination.in_office != told.pod_uid:
+    told = _snapshot_since(observed, held)
+    if told is None or observed.coordination.coordinator_uid != told.pod_uid:
         return False
-    return told.lacks_quorum and told.pod_uid in told.electorate and len(told.electorate) <= FEW_VOTERS
+    return told.lacks_quorum and told.pod_uid in told.voters and len(told.voters) <= FEW_VOTERS
 
 
 def missing_voters(observed: Observed) -> frozenset[str]:
     """Of at most two voters, those that respond to nobody: an appointed coordinator does not wait for them."""
     told = observed.snapshot
-    if told is None or len(told.electorate) > FEW_VOTERS:
+    if told is None or len(told.voters) > FEW_VOTERS:
         return frozenset()
     there = observed.coordination.answers.pods
     if told.lacks_quorum:
         there |= {told.pod_uid}
-    return frozenset(told.electorate) - there
+    return frozenset(told.voters) - there
 
 
 def _casting_vote(observed: Observed, told: Snapshot, ended: Callable[[str], bool], now: float) -> str:
     link = observed.coordination
-    left = [uid for uid in told.electorate if not ended(uid)]
+    left = [uid for uid in told.voters if not ended(uid)]
     answered = link.answers.pods.intersection(left)
     if answered and len(left) == 1:
         return "the other voter has ended"
-    if answered and reached(max(link.since, link.answers.since) + WITNESS_S, now):
+    if answered and is_due(max(link.since, link.answers.since) + WITNESS_S, now):
         missing = ", ".join(_names(observed, told, set(left) - answered)) or "the voters"
         return f"{missing} did not respond to the operator and to the other pod for {WITNESS_S:g} s"
     if answered:
@@ -114,49 +114,51 @@ def unreported_loss(observed: Observed, now: float) -> str:
     A coordinator that the operator has found, or that members name, reports losses itself.
     """
     link = observed.coordination
-    if observed.job.round < 0 or link.in_office or _named(observed, provably_ended(observed)):
+    if observed.job.round < 0 or link.coordinator_uid or _named_coordinator(observed, provably_ended(observed)):
         return ""
     pods = {pod.uid: pod for pod in (*observed.pods, *observed.claimed)}
-    seated = _seated(observed)
-    for uid, name in seated.items():
+    rank_holders = _rank_holders(observed)
+    for uid, name in rank_holders.items():
         pod = pods.get(uid)
         if pod is None or pod.phase == "Failed":
-            how = "is gone" if pod is None else f"has failed{pod.failure and ': '}{pod.failure}"
-            return f"no coordinator, and pod {name} {how}"
-    if all(pod.over for pod in pods.values()):
+            state = "is gone" if pod is None else f"has failed{pod.failure and ': '}{pod.failure}"
+            return f"no coordinator, and pod {name} {state}"
+    if all(pod.is_done for pod in pods.values()):
         return "no coordinator, and no pod of the job is left"
-    if not reached(link.since + UNREACHABLE_S, now):
+    if not is_due(link.since + UNREACHABLE_S, now):
         return ""
-    for uid, name in seated.items():
+    for uid, name in rank_holders.items():
         node = pods[uid].node
-        if node and not pods[uid].over and not observed.node_ready(node):
+        if node and not pods[uid].is_done and not observed.node_ready(node):
             return f"no coordinator, and pod {name} is on node {node}, which is not ready"
-    answered = seated.keys() & link.answers.pods
+    answered = rank_holders.keys() & link.answers.pods
     coordinator = "" if observed.snapshot is None else observed.snapshot.pod_uid
-    if answered and coordinator in seated.keys() - answered:
-        return f"no coordinator, and pod {seated[coordinator]}, which was the coordinator, does not respond"
+    if answered and coordinator in rank_holders.keys() - answered:
+        return f"no coordinator, and pod {rank_holders[coordinator]}, which was the coordinator, does not respond"
     fence_s = observed.job.world.fence_s
-    if fence_s and answered and reached(link.since + fence_s, now):
+    if fence_s and answered and is_due(link.since + fence_s, now):
         return f"no coordinator for {fence_s:g} s, the coordinatorLossTimeout: the pods have stopped their workers"
     return ""
 
 
-def _seated(observed: Observed) -> dict[str, str]:
+def _rank_holders(observed: Observed) -> dict[str, str]:
     """The pods that held ranks of the newest round, in words, by uid; by their labels if no coordinator was heard."""
-    told = observed.snapshot
-    if told is None:
-        held = (pod for pod in observed.pods if pod.labels.get(names.LABEL_ROLE) == names.ROLE_ACTIVE and not pod.over)
-        return {pod.uid: pod.name for pod in held}
-    seated = (member for member in told.members if member.group_rank is not None)
-    return {member.pod_uid: f"{member.pod_name} (group rank {member.group_rank})" for member in seated}
+    snapshot = observed.snapshot
+    if snapshot is None:
+        active_pods = (
+            pod for pod in observed.pods if pod.labels.get(names.LABEL_ROLE) == names.ROLE_ACTIVE and not pod.is_done
+        )
+        return {pod.uid: pod.name for pod in active_pods}
+    rank_holders = (member for member in snapshot.members if member.group_rank is not None)
+    return {member.pod_uid: f"{member.pod_name} (group rank {member.group_rank})" for member in rank_holders}
 
 
 def waits_for_election(observed: Observed, now: float) -> str:
     """What a job without a coordinator waits for, in words; "" if it has one, or has lost it only just now."""
     link = observed.coordination
-    if observed.job.round < 0 or link.in_office or not reached(link.since + UNREACHABLE_S, now):
+    if observed.job.round < 0 or link.coordinator_uid or not is_due(link.since + UNREACHABLE_S, now):
         return ""
-    if named := _named(observed, provably_ended(observed)):
+    if named := _named_coordinator(observed, provably_ended(observed)):
         name = next((pod.name for pod in observed.pods if pod.uid == named), named)
         return (
             f"the pods follow coordinator {name}, which the operator cannot reach, so status does not change: allow "
@@ -170,37 +172,40 @@ def waits_for_election(observed: Observed, now: float) -> str:
     ) + (until if fence_s else " (coordinatorLossTimeout is Off: there is no time limit)")
 
 
-def _named(observed: Observed, ended: Callable[[str], bool]) -> str:
+def _named_coordinator(observed: Observed, ended: Callable[[str], bool]) -> str:
     """Whom members that answer follow; "" if nobody who may run."""
-    return next((uid for uid in sorted(observed.coordination.answers.named) if not ended(uid)), "")
+    return next((uid for uid in sorted(observed.coordination.answers.named_coordinators) if not ended(uid)), "")
 
 
-def _told(observed: Observed, held: Office) -> Snapshot | None:
+def _snapshot_since(observed: Observed, term: Term) -> Snapshot | None:
     """What this operator has heard from who holds that office."""
-    told = observed.snapshot
-    return None if told is None or office_of(told) < held else told
+    snapshot = observed.snapshot
+    return None if snapshot is None or term_of(snapshot) < term else snapshot
 
 
-def _proven(told: Snapshot, ended: Callable[[str], bool]) -> str:
-    if all(ended(uid) for uid in {told.pod_uid, *told.heirs}):
-        return f"the coordinator's pod and those of its {len(told.heirs)} standby coordinators have ended"
-    left, needed = sum(not ended(uid) for uid in told.electorate), len(told.electorate) // 2 + 1
-    if left < needed:
-        return f"{left} of {len(told.electorate)} voters are left, but an election needs {needed}"
+def _prove_lost_majority(snapshot: Snapshot, ended: Callable[[str], bool]) -> str:
+    if all(ended(uid) for uid in {snapshot.pod_uid, *snapshot.standby_coordinators}):
+        return (
+            f"the coordinator's pod and those of its {len(snapshot.standby_coordinators)} standby coordinators "
+            "have ended"
+        )
+    remaining, needed = sum(not ended(uid) for uid in snapshot.voters), len(snapshot.voters) // 2 + 1
+    if remaining < needed:
+        return f"{remaining} of {len(snapshot.voters)} voters are left, but an election needs {needed}"
     return ""
 
 
 def provably_ended(observed: Observed) -> Callable[[str], bool]:
     """For pod uids. Whom nobody knows any more may run."""
     pods = {pod.uid: pod for pod in observed.pods}
-    told = observed.snapshot
+    snapshot = observed.snapshot
     last_nodes: dict[str, str] = {}
-    if told is not None:
-        last_nodes = {x.pod_uid: x.node for x in told.lost} | {x.pod_uid: x.node for x in told.members}
+    if snapshot is not None:
+        last_nodes = {x.pod_uid: x.node for x in snapshot.lost} | {x.pod_uid: x.node for x in snapshot.members}
 
     def gone(node: str) -> bool:
-        known = observed.nodes.get(node)
-        return bool(node) and (known is None or known.out_of_service)
+        entry = observed.nodes.get(node)
+        return bool(node) and (entry is None or entry.out_of_service)
 
     def ended(uid: str) -> bool:
         pod = pods.get(uid)

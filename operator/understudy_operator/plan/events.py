@@ -4,20 +4,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from understudy_operator.plan.causes import adds_to
-from understudy_operator.plan.coordination import Office
+from understudy_operator.plan.coordination import Leadership
 from understudy_operator.plan.faults import avoidance
 from understudy_operator.plan.intents import Event
+from understudy_operator.plan.jobset.missed_changes import unrecorded_suspension
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
 from understudy_operator.plan.jobset.restart import JOB_RESTART
-from understudy_operator.plan.jobset.unseen import unrecorded_suspension
 from understudy_operator.plan.observed import Observed
-from understudy_operator.plan.pool.told import pool_events
+from understudy_operator.plan.pool.pool_condition import pool_events
 from understudy_operator.plan.pool.vacancies import CONDITION as POOL_AVAILABLE
 from understudy_operator.plan.queueing import QUOTA_RESERVED, queue_events
 from understudy_operator.plan.recoveries import identified, is_open
-from understudy_operator.plan.retries import alike
-from understudy_operator.plan.rfc3339 import unix
-from understudy_operator.plan.told_before import condition, told_refusal
+from understudy_operator.plan.reported_conditions import condition, reported_refusal
+from understudy_operator.plan.retries import is_same_refusal
+from understudy_operator.plan.rfc3339 import parse_time
 
 #: A new leader sends again what status has recorded within this time.
 RECENT_S = 600.0
@@ -27,15 +27,15 @@ ERROR_CHARACTERS = 200
 END = "end"
 
 
-def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -> tuple[Event, ...]:
+def plan_events(observed: Observed, leadership: Leadership, status: Mapping[str, Any]) -> tuple[Event, ...]:
     before = observed.job.status
     events: list[Event] = []
-    events += _office(before.get("coordinator", {}), office)
+    events += _leadership_events(before.get("coordinator", {}), leadership)
     if int(before.get("round", -1)) < 0 <= int(status.get("round", -1)):
         events.append(Event("Normal", "Started", f"round {status['round']} started with all ranks"))
     events += _recoveries(before, status)
     events += _failed_update(before.get("rollouts", {}), status.get("rollouts", {}))
-    events += avoidance.plan_events(observed, status)
+    events += avoidance.plan_avoidance_events(observed, status)
     match outcome(observed):
         case Completed(message):
             events.append(Event("Normal", "Completed", message, END))
@@ -47,12 +47,12 @@ def plan_events(observed: Observed, office: Office, status: Mapping[str, Any]) -
         case None:
             pass
     events += _suspension(before, status)
-    if why := unrecorded_suspension(observed):
-        events.append(Event("Normal", "Resumed", why))
+    if detail := unrecorded_suspension(observed):
+        events.append(Event("Normal", "Resumed", detail))
     events += queue_events(condition(before, QUOTA_RESERVED), condition(status, QUOTA_RESERVED))
     events += pool_events(condition(before, POOL_AVAILABLE), condition(status, POOL_AVAILABLE))
-    refusal = told_refusal(status)
-    if refusal and not alike(refusal, told_refusal(before)):
+    refusal = reported_refusal(status)
+    if refusal and not is_same_refusal(refusal, reported_refusal(before)):
         events.append(Event("Warning", "Refused", refusal))
     return tuple(events)
 
@@ -66,21 +66,24 @@ def _failed_update(before: Mapping[str, Any], rollouts: Mapping[str, Any]) -> It
 
 
 def _suspension(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Event]:
-    known, told = condition(before, "Suspended"), condition(status, "Suspended")
-    if told.get("status") == "True" and known.get("status") != "True":
-        yield Event("Normal", "Suspended", told["message"])
-    elif known.get("status") == "True" and told.get("status") == "False" and not status.get("terminalState"):
-        yield Event("Normal", "Resumed", told["message"])
+    old, new = condition(before, "Suspended"), condition(status, "Suspended")
+    if new.get("status") == "True" and old.get("status") != "True":
+        yield Event("Normal", "Suspended", new["message"])
+    elif old.get("status") == "True" and new.get("status") == "False" and not status.get("terminalState"):
+        yield Event("Normal", "Resumed", new["message"])
 
 
-def _office(before: Mapping[str, Any], office: Office) -> Iterator[Event]:
-    if office.pod is None:
+def _leadership_events(before: Mapping[str, Any], leadership: Leadership) -> Iterator[Event]:
+    if leadership.pod is None:
         return
-    if office.reason:
-        message = f"the operator appointed {office.pod.name} as the coordinator (epoch {office.epoch}): {office.reason}"
+    if leadership.reason:
+        message = (
+            f"the operator appointed {leadership.pod.name} as the coordinator (epoch {leadership.epoch}): "
+            f"{leadership.reason}"
+        )
         yield Event("Normal", "CoordinatorAppointed", message)
-    elif office.term > max(1, int(before.get("term", 1))):
-        message = f"{office.pod.name} was elected coordinator (term {office.term} of epoch {office.epoch})"
+    elif leadership.term > max(1, int(before.get("term", 1))):
+        message = f"{leadership.pod.name} was elected coordinator (term {leadership.term} of epoch {leadership.epoch})"
         yield Event("Normal", "CoordinatorElected", message)
 
 
@@ -89,7 +92,7 @@ def recorded_events(status: Mapping[str, Any], now: float) -> tuple[Event, ...]:
 
     A former leader may have written the status and lost the leadership before it wrote the event.
     """
-    return tuple(event for at, event in _recorded(status) if unix(at) >= now - RECENT_S)
+    return tuple(event for at, event in _recorded(status) if parse_time(at) >= now - RECENT_S)
 
 
 def _recorded(status: Mapping[str, Any]) -> Iterator[tuple[str, Event]]:
@@ -114,8 +117,8 @@ def _recoveries(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterato
         if identity not in known and entry.get("strategy") != JOB_RESTART:  # which has an event of its own
             yield _detected(identity, entry)
         elif adds_to(entry, known.get(identity)):
-            why = "OutOfMemory" if "ran out of memory" in entry["cause"]["message"] else "Disrupted"
-            yield Event("Warning", why, f"{entry['fault']}: {_cause(entry)}", _key("cause", identity))
+            reason = "OutOfMemory" if "ran out of memory" in entry["cause"]["message"] else "Disrupted"
+            yield Event("Warning", reason, f"{entry['fault']}: {_cause(entry)}", _key("cause", identity))
         if not is_open(entry) and (identity not in known or is_open(known[identity])):
             yield _recovered(identity, entry)
 
@@ -125,16 +128,16 @@ def _detected(identity: tuple[str, int], entry: Mapping[str, Any]) -> Event:
 
 
 def _recovered(identity: tuple[str, int], entry: Mapping[str, Any]) -> Event:
-    how = entry.get("strategy", "resumed")
-    why = f" ({entry['reason']})" if entry.get("reason") else ""
+    strategy = entry.get("strategy", "resumed")
+    reason = f" ({entry['reason']})" if entry.get("reason") else ""
     end = f"in {entry['seconds']} s" if "seconds" in entry else f"running again since {entry.get('runningAt')}"
-    message = f"{how} {end}, round {entry['round']}: {_cause(entry)}{why}"
+    message = f"{strategy} {end}, round {entry['round']}: {_cause(entry)}{reason}"
     return Event("Normal", "Recovered", message, _key("recovery", identity))
 
 
-def _key(what: str, identity: tuple[str, int]) -> str:
+def _key(kind: str, identity: tuple[str, int]) -> str:
     """Of an entry of status.recoveries."""
-    return "{} {}#{}".format(what, *identity)
+    return "{} {}#{}".format(kind, *identity)
 
 
 def _restart_key(status: Mapping[str, Any]) -> str:
@@ -147,17 +150,17 @@ def _restarts_of_world(status: Mapping[str, Any]) -> int:
 
 def _cause(entry: Mapping[str, Any]) -> str:
     cause = entry["cause"]
-    who = f"rank {cause['rank']} on {cause['pod']}" if "rank" in cause else cause.get("pod", "")
-    where = f" (node {cause['node']})" if cause.get("node") else ""
-    said = cause.get("message", "")
-    return f"{who}{where}: {said}" if who else str(said)
+    subject = f"rank {cause['rank']} on {cause['pod']}" if "rank" in cause else cause.get("pod", "")
+    location = f" (node {cause['node']})" if cause.get("node") else ""
+    message = cause.get("message", "")
+    return f"{subject}{location}: {message}" if subject else str(message)
 
 
 def failed_reconcile(error: Exception) -> Event:
     """A reconcile of this object failed, and not because of the API server. Each error is one event."""
-    seen = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
+    text = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
     message = (
-        f"the operator failed to reconcile this object: {seen}. This is a bug of Understudy, triggered by something in "
+        f"the operator failed to reconcile this object: {text}. This is a bug of Understudy, triggered by something in "
         "the object. The operator retries, and continues with all other objects. Report the traceback in its log"
     )
-    return Event("Warning", "ReconcileFailed", message, f"ReconcileFailed/{seen}")
+    return Event("Warning", "ReconcileFailed", message, f"ReconcileFailed/{text}")

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from understudy_operator.plan.malformed import number_in
-from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.reconcile_clock import is_due
 from understudy_protocol import pod as names
 
 FIRST_S = 1.0
@@ -25,22 +25,22 @@ ALL = 5
 
 
 @dataclass(frozen=True)
-class HeldBack:
+class StartBackoff:
     """What is not made anew yet."""
 
     indexes: frozenset[int] = frozenset()  # of actives, before the first round
     spares: int = 0
-    all: bool = False
+    delays_all: bool = False
 
 
-def held_back(observed: Observed, now: float) -> HeldBack:
+def plan_start_backoff(observed: Observed, now: float) -> StartBackoff:
     newest = _newest(observed, now)
-    if not newest or reached(max(pod.created_at for pod in newest) + pause_s(_in_a_row(newest[0])), now):
-        return HeldBack()
+    if not newest or is_due(max(pod.created_at for pod in newest) + start_pause_s(_in_a_row(newest[0])), now):
+        return StartBackoff()
     if not observed.before_first_round:
-        return HeldBack(frozenset(), len(newest), len(newest) >= ALL)
+        return StartBackoff(frozenset(), len(newest), len(newest) >= ALL)
     indexes = frozenset(pod.index for pod in newest if pod.index is not None)
-    return HeldBack(indexes, sum(pod.spare for pod in newest), len(newest) >= ALL)
+    return StartBackoff(indexes, sum(pod.spare for pod in newest), len(newest) >= ALL)
 
 
 def failed_in_a_row(observed: Observed, now: float) -> int:
@@ -49,20 +49,20 @@ def failed_in_a_row(observed: Observed, now: float) -> int:
     return _in_a_row(newest[0]) if newest else 0
 
 
-def pause_s(in_a_row: int) -> float:
+def start_pause_s(in_a_row: int) -> float:
     return min(FIRST_S * 2.0 ** min(in_a_row - 1, 10), LONGEST_S)
 
 
-def told(observed: Observed, now: float) -> str:
+def describe_failed_starts(observed: Observed, now: float) -> str:
     """In words; "" where none has, or where all pods that are wanted have started since."""
     newest, world = _newest(observed, now), observed.job.world
     if not newest or sum(pod.sidecar_started for pod in observed.live()) >= world.actives + world.spares:
         return ""
     pod = newest[-1]
-    what = f"pod {pod.name} failed before it could take part: {pod.failure or 'its status gives no reason'}"
+    message = f"pod {pod.name} failed before it could take part: {pod.failure or 'its status gives no reason'}"
     if observed.job.injected is not None:
-        return what  # its controller makes the next one
-    return f"{what} (the operator creates the next one {pause_s(_in_a_row(pod)):g} s after it)"
+        return message  # its controller makes the next one
+    return f"{message} (the operator creates the next one {start_pause_s(_in_a_row(pod)):g} s after it)"
 
 
 def _newest(observed: Observed, now: float) -> Sequence[Pod]:
@@ -71,7 +71,7 @@ def _newest(observed: Observed, now: float) -> Sequence[Pod]:
     failed = [
         pod
         for pod in observed.pods
-        if pod.phase == "Failed" and (early or not pod.could_start) and not reached(pod.created_at + WINDOW_S, now)
+        if pod.phase == "Failed" and (early or not pod.could_start) and not is_due(pod.created_at + WINDOW_S, now)
     ]
     most = max((_in_a_row(pod) for pod in failed), default=0)
     return sorted((pod for pod in failed if _in_a_row(pod) == most), key=lambda pod: (pod.created_at, pod.name))

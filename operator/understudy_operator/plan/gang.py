@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from understudy_operator.plan import queue as kueue
-from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Job, Observed, Pod
-from understudy_operator.plan.once import once_a_pass
-from understudy_operator.plan.pool.vacancies import is_stuck, lacking, refills
+from understudy_operator.plan.pool.vacancies import count_refills, deficit, is_stuck
 from understudy_operator.plan.queue import Queue
+from understudy_operator.plan.reconcile_cache import cached_per_reconcile
+from understudy_operator.plan.reconcile_clock import is_due
 from understudy_operator.plan.spec import ReplicatedJob
 from understudy_protocol import pod as names
 
@@ -79,15 +79,15 @@ class Opening:
 def has_gang(observed: Observed) -> bool:
     """Whether it matters which pods are the gang."""
     job = observed.job
-    return gang(observed).queue is not None or bool(job.world.spare_priority_class) or known_to_scheduler(job)
+    return gang(observed).queue is not None or bool(job.world.spare_priority_class) or has_gang_scheduler(job)
 
 
-@once_a_pass
+@cached_per_reconcile
 def gang(observed: Observed) -> Gang:
     """What its pods have been told stays, whatever the job says by now: a group has one queue."""
     job = observed.job
-    live = tuple(pod for pod in observed.live() if in_gang(pod) and not let_go(pod))
-    counted = tuple(pod for pod in observed.pods if in_gang(pod) and _counts(pod) and not let_go(pod))
+    live = tuple(pod for pod in observed.live() if in_gang(pod) and not is_abandoned_by_kueue(pod))
+    counted = tuple(pod for pod in observed.pods if in_gang(pod) and _counts(pod) and not is_abandoned_by_kueue(pod))
     newest = max(counted, key=lambda pod: (pod.created_at, pod.name), default=None)
     if newest is None:
         fresh = hashlib.sha256(f"{job.uid}/{observed.entropy}".encode()).hexdigest()[:8]
@@ -106,22 +106,22 @@ def gated(pod: Pod) -> bool:
     return kueue.GATE in pod.gates
 
 
-def let_go(pod: Pod) -> bool:
+def is_abandoned_by_kueue(pod: Pod) -> bool:
     """Whether it is of a group that is over for Kueue, which will never open its gate."""
     return gated(pod) and pod.labels.get(kueue.MANAGED) == "true" and kueue.MANAGED not in pod.finalizers
 
 
 def openings(observed: Observed, now: float) -> Iterator[Opening]:
     """The gang's first."""
-    world, live, ours = observed.job.world, observed.live(), gang(observed)
-    before_first_round, missing = observed.before_first_round, lacking(observed, now)
-    made = list(_of_gang(observed, before_first_round))[: None if before_first_round else max(0, missing)]
-    yield from made
+    world, live, job_gang = observed.job.world, observed.live(), gang(observed)
+    before_first_round, missing = observed.before_first_round, deficit(observed, now)
+    gang_openings = list(_of_gang(observed, before_first_round))[: None if before_first_round else max(0, missing)]
+    yield from gang_openings
     spares = world.spares - sum(not in_gang(pod) and not is_stuck(pod, now) for pod in live)
     if not before_first_round:
-        spares = refills(observed, min(spares, missing - len(made)), now)
-    starts = not ours.placed or (before_first_round and bool(made or ours.waiting))
-    if starts and (ours.queue is not None or known_to_scheduler(observed.job)):
+        spares = count_refills(observed, min(spares, missing - len(gang_openings)), now)
+    starts = not job_gang.placed or (before_first_round and bool(gang_openings or job_gang.waiting))
+    if starts and (job_gang.queue is not None or has_gang_scheduler(observed.job)):
         return
     for _ in range(spares):
         yield Opening(None, None, False, f"a spare is missing ({len(live)} pods are alive)")
@@ -129,25 +129,27 @@ def openings(observed: Observed, now: float) -> Iterator[Opening]:
 
 def spares_in_the_way(observed: Observed, now: float) -> tuple[Pod, ...]:
     """Spares that hold, or may get, what a gang that waits needs."""
-    ours = gang(observed)
-    queued = ours.queue is not None or known_to_scheduler(observed.job)
-    if not queued or ours.placed or not ours.waiting:
+    job_gang = gang(observed)
+    queued = job_gang.queue is not None or has_gang_scheduler(observed.job)
+    if not queued or job_gang.placed or not job_gang.waiting:
         return ()
-    if not reached(min(x.created_at for x in ours.waiting) + YIELD_S, now):
+    if not is_due(min(x.created_at for x in job_gang.waiting) + YIELD_S, now):
         return ()
-    seated = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None} if observed.snapshot else set()
-    return tuple(pod for pod in observed.live() if not in_gang(pod) and pod.uid not in seated)
+    rank_holders = (
+        {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None} if observed.snapshot else set()
+    )
+    return tuple(pod for pod in observed.live() if not in_gang(pod) and pod.uid not in rank_holders)
 
 
-def enrolled(manifest: dict[str, Any], observed: Observed, opening: Opening) -> dict[str, Any]:
+def enroll_pod(manifest: dict[str, Any], observed: Observed, opening: Opening) -> dict[str, Any]:
     """The manifest of a pod, with what makes it one of the gang, or keeps it out."""
-    world, ours = observed.job.world, gang(observed)
+    world, job_gang = observed.job.world, gang(observed)
     metadata, spec = manifest["metadata"], manifest["spec"]
     if opening.of_gang:
         if opening.index is None:
             metadata["annotations"][names.ANNOTATION_GANG] = "true"
-        if ours.queue is not None:
-            metadata["labels"] |= ours.queue.labels | {kueue.GROUP_NAME: ours.group}
+        if job_gang.queue is not None:
+            metadata["labels"] |= job_gang.queue.labels | {kueue.GROUP_NAME: job_gang.group}
             metadata["annotations"] |= {
                 kueue.GROUP_SIZE: str(world.actives),
                 # Kueue's own hash tells apart pods that differ in affinity: a pod that avoids a node would be a role
@@ -157,8 +159,8 @@ def enrolled(manifest: dict[str, Any], observed: Observed, opening: Opening) -> 
             }
         return manifest
     unmark(manifest)
-    if ours.queue is not None:
-        own = Queue(ours.queue.name) if world.spare_priority_class else ours.queue
+    if job_gang.queue is not None:
+        own = Queue(job_gang.queue.name) if world.spare_priority_class else job_gang.queue
         metadata["labels"] |= own.labels
     if world.spare_priority_class:
         spec["priorityClassName"] = world.spare_priority_class
@@ -175,12 +177,12 @@ def unmark(manifest: dict[str, Any]) -> None:
     manifest["spec"].pop(SCHEDULING_GROUP, None)
 
 
-def known_to_scheduler(job: Job) -> bool:
+def has_gang_scheduler(job: Job) -> bool:
     """Whether a gang scheduler is told of the job's pods."""
 
     def marked(metadata: Mapping[str, Any]) -> bool:
-        told = {**metadata.get("labels", {}), **metadata.get("annotations", {})}
-        return any(mark in told for mark in SCHEDULERS_MARKS)
+        marks = {**metadata.get("labels", {}), **metadata.get("annotations", {})}
+        return any(mark in marks for mark in SCHEDULERS_MARKS)
 
     return any(
         marked(group.job_metadata)
@@ -197,19 +199,19 @@ def _counts(pod: Pod) -> bool:
 
 def _of_gang(observed: Observed, before_first_round: bool) -> Iterator[Opening]:
     """By replicatedJob, as far as there is room for its pods."""
-    ours, first = gang(observed), 0
-    there = {pod.index for pod in ours.pods}
+    job_gang, first = gang(observed), 0
+    indexes_present = {pod.index for pod in job_gang.pods}
     for group in observed.job.world.groups:
-        room = group.pods - sum(pod.labels.get(names.LABEL_REPLICATED_JOB) == group.name for pod in _holding(ours))
-        indexes = [index for index in range(first, first + group.pods) if index not in there]
+        room = group.pods - sum(pod.labels.get(names.LABEL_REPLICATED_JOB) == group.name for pod in _holding(job_gang))
+        indexes = [index for index in range(first, first + group.pods) if index not in indexes_present]
         first += group.pods
         if before_first_round:
-            held = len(indexes) if ours.queue is None else max(0, room)
-            yield from (Opening(index, None, True, f"group rank {index} has no pod") for index in indexes[:held])
+            count = len(indexes) if job_gang.queue is None else max(0, room)
+            yield from (Opening(index, None, True, f"group rank {index} has no pod") for index in indexes[:count])
         else:
-            why = f"the gang lacks a pod of {group.name} ({len(observed.live())} pods are alive)"
-            yield from (Opening(None, group, True, why) for _ in range(room))
+            reason = f"the gang lacks a pod of {group.name} ({len(observed.live())} pods are alive)"
+            yield from (Opening(None, group, True, reason) for _ in range(room))
 
 
-def _holding(ours: Gang) -> tuple[Pod, ...]:
-    return ours.pods if ours.queue is None else ours.counted
+def _holding(job_gang: Gang) -> tuple[Pod, ...]:
+    return job_gang.pods if job_gang.queue is None else job_gang.counted

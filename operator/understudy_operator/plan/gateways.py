@@ -44,14 +44,14 @@ def add_to_worker(spec: dict[str, Any], trainer: dict[str, Any], job: Job) -> No
     rollouts = job.spec.rollouts
     if rollouts is None:
         return
-    told = {names.ENV_ROLLOUTS_SOCKET: f"{names.SHARED_FOLDER}/{names.ROLLOUTS_SOCKET}"}
+    variables = {names.ENV_ROLLOUTS_SOCKET: f"{names.SHARED_FOLDER}/{names.ROLLOUTS_SOCKET}"}
     if rollouts.gateway is not None:
-        told |= {names.ENV_ROLLOUTS: _directory(job, rollouts.gateway), names.ENV_ROLLOUT_TOKEN_FILE: TOKEN_PATH}
+        variables |= {names.ENV_ROLLOUTS: _directory(job, rollouts.gateway), names.ENV_ROLLOUT_TOKEN_FILE: TOKEN_PATH}
         spec["volumes"] = [*spec.get("volumes", ()), _volume(job)]
         mounts = trainer.setdefault("volumeMounts", [])
         mounts.append(_mount())
-    kept = [variable for variable in trainer.get("env", ()) if variable["name"] not in told]
-    trainer["env"] = [*kept, *({"name": name, "value": value} for name, value in told.items())]
+    kept = [variable for variable in trainer.get("env", ()) if variable["name"] not in variables]
+    trainer["env"] = [*kept, *({"name": name, "value": value} for name, value in variables.items())]
 
 
 def has_gateways(job: Job) -> bool:
@@ -62,13 +62,13 @@ def has_gateways(job: Job) -> bool:
 def _directory(job: Job, gateway: RolloutGateway) -> str:
     """How to find them: <job>-<replicatedJob>-<index>, whose server is at pod 0 of it."""
     assert job.spec.rollouts is not None
-    told = {
+    directory = {
         "job": job.name,
         "domain": subdomain(job),
         "rollouts": {x.name: x.replicas for x in job.spec.replicated_jobs if x.name in job.spec.rollouts.groups},
         "gatewayPort": gateway.port,
     }
-    return json.dumps(told, separators=(",", ":"))
+    return json.dumps(directory, separators=(",", ":"))
 
 
 def _volume(job: Job) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _container(gateway: RolloutGateway, image: str) -> dict[str, Any]:
         "volumeMounts": [
             _mount(),
             {"name": names.GATEWAY_VOLUME, "mountPath": names.GATEWAY_FOLDER},
-            {**_mount(), "mountPath": names.ACCOUNT_FOLDER},
+            {**_mount(), "mountPath": names.SERVICE_ACCOUNT_FOLDER},
         ],
         "startupProbe": startup_probe(STATE_PATH, gateway.port),
         # 2,048 connections of clients of at most 400 KiB each, and 50 MiB.

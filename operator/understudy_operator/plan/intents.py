@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
+from understudy_protocol.enums import Term
 from understudy_protocol.launcher import TakeOver
 from understudy_protocol.observer import Appoint, End, NodeFact, Observe
 from understudy_protocol.pod import JobShape
-from understudy_protocol.words import Office
 
 Manifest = Mapping[str, Any]
 #: A message of a pod may have so many bytes, and POD_BYTES more for each pod of the job: a snapshot lists all of them.
@@ -113,7 +113,7 @@ class Callee:
 class Follow:
     """Find who is in office, and stay on the line. plan/search.py says how."""
 
-    office: Office  # the newest that status tells: an older one does not count
+    term: Term  # the newest that status tells: an older one does not count
     first: tuple[Callee, ...]  # whom to call first, and to keep on the line until somebody is found
     others: tuple[Callee, ...] = ()  # whom to call in turns, as far as there are lines left
     nodes: tuple[NodeFact, ...] = ()  # for the coordinator
@@ -201,7 +201,7 @@ class DeleteSecret:
 
 
 @dataclass(frozen=True)
-class Check:
+class DryRun:
     """Ask what the API server would say to Plan.checks."""
 
 
@@ -211,7 +211,7 @@ class Remove:
 
 
 #: What the API server may refuse, but for status, which tells of it, and for events.
-Intent = Create | DeleteSecret | Check | JobIntent | ClaimIntent | PodIntent | Remove
+Intent = Create | DeleteSecret | DryRun | JobIntent | ClaimIntent | PodIntent | Remove
 
 
 CREATE_POD, DELETE_SECRET = "create Pod", "delete Secret"
@@ -226,7 +226,7 @@ def intent_key(intent: Intent) -> str:
             return CREATE_POD
         case CreateJob():
             return "create Job"
-        case Check():
+        case DryRun():
             return "check"
         case Remove():
             return "delete the job"
@@ -259,8 +259,8 @@ class PoolPlan:
     releases: tuple[ReleaseClaim, ...] = ()
     pods: tuple[CreatePod | DeletePod, ...] = ()
     events: tuple[Event, ...] = ()
-    again_in_s: float | None = None
-    held: frozenset[str] = frozenset()  # what is wanted, and was refused too short a time ago: intent_key()
+    requeue_after_s: float | None = None
+    paused_writes: frozenset[str] = frozenset()  # what is wanted, and was refused too short a time ago: intent_key()
 
     @property
     def writes(self) -> tuple[Intent, ...]:
@@ -274,7 +274,7 @@ class Plan:
     """
 
     adopt: tuple[AdoptSpare, ...] = ()
-    checks: tuple[Manifest, ...] = ()  # what the API server would say to creating these; nothing is made of them
+    dry_runs: tuple[Manifest, ...] = ()  # what the API server would say to creating these; nothing is made of them
     objects: tuple[Create | DeleteSecret, ...] = ()
     status: Manifest | None = None  # the whole status, if it changes
     jobs: tuple[JobIntent, ...] = ()
@@ -283,10 +283,10 @@ class Plan:
     link: Follow | Unfollow | None = None
     events: tuple[Event, ...] = ()
     remove: str = ""  # why the TrainingJob itself is to be deleted; "" if it is not
-    again_in_s: float | None = None  # look again, although nothing may have changed
-    held: frozenset[str] = frozenset()  # what is wanted, and was refused too short a time ago: intent_key()
+    requeue_after_s: float | None = None  # look again, although nothing may have changed
+    paused_writes: frozenset[str] = frozenset()  # what is wanted, and was refused too short a time ago: intent_key()
 
     @property
     def writes(self) -> tuple[Intent, ...]:
-        checks, remove = (Check(),) * bool(self.checks), (Remove(),) * bool(self.remove)
-        return (*checks, *self.objects, *self.jobs, *self.claims, *self.pods, *remove)
+        dry_runs, remove = (DryRun(),) * bool(self.dry_runs), (Remove(),) * bool(self.remove)
+        return (*dry_runs, *self.objects, *self.jobs, *self.claims, *self.pods, *remove)

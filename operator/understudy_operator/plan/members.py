@@ -14,34 +14,42 @@ from collections.abc import Iterator
 from typing import Any
 
 from understudy_operator.plan import queue as kueue
-from understudy_operator.plan.answers import Answer
-from understudy_operator.plan.failed_starts import failed_in_a_row, held_back
+from understudy_operator.plan.failed_starts import failed_in_a_row, plan_start_backoff
 from understudy_operator.plan.faults.annotations import plan_annotations
 from understudy_operator.plan.faults.avoidance import (
     OFF,
     REQUIRED,
     avoidance,
+    join_names,
     preferred,
     required,
-    some_of,
     usable_again,
 )
 from understudy_operator.plan.faults.verdicts import Finding
-from understudy_operator.plan.gang import Opening, enrolled, has_gang, in_gang, let_go, openings, spares_in_the_way
+from understudy_operator.plan.gang import (
+    Opening,
+    enroll_pod,
+    has_gang,
+    in_gang,
+    is_abandoned_by_kueue,
+    openings,
+    spares_in_the_way,
+)
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent, ReleasePod
-from understudy_operator.plan.jobset.children import blocked
+from understudy_operator.plan.jobset.children import waits_for_previous_attempt
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
-from understudy_operator.plan.moment import reached
 from understudy_operator.plan.objects import has_secrets
 from understudy_operator.plan.observed import Node, Observed, Pod, ends_early, with_findings
+from understudy_operator.plan.pod_answers import PodAnswer
 from understudy_operator.plan.pods import TORCHRUN, pod_manifest
-from understudy_operator.plan.pool.vacancies import is_stuck, lacking, refills
+from understudy_operator.plan.pool.vacancies import count_refills, deficit, is_stuck
+from understudy_operator.plan.reconcile_clock import is_due
 from understudy_protocol import pod as names
-from understudy_protocol.words import CloseReason, Fault
+from understudy_protocol.enums import CloseReason, Fault
 
 #: A coordinator that has been in office for so long knows who holds which rank.
-SETTLED_S = 30.0
+RANKS_KNOWN_S = 30.0
 FAILED_PODS_KEPT = 5
 #: A lost pod whose node is well may come back by itself (its sidecar was restarted): it gets so long.
 RETURN_S = 15.0
@@ -56,11 +64,11 @@ def plan_members(observed: Observed, sidecar_image: str, now: float) -> tuple[Po
         return ()
     if observed.job.injected is not None:
         return tuple(_of_injected(observed, now))
-    former = tuple(_clear_former(observed))
+    previous = tuple(_clear_previous(observed))
     if observed.close is not None:
-        return (*former, *_clear_after_close(observed, now))
+        return (*previous, *_clear_after_close(observed, now))
     patches = (*_relabel(observed), *plan_annotations(observed, now))
-    return (*former, *_remove(observed, now), *_create(observed, sidecar_image, now), *patches)
+    return (*previous, *_remove(observed, now), *_create(observed, sidecar_image, now), *patches)
 
 
 def avoided_nodes(observed: Observed, now: float) -> list[str]:
@@ -72,16 +80,16 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
     if not observed.coordinator_address or not has_secrets(observed) or not may_start(observed):
         return
     avoided, ganged = avoidance(observed, now), has_gang(observed)
-    held, in_a_row = held_back(observed, now), failed_in_a_row(observed, now)
-    if held.all:
+    backoff, in_a_row = plan_start_backoff(observed, now), failed_in_a_row(observed, now)
+    if backoff.delays_all:
         return
     wanted = openings(observed, now) if ganged else _missing(observed, now)
-    spares_held = held.spares
+    spares_delayed = backoff.spares
     for number, opening in enumerate(wanted):
-        if opening.index in held.indexes:
+        if opening.index in backoff.indexes:
             continue
-        if opening.index is None and spares_held > 0:
-            spares_held -= 1
+        if opening.index is None and spares_delayed > 0:
+            spares_delayed -= 1
             continue
         serial = observed.job.world.actives + number if opening.index is None else opening.index
         manifest = pod_manifest(
@@ -91,23 +99,23 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
             coordinator_address=observed.coordinator_address,
             sidecar_image=sidecar_image,
             avoid_nodes=required(avoided)[:REQUIRED],
-            rather_not=preferred(avoided),
+            avoid_if_possible=preferred(avoided),
             template_of=opening.template,
         )
         if in_a_row:
             manifest["metadata"]["annotations"][names.ANNOTATION_FAILED_STARTS] = str(in_a_row)
-        yield CreatePod(enrolled(manifest, observed, opening) if ganged else manifest, opening.reason)
+        yield CreatePod(enroll_pod(manifest, observed, opening) if ganged else manifest, opening.reason)
 
 
 def _missing(observed: Observed, now: float) -> Iterator[Opening]:
     world, live = observed.job.world, observed.live()
     if observed.before_first_round:
-        there = {pod.index for pod in live}
-        missing = [index for index in range(world.actives) if index not in there]
+        indexes = {pod.index for pod in live}
+        missing = [index for index in range(world.actives) if index not in indexes]
         yield from (Opening(index, None, True, f"group rank {index} has no pod") for index in missing)
         spares = world.spares - sum(pod.spare for pod in live)
     else:
-        spares = refills(observed, lacking(observed, now), now)
+        spares = count_refills(observed, deficit(observed, now), now)
     for _ in range(spares):
         yield Opening(None, None, False, f"a spare is missing ({len(live)} pods are alive)")
 
@@ -115,7 +123,7 @@ def _missing(observed: Observed, now: float) -> Iterator[Opening]:
 def may_start(observed: Observed) -> bool:
     """Whether the job may have pods of the world: it is not suspended, and what these wait for is there."""
     job = observed.job
-    if job.spec.suspend or observed.complaint or blocked(observed):
+    if job.spec.suspend or observed.spec_error or waits_for_previous_attempt(observed):
         return False
     return job.round >= 0 or job.world.groups[0].name in startup(job.spec, group_counts(observed)).started
 
@@ -130,27 +138,27 @@ def _drop(pod: Pod, reason: str) -> DeletePod:
     return DeletePod(pod.name, pod.uid, 0, reason, pod.version)
 
 
-def _clear_former(observed: Observed) -> Iterator[PodIntent]:
+def _clear_previous(observed: Observed) -> Iterator[PodIntent]:
     """What is left of former attempts; those that have ended may stay for their logs."""
-    why = "the job is suspended" if observed.job.spec.suspend else "it is from before the restart of the job"
-    for pod in observed.former:
+    reason = "the job is suspended" if observed.job.spec.suspend else "it is from before the restart of the job"
+    for pod in observed.previous_pods:
         dead_node = bool(pod.node) and not observed.node_ready(pod.node)
         if dead_node:
             yield from _release(pod)
-        if pod.over:
+        if pod.is_done:
             continue
         if dead_node:
-            yield _drop(pod, f"{why}, and node {pod.node} is not ready")
+            yield _drop(pod, f"{reason}, and node {pod.node} is not ready")
         elif pod.deleting_since is None:
-            yield _delete(pod, why)
+            yield _delete(pod, reason)
 
 
 def _release(pod: Pod) -> Iterator[ReleasePod]:
     """From Kueue, which holds a pod that is being deleted until its containers have ended: on a dead node for ever."""
     if pod.deleting_since is not None and kueue.MANAGED in pod.finalizers:
         others = tuple(name for name in pod.finalizers if name != kueue.MANAGED)
-        why = f"node {pod.node} is not ready, so no kubelet reports its end"
-        yield ReleasePod(pod.name, pod.uid, others, why, pod.version)
+        reason = f"node {pod.node} is not ready, so no kubelet reports its end"
+        yield ReleasePod(pod.name, pod.uid, others, reason, pod.version)
 
 
 def _of_injected(observed: Observed, now: float) -> Iterator[PodIntent]:
@@ -161,7 +169,7 @@ def _of_injected(observed: Observed, now: float) -> Iterator[PodIntent]:
         yield from plan_annotations(observed, now)
         return
     for pod in observed.pods:  # the rest end by themselves: who starts only now is told of the close
-        if not pod.over and pod.node and not observed.node_ready(pod.node):
+        if not pod.is_done and pod.node and not observed.node_ready(pod.node):
             yield _drop(pod, f"the job has ended, and node {pod.node} is not ready")
 
 
@@ -169,7 +177,7 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
     yield from _remove_lost(observed, now)
     yield from _make_way(observed, now)
     yield from _remove_useless(observed, now)
-    failed = [pod for pod in (*observed.pods, *observed.former) if pod.ended and pod.deleting_since is None]
+    failed = [pod for pod in (*observed.pods, *observed.previous_pods) if pod.ended and pod.deleting_since is None]
     failed.sort(key=lambda pod: pod.created_at)
     for pod in failed[:-FAILED_PODS_KEPT]:
         yield _delete(pod, f"only the newest {FAILED_PODS_KEPT} failed pods are kept")
@@ -186,93 +194,99 @@ def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
         if pod.deleting_since is not None:
             if dead_node:
                 yield from _release(pod)
-            if dead_node and not pod.held_by:
+            if dead_node and not pod.blocking_finalizers:
                 yield _drop(pod, f"node {pod.node} is not ready, so no kubelet ends the pod")
         elif pod.uid in lost and not pod.ended:
             entry = lost[pod.uid]
             silent = entry.fault is Fault.NODE
-            if (silent and not observed.cut_off) or (not silent and reached(entry.at + RETURN_S, now)):
+            if (silent and not observed.lacks_majority) or (not silent and is_due(entry.at + RETURN_S, now)):
                 yield _delete(pod, f"it was lost ({entry.fault.value}): {entry.reason}")
-        elif pod.uid in useless and not pod.ended and reached(useless[pod.uid].replaced_at + RETURN_S, now):
-            yield _delete(pod, f"it has to be replaced: {useless[pod.uid].replaced}")
-        elif not pod.ended and dead_node and pod.uid not in live and not _comes_back(observed, pod, now):
+        elif pod.uid in useless and not pod.ended and is_due(useless[pod.uid].replaced_at + RETURN_S, now):
+            yield _delete(pod, f"it has to be replaced: {useless[pod.uid].replacement_reason}")
+        elif not pod.ended and dead_node and pod.uid not in live and not _may_return(observed, pod, now):
             yield _drop(pod, f"node {pod.node} is not ready, and no coordinator reports the pod")
 
 
-def _useless(observed: Observed) -> dict[str, Answer]:
+def _useless(observed: Observed) -> dict[str, PodAnswer]:
     """By uid: the pods that say that they take part in nothing any more, and that no coordinator has as members."""
-    found = {uid: answer for uid, answer in observed.coordination.answers.by_pod.items() if answer.replaced}
+    found = {uid: answer for uid, answer in observed.coordination.answers.by_pod.items() if answer.replacement_reason}
     if found and observed.snapshot is not None:
         members = {member.pod_uid for member in observed.snapshot.members}
         found = {uid: answer for uid, answer in found.items() if uid not in members}
     return found
 
 
-def _comes_back(observed: Observed, pod: Pod, now: float) -> bool:
+def _may_return(observed: Observed, pod: Pod, now: float) -> bool:
     """It was made since its node fell silent: the scheduler has seen that come back, and our watch may be behind."""
     node = observed.nodes.get(pod.node)
-    return node is not None and 0.0 < node.since < pod.created_at and not reached(pod.created_at + RETURN_S, now)
+    return node is not None and 0.0 < node.since < pod.created_at and not is_due(pod.created_at + RETURN_S, now)
 
 
 def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
     """Pods that wait, and that another pod would not have to wait for."""
     avoid = set(avoided_nodes(observed, now))
     # Who has just begun to look does not know yet which nodes have fallen silent.
-    known = observed.snapshot is not None or observed.before_first_round
+    nodes_known = observed.snapshot is not None or observed.before_first_round
     for pod in observed.pods:
-        if pod.alive and let_go(pod):
+        if pod.alive and is_abandoned_by_kueue(pod):
             yield _drop(pod, "it waits for Kueue, which considers its pod group finished")
         elif (
-            known and pod.alive and not pod.node and pod.trouble and (free := usable_again(pod, avoid, observed.nodes))
+            nodes_known
+            and pod.alive
+            and not pod.node
+            and pod.trouble
+            and (free := usable_again(pod, avoid, observed.nodes))
         ):
-            yield _drop(pod, f"it waits for a node, and {some_of(free)} may be used again")
+            yield _drop(pod, f"it waits for a node, and {join_names(free)} may be used again")
 
 
 def _remove_useless(observed: Observed, now: float) -> Iterator[DeletePod]:
     """A pod on broken hardware that holds no rank would never be given one: another one takes its place elsewhere."""
-    broken = {node.name: finding.told for node in with_findings(observed.nodes) if (finding := _broken(node, now))}
+    broken = {
+        node.name: finding.description for node in with_findings(observed.nodes) if (finding := _broken(node, now))
+    }
     if not broken or observed.job.world.avoid_nodes == OFF:
         return
     if observed.before_first_round:
-        seated = set()
-    elif observed.snapshot is None or not observed.seating_known:
+        rank_holders = set()
+    elif observed.snapshot is None or not observed.rank_holders_known:
         return
-    elif observed.snapshot.waiting_for and not reached(observed.coordination.since + SETTLED_S, now):
+    elif observed.snapshot.waiting_for and not is_due(observed.coordination.since + RANKS_KNOWN_S, now):
         return  # a coordinator that is new in office may not know yet who holds which rank
     else:
-        seated = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
+        rank_holders = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
     for pod in observed.live():
-        if pod.node in broken and pod.uid not in seated:
+        if pod.node in broken and pod.uid not in rank_holders:
             yield _delete(pod, f"it would get no ranks on node {pod.node}: {broken[pod.node]}")
 
 
 def _broken(node: Node, now: float) -> Finding | None:
     """What is held against its hardware."""
-    finding = node.held(now)
+    finding = node.verdict_at(now)
     return finding if finding is not None and finding.hardware else None
 
 
 def _surplus(observed: Observed, now: float) -> Iterator[DeletePod]:
     world, live = observed.job.world, observed.live()
-    coordinators = {observed.job.status.get("coordinator", {}).get("podUID"), observed.coordination.in_office}
+    coordinators = {observed.job.status.get("coordinator", {}).get("podUID"), observed.coordination.coordinator_uid}
     if observed.before_first_round:
         # One that was told a rank has taken part in a round, of which nobody has told us yet.
         spares = [pod for pod in live if pod.spare and names.ANNOTATION_GROUP_RANK not in pod.annotations]
         surplus = len(spares) - world.spares
         free = [pod for pod in spares if pod.uid not in coordinators]
-    elif observed.snapshot is None or not observed.seating_known or observed.snapshot.waiting_for:
+    elif observed.snapshot is None or not observed.rank_holders_known or observed.snapshot.waiting_for:
         return
     else:
-        seated = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
+        rank_holders = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
         surplus = len(live) - world.actives - world.spares
-        free = [pod for pod in live if pod.uid not in seated and pod.uid not in coordinators]
+        free = [pod for pod in live if pod.uid not in rank_holders and pod.uid not in coordinators]
     ganged = has_gang(observed)
 
-    def worth(pod: Pod) -> tuple[Any, ...]:
+    def deletion_order(pod: Pod) -> tuple[Any, ...]:
         """Stuck and unstarted ones go first, then the youngest; the gang is kept whole where there is one."""
         return not is_stuck(pod, now), ganged and in_gang(pod), pod.sidecar_started, _costs(pod), -pod.created_at
 
-    free.sort(key=worth)
+    free.sort(key=deletion_order)
     for pod in free[: max(0, surplus)]:
         # As it was seen: one that was given a rank since then was written to.
         yield _delete(pod, f"the job has more spares than it needs ({world.spares})")
@@ -289,7 +303,7 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:
         ready = observed.node_ready(pod.node)
         if not ready:
             yield from _release(pod)
-        if pod.over or (pod.deleting_since is not None and ready):
+        if pod.is_done or (pod.deleting_since is not None and ready):
             continue
         if not pod.sidecar_ran:
             yield _drop(pod, "the job has ended before it started")
@@ -297,7 +311,7 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:
             yield _drop(pod, f"the job has ended, and node {pod.node} is not ready")
         elif ends_early(observed):
             yield _delete(pod, "the job has ended before its training")
-        elif not _may_continue(observed) and reached(since + CLOSED_S, now):
+        elif not _may_continue(observed) and is_due(since + CLOSED_S, now):
             yield _delete(pod, "the job has ended, but the pod still runs")
 
 
@@ -309,7 +323,7 @@ def _may_continue(observed: Observed) -> bool:
 
 def _relabel(observed: Observed) -> Iterator[PatchPod]:
     """Let labels tell who holds which rank now."""
-    if observed.snapshot is None or not observed.seating_known or observed.before_first_round:
+    if observed.snapshot is None or not observed.rank_holders_known or observed.before_first_round:
         return
     ranks = {x.pod_uid: x.group_rank for x in observed.snapshot.members}
     for pod in observed.pods:

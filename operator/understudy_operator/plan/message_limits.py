@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from understudy_operator.plan.rfc3339 import LAST
+from understudy_protocol.enums import Strategy
 from understudy_protocol.observer import (
-    FreshStarts,
+    ForkFallbacks,
     Lost,
     MemberView,
     Recovery,
@@ -25,7 +26,6 @@ from understudy_protocol.observer import (
 from understudy_protocol.recovery import Cause
 from understudy_protocol.rollouts import Rollouts
 from understudy_protocol.wire import WireError
-from understudy_protocol.words import Strategy
 
 AHEAD_S = 300.0
 TEXT_CHARACTERS = 2000
@@ -49,7 +49,9 @@ class MessageLimits:
             case Stepping(progress):
                 return Stepping(_progress(progress, now))
             case Refused():
-                return replace(message, reason=_cut(message.reason), replaced=_cut(message.replaced))
+                return replace(
+                    message, reason=_cut(message.reason), replacement_reason=_cut(message.replacement_reason)
+                )
             case _:
                 return message
 
@@ -59,7 +61,7 @@ class MessageLimits:
         _check("token", (token.term, token.round), _MOST)
         _check("members", (number for member in snapshot.members for number in _numbers(member)), _MOST_COUNT)
         _check("actives", (snapshot.actives,), _MOST_COUNT)
-        whole = replace(
+        limited = replace(
             snapshot,
             lost=tuple(self._lost(lost, now) for lost in snapshot.lost),
             recoveries=tuple(self._recovery(recovery, now) for recovery in snapshot.recoveries),
@@ -68,10 +70,10 @@ class MessageLimits:
             waiting_for=_cut(snapshot.waiting_for),
             closed=None if closed is None else replace(closed, message=_cut(closed.message)),
             rollouts=None if snapshot.rollouts is None else self._rollouts(snapshot.rollouts, now),
-            fresh_starts=None if snapshot.fresh_starts is None else _fresh_starts(snapshot.fresh_starts),
+            fork_fallbacks=None if snapshot.fork_fallbacks is None else _fresh_starts(snapshot.fork_fallbacks),
         )
         self._forget(snapshot)
-        return whole
+        return limited
 
     def _lost(self, lost: Lost, now: float) -> Lost:
         return replace(lost, at=self._time(lost.at, now), reason=_cut(lost.reason))
@@ -137,17 +139,17 @@ def _cause(cause: Cause) -> Cause:
     )
 
 
-def _fresh_starts(told: FreshStarts) -> FreshStarts:
-    _check("fresh_starts", (told.pods,), _MOST_COUNT)
-    return replace(told, pod_name=_cut(told.pod_name), reason=_cut(told.reason))
+def _fresh_starts(fresh_starts: ForkFallbacks) -> ForkFallbacks:
+    _check("fork_fallbacks", (fresh_starts.pods,), _MOST_COUNT)
+    return replace(fresh_starts, pod_name=_cut(fresh_starts.pod_name), reason=_cut(fresh_starts.reason))
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 1] + "…"
 
 
-def _by_strategy(told: Mapping[str, int]) -> dict[str, int]:
-    counts = {strategy.value: told.get(strategy.value, -1) for strategy in Strategy}
+def _by_strategy(reported: Mapping[str, int]) -> dict[str, int]:
+    counts = {strategy.value: reported.get(strategy.value, -1) for strategy in Strategy}
     return {name: count for name, count in counts.items() if 0 <= count <= _MOST_COUNT}
 
 

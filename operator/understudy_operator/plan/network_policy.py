@@ -56,34 +56,34 @@ def has_members(job: Job) -> bool:
     return job.spec.world is not None and not job.deleting and not job.terminal
 
 
-def missing(jobs: Iterable[Job], there: Mapping[Key, Raw], rules: Rules) -> Iterator[dict[str, Any]]:
+def missing_policies(jobs: Iterable[Job], existing: Mapping[Key, Raw], rules: Rules) -> Iterator[dict[str, Any]]:
     """The policies to create. A name that a deleted job's policy still has is waited for."""
     for job in jobs:
         manifest = network_policy(job, rules)
-        if has_members(job) and (job.namespace, manifest["metadata"]["name"]) not in there:
+        if has_members(job) and (job.namespace, manifest["metadata"]["name"]) not in existing:
             yield manifest
 
 
-def set_right(jobs: Iterable[Job], there: Mapping[Key, Raw], rules: Rules) -> Iterator[dict[str, Any]]:
+def outdated_policies(jobs: Iterable[Job], existing: Mapping[Key, Raw], rules: Rules) -> Iterator[dict[str, Any]]:
     """The policies to replace, whole."""
     for job in jobs:
         wanted = network_policy(job, rules)
-        found = there.get((job.namespace, wanted["metadata"]["name"]))
+        found = existing.get((job.namespace, wanted["metadata"]["name"]))
         if found is None or controller_uid(found) != object_uid(job):
             continue
         if has_members(job) and found.get("spec") != wanted["spec"]:
             yield {**found, "spec": wanted["spec"]}
 
 
-def without_own(jobs: Iterable[Job], there: Mapping[Key, Raw], rules: Rules) -> Iterator[Job]:
+def jobs_without_policy(jobs: Iterable[Job], existing: Mapping[Key, Raw], rules: Rules) -> Iterator[Job]:
     """The jobs of whose policy somebody else's object has the name."""
     for job in jobs:
-        found = there.get((job.namespace, network_policy(job, rules)["metadata"]["name"]))
+        found = existing.get((job.namespace, network_policy(job, rules)["metadata"]["name"]))
         if has_members(job) and found is not None and controller_uid(found) != object_uid(job):
             yield job
 
 
-def name_taken(job: Job) -> Event:
+def name_taken_event(job: Job) -> Event:
     name = f"{job.name}-members"
     message = (
         f"NetworkPolicy {name} does not belong to this {kind_of(job)}, so the operator created none: pods of other "

@@ -8,7 +8,7 @@ from understudy_operator.plan.injection.owner import is_injected, service_name
 from understudy_operator.plan.observed import Job
 
 
-def secret_name(job: Job) -> str:
+def membership_secret_name(job: Job) -> str:
     """Of the Secret with the membership key of the job's attempt. Injected pods name it at their birth."""
     return secret_of_attempt(job, job.attempt)
 

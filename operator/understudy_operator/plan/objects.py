@@ -21,11 +21,11 @@ from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.manifests import claim_manifest
 from understudy_operator.plan.jobset.metadata import subdomain
 from understudy_operator.plan.jobset.podspec import claim_name
-from understudy_operator.plan.jobset.restart import begun
+from understudy_operator.plan.jobset.restart import has_begun
 from understudy_operator.plan.object_names import (
     coordinator_service_name,
+    membership_secret_name,
     rollout_secret_name,
-    secret_name,
     secret_of_attempt,
 )
 from understudy_operator.plan.observed import Job, Observed, Pod
@@ -57,7 +57,7 @@ def _missing(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
         yield _coordinator_service(job, _free_address(observed))
     if job.spec.network.hostnames and not observed.has_hostnames_service:
         yield _hostnames_service(job)
-    wanted = () if observed.complaint else job.spec.claims  # two of a name may say different things of its retention
+    wanted = () if observed.spec_error else job.spec.claims  # two of a name may say different things of its retention
     for claim in wanted:
         if claim_name(job, claim.name) not in observed.claims:
             yield claim_manifest(job, claim)
@@ -83,7 +83,7 @@ def _missing_secrets(observed: Observed, now: float) -> Iterator[dict[str, Any]]
 def _unneeded_secrets(observed: Observed) -> Iterator[str]:
     job = observed.job
     unneeded = [] if job.previous_attempt is None else [secret_of_attempt(job, job.previous_attempt)]
-    if job.spec.suspend and not begun(observed):
+    if job.spec.suspend and not has_begun(observed):
         unneeded += _secret_names(job)
     return (name for name in unneeded if name not in observed.secret_writes.deleted)
 
@@ -92,17 +92,19 @@ def _secret_names(job: Job) -> tuple[str, ...]:
     """Those that the job needs while it is not suspended."""
     if job.spec.world is None:
         return ()
-    return (secret_name(job), rollout_secret_name(job)) if has_gateways(job) else (secret_name(job),)
+    return (
+        (membership_secret_name(job), rollout_secret_name(job)) if has_gateways(job) else (membership_secret_name(job),)
+    )
 
 
 def _may_mount(observed: Observed) -> tuple[Pod, ...]:
-    return (*observed.pods, *observed.former, *observed.job_pods)
+    return (*observed.pods, *observed.previous_pods, *observed.job_pods)
 
 
 def _free_address(observed: Observed) -> str:
     """The ClusterIP that pods have been told; "" if there is none, or the API server has given it to somebody else."""
     taken = any(ADDRESS_TAKEN in refusal.message for refusal in observed.refusals or ())
-    return "" if taken else observed.told_address.rpartition(":")[0]
+    return "" if taken else observed.advertised_address.rpartition(":")[0]
 
 
 def _metadata(job: Job, name: str) -> dict[str, Any]:
@@ -135,8 +137,10 @@ def _injected_file(observed: Observed) -> dict[str, str]:
     job = observed.job
     if job.injected is None:
         return {}
-    told = names.Injected(job_shape(job, job.injected.grace_s), observed.coordinator_address, job.injected.groups)
-    return {names.INJECTED_FILE: json.dumps(asdict(told), separators=(",", ":"))}
+    injected = names.InjectedFacts(
+        job_shape(job, job.injected.grace_s), observed.coordinator_address, job.injected.groups
+    )
+    return {names.INJECTED_FILE: json.dumps(asdict(injected), separators=(",", ":"))}
 
 
 def _coordinator_service(job: Job, cluster_ip: str) -> dict[str, Any]:

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from understudy_operator.plan.answers import NEVER, NO_ANSWERS, Answers
-from understudy_operator.plan.faults.verdicts import Finding, held
+from understudy_operator.plan.faults.verdicts import Finding, find_verdict
 from understudy_operator.plan.injection.facts import InjectedJob
+from understudy_operator.plan.pod_answers import NEVER, NO_ANSWERS, PodAnswers
 from understudy_operator.plan.pool.warm_facts import Adoption
 from understudy_operator.plan.queue import Queue
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.secret_writes import NO_WRITES, SecretWrites
 from understudy_operator.plan.spec import JobSpec, World
+from understudy_protocol.enums import CloseReason, Term
 from understudy_protocol.logs import TEXT
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot
-from understudy_protocol.words import CloseReason, Office
 
 if TYPE_CHECKING:
     from understudy_operator.keyring import Keyring
@@ -62,7 +62,7 @@ class Job:
         return bool(self.status.get("terminalState"))
 
     @property
-    def former_epoch(self) -> int:
+    def previous_epoch(self) -> int:
         """What names the attempt of the world: the newest epoch before it; 0 in the first one."""
         return int(self.status.get("coordinator", {}).get("formerEpoch", 0))
 
@@ -73,13 +73,13 @@ class Job:
         Always 0 if the job is injected: its pods name their Secret at their birth, so a suspension does not change it.
         They follow the newest epoch. Each attempt of a JobSet has an InjectedJob and a uid of its own.
         """
-        return self.former_epoch if self.injected is None else 0
+        return self.previous_epoch if self.injected is None else 0
 
     @property
     def previous_attempt(self) -> int | None:
         """The attempt before this one; None in the first one."""
-        told = self.status.get("coordinator", {}).get("previousAttempt")
-        return None if told is None else int(told)
+        previous = self.status.get("coordinator", {}).get("previousAttempt")
+        return None if previous is None else int(previous)
 
     @property
     def membership(self) -> str:
@@ -92,7 +92,7 @@ class Job:
         return int(self.status.get("restarts", 0))
 
     @property
-    def restarts_counted_whole(self) -> int:
+    def job_restarts_counted(self) -> int:
         """Of the whole job, those that count towards maxRestarts."""
         return int(self.status.get("restartsCountTowardsMax", 0))
 
@@ -100,7 +100,7 @@ class Job:
     def restarts_counted(self) -> int:
         """All that count towards maxRestarts, of single Jobs as well."""
         entries = self.status.get("replicatedJobsStatus", ())
-        return self.restarts_counted_whole + sum(sum(x.get("jobRestartsCountTowardsMax", ())) for x in entries)
+        return self.job_restarts_counted + sum(sum(x.get("jobRestartsCountTowardsMax", ())) for x in entries)
 
     def restarts_of(self, group: str, index: int) -> int:
         """Of a Job alone."""
@@ -111,8 +111,8 @@ class Job:
 
     def _of_job(self, group: str, index: int, field: str) -> int:
         entries = self.status.get("replicatedJobsStatus", ())
-        told = next((entry.get(field, ()) for entry in entries if entry["name"] == group), ())
-        return int(told[index]) if index < len(told) else 0
+        counts = next((entry.get(field, ()) for entry in entries if entry["name"] == group), ())
+        return int(counts[index]) if index < len(counts) else 0
 
     @property
     def round(self) -> int:
@@ -154,13 +154,13 @@ class Pod:
     gates: tuple[str, ...] = ()  # that keep it from being scheduled
     finalizers: tuple[str, ...] = ()
     disruption: str = ""  # why it was taken away, in the words of who did; "" if nobody did
-    held_by: tuple[str, ...] = ()  # finalizers, where they are all that keeps the object of a deleted pod
-    waits_since: float = 0.0  # when it got its node, of one that has no container yet; else 0
+    blocking_finalizers: tuple[str, ...] = ()  # finalizers, where they are all that keeps the object of a deleted pod
+    waiting_since: float = 0.0  # when it got its node, of one that has no container yet; else 0
     failure: str = ""  # why it has failed, as the kubelet says; "" if it has not
     could_start: bool = True  # whether all of its containers could be started; known of one that has failed
     ready: bool = False  # as its probes say
     unready_since: float = 0.0  # since when they say that it is not; 0 if they do not
-    nominated: str = ""  # the node on which the scheduler preempts others for it
+    nominated_node: str = ""  # the node on which the scheduler preempts others for it
     owner: str = ""  # uid of the job or the pool that it belongs to, as its ownerReferences confirm
     controller: Controller = Controller()
     secrets: frozenset[str] = frozenset()  # names of the operator's Secrets that it mounts
@@ -171,9 +171,9 @@ class Pod:
         return self.phase in ENDED
 
     @property
-    def over(self) -> bool:
+    def is_done(self) -> bool:
         """Whether it is done with: somebody's finalizer may keep the object of what has ended, or was never placed."""
-        return self.ended or bool(self.held_by) or (self.deleting_since is not None and not self.node)
+        return self.ended or bool(self.blocking_finalizers) or (self.deleting_since is not None and not self.node)
 
     @property
     def alive(self) -> bool:
@@ -189,8 +189,8 @@ class ChildJob:
     group: str  # its replicatedJob
     index: int
     attempt: int  # restarts of the whole job when it was made
-    own_attempt: int  # restarts of this Job alone
-    wanted: int  # pods that make it ready
+    job_attempt: int  # restarts of this Job alone
+    desired_pods: int  # pods that make it ready
     deleting: bool = False
     suspended: bool = False
     created_at: float = 0.0
@@ -201,13 +201,13 @@ class ChildJob:
     ready: int = 0
     succeeded: int = 0
     ended: bool = False
-    succeeded_whole: bool = False  # and not failed
+    is_complete: bool = False  # and not failed
     reason: str = ""  # of its failure
     message: str = ""
     ended_at: float = 0.0
     fingerprint: str = ""
-    made_of: str = ""  # ReplicatedJob.made_of; "" of one that a former version made
-    written: str = ""  # what this operator has written of its template, as its annotation records it
+    template_hash: str = ""  # ReplicatedJob.template_hash; "" of one that a former version made
+    written_fields: str = ""  # what this operator has written of its template, as its annotation records it
     queue: str = ""  # Kueue's, which then decides when it runs
     template: Mapping[str, Any] = field(default_factory=dict)  # of its pods
     backoff_limit: int | None = None
@@ -224,12 +224,12 @@ class Node:
     created_at: float = 0.0
     forgiven_at: float | None = None  # what was remembered of it before counts no more; None: all does
 
-    def held(self, now: float) -> Finding | None:
+    def verdict_at(self, now: float) -> Finding | None:
         """The verdict about it; None if nothing is held against it."""
-        return held(self.findings, now) if self.findings else None
+        return find_verdict(self.findings, now) if self.findings else None
 
 
-class Nodes(dict[str, Node]):
+class NodeMap(dict[str, Node]):
     """All nodes at one moment, by name. The reconciles of all jobs share it, so nobody changes it."""
 
     @cached_property
@@ -239,7 +239,7 @@ class Nodes(dict[str, Node]):
 
 
 def with_findings(nodes: Mapping[str, Node]) -> tuple[Node, ...]:
-    return nodes.with_findings if isinstance(nodes, Nodes) else Nodes(nodes).with_findings
+    return nodes.with_findings if isinstance(nodes, NodeMap) else NodeMap(nodes).with_findings
 
 
 @dataclass(frozen=True)
@@ -247,11 +247,11 @@ class PoolView:
     """What a job sees of the HotSparePool that it names."""
 
     name: str
-    there: bool  # whether there is such a pool
+    exists: bool  # whether there is such a pool
     desired: int = 0
     template: str = ""  # the newest, hashed
     pods: tuple[Pod, ...] = ()
-    made_of: "Pool | None" = None  # what the newest are
+    definition: "Pool | None" = None  # what the newest are
     secret: str = ""  # name of the Secret with the pool's key
 
 
@@ -260,28 +260,28 @@ class Coordination:
     """What the calls to the job's pods tell about who coordinates; plan/search.py keeps it."""
 
     snapshot: Snapshot | None = None  # the newest that counts, also of a coordinator that is not there any more
-    in_office: str = ""  # pod uid of the coordinator that is on the line; "" while nobody was found
+    coordinator_uid: str = ""  # pod uid of the coordinator that is on the line; "" while nobody was found
     since: float = NEVER  # when that began: to be found, or to be searched for
-    answers: Answers = NO_ANSWERS  # of the others, while it is searched for
+    answers: PodAnswers = NO_ANSWERS  # of the others, while it is searched for
     lost_at: float | None = None  # when the last one was lost; None: one is in office, or there was none
 
 
-def office_of(snapshot: Snapshot) -> Office:
-    return Office(snapshot.token.epoch, snapshot.token.term)
+def term_of(snapshot: Snapshot) -> Term:
+    return Term(snapshot.token.epoch, snapshot.token.term)
 
 
 def has_majority(snapshot: Snapshot) -> bool:
     """Whether a majority of those who vote are members; so it is before there is an electorate."""
-    voters = frozenset(snapshot.electorate)
+    voters = frozenset(snapshot.voters)
     return not voters or 2 * sum(member.pod_uid in voters for member in snapshot.members) > len(voters)
 
 
 def ends_early(observed: "Observed") -> bool:
     """Whether the job has ended for a reason other than the world's end: its members train on."""
-    told = observed.job.status.get("replicatedJobsStatus", ())
-    ours = {group.name for group in observed.job.world.groups}
-    known = any(entry["name"] in ours for entry in told)
-    return observed.job.terminal and known and observed.close_by_itself is None
+    entries = observed.job.status.get("replicatedJobsStatus", ())
+    world_groups = {group.name for group in observed.job.world.groups}
+    has_entry = any(entry["name"] in world_groups for entry in entries)
+    return observed.job.terminal and has_entry and observed.world_close is None
 
 
 @dataclass(frozen=True)
@@ -297,21 +297,21 @@ class Observed:
     refusals: tuple[Refusal, ...] | None = None  # by the API server, that stand; None: nothing was tried yet
     paused: Mapping[str, float] = field(default_factory=dict)  # refused things (intent_key()) -> till when
     secret_writes: SecretWrites = NO_WRITES
-    told_address: str = ""  # the coordinator's Service as pods have been told of it; "" if there are none
+    advertised_address: str = ""  # the coordinator's Service as pods have been told of it; "" if there are none
     children: tuple[ChildJob, ...] = ()
-    former: tuple[Pod, ...] = ()  # pods of former attempts
+    previous_pods: tuple[Pod, ...] = ()  # pods of former attempts
     job_pods: tuple[Pod, ...] = ()  # of child Jobs, those few that hold them up
     claims: frozenset[str] = frozenset()  # volume claims that are there
-    checked: bool = True  # whether the API server has said what it thinks of this generation's templates
+    templates_checked: bool = True  # whether the API server has said what it thinks of this generation's templates
     offenders: Mapping[str, str] = field(default_factory=dict)  # nodes that have failed jobs before -> in words
     claimed: tuple[Pod, ...] = ()  # pods of pools that this job has claimed
     pool: PoolView | None = None  # that the job names; None if it names none
     adoptions: Mapping[str, Adoption] = field(default_factory=dict)  # of claimed spares, by pod uid
     overdue: frozenset[str] = frozenset()  # replicatedJobs of the world whose activeDeadlineSeconds are over
     has_kueue: bool | None = True  # whether the cluster has; None: not known yet
-    complaint: str = ""  # why the spec cannot be carried out, beyond what the API server checks
-    gone: "tuple[Stay, ...]" = ()  # pods of this job that the operator has seen, and whose objects are gone
-    #: What was made of these facts, by what has made it (once.py).
+    spec_error: str = ""  # why the spec cannot be carried out, beyond what the API server checks
+    past_stays: "tuple[Stay, ...]" = ()  # pods of this job that the operator has seen, and whose objects are gone
+    #: What was made of these facts, by what has made it (reconcile_cache.py).
     computed: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -323,14 +323,16 @@ class Observed:
         return frozenset() if self.snapshot is None else frozenset(lost.pod_uid for lost in self.snapshot.lost)
 
     @property
-    def seating_known(self) -> bool:
+    def rank_holders_known(self) -> bool:
         """Whether the snapshot tells who holds which rank.
 
         A coordinator that is new in office does not, until it has heard the members; nor is there any before the
         first round.
         """
-        told = self.snapshot
-        return told is not None and (bool(told.waiting_for) or any(x.group_rank is not None for x in told.members))
+        snapshot = self.snapshot
+        return snapshot is not None and (
+            bool(snapshot.waiting_for) or any(x.group_rank is not None for x in snapshot.members)
+        )
 
     @property
     def before_first_round(self) -> bool:
@@ -338,14 +340,14 @@ class Observed:
         return self.job.round < 0 and (self.snapshot is None or self.snapshot.token.round < 0)
 
     @property
-    def cut_off(self) -> bool:
+    def lacks_majority(self) -> bool:
         """Whether the coordinator hears less than a majority: who it believes to be silent may well train elsewhere."""
         return self.snapshot is not None and not has_majority(self.snapshot)
 
     @property
     def has_few_voters(self) -> bool:
         """Whether the members cannot lose one of them without the operator: one of two voters is no majority."""
-        return self.snapshot is not None and 0 < len(self.snapshot.electorate) <= FEW_VOTERS
+        return self.snapshot is not None and 0 < len(self.snapshot.voters) <= FEW_VOTERS
 
     @property
     def close(self) -> Close | None:
@@ -354,13 +356,13 @@ class Observed:
             if self.job.status.get("terminalState") == state:
                 conditions = self.job.status.get("conditions", ())
                 return Close(reason, next((x.get("message", "") for x in conditions if x["type"] == state), ""))
-        return self.close_by_itself
+        return self.world_close
 
     @cached_property
-    def close_by_itself(self) -> Close | None:
+    def world_close(self) -> Close | None:
         """The world's own end, and not the job's for another reason. Status tells of a success when pods are gone."""
         found = next((close for close in self.reported_closes if close.reason in TERMINAL_STATES), None)
-        return found or self._close_remembered()
+        return found or self._recorded_close()
 
     @cached_property
     def reported_closes(self) -> tuple[Close, ...]:
@@ -370,7 +372,7 @@ class Observed:
             reported.insert(0, self.snapshot.closed)
         return tuple(close for close in reported if close is not None)
 
-    def _close_remembered(self) -> Close | None:
+    def _recorded_close(self) -> Close | None:
         if self.job.spec.world is None:
             return None
         name = self.job.world.groups[0].name
@@ -394,16 +396,20 @@ class Observed:
     def _live(self) -> tuple[Pod, ...]:
         """Asked for by many decisions of a pass, and thousands of pods are not looked through for each of them."""
         lost = self.lost_uids
-        heard = set() if self.snapshot is None else {member.pod_uid for member in self.snapshot.members}
+        member_uids = set() if self.snapshot is None else {member.pod_uid for member in self.snapshot.members}
 
         def may_run(pod: Pod) -> bool:
             """A node that is not ready may only be out of the API server's reach: the coordinator may hear its pods."""
             if not pod.node or self.node_ready(pod.node):
                 return True
-            if self.has_few_voters and not self.coordination.in_office and any(x.ready for x in self.nodes.values()):
+            if (
+                self.has_few_voters
+                and not self.coordination.coordinator_uid
+                and any(x.ready for x in self.nodes.values())
+            ):
                 return pod.uid in self.coordination.answers.by_pod  # no other pod can report its loss
-            if self.seating_known:
-                return pod.uid in heard
+            if self.rank_holders_known:
+                return pod.uid in member_uids
             return pod.sidecar_started and self.job.round >= 0  # before the first round nobody would miss it
 
         return tuple(pod for pod in self.pods if pod.alive and pod.uid not in lost and may_run(pod))

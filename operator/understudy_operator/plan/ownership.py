@@ -19,7 +19,7 @@ def kind_of(job: Job) -> str:
     return KIND if job.injected is None else INJECTED_KIND
 
 
-def path_of(job: Job) -> str:
+def object_path_of(job: Job) -> str:
     """Where it is served."""
     return f"/apis/{API_VERSION}/namespaces/{job.namespace}/{kind_of(job).lower()}s/{job.name}"
 

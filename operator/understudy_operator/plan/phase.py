@@ -8,13 +8,13 @@ elections.unreported_loss knows that the job does not train; while all that trai
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from understudy_operator.plan.counts import tells_seats
+from understudy_operator.plan.counts import reports_rank_holders
 from understudy_operator.plan.elections import unreported_loss
-from understudy_operator.plan.jobset.views import Fate, JobView
+from understudy_operator.plan.jobset.views import JobPhase, JobView
 from understudy_operator.plan.observed import Observed
-from understudy_operator.plan.queueing import waits_whole
+from understudy_operator.plan.queueing import gang_waits_for_quota
 from understudy_operator.plan.recoveries import is_open
-from understudy_protocol.words import WorkersState
+from understudy_protocol.enums import WorkersState
 
 _ENDS = {"Completed": "Succeeded", "Failed": "Failed"}
 
@@ -25,8 +25,8 @@ def phase(observed: Observed, status: Mapping[str, Any], jobs: Sequence[JobView]
         return _ENDS[status["terminalState"]]
     if observed.job.spec.suspend:
         return "Suspended"
-    former = any(child.attempt < observed.job.restarts for child in observed.children)
-    if former or any(not pod.over for pod in observed.former):
+    has_previous_jobs = any(child.attempt < observed.job.restarts for child in observed.children)
+    if has_previous_jobs or any(not pod.is_done for pod in observed.previous_pods):
         return "Restarting"
     if observed.job.spec.world is None or observed.close is not None:
         return _of_jobs(observed, jobs)
@@ -34,23 +34,23 @@ def phase(observed: Observed, status: Mapping[str, Any], jobs: Sequence[JobView]
 
 
 def _of_jobs(observed: Observed, jobs: Sequence[JobView]) -> str:
-    if not any(view.active or view.fate is not Fate.OPEN for view in jobs):
+    if not any(view.active or view.phase is not JobPhase.OPEN for view in jobs):
         return "Pending"
-    begun = {view.group for view in jobs}
-    wanted = sum(group.replicas for group in observed.job.spec.replicated_jobs if group.name in begun)
-    return "Running" if sum(view.ready or view.fate is not Fate.OPEN for view in jobs) >= wanted else "Starting"
+    started_groups = {view.group for view in jobs}
+    wanted = sum(group.replicas for group in observed.job.spec.replicated_jobs if group.name in started_groups)
+    return "Running" if sum(view.ready or view.phase is not JobPhase.OPEN for view in jobs) >= wanted else "Starting"
 
 
 def _of_world(observed: Observed, status: Mapping[str, Any], now: float) -> str:
-    if waits_whole(observed):
+    if gang_waits_for_quota(observed):
         return "Pending"
     if int(status.get("round", -1)) < 0:
         return "Starting" if any(pod.node for pod in observed.pods) else "Pending"
     if unreported_loss(observed, now):
         return "Recovering"
-    if observed.snapshot is None or not tells_seats(observed, observed.snapshot):
-        former = observed.job.status.get("phase")
-        return "Recovering" if former == "Recovering" else "Running"
+    if observed.snapshot is None or not reports_rank_holders(observed, observed.snapshot):
+        previous_phase = observed.job.status.get("phase")
+        return "Recovering" if previous_phase == "Recovering" else "Running"
     recoveries = status.get("recoveries", ())
     if observed.snapshot.waiting_for:
         starts = any(member.workers is WorkersState.STARTING for member in observed.snapshot.members)

@@ -10,18 +10,18 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def never_on(spec: dict[str, Any], nodes: Iterable[str]) -> None:
+def exclude_nodes(spec: dict[str, Any], nodes: Iterable[str]) -> None:
     """Keep the pod off nodes whatever else is free."""
     _require(spec, _none_of(nodes))
 
 
-def rather_not_on(spec: dict[str, Any], nodes: Iterable[str]) -> None:
+def prefer_other_nodes(spec: dict[str, Any], nodes: Iterable[str]) -> None:
     """Let the scheduler put the pod there only where nothing else is free."""
     wishes = _node_affinity(spec).setdefault(PREFERRED, [])
     wishes.append({"weight": 100, "preference": {"matchFields": _none_of(nodes)}})
 
 
-def only_on(spec: dict[str, Any], node: str) -> None:
+def require_node(spec: dict[str, Any], node: str) -> None:
     """Have the scheduler put the pod there or nowhere. It still asks whether there is room."""
     _require(spec, [{"key": "metadata.name", "operator": "In", "values": [node]}])
 

@@ -15,12 +15,12 @@ from typing import Any
 
 from understudy_operator.plan.gateways import add_to_worker
 from understudy_operator.plan.jobset import keys, metadata, podspec
-from understudy_operator.plan.object_names import secret_name
+from understudy_operator.plan.object_names import membership_secret_name
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.ownership import owner_reference
-from understudy_operator.plan.placement import never_on, rather_not_on
+from understudy_operator.plan.placement import exclude_nodes, prefer_other_nodes
 from understudy_operator.plan.shape import job_shape
-from understudy_operator.plan.spec import Place, ReplicatedJob
+from understudy_operator.plan.spec import PodPosition, ReplicatedJob
 from understudy_protocol import pod as names
 from understudy_protocol.logs import ENV_FORMAT, TEXT
 
@@ -29,7 +29,7 @@ TORCHRUN = "Torchrun"
 #: The action of a container's restartPolicyRules that restarts all containers of the pod.
 RESTART_ALL = "RestartAllContainers"
 #: Volumes that the operator adds for its own containers alone: keys, their state, a folder of the node.
-PRIVATE_VOLUMES = (names.KEY_VOLUME, names.STATE_VOLUME, names.TOLD_VOLUME, names.NODE_VOLUME, names.GATEWAY_VOLUME)
+PRIVATE_VOLUMES = (names.KEY_VOLUME, names.STATE_VOLUME, names.VERDICT_VOLUME, names.NODE_VOLUME, names.GATEWAY_VOLUME)
 
 
 def pod_manifest(
@@ -41,19 +41,19 @@ def pod_manifest(
     sidecar_image: str,
     avoid_nodes: Sequence[str] = (),
     template_of: ReplicatedJob | None = None,
-    rather_not: Sequence[str] = (),
+    avoid_if_possible: Sequence[str] = (),
 ) -> dict[str, Any]:
     """A pod for the completion index (over all of the job's Jobs), or a spare (None). serial makes its name unique.
 
     template_of: whose template a spare has, if it is not that of the spares.
     """
-    place = None if index is None else job.world.place(index)
+    place = None if index is None else job.world.position(index)
     group = (template_of or job.world.spare_group) if place is None else place.group
     template = copy.deepcopy(dict(group.pod_template))
     spec: dict[str, Any] = template.get("spec", {})
     grace_s = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
     spec["restartPolicy"] = "Never"
-    podspec.complete(spec, job, group, None if place is None else place.job_index)
+    podspec.complete_spec(spec, job, group, None if place is None else place.job_index)
     spec["hostname"] = _hostname(job, group, place, serial)
     spec.setdefault("volumes", []).extend(volumes(job))
     trainer = trainer_of(spec, job.world.container)
@@ -61,14 +61,14 @@ def pod_manifest(
     add_to_worker(spec, trainer, job)
     sidecar = sidecar_container(job, index, coordinator_address, sidecar_image, grace_s)
     spec["initContainers"] = [sidecar, *spec.get("initContainers", [])]
-    made = _metadata(job, group, template.get("metadata", {}), index, serial)
+    pod_metadata = _metadata(job, group, template.get("metadata", {}), index, serial)
     if avoid_nodes:
-        never_on(spec, avoid_nodes)
-        made["annotations"][names.ANNOTATION_AVOIDS] = ",".join(sorted(avoid_nodes))
-    if rather_not:
-        rather_not_on(spec, rather_not)
-        made["annotations"][names.ANNOTATION_PREFERS_NOT] = ",".join(sorted(rather_not))
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": spec}
+        exclude_nodes(spec, avoid_nodes)
+        pod_metadata["annotations"][names.ANNOTATION_AVOIDS] = ",".join(sorted(avoid_nodes))
+    if avoid_if_possible:
+        prefer_other_nodes(spec, avoid_if_possible)
+        pod_metadata["annotations"][names.ANNOTATION_PREFERS_NOT] = ",".join(sorted(avoid_if_possible))
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": pod_metadata, "spec": spec}
 
 
 def trainer_of(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def remove_private_mounts(spec: dict[str, Any]) -> None:
             container["volumeMounts"] = [mount for mount in mounts if mount["name"] not in PRIVATE_VOLUMES]
 
 
-def _hostname(job: Job, group: ReplicatedJob, place: Place | None, serial: str) -> str:
+def _hostname(job: Job, group: ReplicatedJob, place: PodPosition | None, serial: str) -> str:
     if place is None:
         return f"{job.name}-{group.name}-spare-{_suffix(job, serial)}"
     return f"{job.name}-{place.group.name}-{place.job_index}-{place.pod_index}"
@@ -129,21 +129,23 @@ def _suffix(job: Job, serial: str) -> str:
 def _metadata(
     job: Job, group: ReplicatedJob, given: Mapping[str, Any], index: int | None, serial: str
 ) -> dict[str, Any]:
-    place = None if index is None else job.world.place(index)
+    place = None if index is None else job.world.position(index)
     hostname = _hostname(job, group, place, serial)
     from_job = group.job_metadata
     job_index = None if place is None else place.job_index
-    labels = {**from_job.get("labels", {}), **given.get("labels", {}), **metadata.labels(job, group, job_index)}
+    labels = {**from_job.get("labels", {}), **given.get("labels", {}), **metadata.jobset_labels(job, group, job_index)}
     annotations = {**from_job.get("annotations", {}), **given.get("annotations", {})}
-    annotations |= metadata.annotations(job, group, job_index) | {names.ANNOTATION_MADE_OF: job.world.made_of}
+    annotations |= metadata.jobset_annotations(job, group, job_index) | {
+        names.ANNOTATION_TEMPLATE_HASH: job.world.template_hash
+    }
     labels |= {
         names.LABEL_JOB: job.name,
         names.LABEL_JOB_UID: job.uid,
         names.LABEL_REPLICATED_JOB: group.name,
         names.LABEL_ROLE: names.ROLE_SPARE if place is None else names.ROLE_ACTIVE,
     }
-    if job.former_epoch:
-        labels[names.LABEL_ATTEMPT] = str(job.former_epoch)
+    if job.previous_epoch:
+        labels[names.LABEL_ATTEMPT] = str(job.previous_epoch)
     if place is not None:
         labels |= _as_job_controller(job, place)
         annotations[keys.COMPLETION_INDEX] = str(place.pod_index)
@@ -157,27 +159,30 @@ def _metadata(
     }
 
 
-def _as_job_controller(job: Job, place: Place) -> dict[str, str]:
+def _as_job_controller(job: Job, place: PodPosition) -> dict[str, str]:
     """The labels that it would have set."""
     name = metadata.job_name(job, place.group, place.job_index)
-    told = {keys.JOB_NAME: name, keys.LEGACY_JOB_NAME: name, keys.COMPLETION_INDEX: str(place.pod_index)}
-    return told | {keys.CONTROLLER_UID: job.uid, keys.LEGACY_CONTROLLER_UID: job.uid}
+    values = {keys.JOB_NAME: name, keys.LEGACY_JOB_NAME: name, keys.COMPLETION_INDEX: str(place.pod_index)}
+    return values | {keys.CONTROLLER_UID: job.uid, keys.LEGACY_CONTROLLER_UID: job.uid}
 
 
 def volumes(job: Job) -> list[dict[str, Any]]:
     return [
         {"name": names.SHARED_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
         {"name": names.STATE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},
-        {"name": names.KEY_VOLUME, "secret": {"secretName": secret_name(job), "defaultMode": 0o444}},
+        {"name": names.KEY_VOLUME, "secret": {"secretName": membership_secret_name(job), "defaultMode": 0o444}},
         *_node_volume(job),
-        _told_volume(),
+        _verdict_volume(),
     ]
 
 
-def _told_volume() -> dict[str, Any]:
+def _verdict_volume() -> dict[str, Any]:
     """The verdict in the pod's annotation, as a file that the kubelet keeps."""
-    item = {"path": names.TOLD_FILE, "fieldRef": {"fieldPath": f"metadata.annotations['{names.ANNOTATION_VERDICT}']"}}
-    return {"name": names.TOLD_VOLUME, "downwardAPI": {"items": [item]}}
+    item = {
+        "path": names.ANNOTATED_VERDICT_FILE,
+        "fieldRef": {"fieldPath": f"metadata.annotations['{names.ANNOTATION_VERDICT}']"},
+    }
+    return {"name": names.VERDICT_VOLUME, "downwardAPI": {"items": [item]}}
 
 
 def _node_volume(job: Job) -> list[dict[str, Any]]:
@@ -188,11 +193,11 @@ def _node_volume(job: Job) -> list[dict[str, Any]]:
     return [{"name": names.NODE_VOLUME, "hostPath": {"path": folder, "type": "DirectoryOrCreate"}}]
 
 
-def wrap(trainer: dict[str, Any], job: Job, place: Place | None, grace_s: int) -> None:
+def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: int) -> None:
     torchrun = job.world.mode == TORCHRUN
-    stub = names.TORCHRUN_STUB if torchrun else names.LAUNCHER_STUB
+    stub = names.TORCHRUN_SCRIPT if torchrun else names.LAUNCHER_SCRIPT
     trainer["command"] = ["/bin/sh", f"{names.SHARED_FOLDER}/{stub}", *trainer["command"]]
-    ours = [
+    variables = [
         _env(names.ENV_SHARED_FOLDER, names.SHARED_FOLDER),
         _env(names.ENV_NPROC, str(job.world.nproc_per_node)),
         _env(names.ENV_GRACE, str(grace_s)),
@@ -201,15 +206,15 @@ def wrap(trainer: dict[str, Any], job: Job, place: Place | None, grace_s: int) -
         *(_for_torchrun(job) if torchrun else _for_launcher(job)),
     ]
     if job.world.step_timeout_s:
-        ours.append(_env(names.ENV_STEP_TIMEOUT, f"{job.world.step_timeout_s:.0f}"))
+        variables.append(_env(names.ENV_STEP_TIMEOUT, f"{job.world.step_timeout_s:.0f}"))
     if job.world.start_timeout_s:
-        ours.append(_env(names.ENV_START_TIMEOUT, f"{job.world.start_timeout_s:.0f}"))
+        variables.append(_env(names.ENV_START_TIMEOUT, f"{job.world.start_timeout_s:.0f}"))
     if place is None and job.world.warmup:
-        ours.append(_env(names.ENV_WARMUP, json.dumps(job.world.warmup)))
+        variables.append(_env(names.ENV_WARMUP, json.dumps(job.world.warmup)))
     if place is not None:
-        ours.append(_env("JOB_COMPLETION_INDEX", str(place.pod_index)))
-    taken = {variable["name"] for variable in ours}
-    trainer["env"] = [*(v for v in trainer.get("env", []) if v["name"] not in taken), *ours]
+        variables.append(_env("JOB_COMPLETION_INDEX", str(place.pod_index)))
+    variable_names = {variable["name"] for variable in variables}
+    trainer["env"] = [*(v for v in trainer.get("env", []) if v["name"] not in variable_names), *variables]
     trainer.setdefault("volumeMounts", []).append({"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER})
 
 
@@ -253,9 +258,9 @@ def sidecar_container(job: Job, index: int | None, address: str, image: str, gra
             {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER},
             {"name": names.STATE_VOLUME, "mountPath": names.STATE_FOLDER},
             {"name": names.KEY_VOLUME, "mountPath": names.KEY_FOLDER, "readOnly": True},
-            {"name": names.TOLD_VOLUME, "mountPath": names.TOLD_FOLDER, "readOnly": True},
+            {"name": names.VERDICT_VOLUME, "mountPath": names.VERDICT_FOLDER, "readOnly": True},
             # Keeps the service account's token out of a container that anybody in the network may call.
-            {"name": names.TOLD_VOLUME, "mountPath": names.ACCOUNT_FOLDER, "readOnly": True},
+            {"name": names.VERDICT_VOLUME, "mountPath": names.SERVICE_ACCOUNT_FOLDER, "readOnly": True},
             *([node_mount] if node_file else []),
         ],
         "startupProbe": podspec.startup_probe("/started", names.HEALTH_PORT),

@@ -13,45 +13,45 @@ from understudy_operator.plan.gang import Gang, gang, gated, in_gang
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.observed import ChildJob, Observed, Pod
 from understudy_operator.plan.queue import API_GROUP, GATE, MANAGED, QUEUE
-from understudy_operator.plan.told_before import Wanted, condition
+from understudy_operator.plan.reported_conditions import DesiredCondition, condition
 
 QUOTA_RESERVED = "QuotaReserved"
 WAITS, ADMITTED, NOT_MANAGED = "WaitingForQuota", "Admitted", "NotManaged"
-TOLD = 3  # pods and Jobs by name
+MAX_REPORTED = 3  # pods and Jobs by name
 NO_KUEUE = f", and the cluster has no Kueue (API group {API_GROUP}): install it, or remove the label {QUEUE}"
 
 
 def waits_in_queue(observed: Observed) -> Iterator[str]:
     """What the job waits for, in words."""
     if observed.job.spec.world is not None:
-        ours = gang(observed)
-        if ours.gated:
-            yield _of_gang(ours, observed.job.world.actives) + (NO_KUEUE if observed.has_kueue is False else "")
-        for pod in _at_other_gates(observed)[:TOLD]:
+        job_gang = gang(observed)
+        if job_gang.gated:
+            yield _of_gang(job_gang, observed.job.world.actives) + (NO_KUEUE if observed.has_kueue is False else "")
+        for pod in _at_other_gates(observed)[:MAX_REPORTED]:
             gates = ", ".join(gate for gate in pod.gates if gate != GATE)
             yield f"pod {pod.name} waits until its scheduling gate {gates} is removed"
-    for child in _waiting_jobs(observed)[:TOLD]:
+    for child in _waiting_jobs(observed)[:MAX_REPORTED]:
         no_kueue = NO_KUEUE if observed.has_kueue is False else ""
         yield f"Job {child.name} waits for quota in queue {child.queue} (Kueue){no_kueue}"
 
 
-def quota_reserved(observed: Observed) -> Iterator[Wanted]:
+def quota_reserved(observed: Observed) -> Iterator[DesiredCondition]:
     """The condition, where there is a queue: type, whether it holds, reason, message."""
     job = observed.job
     if job.terminal or job.spec.suspend or observed.close is not None:
         return
-    ours = None if job.spec.world is None else gang(observed)
-    if (ours is not None and waits_whole(observed)) or _waiting_jobs(observed):
+    job_gang = None if job.spec.world is None else gang(observed)
+    if (job_gang is not None and gang_waits_for_quota(observed)) or _waiting_jobs(observed):
         yield QUOTA_RESERVED, False, WAITS, "; ".join(waits_in_queue(observed))
-    elif ours is not None and (unmanaged := _unmanaged(ours)):
+    elif job_gang is not None and (unmanaged := _unmanaged(job_gang)):
         yield QUOTA_RESERVED, False, NOT_MANAGED, unmanaged
-    elif ours is not None and ours.queue is not None and ours.pods:
+    elif job_gang is not None and job_gang.queue is not None and job_gang.pods:
         yield QUOTA_RESERVED, True, ADMITTED, _spares(observed)
     elif queue := next((child.queue for child in observed.children if child.queue), ""):
         yield from _of_running_jobs(observed, queue)
 
 
-def _of_running_jobs(observed: Observed, queue: str) -> Iterator[Wanted]:
+def _of_running_jobs(observed: Observed, queue: str) -> Iterator[DesiredCondition]:
     """Their queue says nothing about whether Kueue has let them pass."""
     if observed.has_kueue:
         yield QUOTA_RESERVED, True, ADMITTED, ""
@@ -65,40 +65,40 @@ def _of_running_jobs(observed: Observed, queue: str) -> Iterator[Wanted]:
         yield QUOTA_RESERVED, before["status"] == "True", before["reason"], before["message"]
 
 
-def waits_whole(observed: Observed) -> bool:
+def gang_waits_for_quota(observed: Observed) -> bool:
     """Whether nothing of the gang has passed Kueue, and none of the spares trains in its place."""
-    ours = gang(observed)
-    if not ours.pods or not all(gated(pod) for pod in ours.pods):
+    job_gang = gang(observed)
+    if not job_gang.pods or not all(gated(pod) for pod in job_gang.pods):
         return False
-    told = observed.snapshot
-    seated = set() if told is None else {x.pod_uid for x in told.members if x.group_rank is not None}
-    return not any(pod.uid in seated for pod in observed.live())
+    snapshot = observed.snapshot
+    rank_holders = set() if snapshot is None else {x.pod_uid for x in snapshot.members if x.group_rank is not None}
+    return not any(pod.uid in rank_holders for pod in observed.live())
 
 
-def queue_events(before: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[Event]:
+def queue_events(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
     """Of the condition as it was and as it is; an empty one is none."""
-    if told.get("reason") == WAITS and before.get("reason") != WAITS:
-        yield Event("Normal", WAITS, told["message"])
-    elif told.get("reason") == ADMITTED and before.get("reason") != ADMITTED:
+    if after.get("reason") == WAITS and before.get("reason") != WAITS:
+        yield Event("Normal", WAITS, after["message"])
+    elif after.get("reason") == ADMITTED and before.get("reason") != ADMITTED:
         yield Event("Normal", ADMITTED, "Kueue has admitted the job")
-    elif told.get("reason") == NOT_MANAGED and before.get("reason") != NOT_MANAGED:
-        yield Event("Warning", NOT_MANAGED, told["message"])
+    elif after.get("reason") == NOT_MANAGED and before.get("reason") != NOT_MANAGED:
+        yield Event("Warning", NOT_MANAGED, after["message"])
 
 
-def _of_gang(ours: Gang, actives: int) -> str:
-    count = f"{len(ours.gated)} of {actives} pods"
-    if ours.queue is None:
-        why = f"set the label {QUEUE} on the TrainingJob to a queue of its namespace, and recreate the TrainingJob"
-        return f"{count} wait at Kueue's scheduling gate, but the job names no queue: {why}"
-    return f"waits for quota in queue {ours.queue.name} (Kueue): {count}, as pod group {ours.group}"
+def _of_gang(job_gang: Gang, actives: int) -> str:
+    count = f"{len(job_gang.gated)} of {actives} pods"
+    if job_gang.queue is None:
+        fix = f"set the label {QUEUE} on the TrainingJob to a queue of its namespace, and recreate the TrainingJob"
+        return f"{count} wait at Kueue's scheduling gate, but the job names no queue: {fix}"
+    return f"waits for quota in queue {job_gang.queue.name} (Kueue): {count}, as pod group {job_gang.group}"
 
 
-def _unmanaged(ours: Gang) -> str:
+def _unmanaged(job_gang: Gang) -> str:
     """That Kueue's webhook has not seen the pods."""
-    if ours.queue is None or all(pod.labels.get(MANAGED) == "true" for pod in ours.pods):
+    if job_gang.queue is None or all(pod.labels.get(MANAGED) == "true" for pod in job_gang.pods):
         return ""
     return (
-        f"the job names queue {ours.queue.name}, but Kueue does not manage its pods, so they run without quota: "
+        f"the job names queue {job_gang.queue.name}, but Kueue does not manage its pods, so they run without quota: "
         "install Kueue, enable its pod integration for this namespace, or remove the label"
     )
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from understudy_operator.plan.attempt import of_this_attempt
-from understudy_operator.plan.checks import plan_checks
-from understudy_operator.plan.coordination import Office, plan_label, plan_link, plan_office
+from understudy_operator.plan.attempt import select_attempt
+from understudy_operator.plan.coordination import Leadership, plan_label, plan_leadership, plan_link
+from understudy_operator.plan.dry_runs import plan_dry_runs
 from understudy_operator.plan.events import plan_events
-from understudy_operator.plan.injection.care import as_found, plan_target
+from understudy_operator.plan.injection.resolve import plan_target, resolve_injected_job
 from understudy_operator.plan.intents import (
     AdoptSpare,
     DeletePod,
@@ -21,118 +21,118 @@ from understudy_operator.plan.intents import (
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.children import plan_children
 from understudy_operator.plan.jobset.deadline import overdue
-from understudy_operator.plan.jobset.job_pods import asks
+from understudy_operator.plan.jobset.missed_changes import unrecorded_suspension
 from understudy_operator.plan.jobset.outcome import Restart, outcome
-from understudy_operator.plan.jobset.ttl import left_s
-from understudy_operator.plan.jobset.unseen import unrecorded_suspension
+from understudy_operator.plan.jobset.pod_queries import plan_pod_queries
+from understudy_operator.plan.jobset.ttl import remaining_s
 from understudy_operator.plan.members import plan_members
-from understudy_operator.plan.moment import Moment
 from understudy_operator.plan.objects import plan_objects
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.pool.adopting import plan_adoptions, unadopted
 from understudy_operator.plan.pool.claiming import plan_claims
+from understudy_operator.plan.reconcile_clock import ReconcileClock
 from understudy_operator.plan.retries import TRY_AGAIN_S, without_paused
-from understudy_operator.plan.status import PROGRESS_EVERY_S, plan_status, rests, worth_writing
+from understudy_operator.plan.status import PROGRESS_EVERY_S, attempt_ends_by_suspension, is_worth_writing, plan_status
+from understudy_protocol.enums import CloseReason
 from understudy_protocol.observer import End
-from understudy_protocol.words import CloseReason
 
 #: While a coordinator is searched for, a child Job's pods are waited for, or a spare is told whose it is: nobody wakes
 #: a pass for what is heard.
-LOOK_AGAIN_S = 2.0
+POLL_INTERVAL_S = 2.0
 #: While a job is alive it is looked at so often, whatever may be.
-LOOK_ANYWAY_S = 30.0
+MAX_INTERVAL_S = 30.0
 #: Where a decision ripens it is made at most so much later: thousands of pods ripen one by one.
-AT_ONCE_S = 0.2
+MIN_INTERVAL_S = 0.2
 SUSPENDED = Unfollow(End(CloseReason.SUSPENDED, "the job is suspended"))
 
 
 def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     """The plan of this pass. Pure: the same facts give the same plan."""
-    now = Moment(at)
-    observed = as_found(of_this_attempt(observed))
+    now = ReconcileClock(at)
+    observed = resolve_injected_job(select_attempt(observed))
     observed = replace(observed, overdue=overdue(observed, now))
     if observed.job.deleting:
-        return Plan(link=plan_link(observed, plan_office(observed, now), now))
+        return Plan(link=plan_link(observed, plan_leadership(observed, now), now))
     if observed.job.spec.managed_by not in keys.OURSELVES:
         return Plan()  # somebody else's: hands off
     ended = observed.job.terminal or (observed.close is not None and not observed.job.spec.children)
-    office = plan_office(observed, now)
-    status = plan_status(observed, office, now)
-    checks = () if ended else plan_checks(observed, sidecar_image)
-    turns = _turns(observed, now)
+    leadership = plan_leadership(observed, now)
+    status = plan_status(observed, leadership, now)
+    dry_runs = () if ended else plan_dry_runs(observed, sidecar_image)
+    farewell = _farewell_if_attempt_ends(observed, now)
     claims = plan_claims(observed, sidecar_image, now)
     # Where an attempt ends nothing else is done: the next pass finds it in status.
-    still = bool(checks) or turns is not None or isinstance(outcome(observed), Restart)
-    adoptions = () if still else plan_adoptions(observed, now)
+    suppress_changes = bool(dry_runs) or farewell is not None or isinstance(outcome(observed), Restart)
+    adoptions = () if suppress_changes else plan_adoptions(observed, now)
     plan = Plan(
         adopt=tuple(step for step in adoptions if isinstance(step, AdoptSpare)),
-        checks=checks,
+        dry_runs=dry_runs,
         objects=() if ended else plan_objects(observed, now),
-        status=status if worth_writing(observed.job.status, status, now) else None,
-        jobs=() if still else (*plan_children(observed, sidecar_image), *plan_target(observed)),
-        claims=() if still else claims.claims,
+        status=status if is_worth_writing(observed.job.status, status, now) else None,
+        jobs=() if suppress_changes else (*plan_children(observed, sidecar_image), *plan_target(observed)),
+        claims=() if suppress_changes else claims.claims,
         pods=()
-        if still
-        else _unhindered(
+        if suppress_changes
+        else _drop_patches_of_deleted_pods(
             (
                 *claims.pods,
                 *(step for step in adoptions if not isinstance(step, AdoptSpare)),
                 *plan_members(observed, sidecar_image, now),
-                *plan_label(observed, office),
+                *plan_label(observed, leadership),
             )
         ),
-        link=turns or _link(observed, office, now),
-        events=plan_events(observed, office, status),
+        link=farewell or _link(observed, leadership, now),
+        events=plan_events(observed, leadership, status),
         remove=_expired(observed, now),
     )
     plan = without_paused(plan, observed.paused, now)
-    return replace(plan, again_in_s=_again_in_s(observed, now))
+    return replace(plan, requeue_after_s=_requeue_after_s(observed, now))
 
 
-def _unhindered(intents: Sequence[PodIntent]) -> tuple[PodIntent, ...]:
+def _drop_patches_of_deleted_pods(intents: Sequence[PodIntent]) -> tuple[PodIntent, ...]:
     """Do not patch a pod that this plan deletes: the patch would change its version and the deletion would fail."""
-    as_seen = {intent.name for intent in intents if isinstance(intent, (DeletePod, ReleasePod))}
-    return tuple(intent for intent in intents if not isinstance(intent, PatchPod) or intent.name not in as_seen)
+    deleted_names = {intent.name for intent in intents if isinstance(intent, (DeletePod, ReleasePod))}
+    return tuple(intent for intent in intents if not isinstance(intent, PatchPod) or intent.name not in deleted_names)
 
 
-def _turns(observed: Observed, now: float) -> Unfollow | None:
+def _farewell_if_attempt_ends(observed: Observed, now: float) -> Unfollow | None:
     """The last words to the members, where this pass ends the attempt of the world."""
-    what = outcome(observed)
-    whole = isinstance(what, Restart) and (what.alone is None or what.alone.of_world)
-    if isinstance(what, Restart) and whole and observed.job.spec.world is not None:
-        return Unfollow(End(CloseReason.DELETED, f"the job restarts: {what.message}"))
-    if rests(observed, now):
-        why = unrecorded_suspension(observed)
-        return Unfollow(End(CloseReason.SUSPENDED, why)) if why else SUSPENDED
+    result = outcome(observed)
+    restarts_world = isinstance(result, Restart) and (result.single_job is None or result.single_job.of_world)
+    if isinstance(result, Restart) and restarts_world and observed.job.spec.world is not None:
+        return Unfollow(End(CloseReason.DELETED, f"the job restarts: {result.message}"))
+    if attempt_ends_by_suspension(observed, now):
+        reason = unrecorded_suspension(observed)
+        return Unfollow(End(CloseReason.SUSPENDED, reason)) if reason else SUSPENDED
     return None
 
 
-def _link(observed: Observed, office: Office, now: float) -> Follow | Unfollow | None:
-    return None if observed.job.spec.world is None else plan_link(observed, office, now)
+def _link(observed: Observed, leadership: Leadership, now: float) -> Follow | Unfollow | None:
+    return None if observed.job.spec.world is None else plan_link(observed, leadership, now)
 
 
 def _expired(observed: Observed, now: float) -> str:
-    left = left_s(observed.job, now)
-    return f"it ended {observed.job.spec.ttl_s:g} s ago" if left is not None and left <= 0 else ""
+    remaining = remaining_s(observed.job, now)
+    return f"it ended {observed.job.spec.ttl_s:g} s ago" if remaining is not None and remaining <= 0 else ""
 
 
-def _again_in_s(observed: Observed, now: Moment) -> float | None:
+def _requeue_after_s(observed: Observed, now: ReconcileClock) -> float | None:
     job = observed.job
-    pods_ended = all(pod.over for pod in (*observed.pods, *observed.former))
+    pods_ended = all(pod.is_done for pod in (*observed.pods, *observed.previous_pods))
     jobs_ended = all(child.ended for child in observed.children)
     world_closed = job.spec.world is not None and observed.close is not None and not job.spec.children
     if (job.terminal or world_closed) and pods_ended and jobs_ended:
-        left = left_s(job, now)
-        return None if left is None else max(left, LOOK_AGAIN_S)
-    at_most_s = min(_at_most_s(observed, now), TRY_AGAIN_S if observed.refusals else LOOK_ANYWAY_S)
-    return max(AT_ONCE_S, min(at_most_s, now.left_s))
+        remaining = remaining_s(job, now)
+        return None if remaining is None else max(remaining, POLL_INTERVAL_S)
+    at_most_s = min(_at_most_s(observed, now), TRY_AGAIN_S if observed.refusals else MAX_INTERVAL_S)
+    return max(MIN_INTERVAL_S, min(at_most_s, now.remaining_s))
 
 
-def _at_most_s(observed: Observed, now: Moment) -> float:
+def _at_most_s(observed: Observed, now: ReconcileClock) -> float:
     """Until somebody looks what was heard that wakes nobody."""
-    searches = not observed.coordination.in_office or observed.cut_off
-    asked = asks(observed.children, observed.nodes, now).selectors
-    if asked or unadopted(observed) or (searches and observed.job.spec.world is not None):
-        return LOOK_AGAIN_S
-    steps = observed.snapshot is not None and observed.snapshot.progress is not None
-    return PROGRESS_EVERY_S if steps else LOOK_ANYWAY_S
+    is_searching = not observed.coordination.coordinator_uid or observed.lacks_majority
+    queries = plan_pod_queries(observed.children, observed.nodes, now).selectors
+    if queries or unadopted(observed) or (is_searching and observed.job.spec.world is not None):
+        return POLL_INTERVAL_S
+    makes_steps = observed.snapshot is not None and observed.snapshot.progress is not None
+    return PROGRESS_EVERY_S if makes_steps else MAX_INTERVAL_S

@@ -16,24 +16,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from understudy_operator.plan.rfc3339 import micro_time
+from understudy_protocol.enums import Fault, Strategy, WorkersState
 from understudy_protocol.observer import Cause, Recovery, Snapshot
-from understudy_protocol.words import Fault, Strategy, WorkersState
 
 RECOVERIES_KEPT = 10
 AT_WORK = (WorkersState.RUNNING, WorkersState.FINISHED)
 Entry = Mapping[str, Any]
 
 
-def history(before: Sequence[Entry], snapshot: Snapshot, now: float) -> list[Entry]:
+def merge_history(before: Sequence[Entry], snapshot: Snapshot, now: float) -> list[Entry]:
     """The entries of status after this snapshot, the oldest first."""
-    known = identified(before)
+    recorded = identified(before)
     entries = identified(_entry(recovery) for recovery in snapshot.recoveries)
-    told = [_newer(known.get(identity, {}), entry) for identity, entry in entries.items()]
-    times = {entry["detectedAt"] for entry in told}
+    reported = [_newer(recorded.get(identity, {}), entry) for identity, entry in entries.items()]
+    times = {entry["detectedAt"] for entry in reported}
     orphans = [entry for entry in before if entry["detectedAt"] not in times]
     if _all_at_work(snapshot):
         orphans = [entry if is_of_rollouts(entry) else _ended(entry, now) for entry in orphans]
-    return sorted([*orphans, *told], key=lambda entry: str(entry["detectedAt"]))[-RECOVERIES_KEPT:]
+    return sorted([*orphans, *reported], key=lambda entry: str(entry["detectedAt"]))[-RECOVERIES_KEPT:]
 
 
 def is_open(entry: Entry) -> bool:
@@ -47,7 +47,7 @@ def is_of_rollouts(entry: Entry) -> bool:
 
 
 def plain_cause(cause: Cause) -> dict[str, Any]:
-    told = {
+    fields = {
         "rank": cause.rank,
         "pod": cause.pod,
         "node": cause.node,
@@ -55,7 +55,7 @@ def plain_cause(cause: Cause) -> dict[str, Any]:
         "signal": cause.signal,
         "message": cause.message,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def identified(entries: Iterable[Entry]) -> dict[tuple[str, int], Entry]:
@@ -70,17 +70,17 @@ def identified(entries: Iterable[Entry]) -> dict[tuple[str, int], Entry]:
 
 
 def _all_at_work(snapshot: Snapshot) -> bool:
-    seated = [member for member in snapshot.members if member.group_rank is not None]
-    return bool(seated) and not snapshot.waiting_for and all(member.workers in AT_WORK for member in seated)
+    rank_holders = [member for member in snapshot.members if member.group_rank is not None]
+    return bool(rank_holders) and not snapshot.waiting_for and all(member.workers in AT_WORK for member in rank_holders)
 
 
 def _ended(entry: Entry, now: float) -> Entry:
     return {**entry, "runningAt": micro_time(now)} if is_open(entry) else entry
 
 
-def _newer(known: Entry, reported: Entry) -> Entry:
+def _newer(recorded: Entry, reported: Entry) -> Entry:
     """An end that status has stays; a step may be added to it."""
-    return known if known and not is_open(known) and "resumedAt" not in reported else reported
+    return recorded if recorded and not is_open(recorded) and "resumedAt" not in reported else reported
 
 
 def _entry(recovery: Recovery) -> Entry:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Why(Enum):
+class RefusalKind(Enum):
     """The value is the condition's reason."""
 
     MANIFEST = "Refused"
@@ -31,32 +31,32 @@ _QUOTA = ("exceeded quota", "unknown for quota", "insufficient quota")
 @dataclass(frozen=True)
 class Refusal:
     message: str
-    why: Why = Why.MANIFEST
-    of: str = ""  # what was refused: intents.intent_key()
+    kind: RefusalKind = RefusalKind.MANIFEST
+    key: str = ""  # what was refused: intents.intent_key()
 
     @property
-    def lasting(self) -> bool:
-        return self.why is Why.MANIFEST
+    def is_lasting(self) -> bool:
+        return self.kind is RefusalKind.MANIFEST
 
 
-def judged(status: int, message: str, of: str = "") -> Refusal | None:
+def read_refusal(status: int, message: str, key: str = "") -> Refusal | None:
     """What an answer of that HTTP status means; None for one that is no refusal, such as a conflict."""
-    why = _why(status, message)
+    kind = _refusal_kind(status, message)
     cut = message if len(message) <= MESSAGE_CHARACTERS else f"{message[: MESSAGE_CHARACTERS - 1]}…"
-    return None if why is None else Refusal(cut, why, of)
+    return None if kind is None else Refusal(cut, kind, key)
 
 
-def _why(status: int, message: str) -> Why | None:
+def _refusal_kind(status: int, message: str) -> RefusalKind | None:
     if "failed calling webhook" in message or "failed to call webhook" in message:
-        return Why.WEBHOOK
+        return RefusalKind.WEBHOOK
     if "admission webhook" in message or "ValidatingAdmissionPolicy" in message:
-        return Why.ADMISSION
+        return RefusalKind.ADMISSION
     if status == 403 and any(words in message for words in _QUOTA):
-        return Why.QUOTA
+        return RefusalKind.QUOTA
     if status == 403 and "being terminated" in message:
-        return Why.NAMESPACE
+        return RefusalKind.NAMESPACE
     if status == 403:
-        return Why.FORBIDDEN
+        return RefusalKind.FORBIDDEN
     if status in (400, 413, 422):
-        return Why.MANIFEST
-    return Why.SERVER if status >= 500 else None
+        return RefusalKind.MANIFEST
+    return RefusalKind.SERVER if status >= 500 else None

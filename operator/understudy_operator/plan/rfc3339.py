@@ -18,7 +18,7 @@ def whole_seconds(at: float) -> str:
     return _time(at).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def unix(text: str) -> float:
+def parse_time(text: str) -> float:
     """Raises ValueError. A time without a zone is in UTC."""
     if not isinstance(text, str):
         raise ValueError(f"expected a time such as 2026-11-20T10:00:00Z, got {type(text).__name__}")

@@ -11,47 +11,47 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from understudy_operator.plan.jobset.views import Fate, JobView, views
+from understudy_operator.plan.jobset.views import JobPhase, JobView, views
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.recoveries import RECOVERIES_KEPT, Entry, is_of_rollouts, is_open, plain_cause
-from understudy_operator.plan.rfc3339 import micro_time, unix
-from understudy_operator.plan.stays import with_seen_nodes
+from understudy_operator.plan.rfc3339 import micro_time, parse_time
+from understudy_operator.plan.stays import fill_in_nodes
+from understudy_protocol.enums import Fault, OnFailedUpdate, Strategy
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
-from understudy_protocol.words import Fault, OnFailedUpdate, Strategy
 
 REASON = "RolloutsRestarted"
 
 
 @dataclass(frozen=True)
-class Anew:
+class RolloutRestart:
     """Rollouts that are to be made anew."""
 
     jobs: tuple[JobView, ...]
-    what: str  # is done, in words
-    why: str
+    action: str  # is done, in words
+    reason: str
     counts: bool  # towards failurePolicy.maxRestarts
     update: str  # the failed one
 
 
-def rollouts_anew(observed: Observed) -> Anew | None:
+def plan_rollout_restart(observed: Observed) -> RolloutRestart | None:
     """None if nothing follows in this pass."""
-    failure = _unanswered(observed)
-    if failure is None or comes_up(observed):
+    failure = _unhandled_failure(observed)
+    if failure is None or are_rollouts_restarting(observed):
         return None
     spec = observed.job.spec.rollouts
     assert spec is not None
-    why = f"the weights of version {failure.version} were not updated: {failure.message}"
+    reason = f"the weights of version {failure.version} were not updated: {failure.message}"
     if failure.in_a_row <= spec.max_retries:
         blocked = tuple(view for view in _jobs(observed) if _is_named(view.name, failure.blocked))
-        what = f"{', '.join(view.name for view in blocked)}, blocked in the process group, is recreated"
-        return Anew(blocked, what, why, False, failure.update) if blocked else None
+        action = f"{', '.join(view.name for view in blocked)}, blocked in the process group, is recreated"
+        return RolloutRestart(blocked, action, reason, False, failure.update) if blocked else None
     jobs = _jobs(observed)
     if spec.on_failed_update is not OnFailedUpdate.RESTART_ROLLOUTS or not jobs:
         return None
-    return Anew(tuple(jobs), "the rollouts are recreated", why, True, failure.update)
+    return RolloutRestart(tuple(jobs), "the rollouts are recreated", reason, True, failure.update)
 
 
-def comes_up(observed: Observed) -> bool:
+def are_rollouts_restarting(observed: Observed) -> bool:
     """Whether rollouts were made anew, and are not ready again."""
     if not any(is_of_rollouts(x) and is_open(x) for x in observed.job.status.get("recoveries", ())):
         return False
@@ -64,68 +64,76 @@ def comes_up(observed: Observed) -> bool:
 def rollouts_status(observed: Observed) -> dict[str, Any]:
     """status.rollouts; empty while nobody has told of any."""
     before: Mapping[str, Any] = observed.job.status.get("rollouts", {})
-    told = None if observed.snapshot is None else observed.snapshot.rollouts
-    if told is None:
+    reported = None if observed.snapshot is None else observed.snapshot.rollouts
+    if reported is None:
         return dict(before)
-    status: dict[str, Any] = {"fresh": told.fresh, "updating": told.updating, "uncertain": told.uncertain}
-    if told.version:
-        status["version"] = told.version
-    if told.failure is not None:
-        status["failure"] = _failure(told.failure)
-    answered = before.get("restartedFor", "")
-    failure = _unanswered(observed)
-    if failure is not None and comes_up(observed):
-        answered = failure.update
-    return {**status, "restartedFor": answered} if answered else status
+    status: dict[str, Any] = {"fresh": reported.fresh, "updating": reported.updating, "uncertain": reported.uncertain}
+    if reported.version:
+        status["version"] = reported.version
+    if reported.failure is not None:
+        status["failure"] = _failure(reported.failure)
+    handled = before.get("restartedFor", "")
+    failure = _unhandled_failure(observed)
+    if failure is not None and are_rollouts_restarting(observed):
+        handled = failure.update
+    return {**status, "restartedFor": handled} if handled else status
 
 
-def made_anew(observed: Observed, status: Mapping[str, Any], anew: Anew, now: float) -> dict[str, Any]:
+def rollout_restart_status(
+    observed: Observed, status: Mapping[str, Any], restart: RolloutRestart, now: float
+) -> dict[str, Any]:
     """The status with what is done about the failure, as a recovery where all rollouts restart."""
-    told = {**status, "rollouts": {**status.get("rollouts", {}), "restartedFor": anew.update}}
-    known = observed.snapshot.rollouts if observed.snapshot is not None else None
-    if not anew.counts or known is None or known.failure is None or known.cause is None:
-        return told
+    updated = {**status, "rollouts": {**status.get("rollouts", {}), "restartedFor": restart.update}}
+    reported = observed.snapshot.rollouts if observed.snapshot is not None else None
+    if not restart.counts or reported is None or reported.failure is None or reported.cause is None:
+        return updated
     entry: Entry = {
         "fault": Fault.WEIGHT_UPDATE.value,
         "strategy": Strategy.POD_RECREATE.value,
-        "reason": f"{anew.what}, and training continues",
+        "reason": f"{restart.action}, and training continues",
         "round": max(0, observed.job.round),
-        "cause": plain_cause(known.cause),
-        "detectedAt": micro_time(known.failure.at),
+        "cause": plain_cause(reported.cause),
+        "detectedAt": micro_time(reported.failure.at),
     }
-    (entry,) = with_seen_nodes([entry], (), observed)
+    (entry,) = fill_in_nodes([entry], (), observed)
     recoveries = sorted([*status.get("recoveries", ()), entry], key=lambda x: str(x["detectedAt"]))
-    told["recoveries"] = recoveries[-RECOVERIES_KEPT:]
-    told["lastRecovery"] = told["recoveries"][-1]
-    told["phase"] = "Recovering"
-    return told
+    updated["recoveries"] = recoveries[-RECOVERIES_KEPT:]
+    updated["lastRecovery"] = updated["recoveries"][-1]
+    updated["phase"] = "Recovering"
+    return updated
 
 
-def whole_again(recoveries: Sequence[Entry], told: Rollouts | None, now: float) -> list[Entry]:
+def end_rollout_recoveries(recoveries: Sequence[Entry], rollouts: Rollouts | None, now: float) -> list[Entry]:
     """The recoveries, where those that wait for a whole update end with one."""
-    if told is None or told.failure is not None or told.updating or told.uncertain or not told.fresh:
+    if (
+        rollouts is None
+        or rollouts.failure is not None
+        or rollouts.updating
+        or rollouts.uncertain
+        or not rollouts.fresh
+    ):
         return list(recoveries)
     return [
-        {**entry, "resumedAt": micro_time(now), "seconds": round(now - unix(entry["detectedAt"]), 3)}
+        {**entry, "resumedAt": micro_time(now), "seconds": round(now - parse_time(entry["detectedAt"]), 3)}
         if is_of_rollouts(entry) and is_open(entry)
         else entry
         for entry in recoveries
     ]
 
 
-def _unanswered(observed: Observed) -> UpdateFailure | None:
+def _unhandled_failure(observed: Observed) -> UpdateFailure | None:
     if observed.job.spec.rollouts is None or observed.snapshot is None or observed.snapshot.rollouts is None:
         return None
     failure = observed.snapshot.rollouts.failure
-    answered = observed.job.status.get("rollouts", {}).get("restartedFor", "")
-    return failure if failure is not None and failure.update != answered else None
+    handled = observed.job.status.get("rollouts", {}).get("restartedFor", "")
+    return failure if failure is not None and failure.update != handled else None
 
 
 def _jobs(observed: Observed) -> list[JobView]:
     """Of the rollouts, those that have not ended."""
     spec = observed.job.spec.rollouts
     groups = () if spec is None else spec.groups
-    return [view for view in views(observed) if view.group in groups and view.fate is Fate.OPEN]
+    return [view for view in views(observed) if view.group in groups and view.phase is JobPhase.OPEN]
 
 
 def _is_named(job: str, replicas: Iterable[str]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from understudy_operator.plan.moment import reached
+from understudy_operator.plan.reconcile_clock import is_due
 
 if TYPE_CHECKING:
     from understudy_operator.plan.observed import Pod
@@ -55,9 +55,9 @@ def is_to_be_created(
     if not any(_waits(pod, now) for pod in pods if name in pod.secrets):
         return False
     created = writes.created.get(name, now - AGAIN_S)
-    return created > now or reached(created + AGAIN_S, now)  # a clock that was set back delays nothing
+    return created > now or is_due(created + AGAIN_S, now)  # a clock that was set back delays nothing
 
 
 def _waits(pod: "Pod", now: float) -> bool:
-    waits = pod.alive and pod.waits_since > 0.0 and not pod.volumes_mounted
-    return waits and reached(pod.waits_since + AGAIN_S, now)
+    waits = pod.alive and pod.waiting_since > 0.0 and not pod.volumes_mounted
+    return waits and is_due(pod.waiting_since + AGAIN_S, now)

@@ -2,7 +2,7 @@
 
 from understudy_operator.plan.observed import Job
 from understudy_protocol import pod as names
-from understudy_protocol.words import Proactive
+from understudy_protocol.enums import Proactive
 
 
 def job_shape(job: Job, grace_s: int) -> names.JobShape:

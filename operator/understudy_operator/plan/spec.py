@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from understudy_protocol.words import OnFailedUpdate
+from understudy_protocol.enums import OnFailedUpdate
 
 Raw = Mapping[str, Any]
 DEFAULT_GROUP = "default"
@@ -26,7 +26,7 @@ class DependencyStatus(Enum):
     COMPLETE = "Complete"
 
 
-class Operator(Enum):
+class SuccessOperator(Enum):
     ALL = "All"
     ANY = "Any"
 
@@ -75,7 +75,7 @@ class ReplicatedJob:
     exclusive: Exclusive | None = None
 
     @cached_property
-    def made_of(self) -> str:
+    def template_hash(self) -> str:
         """What its Jobs are made of, as the user wrote it, hashed."""
         return _hashed(self.template)
 
@@ -100,7 +100,7 @@ class ReplicatedJob:
         return int(self.job_spec.get("parallelism", 1))
 
     @property
-    def wanted(self) -> int:
+    def concurrent_pods(self) -> int:
         """Pods of each Job that run at a time."""
         return min(self.parallelism, int(self.job_spec.get("completions", self.parallelism)))
 
@@ -118,7 +118,7 @@ class Network:
 
 @dataclass(frozen=True)
 class SuccessPolicy:
-    operator: Operator = Operator.ALL
+    operator: SuccessOperator = SuccessOperator.ALL
     targets: tuple[str, ...] = ()  # replicatedJobs; empty: all
 
 
@@ -157,7 +157,7 @@ class VolumeClaim:
 
 
 @dataclass(frozen=True)
-class Place:
+class PodPosition:
     """Where a group rank of the world has its pod."""
 
     group: ReplicatedJob
@@ -201,7 +201,7 @@ class World:
     script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: none do
 
     @cached_property
-    def made_of(self) -> str:
+    def template_hash(self) -> str:
         """What its pods are made of, as the user wrote it, hashed."""
         return _hashed([[group.name, group.replicas, group.template] for group in self.groups])
 
@@ -213,13 +213,13 @@ class World:
     def spare_group(self) -> ReplicatedJob:
         return next((group for group in self.groups if group.name == self.spare_template), self.groups[0])
 
-    def place(self, index: int) -> Place:
+    def position(self, index: int) -> PodPosition:
         """Of a group rank: ranks count through the groups, their Jobs, and the pods of each."""
-        left = index
+        remaining = index
         for group in self.groups:
-            if left < group.pods:
-                return Place(group, *divmod(left, group.parallelism))
-            left -= group.pods
+            if remaining < group.pods:
+                return PodPosition(group, *divmod(remaining, group.parallelism))
+            remaining -= group.pods
         raise IndexError(f"group rank {index} of {self.actives}")
 
 
@@ -234,7 +234,7 @@ class RolloutGateway:
 
 
 @dataclass(frozen=True)
-class Rollouts:
+class RolloutsSpec:
     """The servers whose weights the workers update, in RL."""
 
     groups: tuple[str, ...]  # replicatedJobs
@@ -256,10 +256,10 @@ class JobSpec:
     managed_by: str = ""
     ttl_s: float | None = None  # after its end the job is deleted
     claims: tuple[VolumeClaim, ...] = ()
-    rollouts: Rollouts | None = None
+    rollouts: RolloutsSpec | None = None
 
     @property
     def children(self) -> tuple[ReplicatedJob, ...]:
         """Those that become Jobs."""
-        ours = () if self.world is None else tuple(group.name for group in self.world.groups)
-        return tuple(group for group in self.replicated_jobs if group.name not in ours)
+        world_names = () if self.world is None else tuple(group.name for group in self.world.groups)
+        return tuple(group for group in self.replicated_jobs if group.name not in world_names)

@@ -16,7 +16,7 @@ from typing import Any
 
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.recoveries import Entry, identified
-from understudy_operator.plan.rfc3339 import unix
+from understudy_operator.plan.rfc3339 import parse_time
 
 TOLERANCE_S = 60.0
 
@@ -31,36 +31,36 @@ class Stay:
     until: float | None = None  # when its object was gone; None: it is there
 
 
-def stays_of(observed: Observed) -> Iterator[Stay]:
+def list_stays(observed: Observed) -> Iterator[Stay]:
     """All that this operator has seen: of pods that are there, and of pods that are gone."""
-    for pod in (*observed.pods, *observed.former):
+    for pod in (*observed.pods, *observed.previous_pods):
         if pod.node:
             yield Stay(pod.name, pod.node, pod.created_at)
-    yield from observed.gone
+    yield from observed.past_stays
 
 
 def node_at(stays: Iterable[Stay], pod: str, at: float) -> str:
     """The node of the pod of that name at that time; "" if the job had no such pod then."""
-    there = [stay for stay in stays if stay.pod == pod and _was_there(stay, at)]
-    return max(there, key=lambda stay: stay.since).node if there else ""
+    matching = [stay for stay in stays if stay.pod == pod and _covers(stay, at)]
+    return max(matching, key=lambda stay: stay.since).node if matching else ""
 
 
-def with_seen_nodes(entries: Sequence[Entry], before: Sequence[Entry], observed: Observed) -> list[Entry]:
+def fill_in_nodes(entries: Sequence[Entry], before: Sequence[Entry], observed: Observed) -> list[Entry]:
     """The recoveries of status with the nodes that the operator has seen. before: as status has them now."""
-    known, stays = identified(before), tuple(stays_of(observed))
-    return [_with_node(entry, known.get(identity), stays) for identity, entry in identified(entries).items()]
+    recorded, stays = identified(before), tuple(list_stays(observed))
+    return [_with_node(entry, recorded.get(identity), stays) for identity, entry in identified(entries).items()]
 
 
-def _with_node(entry: Entry, known: Entry | None, stays: Sequence[Stay]) -> Entry:
+def _with_node(entry: Entry, recorded: Entry | None, stays: Sequence[Stay]) -> Entry:
     cause: Mapping[str, Any] = entry["cause"]
     if not cause.get("node"):
         return entry
     pod, node = cause.get("pod", ""), ""
-    if known is not None and known["cause"].get("pod", "") == pod:
-        node = known["cause"].get("node", "")
-    node = node or node_at(stays, pod, unix(entry["detectedAt"]))
+    if recorded is not None and recorded["cause"].get("pod", "") == pod:
+        node = recorded["cause"].get("node", "")
+    node = node or node_at(stays, pod, parse_time(entry["detectedAt"]))
     return {**entry, "cause": {**cause, "node": node}}
 
 
-def _was_there(stay: Stay, at: float) -> bool:
+def _covers(stay: Stay, at: float) -> bool:
     return stay.since - TOLERANCE_S <= at and (stay.until is None or at <= stay.until + TOLERANCE_S)

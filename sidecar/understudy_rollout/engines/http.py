@@ -17,7 +17,7 @@ import aiohttp
 
 from understudy_rollout.failures import AdmissionRefused, EngineRefused, EngineUnreachable
 
-TOLD_CHARACTERS = 500
+MAX_ERROR_CHARACTERS = 500
 #: Of a call that a gateway passes on: the update that calls.
 UPDATE_HEADER, FENCE_HEADER = "Understudy-Update", "Understudy-Fence"
 #: Of an answer that is the gateway's and not the server's: why the server has not answered.
@@ -45,7 +45,7 @@ class NotAdmitted(AdmissionRefused, NotDelivered):
     """The gateway has not passed it on: another update has taken over."""
 
 
-class Door(Protocol):
+class CallAdmission(Protocol):
     """The way to a server through its gateway."""
 
     engine_url: str
@@ -57,17 +57,17 @@ class Door(Protocol):
         """The call was."""
 
 
-class Server:
+class EngineServer:
     """at: http://host:port, or a Gateway to go through."""
 
-    def __init__(self, at: Union[str, Door], headers: Optional[Mapping[str, str]] = None) -> None:
-        self.door = None if isinstance(at, str) else at
+    def __init__(self, at: Union[str, CallAdmission], headers: Optional[Mapping[str, str]] = None) -> None:
+        self.admission = None if isinstance(at, str) else at
         url = at if isinstance(at, str) else at.engine_url
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"url: expected http://host:port of the server; got {url!r}")
         self.url = url.rstrip("/")
         self._headers = dict(headers or {})
-        self._gateway_gone = self.door is None  # it was waited for, and has not answered since
+        self._gateway_gone = self.admission is None  # it was waited for, and has not answered since
 
     async def post(
         self, path: str, body: Optional[Mapping[str, Any]] = None, params: Optional[Mapping[str, str]] = None
@@ -95,7 +95,7 @@ class Server:
         self, method: str, path: str, body: Optional[Mapping[str, Any]], params: Optional[Mapping[str, str]]
     ) -> str:
         what = f"{method} {self.url}{path}"
-        headers = self._headers if self.door is None else {**self._headers, **self.door.call_headers()}
+        headers = self._headers if self.admission is None else {**self._headers, **self.admission.call_headers()}
         try:
             async with (
                 _session(headers) as session,
@@ -106,15 +106,15 @@ class Server:
             raise _NobodyListens(f"{what}: {error}") from error
         except (aiohttp.ClientError, OSError) as error:
             raise EngineUnreachable(f"{what}: {type(error).__name__} {error}".rstrip()) from error
-        self._gateway_gone = self.door is None
+        self._gateway_gone = self.admission is None
         if response.status < 300:
             return answer
-        told = f"{what}: the server answered {response.status}: {answer.strip()[:TOLD_CHARACTERS]}"
-        if self.door is not None:
-            self._check_answered(self.door, response.headers.get(NOT_ANSWERED_HEADER), told)
-        raise Refused(told, response.status, answer)
+        text = f"{what}: the server answered {response.status}: {answer.strip()[:MAX_ERROR_CHARACTERS]}"
+        if self.admission is not None:
+            self._check_answered(self.admission, response.headers.get(NOT_ANSWERED_HEADER), text)
+        raise Refused(text, response.status, answer)
 
-    def _check_answered(self, door: Door, not_answered: Optional[str], told: str) -> None:
+    def _check_answered(self, door: CallAdmission, not_answered: Optional[str], told: str) -> None:
         if not_answered == REFUSED:
             door.refused()
             raise NotAdmitted(told)

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from typing import Optional, Union
 
 from understudy_rollout.engine import Tensor
-from understudy_rollout.engines.http import Door, NotDelivered, Refused, Server, bearer
+from understudy_rollout.engines.http import CallAdmission, EngineServer, NotDelivered, Refused, bearer
 from understudy_rollout.failures import EngineRefused, UpdateFailed
 from understudy_rollout.weights import Group
 
@@ -39,12 +39,12 @@ NOT_FOUND = 404
 
 
 class SglangEngine:
-    def __init__(self, at: Union[str, Door], *, api_key: str = "", load_format: str = "") -> None:
+    def __init__(self, at: Union[str, CallAdmission], *, api_key: str = "", load_format: str = "") -> None:
         """at: http://host:port or a Gateway. api_key: --admin-api-key or --api-key. load_format: of `load`'s folder."""
-        self.server = Server(at, bearer(api_key))
+        self.server = EngineServer(at, bearer(api_key))
         self._load_format = load_format
         self._kv_released = False
-        self._doubtful = True  # whether it is released is not sure: so at first, and after no answer, or an error
+        self._is_uncertain = True  # whether it is released is not sure: so at first, and after no answer, or an error
         self._has_generated = False  # a token, for this adapter: so none of its memory was released
         self._session: Optional[bool] = None  # one is open there; None: a former trainer may have left one
 
@@ -114,7 +114,7 @@ class SglangEngine:
 
     async def resume_generation(self) -> None:
         await self.server.post("/continue_generation", {})
-        if self._doubtful:
+        if self._is_uncertain:
             await self._make_sure()
 
     async def healthy(self) -> None:
@@ -168,7 +168,7 @@ class SglangEngine:
     async def _make_sure(self) -> None:
         if await self._generates():
             return
-        if self._doubtful:  # its cache is what it lacks, or more than that
+        if self._is_uncertain:  # its cache is what it lacks, or more than that
             await self._change_memory("/resume_memory_occupation", released=False)
             if await self._generates():
                 return
@@ -182,7 +182,7 @@ class SglangEngine:
             await self.server.get("/health_generate")
         except Refused:
             return False
-        self._kv_released = self._doubtful = False
+        self._kv_released = self._is_uncertain = False
         self._has_generated = True
         return True
 
@@ -192,9 +192,9 @@ class SglangEngine:
         except NotDelivered:
             raise
         except Refused:
-            self._doubtful = True
+            self._is_uncertain = True
             raise
         except BaseException:
-            self._kv_released, self._doubtful = released, True
+            self._kv_released, self._is_uncertain = released, True
             raise
-        self._kv_released, self._doubtful = released, False
+        self._kv_released, self._is_uncertain = released, False

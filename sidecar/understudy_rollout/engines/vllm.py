@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 from understudy_rollout.engine import Tensor
-from understudy_rollout.engines.http import Door, Refused, Server, bearer
+from understudy_rollout.engines.http import CallAdmission, EngineServer, Refused, bearer
 from understudy_rollout.failures import EngineRefused
 from understudy_rollout.weights import Group
 
@@ -32,19 +32,19 @@ log = logging.getLogger(__name__)
 
 class VllmEngine:
     def __init__(
-        self, at: Union[str, Door], *, api_key: str = "", init_info: Optional[Mapping[str, Any]] = None
+        self, at: Union[str, CallAdmission], *, api_key: str = "", init_info: Optional[Mapping[str, Any]] = None
     ) -> None:
         """at: http://host:port or a Gateway. init_info: what the transfer's backend takes too ({"packed": True})."""
-        self.server = Server(at, bearer(api_key))
+        self.server = EngineServer(at, bearer(api_key))
         self._init_info = dict(init_info or {})
         self._paused = False  # it was to pause, and was not resumed since
         self._open = False  # an update was started there, and has not been told to be finished
-        self._in_order = False  # surely no layer waits for tensors: another trainer may have left some that do
+        self._is_usable = False  # surely no layer waits for tensors: another trainer may have left some that do
         self._loading = False  # a load was begun there, and has not ended well
 
     async def stop_generation(self) -> None:
         # Paused by a trainer before this one it says so as well: then waking it up changes nothing.
-        if _told(await self.server.get("/is_sleeping"), "is_sleeping") is True:
+        if _answer_field(await self.server.get("/is_sleeping"), "is_sleeping") is True:
             await self._wake_up()
         await self._pause()
 
@@ -66,9 +66,9 @@ class VllmEngine:
 
     async def receive(self, group: Group, tensors: Sequence[Tensor]) -> None:
         if not self._open:
-            if not self._in_order:
-                await self._put_in_order()
-            self._open, self._in_order = True, False
+            if not self._is_usable:
+                await self._restore()
+            self._open, self._is_usable = True, False
             await self.server.post("/start_weight_update")
         update_info = {
             "names": [tensor.name for tensor in tensors],
@@ -79,29 +79,29 @@ class VllmEngine:
 
     async def load(self, path: str) -> None:
         reload = {"method": "reload_weights", "kwargs": {"weights_path": path}}
-        if not self._in_order and not await self._could_be_put_in_order():
+        if not self._is_usable and not await self._try_restore():
             self._loading = True
             await self.server.post("/collective_rpc", reload)
-        self._in_order, self._loading = False, True
+        self._is_usable, self._loading = False, True
         await self.server.post("/collective_rpc", reload)
-        self._in_order, self._loading = True, False
+        self._is_usable, self._loading = True, False
 
     async def finish(self, version: str) -> None:
         if self._open:
             await self.server.post("/finish_weight_update", {"weight_version": version})
-            self._open, self._in_order = False, True
+            self._open, self._is_usable = False, True
         else:
             await self.server.post("/update_weight_version", {"new_version": version})
 
     async def leave_group(self, group: Group) -> None:
         if self._open:
-            await self._put_in_order()
+            await self._restore()
         try:
             await self.server.post("/shutdown_weight_transfer_engine")
         except Refused as error:
             if DURING_AN_UPDATE not in error.answer:
                 raise
-            await self._put_in_order()  # it was left open by a trainer before this one
+            await self._restore()  # it was left open by a trainer before this one
             await self.server.post("/shutdown_weight_transfer_engine")
 
     async def resume_kv(self) -> None:
@@ -111,19 +111,19 @@ class VllmEngine:
 
     async def _wake_up(self) -> None:
         answer = await self.server.post("/wake_up")
-        if _told(answer, "status") != "awake":
+        if _answer_field(answer, "status") != "awake":
             raise EngineRefused(f"{self.server.url}/wake_up: expected all of its memory to be awake; got {answer}")
 
     async def flush_cache(self) -> None:
         answer = await self.server.post("/reset_prefix_cache", params={"reset_external": "true"})
-        if _told(answer, "success") is not True:
+        if _answer_field(answer, "success") is not True:
             raise EngineRefused(f"{self.server.url}/reset_prefix_cache: requests still hold blocks; got {answer}")
         await self.server.post("/reset_encoder_cache")
 
     async def resume_generation(self) -> None:
         if self._open:
-            await self._put_in_order()
-        elif self._loading and not await self._could_be_put_in_order():
+            await self._restore()
+        elif self._loading and not await self._try_restore():
             log.warning("%s: a load failed within a layer, and the next request may crash it", self.server.url)
         await self.server.post("/resume")
         self._paused = False
@@ -132,25 +132,25 @@ class VllmEngine:
         """Raises if it is not."""
         await self.server.get("/health")
 
-    async def _put_in_order(self) -> None:
+    async def _restore(self) -> None:
         """End an update that brings nothing, or the one that is open. Raises Refused where none is configured."""
         try:
             await self.server.post("/start_weight_update")
         except Refused as error:
             log.info("the server already has an open weight update: %s", error)
         await self.server.post("/finish_weight_update")
-        self._open, self._in_order, self._loading = False, True, False
+        self._open, self._is_usable, self._loading = False, True, False
 
-    async def _could_be_put_in_order(self) -> bool:
+    async def _try_restore(self) -> bool:
         try:
-            await self._put_in_order()
+            await self._restore()
         except Refused as error:
             log.info("the server has no weight update to end: %s", error)
             return False
         return True
 
 
-def _told(answer: str, name: str) -> Any:
+def _answer_field(answer: str, name: str) -> Any:
     try:
         told = json.loads(answer)
     except ValueError:

@@ -17,12 +17,12 @@ from pathlib import Path
 from aiohttp import web
 
 from understudy_rollout.gateway.app import GatewayApp
-from understudy_rollout.gateway.bodies import MOST_BYTES
-from understudy_rollout.gateway.connections import MOST_CONNECTIONS, OPTIONS
-from understudy_rollout.gateway.flights import AWAIT_LIMIT_S, Flights, Policy
-from understudy_rollout.gateway.keeper import Keeper, kept
+from understudy_rollout.gateway.bodies import MAX_BYTES
+from understudy_rollout.gateway.connections import MAX_CONNECTIONS, OPTIONS
+from understudy_rollout.gateway.flights import AWAIT_LIMIT_S, InFlightRequests, Policy
 from understudy_rollout.gateway.listener import address_of, listener_at
 from understudy_rollout.gateway.proxy import Proxy
+from understudy_rollout.gateway.weights_file import WeightsFile, open_weights_file
 from understudy_rollout.weights import Weights, version_of
 
 
@@ -50,10 +50,10 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     starts_with = "version of the weights that the server starts with; admits requests before the first update"
     parser.add_argument("--initial-version", default="", help=starts_with)
     parser.add_argument("--generation", action="append", default=[], metavar="PATH", help="one more path to admit")
-    most = f"largest body of a client's request ({MOST_BYTES})"
-    parser.add_argument("--most-body", type=int, default=MOST_BYTES, metavar="BYTES", help=most)
-    most = f"most connections of clients; each may take 400 KiB of memory ({MOST_CONNECTIONS})"
-    parser.add_argument("--most-connections", type=int, default=MOST_CONNECTIONS, metavar="N", help=most)
+    most = f"largest body of a client's request ({MAX_BYTES})"
+    parser.add_argument("--most-body", type=int, default=MAX_BYTES, metavar="BYTES", help=most)
+    most = f"most connections of clients; each may take 400 KiB of memory ({MAX_CONNECTIONS})"
+    parser.add_argument("--most-connections", type=int, default=MAX_CONNECTIONS, metavar="N", help=most)
     chosen = parser.parse_args(arguments)
     for option in ("most_body", "most_connections"):
         if getattr(chosen, option) < 1:
@@ -68,14 +68,14 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     return chosen
 
 
-def keeper(chosen: argparse.Namespace) -> Keeper:
+def make_weights_file(chosen: argparse.Namespace) -> WeightsFile:
     if chosen.state_file is None:
-        return Keeper(Weights())
-    return kept(chosen.state_file, listener_at(address_of(chosen.engine)), chosen.initial_version)
+        return WeightsFile(Weights())
+    return open_weights_file(chosen.state_file, listener_at(address_of(chosen.engine)), chosen.initial_version)
 
 
 async def serve(chosen: argparse.Namespace) -> None:
-    flights = Flights(keeper(chosen), chosen.in_flight, chosen.await_limit)
+    flights = InFlightRequests(make_weights_file(chosen), chosen.in_flight, chosen.await_limit)
     token = chosen.token_file.read_text().strip()
     limits = (chosen.most_body, chosen.most_connections)
     app = GatewayApp(flights, Proxy(chosen.engine), token, chosen.generation, *limits)

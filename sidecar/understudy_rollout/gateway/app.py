@@ -28,11 +28,11 @@ from aiohttp import web
 from understudy_rollout.engines import http
 from understudy_rollout.gateway import bodies, messages
 from understudy_rollout.gateway.bodies import Body
-from understudy_rollout.gateway.connections import MOST_CONNECTIONS, Connections
-from understudy_rollout.gateway.flights import Denied, Flights
+from understudy_rollout.gateway.connections import MAX_CONNECTIONS, Connections
+from understudy_rollout.gateway.flights import Denied, InFlightRequests
 from understudy_rollout.gateway.listener import address_of
 from understudy_rollout.gateway.proxy import Answer, EngineGone, Proxy, ask
-from understudy_rollout.gateway.watch import Watch
+from understudy_rollout.gateway.watch import EngineWatch
 from understudy_rollout.weights import Event, Lost, Refused, State, Weights
 
 WEIGHTS = "/understudy/v1/weights"
@@ -56,12 +56,12 @@ log = logging.getLogger(__name__)
 class GatewayApp:
     def __init__(
         self,
-        flights: Flights,
+        flights: InFlightRequests,
         proxy: Proxy,
         token: str,
         generation: Collection[str] = (),
-        most_body: int = bodies.MOST_BYTES,
-        most_connections: int = MOST_CONNECTIONS,
+        most_body: int = bodies.MAX_BYTES,
+        most_connections: int = MAX_CONNECTIONS,
     ) -> None:
         if not token:
             raise ValueError("token: expected a secret that the trainer also has; got ''")
@@ -69,7 +69,7 @@ class GatewayApp:
         self._generation = GENERATION.union(generation)
         self._most_body = most_body
         self.connections = Connections(most_connections)
-        self._watch = Watch(address_of(proxy.url), flights.keeper.sees, self._lost)
+        self._watch = EngineWatch(address_of(proxy.url), flights.weights_file.on_listener, self._on_engine_lost)
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=CALL_BYTES)
@@ -79,9 +79,9 @@ class GatewayApp:
         app.router.add_post(WEIGHTS + "/confirm", self._confirm)
         app.router.add_post(WEIGHTS + "/open", self._open)
         app.router.add_post(WEIGHTS + "/abandon", self._abandon)
-        app.router.add_get(WEIGHTS, self._tell)
+        app.router.add_get(WEIGHTS, self._get_weights)
         app.router.add_route("*", ENGINE + "/{path:.*}", self._call)
-        app.router.add_route("*", "/{path:.*}", self._pass)
+        app.router.add_route("*", "/{path:.*}", self._forward)
         return app
 
     async def _run(self, app: web.Application) -> AsyncIterator[None]:
@@ -114,9 +114,9 @@ class GatewayApp:
         """An update's own call to the server. What only reads needs no update."""
         self._check_token(request, "Proxy-Authorization")
         with self.connections.handled(request):
-            return await self._called(request)
+            return await self._handle_engine_call(request)
 
-    async def _called(self, request: web.Request) -> web.Response:
+    async def _handle_engine_call(self, request: web.Request) -> web.Response:
         body = await request.read()  # nothing is awaited between this and the call
         if request.method in ("GET", "HEAD") and request.path[len(ENGINE) :] in READING | HEALTH:
             return await self._asked(request, body)
@@ -124,7 +124,7 @@ class GatewayApp:
             call = messages.call(request.headers)
         except ValueError as error:
             return web.json_response({"error": str(error)}, status=400)
-        self._watch.look()
+        self._watch.check()
         try:
             with self._flights.call(call):
                 return await self._asked(request, body)
@@ -137,7 +137,7 @@ class GatewayApp:
         try:
             return await ask(request.method, url, request.headers, body, OF_THE_GATEWAY)
         except EngineGone as error:
-            self._watch.look()
+            self._watch.check()
             return _not_answered(502, http.NOT_DELIVERED, str(error))
         except (aiohttp.ClientError, OSError) as error:
             return _not_answered(502, http.BROKEN_OFF, f"{type(error).__name__} {error}".rstrip())
@@ -147,16 +147,16 @@ class GatewayApp:
     ) -> web.Response:
         self._check_token(request)
         with self.connections.handled(request):
-            return await self._told(request, read, handle)
+            return await self._handle_update_call(request, read, handle)
 
-    async def _told(
+    async def _handle_update_call(
         self, request: web.Request, read: Callable[[bytes], E], handle: Callable[[E], Awaitable[int]]
     ) -> web.Response:
         try:
             event = read(await _limited_body(request))
         except ValueError as error:
             return web.json_response({"error": str(error)}, status=400)
-        self._watch.look()  # a server that was restarted a moment ago has not got what is told of it
+        self._watch.check()  # a server that was restarted a moment ago has not got what is told of it
         weights = self._flights.weights
         before = weights.known().now
         try:
@@ -168,25 +168,25 @@ class GatewayApp:
             return web.json_response({"error": unwritten}, status=500)
         if weights.known().now != before:
             log.info("weights %s %s (%s): %d requests aborted", weights.state.value, weights.version, event, aborted)
-        told = {**_seen(weights), "aborted": aborted}
+        response = {**_weights_view(weights), "aborted": aborted}
         former = asdict(weights.former()) if weights.update else None
-        return web.json_response({**told, "former": former}, dumps=_json)
+        return web.json_response({**response, "former": former}, dumps=_json)
 
     def _check_token(self, request: web.Request, header: str = "Authorization") -> None:
         given = request.headers.get(header, "").encode()
         if not hmac.compare_digest(given, b"Bearer " + self._token):
             raise web.HTTPUnauthorized(text=f"{header}: expected the bearer token of this gateway\n")
 
-    async def _tell(self, request: web.Request) -> web.Response:
-        return web.json_response({**_seen(self._flights.weights), "inFlight": len(self._flights)})
+    async def _get_weights(self, request: web.Request) -> web.Response:
+        return web.json_response({**_weights_view(self._flights.weights), "inFlight": len(self._flights)})
 
-    async def _pass(self, request: web.Request) -> web.StreamResponse:
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
         with self.connections.handled(request):
             return bodies.refusal(request, self._most_body) or await self._admitted(request)
 
     async def _admitted(self, request: web.Request) -> web.StreamResponse:
         if request.method in ("GET", "HEAD") and request.path in READING:
-            return await self._passed_on(request)
+            return await self._forward_unlimited(request)
         if request.method in ("GET", "HEAD") and request.path in HEALTH:
             return await self._health(request)
         if request.method != "POST" or request.path not in self._generation:
@@ -204,7 +204,7 @@ class GatewayApp:
         if denied is not None:
             return _unavailable(denied)
         answer, error = await self._in_flight(request, body, self._flights.weights.version)
-        return _given(answer) if error is None else self._broken_off(request, error, answer)
+        return _await_answer(answer) if error is None else self._broken_off(request, error, answer)
 
     async def _in_flight(
         self, request: web.Request, body: Body, version: str
@@ -218,7 +218,7 @@ class GatewayApp:
             except asyncio.CancelledError as cancelled:
                 if not flight.aborted:
                     raise  # the client has gone away
-                _goes_on(flight.task)
+                _continue_without_caller(flight.task)
                 return answer, cancelled
             except Exception as failed:  # noqa: BLE001 (whatever it is, the client is told)
                 return answer, failed
@@ -226,7 +226,7 @@ class GatewayApp:
 
     def _broken_off(self, request: web.Request, error: BaseException, answer: Answer) -> web.StreamResponse:
         if isinstance(error, EngineGone):
-            self._watch.look()
+            self._watch.check()
         if answer.begun is not None:
             if request.transport is not None:
                 request.transport.abort()
@@ -243,24 +243,24 @@ class GatewayApp:
         if not self._flights.weights.update:
             answer, error = await self._in_flight(request, None, "")
             if error is None:
-                return _given(answer)
+                return _await_answer(answer)
             if answer.begun is not None:
                 return self._broken_off(request, error, answer)
         if self._flights.weights.update:  # no more, as soon as the server is lost
             return web.Response(text="the inference server is up; its weights are being updated\n")
         return web.Response(status=502, text=f"the inference server does not answer: {str(error) or 'it closed'}\n")
 
-    async def _passed_on(self, request: web.Request) -> web.StreamResponse:
+    async def _forward_unlimited(self, request: web.Request) -> web.StreamResponse:
         answer = Answer()
         try:
             await self._proxy.pass_on(request, None, answer, "")
         except (EngineGone, aiohttp.ClientError) as error:
             return web.Response(status=502, text=f"the inference server does not answer: {error}\n")
-        return _given(answer)
+        return _await_answer(answer)
 
-    def _lost(self, lost: Lost) -> None:
+    def _on_engine_lost(self, lost: Lost) -> None:
         """A server that starts anew holds the weights that it starts with, not those of the last update."""
-        aborted = self._flights.lost(lost)
+        aborted = self._flights.on_engine_lost(lost)
         log.warning("%s: %d requests aborted", lost.reason, aborted)
 
 
@@ -274,13 +274,13 @@ async def _limited_body(request: web.Request) -> bytes:
     return bytes(body)
 
 
-def _goes_on(task: "Optional[asyncio.Task[Any]]") -> None:
+def _continue_without_caller(task: "Optional[asyncio.Task[Any]]") -> None:
     """It was cancelled, and answers instead of ending."""
     if task is not None and hasattr(task, "uncancel"):  # from Python 3.11 on
         task.uncancel()
 
 
-def _given(answer: Answer) -> web.StreamResponse:
+def _await_answer(answer: Answer) -> web.StreamResponse:
     given = answer.whole if answer.whole is not None else answer.begun
     assert given is not None
     return given
@@ -291,12 +291,12 @@ def _not_answered(status: int, why: str, message: str) -> web.Response:
     return web.json_response({"error": message}, status=status, headers={http.NOT_ANSWERED_HEADER: why})
 
 
-def _seen(weights: Weights) -> dict[str, str]:
+def _weights_view(weights: Weights) -> dict[str, str]:
     return {"state": weights.state.value, "version": weights.version, "reason": weights.reason}
 
 
-def _json(told: object) -> str:
-    return json.dumps(told, default=lambda value: value.value)
+def _json(text: object) -> str:
+    return json.dumps(text, default=lambda value: value.value)
 
 
 def _unavailable(denied: Denied) -> web.Response:

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from understudy_rollout.gateway.connections import HEAD_BYTES
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 SMALL = 64 << 10
 BODY_S = 30.0
 Body = Union[bytes, AsyncIterator[bytes], None]

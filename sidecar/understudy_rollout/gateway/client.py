@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Optional
 
-from understudy_rollout.engines.http import ASK_AGAIN_S, FENCE_HEADER, UPDATE_HEADER, Refused, Server, bearer
+from understudy_rollout.engines.http import ASK_AGAIN_S, FENCE_HEADER, UPDATE_HEADER, EngineServer, Refused, bearer
 from understudy_rollout.failures import AdmissionRefused, EngineUnreachable
 from understudy_rollout.weights import NO_FENCE, Fence, Former, Group, Held, State
 
@@ -22,7 +22,7 @@ class Gateway:
     """Admission through the gateway at this address. An adapter that is given it calls its server through it."""
 
     def __init__(self, url: str, token: str) -> None:
-        self.server = Server(url, bearer(token))
+        self.server = EngineServer(url, bearer(token))
         self.engine_url = self.server.url + ENGINE
         self._token = token
         self._update, self._fence = "", NO_FENCE  # that was begun last
@@ -30,31 +30,33 @@ class Gateway:
 
     async def close(self, update: str, version: str, fence: Fence) -> Optional[Former]:
         self._update, self._fence, self._is_refused = update, fence, False
-        answer = await self._tell("close", {"update": update, "version": version, "fence": list(fence)})
+        answer = await self._call_gateway("close", {"update": update, "version": version, "fence": list(fence)})
         return _former(answer)
 
     async def known(self) -> Optional[Held]:
-        return _held(json.loads(await self.server.get(WEIGHTS)))
+        return _holding_group(json.loads(await self.server.get(WEIGHTS)))
 
     async def join(self, update: str, group: Group) -> None:
-        await self._tell_of_running("join", {"update": update, "group": asdict(group)})
+        await self._call_for_running_update("join", {"update": update, "group": asdict(group)})
 
     async def confirm(self, update: str) -> None:
-        told = json.loads(await self._tell_of_running("confirm", {"update": update, "fence": list(self._fence)}))
-        if told["state"] != State.UPDATING.value:  # it runs, so that it can be undone
-            raise AdmissionRefused(f"update {update} cannot be committed: {told['reason']}")
+        answer = json.loads(
+            await self._call_for_running_update("confirm", {"update": update, "fence": list(self._fence)})
+        )
+        if answer["state"] != State.UPDATING.value:  # it runs, so that it can be undone
+            raise AdmissionRefused(f"update {update} cannot be committed: {answer['reason']}")
 
     async def open(self, update: str) -> None:
         """Within the time that the update has for this: all is transferred, and its gateway may be restarting."""
         while True:
             try:
-                await self._tell_of_running("open", {"update": update})
+                await self._call_for_running_update("open", {"update": update})
                 return
             except EngineUnreachable:
                 await asyncio.sleep(ASK_AGAIN_S)
 
     async def abandon(self, update: str, touched: bool, reason: str) -> None:
-        await self._tell_of_running("abandon", {"update": update, "touched": touched, "reason": reason})
+        await self._call_for_running_update("abandon", {"update": update, "touched": touched, "reason": reason})
 
     def call_headers(self) -> Mapping[str, str]:
         self._check_not_refused()
@@ -66,10 +68,10 @@ class Gateway:
     def refused(self) -> None:
         self._is_refused = True
 
-    async def _tell_of_running(self, what: str, body: Mapping[str, Any]) -> str:
+    async def _call_for_running_update(self, what: str, body: Mapping[str, Any]) -> str:
         self._check_not_refused()
         try:
-            return await self._tell(what, body)
+            return await self._call_gateway(what, body)
         except AdmissionRefused:
             self._is_refused = True
             raise
@@ -78,7 +80,7 @@ class Gateway:
         if self._is_refused:
             raise AdmissionRefused(f"{self.server.url}: the gateway has rejected update {self._update}: no more calls")
 
-    async def _tell(self, what: str, body: Mapping[str, Any]) -> str:
+    async def _call_gateway(self, what: str, body: Mapping[str, Any]) -> str:
         try:
             return await self.server.post(f"{WEIGHTS}/{what}", body)
         except Refused as error:
@@ -92,8 +94,8 @@ def _former(answer: str) -> Optional[Former]:
     if told is None:
         return None  # its server was lost meanwhile
     group = told["group"]
-    return Former(_held(told["held"]), None if group is None else Group(**group))
+    return Former(_holding_group(told["held"]), None if group is None else Group(**group))
 
 
-def _held(told: Any) -> Held:
+def _holding_group(told: Any) -> Held:
     return Held(State(told["state"]), told["version"], told["reason"])

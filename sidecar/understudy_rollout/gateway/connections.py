@@ -4,7 +4,7 @@ Rules:
 - At most `most` connections are open. If one more comes, the network with the most connections without a whole request
   loses some, and in it the address with the most of them its oldest. If the requests of all connections wait for the
   server, the new one is answered 503. A network is a /64 of IPv6, or one address.
-- A connection takes at most some 400 KiB of memory: its unfinished fields (MOST_FIELDS of FIELD_BYTES, kept twice), or
+- A connection takes at most some 400 KiB of memory: its unfinished fields (MAX_FIELDS of FIELD_BYTES, kept twice), or
   one request and one answer, of which the parts that are kept at once are small (bodies.py, proxy.py).
 - A client that reads nothing for UNREAD_S loses its connection.
 - A request that is no HTTP is answered 400, and not logged.
@@ -23,9 +23,9 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 T = TypeVar("T")
-MOST_CONNECTIONS = 2048
+MAX_CONNECTIONS = 2048
 UNREAD_S = 60
-MOST_FIELDS, FIELD_BYTES = 48, 4096
+MAX_FIELDS, FIELD_BYTES = 48, 4096
 #: Of a request's fields, once all of them have come.
 HEAD_BYTES = 16 << 10
 #: Of each connection: here, and in the kernel, whose pages count as ours.
@@ -54,13 +54,13 @@ OPTIONS: dict[str, Any] = {
     "handler_cancellation": True,
     "auto_decompress": False,
     "read_bufsize": READ_BYTES,
-    "max_headers": MOST_FIELDS,
+    "max_headers": MAX_FIELDS,
     "max_field_size": FIELD_BYTES,
 }
 
 
 class Connections:
-    def __init__(self, most: int = MOST_CONNECTIONS) -> None:
+    def __init__(self, most: int = MAX_CONNECTIONS) -> None:
         self._most = most
         self._handled: dict[asyncio.BaseProtocol, web.Request] = {}
         self._opening: set[asyncio.Task[None]] = set()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Optional
 
-from understudy_rollout.gateway.keeper import Keeper
+from understudy_rollout.gateway.weights_file import WeightsFile
 from understudy_rollout.weights import Begin, Call, Event, Lost, Refused, State
 
 #: Seconds until a denied client may ask again: an update takes seconds, and what is uncertain waits for the next one.
@@ -41,18 +41,20 @@ class Denied:
 
 
 @dataclass(eq=False)
-class Flight:
+class InFlightRequest:
     """One request under way, in the task that handles it."""
 
     task: "Optional[asyncio.Task[Any]]"
     aborted: bool = False
 
 
-class Flights:
-    def __init__(self, keeper: Keeper, policy: Policy = Policy.ABORT, await_limit_s: float = AWAIT_LIMIT_S) -> None:
-        self.keeper, self.weights = keeper, keeper.weights
+class InFlightRequests:
+    def __init__(
+        self, weights_file: WeightsFile, policy: Policy = Policy.ABORT, await_limit_s: float = AWAIT_LIMIT_S
+    ) -> None:
+        self.weights_file, self.weights = weights_file, weights_file.weights
         self._policy, self._await_limit_s = policy, await_limit_s
-        self._under_way: set[Flight] = set()
+        self._under_way: set[InFlightRequest] = set()
         self._all_ended: Optional[asyncio.Future[None]] = None
         self._calls: dict[object, str] = {}  # calls of updates to the server that are under way: of which update
         self._call_ended = asyncio.Event()
@@ -67,10 +69,10 @@ class Flights:
         return Denied(weights.state, weights.reason, RETRY_AFTER_S[weights.state])
 
     @contextmanager
-    def flight(self) -> Iterator[Flight]:
+    def flight(self) -> Iterator[InFlightRequest]:
         """While this task is under way: it is cancelled, and marked as aborted, when it has to end."""
         assert not self.weights.update
-        flight = Flight(asyncio.current_task())
+        flight = InFlightRequest(asyncio.current_task())
         self._under_way.add(flight)
         try:
             yield flight
@@ -81,7 +83,7 @@ class Flights:
 
     async def close(self, begin: Begin) -> int:
         """Let nothing more take off, and wait until nothing is under way. Returns how many were aborted."""
-        self.keeper.handle(begin)
+        self.weights_file.handle(begin)
         if self._policy is Policy.AWAIT:
             await self._until_all_ended(self._await_limit_s)
         aborted = self._abort()
@@ -93,7 +95,7 @@ class Flights:
         """What an update tells, apart from its Begin. Raises Refused. Returns how many were aborted."""
         was_fresh, aborted = self.weights.state is State.FRESH, 0
         try:
-            self.keeper.handle(event)
+            self.weights_file.handle(event)
         finally:
             if was_fresh and self.weights.state is not State.FRESH:
                 aborted = self._abort()
@@ -111,9 +113,9 @@ class Flights:
             del self._calls[this]
             self._call_ended.set()
 
-    def lost(self, lost: Lost) -> int:
+    def on_engine_lost(self, lost: Lost) -> int:
         """The server is gone. Returns how many were aborted."""
-        self.keeper.lost(lost)
+        self.weights_file.on_engine_lost(lost)
         return self._abort()
 
     def _abort(self) -> int:

@@ -11,34 +11,34 @@ import logging
 import socket
 from typing import Callable, Optional
 
-from understudy_rollout.gateway.keeper import gone
 from understudy_rollout.gateway.listener import listener_at
+from understudy_rollout.gateway.weights_file import engine_gone
 from understudy_rollout.weights import Lost
 
-LOOK_EVERY_S = 1.0
+CHECK_EVERY_S = 1.0
 SILENT_S = 3  # a server elsewhere whose machine is gone sends no FIN
 log = logging.getLogger(__name__)
 
 
-class Watch:
+class EngineWatch:
     def __init__(
         self,
         address: tuple[str, int],
         sees: Callable[[Optional[str]], Optional[Lost]],
         lost: Callable[[Lost], None],
     ) -> None:
-        self._address, self._sees, self._lost = address, sees, lost
+        self._address, self._on_listener, self._on_lost = address, sees, lost
         self._known = False  # a server elsewhere has been connected to, and its end was not told yet
         self._standing = asyncio.Event()
         self.connected = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Who listens now; what follows is done when this returns."""
-        lost = self._sees(listener_at(self._address))
+        lost = self._on_listener(listener_at(self._address))
         if lost is not None:
-            self._lost(lost)
+            self._on_lost(lost)
 
-    async def until_connected(self, limit_s: float = 2 * LOOK_EVERY_S) -> bool:
+    async def until_connected(self, limit_s: float = 2 * CHECK_EVERY_S) -> bool:
         try:
             await asyncio.wait_for(self._standing.wait(), limit_s)
         except (asyncio.TimeoutError, TimeoutError):
@@ -53,22 +53,22 @@ class Watch:
             since = loop.time()
             line = await self._connect()
             if line is None:
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(CHECK_EVERY_S)
                 continue
             try:
                 while not line.ended.done():
-                    await asyncio.wait({line.ended}, timeout=LOOK_EVERY_S)
-                    self.look()
+                    await asyncio.wait({line.ended}, timeout=CHECK_EVERY_S)
+                    self.check()
             finally:
                 line.close()
-            short = short + 1 if loop.time() < since + LOOK_EVERY_S else 0
+            short = short + 1 if loop.time() < since + CHECK_EVERY_S else 0
             if short > 1:
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(CHECK_EVERY_S)
 
-    async def _connect(self) -> "Optional[_Line]":
+    async def _connect(self) -> "Optional[_EngineConnection]":
         loop = asyncio.get_running_loop()
         try:
-            transport, line = await loop.create_connection(lambda: _Line(self._ended), *self._address)
+            transport, line = await loop.create_connection(lambda: _EngineConnection(self._ended), *self._address)
         except OSError as error:
             self._refused(str(error))
             return None
@@ -78,27 +78,27 @@ class Watch:
             return None
         self._known = self.connected = True
         self._standing.set()
-        self.look()  # it may be another one than before that has answered
+        self.check()  # it may be another one than before that has answered
         return line
 
     def _ended(self) -> None:
         self.connected = False
         self._standing.clear()
-        self.look()
+        self.check()
 
     def _refused(self, why: str) -> None:
         """Nobody was there to take a connection."""
-        self.look()
+        self.check()
         known, self._known = self._known, False
         if known and listener_at(self._address) is None:
-            self._lost(Lost(gone(why)))
+            self._on_lost(Lost(engine_gone(why)))
 
 
-class _Line(asyncio.Protocol):
+class _EngineConnection(asyncio.Protocol):
     """A connection over which nothing is said."""
 
     def __init__(self, told: Callable[[], None]) -> None:
-        self._told = told
+        self._has_reported = told
         self._transport: Optional[asyncio.BaseTransport] = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -118,11 +118,11 @@ class _Line(asyncio.Protocol):
 
     def close(self) -> None:
         """Of our own accord: nothing follows from it."""
-        self._told = lambda: None
+        self._has_reported = lambda: None
         if self._transport is not None:
             self._transport.close()
 
     def _end(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
-            self._told()
+            self._has_reported()

@@ -4,11 +4,11 @@
 simulation differ in sockets, files and clocks alone: each has one core for a sidecar.
 
 Rules: a sidecar has either a coordinator or an heir's machine, never both. What its member knows is news for the heir.
-One epoch and term has one coordinator: what this sidecar has granted, followed or held is in its vow, whose RecordVow
-comes before every effect that relies on it. If the vow cannot be stored, the caller drops the effects that
-follow it and reports StoreFailed: this sidecar then steps down, grants nothing any more, and ends its pod, so that the
-operator replaces it. The sidecar's process ends once its member has finished or its pod is asked to end, except that
-the coordinator of a closed job stays until it has adjourned. An office that has ended is left at once, so that an
+One epoch and term has one coordinator: what this sidecar has granted, followed or held is in its vow, whose
+RecordHardState comes before every effect that relies on it. If the vow cannot be stored, the caller drops the effects
+that follow it and reports StoreFailed: this sidecar then steps down, grants nothing any more, and ends its pod, so that
+the operator replaces it. The sidecar's process ends once its member has finished or its pod is asked to end, except
+that the coordinator of a closed job stays until it has adjourned. An office that has ended is left at once, so that an
 appointment that comes next finds no coordinator, however many messages of the former one are still to be written.
 """
 
@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 
 from understudy_protocol import membership as m
 from understudy_protocol import observer as o
+from understudy_protocol.enums import Fault, Term
+from understudy_protocol.hard_state import HardState
 from understudy_protocol.pod import JobShape
-from understudy_protocol.vow import Vow
-from understudy_protocol.words import Fault, Office
 from understudy_sidecar.membership import events as e
+from understudy_sidecar.membership.candidate import CandidateMachine, MemberInfo
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.heir import HeirMachine, Known
 from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.member import Member
 from understudy_sidecar.membership.observation import Observation
@@ -48,14 +48,14 @@ class StoreFailed:
 
 
 @dataclass(frozen=True)
-class Asked:
+class FromObserver:
     """An observer's message."""
 
     link: int
     message: object
 
 
-CoreEvent = e.MemberEvent | e.Received | e.Dropped | ObserverUp | ObserverDown | Asked | StoreFailed
+CoreEvent = e.MemberEvent | e.Received | e.Dropped | ObserverUp | ObserverDown | FromObserver | StoreFailed
 CoreEffect = e.MemberEffect | e.Send | e.Broadcast | e.Hangup
 
 
@@ -69,33 +69,37 @@ class Core:
         self,
         shape: JobShape,
         identity: Identity,
-        vow: Vow,
+        hard_state: HardState,
         now: float,
         closed: m.Close | None = None,
         verdict: m.NodeVerdict | None = None,
         *,
         launcher_known: bool = False,
     ) -> None:
-        self.voter = Voter(vow)
+        self.voter = Voter(hard_state)
         self.member = Member(identity, self.voter, now, closed, verdict, launcher_known=launcher_known)
         self.coordinator: Coordinator | None = None
-        self.ends = False  # its member has finished, or its pod is asked to end
-        self._adjourned = False
+        self.process_may_end = False  # its member has finished, or its pod is asked to end
+        self._shutdown_complete = False
         self._dial: tuple[float, e.Dial] | None = None  # a call that waits, and when it is due
         self._shape, self._identity = shape, identity
-        self._known = self.known()
-        self._heir = HeirMachine(identity.pod_uid, self.voter, self._known)
+        self._member_info = self.member_info()
+        self._candidate = CandidateMachine(identity.pod_uid, self.voter, self._member_info)
         self._links: set[int] = set()  # of members that have sent something
         self._called_at: dict[int, float] = {}  # when each of them did, by its link
         self._cannot_store = False
-        self._observation = Observation(lambda: self.coordinator, self.known)
+        self._observation = Observation(lambda: self.coordinator, self.member_info)
         self._now = now
         self._out: list[CoreEffect] = []
 
-    def known(self) -> Known:
+    def member_info(self) -> MemberInfo:
         member = self.member
-        return Known(
-            member.coordinator, member.closed, member.may_vote_here, self.voter.vow, member.replaced or member.unable
+        return MemberInfo(
+            member.coordinator,
+            member.closed,
+            member.may_vote_here,
+            self.voter.hard_state,
+            member.replacement_reason or member.unable_reason,
         )
 
     def handle(self, event: CoreEvent, now: float) -> list[CoreEffect]:
@@ -108,42 +112,44 @@ class Core:
             case e.Dropped(link):
                 self._links.discard(link)
                 self._called_at.pop(link, None)
-                self._to_office(event)
+                self._to_role(event)
             case ObserverUp(link):
                 self._observation.add(link)
-                self._to_coordinator(e.Watched(len(self._observation)))
+                self._to_coordinator(e.ObserversChanged(len(self._observation)))
             case ObserverDown(link):
                 self._observation.remove(link)
-                self._to_coordinator(e.Watched(len(self._observation)))
-            case Asked(link, message):
-                self._on_asked(message)
+                self._to_coordinator(e.ObserversChanged(len(self._observation)))
+            case FromObserver(link, message):
+                self._on_observer_message(message)
                 self._observation.answer(link)
             case e.Tick():
                 self._on_tick(now)
-            case e.LeaveAsked():
-                self.ends = True
+            case e.LeaveRequested():
+                self.process_may_end = True
                 self._to_member(event)
             case _:
                 self._to_member(event)
-        self._out += self._observation.due(now)
+        self._out += self._observation.due_messages(now)
         effects, self._out = self._out, []
         return effects
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the process may end."""
-        adjourns = self.member.closed is not None and self.coordinator is not None and not self._adjourned
-        return self.ends and not adjourns
+        is_shutting_down = (
+            self.member.closed is not None and self.coordinator is not None and not self._shutdown_complete
+        )
+        return self.process_may_end and not is_shutting_down
 
     def deadline(self) -> float | None:
         """When the next Tick is wanted; None while none is."""
         dial_at = None if self._dial is None else self._dial[0]
-        times = (self.member.deadline(), self._office_deadline(), self._observation.deadline(), dial_at)
+        times = (self.member.deadline(), self._role_deadline(), self._observation.deadline(), dial_at)
         return min((at for at in times if at is not None), default=None)
 
     def snapshot_took(self, seconds: float, now: float) -> None:
         """The CPU time in which the last snapshot was encoded and written."""
-        self._observation.took(seconds, now)
+        self._observation.snapshot_took(seconds, now)
 
     # Events -----------------------------------------------------------------------------------------------------------
 
@@ -155,19 +161,19 @@ class Core:
             self._out.append(e.Hangup(link, CANNOT_STORE))
             return
         if self.coordinator is None and isinstance(message, m.Join):
-            self._to_heir(e.Called(link, message))
+            self._to_candidate(e.JoinReceived(link, message))
             self._to_member(e.CalledBy(message.ip))
         else:
-            self._to_office(e.Received(link, message))
+            self._to_role(e.Received(link, message))
 
-    def _on_asked(self, message: object) -> None:
+    def _on_observer_message(self, message: object) -> None:
         match message:
             case o.Appoint():
                 self._appoint(message)
             case o.End(reason, text) if self.coordinator is None:
-                self._to_member(e.Ended(m.Close(reason, text)))
+                self._to_member(e.ClosedByOperator(m.Close(reason, text)))
             case o.Nodes() | o.Superseded() | o.End():
-                self._to_coordinator(e.Told(message))
+                self._to_coordinator(e.FromOperator(message))
             case _:
                 pass
 
@@ -175,15 +181,15 @@ class Core:
         at = self.member.deadline()
         if at is not None and now >= at:
             self._to_member(e.Tick())
-        at = self._office_deadline()
+        at = self._role_deadline()
         if at is not None and now >= at:
-            self._to_office(e.Tick())
+            self._to_role(e.Tick())
         if self._dial is not None and now >= self._dial[0]:
             self._out.append(self._dial[1])
             self._dial = None
 
-    def _office_deadline(self) -> float | None:
-        return self._heir.deadline() if self.coordinator is None else self.coordinator.deadline()
+    def _role_deadline(self) -> float | None:
+        return self._candidate.deadline() if self.coordinator is None else self.coordinator.deadline()
 
     # The store --------------------------------------------------------------------------------------------------------
 
@@ -192,123 +198,123 @@ class Core:
         self._cannot_store = True
         self._to_member(e.Unfit(text))
         if self.coordinator is not None:
-            self._resign(text)
+            self._step_down(text)
         else:
-            self._heir = HeirMachine(self._identity.pod_uid, self.voter, self.known())
+            self._candidate = CandidateMachine(self._identity.pod_uid, self.voter, self.member_info())
             self._hang_up_all()
 
     # The machines -----------------------------------------------------------------------------------------------------
 
     def _to_member(self, event: e.MemberEvent) -> None:
         for effect in self.member.handle(event, self._now):
-            self._of_member(effect)
-        known = self.known()
-        if known != self._known:
-            self._known = known
+            self._on_member_effect(effect)
+        member_info = self.member_info()
+        if member_info != self._member_info:
+            self._member_info = member_info
             if self.coordinator is None:
-                self._to_heir(e.Tick())
+                self._to_candidate(e.Tick())
             else:
                 self._report_own_pod(self.coordinator)
 
-    def _of_member(self, effect: e.MemberEffect) -> None:
+    def _on_member_effect(self, effect: e.MemberEffect) -> None:
         match effect:
             case e.Finish():
-                self.ends = True
+                self.process_may_end = True
             case e.Dial(hosts, delay_s) if delay_s:
                 self._dial = self._now + delay_s, e.Dial(hosts)
             case e.Dial() | e.HangupCoordinator():
                 self._dial = None
                 self._out.append(effect)
             case _:
-                self._out.append(_said("member", effect))
+                self._out.append(_with_source("member", effect))
 
-    def _to_office(self, event: e.Received | e.Dropped | e.Tick) -> None:
+    def _to_role(self, event: e.Received | e.Dropped | e.Tick) -> None:
         if self.coordinator is None:
-            self._to_heir(event)
+            self._to_candidate(event)
         else:
             self._to_coordinator(event)
 
-    def _to_heir(self, event: e.HeirEvent) -> None:
-        for effect in self._heir.handle(event, self.known(), self._now):
-            if isinstance(effect, e.TakeOffice):
-                self._take(effect)
+    def _to_candidate(self, event: e.CandidateEvent) -> None:
+        for effect in self._candidate.handle(event, self.member_info(), self._now):
+            if isinstance(effect, e.AssumeLeadership):
+                self._assume_leadership(effect)
             else:
-                self._out.append(_said("candidate", effect))
+                self._out.append(_with_source("candidate", effect))
 
     def _to_coordinator(self, event: e.CoordinatorEvent) -> None:
         if self.coordinator is not None:
-            self._do(self.coordinator.handle(event, self._now))
+            self._do_coordinator_effects(self.coordinator.handle(event, self._now))
 
-    def _do(self, effects: list[e.CoordinatorEffect]) -> None:
+    def _do_coordinator_effects(self, effects: list[e.CoordinatorEffect]) -> None:
         for effect in effects:
             match effect:
-                case e.Resign(reason):
-                    self._resign(reason)
+                case e.StepDown(reason):
+                    self._step_down(reason)
                     return  # a former leader forms no round, whatever it still had to say
-                case e.Adjourn():
-                    self._adjourned = True
+                case e.CompleteShutdown():
+                    self._shutdown_complete = True
                 case _:
-                    self._out.append(_said("coordinator", effect))
+                    self._out.append(_with_source("coordinator", effect))
 
     # Taking and leaving the office ------------------------------------------------------------------------------------
 
     def _appoint(self, appoint: o.Appoint) -> None:
         """By the operator; an epoch that this sidecar has heard of before changes nothing."""
-        office = Office(appoint.epoch, 1)
-        if self._cannot_store or not self.voter.hold(office):
+        term = Term(appoint.epoch, 1)
+        if self._cannot_store or not self.voter.accept_appointment(term):
             return
-        self._out.append(e.RecordVow(self.voter.vow))
-        self._out.append(e.Say(f"appointed as coordinator of term {office}, rounds above {appoint.at_least_round}"))
+        self._out.append(e.RecordHardState(self.voter.hard_state))
+        self._out.append(e.Log(f"appointed as coordinator of term {term}, rounds above {appoint.at_least_round}"))
         if self.coordinator is not None:
-            self._do(self.coordinator.appoint(appoint, self._now))
+            self._do_coordinator_effects(self.coordinator.appoint(appoint, self._now))
             return
         self._hang_up_all()
         me = self._identity
-        estate = self.voter.vow.estate
-        self.coordinator = Coordinator.appointed(self._shape, me.pod_uid, me.ip, appoint, self._now, estate)
-        self._begin(self.coordinator)
-        self._to_member(e.InOffice())
+        leader_snapshot = self.voter.hard_state.leader_snapshot
+        self.coordinator = Coordinator.appointed(self._shape, me.pod_uid, me.ip, appoint, self._now, leader_snapshot)
+        self._start_coordinator(self.coordinator)
+        self._to_member(e.LeadershipAssumed())
 
-    def _take(self, effect: e.TakeOffice) -> None:
+    def _assume_leadership(self, effect: e.AssumeLeadership) -> None:
         """By election: who waits in the hall is welcomed."""
-        assert effect.estate is not None, "a candidate has a voter configuration"
-        callers, me = self._heir.callers, self._identity
-        if self.voter.follow(effect.office):
-            self._out.append(e.RecordVow(self.voter.vow))
-        estate = effect.estate
-        self.coordinator = Coordinator.elected(self._shape, me.pod_uid, me.ip, effect.office, estate, self._now)
-        self._begin(self.coordinator)
+        assert effect.leader_snapshot is not None, "a candidate has a voter configuration"
+        callers, me = self._candidate.callers, self._identity
+        if self.voter.follow(effect.term):
+            self._out.append(e.RecordHardState(self.voter.hard_state))
+        leader_snapshot = effect.leader_snapshot
+        self.coordinator = Coordinator.elected(self._shape, me.pod_uid, me.ip, effect.term, leader_snapshot, self._now)
+        self._start_coordinator(self.coordinator)
         for number, join in callers.items():
-            self._to_coordinator(e.Received(number, self._with_time_since(number, join)))
-        self._to_member(e.InOffice(elected=True))
+            self._to_coordinator(e.Received(number, self._with_current_times(number, join)))
+        self._to_member(e.LeadershipAssumed(elected=True))
 
-    def _begin(self, coordinator: Coordinator) -> None:
+    def _start_coordinator(self, coordinator: Coordinator) -> None:
         self._report_own_pod(coordinator)
-        self._to_coordinator(e.Watched(len(self._observation)))
+        self._to_coordinator(e.ObserversChanged(len(self._observation)))
 
     def _report_own_pod(self, coordinator: Coordinator) -> None:
         """A member that can take part in no round does not join its own coordinator, which reports its pod as lost."""
-        me, reason, desk = self._identity, self.member.unable, coordinator.desk
+        me, reason, desk = self._identity, self.member.unable_reason, coordinator.state
         if reason and me.pod_uid not in desk.roster.members and me.pod_uid not in desk.lost:
             desk.lost[me.pod_uid] = o.Lost(me.pod_uid, me.pod_name, me.node, Fault.POD, reason, self._now)
             desk.version += 1
 
-    def _with_time_since(self, link: int, join: m.Join) -> m.Join:
+    def _with_current_times(self, link: int, join: m.Join) -> m.Join:
         """As if it were sent now."""
         if join.disconnected_s is None:
             return join
         return replace(join, disconnected_s=join.disconnected_s + self._now - self._called_at.get(link, self._now))
 
-    def _resign(self, reason: str) -> None:
+    def _step_down(self, reason: str) -> None:
         """Nobody coordinates here any more; members, ours too, look for who does."""
-        self._out.append(e.Say(f"steps down as the coordinator: {reason}"))
+        self._out.append(e.Log(f"steps down as the coordinator: {reason}"))
         self.coordinator = None
-        self._heir = HeirMachine(self._identity.pod_uid, self.voter, self.known())
+        self._candidate = CandidateMachine(self._identity.pod_uid, self.voter, self.member_info())
         self._hang_up_all()
 
     def _hang_up_all(self) -> None:
         self._out += [e.Hangup(link, "this sidecar's term has changed") for link in sorted(self._links)]
 
 
-def _said(who: str, effect: "CoreEffect") -> "CoreEffect":
-    return e.Say(f"{who}: {effect.text}") if isinstance(effect, e.Say) else effect
+def _with_source(source: str, effect: "CoreEffect") -> "CoreEffect":
+    return e.Log(f"{source}: {effect.text}") if isinstance(effect, e.Log) else effect

@@ -1,36 +1,36 @@
 """The close: the first one stays, it is pushed to everybody, and the coordinator waits for the acknowledgements."""
 
 from understudy_protocol import membership as m
-from understudy_protocol.words import CloseReason
-from understudy_sidecar.membership.desk import Desk, Doubt, State
-from understudy_sidecar.membership.electorate import Tally
+from understudy_protocol.enums import CloseReason
+from understudy_sidecar.membership.coordinator_state import CheckQuorum, CoordinatorState, Phase
+from understudy_sidecar.membership.voter_config import Tally
 
 #: A member that is frozen for a moment still gets its close; one that is gone holds nobody up for longer.
 CLOSE_ACK_S = 3.0
 
 
-def close(desk: Desk, reason: CloseReason, message: str, now: float) -> None:
-    if desk.closed is not None:
+def close(state: CoordinatorState, reason: CloseReason, message: str, now: float) -> None:
+    if state.closed is not None:
         return
-    desk.state = State.CLOSED
-    desk.version += 1
-    desk.closed = m.Close(reason, message)
-    desk.close_until = now + CLOSE_ACK_S
-    desk.say(f"closed: {reason.value}: {message}")
-    desk.close_pending = set(desk.roster.linked)
-    desk.broadcast(desk.roster.links(), desk.closed)
+    state.phase = Phase.CLOSED
+    state.version += 1
+    state.closed = m.Close(reason, message)
+    state.close_until = now + CLOSE_ACK_S
+    state.log(f"closed: {reason.value}: {message}")
+    state.close_pending = set(state.roster.connected)
+    state.broadcast(state.roster.links(), state.closed)
 
 
-def fail(desk: Desk, why: str) -> None:
+def fail(state: CoordinatorState, why: str) -> None:
     """Close the job as failed, once a majority has confirmed that this coordinator is still followed.
 
     Else one that is cut off, and does not know it yet, could tell its side of a failure while the others train on.
     """
-    if desk.closed is None and not desk.fails:
-        desk.fails = why
-        desk.doubt = Doubt(desk.ask(desk.roster.links()), Tally(desk.keeper.newest))
+    if state.closed is None and not state.failure_reason:
+        state.failure_reason = why
+        state.check_quorum = CheckQuorum(state.send_heartbeat(state.roster.links()), Tally(state.voter_configs.newest))
 
 
-def all_know(desk: Desk, now: float) -> bool:
+def is_complete(state: CoordinatorState, now: float) -> bool:
     """Whether nobody is left to wait for."""
-    return now >= desk.close_until or not desk.close_pending
+    return now >= state.close_until or not state.close_pending

@@ -6,8 +6,8 @@ A link is one authenticated connection; its number is the shell's, and is never 
 from dataclasses import dataclass
 
 from understudy_protocol import launcher, membership, observer
-from understudy_protocol.vow import Vow
-from understudy_protocol.words import Office, Verdict
+from understudy_protocol.enums import Term, Verdict
+from understudy_protocol.hard_state import HardState
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,20 @@ class Dropped:
 
 
 @dataclass(frozen=True)
-class Watched:
+class ObserversChanged:
     """So many observers (the operator, usually) are linked now."""
 
     observers: int
 
 
 @dataclass(frozen=True)
-class Told:
+class FromOperator:
     """The operator tells something."""
 
     message: observer.Nodes | observer.End | observer.Superseded
 
 
-CoordinatorEvent = Received | Dropped | Watched | Told | Tick
+CoordinatorEvent = Received | Dropped | ObserversChanged | FromOperator | Tick
 
 
 @dataclass(frozen=True)
@@ -74,32 +74,32 @@ class Hangup:
 
 
 @dataclass(frozen=True)
-class Say:
+class Log:
     """A decision worth a log line."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Adjourn:
+class CompleteShutdown:
     """The job is closed and every member knows: this coordinator has nothing left to do."""
 
 
 @dataclass(frozen=True)
-class Resign:
+class StepDown:
     """Leave office. Links are hung up, so that their members look for who comes after."""
 
     reason: str
 
 
-CoordinatorEffect = Send | Broadcast | Hangup | Say | Adjourn | Resign
+CoordinatorEffect = Send | Broadcast | Hangup | Log | CompleteShutdown | StepDown
 
 
 # Heir -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Called:
+class JoinReceived:
     """A member's Join at a sidecar that is not in office."""
 
     link: int
@@ -107,22 +107,22 @@ class Called:
 
 
 @dataclass(frozen=True)
-class RecordVow:
+class RecordHardState:
     """Store it before the effects that follow: they rely on it."""
 
-    vow: Vow
+    hard_state: HardState
 
 
 @dataclass(frozen=True)
-class TakeOffice:
+class AssumeLeadership:
     """A majority has granted it. Who waits in the hall belongs to the new coordinator."""
 
-    office: Office
-    estate: membership.Estate | None
+    term: Term
+    leader_snapshot: membership.LeaderSnapshot | None
 
 
-HeirEvent = Called | Received | Dropped | Tick
-HeirEffect = Send | Hangup | RecordVow | Say | TakeOffice
+CandidateEvent = JoinReceived | Received | Dropped | Tick
+CandidateEffect = Send | Hangup | RecordHardState | Log | AssumeLeadership
 
 
 #: Among the hosts of a Dial: whoever the coordinator's Service leads to.
@@ -172,7 +172,7 @@ class LinkDown:
 
 
 @dataclass(frozen=True)
-class LeaveAsked:
+class LeaveRequested:
     """The pod is to end (preStop, or SIGTERM to the sidecar)."""
 
     reason: str
@@ -195,21 +195,21 @@ class CalledBy:
 
 
 @dataclass(frozen=True)
-class InOffice:
+class LeadershipAssumed:
     """This very sidecar has come into office: its member belongs to it. elected: its callers stay connected."""
 
     elected: bool = False
 
 
 @dataclass(frozen=True)
-class Annotated:
+class VerdictAnnotated:
     """The pod's annotation has a verdict about its node."""
 
     verdict: membership.NodeVerdict
 
 
 @dataclass(frozen=True)
-class Ended:
+class ClosedByOperator:
     """The operator says that the job is closed, and no coordinator is there to say it."""
 
     close: membership.Close
@@ -223,12 +223,12 @@ MemberEvent = (
     | LinkUp
     | FromCoordinator
     | LinkDown
-    | LeaveAsked
+    | LeaveRequested
     | CalledBy
-    | InOffice
+    | LeadershipAssumed
     | Unfit
-    | Annotated
-    | Ended
+    | VerdictAnnotated
+    | ClosedByOperator
     | Tick
 )
 
@@ -296,7 +296,7 @@ MemberEffect = (
     | RecordVerdict
     | RecordLauncher
     | RecordClose
-    | RecordVow
+    | RecordHardState
     | Finish
-    | Say
+    | Log
 )

@@ -8,10 +8,10 @@ another round than the running one have been dropped before they come here.
 from collections.abc import Sequence
 
 from understudy_protocol import membership as m
+from understudy_protocol.enums import NO_ROUND, Fault, WorkersState
 from understudy_protocol.observer import Cause, Lost, Recovery
-from understudy_protocol.words import NO_ROUND, Fault, WorkersState
-from understudy_sidecar.membership.desk import LOST_KEPT, Desk, State
-from understudy_sidecar.membership.roster import Member
+from understudy_sidecar.membership.coordinator_state import MAX_LOST, CoordinatorState, Phase
+from understudy_sidecar.membership.roster import MemberRecord
 
 #: What goes with a lost member (its node's other pods, its rack's other nodes) is known so soon: one round for all. So
 #: long, too, the failures of a round are gathered to find the first one.
@@ -21,166 +21,179 @@ LOST = "its pod is lost"
 LEAVES = "its pod was asked to end"
 
 
-def lose(desk: Desk, member: Member, fault: Fault, reason: str, now: float, *, local_rank: int = 0) -> None:
+def lose_member(
+    state: CoordinatorState, member: MemberRecord, fault: Fault, reason: str, now: float, *, local_rank: int = 0
+) -> None:
     """The member counts as lost: its rank is vacant, and its pod is to be replaced.
 
     local_rank: of the worker that is the reason.
     """
-    rank, acked = member.group_rank, member.uid not in desk.roster.unacked
-    desk.say(f"{member.name} on {member.node} is lost ({fault.value}): {reason}")
-    desk.hang_up(member.link, f"lost: {reason}")
-    desk.lost[member.uid] = Lost(member.uid, member.name, member.node, fault, reason, now)
-    desk.losses[member.uid] = (desk.losses.get(member.uid, (0, 0.0))[0] + 1, now)
-    forget_old_losses(desk)
-    leaves = member.uid in desk.roster.leaving
-    desk.roster.remove(member)
-    desk.members_changed(now)
-    if desk.draining is not None:
-        desk.draining.pending.discard(member.uid)
-    if desk.dismissal is not None:
-        desk.dismissal.pending.discard(member.uid)
-    if rank is None or rank in desk.roster.finished:
+    rank, has_assignment = member.group_rank, member.uid not in state.roster.unacked
+    state.log(f"{member.name} on {member.node} is lost ({fault.value}): {reason}")
+    state.hang_up(member.link, f"lost: {reason}")
+    state.lost[member.uid] = Lost(member.uid, member.name, member.node, fault, reason, now)
+    state.losses[member.uid] = (state.losses.get(member.uid, (0, 0.0))[0] + 1, now)
+    forget_old_losses(state)
+    is_leaving = member.uid in state.roster.leaving
+    state.roster.remove(member)
+    state.on_members_changed(now)
+    if state.draining is not None:
+        state.draining.pending.discard(member.uid)
+    if state.pending_eviction is not None:
+        state.pending_eviction.pending.discard(member.uid)
+    if rank is None or rank in state.roster.finished:
         return
-    desk.backoff.lost(now)
-    cause, why = _cause_of_loss(desk, member, reason, local_rank), LEAVES if leaves else LOST
-    blamed = desk.book.blames_worker()
-    if blamed is not None and desk.offences.gave_up(blamed.detected_at):
-        blamed = None  # everybody else was there then
-    if blamed is not None and (not acked or member.last_heard <= blamed.detected_at):
-        take_blame(desk, member, fault, reason, why, now, local_rank=local_rank)
-        _break(desk, fault, cause, now)
-    elif desk.book.tells(cause.pod, why):
-        _break(desk, fault, cause, now)
+    state.backoff.on_loss(now)
+    cause, recovery_reason = _cause_of_loss(state, member, reason, local_rank), LEAVES if is_leaving else LOST
+    worker_entry = state.recovery_log.newest_worker_fault()
+    if worker_entry is not None and state.offences.has_evicted(worker_entry.detected_at):
+        worker_entry = None  # everybody else was there then
+    if worker_entry is not None and (not has_assignment or member.last_heard <= worker_entry.detected_at):
+        blame_lost_member(state, member, fault, reason, recovery_reason, now, local_rank=local_rank)
+        _end_round(state, fault, cause, now)
+    elif state.recovery_log.has_entry(cause.pod, recovery_reason):
+        _end_round(state, fault, cause, now)
     else:
-        desk.book.lost(member.name, why)
-        open_fault(desk, fault, cause, now, why)
+        state.recovery_log.on_loss(member.name, recovery_reason)
+        open_fault(state, fault, cause, now, recovery_reason)
 
 
-def take_blame(
-    desk: Desk, member: Member, fault: Fault, reason: str, why: str, now: float, *, local_rank: int = 0
+def blame_lost_member(
+    state: CoordinatorState,
+    member: MemberRecord,
+    fault: Fault,
+    reason: str,
+    why: str,
+    now: float,
+    *,
+    local_rank: int = 0,
 ) -> None:
     """Off the worker that the newest entry blames: it only failed because this member was gone, or was going."""
-    blamed = desk.book.blames_worker()
-    assert blamed is not None
-    desk.book.revise(fault, _cause_of_loss(desk, member, reason, local_rank), why)
-    desk.offences.take_back(blamed.detected_at)
-    desk.dismissal = desk.uncounted = None
-    desk.inherit_later(now)
+    worker_entry = state.recovery_log.newest_worker_fault()
+    assert worker_entry is not None
+    state.recovery_log.revise(fault, _cause_of_loss(state, member, reason, local_rank), why)
+    state.offences.take_back(worker_entry.detected_at)
+    state.pending_eviction = state.pending_fault = None
+    state.send_leader_snapshot_later(now)
 
 
-def _cause_of_loss(desk: Desk, member: Member, reason: str, local_rank: int) -> Cause:
-    rank = None if member.group_rank is None else member.group_rank * desk.shape.nproc_per_node + local_rank
+def _cause_of_loss(state: CoordinatorState, member: MemberRecord, reason: str, local_rank: int) -> Cause:
+    rank = None if member.group_rank is None else member.group_rank * state.shape.nproc_per_node + local_rank
     return Cause(rank, member.name, member.node, None, None, reason)
 
 
-def forget_old_losses(desk: Desk) -> None:
-    while len(desk.lost) > LOST_KEPT:
-        desk.lost.pop(next(iter(desk.lost)))
-    while len(desk.losses) > LOST_KEPT:
-        desk.losses.pop(next(iter(desk.losses)))
+def forget_old_losses(state: CoordinatorState) -> None:
+    while len(state.lost) > MAX_LOST:
+        state.lost.pop(next(iter(state.lost)))
+    while len(state.losses) > MAX_LOST:
+        state.losses.pop(next(iter(state.losses)))
 
 
-def mark_failed(desk: Desk, member: Member) -> None:
-    desk.version += 1
+def mark_failed(state: CoordinatorState, member: MemberRecord) -> None:
+    state.version += 1
     member.workers = WorkersState.FAILED
-    desk.roster.starting.discard(member.uid)
+    state.roster.starting.discard(member.uid)
 
 
-def is_consequence(desk: Desk, now: float) -> bool:
+def is_consequence(state: CoordinatorState, now: float) -> bool:
     """Whether workers break because of a member that leaves (its end brings the next round), or one that is silent."""
-    active = desk.roster.active()
-    if any(x.uid in desk.roster.leaving for x in active):
+    active = state.roster.active_members()
+    if any(x.uid in state.roster.leaving for x in active):
         return True
-    suspects = [x for x in active if x.uid in desk.roster.suspects]
-    if not suspects or not desk.has_majority():
+    suspects = [x for x in active if x.uid in state.roster.suspects]
+    if not suspects or not state.has_majority():
         return False
     for suspect in suspects:
-        lose(desk, suspect, Fault.NODE, "its connection went silent, and workers of other pods failed or hang", now)
+        lose_member(
+            state, suspect, Fault.NODE, "its connection went silent, and workers of other pods failed or hang", now
+        )
     return True
 
 
-def cause_of(desk: Desk, member: Member, failed: m.WorkerFailed | None, message: str) -> Cause:
+def cause_of(state: CoordinatorState, member: MemberRecord, failed: m.WorkerFailed | None, message: str) -> Cause:
     if failed is None:
         return Cause(None, member.name, member.node, None, None, message)
-    rank = (member.group_rank or 0) * desk.shape.nproc_per_node + failed.local_rank
+    rank = (member.group_rank or 0) * state.shape.nproc_per_node + failed.local_rank
     return Cause(rank, member.name, member.node, failed.exit_code, failed.signal, message)
 
 
-def acked(desk: Desk, member: Member) -> None:
+def on_acked(state: CoordinatorState, member: MemberRecord) -> None:
     """The member is known to have its assignment of the running round."""
-    desk.roster.unacked.discard(member.uid)
-    if not desk.roster.unacked:
-        desk.silence.all_acked()
+    state.roster.unacked.discard(member.uid)
+    if not state.roster.unacked:
+        state.silence.all_acked()
 
 
-def started(desk: Desk, member: Member, now: float) -> None:
-    desk.version += 1
+def on_started(state: CoordinatorState, member: MemberRecord, now: float) -> None:
+    state.version += 1
     member.workers = WorkersState.RUNNING
-    desk.roster.starting.discard(member.uid)
-    if not desk.roster.starting:
-        desk.started_at = now
-        if desk.stepped == NO_ROUND:
-            recovered(desk, desk.book.running(now), now)
+    state.roster.starting.discard(member.uid)
+    if not state.roster.starting:
+        state.started_at = now
+        if state.stepped == NO_ROUND:
+            on_recovered(state, state.recovery_log.on_running(now), now)
 
 
-def stepped(desk: Desk, member: Member, progress: m.Progress, now: float) -> None:
+def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress, now: float) -> None:
     """A step of the running round. A recovery ends with the first one of a pod that also made the last step before it.
 
     Where no such pod is left, the first step of any ends it, and how long training paused stays unknown.
     """
-    if desk.stepped != desk.token:
-        desk.inherit_later(now)  # an heir with none of the round's pods would take an earlier step for the last one
-    desk.stepped = member.stepped = desk.token
-    if not desk.book.awaits_step(desk.token.round):
+    if state.stepped != state.token:
+        state.send_leader_snapshot_later(
+            now
+        )  # an heir with none of the round's pods would take an earlier step for the last one
+    state.stepped = member.stepped = state.token
+    if not state.recovery_log.awaits_step(state.token.round):
         return
-    measured = progress.pause_s if member.measures else None
-    if measured is not None or not any(x.measures for x in desk.roster.active()):
-        recovered(desk, desk.book.stepped(desk.token.round, now, measured), now)
+    measured = progress.pause_s if member.measures_pause else None
+    if measured is not None or not any(x.measures_pause for x in state.roster.active_members()):
+        on_recovered(state, state.recovery_log.on_step(state.token.round, now, measured), now)
 
 
-def finished(desk: Desk, member: Member) -> None:
-    desk.version += 1
+def on_finished(state: CoordinatorState, member: MemberRecord) -> None:
+    state.version += 1
     member.workers = WorkersState.FINISHED
-    desk.roster.starting.discard(member.uid)
-    if desk.draining is not None:
-        desk.draining.pending.discard(member.uid)
+    state.roster.starting.discard(member.uid)
+    if state.draining is not None:
+        state.draining.pending.discard(member.uid)
     if member.group_rank is not None:
-        desk.roster.finished.add(member.group_rank)
+        state.roster.finished.add(member.group_rank)
 
 
-def recovered(desk: Desk, done: Sequence[Recovery], now: float) -> None:
+def on_recovered(state: CoordinatorState, done: Sequence[Recovery], now: float) -> None:
     for entry in done:
-        how = entry.strategy.value if entry.strategy is not None else "nothing"
+        strategy = entry.strategy.value if entry.strategy is not None else "nothing"
         end = f"all workers were running {now - entry.detected_at:.2f} s after the fault"
         if entry.pause_s is not None:
             end = f"training paused for {entry.pause_s:.2f} s"
         elif entry.resumed_at is not None:
             end = f"the first step ended {now - entry.detected_at:.2f} s after the fault"
-        desk.say(f"recovered from {entry.fault.value} by {how}, round {entry.round}: {end}")
+        state.log(f"recovered from {entry.fault.value} by {strategy}, round {entry.round}: {end}")
     if done:
-        desk.version += 1
-        desk.inherit_later(now)
+        state.version += 1
+        state.send_leader_snapshot_later(now)
 
 
 def open_fault(
-    desk: Desk, fault: Fault, cause: Cause, now: float, reason: str = "", *, at: float | None = None
+    state: CoordinatorState, fault: Fault, cause: Cause, now: float, reason: str = "", *, at: float | None = None
 ) -> None:
     """A new entry in the book; the round that runs is over.
 
     reason: why it is mended as it will be. at: when the fault was detected; None: now.
     """
-    desk.book.begin(fault, cause, desk.token.round + 1, now if at is None else at, reason)
-    desk.inherit_later(now)
-    _break(desk, fault, cause, now)
+    state.recovery_log.begin(fault, cause, state.token.round + 1, now if at is None else at, reason)
+    state.send_leader_snapshot_later(now)
+    _end_round(state, fault, cause, now)
 
 
-def _break(desk: Desk, fault: Fault, cause: Cause, now: float) -> None:
+def _end_round(state: CoordinatorState, fault: Fault, cause: Cause, now: float) -> None:
     """The running round is over, if one runs."""
-    desk.look = True
+    state.check_needed = True
     if fault in (Fault.POD, Fault.NODE):
-        desk.gathers_until = now + GATHER_S
-    if desk.state is State.RUNNING:
-        desk.state = State.WAITING
-        desk.vacant_since, desk.started_at, desk.hanging = now, None, None
+        state.gathers_until = now + GATHER_S
+    if state.phase is Phase.RUNNING:
+        state.phase = Phase.WAITING
+        state.vacant_since, state.started_at, state.hang_reports = now, None, None
     where = f"{cause.pod} on {cause.node}"
-    desk.say(f"fault {fault.value} in round {desk.token}: {where}: {cause.message}")
+    state.log(f"fault {fault.value} in round {state.token}: {where}: {cause.message}")

@@ -27,8 +27,8 @@ UNKNOWN = -math.inf
 
 
 @dataclass(frozen=True)
-class Report:
-    """A worker's failure. at: by the clock of its machine, within bounds (`plausible`); or UNKNOWN."""
+class FailureReport:
+    """A worker's failure. at: by the clock of its machine, within bounds (`bounded_time`); or UNKNOWN."""
 
     pod_uid: str
     cause: Cause
@@ -39,14 +39,14 @@ class Report:
 class FirstFailure:
     """Of the failures of one round. first: as far as is known now."""
 
-    first: Report
+    first: FailureReport
     _reported_on: str = field(init=False)  # the node from which the first report came
     _earliest_at: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._reported_on, self._earliest_at = self.first.cause.node, self.first.at
 
-    def add(self, report: Report) -> bool:
+    def add(self, report: FailureReport) -> bool:
         """Whether this one is the first failure now."""
         self._earliest_at = min(self._earliest_at, report.at)
         error_s = 0.0 if report.cause.node == self.first.cause.node else CLOCK_ERROR_S
@@ -61,7 +61,7 @@ class FirstFailure:
         return self.first.cause.node == self._reported_on and self.first.at <= self._earliest_at
 
 
-def plausible(at: float, formed_at: float, arrived_at: float) -> float:
+def bounded_time(at: float, formed_at: float, arrived_at: float) -> float:
     """The time of a failure by the clock of its machine, within the bounds of what can be true."""
     if not formed_at - CLOCK_ERROR_S <= at <= arrived_at:
         return arrived_at

@@ -17,11 +17,11 @@ replaced, and no restart is charged. A coordinator without a majority may have m
 """
 
 from understudy_protocol import membership as m
+from understudy_protocol.enums import NO_ROUND, Fault, WorkersState
 from understudy_protocol.observer import Cause
-from understudy_protocol.words import NO_ROUND, Fault, WorkersState
 from understudy_sidecar.membership import escalation, faults, leaving
-from understudy_sidecar.membership.desk import Desk, Hanging, State
-from understudy_sidecar.membership.roster import Member
+from understudy_sidecar.membership.coordinator_state import CoordinatorState, HangReports, Phase
+from understudy_sidecar.membership.roster import MemberRecord
 
 #: Launchers look twice a second, and let the stacks of their workers out first.
 GATHER_S = 3.0
@@ -30,81 +30,81 @@ STACKS_S = 8.0
 UNCERTAIN = "it is not known which pod hangs"
 
 
-def expect_step(desk: Desk, now: float) -> None:
+def expect_step(state: CoordinatorState, now: float) -> None:
     """A round begins, or goes on under a new coordinator."""
-    has_limit = desk.shape.start_timeout_s > 0 and desk.stepped != desk.token
-    desk.start_expires = now + desk.shape.start_timeout_s if has_limit else None
+    has_limit = state.shape.start_timeout_s > 0 and state.stepped != state.token
+    state.start_expires = now + state.shape.start_timeout_s if has_limit else None
 
 
-def on_hung(desk: Desk, member: Member, hung: m.Hung, now: float) -> None:
-    asked = desk.hanging is not None and desk.hanging.before_first_step
+def on_hung(state: CoordinatorState, member: MemberRecord, hung: m.Hung, now: float) -> None:
+    asked = state.hang_reports is not None and state.hang_reports.before_first_step
     if hung.step < 0 and not asked:
         return  # a step has come since it was asked
-    if desk.hanging is None:
-        desk.hanging = Hanging(now + GATHER_S)
-        desk.say(f"{member.name} reports that its workers hang: no step for {hung.silent_s:.0f} s")
-    desk.hanging.told[member.uid] = hung
+    if state.hang_reports is None:
+        state.hang_reports = HangReports(now + GATHER_S)
+        state.log(f"{member.name} reports that its workers hang: no step for {hung.silent_s:.0f} s")
+    state.hang_reports.reports[member.uid] = hung
 
 
-def on_step(desk: Desk, member: Member) -> None:
+def on_step(state: CoordinatorState, member: MemberRecord) -> None:
     """It trains."""
-    desk.start_expires = None
-    if desk.hanging is not None and desk.hanging.before_first_step:
-        desk.hanging = None
-    if desk.hanging is not None:
-        desk.hanging.told.pop(member.uid, None)
+    state.start_expires = None
+    if state.hang_reports is not None and state.hang_reports.before_first_step:
+        state.hang_reports = None
+    if state.hang_reports is not None:
+        state.hang_reports.reports.pop(member.uid, None)
 
 
-def on_worker_failed(desk: Desk, member: Member, failed: m.WorkerFailed, now: float) -> None:
+def on_worker_failed(state: CoordinatorState, member: MemberRecord, failed: m.WorkerFailed, now: float) -> None:
     """It may have waited for who hangs for as long as its collectives do."""
-    faults.mark_failed(desk, member)
-    if not _decide(desk, now):
-        escalation.worker_failed(desk, member, failed, failed.message, now)
+    faults.mark_failed(state, member)
+    if not _decide_from_reports(state, now):
+        escalation.on_worker_failed(state, member, failed, failed.message, now)
 
 
-def deadline(desk: Desk) -> float | None:
-    if desk.hanging is not None:
-        return desk.hanging.until
-    return desk.start_expires if desk.state is State.RUNNING else None
+def deadline(state: CoordinatorState) -> float | None:
+    if state.hang_reports is not None:
+        return state.hang_reports.until
+    return state.start_expires if state.phase is Phase.RUNNING else None
 
 
-def on_time(desk: Desk, now: float) -> None:
-    if desk.state is not State.RUNNING:
-        desk.hanging = desk.start_expires = None
+def on_time(state: CoordinatorState, now: float) -> None:
+    if state.phase is not Phase.RUNNING:
+        state.hang_reports = state.start_expires = None
         return
-    if desk.start_expires is not None and now >= desk.start_expires:
-        _ask(desk, now)
-    if desk.hanging is None:
+    if state.start_expires is not None and now >= state.start_expires:
+        _request_stacks(state, now)
+    if state.hang_reports is None:
         return
-    roster = desk.roster
-    if now >= desk.hanging.until or len(desk.hanging.told) + len(roster.finished) >= len(roster.holders):
-        _decide(desk, now)
+    roster = state.roster
+    if now >= state.hang_reports.until or len(state.hang_reports.reports) + len(roster.finished) >= len(roster.holders):
+        _decide_from_reports(state, now)
 
 
-def _decide(desk: Desk, now: float) -> bool:
+def _decide_from_reports(state: CoordinatorState, now: float) -> bool:
     """By what is known now. False if nobody hangs."""
-    if desk.hanging is not None and desk.hanging.before_first_step:
-        return _decide_without_step(desk, desk.hanging.told, now)
-    told, desk.hanging = ({} if desk.hanging is None else desk.hanging.told), None
-    hung = [(desk.roster.members[uid], message) for uid, message in told.items() if uid in desk.roster.members]
+    if state.hang_reports is not None and state.hang_reports.before_first_step:
+        return _decide_without_step(state, state.hang_reports.reports, now)
+    reports, state.hang_reports = ({} if state.hang_reports is None else state.hang_reports.reports), None
+    hung = [(state.roster.members[uid], message) for uid, message in reports.items() if uid in state.roster.members]
     if not hung:
         return False
-    if not faults.is_consequence(desk, now):
+    if not faults.is_consequence(state, now):
         member, slowest = min(hung, key=lambda x: (x[1].step, x[1].at, x[0].group_rank))
-        cause = _cause(desk, member, slowest, [x.step for _, x in hung if x is not slowest])
-        stays = "" if _is_certain(desk, hung, slowest) else UNCERTAIN
-        escalation.worker_fault(desk, Fault.HANG, member, cause, now, stays=stays)
+        cause = _cause(state, member, slowest, [x.step for _, x in hung if x is not slowest])
+        keep_reason = "" if _is_certain(state, hung, slowest) else UNCERTAIN
+        escalation.open_worker_fault(state, Fault.HANG, member, cause, now, keep_reason=keep_reason)
     return True
 
 
-def _is_certain(desk: Desk, hung: list[tuple[Member, m.Hung]], slowest: m.Hung) -> bool:
+def _is_certain(state: CoordinatorState, hung: list[tuple[MemberRecord, m.Hung]], slowest: m.Hung) -> bool:
     """Whether only the slowest member can hold up the others. Who waits in a collective may be at the same step."""
-    all_told = len(hung) + len(desk.roster.finished) >= len(desk.roster.holders)
-    return all_told and sum(message.step == slowest.step for _, message in hung) == 1
+    all_reported = len(hung) + len(state.roster.finished) >= len(state.roster.holders)
+    return all_reported and sum(message.step == slowest.step for _, message in hung) == 1
 
 
-def _cause(desk: Desk, member: Member, slowest: m.Hung, others: list[int]) -> Cause:
-    rank = (member.group_rank or 0) * desk.shape.nproc_per_node + slowest.local_rank
+def _cause(state: CoordinatorState, member: MemberRecord, slowest: m.Hung, others: list[int]) -> Cause:
+    rank = (member.group_rank or 0) * state.shape.nproc_per_node + slowest.local_rank
     message = f"no step for {slowest.silent_s:.0f} s; slowest: rank {rank} at step {slowest.step}"
     if others:
         least, most = min(others), max(others)
@@ -115,44 +115,46 @@ def _cause(desk: Desk, member: Member, slowest: m.Hung, others: list[int]) -> Ca
 # Before the first step ---------------------------------------------------------------------------------------------
 
 
-def _ask(desk: Desk, now: float) -> None:
-    if desk.stepped == desk.token:  # a member has brought it back
-        desk.start_expires = None
-    elif not desk.has_majority():
-        desk.start_expires = now + GATHER_S
+def _request_stacks(state: CoordinatorState, now: float) -> None:
+    if state.stepped == state.token:  # a member has brought it back
+        state.start_expires = None
+    elif not state.has_majority():
+        state.start_expires = now + GATHER_S
     else:
-        desk.start_expires, desk.hanging = None, Hanging(now + STACKS_S, before_first_step=True)
-        active = desk.roster.active()
-        desk.broadcast([x.link for x in active if x.link is not None], m.WriteStacks(desk.token))
-        desk.say(f"no step within {now - desk.formed_at:.0f} s: asks the launchers of {len(active)} members for stacks")
+        state.start_expires, state.hang_reports = None, HangReports(now + STACKS_S, before_first_step=True)
+        active = state.roster.active_members()
+        state.broadcast([x.link for x in active if x.link is not None], m.WriteStacks(state.token))
+        state.log(
+            f"no step within {now - state.formed_at:.0f} s: asks the launchers of {len(active)} members for stacks"
+        )
 
 
-def _decide_without_step(desk: Desk, told: dict[str, m.Hung], now: float) -> bool:
+def _decide_without_step(state: CoordinatorState, reports: dict[str, m.Hung], now: float) -> bool:
     """False if nothing hangs."""
-    desk.hanging = None
-    active = [x for x in desk.roster.active() if x.workers not in (WorkersState.FAILED, WorkersState.FINISHED)]
-    if desk.stepped == desk.token or not active:
+    state.hang_reports = None
+    active = [x for x in state.roster.active_members() if x.workers not in (WorkersState.FAILED, WorkersState.FINISHED)]
+    if state.stepped == state.token or not active:
         return False
-    if faults.is_consequence(desk, now):
+    if faults.is_consequence(state, now):
         return True
-    without_answer = [x for x in active if x.uid not in told]
-    not_started = [x for x in without_answer if x.uid in desk.roster.starting]
+    without_answer = [x for x in active if x.uid not in reports]
+    not_started = [x for x in without_answer if x.uid in state.roster.starting]
     local_rank = 0
     if len(not_started) == len(without_answer) == 1 < len(active):
-        reason = f"its workers have not started within {now - desk.formed_at:.0f} s"
-        leaving.replace_pods(desk, not_started, reason, now)
+        reason = f"its workers have not started within {now - state.formed_at:.0f} s"
+        leaving.replace_pods(state, not_started, reason, now)
         return True
     if not_started:
         member, why = not_started[0], "its workers have not started"
     elif without_answer:
         member, why = without_answer[0], "its launcher did not answer"
     else:
-        member = min(active, key=lambda x: (told[x.uid].silent_s, x.group_rank))
-        why, local_rank = "its workers started last", told[member.uid].local_rank
-    rank = (member.group_rank or 0) * desk.shape.nproc_per_node + local_rank
-    message = f"no step for {now - desk.formed_at:.0f} s since the start; first suspect: rank {rank} ({why})"
-    if desk.stepped == NO_ROUND:
+        member = min(active, key=lambda x: (reports[x.uid].silent_s, x.group_rank))
+        why, local_rank = "its workers started last", reports[member.uid].local_rank
+    rank = (member.group_rank or 0) * state.shape.nproc_per_node + local_rank
+    message = f"no step for {now - state.formed_at:.0f} s since the start; first suspect: rank {rank} ({why})"
+    if state.stepped == NO_ROUND:
         message += "; unset faults.hang.startTimeout if the script never calls step()"
     cause = Cause(rank, member.name, member.node, None, None, message)
-    escalation.worker_fault(desk, Fault.HANG, member, cause, now, stays=UNCERTAIN)
+    escalation.open_worker_fault(state, Fault.HANG, member, cause, now, keep_reason=UNCERTAIN)
     return True

@@ -8,177 +8,186 @@ closed link is no loss: the member may have looked for another coordinator, and 
 """
 
 from understudy_protocol import membership as m
-from understudy_protocol.words import NO_OFFICE, NO_ROUND, CloseReason, Fault, RoundToken, WorkersState
+from understudy_protocol.enums import NO_ROUND, NO_TERM, CloseReason, Fault, RoundToken, WorkersState
 from understudy_sidecar.membership import ending, escalation, faults, leaving
-from understudy_sidecar.membership.desk import Desk, State
-from understudy_sidecar.membership.roster import Member
+from understudy_sidecar.membership.coordinator_state import CoordinatorState, Phase
+from understudy_sidecar.membership.roster import MemberRecord
 
 #: Seconds for members to connect again to a coordinator that stood still, once a majority has confirmed it.
 RETURN_S = 2.0
 
 
-def on_join(desk: Desk, link: int, join: m.Join, now: float) -> None:
+def on_join(state: CoordinatorState, link: int, join: m.Join, now: float) -> None:
     if join.history is not None:
-        escalation.inherit(desk, join.history, now)
-    if escalation.is_given_up(desk, link, join, now):
+        escalation.restore_history(state, join.history, now)
+    if escalation.reject_evicted(state, link, join, now):
         return
-    desk.learn_from(join)
-    if join.stepped > desk.stepped:  # whoever made an earlier step does not know how long training paused
-        desk.stepped = join.stepped
-        for active in desk.roster.active():
-            active.measures = active.measures and active.stepped == join.stepped
-    known = desk.roster.members.get(join.pod_uid)
-    if known is not None and known.link != link:
-        desk.hang_up(known.link, "superseded by a newer connection of the same pod")
-    if desk.closed is not None:
-        _join_closed(desk, known, link, join, now)
-    elif known is not None:
-        _resume(desk, known, link, join, now)
+    state.restore_node_fact(join)
+    if join.stepped > state.stepped:  # whoever made an earlier step does not know how long training paused
+        state.stepped = join.stepped
+        for active in state.roster.active_members():
+            active.measures_pause = active.measures_pause and active.stepped == join.stepped
+    record = state.roster.members.get(join.pod_uid)
+    if record is not None and record.link != link:
+        state.hang_up(record.link, "superseded by a newer connection of the same pod")
+    if state.closed is not None:
+        _join_closed(state, record, link, join, now)
+    elif record is not None:
+        _resume(state, record, link, join, now)
     else:
-        _admit(desk, link, join, now)
-    member = desk.roster.by_link(link)
+        _admit(state, link, join, now)
+    member = state.roster.by_link(link)
     if member is not None and join.leaving is not None:
-        leaving.on_leaving(desk, member, join.leaving, now)
-    member = desk.roster.by_link(link)
-    if member is not None and join.unable and desk.closed is None:
-        leaving.on_gone(desk, member, m.Gone(join.unable, launcher_lives=True), now)
-    desk.members_changed(now)
+        leaving.on_leaving(state, member, join.leaving, now)
+    member = state.roster.by_link(link)
+    if member is not None and join.unable_reason and state.closed is None:
+        leaving.on_gone(state, member, m.Gone(join.unable_reason, launcher_is_alive=True), now)
+    state.on_members_changed(now)
 
 
-def on_dropped(desk: Desk, link: int, silent: bool, now: float) -> None:
-    member = desk.roster.by_link(link)
+def on_dropped(state: CoordinatorState, link: int, silent: bool, now: float) -> None:
+    member = state.roster.by_link(link)
     if member is None:
         return
-    desk.roster.unlink(member)
-    desk.version += 1
-    if desk.closed is not None:
-        desk.close_pending.discard(member.uid)
+    state.roster.disconnect(member)
+    state.version += 1
+    if state.closed is not None:
+        state.close_pending.discard(member.uid)
     elif silent:
-        suspect(desk, member, "went silent", now)
-    elif desk.doubt is not None:
-        desk.left_in_doubt.add(member.uid)
-        desk.say(f"{member.name} on {member.node} is not connected any more: it may look for another coordinator")
-    elif member.uid not in desk.roster.suspects:
-        faults.lose(desk, member, Fault.POD, "its connection ended", now)
+        suspect(state, member, "went silent", now)
+    elif state.check_quorum is not None:
+        state.disconnected_in_check_quorum.add(member.uid)
+        state.log(f"{member.name} on {member.node} is not connected any more: it may look for another coordinator")
+    elif member.uid not in state.roster.suspects:
+        faults.lose_member(state, member, Fault.POD, "its connection ended", now)
 
 
-def end_doubt(desk: Desk, now: float) -> None:
+def end_check_quorum(state: CoordinatorState, now: float) -> None:
     """A majority still follows: members that hung up because this process stood still connect again."""
-    desk.doubt, desk.look = None, True
-    desk.may_return_until = now + RETURN_S
-    if desk.fails:
-        ending.close(desk, CloseReason.FAILED, desk.fails, now)
+    state.check_quorum, state.check_needed = None, True
+    state.reconnect_until = now + RETURN_S
+    if state.failure_reason:
+        ending.close(state, CloseReason.FAILED, state.failure_reason, now)
 
 
-def lose_left(desk: Desk, now: float) -> None:
+def lose_not_reconnected(state: CoordinatorState, now: float) -> None:
     """Whose connection ended during a doubt, and who did not connect again, is lost."""
-    if desk.doubt is not None or now < desk.may_return_until:
+    if state.check_quorum is not None or now < state.reconnect_until:
         return
-    left = [desk.roster.members[uid] for uid in sorted(desk.left_in_doubt) if uid in desk.roster.members]
-    desk.left_in_doubt.clear()
-    for member in left:
+    disconnected = [
+        state.roster.members[uid] for uid in sorted(state.disconnected_in_check_quorum) if uid in state.roster.members
+    ]
+    state.disconnected_in_check_quorum.clear()
+    for member in disconnected:
         if member.link is None:
-            faults.lose(desk, member, Fault.POD, "its connection ended", now)
+            faults.lose_member(state, member, Fault.POD, "its connection ended", now)
 
 
-def on_apart(desk: Desk, member: Member, reason: str, now: float) -> None:
+def on_disconnecting(state: CoordinatorState, member: MemberRecord, reason: str, now: float) -> None:
     """It looks for another coordinator: its workers go on, and so may the round."""
-    suspect(desk, member, f"looks for another coordinator ({reason})", now)
+    suspect(state, member, f"looks for another coordinator ({reason})", now)
     link = member.link
-    desk.roster.unlink(member)
-    desk.hang_up(link, "it looks for another coordinator")
+    state.roster.disconnect(member)
+    state.hang_up(link, "it looks for another coordinator")
 
 
-def suspect(desk: Desk, member: Member, what: str, now: float) -> None:
-    desk.roster.suspects[member.uid] = now
-    desk.inherit_later(now)  # if this coordinator steps down, the next one reports whether the node was lost
-    desk.say(f"{member.name} on {member.node} {what}: it may be lost")
+def suspect(state: CoordinatorState, member: MemberRecord, what: str, now: float) -> None:
+    state.roster.suspects[member.uid] = now
+    state.send_leader_snapshot_later(
+        now
+    )  # if this coordinator steps down, the next one reports whether the node was lost
+    state.log(f"{member.name} on {member.node} {what}: it may be lost")
 
 
-def welcome(desk: Desk, member: Member) -> None:
-    heartbeat_s = desk.silence.heartbeat_s_of(len(desk.roster.linked))
-    domain = desk.domain(member.node)
-    verdict = desk.verdict(member.node) if desk.facts_known else None
-    described = m.Welcome(desk.token, desk.office, heartbeat_s, domain, desk.pod_uid, desk.ip, verdict, renews=True)
-    desk.send(member, described)
+def send_welcome(state: CoordinatorState, member: MemberRecord) -> None:
+    heartbeat_s = state.silence.heartbeat_s_of(len(state.roster.connected))
+    domain = state.domain(member.node)
+    verdict = state.node_verdict(member.node) if state.node_facts_known else None
+    message = m.Welcome(
+        state.token, state.term, heartbeat_s, domain, state.pod_uid, state.ip, verdict, renews_lease=True
+    )
+    state.send(member, message)
 
 
-def on_claimed_phase(desk: Desk, member: Member, message: object) -> None:
+def on_former_round_message(state: CoordinatorState, member: MemberRecord, message: object) -> None:
     """Of the former coordinator's round, before it is adopted: the claim that came with the Join has changed."""
-    if desk.state is State.SETTLING:
+    if state.phase is Phase.REBUILDING:
         member.failure = message if isinstance(message, m.WorkerFailed) else member.failure
-        desk.look = True
+        state.check_needed = True
         phases = {m.Started: WorkersState.RUNNING, m.Finished: WorkersState.FINISHED}
         member.workers = phases.get(type(message), WorkersState.FAILED)
 
 
-def _join_closed(desk: Desk, known: Member | None, link: int, join: m.Join, now: float) -> None:
+def _join_closed(state: CoordinatorState, known: MemberRecord | None, link: int, join: m.Join, now: float) -> None:
     if known is not None:
-        desk.roster.relink(known, link)
+        state.roster.reconnect(known, link)
         member = known
     else:
-        member = Member(join, link, now, now, join.workers, join.master_port, _store_port(join))
-        desk.roster.add(member)
-    desk.close_pending.add(member.uid)
-    desk.send(member, desk.closed)
+        member = MemberRecord(join, link, now, now, join.workers, join.master_port, _store_port(join))
+        state.roster.add(member)
+    state.close_pending.add(member.uid)
+    state.send(member, state.closed)
 
 
-def _resume(desk: Desk, member: Member, link: int, join: m.Join, now: float) -> None:
+def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Join, now: float) -> None:
     """A member came back on a new link before it counted as lost."""
-    if member.uid in desk.roster.suspects:
-        desk.inherit_later(now)
-    desk.roster.relink(member, link)
+    if member.uid in state.roster.suspects:
+        state.send_leader_snapshot_later(now)
+    state.roster.reconnect(member, link)
     member.join, member.stepped, member.last_heard = join, join.stepped, now
     member.master_port, member.store_port = join.master_port, _store_port(join)
-    member.connects(desk.heartbeat)
-    welcome(desk, member)
-    if join.token == desk.token and join.workers in (WorkersState.IDLE, WorkersState.FAILED):
-        escalation.came_back_failed(desk, member, join.failure, now)
-    escalation.answered(desk, member)
-    if any(heir.pod_uid == member.uid for heir in desk.heirs):
-        desk.inherit_later(now)  # it may have missed what was told meanwhile
-    if member.assign is not None and desk.state is State.RUNNING and join.token < member.assign.token:
-        desk.send(member, member.assign)
+    member.record_connection(state.heartbeat)
+    send_welcome(state, member)
+    if join.token == state.token and join.workers in (WorkersState.IDLE, WorkersState.FAILED):
+        escalation.on_rejoined_failed(state, member, join.failure, now)
+    escalation.on_answer(state, member)
+    if any(standby.pod_uid == member.uid for standby in state.standby_coordinators):
+        state.send_leader_snapshot_later(now)  # it may have missed what was told meanwhile
+    if member.assign is not None and state.phase is Phase.RUNNING and join.token < member.assign.token:
+        state.send(member, member.assign)
         return
     member.workers = join.workers
-    if member.group_rank is None or desk.state is not State.RUNNING:
+    if member.group_rank is None or state.phase is not Phase.RUNNING:
         return
-    faults.acked(desk, member)
+    faults.on_acked(state, member)
     if join.workers is WorkersState.FINISHED:
-        faults.finished(desk, member)
-    elif join.workers in (WorkersState.IDLE, WorkersState.FAILED) and not _drains(desk, member):
+        faults.on_finished(state, member)
+    elif join.workers in (WorkersState.IDLE, WorkersState.FAILED) and not _is_draining(state, member):
         text = join.failure.message if join.failure else "its workers ended while it was disconnected"
-        escalation.worker_failed(desk, member, join.failure, text, now)
+        escalation.on_worker_failed(state, member, join.failure, text, now)
 
 
-def _drains(desk: Desk, member: Member) -> bool:
-    if desk.draining is None:
+def _is_draining(state: CoordinatorState, member: MemberRecord) -> bool:
+    if state.draining is None:
         return False
-    desk.draining.pending.discard(member.uid)
+    state.draining.pending.discard(member.uid)
     return True
 
 
-def _admit(desk: Desk, link: int, join: m.Join, now: float) -> None:
-    member = Member(join, link, now, now, join.workers, join.master_port, _store_port(join))
-    member.connects(desk.heartbeat)
-    desk.roster.add(member)
-    desk.lost.pop(join.pod_uid, None)
-    welcome(desk, member)
+def _admit(state: CoordinatorState, link: int, join: m.Join, now: float) -> None:
+    member = MemberRecord(join, link, now, now, join.workers, join.master_port, _store_port(join))
+    member.record_connection(state.heartbeat)
+    state.roster.add(member)
+    state.lost.pop(join.pod_uid, None)
+    send_welcome(state, member)
     claims = join.token > NO_ROUND and join.group_rank is not None
-    if desk.state is State.SETTLING:
+    if state.phase is Phase.REBUILDING:
         return
-    if claims and desk.state is State.WAITING and desk.first:
-        desk.state, desk.first = State.SETTLING, False  # a job that trained before its operator told a round
+    if claims and state.phase is Phase.WAITING and state.is_first_round:
+        state.phase, state.is_first_round = (
+            Phase.REBUILDING,
+            False,
+        )  # a job that trained before its operator told a round
         return
     if claims or join.workers is not WorkersState.IDLE:
-        stand_by(desk, member, join.token)
+        send_standby(state, member, join.token)
 
 
 def _store_port(join: m.Join) -> int | None:
     """Not of one that another coordinator may have named, in a round that nobody here knows of: see RenewStore."""
-    return join.store_port if join.store_port is None or join.office == NO_OFFICE else 0
+    return join.store_port if join.store_port is None or join.term == NO_TERM else 0
 
 
-def stand_by(desk: Desk, member: Member, token: RoundToken) -> None:
-    desk.send(member, m.Standby(desk.token))
-    desk.say(f"{member.name} rejoins from round {token}, but another member has its ranks: it is a spare")
+def send_standby(state: CoordinatorState, member: MemberRecord, token: RoundToken) -> None:
+    state.send(member, m.Standby(state.token))
+    state.log(f"{member.name} rejoins from round {token}, but another member has its ranks: it is a spare")

@@ -17,33 +17,33 @@ LATE_S = 1.0
 class LauncherWatch:
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self._heard: float | None = None  # None: no launcher is connected
+        self._heard_at: float | None = None  # None: no launcher is connected
         self._ping_at = 0.0
         self._number = 0
 
-    def heard(self, now: float) -> None:
+    def on_message(self, now: float) -> None:
         """The launcher has connected, or sent a message."""
-        if self._heard is None:
+        if self._heard_at is None:
             self._ping_at = now + self.timeout_s / PINGS
-        self._heard = now
+        self._heard_at = now
 
-    def gone(self) -> None:
+    def on_disconnected(self) -> None:
         """The launcher's connection has ended."""
-        self._heard = None
+        self._heard_at = None
 
     def deadline(self) -> float | None:
-        return None if self._heard is None else self._ping_at
+        return None if self._heard_at is None else self._ping_at
 
     def responds(self, now: float) -> bool:
         """Whether the launcher has answered within the timeout; True if none is connected."""
-        return self._heard is None or now < self._heard + self.timeout_s
+        return self._heard_at is None or now < self._heard_at + self.timeout_s
 
-    def due(self, now: float) -> Ping | None:
+    def due_ping(self, now: float) -> Ping | None:
         """A ping that is to be sent by now."""
-        if self._heard is None or now < self._ping_at:
+        if self._heard_at is None or now < self._ping_at:
             return None
         if now >= self._ping_at + LATE_S:
-            self._heard = now
+            self._heard_at = now
         self._ping_at = now + self.timeout_s / PINGS
         self._number += 1
         return Ping(self._number)

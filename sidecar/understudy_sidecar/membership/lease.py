@@ -7,7 +7,7 @@ through has let everything through that the coordinator sent before it.
 """
 
 #: Heartbeats come every few seconds. A coordinator that asks without confirming any answer fills no memory.
-MOST_UNCONFIRMED = 8
+MAX_UNCONFIRMED = 8
 
 
 class Lease:
@@ -22,12 +22,12 @@ class Lease:
         self.renewed_at = now
         self._sent_at = {}
 
-    def answered(self, heartbeat: int, now: float) -> None:
+    def on_answer(self, heartbeat: int, now: float) -> None:
         self._sent_at.setdefault(heartbeat, now)
-        if len(self._sent_at) > MOST_UNCONFIRMED:
+        if len(self._sent_at) > MAX_UNCONFIRMED:
             del self._sent_at[min(self._sent_at)]
 
-    def confirmed(self, heartbeat: int) -> None:
+    def on_confirmation(self, heartbeat: int) -> None:
         """A number that no answer had changes nothing."""
         self.renewed_at = max(self.renewed_at, self._sent_at.get(heartbeat, self.renewed_at))
         self._sent_at = {number: at for number, at in self._sent_at.items() if number > heartbeat}

@@ -9,156 +9,162 @@ not know of what has followed the failure of a worker left before it, on a slow 
 """
 
 from understudy_protocol import membership as m
-from understudy_protocol.words import Fault, Verdict, WorkersState
-from understudy_sidecar.membership import faults, shards, succession
-from understudy_sidecar.membership.desk import Desk, Draining, State
-from understudy_sidecar.membership.events import Resign
-from understudy_sidecar.membership.roster import Member
-from understudy_sidecar.membership.shards import Others
+from understudy_protocol.enums import Fault, Verdict, WorkersState
+from understudy_sidecar.membership import config_change, faults, shards
+from understudy_sidecar.membership.coordinator_state import CoordinatorState, Draining, Phase
+from understudy_sidecar.membership.events import StepDown
+from understudy_sidecar.membership.roster import MemberRecord
+from understudy_sidecar.membership.shards import SavePossibility
 
 #: What is left of the grace period when others stop waiting: enough to kill, acknowledge and start.
 MARGIN_S = 2.0
-MARGIN_SHARE = 0.1
+MARGIN_FRACTION = 0.1
 #: So much of what is held against a node is told in a reason: it is anybody's text.
-FAULTY_TOLD = 200
+MAX_FINDING_CHARS = 200
 _AT_WORK = (WorkersState.STARTING, WorkersState.RUNNING)
 
 
-def on_leaving(desk: Desk, member: Member, leaving: m.Leaving, now: float) -> None:
-    if desk.closed is not None or member.uid in desk.roster.leaving:
+def on_leaving(state: CoordinatorState, member: MemberRecord, leaving: m.Leaving, now: float) -> None:
+    if state.closed is not None or member.uid in state.roster.leaving:
         return
-    desk.say(f"{member.name} is leaving ({leaving.verdict.value}): {leaving.reason}")
-    if member.uid == desk.pod_uid:
-        pass_on(desk, leaving.reason)
+    state.log(f"{member.name} is leaving ({leaving.verdict.value}): {leaving.reason}")
+    if member.uid == state.pod_uid:
+        transfer_leadership(state, leaving.reason)
         return
     if leaving.verdict is Verdict.FAULTY:
-        held = desk.faulty(member.node)[:FAULTY_TOLD]
-        where = f"a faulty node ({held})" if held else "a faulty node"
-        _leaves_faulty_node(desk, member, f"its pod leaves {where}: {leaving.reason}", now)
+        finding = state.hardware_finding(member.node)[:MAX_FINDING_CHARS]
+        where = f"a faulty node ({finding})" if finding else "a faulty node"
+        _on_leaving_faulty_node(state, member, f"its pod leaves {where}: {leaving.reason}", now)
         return
-    desk.roster.leaving[member.uid] = now + leaving.grace_s
-    desk.members_changed(now)
-    if member.group_rank is None or member.group_rank in desk.roster.finished:
+    state.roster.leaving[member.uid] = now + leaving.grace_s
+    state.on_members_changed(now)
+    if member.group_rank is None or member.group_rank in state.roster.finished:
         return
-    if _left_before(desk, member, now):
-        faults.take_blame(desk, member, Fault.POD, f"its pod was asked to end: {leaving.reason}", faults.LEAVES, now)
-    if desk.state is State.RUNNING:
-        drain(desk, leaving.grace_s, now)
+    if _left_before_failure(state, member, now):
+        faults.blame_lost_member(
+            state, member, Fault.POD, f"its pod was asked to end: {leaving.reason}", faults.LEAVES, now
+        )
+    if state.phase is Phase.RUNNING:
+        drain(state, leaving.grace_s, now)
 
 
-def _left_before(desk: Desk, member: Member, now: float) -> bool:
+def _left_before_failure(state: CoordinatorState, member: MemberRecord, now: float) -> bool:
     """Its word has come after that of a peer whose worker failed, and before any of the round that followed."""
-    blamed = desk.book.blames_worker()
-    if blamed is None or blamed.fault is not Fault.PROCESS or blamed.cause.pod == member.name:
+    worker_entry = state.recovery_log.newest_worker_fault()
+    if worker_entry is None or worker_entry.fault is not Fault.PROCESS or worker_entry.cause.pod == member.name:
         return False
-    if desk.offences.gave_up(blamed.detected_at):
+    if state.offences.has_evicted(worker_entry.detected_at):
         return False  # everybody else was there then
-    knows = desk.state is State.RUNNING and member.uid not in desk.roster.unacked
-    return not knows and now <= blamed.detected_at + desk.silence.answer_s_of(len(desk.roster.holders))
+    has_assignment = state.phase is Phase.RUNNING and member.uid not in state.roster.unacked
+    return not has_assignment and now <= worker_entry.detected_at + state.silence.answer_s_of(len(state.roster.holders))
 
 
-def _leaves_faulty_node(desk: Desk, member: Member, reason: str, now: float) -> None:
+def _on_leaving_faulty_node(state: CoordinatorState, member: MemberRecord, reason: str, now: float) -> None:
     """Its workers are dead. The others may still be at work, or save already."""
-    at_work = desk.state is State.RUNNING or waits(desk, now)
-    if at_work and member.group_rank is not None and member.group_rank not in desk.roster.finished:
-        match shards.may_save_without(desk, member.group_rank):
-            case Others.MAY_SAVE:
-                desk.roster.leaving[member.uid] = now
-                drain(desk, desk.shape.grace_s, now)
-            case Others.MISS_SHARDS:
-                desk.draining = None  # a save that has begun cannot be finished
-                lacks = f"no healthy pod has the shards of group rank {member.group_rank}"
-                reason = f"{reason}; no checkpoint is tried: {lacks}"
-            case Others.UNKNOWN:
+    at_work = state.phase is Phase.RUNNING or waits_for_saves(state, now)
+    if at_work and member.group_rank is not None and member.group_rank not in state.roster.finished:
+        match shards.may_save_without(state, member.group_rank):
+            case SavePossibility.MAY_SAVE:
+                state.roster.leaving[member.uid] = now
+                drain(state, state.shape.grace_s, now)
+            case SavePossibility.MISS_SHARDS:
+                state.draining = None  # a save that has begun cannot be finished
+                reason_suffix = f"no healthy pod has the shards of group rank {member.group_rank}"
+                reason = f"{reason}; no checkpoint is tried: {reason_suffix}"
+            case SavePossibility.UNKNOWN:
                 pass
-    faults.lose(desk, member, Fault.NODE, reason, now)
+    faults.lose_member(state, member, Fault.NODE, reason, now)
 
 
-def on_gone(desk: Desk, member: Member, gone: m.Gone, now: float) -> None:
+def on_gone(state: CoordinatorState, member: MemberRecord, gone: m.Gone, now: float) -> None:
     """It can take part in no round. If it is the coordinator's own member, the coordinator transfers its office.
 
     If no heir can take the office and the pod has not ended, the coordinator stays, and reports its own pod as lost:
     only then does the operator replace that pod.
     """
-    if member.uid == desk.pod_uid and not (gone.launcher_lives and not succession.heir_there(desk)):
-        pass_on(desk, gone.reason)
+    if member.uid == state.pod_uid and not (gone.launcher_is_alive and not config_change.has_electable_standby(state)):
+        transfer_leadership(state, gone.reason)
     else:
-        faults.lose(desk, member, Fault.POD, gone.reason, now, local_rank=gone.local_rank or 0)
+        faults.lose_member(state, member, Fault.POD, gone.reason, now, local_rank=gone.local_rank or 0)
 
 
-def pass_on(desk: Desk, reason: str) -> None:
+def transfer_leadership(state: CoordinatorState, reason: str) -> None:
     """Leave office, and name the first heir that is there to everybody; where there is none the operator appoints."""
-    heir = next((heir for heir in desk.heirs if heir.pod_uid in desk.roster.linked), None)
-    if heir is not None and desk.keeper.settled.exists:
-        desk.broadcast(desk.roster.links(), m.Elsewhere(heir.pod_uid, heir.ip))
-    named = "no standby coordinator is connected" if heir is None else f"transfers leadership to {heir.pod_uid}"
-    desk.out.append(Resign(f"{named}: {reason}"))
+    standby = next(
+        (standby for standby in state.standby_coordinators if standby.pod_uid in state.roster.connected), None
+    )
+    if standby is not None and state.voter_configs.committed.exists:
+        state.broadcast(state.roster.links(), m.Redirect(standby.pod_uid, standby.ip))
+    action = "no standby coordinator is connected" if standby is None else f"transfers leadership to {standby.pod_uid}"
+    state.out.append(StepDown(f"{action}: {reason}"))
 
 
-def on_ended(desk: Desk, member: Member, message: m.Drained | m.WorkerFailed | m.Finished) -> bool:
+def on_ended(state: CoordinatorState, member: MemberRecord, message: m.Drained | m.WorkerFailed | m.Finished) -> bool:
     """Workers have ended that were asked to, with whatever code: no fault. False if nobody asked them."""
-    draining = desk.draining
+    draining = state.draining
     if draining is None or message.token != draining.token or member.uid not in draining.pending:
         return False
     if isinstance(message, m.Drained):  # of a failure's peers some may save still
         member.workers = WorkersState.IDLE
         draining.pending.discard(member.uid)
-        desk.look = True
-    desk.version += 1
+        state.check_needed = True
+    state.version += 1
     return not isinstance(message, m.Finished)
 
 
-def waits(desk: Desk, now: float) -> bool:
+def waits_for_saves(state: CoordinatorState, now: float) -> bool:
     """Whether the next round has to wait for members that still save."""
-    return desk.draining is not None and bool(desk.draining.pending) and now < desk.draining.until
+    return state.draining is not None and bool(state.draining.pending) and now < state.draining.until
 
 
-def deadline(desk: Desk) -> float | None:
-    times = list(desk.roster.leaving.values())
-    if desk.draining is not None and desk.now < desk.draining.until:
-        times.append(desk.draining.until)
+def deadline(state: CoordinatorState) -> float | None:
+    times = list(state.roster.leaving.values())
+    if state.draining is not None and state.now < state.draining.until:
+        times.append(state.draining.until)
     return min(times, default=None)
 
 
-def on_time(desk: Desk, now: float) -> None:
+def on_time(state: CoordinatorState, now: float) -> None:
     """What is overdue counts as lost; so does who only waits for others that have drained."""
-    for uid in [uid for uid, until in desk.roster.leaving.items() if now >= until]:
-        faults.lose(desk, desk.roster.members[uid], Fault.POD, "its pod was asked to end, and its grace is over", now)
-    if desk.draining is None:
+    for uid in [uid for uid, until in state.roster.leaving.items() if now >= until]:
+        faults.lose_member(
+            state, state.roster.members[uid], Fault.POD, "its pod was asked to end, and its grace is over", now
+        )
+    if state.draining is None:
         return
-    if now >= desk.draining.until:
-        for member in [x for x in desk.roster.active() if x.uid in desk.roster.leaving]:
-            faults.lose(desk, member, Fault.POD, "its pod was asked to end, and its grace is almost over", now)
-    if desk.state is not State.RUNNING or desk.roster.leaving or waits(desk, now):
+    if now >= state.draining.until:
+        for member in [x for x in state.roster.active_members() if x.uid in state.roster.leaving]:
+            faults.lose_member(state, member, Fault.POD, "its pod was asked to end, and its grace is almost over", now)
+    if state.phase is not Phase.RUNNING or state.roster.leaving or waits_for_saves(state, now):
         return
-    drained = [x for x in desk.roster.active() if x.workers is WorkersState.IDLE]
+    drained = [x for x in state.roster.active_members() if x.workers is WorkersState.IDLE]
     if drained:
         text = "it was drained because another pod left, and the workers of all other pods had finished"
-        faults.open_fault(desk, Fault.POD, faults.cause_of(desk, drained[0], None, text), now)
+        faults.open_fault(state, Fault.POD, faults.cause_of(state, drained[0], None, text), now)
 
 
-def drain(desk: Desk, grace_s: float, now: float) -> None:
+def drain(state: CoordinatorState, grace_s: float, now: float) -> None:
     """All actives that do not leave: their workers may save for so long, less a margin."""
-    save_s = max(0.0, grace_s - min(MARGIN_S, MARGIN_SHARE * grace_s))
+    save_s = max(0.0, grace_s - min(MARGIN_S, MARGIN_FRACTION * grace_s))
     others = [
         x
-        for x in desk.roster.active()
-        if x.uid not in desk.roster.leaving and x.workers in _AT_WORK and x.join.votes and x.link is not None
+        for x in state.roster.active_members()
+        if x.uid not in state.roster.leaving and x.workers in _AT_WORK and x.join.stores_votes and x.link is not None
     ]
-    if desk.draining is None:
-        desk.draining = Draining(desk.token, now + save_s, {x.uid for x in others})
+    if state.draining is None:
+        state.draining = Draining(state.token, now + save_s, {x.uid for x in others})
     else:
-        desk.draining.until = min(desk.draining.until, now + save_s)
-    desk.broadcast([x.link for x in others if x.link is not None], m.Drain(desk.token, save_s))
-    desk.say(f"drains {len(others)} members, which have {save_s:.0f} s to save")
+        state.draining.until = min(state.draining.until, now + save_s)
+    state.broadcast([x.link for x in others if x.link is not None], m.Drain(state.token, save_s))
+    state.log(f"drains {len(others)} members, which have {save_s:.0f} s to save")
 
 
-def replace_pods(desk: Desk, members: list[Member], reason: str, now: float) -> None:
+def replace_pods(state: CoordinatorState, members: list[MemberRecord], reason: str, now: float) -> None:
     """A launcher may be stuck although its sidecar connects again at once: the pods are lost and replaced."""
     for member in members:
-        desk.send(member, m.GivenUp(desk.office, reason))
-        faults.lose(desk, member, Fault.POD, reason, now)
-        desk.offences.give_up(member.uid, reason)
-    if any(member.uid == desk.pod_uid for member in members) and succession.heir_there(desk):
-        succession.tell_estate(desk)
-        pass_on(desk, f"its pod is replaced: {reason}")
+        state.send(member, m.Evicted(state.term, reason))
+        faults.lose_member(state, member, Fault.POD, reason, now)
+        state.offences.record_eviction(member.uid, reason)
+    if any(member.uid == state.pod_uid for member in members) and config_change.has_electable_standby(state):
+        config_change.send_leader_snapshot(state)
+        transfer_leadership(state, f"its pod is replaced: {reason}")

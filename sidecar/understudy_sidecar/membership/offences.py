@@ -7,24 +7,24 @@ taken back. What a former coordinator knew is added to what this one knows; the 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from understudy_protocol.enums import NO_TERM, Term
 from understudy_protocol.recovery import History, Offence
-from understudy_protocol.words import NO_OFFICE, Office
-from understudy_sidecar.membership.ladder import Limits
+from understudy_sidecar.membership.ladder import BudgetLimits
 
 #: So many go to heirs, who bring them in their Joins: a Join has to stay small.
-INHERITED = 100
-GIVEN_UP_KEPT = 20
+MAX_SENT = 100
+MAX_EVICTIONS = 20
 
 
 @dataclass
 class Offences:
-    limits: Limits
-    given_up: dict[str, str] = field(default_factory=dict)  # pod uid -> why: a pod that comes back is told again
+    limits: BudgetLimits
+    evicted: dict[str, str] = field(default_factory=dict)  # pod uid -> why: a pod that comes back is told again
     _all: list[Offence] = field(default_factory=list)  # by time
-    told_in: set[Office] = field(default_factory=set)  # offices in which heirs were told what is in here
-    _newest: tuple[Office, int] = (NO_OFFICE, 0)  # of what was inherited
+    sent_in_terms: set[Term] = field(default_factory=set)  # offices in which heirs were told what is in here
+    _newest: tuple[Term, int] = (NO_TERM, 0)  # of what was inherited
 
-    def within(self, now: float) -> list[Offence]:
+    def in_window(self, now: float) -> list[Offence]:
         """Those that count at this time, the oldest first."""
         self._all = [offence for offence in self._all if now - offence.at < self.limits.window_s]
         return self._all
@@ -36,39 +36,39 @@ class Offences:
         """The recovery that began then turned out to be about something else."""
         self._all = [offence for offence in self._all if offence.at != at]
 
-    def knows(self, at: float) -> bool:
+    def is_counted(self, at: float) -> bool:
         """Whether the fault of the recovery that began then was counted."""
         return any(offence.at == at for offence in self._all)
 
-    def gave_up(self, at: float) -> bool:
+    def has_evicted(self, at: float) -> bool:
         """Whether a member was given up for the fault of the recovery that began then."""
-        return any(offence.at == at and offence.given_up for offence in self._all)
+        return any(offence.at == at and offence.caused_eviction for offence in self._all)
 
-    def happened_again(self, offence: Offence) -> None:
-        self._all[self._all.index(offence)] = replace(offence, again=True)
+    def mark_repeated(self, offence: Offence) -> None:
+        self._all[self._all.index(offence)] = replace(offence, is_repeated=True)
 
-    def give_up(self, uid: str, reason: str) -> None:
-        self.given_up[uid] = reason
-        while len(self.given_up) > GIVEN_UP_KEPT:
-            self.given_up.pop(next(iter(self.given_up)))
+    def record_eviction(self, uid: str, reason: str) -> None:
+        self.evicted[uid] = reason
+        while len(self.evicted) > MAX_EVICTIONS:
+            self.evicted.pop(next(iter(self.evicted)))
 
     # From one office to the next -------------------------------------------------------------------------------------
 
-    def heirloom(self, now: float) -> tuple[Offence, ...]:
-        return tuple(self.within(now)[-INHERITED:])
+    def newest(self, now: float) -> tuple[Offence, ...]:
+        return tuple(self.in_window(now)[-MAX_SENT:])
 
-    def inherit(self, history: History) -> bool:
+    def restore(self, history: History) -> bool:
         """Whether it is newer than what was inherited before. What this coordinator has told itself is older."""
-        if history.office in self.told_in or (history.office, history.number) <= self._newest:
+        if history.term in self.sent_in_terms or (history.term, history.number) <= self._newest:
             return False
-        self._newest = (history.office, history.number)
+        self._newest = (history.term, history.number)
         self._add(history.offences)
-        for uid, reason in history.given_up.items():
-            if uid not in self.given_up:
-                self.give_up(uid, reason)
+        for uid, reason in history.evicted.items():
+            if uid not in self.evicted:
+                self.record_eviction(uid, reason)
         return True
 
-    def inherit_charges(self, charges: Iterable[float]) -> None:
+    def restore_charges(self, charges: Iterable[float]) -> None:
         """From a coordinator that knew no more than these."""
         self._add(Offence(at, "", None) for at in charges)
 

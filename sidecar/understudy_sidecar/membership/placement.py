@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RankCandidate:
     uid: str
     index: int | None  # None: a spare
     domain: str = ""
-    fit: bool = True  # not on a node with a Faulty verdict
-    stays: bool = True  # not on a node that goes soon
-    lost: bool = False  # it was lost a short time ago, and has come back
+    is_fit: bool = True  # not on a node with a Faulty verdict
+    node_stays: bool = True  # not on a node that goes soon
+    was_lost_recently: bool = False  # it was lost a short time ago, and has come back
 
 
 @dataclass(frozen=True)
@@ -30,36 +30,38 @@ class Placement:
 
 def place(
     vacant: Sequence[int],
-    waiting: Sequence[Candidate],
+    waiting: Sequence[RankCandidate],
     *,
     spares_allowed: bool,
     domains: Mapping[int, str] | None = None,
 ) -> Placement:
     """Fill the vacant ranks from the waiting members, who are given in the order in which they joined."""
-    fit = [candidate for candidate in waiting if candidate.fit]
-    steady = [candidate for candidate in fit if not candidate.lost]
+    usable = [candidate for candidate in waiting if candidate.is_fit]
+    steady = [candidate for candidate in usable if not candidate.was_lost_recently]
     own = {candidate.index: candidate.uid for candidate in reversed(steady) if candidate.index is not None}
     taken = {rank: own[rank] for rank in vacant if rank in own}
     unfilled = [rank for rank in vacant if rank not in taken]
     if spares_allowed and unfilled:
-        seated = set(taken.values())
-        left = [candidate for candidate in fit if candidate.uid not in seated]
+        placed = set(taken.values())
+        left = [candidate for candidate in usable if candidate.uid not in placed]
         # Stable: spares first, each by its arrival.
-        left.sort(key=lambda candidate: (candidate.lost, not candidate.stays, candidate.index is not None))
-        _stand_in(unfilled, left, domains or {}, taken)
+        left.sort(
+            key=lambda candidate: (candidate.was_lost_recently, not candidate.node_stays, candidate.index is not None)
+        )
+        _fill_with_spares(unfilled, left, domains or {}, taken)
     elif unfilled:
-        own = {candidate.index: candidate.uid for candidate in reversed(fit) if candidate.index is not None}
+        own = {candidate.index: candidate.uid for candidate in reversed(usable) if candidate.index is not None}
         taken |= {rank: own[rank] for rank in unfilled if rank in own}
     unfilled = [rank for rank in unfilled if rank not in taken]
     return Placement(taken, tuple(unfilled))
 
 
-def _is_first_choice(candidate: Candidate) -> bool:
-    return candidate.stays and not candidate.lost
+def _is_first_choice(candidate: RankCandidate) -> bool:
+    return candidate.node_stays and not candidate.was_lost_recently
 
 
-def _stand_in(
-    unfilled: Sequence[int], left: list[Candidate], domains: Mapping[int, str], taken: dict[int, str]
+def _fill_with_spares(
+    unfilled: Sequence[int], left: list[RankCandidate], domains: Mapping[int, str], taken: dict[int, str]
 ) -> None:
     """Those of the rank's own domain first, then anybody."""
     free = {candidate.uid: candidate for candidate in left}

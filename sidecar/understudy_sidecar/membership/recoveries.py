@@ -13,21 +13,21 @@ from collections import Counter, deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 
+from understudy_protocol.enums import Fault, Strategy
 from understudy_protocol.observer import Cause, Recovery
-from understudy_protocol.words import Fault, Strategy
 
-KEPT = 10
+MAX_RECOVERIES = 10
 #: Of a worker's fault that comes without a reason: whoever counts one says why.
 NOT_COUNTED = "the previous coordinator was lost before it charged the fault"
-OF_A_WORKER = (Fault.PROCESS, Fault.HANG)
+WORKER_FAULTS = (Fault.PROCESS, Fault.HANG)
 
 
 @dataclass
-class RecoveryBook:
+class RecoveryLog:
     counts: Counter[str] = field(default_factory=Counter)
     open: list[Recovery] = field(default_factory=list)
     begun: Counter[str] = field(default_factory=Counter)  # by fault, as it was first taken for
-    _done: deque[Recovery] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _done: deque[Recovery] = field(default_factory=lambda: deque(maxlen=MAX_RECOVERIES))
 
     def begin(self, fault: Fault, cause: Cause, next_round: int, now: float, reason: str = "") -> None:
         self.begun[fault.value] += 1
@@ -37,35 +37,35 @@ class RecoveryBook:
         """The newest open entry blames a worker, and the true cause was a lost member."""
         self.open[-1] = replace(self.open[-1], fault=fault, cause=cause, strategy=None, reason=reason)
 
-    def explain(self, at: float, reason: str) -> None:
+    def set_reason(self, at: float, reason: str) -> None:
         """Why the open entry that began then is mended as it will be."""
         self.open = [replace(entry, reason=reason) if entry.detected_at == at else entry for entry in self.open]
 
-    def blame(self, at: float, cause: Cause) -> None:
+    def set_cause(self, at: float, cause: Cause) -> None:
         """The open entry that began then blames a worker, and another one failed before."""
         self.open = [replace(entry, cause=cause) if entry.detected_at == at else entry for entry in self.open]
 
-    def blames_worker(self) -> Recovery | None:
+    def newest_worker_fault(self) -> Recovery | None:
         """The newest open entry, if it is about a worker."""
-        return self.open[-1] if self.open and self.open[-1].fault in OF_A_WORKER else None
+        return self.open[-1] if self.open and self.open[-1].fault in WORKER_FAULTS else None
 
-    def tells(self, pod: str, reason: str) -> bool:
+    def has_entry(self, pod: str, reason: str) -> bool:
         """Whether an open entry is this pod's for this reason, and no round has mended it yet."""
-        told = (pod, reason, None)
-        return any((entry.cause.pod, entry.reason, entry.strategy) == told for entry in self.open)
+        wanted = (pod, reason, None)
+        return any((entry.cause.pod, entry.reason, entry.strategy) == wanted for entry in self.open)
 
-    def unmended(self) -> Recovery | None:
+    def without_round(self) -> Recovery | None:
         """The newest open entry for which no round has been formed."""
         return next((entry for entry in reversed(self.open) if entry.strategy is None), None)
 
-    def inherit(self, entries: Iterable[Recovery]) -> None:
+    def restore(self, entries: Iterable[Recovery]) -> None:
         """What lasts, as the former coordinator has told it."""
         self.open = [
-            replace(entry, reason=NOT_COUNTED) if entry.fault in OF_A_WORKER and not entry.reason else entry
+            replace(entry, reason=NOT_COUNTED) if entry.fault in WORKER_FAULTS and not entry.reason else entry
             for entry in entries
         ]
 
-    def take_over(self, round_number: int) -> None:
+    def on_round_continued(self, round_number: int) -> None:
         """The newest round that members come from has this number: it mended what was open when that was told.
 
         A recovery by a later round, in which none of them was, still waits for its round.
@@ -76,50 +76,56 @@ class RecoveryBook:
             if entry.strategy is not None or entry.round > round_number
         ]
 
-    def formed(self, round_number: int, strategy: Strategy, why: str = "", stayed: Container[str] = ()) -> None:
+    def on_round(
+        self, round_number: int, strategy: Strategy, reason: str = "", restarted_in_place: Container[str] = ()
+    ) -> None:
         """The next round has been assigned: it mends what is not mended yet.
 
         why: beside the reason that is known. stayed: pods whose workers were restarted in place, whoever else was not.
         """
         self.open = [
-            entry if entry.strategy is not None else self._mended(entry, round_number, strategy, why, stayed)
+            entry
+            if entry.strategy is not None
+            else self._with_round(entry, round_number, strategy, reason, restarted_in_place)
             for entry in self.open
         ]
 
-    def _mended(
-        self, entry: Recovery, round_number: int, strategy: Strategy, why: str, stayed: Container[str]
+    def _with_round(
+        self, entry: Recovery, round_number: int, strategy: Strategy, reason: str, restarted_in_place: Container[str]
     ) -> Recovery:
-        if entry.fault in OF_A_WORKER and entry.cause.pod in stayed:
+        if entry.fault in WORKER_FAULTS and entry.cause.pod in restarted_in_place:
             return replace(entry, round=round_number, strategy=Strategy.IN_PLACE)
-        reasons = (entry.reason, "" if why in entry.reason else why)
+        reasons = (entry.reason, "" if reason in entry.reason else reason)
         return replace(entry, round=round_number, strategy=strategy, reason="; ".join(filter(None, reasons)))
 
-    def lost(self, pod: str, reason: str) -> None:
+    def on_loss(self, pod: str, reason: str) -> None:
         """A pod whose workers are to be restarted is not there any more."""
         self.open = [
             replace(entry, reason="; ".join(filter(None, (entry.reason, reason))))
-            if entry.strategy is None and entry.fault in OF_A_WORKER and entry.cause.pod == pod
+            if entry.strategy is None and entry.fault in WORKER_FAULTS and entry.cause.pod == pod
             else entry
             for entry in self.open
         ]
 
-    def taken(self) -> str:
+    def strategies_used(self) -> str:
         """The rungs taken so far, and how often."""
-        taken = self.counts + Counter(entry.strategy.value for entry in self.open if entry.strategy is not None)
-        return ", ".join(f"{strategy.value} {taken[strategy.value]}" for strategy in Strategy if taken[strategy.value])
+        counts = self.counts + Counter(entry.strategy.value for entry in self.open if entry.strategy is not None)
+        return ", ".join(
+            f"{strategy.value} {counts[strategy.value]}" for strategy in Strategy if counts[strategy.value]
+        )
 
     def awaits_step(self, round_number: int) -> bool:
         """Whether a step of this round ends a recovery, or adds to one."""
         return bool(self.open) or any(x.round == round_number and x.resumed_at is None for x in self._done)
 
-    def stepped(self, round_number: int, at: float, pause_s: float | None = None) -> list[Recovery]:
+    def on_step(self, round_number: int, at: float, pause_s: float | None = None) -> list[Recovery]:
         """This round has made its first step: the recoveries that it ends."""
         self._done = deque(
-            [_resumed(x, at, pause_s) if x.round == round_number else x for x in self._done], maxlen=KEPT
+            [_resumed(x, at, pause_s) if x.round == round_number else x for x in self._done], maxlen=MAX_RECOVERIES
         )
         return self._end([_resumed(entry, at, pause_s) for entry in self.open])
 
-    def running(self, at: float) -> list[Recovery]:
+    def on_running(self, at: float) -> list[Recovery]:
         """All workers have been started, and the script reports no steps: the recoveries that this ends."""
         return self._end([replace(entry, running_at=at) for entry in self.open])
 
@@ -131,7 +137,7 @@ class RecoveryBook:
 
     def newest(self) -> tuple[Recovery, ...]:
         """The newest ten, oldest first, the open ones included."""
-        return tuple([*self._done, *self.open][-KEPT:])
+        return tuple([*self._done, *self.open][-MAX_RECOVERIES:])
 
 
 def _resumed(entry: Recovery, at: float, pause_s: float | None) -> Recovery:

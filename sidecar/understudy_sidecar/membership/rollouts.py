@@ -11,53 +11,53 @@ gone, is a consequence of that. Without a majority nothing ends: the job may go 
 from dataclasses import replace
 
 from understudy_protocol import membership as m
+from understudy_protocol.enums import Fault, OnFailedUpdate
 from understudy_protocol.recovery import Cause
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
-from understudy_protocol.words import Fault, OnFailedUpdate
 from understudy_sidecar.membership import ending, faults
-from understudy_sidecar.membership.desk import Desk, ReplicasTold, State
-from understudy_sidecar.membership.roster import Member
+from understudy_sidecar.membership.coordinator_state import CoordinatorState, Phase, ReplicasReport
+from understudy_sidecar.membership.roster import MemberRecord
 
 
-def on_replicas(desk: Desk, member: Member, replicas: m.Replicas) -> None:
-    known = desk.rollouts.pop(replicas.rank, None)
+def on_replicas(state: CoordinatorState, member: MemberRecord, replicas: m.Replicas) -> None:
+    known = state.rollouts.pop(replicas.rank, None)
     if known is not None and known.replicas.token > replicas.token:
-        desk.rollouts[replicas.rank] = known  # a member that has come back brings what it knew
+        state.rollouts[replicas.rank] = known  # a member that has come back brings what it knew
         return
-    told = ReplicasTold(replicas, member.name, member.node)
-    desk.rollouts[replicas.rank] = told  # the newest is the last
-    desk.version += 1
+    report = ReplicasReport(replicas, member.name, member.node)
+    state.rollouts[replicas.rank] = report  # the newest is the last
+    state.version += 1
     if replicas.failure is not None and (known is None or known.replicas.failure != replicas.failure):
-        desk.say(f"rank {replicas.rank} on {member.name}: {_message(replicas.failure)}")
+        state.log(f"rank {replicas.rank} on {member.name}: {_message(replicas.failure)}")
 
 
-def on_time(desk: Desk, now: float) -> None:
+def on_time(state: CoordinatorState, now: float) -> None:
     """Whether an update of the running round has failed that its worker may not try again."""
-    if desk.state is not State.RUNNING or desk.shape.on_failed_update is not OnFailedUpdate.RESTART_JOB:
+    if state.phase is not Phase.RUNNING or state.shape.on_failed_update is not OnFailedUpdate.RESTART_JOB:
         return
-    if not desk.has_majority():
+    if not state.has_majority():
         return  # the word is kept, and looked at again when a majority is back
-    told = next((x for x in desk.rollouts.values() if x.replicas.token == desk.token and _is_final(desk, x)), None)
-    if told is None or faults.is_consequence(desk, now):
+    report = next((x for x in state.rollouts.values() if x.replicas.token == state.token and _is_final(state, x)), None)
+    if report is None or faults.is_consequence(state, now):
         return
-    assert told.replicas.failure is not None
-    cause, why = _cause(told), reason(told.replicas.failure, desk.shape.update_retries)
-    faults.open_fault(desk, Fault.WEIGHT_UPDATE, cause, now, why)
-    ending.fail(desk, f"{Fault.WEIGHT_UPDATE.value}: {cause.message}; {why}")
+    assert report.replicas.failure is not None
+    cause, why = _cause(report), reason(report.replicas.failure, state.shape.update_retries)
+    faults.open_fault(state, Fault.WEIGHT_UPDATE, cause, now, why)
+    ending.fail(state, f"{Fault.WEIGHT_UPDATE.value}: {cause.message}; {why}")
 
 
-def view(desk: Desk) -> Rollouts | None:
+def view(state: CoordinatorState) -> Rollouts | None:
     """For the snapshot."""
-    if not desk.rollouts:
+    if not state.rollouts:
         return None
-    told = [_of_its_round(desk, x.replicas) for x in desk.rollouts.values()]
-    failed = [x for x in desk.rollouts.values() if x.replicas.failure is not None]
+    reports = [_as_of_now(state, x.replicas) for x in state.rollouts.values()]
+    failed = [x for x in state.rollouts.values() if x.replicas.failure is not None]
     newest = failed[-1] if failed else None
     return Rollouts(
-        sum(x.fresh for x in told),
-        sum(x.updating for x in told),
-        sum(x.uncertain for x in told),
-        next((x.version for x in reversed(told) if x.version), ""),
+        sum(x.fresh for x in reports),
+        sum(x.updating for x in reports),
+        sum(x.uncertain for x in reports),
+        next((x.version for x in reversed(reports) if x.version), ""),
         None if newest is None else newest.replicas.failure,
         None if newest is None else _cause(newest),
     )
@@ -70,21 +70,21 @@ def reason(failure: UpdateFailure, retries: int) -> str:
     return f"{in_a_row}{allowed} allowed"
 
 
-def _is_final(desk: Desk, told: ReplicasTold) -> bool:
-    failure = told.replicas.failure
-    return failure is not None and failure.in_a_row > desk.shape.update_retries
+def _is_final(state: CoordinatorState, report: ReplicasReport) -> bool:
+    failure = report.replicas.failure
+    return failure is not None and failure.in_a_row > state.shape.update_retries
 
 
-def _of_its_round(desk: Desk, told: m.Replicas) -> m.Replicas:
+def _as_of_now(state: CoordinatorState, replicas: m.Replicas) -> m.Replicas:
     """Whoever was in an update when its round ended is in none now."""
-    over = told.token < desk.token or desk.state in (State.WAITING, State.CLOSED)
-    return replace(told, updating=0, uncertain=told.uncertain + told.updating) if over else told
+    is_over = replicas.token < state.token or state.phase in (Phase.WAITING, Phase.CLOSED)
+    return replace(replicas, updating=0, uncertain=replicas.uncertain + replicas.updating) if is_over else replicas
 
 
-def _cause(told: ReplicasTold) -> Cause:
-    failure = told.replicas.failure
+def _cause(report: ReplicasReport) -> Cause:
+    failure = report.replicas.failure
     assert failure is not None
-    return Cause(told.replicas.rank, told.pod, told.node, None, None, _message(failure))
+    return Cause(report.replicas.rank, report.pod, report.node, None, None, _message(failure))
 
 
 def _message(failure: UpdateFailure) -> str:

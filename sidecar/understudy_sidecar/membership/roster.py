@@ -5,13 +5,13 @@ Facts only; what follows from them is decided elsewhere. Everything that is aske
 
 from dataclasses import dataclass, field
 
-from understudy_protocol.membership import Assign, Join, Seat, WorkerFailed
-from understudy_protocol.words import RoundToken, WorkersState
-from understudy_sidecar.membership.electorate import Electorate, Tally
+from understudy_protocol.enums import RoundToken, WorkersState
+from understudy_protocol.membership import Assign, Join, RankHolder, WorkerFailed
+from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 
 
 @dataclass
-class Member:
+class MemberRecord:
     """What the coordinator knows of one connected (or just disconnected) member."""
 
     join: Join
@@ -25,7 +25,7 @@ class Member:
     failure: WorkerFailed | None = None  # of a claimed round, told before it was adopted
     assign: Assign | None = None  # of the running round; sent again to a member that reconnects without it
     stepped: RoundToken = field(init=False)  # the newest round in which its workers have made a step
-    measures: bool = False  # it made the last step before the running round: it knows how long training paused
+    measures_pause: bool = False  # it made the last step before the running round: it knows how long training paused
     leaving_until: float | None = None
     starts_fresh: str = ""  # why its workers start as new processes, although they were to be forked
     answered: int = 0  # the number of the newest heartbeat that it has answered
@@ -34,12 +34,12 @@ class Member:
     def __post_init__(self) -> None:
         self.stepped = self.join.stepped
 
-    def answers(self, heartbeat: int) -> None:
+    def record_answer(self, heartbeat: int) -> None:
         """Only an answer shows that the member responds: another message may have been delayed on its way."""
         self.answered = max(self.answered, heartbeat)
         self.unanswered = [number for number in self.unanswered if number > heartbeat]
 
-    def connects(self, heartbeat: int) -> None:
+    def record_connection(self, heartbeat: int) -> None:
         """A new session shows that it responds too, as an answer to the newest heartbeat does."""
         self.answered, self.unanswered = heartbeat, []
 
@@ -60,8 +60,8 @@ class Member:
 class Roster:
     """The members by pod uid, and the holders of the group ranks 0, 1, … (None: vacant)."""
 
-    declared: int  # ranks of the whole job; a round of an elastic one may have fewer
-    members: dict[str, Member] = field(default_factory=dict)
+    declared_ranks: int  # ranks of the whole job; a round of an elastic one may have fewer
+    members: dict[str, MemberRecord] = field(default_factory=dict)
     holders: list[str | None] = field(default_factory=list)
     finished: set[int] = field(default_factory=set)  # group ranks whose workers all exited 0 in the running round
     suspects: dict[str, float] = field(default_factory=dict)  # uid -> since when its connection is silent
@@ -69,47 +69,47 @@ class Roster:
     unacked: set[str] = field(default_factory=set)  # actives that have not acknowledged the running round
     starting: set[str] = field(default_factory=set)  # actives whose workers are not known to run yet
     domains: dict[int, str] = field(default_factory=dict)  # group rank -> topology domain of who held it last
-    seats: dict[int, Seat] = field(default_factory=dict)  # group rank -> who held it last, and may be lost
-    linked: set[str] = field(default_factory=set)
-    voters_linked: Tally = field(default_factory=lambda: Tally(Electorate()))  # of the newest electorate
-    _links: dict[int, Member] = field(default_factory=dict)
+    last_holders: dict[int, RankHolder] = field(default_factory=dict)  # group rank -> who held it last, and may be lost
+    connected: set[str] = field(default_factory=set)
+    connected_voters: Tally = field(default_factory=lambda: Tally(VoterConfig()))  # of the newest electorate
+    _links: dict[int, MemberRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.holders = [None] * self.declared
+        self.holders = [None] * self.declared_ranks
 
-    def by_link(self, link: int) -> Member | None:
+    def by_link(self, link: int) -> MemberRecord | None:
         return self._links.get(link)
 
-    def add(self, member: Member) -> None:
+    def add(self, member: MemberRecord) -> None:
         self.members[member.uid] = member
-        self._linked_up(member)
+        self._connect(member)
 
-    def relink(self, member: Member, link: int) -> None:
+    def reconnect(self, member: MemberRecord, link: int) -> None:
         """The member has come back on another connection."""
-        self.unlink(member)
+        self.disconnect(member)
         member.link = link
-        self._linked_up(member)
+        self._connect(member)
 
-    def _linked_up(self, member: Member) -> None:
+    def _connect(self, member: MemberRecord) -> None:
         assert member.link is not None
         self._links[member.link] = member
-        self.linked.add(member.uid)
-        self.voters_linked.add(member.uid)
+        self.connected.add(member.uid)
+        self.connected_voters.add(member.uid)
         self.suspects.pop(member.uid, None)
 
-    def unlink(self, member: Member) -> None:
+    def disconnect(self, member: MemberRecord) -> None:
         if member.link is not None:
             del self._links[member.link]
-            self.linked.discard(member.uid)
-            self.voters_linked.discard(member.uid)
+            self.connected.discard(member.uid)
+            self.connected_voters.discard(member.uid)
             member.link = None
 
-    def set_electorate(self, electorate: Electorate) -> None:
-        self.voters_linked = Tally(electorate, self.linked)
+    def set_voter_config(self, voter_config: VoterConfig) -> None:
+        self.connected_voters = Tally(voter_config, self.connected)
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: MemberRecord) -> None:
         """It counts as lost: its rank is vacant."""
-        self.unlink(member)
+        self.disconnect(member)
         del self.members[member.uid]
         for pending in (self.suspects, self.leaving):
             pending.pop(member.uid, None)
@@ -121,11 +121,11 @@ class Roster:
     def links(self) -> tuple[int, ...]:
         return tuple(self._links)
 
-    def active(self) -> list[Member]:
+    def active_members(self) -> list[MemberRecord]:
         """The members that hold a rank, by rank."""
         return [self.members[uid] for uid in self.holders if uid is not None]
 
-    def waiting(self) -> list[Member]:
+    def waiting_members(self) -> list[MemberRecord]:
         """The members that hold none and could be given one, the earliest first."""
         idle = [
             m
@@ -134,12 +134,12 @@ class Roster:
         ]
         return sorted(idle, key=lambda m: (m.joined_at, m.uid))
 
-    def vacant(self) -> list[int]:
+    def vacant_ranks(self) -> list[int]:
         return [rank for rank, uid in enumerate(self.holders) if uid is None]
 
-    def seat(self, member: Member, group_rank: int, domain: str = "") -> None:
+    def assign_rank(self, member: MemberRecord, group_rank: int, domain: str = "") -> None:
         self.holders[group_rank] = member.uid
-        self.seats[group_rank] = Seat(group_rank, member.uid, member.name, member.node)
+        self.last_holders[group_rank] = RankHolder(group_rank, member.uid, member.name, member.node)
         member.group_rank = group_rank
         if domain:
             self.domains[group_rank] = domain
@@ -147,16 +147,16 @@ class Roster:
     def resize(self, size: int) -> None:
         """Ranks 0 … size-1 from now on; those beyond must have been moved down before (see `compact`)."""
         self.holders = (self.holders + [None] * size)[:size]
-        self.seats = {rank: seat for rank, seat in self.seats.items() if rank < size}
+        self.last_holders = {rank: holder for rank, holder in self.last_holders.items() if rank < size}
 
     def compact(self, size: int) -> None:
         """Shrink to `size` ranks: who holds one beyond takes a vacant lower one; everybody else keeps theirs."""
-        gaps = [rank for rank in self.vacant() if rank < size]
+        gaps = [rank for rank in self.vacant_ranks() if rank < size]
         for rank in range(size, len(self.holders)):
             uid = self.holders[rank]
             if uid is not None:
                 self.holders[rank] = None
-                self.seat(self.members[uid], gaps.pop(0))
+                self.assign_rank(self.members[uid], gaps.pop(0))
         self.resize(size)
 
     def all_finished(self) -> bool:

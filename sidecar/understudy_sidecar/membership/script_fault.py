@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 
 from understudy_protocol import membership as m
-from understudy_protocol.words import NO_ROUND, RoundToken
+from understudy_protocol.enums import NO_ROUND, RoundToken
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
 _Exception = tuple[int, str]
@@ -27,7 +27,7 @@ class ScriptFault:
     _last: _Exception | None = None  # of the newest round in which all failed with the same one
     _in_row: int = 0
 
-    def worker_failed(self, uid: str, failed: m.WorkerFailed, workers: int, fruitless: int) -> str:
+    def on_worker_failed(self, uid: str, failed: m.WorkerFailed, workers: int, fruitless: int) -> str:
         """Why the job has to end; "" if it goes on.
 
         workers: of the round. fruitless: how many rounds in a row have failed before their first step.

@@ -8,10 +8,10 @@ its shards, are not those that were declared.
 
 from enum import Enum
 
-from understudy_sidecar.membership.desk import Desk
+from understudy_sidecar.membership.coordinator_state import CoordinatorState
 
 
-class Others(Enum):
+class SavePossibility(Enum):
     """What the other actives are to do."""
 
     MAY_SAVE = "the other pods have all shards"
@@ -19,19 +19,21 @@ class Others(Enum):
     UNKNOWN = "the distribution of shards is not known"
 
 
-def may_save_without(desk: Desk, group_rank: int) -> Others:
-    declared = desk.shape.replica_groups
-    if not declared or desk.size != desk.shape.actives:
-        return Others.UNKNOWN
+def may_save_without(state: CoordinatorState, group_rank: int) -> SavePossibility:
+    declared = state.shape.replica_groups
+    if not declared or state.size != state.shape.actives:
+        return SavePossibility.UNKNOWN
     groups = [group for group in declared if group_rank in group]
-    held = bool(groups) and all(any(_holds(desk, rank) for rank in group if rank != group_rank) for group in groups)
-    return Others.MAY_SAVE if held else Others.MISS_SHARDS
+    are_complete = bool(groups) and all(
+        any(_has_healthy_holder(state, rank) for rank in group if rank != group_rank) for group in groups
+    )
+    return SavePossibility.MAY_SAVE if are_complete else SavePossibility.MISS_SHARDS
 
 
-def _holds(desk: Desk, group_rank: int) -> bool:
+def _has_healthy_holder(state: CoordinatorState, group_rank: int) -> bool:
     """Whether somebody healthy does, as this rank."""
-    uid = desk.roster.holders[group_rank] if group_rank < len(desk.roster.holders) else None
-    if uid is None or uid in desk.roster.leaving:
+    uid = state.roster.holders[group_rank] if group_rank < len(state.roster.holders) else None
+    if uid is None or uid in state.roster.leaving:
         return False
-    member = desk.roster.members[uid]
-    return member.link is not None and not desk.faulty(member.node)
+    member = state.roster.members[uid]
+    return member.link is not None and not state.hardware_finding(member.node)

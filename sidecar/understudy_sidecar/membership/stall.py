@@ -8,7 +8,7 @@ they are there. A round whose script never reports a step cannot stall; heartbea
 from dataclasses import dataclass
 
 REPORT_EVERY_S = 0.5
-LEAST_STALL_S = 1.0
+MIN_STALL_S = 1.0
 MEDIANS = 3
 
 
@@ -20,7 +20,7 @@ class StepWatch:
     def new_round(self) -> None:
         self.last_step_at = None
 
-    def stepped(self, median_step_s: float, now: float) -> None:
+    def on_step(self, median_step_s: float, now: float) -> None:
         self.last_step_at = now
         self.median_step_s = median_step_s or self.median_step_s
 
@@ -28,4 +28,4 @@ class StepWatch:
         """When the training counts as stalled unless a step is heard before; None while it cannot stall."""
         if self.last_step_at is None:
             return None
-        return self.last_step_at + max(MEDIANS * self.median_step_s, LEAST_STALL_S) + REPORT_EVERY_S
+        return self.last_step_at + max(MEDIANS * self.median_step_s, MIN_STALL_S) + REPORT_EVERY_S

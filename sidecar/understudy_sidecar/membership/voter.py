@@ -8,67 +8,78 @@
 
 from dataclasses import replace
 
-from understudy_protocol.membership import Candidacy, Estate, Succession
+from understudy_protocol.enums import Term
+from understudy_protocol.hard_state import HardState
+from understudy_protocol.membership import ConfigChange, LeaderSnapshot, RequestVote
 from understudy_protocol.recovery import History
-from understudy_protocol.vow import Vow
-from understudy_protocol.words import Office
 
 #: A coordinator that was cut off names only members of its side: those of the other side are called, too.
-FORMER_HEIRS = 5
+MAX_FORMER_STANDBY_COORDINATORS = 5
 
 
 class Voter:
-    """Each method says whether the vow has changed, and with `grant` and `follow` whether it may be done."""
+    """Each method says whether the vow has changed, and with `grant_vote` and `follow` whether it may be done."""
 
-    def __init__(self, vow: Vow) -> None:
-        self.vow = vow
+    def __init__(self, hard_state: HardState) -> None:
+        self.hard_state = hard_state
 
-    def grant(self, candidacy: Candidacy) -> bool:
+    def grant_vote(self, request: RequestVote) -> bool:
         """Whether the office may be given to who asks for it. The vow is changed then."""
-        vow = self.vow
-        if candidacy.electorate < vow.electorate:
+        hard_state = self.hard_state
+        if request.config_version < hard_state.config_version:
             return False
-        if vow.office == candidacy.office and vow.granted_to == candidacy.pod_uid:
+        if hard_state.term == request.term and hard_state.voted_for == request.pod_uid:
             return True
-        if candidacy.office <= vow.office:
+        if request.term <= hard_state.term:
             return False
-        self.vow = replace(vow, office=candidacy.office, granted_to=candidacy.pod_uid)
+        self.hard_state = replace(hard_state, term=request.term, voted_for=request.pod_uid)
         return True
 
-    def follow(self, office: Office) -> bool:
+    def follow(self, term: Term) -> bool:
         """Whether a coordinator of this office is the newest that is known."""
-        if office < self.vow.office:
+        if term < self.hard_state.term:
             return False
-        if office > self.vow.office:
-            self.vow = replace(self.vow, office=office, granted_to="")
+        if term > self.hard_state.term:
+            self.hard_state = replace(self.hard_state, term=term, voted_for="")
         return True
 
-    def hold(self, office: Office) -> bool:
+    def accept_appointment(self, term: Term) -> bool:
         """Take an office that the operator has given: never in an epoch that was heard of before."""
-        if office.epoch <= self.vow.office.epoch:
+        if term.epoch <= self.hard_state.term.epoch:
             return False
-        self.vow = replace(self.vow, office=office, granted_to="")
+        self.hard_state = replace(self.hard_state, term=term, voted_for="")
         return True
 
-    def acknowledge(self, succession: Succession) -> bool:
+    def acknowledge(self, change: ConfigChange) -> bool:
         """Whether its version is at least as new as the stored one, and its office as the newest known."""
-        version = succession.electorate
-        if version < self.vow.electorate or Office(version.epoch, version.term) < self.vow.office:
+        version = change.config_version
+        if version < self.hard_state.config_version or Term(version.epoch, version.term) < self.hard_state.term:
             return False
-        known = dict.fromkeys((*self.vow.heirs, *self.vow.former_heirs))
-        former = tuple(heir for heir in known if heir not in succession.heirs)[:FORMER_HEIRS]
-        self.vow = replace(self.vow, electorate=version, heirs=succession.heirs, former_heirs=former)
+        known = dict.fromkeys((*self.hard_state.standby_coordinators, *self.hard_state.former_standby_coordinators))
+        former_standbys = tuple(standby for standby in known if standby not in change.standby_coordinators)[
+            :MAX_FORMER_STANDBY_COORDINATORS
+        ]
+        self.hard_state = replace(
+            self.hard_state,
+            config_version=version,
+            standby_coordinators=change.standby_coordinators,
+            former_standby_coordinators=former_standbys,
+        )
         return True
 
     @property
     def history(self) -> History | None:
         """Of the newest electorate that it knows: what an older one's heir was told is not worth telling."""
-        estate = self.vow.estate
-        return None if estate is None or estate.electorate < self.vow.electorate else estate.history
+        leader_snapshot = self.hard_state.leader_snapshot
+        return (
+            None
+            if leader_snapshot is None or leader_snapshot.config_version < self.hard_state.config_version
+            else leader_snapshot.history
+        )
 
-    def inherit(self, estate: Estate) -> bool:
-        known = self.vow.estate
-        if known is not None and estate.electorate < known.electorate:
+    def store_leader_snapshot(self, leader_snapshot: LeaderSnapshot) -> bool:
+        known = self.hard_state.leader_snapshot
+        if known is not None and leader_snapshot.config_version < known.config_version:
             return False
-        self.vow = replace(self.vow, estate=estate)
+        self.hard_state = replace(self.hard_state, leader_snapshot=leader_snapshot)
         return True

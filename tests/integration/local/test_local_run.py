@@ -54,18 +54,18 @@ class Run:
     """One run, from a user's side."""
 
     def __init__(self, folder: Path, *options: str, script_text: str = SCRIPT) -> None:
-        self.told, script = folder / "told", folder / "train.py"
-        self.told.mkdir()
+        self.output, script = folder / "told", folder / "train.py"
+        self.output.mkdir()
         script.write_text(script_text)
         self.name = f"test-{os.getpid()}-{folder.name.split('_')[-1][:8]}".replace("_", "-")[:32]
         self.log = folder / "log"
-        ours = [*UNDERSTUDY, "--name", self.name, "--preload", "", *options]
+        own = [*UNDERSTUDY, "--name", self.name, "--preload", "", *options]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*ours, "--", sys.executable, str(script)],
+                [*own, "--", sys.executable, str(script)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "TOLD": str(self.told)},
+                env={**os.environ, "TOLD": str(self.output)},
             )
 
     def kill(self, target: str) -> str:
@@ -91,7 +91,7 @@ class Run:
         found: list[int] = []
 
         def started() -> bool:
-            rounds = [path.name.split("-")[0] for path in self.told.iterdir() if path.name != "end"]
+            rounds = [path.name.split("-")[0] for path in self.output.iterdir() if path.name != "end"]
             found[:] = [int(token.split(".")[2]) for token in set(rounds) if rounds.count(token) == ranks]
             return any(number > above for number in found)
 
@@ -106,25 +106,25 @@ class Run:
     def _step_times(self, number: int, nproc: int) -> dict[int, list[float]]:
         """By the number of the pod."""
         found: dict[int, list[float]] = {}
-        for file in self.told.glob(f"*.{number}-*"):
+        for file in self.output.glob(f"*.{number}-*"):
             rank = int(file.name.partition("-")[2])
             found.setdefault(rank // nproc, []).extend(map(float, file.read_text().split()))
         return found
 
     def reports(self, strategy: str, number: int, nproc: int) -> None:
         """Wait for the recovery's line, and compare its seconds with the pauses of the pods."""
-        self.says(f"Recovered: {strategy} in ")
-        (said,) = re.findall(rf"Recovered: {strategy} in (\S+) s, round {number}:", self.log.read_text())
+        self.has_printed(f"Recovered: {strategy} in ")
+        (lines,) = re.findall(rf"Recovered: {strategy} in (\S+) s, round {number}:", self.log.read_text())
         pauses = self.pauses(number, nproc)
-        assert any(abs(float(said) - pause) <= max(ALLOWED_S, 0.1 * pause) for pause in pauses), (said, pauses)
+        assert any(abs(float(lines) - pause) <= max(ALLOWED_S, 0.1 * pause) for pause in pauses), (lines, pauses)
 
-    def says(self, text: str) -> None:
+    def has_printed(self, text: str) -> None:
         self.wait_for(lambda: text in self.log.read_text(), f"it says {text!r}")
 
-    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+    def wait_for(self, condition: Callable[[], bool], description: str) -> None:
         deadline = time.monotonic() + LIMIT_S
         while not condition():
-            assert time.monotonic() < deadline, f"{what}: not within {LIMIT_S:g} s\n{self.log.read_text()}"
+            assert time.monotonic() < deadline, f"{description}: not within {LIMIT_S:g} s\n{self.log.read_text()}"
             time.sleep(0.02)
 
     def ends(self) -> int:
@@ -134,7 +134,7 @@ class Run:
             pytest.fail(f"it did not end within {LIMIT_S:g} s\n{self.log.read_text()}")
 
     def trains_to_the_end(self) -> int:
-        (self.told / "end").touch()
+        (self.output / "end").touch()
         return self.ends()
 
 
@@ -183,8 +183,8 @@ def test_a_member_whose_worker_fails_twice_is_replaced_by_the_spare(start: Calla
     number = run.round_of(2, above=number)
     run.kills("1")
     run.round_of(2, above=number)
-    run.says("Recovered: SpareSwap")
-    run.says("failed twice within 1 h")
+    run.has_printed("Recovered: SpareSwap")
+    run.has_printed("failed twice within 1 h")
     assert run.trains_to_the_end() == 0
 
 
@@ -232,11 +232,11 @@ def children_of(run: Run) -> list[psutil.Process]:
     """Of its workers, all four: two a worker."""
     found: list[psutil.Process] = []
 
-    def there() -> bool:
+    def exists() -> bool:
         found[:] = [each for each in descendants(run) if name_of(each) == "sleep"]
         return len(found) == 4
 
-    run.wait_for(there, "the children of its workers")
+    run.wait_for(exists, "the children of its workers")
     return found
 
 
@@ -314,7 +314,7 @@ def test_each_node_is_shown_once_while_a_lost_member_is_replaced(start: Callable
     run.wait_for(is_whole, "all are there, the spare too")
     # when the launcher of an active member is killed, and another member takes its place
     next(each for each in descendants(run) if is_launcher_of_an_active(each)).kill()
-    run.says("Recovered: SpareSwap")
+    run.has_printed("Recovered: SpareSwap")
     run.wait_for(is_whole, "another spare")
     run.round_of(2, above=number)
     # then no node is shown twice
@@ -347,8 +347,8 @@ def test_a_script_that_fails_everywhere_ends_the_run_with_its_traceback_once(sta
     )
     assert run.ends() == 1
     lines = run.log.read_text().splitlines()
-    said = "the script failed on all 4 ranks before its first step, in 3 rounds in a row: ValueError: no data"
-    assert len([line for line in lines if line.startswith("understudy: Failed") and said in line]) == 1
+    output = "the script failed on all 4 ranks before its first step, in 3 rounds in a row: ValueError: no data"
+    assert len([line for line in lines if line.startswith("understudy: Failed") and output in line]) == 1
     assert len([line for line in lines if "Traceback" in line]) == 1
     assert [line for line in lines if "in load" in line] != []
 

@@ -10,14 +10,14 @@ from tests.sealed_socket import SealedSocket, receive_hello, seal
 from understudy_operator.observe.line import Keys
 from understudy_protocol import compiled, observer, wire
 from understudy_protocol import pod as names
-from understudy_protocol.handshake import Called, Role
+from understudy_protocol.handshake import HandshakeCalled, Role
 from understudy_protocol.noise import public_key
 from understudy_protocol.observer import TO_SIDECAR, Appoint, Observe, Refused, Snapshot, Stepping
 
 COORDINATOR_PORT = 8478
 
 #: Turns of the event loop from a connection's acceptance until its server knows it; asyncio takes three.
-ACCEPTANCE_TURNS = 10
+ACCEPTANCE_ATTEMPTS = 10
 HANDSHAKE_S = 5.0
 #: For tests in which no process of the operator runs.
 KEYS = Keys(membership=bytes(range(32)), operator=bytes(range(32, 64)))
@@ -26,12 +26,12 @@ _OBSERVER = wire.message_types(observer)
 
 
 class FakeSidecar:
-    """It stays silent until a test calls `tell`. A test gives `ip` to the pod of this uid."""
+    """It stays silent until a test calls `report`. A test gives `ip` to the pod of this uid."""
 
     def __init__(self, pod_uid: str = "") -> None:
         self.ip, self.pod_uid = loopback_address(), pod_uid
-        self.heard: list[object] = []
-        self.takes_office = True  # when it is appointed: it says so as soon as the test tells what
+        self.received: list[object] = []
+        self.becomes_coordinator = True  # when it is appointed: it says so as soon as the test tells what
         self.callers = 0  # including callers that proved nothing
         self.observers: set[SealedSocket] = set()
         self._key, self._operator_key, self._job_uid = b"", b"", ""
@@ -41,7 +41,7 @@ class FakeSidecar:
 
     @property
     def appointments(self) -> list[Appoint]:
-        return [message for message in self.heard if isinstance(message, Appoint)]
+        return [message for message in self.received if isinstance(message, Appoint)]
 
     async def start(self, key: bytes, operator_key: bytes, job_uid: str) -> None:
         """operator_key: public."""
@@ -61,14 +61,14 @@ class FakeSidecar:
         # its acceptance and the third turn after it.
         for listener in self._server.sockets:
             asyncio.get_running_loop().remove_reader(listener.fileno())
-        for _ in range(ACCEPTANCE_TURNS):
+        for _ in range(ACCEPTANCE_ATTEMPTS):
             await asyncio.sleep(0)
         self._server.close()
         for socket in list(self.observers):
             await socket.close()
         await self._runner.cleanup()
 
-    async def tell(self, message: Snapshot | Stepping | Refused) -> None:
+    async def report(self, message: Snapshot | Stepping | Refused) -> None:
         """To all observers, and unless it is a Stepping to later ones."""
         if not isinstance(message, Stepping):
             self._newest = message
@@ -87,18 +87,18 @@ class FakeSidecar:
             while (text := await socket.receive()) is not None:
                 message = compiled.decode(text, _OBSERVER)
                 assert isinstance(message, TO_SIDECAR)
-                self.heard.append(message)
+                self.received.append(message)
                 if self._newest is not None and self._answers(message):
                     await socket.send(compiled.encode(self._newest))
         finally:
             self.observers.discard(socket)
         return websocket
 
-    def _called(self) -> Called:
-        return Called(self._key, Role.OBSERVER, self._job_uid, self.pod_uid, self.ip, self._operator_key)
+    def _called(self) -> HandshakeCalled:
+        return HandshakeCalled(self._key, Role.OBSERVER, self._job_uid, self.pod_uid, self.ip, self._operator_key)
 
     def _answers(self, message: object) -> bool:
-        if isinstance(message, Appoint) and self.takes_office and isinstance(self._newest, Refused):
+        if isinstance(message, Appoint) and self.becomes_coordinator and isinstance(self._newest, Refused):
             return False
         return isinstance(message, Observe | Appoint)
 

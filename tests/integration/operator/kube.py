@@ -70,17 +70,17 @@ class Kube:
         async with self._session.get(path) as response:
             return await response.text()
 
-    async def until(self, what: str, look: Callable[[], Awaitable[T]]) -> T:
+    async def until(self, description: str, read: Callable[[], Awaitable[T]]) -> T:
         """Look again and again until there is something; its value."""
         deadline = time.monotonic() + LIMIT_S
-        while not (found := await look()):
+        while not (found := await read()):
             if time.monotonic() > deadline or not self._operator.runs:
-                await self._give_up(what)
+                await self._give_up(description)
             await asyncio.sleep(POLL_S)
         return found
 
-    async def _give_up(self, what: str) -> None:
-        parts = [f"{what}: not within {LIMIT_S:g} s", self._operator.log()]
+    async def _give_up(self, description: str) -> None:
+        parts = [f"{description}: not within {LIMIT_S:g} s", self._operator.log()]
         for path in ("trainingjobs", "pods"):
             for raw in await self.list(path):
                 metadata = {name: raw["metadata"].get(name) for name in ("name", "labels", "deletionTimestamp")}

@@ -6,8 +6,8 @@ from typing import Any
 from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.training import Training, node_of
 from understudy_protocol import pod as names
+from understudy_protocol.enums import Fault
 from understudy_protocol.observer import Lost
-from understudy_protocol.words import Fault
 
 TEMPLATE: Raw = {"spec": {"containers": [{"name": "hold", "image": "example.com/pause:1"}]}}
 
@@ -60,12 +60,12 @@ class Pool:
         await self.kube.call("PATCH", f"pods/{name}/status", {"status": {"phase": "Failed"}})
         await self.kube.call("DELETE", f"pods/{name}", {"gracePeriodSeconds": 0})
 
-    async def until(self, what: str, **wanted: Any) -> Raw:
+    async def until(self, description: str, **wanted: Any) -> Raw:
         async def look() -> Raw | None:
             status = await self.status()
             return status if wanted.items() <= status.items() else None
 
-        found = await self.kube.until(what, look)
+        found = await self.kube.until(description, look)
         assert found is not None
         return found
 

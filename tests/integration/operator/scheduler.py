@@ -109,20 +109,20 @@ class Nodes:
         await self.kube.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": [OUT]}})
         await self.kube.call("PATCH", f"/api/v1/nodes/{name}/status", {"status": {"conditions": [unknown]}})
 
-    def asks(self, spec: Raw, priority: str) -> Raw:
+    def requests(self, spec: Raw, priority: str) -> Raw:
         """The pod's spec, with a device for its first container."""
         first, *others = spec["containers"]
-        told: Raw = {
+        values: Raw = {
             **spec,
             "containers": [{**first, "resources": {"limits": {DEVICES: 1}}}, *others],
             "schedulerName": NAME,
             "nodeSelector": {OWNER: self.kube.namespace},
         }
-        return told | ({"priorityClassName": self.priority(priority)} if priority else {})
+        return values | ({"priorityClassName": self.priority(priority)} if priority else {})
 
     async def pod(self, name: str, priority: str) -> Raw:
         """Of nobody that we know."""
-        spec = self.asks({"containers": [{"name": "c", "image": "example.com/other:1"}]}, priority)
+        spec = self.requests({"containers": [{"name": "c", "image": "example.com/other:1"}]}, priority)
         return await self.kube.call("POST", "pods", {"metadata": {"name": name}, "spec": spec})
 
     async def of(self, pod: Raw) -> str:
@@ -140,9 +140,9 @@ class Nodes:
 
         async def look() -> bool:
             raw = await self.kube.call("GET", f"pods/{pod['metadata']['name']}")
-            told = condition(raw, "PodScheduled")
+            result = condition(raw, "PodScheduled")
             nominated = raw["status"].get("nominatedNodeName")
-            return told.get("reason") == "Unschedulable" and not nominated and not raw["spec"].get("nodeName")
+            return result.get("reason") == "Unschedulable" and not nominated and not raw["spec"].get("nodeName")
 
         await self.kube.until(f"there is no room for pod {pod['metadata']['name']}", look)
 

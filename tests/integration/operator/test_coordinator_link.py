@@ -12,10 +12,11 @@ from tests.integration.operator.training import a_snapshot
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.line import Keys
-from understudy_operator.plan.answers import Answer
 from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.observed import Coordination
+from understudy_operator.plan.pod_answers import PodAnswer
 from understudy_operator.plan.search import Search
+from understudy_protocol.enums import CloseReason, Term
 from understudy_protocol.observer import (
     Appoint,
     End,
@@ -28,19 +29,18 @@ from understudy_protocol.observer import (
     StepProgress,
     Superseded,
 )
-from understudy_protocol.words import CloseReason, Office
 
 JOB_UID = "job-uid"
 POD_UIDS = ("uid-s", "uid-a", "uid-b")
 LIMIT_S = 10.0
-FORMER = Coordination(a_snapshot(3, ()), "uid-former", 1.0)
+PREVIOUS = Coordination(a_snapshot(3, ()), "uid-former", 1.0)
 APPOINT = Appoint(7, 3, {"InPlace": 2})
-NOT_IN_OFFICE = Refused("this sidecar is not in office")
-SEVENTH = Office(7, 1)
+NOT_COORDINATOR = Refused("this sidecar is not in office")
+SEVENTH = Term(7, 1)
 
 
 def in_seventh(number: int, uid: str = "uid-s", term: int = 1) -> Snapshot:
-    return a_snapshot(number, (), office=Office(7, term), pod_uid=uid)
+    return a_snapshot(number, (), leadership_term=Term(7, term), pod_uid=uid)
 
 
 class Learner:
@@ -49,13 +49,13 @@ class Learner:
     def __init__(self, keys: Keys = KEYS) -> None:
         self.changes = 0
         self.others: dict[str, str] = {}  # addresses of pods that are not called first
-        self.link = CoordinatorLink(JOB_UID, keys, FORMER, self._changed)
+        self.link = CoordinatorLink(JOB_UID, keys, PREVIOUS, self._changed)
 
     def _changed(self) -> None:
         self.changes += 1
 
     def appoint(self, sidecar: FakeSidecar) -> None:
-        self.link.follow(Follow(Office(7, 0), (Callee("uid-s", sidecar.ip, APPOINT),)))
+        self.link.follow(Follow(Term(7, 0), (Callee("uid-s", sidecar.ip, APPOINT),)))
 
     def ask(self, *sidecars: FakeSidecar, nodes: tuple[NodeFact, ...] = ()) -> None:
         """The first is s, then come a, b, …"""
@@ -64,21 +64,21 @@ class Learner:
         self.link.follow(Follow(SEVENTH, callees, nodes=nodes, running=running))
 
     @property
-    def knows(self) -> Coordination:
+    def coordination(self) -> Coordination:
         return self.link.coordination
 
     async def until(self, holds: Callable[[Coordination], bool]) -> None:
         async with asyncio.timeout(LIMIT_S):
-            while not holds(self.knows):  # noqa: ASYNC110 (the link tells by a plain call)
+            while not holds(self.coordination):  # noqa: ASYNC110 (the link tells by a plain call)
                 await asyncio.sleep(0.01)
 
-    async def until_heard(self, sidecar: FakeSidecar, *messages: object) -> None:
-        await self.until(lambda _: all(message in heard(sidecar) for message in messages))
+    async def until_received(self, sidecar: FakeSidecar, *messages: object) -> None:
+        await self.until(lambda _: all(message in wait_for_message(sidecar) for message in messages))
 
 
-def heard(sidecar: FakeSidecar) -> list[object]:
+def wait_for_message(sidecar: FakeSidecar) -> list[object]:
     """What it heard, whenever that was said."""
-    return [replace(message, at=0.0) if isinstance(message, Nodes) else message for message in sidecar.heard]
+    return [replace(message, at=0.0) if isinstance(message, Nodes) else message for message in sidecar.received]
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ async def sidecars() -> AsyncIterator[list[FakeSidecar]]:
     sidecars = [FakeSidecar(uid) for uid in POD_UIDS]
     for sidecar in sidecars:
         await start(sidecar)
-        await sidecar.tell(NOT_IN_OFFICE)
+        await sidecar.report(NOT_COORDINATOR)
     yield sidecars
     for sidecar in sidecars:
         await sidecar.stop()
@@ -104,69 +104,69 @@ async def learner() -> AsyncIterator[Learner]:
     await learner.link.close()
 
 
-async def test_it_appoints_and_learns_what_the_coordinator_tells(sidecars: list[FakeSidecar], learner: Learner):
+async def test_it_appoints_and_learns_what_the_coordinator_reports(sidecars: list[FakeSidecar], learner: Learner):
     # given what was known before, of another coordinator: its snapshot alone counts on
-    assert learner.knows == Coordination(FORMER.snapshot, since=learner.knows.since)
+    assert learner.coordination == Coordination(PREVIOUS.snapshot, since=learner.coordination.since)
 
     # when one is appointed, and tells
     first, second = in_seventh(4), in_seventh(5)
-    await sidecars[0].tell(first)
+    await sidecars[0].report(first)
     learner.appoint(sidecars[0])
     await learner.until(lambda known: known.snapshot == first)
     changes = learner.changes
-    await sidecars[0].tell(second)
+    await sidecars[0].report(second)
 
     # then it is known, and the appointment said what status told
     await learner.until(lambda known: known.snapshot == second)
-    assert heard(sidecars[0]) == [APPOINT, Nodes(())]
-    assert learner.knows.in_office == "uid-s"
+    assert wait_for_message(sidecars[0]) == [APPOINT, Nodes(())]
+    assert learner.coordination.coordinator_uid == "uid-s"
     assert learner.changes == changes + 1
 
 
 async def test_the_first_step_is_news_and_the_next_ones_are_known_without_a_word(
     sidecars: list[FakeSidecar], learner: Learner
 ):
-    await sidecars[0].tell(in_seventh(4))
+    await sidecars[0].report(in_seventh(4))
     learner.ask(sidecars[0])
-    await learner.until(lambda known: known.in_office == "uid-s")
+    await learner.until(lambda known: known.coordinator_uid == "uid-s")
     changes, progress = learner.changes, StepProgress(13, 100, 2.0)
-    await sidecars[0].tell(Stepping(StepProgress(12, 100, 1.0)))
+    await sidecars[0].report(Stepping(StepProgress(12, 100, 1.0)))
     await learner.until(lambda _: learner.changes == changes + 1)
-    await sidecars[0].tell(Stepping(progress))
+    await sidecars[0].report(Stepping(progress))
     await learner.until(lambda known: known.snapshot == replace(in_seventh(4), progress=progress))
     assert learner.changes == changes + 1
 
 
 async def test_an_appointees_refusal_is_known_until_a_snapshot_comes(sidecars: list[FakeSidecar], learner: Learner):
-    sidecars[0].takes_office = False
+    sidecars[0].becomes_coordinator = False
     learner.appoint(sidecars[0])
-    await learner.until(lambda known: known.answers.by_pod == {"uid-s": Answer("this sidecar is not in office")})
-    await sidecars[0].tell(in_seventh(4))
-    await learner.until(lambda known: known.in_office == "uid-s")
-    assert learner.knows.answers.by_pod == {}
+    await learner.until(lambda known: known.answers.by_pod == {"uid-s": PodAnswer("this sidecar is not in office")})
+    await sidecars[0].report(in_seventh(4))
+    await learner.until(lambda known: known.coordinator_uid == "uid-s")
+    assert learner.coordination.answers.by_pod == {}
 
 
 async def test_an_election_is_followed_when_the_coordinator_goes(sidecars: list[FakeSidecar], learner: Learner):
     # given one in office, and the pods that may come into it
-    await sidecars[0].tell(in_seventh(4))
+    await sidecars[0].report(in_seventh(4))
     learner.ask(*sidecars)
-    await learner.until(lambda known: known.in_office == "uid-s")
+    await learner.until(lambda known: known.coordinator_uid == "uid-s")
     await learner.until(lambda _: not sidecars[1].observers and len(sidecars[0].observers) == 1)  # settled
 
     # when it goes
     before = time.time()
     await sidecars[0].stop()
-    await learner.until(lambda known: not known.in_office)
-    assert before <= learner.knows.since <= time.time()
+    await learner.until(lambda known: not known.coordinator_uid)
+    assert before <= learner.coordination.since <= time.time()
     await learner.until(lambda known: known.answers.pods == {"uid-a", "uid-b"})
 
     # and one of them is elected
-    await sidecars[2].tell(in_seventh(4, "uid-b", term=2))
+    await sidecars[2].report(in_seventh(4, "uid-b", term=2))
 
     # then that is the one
-    await learner.until(lambda known: known.in_office == "uid-b")
-    assert learner.knows.snapshot == in_seventh(4, "uid-b", term=2)
-    await learner.until(lambda _: {type(message) for message in sidecars[2].heard} == {Observe, Nodes})
+    await learner.until(lambda known: known.coordinator_uid == "uid-b")
+    assert learner.coordination.snapshot == in_seventh(4, "uid-b", term=2)
+    await learner.until(lambda _: {type(message) for message in sidecars[2].received} == {Observe, Nodes})
 
 
 async def test_an_election_that_was_over_before_anybody_asked_is_followed_by_a_name(
@@ -174,42 +174,42 @@ async def test_an_election_that_was_over_before_anybody_asked_is_followed_by_a_n
 ):
     # given one that hands its office over, to a pod that the operator would not have called
     learner.others = {"uid-a": sidecars[1].ip}
-    await sidecars[0].tell(in_seventh(4))
+    await sidecars[0].report(in_seventh(4))
     learner.ask(sidecars[0])
-    await learner.until(lambda known: known.in_office == "uid-s")
-    await sidecars[1].tell(in_seventh(4, "uid-a", term=2))
+    await learner.until(lambda known: known.coordinator_uid == "uid-s")
+    await sidecars[1].report(in_seventh(4, "uid-a", term=2))
 
     # when it says to whom
-    await sidecars[0].tell(Refused("handed over", "uid-a", sidecars[1].ip))
+    await sidecars[0].report(Refused("handed over", "uid-a", sidecars[1].ip))
 
     # then that one is found
-    await learner.until(lambda known: known.in_office == "uid-a")
+    await learner.until(lambda known: known.coordinator_uid == "uid-a")
 
 
 async def test_a_coordinator_that_was_replaced_and_does_not_know_is_not_believed(
     sidecars: list[FakeSidecar], learner: Learner
 ):
-    await sidecars[0].tell(in_seventh(9))
-    await sidecars[1].tell(in_seventh(4, "uid-a", term=2))
+    await sidecars[0].report(in_seventh(9))
+    await sidecars[1].report(in_seventh(4, "uid-a", term=2))
     learner.ask(*sidecars)
-    await learner.until(lambda known: known.in_office == "uid-a")
+    await learner.until(lambda known: known.coordinator_uid == "uid-a")
 
     # it is told who has replaced it, and is left alone as soon as it says so
-    await learner.until_heard(sidecars[0], Superseded(Office(7, 2), "uid-a", sidecars[1].ip))
-    await sidecars[0].tell(in_seventh(10))
-    await sidecars[0].tell(Refused("replaced", "uid-a", sidecars[1].ip))
+    await learner.until_received(sidecars[0], Superseded(Term(7, 2), "uid-a", sidecars[1].ip))
+    await sidecars[0].report(in_seventh(10))
+    await sidecars[0].report(Refused("replaced", "uid-a", sidecars[1].ip))
     await learner.until(lambda _: not sidecars[0].observers)
-    assert learner.knows.snapshot == in_seventh(4, "uid-a", term=2)
+    assert learner.coordination.snapshot == in_seventh(4, "uid-a", term=2)
 
 
 async def test_the_time_of_the_search_is_known_until_somebody_is_found(sidecars: list[FakeSidecar], learner: Learner):
     # given a coordinator that goes
-    await sidecars[0].tell(in_seventh(4))
+    await sidecars[0].report(in_seventh(4))
     learner.ask(sidecars[0])
-    await learner.until(lambda known: known.in_office == "uid-s")
+    await learner.until(lambda known: known.coordinator_uid == "uid-s")
     await sidecars[0].stop()
-    await learner.until(lambda known: not known.in_office)
-    since, changes = learner.knows.since, learner.changes
+    await learner.until(lambda known: not known.coordinator_uid)
+    since, changes = learner.coordination.since, learner.changes
     # when it is dialed in vain
     dials = 0
 
@@ -221,47 +221,47 @@ async def test_the_time_of_the_search_is_known_until_somebody_is_found(sidecars:
     async with await asyncio.start_server(hang_up, sidecars[0].ip, COORDINATOR_PORT):
         await learner.until(lambda _: dials >= 3)
     # then that it has gone is told once, however often it is dialed
-    assert learner.knows == Coordination(in_seventh(4), since=since)
+    assert learner.coordination == Coordination(in_seventh(4), since=since)
     assert learner.changes == changes
 
     # when it comes back
     await start(sidecars[0])
 
     # then it is found again, and was asked, not appointed
-    await learner.until(lambda known: known.in_office == "uid-s")
+    await learner.until(lambda known: known.coordinator_uid == "uid-s")
     assert sidecars[0].appointments == []
 
 
-async def test_who_is_in_office_is_told_of_nodes(sidecars: list[FakeSidecar], learner: Learner):
+async def test_the_coordinator_is_informed_of_nodes(sidecars: list[FakeSidecar], learner: Learner):
     some, others = (NodeFact("n1", "rack-1"),), (NodeFact("n2", "rack-2"),)
-    await sidecars[0].tell(in_seventh(4))
+    await sidecars[0].report(in_seventh(4))
     learner.ask(*sidecars, nodes=some)
-    await learner.until_heard(sidecars[0], Nodes(some))
+    await learner.until_received(sidecars[0], Nodes(some))
     learner.ask(*sidecars, nodes=others)
-    await learner.until_heard(sidecars[0], Nodes(others))
-    assert heard(sidecars[0]) == [Observe(), Nodes(some), Nodes(others)]
-    assert Nodes(some) not in heard(sidecars[1])
+    await learner.until_received(sidecars[0], Nodes(others))
+    assert wait_for_message(sidecars[0]) == [Observe(), Nodes(some), Nodes(others)]
+    assert Nodes(some) not in wait_for_message(sidecars[1])
 
 
 async def test_a_farewell_arrives_before_the_lines_are_closed(sidecars: list[FakeSidecar], learner: Learner):
-    await sidecars[0].tell(in_seventh(4))
+    await sidecars[0].report(in_seventh(4))
     learner.ask(*sidecars)
-    await learner.until(lambda known: known.in_office == "uid-s")
+    await learner.until(lambda known: known.coordinator_uid == "uid-s")
     end = End(CloseReason.DELETED, "the TrainingJob was deleted")
     await learner.link.end(end)
     await learner.link.close()
-    await learner.until_heard(sidecars[0], end)
-    assert sidecars[1].heard == [Observe()] * len(sidecars[1].heard)
+    await learner.until_received(sidecars[0], end)
+    assert sidecars[1].received == [Observe()] * len(sidecars[1].received)
 
 
-async def test_without_anybody_in_office_everybody_on_a_line_is_told(sidecars: list[FakeSidecar], learner: Learner):
+async def test_without_a_coordinator_all_pods_on_a_line_are_informed(sidecars: list[FakeSidecar], learner: Learner):
     learner.ask(*sidecars)
     await learner.until(lambda known: len(known.answers.pods) == 3)
     end = End(CloseReason.DELETED, "the TrainingJob was deleted")
     await learner.link.end(end)
     await learner.link.close()
     for sidecar in sidecars:
-        await learner.until_heard(sidecar, end)
+        await learner.until_received(sidecar, end)
 
 
 @in_virtual_time
@@ -280,15 +280,15 @@ async def test_without_anybody_at_all_a_farewell_waits_for_nobody():
 )
 async def test_a_sidecar_with_other_keys_receives_nothing_and_is_not_believed(sidecars: list[FakeSidecar], keys: Keys):
     # given a sidecar that claims to be the leader
-    await sidecars[0].tell(in_seventh(9))
+    await sidecars[0].report(in_seventh(9))
     # when an operator with other keys appoints it
     stranger = Learner(keys)
     stranger.appoint(sidecars[0])
     try:
         await stranger.until(lambda _: sidecars[0].callers >= 2)
         # then neither side believes the other one
-        assert (stranger.knows.snapshot, stranger.knows.in_office) == (FORMER.snapshot, "")
-        assert sidecars[0].heard == []
+        assert (stranger.coordination.snapshot, stranger.coordination.coordinator_uid) == (PREVIOUS.snapshot, "")
+        assert sidecars[0].received == []
     finally:
         await stranger.link.close()
 
@@ -298,21 +298,21 @@ async def test_a_pod_at_the_address_of_another_pod_receives_nothing_and_is_not_b
 ):
     # given a pod of the job that has the address that the operator knows of pod uid-s
     sidecars[0].pod_uid = "uid-of-a-later-pod"
-    await sidecars[0].tell(in_seventh(9))
+    await sidecars[0].report(in_seventh(9))
     # when the operator appoints uid-s
     learner.appoint(sidecars[0])
     await learner.until(lambda _: sidecars[0].callers >= 2)
     # then the operator sends the appointment to no other pod
-    assert (learner.knows.snapshot, learner.knows.in_office) == (FORMER.snapshot, "")
-    assert sidecars[0].heard == []
+    assert (learner.coordination.snapshot, learner.coordination.coordinator_uid) == (PREVIOUS.snapshot, "")
+    assert sidecars[0].received == []
 
 
-async def test_a_bug_in_it_is_told_and_leaves_nothing_open(
+async def test_a_bug_in_it_is_reported_and_leaves_nothing_open(
     sidecars: list[FakeSidecar], learner: Learner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     learner.ask(*sidecars)
     await learner.until(lambda _: bool(sidecars[0].observers))
     monkeypatch.setattr(Search, "calls", lambda *_: 1 / 0)
-    await learner.until(lambda _: learner.link.over)
+    await learner.until(lambda _: learner.link.has_ended)
     await learner.until(lambda _: not sidecars[0].observers)
     assert "division by zero" in caplog.text

@@ -41,13 +41,13 @@ def rendered(api_server: "ApiServer", *more: str) -> list[Raw]:
     """What the chart installs for the webhook, and in these templates, but for pods and Services."""
     chart = ["template", "understudy", str(ROOT / "charts" / "understudy"), "--namespace", SYSTEM]
     shown = [word for name in ("webhook", *more) for word in ("--show-only", f"templates/{name}.yaml")]
-    told = subprocess.run(
+    result = subprocess.run(
         [api_server.binaries / "helm", *chart, *shown],
         capture_output=True,
         text=True,
         check=True,
     )
-    items = [item for item in yaml.safe_load_all(told.stdout) if item]
+    items = [item for item in yaml.safe_load_all(result.stdout) if item]
     return [item for item in items if item["kind"] not in ("Deployment", "Service", "PodDisruptionBudget")]
 
 
@@ -59,7 +59,7 @@ def apply(api_server: "ApiServer", items: list[Raw]) -> None:
 @pytest.fixture
 async def webhook(api_server: "ApiServer", kube: Kube) -> AsyncIterator[None]:
     """The webhook under a URL of this machine, else as the chart configures it; the test's namespace is chosen."""
-    made = await openssl.make(["localhost"], 86400.0)
+    made = await openssl.make_certificate(["localhost"], 86400.0)
     with tempfile.TemporaryDirectory() as folder:
         files = {"tls.crt": made.certificate, "tls.key": made.key}
         for name, text in files.items():
@@ -144,10 +144,10 @@ async def test_pods_of_a_job_get_all_that_they_wait_for(kube: Kube, webhook: Non
 
     made = await kube.until("the pods' Secret", secret)
     assert made is not None
-    told = json.loads(base64.b64decode(made["data"][names.INJECTED_FILE]))
+    result = json.loads(base64.b64decode(made["data"][names.INJECTED_FILE]))
     (service,) = [x for x in await kube.list("services") if x["metadata"]["name"] == "job-train-understudy"]
-    assert told["coordinator"] == f"{service['spec']['clusterIP']}:{COORDINATOR_PORT}"
-    assert (told["shape"]["actives"], told["shape"]["nproc_per_node"], told["shape"]["uid"]) == (2, 8, uid)
+    assert result["coordinator"] == f"{service['spec']['clusterIP']}:{COORDINATOR_PORT}"
+    assert (result["shape"]["actives"], result["shape"]["nproc_per_node"], result["shape"]["uid"]) == (2, 8, uid)
 
     async def limit() -> bool:
         return bool((await kube.call("GET", "jobs/train"))["spec"]["backoffLimit"] == NO_LIMIT)
@@ -158,9 +158,9 @@ async def test_pods_of_a_job_get_all_that_they_wait_for(kube: Kube, webhook: Non
         found: Raw | None = (await kube.call("GET", "injectedjobs/job.train")).get("status")
         return found
 
-    status_told = await kube.until("its status", status)
-    assert status_told is not None
-    assert (status_told["phase"], status_told["members"]["desired"], status_told["spares"]["desired"]) == (
+    is_in_status = await kube.until("its status", status)
+    assert is_in_status is not None
+    assert (is_in_status["phase"], is_in_status["members"]["desired"], is_in_status["spares"]["desired"]) == (
         "Pending",
         2,
         1,
@@ -211,16 +211,16 @@ async def test_a_job_that_cannot_train_as_one_is_refused_when_it_is_applied(kube
         await kube.call("POST", "jobs", a_job(completionMode="NonIndexed"))
 
 
-async def test_without_checks_it_is_told_as_an_event_of_the_job(kube: Kube) -> None:
+async def test_without_checks_it_is_reported_as_an_event_of_the_job(kube: Kube) -> None:
     # Given a Job that no webhook has looked at, and its pods as they would have been injected
     job = await kube.call("POST", "jobs", a_job(backoffLimitPerIndex=1))
     await kube.call("POST", "pods", inject(a_pod(kube, 0, job["metadata"]["uid"]), IMAGE).pod)
 
-    async def told() -> Raw | None:
+    async def is_reported() -> Raw | None:
         found = [event for event in await kube.list("events") if event["reason"] == "NotInjected"]
         return found[0] if found else None
 
-    event = await kube.until("an event tells why", told)
+    event = await kube.until("an event tells why", is_reported)
     assert event is not None
     assert event["regarding"]["name"] == "train"
     assert "backoffLimitPerIndex" in event["note"]
@@ -229,10 +229,10 @@ async def test_without_checks_it_is_told_as_an_event_of_the_job(kube: Kube) -> N
 async def test_an_injected_jobs_spec_is_what_was_found_and_is_not_changed(kube: Kube, webhook: None) -> None:
     await injected(kube)
 
-    async def there() -> bool:
+    async def exists() -> bool:
         return bool(await kube.list("injectedjobs"))
 
-    await kube.until("the InjectedJob", there)
+    await kube.until("the InjectedJob", exists)
     with pytest.raises(AssertionError, match="spec is immutable"):
         await kube.call("PATCH", "injectedjobs/job.train", {"spec": {"members": 3}})
 

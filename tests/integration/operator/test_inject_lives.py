@@ -67,11 +67,11 @@ async def test_a_job_that_is_deleted_and_applied_again_at_once_shares_nothing_wi
     second = await kube.until("the second one's Secret", secret_of_the_second)
     assert second is not None
     assert second["data"][names.KEY_FILE] != first["data"][names.KEY_FILE]
-    told = json.loads(base64.b64decode(second["data"][names.INJECTED_FILE]))
-    assert told["shape"]["uid"] == job["metadata"]["uid"]
+    result = json.loads(base64.b64decode(second["data"][names.INJECTED_FILE]))
+    assert result["shape"]["uid"] == job["metadata"]["uid"]
 
 
-async def test_a_job_that_is_suspended_is_told_as_such_until_it_is_resumed(kube: Kube) -> None:
+async def test_a_job_that_is_suspended_is_reported_as_such_until_it_is_resumed(kube: Kube) -> None:
     # given a Job that the operator has taken over
     await injected(kube)
 
@@ -82,13 +82,13 @@ async def test_a_job_that_is_suspended_is_told_as_such_until_it_is_resumed(kube:
     # when it is suspended, and resumed, then its InjectedJob tells it
     for suspended, phase, condition in ((True, "Suspended", "True"), (False, "Pending", "False")):
         await kube.call("PATCH", "jobs/train", {"spec": {"suspend": suspended}})
-        await kube.until(f"the phase is {phase}", partial(is_told, kube, phase, condition))
+        await kube.until(f"the phase is {phase}", partial(has_event, kube, phase, condition))
 
 
-async def is_told(kube: Kube, phase: str, condition: str) -> bool:
+async def has_event(kube: Kube, phase: str, condition: str) -> bool:
     status = (await kube.call("GET", "injectedjobs/job.train")).get("status", {})
-    told = [x["status"] for x in status.get("conditions", ()) if x["type"] == "Suspended"]
-    return (status.get("phase"), told) == (phase, [condition])
+    result = [x["status"] for x in status.get("conditions", ()) if x["type"] == "Suspended"]
+    return (status.get("phase"), result) == (phase, [condition])
 
 
 async def gone(kube: Kube, plural: str) -> bool:

@@ -46,23 +46,23 @@ async def must(shell: Shell, line: str) -> str:
 
 
 async def test_its_three_steps_lead_to_an_injected_job(kube: Kube, shell: Shell) -> None:
-    labels, looks = map(lines, blocks("sh"))
+    labels, reads = map(lines, blocks("sh"))
     # given the namespace, labelled by the page's first step
     for line in labels:
         await must(shell, line)
     # when the page's Job is applied, by the first line of its third step
-    apply, listing, describing = looks
+    apply, listing, describing = reads
     await must(shell, apply)
     for index in range(5):
         await kube.call("POST", PODS, await a_pod(kube, index))
 
     # then the next line lists the InjectedJob that the page names
     async def listed() -> str:
-        told = await must(shell, listing)
-        return told if "job.train" in told else ""
+        result = await must(shell, listing)
+        return result if "job.train" in result else ""
 
-    told = await kube.until("the InjectedJob is listed", listed)
-    assert {"NAME", "PHASE", "ACTIVE", "DESIRED", "SPARES", "ROUND"} <= set(told.split())
+    result = await kube.until("the InjectedJob is listed", listed)
+    assert {"NAME", "PHASE", "ACTIVE", "DESIRED", "SPARES", "ROUND"} <= set(result.split())
 
     # and the last one tells of it, with the sizes that the page's comment says
     async def described() -> Raw | None:
@@ -82,21 +82,21 @@ async def a_pod(kube: Kube, index: int) -> Raw:
     job = await kube.call("GET", f"{JOBS}/train")
     pod = copy.deepcopy(job["spec"]["template"])
     uid = job["metadata"]["uid"]
-    told = {"batch.kubernetes.io/job-completion-index": str(index)}
-    labels = {"batch.kubernetes.io/job-name": "train", "batch.kubernetes.io/controller-uid": uid, **told}
+    values = {"batch.kubernetes.io/job-completion-index": str(index)}
+    labels = {"batch.kubernetes.io/job-name": "train", "batch.kubernetes.io/controller-uid": uid, **values}
     made, owner = pod["metadata"], {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": uid}
     return {
         "metadata": {
             "name": f"train-{index}-x",
             "labels": {**made["labels"], **labels},
-            "annotations": {**made["annotations"], **told},
+            "annotations": {**made["annotations"], **values},
             "ownerReferences": [owner | {"controller": True}],
         },
         "spec": pod["spec"],
     }
 
 
-async def test_what_it_says_is_refused_is_refused_in_its_words(kube: Kube, shell: Shell) -> None:
+async def test_requests_that_the_page_lists_are_refused_in_its_words(kube: Kube, shell: Shell) -> None:
     # given the labelled namespace
     await must(shell, blocks("sh")[0])
     job = yaml.safe_load(blocks("yaml")[0])

@@ -8,7 +8,7 @@ from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.process import OperatorProcess
 from tests.integration.operator.training import NAME, Training
 from understudy_operator.plan.jobset import keys
-from understudy_operator.plan.rfc3339 import unix
+from understudy_operator.plan.rfc3339 import parse_time
 from understudy_protocol import pod as names
 
 pytestmark = pytest.mark.timeout(120)
@@ -29,14 +29,14 @@ class Jobs:
     def __init__(self, kube: Kube) -> None:
         self.kube = kube
 
-    async def there(self) -> list[Raw]:
+    async def names(self) -> list[Raw]:
         """Those that are not being deleted, in the order of their names."""
         return [x for x in await self.kube.list("jobs") if "deletionTimestamp" not in x["metadata"]]
 
     async def until(self, *wanted: str) -> list[Raw]:
         async def look() -> list[Raw]:
-            there = await self.there()
-            return there if [x["metadata"]["name"] for x in there] == list(wanted) else []
+            present = await self.names()
+            return present if [x["metadata"]["name"] for x in present] == list(wanted) else []
 
         return await self.kube.until(f"Jobs {', '.join(wanted)}", look)
 
@@ -86,7 +86,7 @@ async def test_a_jobset_becomes_jobs_and_succeeds_with_them(training: Training, 
 async def test_a_failed_job_restarts_them_all(training: Training, jobs: Jobs):
     # given a job that may restart once
     await training.apply(lambda job: as_jobset(job, failurePolicy={"maxRestarts": 1}))
-    former = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
+    previous = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
 
     # when one of its Jobs fails, and the others are gone
     await jobs.ends("llm-workers-1", "Failed", reason="BackoffLimitExceeded", message="too many retries")
@@ -94,23 +94,25 @@ async def test_a_failed_job_restarts_them_all(training: Training, jobs: Jobs):
 
     async def new() -> list[Raw]:
         await jobs.collect()
-        uids = {x["metadata"]["uid"] for x in former}
-        there = [x for x in await jobs.kube.list("jobs") if x["metadata"]["uid"] not in uids]
-        return there if len(there) == len(former) else []
+        uids = {x["metadata"]["uid"] for x in previous}
+        present = [x for x in await jobs.kube.list("jobs") if x["metadata"]["uid"] not in uids]
+        return present if len(present) == len(previous) else []
 
     # then all are made anew
     made = await jobs.kube.until("new Jobs", new)
     assert {x["metadata"]["labels"][keys.RESTART_ATTEMPT] for x in made} == {"1"}
     assert (await training.status())["restarts"] == 1
-    (told,) = await training.until_events("RestartJobSetFailurePolicyAction")
-    assert "Job llm-workers-1 failed: BackoffLimitExceeded: too many retries" in told
+    (result,) = await training.until_events("RestartJobSetFailurePolicyAction")
+    assert "Job llm-workers-1 failed: BackoffLimitExceeded: too many retries" in result
 
     # and when one fails again, the job fails
     await jobs.ends("llm-leader-0", "Failed", reason="BackoffLimitExceeded", message="too many retries")
     assert (await training.until_phase("Failed"))["terminalState"] == "Failed"
 
 
-async def test_a_job_that_rests_is_woken_with_another_node_selector(training: Training, jobs: Jobs, kube: Kube):
+async def test_a_job_that_is_suspended_is_enqueued_with_another_node_selector(
+    training: Training, jobs: Jobs, kube: Kube
+):
     # given a suspended job, of which one Job has run before
     await training.apply(lambda job: as_jobset(job, suspend=True))
     made = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
@@ -126,12 +128,12 @@ async def test_a_job_that_rests_is_woken_with_another_node_selector(training: Tr
 
     # then the same Jobs are
     async def resumed() -> list[Raw]:
-        there = await kube.list("jobs")
-        return there if not any(x["spec"]["suspend"] for x in there) else []
+        present = await kube.list("jobs")
+        return present if not any(x["spec"]["suspend"] for x in present) else []
 
-    told = await kube.until("resumed Jobs", resumed)
-    assert [x["metadata"]["uid"] for x in told] == [x["metadata"]["uid"] for x in made]
-    assert {x["spec"]["template"]["spec"]["nodeSelector"]["pool"] for x in told} == {"a"}
+    result = await kube.until("resumed Jobs", resumed)
+    assert [x["metadata"]["uid"] for x in result] == [x["metadata"]["uid"] for x in made]
+    assert {x["spec"]["template"]["spec"]["nodeSelector"]["pool"] for x in result} == {"a"}
     await jobs.kube.until("event Resumed", lambda: training.events("Resumed"))
 
 
@@ -144,12 +146,12 @@ async def test_a_typo_in_one_template_leaves_nothing_half_made(training: Trainin
     # when one of the templates has a field that Kubernetes does not know
     await training.apply(with_a_typo)
 
-    async def told() -> str:
+    async def is_reported() -> str:
         holds, message = await training.condition("Invalid")
         return message if holds == "True" else ""
 
     # then that is told, and no Job is there
-    assert "nodeSelectr" in await kube.until("the condition Invalid", told)
+    assert "nodeSelectr" in await kube.until("the condition Invalid", is_reported)
     assert await kube.list("jobs") == []
 
 
@@ -167,8 +169,8 @@ async def test_volume_claims_are_there_before_the_jobs(training: Training, jobs:
     made = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
     (volume,) = made[0]["spec"]["template"]["spec"]["volumes"]
     assert volume["persistentVolumeClaim"] == {"claimName": "data-llm"}
-    (there,) = await kube.list("persistentvolumeclaims")
-    assert there["metadata"]["name"] == "data-llm"
+    (present,) = await kube.list("persistentvolumeclaims")
+    assert present["metadata"]["name"] == "data-llm"
 
     # when the claim is deleted, by hand or with a job whose name another one has by now
     await kube.call("DELETE", "persistentvolumeclaims/data-llm")
@@ -178,7 +180,7 @@ async def test_volume_claims_are_there_before_the_jobs(training: Training, jobs:
     async def another() -> bool:
         return [x["metadata"]["uid"] for x in await kube.list("persistentvolumeclaims")] not in (
             [],
-            [there["metadata"]["uid"]],
+            [present["metadata"]["uid"]],
         )
 
     await kube.until("another claim", another)
@@ -199,7 +201,7 @@ async def test_a_job_that_has_ended_goes_after_its_time(training: Training, jobs
 async def test_a_training_that_is_suspended_has_no_pods_and_new_ones_when_it_is_resumed(training: Training, kube: Kube):
     # given a job with a launcher, whose pods are not scheduled yet
     await training.apply()
-    former = {pod["metadata"]["uid"] for pod in await training.until_pods(3)}
+    previous = {pod["metadata"]["uid"] for pod in await training.until_pods(3)}
 
     # when it is suspended
     await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"suspend": True}})
@@ -215,7 +217,7 @@ async def test_a_training_that_is_suspended_has_no_pods_and_new_ones_when_it_is_
 
     # then it has pods of another attempt
     pods = await training.until_pods(3)
-    assert not former & {pod["metadata"]["uid"] for pod in pods}
+    assert not previous & {pod["metadata"]["uid"] for pod in pods}
     epoch = (await training.status())["coordinator"]["formerEpoch"]
     assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in pods} == {str(epoch)}
 
@@ -242,11 +244,11 @@ async def until_acted_on(training: Training, kube: Kube) -> None:
     await kube.until("the newest generation is acted on", acted_on)
 
 
-async def test_pods_that_train_are_made_anew_after_a_suspension_that_nobody_saw(
+async def test_pods_that_train_are_recreated_after_a_suspension_that_nobody_observed(
     training: Training, kube: Kube, operator: OperatorProcess
 ):
     # given a job that runs
-    former = {pod["metadata"]["uid"] for pod in await training.start()}
+    previous = {pod["metadata"]["uid"] for pod in await training.start()}
 
     # when it is suspended, changed and resumed while no operator is there
     operator.kill()
@@ -254,16 +256,16 @@ async def test_pods_that_train_are_made_anew_after_a_suspension_that_nobody_saw(
     operator.start()
 
     # then its pods are asked to end, and others are made of the new template, in another attempt
-    async def anew() -> list[Raw]:
+    async def are_recreated() -> list[Raw]:
         pods = await training.pods()
-        return pods if len(pods) == 3 and not former & {pod["metadata"]["uid"] for pod in pods} else []
+        return pods if len(pods) == 3 and not previous & {pod["metadata"]["uid"] for pod in pods} else []
 
-    pods = await kube.until("other pods", anew)
+    pods = await kube.until("other pods", are_recreated)
     assert {pod["spec"]["containers"][0]["image"] for pod in pods} == {"example.com/trainer:2"}
     epoch = (await training.status())["coordinator"]["formerEpoch"]
     assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in pods} == {str(epoch)}
-    (told,) = await training.until_events("Resumed")
-    assert "the operator missed that the job was suspended" in told
+    (result,) = await training.until_events("Resumed")
+    assert "the operator missed that the job was suspended" in result
     await until_acted_on(training, kube)
 
 
@@ -273,7 +275,7 @@ async def test_pods_that_an_earlier_version_made_are_left_alone(
     # given a job that runs, whose pods say nothing of what they were made of
     pods = await training.start()
     for pod in pods:
-        nothing = {"metadata": {"annotations": {names.ANNOTATION_MADE_OF: None}}}
+        nothing = {"metadata": {"annotations": {names.ANNOTATION_TEMPLATE_HASH: None}}}
         await kube.call("PATCH", f"pods/{pod['metadata']['name']}", nothing)
     operator.kill()
     await suspend_change_and_resume(kube)
@@ -283,12 +285,12 @@ async def test_pods_that_an_earlier_version_made_are_left_alone(
     assert (await training.status())["phase"] == "Running"
 
 
-async def test_jobs_are_made_anew_after_a_suspension_that_nobody_saw(
+async def test_jobs_are_recreated_after_a_suspension_that_nobody_observed(
     training: Training, jobs: Jobs, kube: Kube, operator: OperatorProcess
 ):
     # given Jobs, of which one has succeeded
     await training.apply(as_jobset)
-    former = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
+    previous = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
     await jobs.ends("llm-leader-0", "Complete")
 
     # when the job is suspended, changed and resumed while no operator is there
@@ -297,19 +299,19 @@ async def test_jobs_are_made_anew_after_a_suspension_that_nobody_saw(
     operator.start()
 
     # then those that have not ended are made anew
-    async def anew() -> bool:
+    async def are_recreated() -> bool:
         await jobs.collect()
-        images = {x["metadata"]["name"]: image_of(x) for x in await jobs.there()}
+        images = {x["metadata"]["name"]: image_of(x) for x in await jobs.names()}
         return images == {
             "llm-leader-0": "example.com/trainer:1",
             "llm-workers-0": "example.com/trainer:2",
             "llm-workers-1": "example.com/trainer:2",
         }
 
-    await kube.until("Jobs of the new template", anew)
+    await kube.until("Jobs of the new template", are_recreated)
     await until_acted_on(training, kube)
-    there = {x["metadata"]["name"]: x["metadata"]["uid"] for x in await jobs.there()}
-    assert there["llm-leader-0"] == former[0]["metadata"]["uid"]
+    present = {x["metadata"]["name"]: x["metadata"]["uid"] for x in await jobs.names()}
+    assert present["llm-leader-0"] == previous[0]["metadata"]["uid"]
 
 
 def image_of(job: Raw) -> str:
@@ -326,12 +328,15 @@ async def test_a_training_fails_when_the_deadline_of_its_jobs_is_over(training: 
 
     await training.start(with_deadline)
     status = await training.status()
-    began, created = unix(status["attemptStartTime"]), (await kube.call("GET", f"trainingjobs/{NAME}"))["metadata"]
-    assert 0 <= began - unix(created["creationTimestamp"]) < 5
+    began, created = (
+        parse_time(status["attemptStartTime"]),
+        (await kube.call("GET", f"trainingjobs/{NAME}"))["metadata"],
+    )
+    assert 0 <= began - parse_time(created["creationTimestamp"]) < 5
 
     # then it fails when they are over, as its Job would have, and its pods are asked to end
     status = await training.until_phase("Failed")
-    assert 12 <= unix(status["completionTime"]) - began < 15
+    assert 12 <= parse_time(status["completionTime"]) - began < 15
     message = "Job llm-workers-0 failed: DeadlineExceeded: Job was active longer than specified deadline"
     assert await training.condition("Failed") == ("True", message)
 

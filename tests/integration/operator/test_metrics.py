@@ -16,8 +16,8 @@ from tests.integration.operator.process import OperatorProcess
 from tests.integration.operator.training import Training
 from tests.ports import free_port
 from tests.unit.operator.metrics.reading import scraped
+from understudy_protocol.enums import Fault, Strategy
 from understudy_protocol.observer import Cause, Recovery
-from understudy_protocol.words import Fault, Strategy
 
 if TYPE_CHECKING:
     from tests.integration.conftest import ApiServer
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(120)
 
 LEADER, RUNNING = ("understudy_leader",), ("understudy_jobs", "Running")
 COUNTED = ("understudy_recoveries_total", "Process", "Recovered", "InPlace")
-Said = dict[tuple[str, ...], float]
+Samples = dict[tuple[str, ...], float]
 
 
 class Scraped:
@@ -57,7 +57,7 @@ class Scraped:
     def lines(self) -> list[dict[str, str]]:
         return [json.loads(line) for log in self._logs.values() for line in log.read_text().splitlines()]
 
-    async def said(self) -> dict[str, Said]:
+    async def samples(self) -> dict[str, Samples]:
         found = {}
         async with aiohttp.ClientSession() as session:
             for name, port in self._ports.items():
@@ -69,7 +69,7 @@ class Scraped:
         return found
 
     async def leader(self) -> str:
-        return next((name for name, said in (await self.said()).items() if said[LEADER]), "")
+        return next((name for name, lines in (await self.samples()).items() if lines[LEADER]), "")
 
 
 @pytest.fixture(scope="module")
@@ -103,32 +103,32 @@ async def training(kube: Kube) -> AsyncIterator[Training]:
     await training.stop()
 
 
-async def test_a_recovery_counts_once_over_a_failover_and_the_leader_alone_tells_of_jobs(
+async def test_a_recovery_counts_once_over_a_failover_and_the_leader_alone_reports_jobs(
     training: Training, kube: Kube, replicas: Scraped
 ):
     # given a job that trains, and has recovered
     a0, a1, spare = await training.start()
-    seats = [(a0, 0), (a1, 1), (spare, None)]
+    rank_holders = [(a0, 0), (a1, 1), (spare, None)]
     now = time.time()
     cause = Cause(0, a0["metadata"]["name"], "n0", 1, None, "exit code 1")
     done = Recovery(1, Fault.PROCESS, Strategy.IN_PLACE, cause, now - 2.0, now - 1.5, "")
-    await training.tell(1, seats, recoveries=(done,), counts={"InPlace": 1})
+    await training.report(1, rank_holders, recoveries=(done,), counts={"InPlace": 1})
 
-    async def counted() -> Said:
-        said = (await replicas.said()).get(await replicas.leader(), {})
-        return said if said.get(COUNTED) and said.get(RUNNING) == 1 else {}
+    async def counted() -> Samples:
+        lines = (await replicas.samples()).get(await replicas.leader(), {})
+        return lines if lines.get(COUNTED) and lines.get(RUNNING) == 1 else {}
 
     # then its leader says so
-    said = await kube.until("the leader counts it", counted)
+    lines = await kube.until("the leader counts it", counted)
     first = await replicas.leader()
-    assert said[("understudy_recovery_seconds_sum", "Process", "InPlace")] == pytest.approx(0.5, abs=0.01)
-    assert said[("understudy_spares", "ready")] == 1
-    assert said[("understudy_api_requests_total", "pods", "Ok", "create")] >= 3
-    assert said[("understudy_reconcile_seconds_count", "TrainingJob")] > 0
+    assert lines[("understudy_recovery_seconds_sum", "Process", "InPlace")] == pytest.approx(0.5, abs=0.01)
+    assert lines[("understudy_spares", "ready")] == 1
+    assert lines[("understudy_api_requests_total", "pods", "Ok", "create")] >= 3
+    assert lines[("understudy_reconcile_seconds_count", "TrainingJob")] > 0
 
     # and the replica that stands by reports nothing of it
-    async def standby() -> Said:
-        return next((said for name, said in (await replicas.said()).items() if name != first), {})
+    async def standby() -> Samples:
+        return next((lines for name, lines in (await replicas.samples()).items() if name != first), {})
 
     other = await kube.until("the other replica serves its metrics", standby)
     assert (other[LEADER], other[COUNTED], RUNNING in other) == (0, 0, False)
@@ -136,15 +136,15 @@ async def test_a_recovery_counts_once_over_a_failover_and_the_leader_alone_tells
     # when the leader is killed, and the coordinator tells the same to the next one
     replicas.processes[first].kill()
     await kube.until("the other one leads", replicas.leader)
-    await training.tell(2, seats, recoveries=(done,), counts={"InPlace": 1})
+    await training.report(2, rank_holders, recoveries=(done,), counts={"InPlace": 1})
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return (await training.status()).get("round") == 2
 
     # then that tells of the job, and has not counted its recovery again
-    await kube.until("round 2 is told", told)
-    ((_, said),) = (await replicas.said()).items()
-    assert (said[LEADER], said[RUNNING], said[COUNTED]) == (1, 1, 0)
+    await kube.until("round 2 is told", is_reported)
+    ((_, lines),) = (await replicas.samples()).items()
+    assert (lines[LEADER], lines[RUNNING], lines[COUNTED]) == (1, 1, 0)
 
     # and every line of both logs is an object, those of the job with its name
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in replicas.lines())

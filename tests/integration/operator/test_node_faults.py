@@ -11,9 +11,9 @@ from tests.integration.operator.replicas import Replicas, leader
 from tests.integration.operator.training import JOB, NAME, Training
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_protocol import wire
+from understudy_protocol.enums import Fault, FaultClass, Strategy, Verdict
 from understudy_protocol.membership import NodeVerdict
 from understudy_protocol.observer import Cause, Recovery
-from understudy_protocol.words import Fault, FaultClass, Strategy, Verdict
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -40,18 +40,18 @@ async def test_a_condition_reaches_status_an_event_the_coordinator_and_the_pods_
     training: Training, kube: Kube
 ):
     a0, a1, spare = await training.start()
-    await training.tell(0, [(a0, 0), (a1, 1), (spare, None)])
+    await training.report(0, [(a0, 0), (a1, 1), (spare, None)])
     node = f"node-{a1['metadata']['name']}"
 
     async def avoided() -> Raw | None:
-        told = (await training.status()).get("avoidedNodes", [])
-        return next((entry for entry in told if entry["node"] == node), None)
+        result = (await training.status()).get("avoidedNodes", [])
+        return next((entry for entry in result if entry["node"] == node), None)
 
     async def verdict() -> NodeVerdict | None:
         pod = await kube.call("GET", f"pods/{a1['metadata']['name']}")
         text = pod["metadata"].get("annotations", {}).get("understudy.dev/verdict", "")
-        told = wire.decode(text, {"NodeVerdict": NodeVerdict}) if text else None
-        return told if isinstance(told, NodeVerdict) else None
+        result = wire.decode(text, {"NodeVerdict": NodeVerdict}) if text else None
+        return result if isinstance(result, NodeVerdict) else None
 
     # when a source sets a condition
     await conditions(kube, node, XID)
@@ -64,12 +64,12 @@ async def test_a_condition_reaches_status_an_event_the_coordinator_and_the_pods_
     async def event() -> list[str]:
         return await training.events("NodeAvoided")
 
-    (said,) = await kube.until("the event", event)
-    assert "nvsentinel-xid: SysLogsXIDError" in said
+    (lines,) = await kube.until("the event", event)
+    assert "nvsentinel-xid: SysLogsXIDError" in lines
 
     async def faulty() -> bool:
-        told = await verdict()
-        return told is not None and (told.verdict, told.fault_class) == (Verdict.FAULTY, FaultClass.HARDWARE)
+        result = await verdict()
+        return result is not None and (result.verdict, result.fault_class) == (Verdict.FAULTY, FaultClass.HARDWARE)
 
     await kube.until("the annotation tells it", faulty)
 
@@ -77,8 +77,8 @@ async def test_a_condition_reaches_status_an_event_the_coordinator_and_the_pods_
     await conditions(kube, node, {**XID, "status": "False", "reason": "SysLogsXIDErrorIsHealthy", "message": ""})
 
     async def withdrawn() -> bool:
-        told = await verdict()
-        return (await avoided()) is None and told is not None and told.verdict is Verdict.UNKNOWN
+        result = await verdict()
+        return (await avoided()) is None and result is not None and result.verdict is Verdict.UNKNOWN
 
     await kube.until("it is withdrawn", withdrawn)
 
@@ -100,11 +100,11 @@ async def test_what_a_node_did_is_remembered_once_by_whichever_operator_leads(
 ):
     # given three jobs on whose node faults have happened since that was made, on one of them three
     a0, a1, spare = await training.start()
-    await training.tell(0, [(a0, 0), (a1, 1), (spare, None)])
+    await training.report(0, [(a0, 0), (a1, 1), (spare, None)])
     node, now = f"node-{a1['metadata']['name']}", time.time()
     cause = Cause(2, a1["metadata"]["name"], node, None, None, "its connection went silent")
     faults = [Recovery(1, Fault.NODE, Strategy.SPARE_SWAP, cause, now + at, now + at + 1) for at in (0.0, 0.1, 0.2)]
-    await training.tell(1, [(a0, 0), (a1, 1), (spare, None)], recoveries=tuple(faults))
+    await training.report(1, [(a0, 0), (a1, 1), (spare, None)], recoveries=tuple(faults))
     for name in ("other-1", "other-2"):
         await suspended_job(kube, name, node)
 
@@ -118,8 +118,8 @@ async def test_what_a_node_did_is_remembered_once_by_whichever_operator_leads(
         return text if text.count(f"/{NAME}") == 3 and "/other-1" in text and "/other-2" in text else ""
 
     async def offender() -> Raw | None:
-        told = (await training.status()).get("avoidedNodes", [])
-        found = (entry for entry in told if entry["node"] == node and entry["source"] == "memory")
+        result = (await training.status()).get("avoidedNodes", [])
+        found = (entry for entry in result if entry["node"] == node and entry["source"] == "memory")
         return next((entry for entry in found if "failed 5 times recently" in entry["reason"]), None)
 
     # then the leader has written them, and the node is avoided

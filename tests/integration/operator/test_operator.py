@@ -11,9 +11,9 @@ from tests.integration.operator.process import OperatorProcess
 from tests.integration.operator.training import NAME, Training, is_spare, node_of, secret_name
 from understudy_protocol import pod as names
 from understudy_protocol import wire
+from understudy_protocol.enums import CloseReason, Fault, Strategy
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Cause, End, Lost, NodeFact, Nodes, Observe, Recovery
-from understudy_protocol.words import CloseReason, Fault, Strategy
 
 UNREACHABLE_S = 8.0
 TRY_AGAIN_S = 10.0
@@ -76,8 +76,8 @@ async def test_a_job_gets_its_objects_its_pods_and_its_coordinator(training: Tra
     await kube.until("the coordinator is labelled", labelled)
 
     # when it tells of the first round
-    training.in_office(pods[2])
-    await training.tell(0, [(pods[0], 0), (pods[1], 1), (pods[2], None)])
+    training.coordinator_uid(pods[2])
+    await training.report(0, [(pods[0], 0), (pods[1], 1), (pods[2], None)])
 
     # then the job runs, and events tell how it came to it
     status = await training.until_phase("Running")
@@ -86,10 +86,10 @@ async def test_a_job_gets_its_objects_its_pods_and_its_coordinator(training: Tra
     assert status["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
     assert await training.condition("SparesReady") == ("True", "1 of 1")
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return bool(await training.events("CoordinatorAppointed") and await training.events("Started"))
 
-    await kube.until("events CoordinatorAppointed and Started", told)
+    await kube.until("events CoordinatorAppointed and Started", is_reported)
 
 
 async def test_a_lost_pod_is_replaced_by_exactly_one_spare_also_by_an_operator_that_was_killed_meanwhile(
@@ -104,7 +104,7 @@ async def test_a_lost_pod_is_replaced_by_exactly_one_spare_also_by_an_operator_t
     detected = time.time()
     await training.set_node_ready(node_of(a1), ready=False)
     lasting = Recovery(1, Fault.NODE, Strategy.SPARE_SWAP, cause, detected, None)
-    await training.tell(1, [(a0, 0), (spare, 1)], lost=(lost(a1),), recoveries=(lasting,))
+    await training.report(1, [(a0, 0), (spare, 1)], lost=(lost(a1),), recoveries=(lasting,))
 
     # then the lost pod is gone, with no kubelet to end it, and one new spare is there
     async def replaced() -> list[Raw]:
@@ -121,7 +121,7 @@ async def test_a_lost_pod_is_replaced_by_exactly_one_spare_also_by_an_operator_t
     # when the operator is killed, the recovery ends without it, and it starts again
     operator.kill()
     done = Recovery(1, Fault.NODE, Strategy.SPARE_SWAP, cause, detected, detected + 1.5)
-    await training.tell(
+    await training.report(
         1, [(a0, 0), (spare, 1)], lost=(lost(a1),), recoveries=(done,), counts={"InPlace": 0, "SpareSwap": 1}
     )
     operator.start()
@@ -129,11 +129,11 @@ async def test_a_lost_pod_is_replaced_by_exactly_one_spare_also_by_an_operator_t
     # then it appoints nobody anew, makes no pod twice, and tells it all
     status = await training.until_phase("Running")
     assert [appoint.epoch for appoint in training.coordinator.appointments] == [epoch]
-    assert training.coordinator.heard.count(Observe()) == 1
+    assert training.coordinator.received.count(Observe()) == 1
     assert status["recoveriesByStrategy"] == {"inPlace": 0, "spareSwap": 1}
     assert (status["restarts"], status["lastRecovery"]["seconds"]) == (0, 1.5)
     await training.run(new)
-    await training.tell(1, [(a0, 0), (spare, 1), (new, None)], recoveries=(done,), counts={"SpareSwap": 1})
+    await training.report(1, [(a0, 0), (spare, 1), (new, None)], recoveries=(done,), counts={"SpareSwap": 1})
 
     async def ready() -> bool:
         return (await training.condition("SparesReady"))[0] == "True"
@@ -146,7 +146,7 @@ async def test_a_lost_pod_is_replaced_by_exactly_one_spare_also_by_an_operator_t
     assert len(await training.until_events("Recovered")) == 1
 
 
-async def test_a_container_that_ran_out_of_memory_is_told_as_such_once_the_kubelet_says_so(
+async def test_a_container_that_ran_out_of_memory_is_reported_as_such_once_the_kubelet_reports_it(
     training: Training, kube: Kube
 ):
     # given a job with a limit, of which a pod was lost
@@ -158,20 +158,20 @@ async def test_a_container_that_ran_out_of_memory_is_told_as_such_once_the_kubel
     cause = Cause(2, a1["metadata"]["name"], node_of(a1), None, None, "its connection ended")
     gone = Lost(uid(a1), a1["metadata"]["name"], node_of(a1), Fault.POD, cause.message, time.time())
     done = Recovery(1, Fault.POD, Strategy.SPARE_SWAP, cause, gone.at, gone.at + 1.5)
-    await training.tell(1, [(a0, 0), (spare, 1)], lost=(gone,), recoveries=(done,))
+    await training.report(1, [(a0, 0), (spare, 1)], lost=(gone,), recoveries=(done,))
 
-    async def told(message: str) -> bool:
+    async def is_reported(message: str) -> bool:
         return bool((await training.status()).get("lastRecovery", {}).get("cause", {}).get("message") == message)
 
-    await kube.until("the loss is told", lambda: told("its connection ended"))
+    await kube.until("the loss is told", lambda: is_reported("its connection ended"))
     # when its container's status says why
     await training.run_out_of_memory(a1)
     # then status says it, and one event
-    why = "container trainer ran out of memory (limit 64Gi); its connection ended"
-    await kube.until("the reason is told", lambda: told(why))
+    reason = "container trainer ran out of memory (limit 64Gi); its connection ended"
+    await kube.until("the reason is told", lambda: is_reported(reason))
 
     async def event() -> bool:
-        return [why in note for note in await training.events("OutOfMemory")] == [True]
+        return [reason in note for note in await training.events("OutOfMemory")] == [True]
 
     await kube.until("an event tells it", event)
 
@@ -215,21 +215,21 @@ async def test_an_election_is_followed_by_status_by_the_service_and_by_an_event(
 ):
     # given a job that runs, with voters, and the first active as heir
     a0, a1, spare = await training.start()
-    seats = [(a0, 0), (a1, 1), (spare, None)]
+    rank_holders = [(a0, 0), (a1, 1), (spare, None)]
     voters = tuple(uid(pod) for pod in (a0, a1, spare))
-    await training.tell(0, seats, heirs=(uid(a0),), electorate=voters)
-    epoch = training.office.epoch
+    await training.report(0, rank_holders, standby_coordinators=(uid(a0),), voters=voters)
+    epoch = training.leadership_term.epoch
 
     # when the coordinator is deleted, and the heir is elected meanwhile
     await training.coordinator.stop()
     await kube.call("DELETE", f"pods/{spare['metadata']['name']}")
-    await training.elect(a0, 0, seats[:2], heirs=(uid(a1),), electorate=voters)
+    await training.elect(a0, 0, rank_holders[:2], standby_coordinators=(uid(a1),), voters=voters)
 
     # then status tells it
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return bool((await training.status())["coordinator"]["podUID"] == uid(a0))
 
-    await kube.until("status tells who was elected", told)
+    await kube.until("status tells who was elected", is_reported)
     status = await training.status()
     name = a0["metadata"]["name"]
     assert status["coordinator"] == {"epoch": epoch, "term": 2, "podName": name, "podUID": uid(a0)}
@@ -243,33 +243,33 @@ async def test_an_election_is_followed_by_status_by_the_service_and_by_an_event(
 
     await kube.until("label and event", followed)
     assert await training.events("CoordinatorElected") == [f"{name} was elected coordinator (term 2 of epoch {epoch})"]
-    assert training.heir.appointments == []
+    assert training.standby.appointments == []
 
     # when the operator starts anew, then it finds that one, and appoints nobody
     operator.kill()
-    heard = len(training.heir.heard)
+    messages = len(training.standby.received)
     operator.start()
 
     async def found() -> bool:
-        return Observe() in training.heir.heard[heard:]
+        return Observe() in training.standby.received[messages:]
 
     await kube.until("the operator has found the coordinator", found)
-    await training.elect(a0, 1, seats[:2], electorate=voters)  # a new term, of the same pod
+    await training.elect(a0, 1, rank_holders[:2], voters=voters)  # a new term, of the same pod
 
-    async def told_again() -> bool:
+    async def is_reported_again() -> bool:
         return bool((await training.status())["term"] == 3)
 
-    await kube.until("term 3", told_again)
+    await kube.until("term 3", is_reported_again)
     assert len(await training.events("CoordinatorAppointed")) == 1
-    assert training.heir.appointments == []
+    assert training.standby.appointments == []
 
 
 async def test_where_no_election_is_possible_one_is_appointed(training: Training, kube: Kube):
     # given a job that runs, with voters, and no heir
     a0, a1, spare = await training.start()
     voters = tuple(uid(pod) for pod in (a0, a1, spare))
-    await training.tell(0, [(a0, 0), (a1, 1), (spare, None)], electorate=voters)
-    epoch = training.office.epoch
+    await training.report(0, [(a0, 0), (a1, 1), (spare, None)], voters=voters)
+    epoch = training.leadership_term.epoch
 
     # when the coordinator's pod ends
     await training.coordinator.stop()
@@ -278,18 +278,18 @@ async def test_where_no_election_is_possible_one_is_appointed(training: Training
 
     # then an active is appointed, which has answered, once nobody was found for a while
     async def appointed() -> bool:
-        return bool(training.heir.appointments)
+        return bool(training.standby.appointments)
 
     await kube.until("the heir is appointed", appointed)
     assert time.monotonic() - lost_at >= UNREACHABLE_S - 1
-    assert training.heir.heard[0] == Observe()
-    (appoint,) = training.heir.appointments
+    assert training.standby.received[0] == Observe()
+    (appoint,) = training.standby.appointments
     assert (appoint.epoch > epoch, appoint.at_least_round) == (True, 0)
     status = await training.status()
     assert status["coordinator"] == {"epoch": appoint.epoch, "podName": a0["metadata"]["name"], "podUID": uid(a0)}
 
 
-async def test_the_coordinator_is_told_where_the_jobs_nodes_are(training: Training, kube: Kube):
+async def test_the_coordinator_is_informed_of_where_the_jobs_nodes_are(training: Training, kube: Kube):
     # given a job whose spares are to be of the lost pod's rack, and that may shrink
     def change(job: Raw) -> None:
         job["spec"]["spares"]["topologyKey"] = "rack"
@@ -307,25 +307,25 @@ async def test_the_coordinator_is_told_where_the_jobs_nodes_are(training: Traini
     def facts(*racks: str) -> tuple[NodeFact, ...]:
         return tuple(sorted((NodeFact(node_of(x), rack) for x, rack in zip(pods, racks, strict=True)), key=str))
 
-    def told() -> tuple[NodeFact, ...]:
-        newest = training.coordinator.heard[-1]
+    def is_reported() -> tuple[NodeFact, ...]:
+        newest = training.coordinator.received[-1]
         return newest.facts if isinstance(newest, Nodes) else ()
 
-    async def heard() -> bool:
-        return told() == facts("r0", "r1", "r2")
+    async def is_received() -> bool:
+        return is_reported() == facts("r0", "r1", "r2")
 
     for number, pod in enumerate(pods):
         await training.label_node(node_of(pod), rack=f"r{number}")
-    await kube.until("the racks are told", heard)
+    await kube.until("the racks are told", is_received)
     await training.label_node(node_of(pods[1]), rack="r7")
 
-    async def heard_again() -> bool:
-        return told() == facts("r0", "r7", "r2")
+    async def is_received_again() -> bool:
+        return is_reported() == facts("r0", "r7", "r2")
 
-    await kube.until("the new rack is told", heard_again)
+    await kube.until("the new rack is told", is_received_again)
 
 
-async def test_a_finished_job_stays_finished_when_its_pods_are_deleted_and_the_operator_starts_anew(
+async def test_a_finished_job_stays_finished_when_its_pods_are_deleted_and_the_operator_starts_again(
     training: Training, kube: Kube, operator: OperatorProcess
 ):
     # given a job that has succeeded, as its finished pods tell
@@ -356,7 +356,7 @@ async def another_job(kube: Kube) -> Raw:
     return {**job, "metadata": {"name": "another"}, "status": {}}
 
 
-async def test_a_deleted_job_is_let_go_and_one_of_the_same_name_begins_anew(training: Training, kube: Kube):
+async def test_a_deleted_job_is_released_and_one_of_the_same_name_starts(training: Training, kube: Kube):
     # given a job that runs
     pods = await training.start()
     assert len(training.coordinator.observers) == 1
@@ -368,16 +368,16 @@ async def test_a_deleted_job_is_let_go_and_one_of_the_same_name_begins_anew(trai
         return not training.coordinator.observers
 
     await kube.until("the operator leaves the coordinator", left_alone)
-    assert training.coordinator.heard[-1] == End(CloseReason.DELETED, "the TrainingJob was deleted")
+    assert training.coordinator.received[-1] == End(CloseReason.DELETED, "the TrainingJob was deleted")
     job = await training.apply()
 
     # then that one says what it waits for, and goes on when it has come
-    async def told() -> bool:
+    async def is_reported() -> bool:
         status, message = await training.condition("Invalid")
         text = f"Service {NAME}-coordinator exists and does not belong to this job"
         return status == "True" and message.startswith(text)
 
-    await kube.until("condition Invalid", told)
+    await kube.until("condition Invalid", is_reported)
     for path in (f"services/{NAME}", f"services/{NAME}-coordinator"):
         await kube.call("DELETE", path)
 
@@ -429,18 +429,18 @@ def trainer(job: Raw) -> Raw:
         (with_wrong_resource, 422, "spec.containers[0].resources.limits[gpu]"),
     ],
 )
-async def test_a_template_that_the_api_server_refuses_is_told_and_is_not_tried_in_a_hurry(
+async def test_a_template_that_the_api_server_refuses_is_reported_and_is_not_tried_in_a_hurry(
     training: Training, kube: Kube, change: Callable[[Raw], None], code: int, message: str
 ):
     # when a job is applied whose pods the API server refuses
     await training.apply(change)
 
     # then a condition and one event say so, in its words
-    async def told() -> bool:
+    async def is_reported() -> bool:
         status, text = await training.condition("Invalid")
         return status == "True" and message in text
 
-    await kube.until("condition Invalid", told)
+    await kube.until("condition Invalid", is_reported)
 
     async def event() -> bool:
         return len(await training.events("Refused")) == 1
@@ -453,7 +453,7 @@ async def test_a_template_that_the_api_server_refuses_is_told_and_is_not_tried_i
         wanted = (f'apiserver_request_total{{code="{code}"', 'resource="pods"', 'verb="POST"')
         return sum(int(float(line.split()[-1])) for line in lines if all(part in line for part in wanted))
 
-    async def after_another_pass() -> float:
+    async def after_another_reconcile() -> float:
         before = await refused()
 
         async def more() -> bool:
@@ -462,10 +462,10 @@ async def test_a_template_that_the_api_server_refuses_is_told_and_is_not_tried_i
         await kube.until("another pass", more)
         return time.monotonic()
 
-    times = [await after_another_pass() for _ in range(2)]
+    times = [await after_another_reconcile() for _ in range(2)]
     while times[-1] - times[-2] < TRY_AGAIN_S / 3:  # the pauses double
         assert len(times) < 10, f"it is tried again and again, at {times}"
-        times.append(await after_another_pass())
+        times.append(await after_another_reconcile())
     assert times[-1] - times[-2] < 2 * TRY_AGAIN_S
     assert await training.pods() == []
     assert len(await training.events("Refused")) == 1

@@ -26,7 +26,7 @@ async def lose_two(training: Training, pods: list[Raw]) -> None:
     a0, a1, spare = pods
     await training.set_node_ready(node_of(a0), ready=False)
     await training.set_node_ready(node_of(a1), ready=False)
-    await training.tell(1, [(spare, 0)], lost=(lost(a0), lost(a1)), waiting_for="1 of 2 pods (group ranks 1)")
+    await training.report(1, [(spare, 0)], lost=(lost(a0), lost(a1)), waiting_for="1 of 2 pods (group ranks 1)")
 
 
 async def test_a_pool_makes_its_spares_refills_and_is_scaled(pool: Pool):
@@ -117,20 +117,20 @@ async def test_a_job_takes_the_place_of_a_spare(
     terms = mine["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert node_of(taken) in json.dumps(terms)
     await training.run(mine)
-    await training.tell(2, [(pods[2], 0), (mine, 1)])
+    await training.report(2, [(pods[2], 0), (mine, 1)])
     await training.until_phase("Running")
     assert len(await of_pool(kube)) == 1
     assert [pod["metadata"]["uid"] for pod in await pool.until_spares(1)] == [refill["metadata"]["uid"]]
 
     # and it is told
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return bool(await training.events("SpareClaimed"))
 
     if not killed:  # an event may be lost with who was to send it
-        await kube.until("event SpareClaimed", told)
+        await kube.until("event SpareClaimed", is_reported)
 
 
-async def test_a_warm_spare_becomes_the_jobs_by_one_write_and_is_deleted_where_it_cannot_be_told(
+async def test_a_warm_spare_becomes_the_jobs_by_one_write_and_is_deleted_if_it_cannot_be_adopted(
     training: Training, pool: Pool, kube: Kube
 ):
     # given a pool whose spares are made like the job's pods

@@ -54,7 +54,7 @@ def pool(training: Scheduled) -> Pool:
 
 def spares_of(nodes: Nodes, priority: str = "spare") -> Raw:
     """The pool's template."""
-    return {"spec": nodes.asks(TEMPLATE["spec"], priority)}
+    return {"spec": nodes.requests(TEMPLATE["spec"], priority)}
 
 
 async def spare_on(pool: Pool, nodes: Nodes, priority: str = "spare") -> Raw:
@@ -93,7 +93,7 @@ async def test_fillers_do_not_push_spares_out_and_spares_push_out_fillers(pool: 
     assert await stays(pool.kube, spare)
 
 
-async def test_a_spare_of_a_pool_yields_to_a_pod_that_trains_is_told_of_and_comes_back_where_there_is_room(
+async def test_a_spare_of_a_pool_yields_to_a_pod_that_trains_is_reported_and_comes_back_where_there_is_room(
     pool: Pool, nodes: Nodes, training: Scheduled
 ):
     # given a spare, and room for one pod of a job of two
@@ -113,12 +113,12 @@ async def test_a_spare_of_a_pool_yields_to_a_pod_that_trains_is_told_of_and_come
     gone = await nodes.until_preempted(spare)
     assert gone["metadata"]["deletionGracePeriodSeconds"] == 1, "what only holds a place has nothing to save"
 
-    async def told() -> str:
+    async def is_reported() -> str:
         status = await pool.status()
         return str(condition({"status": status}, "Ready").get("reason", ""))
 
     async def taken_away() -> bool:
-        return await told() == "TakenAway"
+        return await is_reported() == "TakenAway"
 
     await pool.kube.until("the pool tells that its spare was taken away", taken_away)
     await pool.end(gone)
@@ -128,7 +128,7 @@ async def test_a_spare_of_a_pool_yields_to_a_pod_that_trains_is_told_of_and_come
     (refill,) = await pool.until_spares(1)
 
     async def no_room() -> bool:
-        return await told() == "NoRoom"
+        return await is_reported() == "NoRoom"
 
     await pool.kube.until("the pool tells that there is no room", no_room)
     (event,) = [x for x in await pool.kube.list("events") if x["reason"] == "TakenAway"]
@@ -193,7 +193,7 @@ async def test_the_place_of_a_claimed_spare_goes_to_the_job_also_where_others_wa
     # when the job loses more pods than it has spares, and claims the pool's
     await nodes.power_off(node_of(a0))
     await nodes.power_off(node_of(a1))
-    await training.tell(1, [(spare, 0)], lost=(lost(a0), lost(a1)), waiting_for="1 of 2 pods (group ranks 1)")
+    await training.report(1, [(spare, 0)], lost=(lost(a0), lost(a1)), waiting_for="1 of 2 pods (group ranks 1)")
     taken = await claimed(pool)
     assert taken["metadata"]["uid"] == shared["metadata"]["uid"]
     await pool.end(taken)
@@ -224,4 +224,4 @@ async def ended(pool: Pool, pod: Raw) -> None:
 
 def trains(job: Raw, nodes: Nodes, priority: str = "training") -> None:
     template = job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
-    template["spec"] = nodes.asks(template["spec"], priority)
+    template["spec"] = nodes.requests(template["spec"], priority)

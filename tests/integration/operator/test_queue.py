@@ -40,12 +40,12 @@ def group(pod: Raw) -> str:
 async def until_reason(training: Training, kube: Kube, reason: str) -> str:
     """The message of condition QuotaReserved, once it has that reason."""
 
-    async def told() -> str:
+    async def is_reported() -> str:
         conditions = (await training.status()).get("conditions", ())
         found = [x for x in conditions if x["type"] == "QuotaReserved" and x["reason"] == reason]
         return f"{found[0]['status']}: {found[0]['message']}" if found else ""
 
-    return await kube.until(f"QuotaReserved, {reason}", told)
+    return await kube.until(f"QuotaReserved, {reason}", is_reported)
 
 
 async def started(training: Training, kube: Kube, controller: Controller) -> list[Raw]:
@@ -55,15 +55,15 @@ async def started(training: Training, kube: Kube, controller: Controller) -> lis
     await until_reason(training, kube, "WaitingForQuota")
     await controller.admit(gang)
     await training.serve(job)
-    await training.run(gang[0], training.heir.ip)
+    await training.run(gang[0], training.standby.ip)
     await training.run(gang[1])
     pods = await training.until_pods(3)
     (spare,) = [pod for pod in pods if is_spare(pod)]
     await controller.admit([spare])
     await training.run(spare, training.coordinator.ip)
     await training.until_appointed()
-    training.in_office(spare)
-    await training.tell(0, [(gang[0], 0), (gang[1], 1), (spare, None)])
+    training.coordinator_uid(spare)
+    await training.report(0, [(gang[0], 0), (gang[1], 1), (spare, None)])
     await training.until_phase("Running")
     return [*gang, spare]
 
@@ -78,8 +78,8 @@ async def test_actives_wait_for_quota_as_one_group_and_then_spares_are_made(
     gang = await training.until_pods(2)
     assert len({group(pod) for pod in gang}) == 1
     assert [pod["spec"]["schedulingGates"] for pod in gang] == [[{"name": kueue.GATE}]] * 2
-    told = await until_reason(training, kube, "WaitingForQuota")
-    assert told == f"False: waits for quota in queue team (Kueue): 2 of 2 pods, as pod group {group(gang[0])}"
+    result = await until_reason(training, kube, "WaitingForQuota")
+    assert result == f"False: waits for quota in queue team (Kueue): 2 of 2 pods, as pod group {group(gang[0])}"
     assert "waits for quota" in (await training.condition("Running"))[1]
 
     # when Kueue admits it, and it has its nodes
@@ -99,7 +99,7 @@ async def test_a_lost_pod_is_replaced_in_its_group_once_its_containers_have_ende
     # given a job that trains, and a pod of it that somebody deletes
     a0, a1, spare = await started(training, kube, controller)
     await kube.call("DELETE", f"pods/{a1['metadata']['name']}")
-    await training.tell(1, [(a0, 0), (spare, 1)])
+    await training.report(1, [(a0, 0), (spare, 1)])
 
     # then nothing takes its place in the group while it ends
     async def round_one() -> bool:
@@ -131,7 +131,7 @@ async def test_a_pod_on_a_dead_node_is_released_and_its_place_is_taken(
     await training.set_node_ready(f"node-{n(a1)}", ready=False)
 
     # when the coordinator has lost it
-    await training.tell(1, [(a0, 0), (spare, 1)])
+    await training.report(1, [(a0, 0), (spare, 1)])
 
     # then the pod is gone in spite of Kueue's finalizer, and a new one is in the group
     async def gone() -> bool:
@@ -142,11 +142,11 @@ async def test_a_pod_on_a_dead_node_is_released_and_its_place_is_taken(
     assert group(new) == group(a0)
 
 
-async def test_an_evicted_gang_queues_anew_and_its_spare_goes(training: Training, kube: Kube, controller: Controller):
+async def test_an_evicted_gang_queues_again_and_its_spare_goes(training: Training, kube: Kube, controller: Controller):
     # given a job that trains, and that Kueue evicts
     a0, a1, spare = await started(training, kube, controller)
     await controller.evict([a0, a1])
-    await training.tell(0, [(spare, None)], waiting_for="2 of 2 pods (group ranks 0, 1)")
+    await training.report(0, [(spare, None)], waiting_for="2 of 2 pods (group ranks 0, 1)")
 
     # when its pods have ended
     await training.end(a0, "", 143)
@@ -169,19 +169,19 @@ async def none_live(training: Training) -> bool:
     return await training.pods() == []
 
 
-async def test_a_job_that_rests_gives_its_group_up_and_another_one_waits_when_it_is_woken(
+async def test_a_job_that_is_suspended_gives_its_group_up_and_another_one_waits_when_it_is_enqueued(
     training: Training, kube: Kube, controller: Controller
 ):
     # given a job that waits for quota, is suspended, and resumed
     await training.apply(in_queue)
-    former = await training.until_pods(2)
+    previous = await training.until_pods(2)
     await kube.call("PATCH", "trainingjobs/llm", {"spec": {"suspend": True}})
     await kube.until("no pods are left that live", lambda: none_live(training))
     await kube.call("PATCH", "trainingjobs/llm", {"spec": {"suspend": False}})
 
     # then its new pods are another group, although Kueue's finalizer keeps the former ones
     gang = await training.until_pods(2)
-    assert not {group(pod) for pod in gang} & {group(pod) for pod in former}
+    assert not {group(pod) for pod in gang} & {group(pod) for pod in previous}
     assert len(await kube.list("pods")) == 4
     await until_reason(training, kube, "WaitingForQuota")
     assert (await training.status())["phase"] == "Pending"

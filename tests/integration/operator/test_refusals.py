@@ -20,11 +20,11 @@ pytestmark = pytest.mark.timeout(120)
 async def blocked(training: Training, kube: Kube, reason: str) -> str:
     """The message of condition Blocked, once it is True for that reason."""
 
-    async def told() -> str:
+    async def is_reported() -> str:
         found = [x for x in (await training.status()).get("conditions", ()) if x["type"] == "Blocked"]
         return found[0]["message"] if found and (found[0]["status"], found[0]["reason"]) == ("True", reason) else ""
 
-    return await kube.until(f"condition Blocked, {reason}", told)
+    return await kube.until(f"condition Blocked, {reason}", is_reported)
 
 
 async def until_free(training: Training, kube: Kube) -> None:
@@ -45,7 +45,7 @@ async def set_quota(kube: Kube, hard: int) -> None:
     await kube.call("PATCH", "resourcequotas/pods/status", {"status": used})
 
 
-async def test_a_quota_that_ends_in_the_middle_is_told_and_the_rest_follows_when_there_is_room(
+async def test_a_quota_that_ends_in_the_middle_is_reported_and_the_rest_follows_when_there_is_room(
     training: Training, kube: Kube
 ):
     # given room for two of three pods
@@ -146,7 +146,7 @@ async def until_refused(kube: Kube, words: str) -> None:
     await kube.until(f"pods are refused: {words}", refused)
 
 
-async def test_a_webhook_that_nobody_answers_is_told_and_waited_for(training: Training, kube: Kube):
+async def test_a_webhook_that_nobody_answers_is_reported_and_waited_for(training: Training, kube: Kube):
     webhook = of_pods(kube, "down.example.com", {"url": f"https://127.0.0.1:{free_port()}/"})
     async with in_force(kube, validatingwebhookconfigurations=webhook):
         await training.apply()
@@ -160,7 +160,7 @@ async def test_a_webhook_that_nobody_answers_is_told_and_waited_for(training: Tr
 @asynccontextmanager
 async def refusing(folder: Path, reason: str) -> AsyncIterator[tuple[str, str]]:
     """A webhook that refuses everything: its URL, and the base64 of what its certificate is verified with."""
-    made = await openssl.make(["localhost"], 86400.0)
+    made = await openssl.make_certificate(["localhost"], 86400.0)
     (folder / "tls.crt").write_text(made.certificate)
     (folder / "tls.key").write_text(made.key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -182,7 +182,7 @@ async def refusing(folder: Path, reason: str) -> AsyncIterator[tuple[str, str]]:
         await runner.cleanup()
 
 
-async def test_a_webhook_that_refuses_is_told_in_its_own_words(training: Training, kube: Kube, tmp_path: Path):
+async def test_a_webhook_that_refuses_is_reported_in_its_own_words(training: Training, kube: Kube, tmp_path: Path):
     async with refusing(tmp_path, "pods need an owner label") as (url, bundle):
         webhook = of_pods(kube, "owners.example.com", {"url": url, "caBundle": bundle})
         async with in_force(kube, validatingwebhookconfigurations=webhook):
@@ -198,7 +198,7 @@ async def test_a_webhook_that_refuses_is_told_in_its_own_words(training: Trainin
     await until_free(training, kube)
 
 
-async def test_an_admission_policy_that_refuses_is_told_in_its_own_words(training: Training, kube: Kube):
+async def test_an_admission_policy_that_refuses_is_reported_in_its_own_words(training: Training, kube: Kube):
     policy, binding = a_policy(kube, "no-pods", PODS, "false", "no pods on Sundays")
     async with in_force(kube, validatingadmissionpolicies=policy, validatingadmissionpolicybindings=binding):
         await until_refused(kube, "no pods on Sundays")
@@ -229,7 +229,7 @@ async def test_a_pod_that_its_namespace_does_not_admit_is_not_made_by_the_operat
     assert await training.pods() == []
 
 
-async def test_in_a_namespace_that_is_being_deleted_nothing_is_made_and_the_job_says_why(
+async def test_in_a_namespace_that_is_being_deleted_nothing_is_made_and_the_job_gives_the_reason(
     training: Training, kube: Kube
 ):
     # given a job that runs, in a namespace that somebody deletes
@@ -238,7 +238,7 @@ async def test_in_a_namespace_that_is_being_deleted_nothing_is_made_and_the_job_
 
     # when a pod goes
     await training.remove(a1)
-    await training.tell(1, [(a0, 0), (spare, 1)])
+    await training.report(1, [(a0, 0), (spare, 1)])
 
     # then it is not replaced, and the condition says why
     message = await blocked(training, kube, "NamespaceTerminating")

@@ -11,8 +11,8 @@ from tests.integration.operator.test_refusals import PODS, a_policy, blocked, in
 from tests.integration.operator.test_stuck import FINALIZER, lost, uids, until_another
 from tests.integration.operator.training import NAME, Training, is_spare, node_of
 from understudy_protocol import pod as names
+from understudy_protocol.enums import CloseReason
 from understudy_protocol.observer import End
-from understudy_protocol.words import CloseReason
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -51,13 +51,13 @@ async def label_of(kube: Kube, pod: Raw) -> bool:
     return is_spare(await kube.call("GET", f"pods/{pod['metadata']['name']}"))
 
 
-async def test_a_pod_whose_labels_may_not_be_changed_is_told_and_all_else_goes_on(training: Training, kube: Kube):
+async def test_a_pod_whose_labels_may_not_be_changed_is_reported_and_all_else_goes_on(training: Training, kube: Kube):
     # given a job that runs, and a policy that protects the labels of its pods
     a0, a1, spare = await training.start()
     async with protected(kube):
         # when a node dies, and the spare has its rank
         await training.set_node_ready(node_of(a1), ready=False)
-        await training.tell(1, [(a0, 0), (spare, 1)], lost=(lost(a1),))
+        await training.report(1, [(a0, 0), (spare, 1)], lost=(lost(a1),))
 
         # then the dead pod is removed, another spare is made, and status tells the round, and what is refused
         new = await until_another(training, kube, uids([a0, a1, spare]))
@@ -72,7 +72,7 @@ async def test_a_pod_whose_labels_may_not_be_changed_is_told_and_all_else_goes_o
         assert await label_of(kube, spare)
 
         # and an event says so once, however often it is tried again
-        await training.tell(2, [(a0, 0), (spare, 1), (new, None)], lost=(lost(a1),))
+        await training.report(2, [(a0, 0), (spare, 1), (new, None)], lost=(lost(a1),))
         assert len(await training.until_events("Refused")) == 1
 
     # when the policy is gone, then the labels follow
@@ -92,7 +92,7 @@ async def test_a_job_that_is_deleted_is_let_go_though_its_pods_may_not_be_change
     await kube.call("PATCH", f"pods/{a0['metadata']['name']}", {"metadata": {"finalizers": [FINALIZER]}})
     async with protected(kube):
         await training.remove(a1)
-        await training.tell(1, [(a0, 0), (spare, 1)])
+        await training.report(1, [(a0, 0), (spare, 1)])
         await blocked(training, kube, "AdmissionDenied")
 
         # when it is deleted
@@ -103,10 +103,10 @@ async def test_a_job_that_is_deleted_is_let_go_though_its_pods_may_not_be_change
             return not training.coordinator.observers
 
         await kube.until("the coordinator is let go", let_go)
-        (end,) = [message for message in training.coordinator.heard if isinstance(message, End)]
+        (end,) = [message for message in training.coordinator.received if isinstance(message, End)]
         assert end.reason is CloseReason.DELETED
-        there = await kube.list("trainingjobs")
-        finalizers = [job["metadata"].get("finalizers") for job in there]
+        present = await kube.list("trainingjobs")
+        finalizers = [job["metadata"].get("finalizers") for job in present]
         assert finalizers == ([["foregroundDeletion"]] if propagation == "Foreground" else [])
 
         # and nothing more is done about its pods, which are the garbage collector's by now

@@ -29,9 +29,9 @@ async def test_one_leads_the_other_is_ready_and_only_the_leader_calls_the_coordi
     training: Training, kube: Kube, replicas: Replicas
 ):
     first = await leader(kube)
-    said = {process.name: await health(process, "/readyz") for process in replicas.processes}
-    assert said.pop(first) == (200, "leader")
-    assert list(said.values()) == [(200, "standby")]
+    lines = {process.name: await health(process, "/readyz") for process in replicas.processes}
+    assert lines.pop(first) == (200, "leader")
+    assert list(lines.values()) == [(200, "standby")]
     await training.start()
     assert len(training.coordinator.observers) == 1
 
@@ -68,12 +68,12 @@ async def test_a_clean_stop_hands_over_at_once_and_status_goes_on(training: Trai
     assert time.monotonic() - stopped_at <= 1.0 + SLOW_S
 
     # the next one finds the coordinator, and tells what it says; nobody is appointed anew
-    await training.tell(1, [(a0, 0), (a1, 1), (spare, None)])
+    await training.report(1, [(a0, 0), (a1, 1), (spare, None)])
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return (await training.status()).get("round") == 1
 
-    await kube.until("round 1 is told", told)
+    await kube.until("round 1 is told", is_reported)
     assert len(training.coordinator.appointments) == 1
 
 

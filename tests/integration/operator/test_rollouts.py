@@ -10,11 +10,11 @@ from tests.integration.operator.test_jobs import Jobs
 from tests.integration.operator.training import Training
 from understudy_operator.plan.jobset import keys
 from understudy_protocol import pod as names
+from understudy_protocol.enums import CloseReason, Fault
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Recovery
 from understudy_protocol.recovery import Cause
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
-from understudy_protocol.words import CloseReason, Fault
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -42,9 +42,9 @@ def jobs(training: Training) -> Jobs:
     return Jobs(training.kube)
 
 
-async def tell(training: Training, pods: list[Raw], rollouts: Rollouts, **changes: Any) -> None:
-    seats = [(pods[0], 0), (pods[1], 1), (pods[2], None)]
-    await training.coordinator.tell(replace(training.snapshot(0, seats, **changes), rollouts=rollouts))
+async def report_rollouts(training: Training, pods: list[Raw], rollouts: Rollouts, **changes: Any) -> None:
+    rank_holders = [(pods[0], 0), (pods[1], 1), (pods[2], None)]
+    await training.coordinator.report(replace(training.snapshot(0, rank_holders, **changes), rollouts=rollouts))
 
 
 async def ready(jobs: Jobs) -> None:
@@ -71,21 +71,21 @@ async def test_rollouts_have_a_gateway_and_trainers_its_token(training: Training
     assert set(secret["data"]) == {names.ROLLOUT_TOKEN_KEY}  # and not the membership key
 
 
-async def test_a_failed_update_makes_the_rollouts_anew_until_one_is_whole(training: Training, jobs: Jobs) -> None:
+async def test_a_failed_update_recreates_the_rollouts_until_one_is_whole(training: Training, jobs: Jobs) -> None:
     # given one whose rollouts may restart alone, once
     pods = await training.start(lambda job: in_rl(job, onFailedUpdate="RestartRollouts"))
-    former = await jobs.until(*SERVERS)
+    previous = await jobs.until(*SERVERS)
     await ready(jobs)
-    await tell(training, pods, Rollouts(2, 0, 0, "step-6"))
+    await report_rollouts(training, pods, Rollouts(2, 0, 0, "step-6"))
 
-    async def told(**wanted: Any) -> bool:
+    async def is_reported(**wanted: Any) -> bool:
         status = (await training.status()).get("rollouts", {})
         return all(status.get(name) == value for name, value in wanted.items())
 
-    await training.kube.until("two Fresh replicas", lambda: told(fresh=2, version="step-6"))
+    await training.kube.until("two Fresh replicas", lambda: is_reported(fresh=2, version="step-6"))
 
     # when an update fails
-    await tell(training, pods, FAILED)
+    await report_rollouts(training, pods, FAILED)
     status = await training.until_phase("Recovering")
 
     # then status tells it, and of the recovery
@@ -97,8 +97,8 @@ async def test_a_failed_update_makes_the_rollouts_anew_until_one_is_whole(traini
     # and the servers are made anew, and no trainer is
     async def new() -> list[Raw]:
         await jobs.collect()
-        there = await jobs.there()
-        fresh = [x for x in there if x["metadata"]["uid"] not in {y["metadata"]["uid"] for y in former}]
+        present = await jobs.names()
+        fresh = [x for x in present if x["metadata"]["uid"] not in {y["metadata"]["uid"] for y in previous}]
         return fresh if tuple(x["metadata"]["name"] for x in fresh) == SERVERS else []
 
     made = await training.kube.until("new rollouts", new)
@@ -106,7 +106,7 @@ async def test_a_failed_update_makes_the_rollouts_anew_until_one_is_whole(traini
     assert {x["metadata"]["uid"] for x in await training.pods()} == {x["metadata"]["uid"] for x in pods}
 
     # when the next update is whole
-    await tell(training, pods, Rollouts(2, 0, 0, "step-8"))
+    await report_rollouts(training, pods, Rollouts(2, 0, 0, "step-8"))
 
     # then the job has recovered
     status = await training.until_phase("Running")
@@ -116,19 +116,19 @@ async def test_a_failed_update_makes_the_rollouts_anew_until_one_is_whole(traini
     # and with no restart left, the next failure is the end
     await ready(jobs)
     again = UpdateFailure("u2", "step-9", "rollout-1 is gone", 1, 1_790_000_100.0)
-    await tell(training, pods, replace(FAILED, failure=again))
+    await report_rollouts(training, pods, replace(FAILED, failure=again))
     assert (await training.until_phase("Failed"))["terminalState"] == "Failed"
 
 
-async def test_a_failed_update_restarts_the_job_unless_it_says_otherwise(training: Training, jobs: Jobs) -> None:
+async def test_a_failed_update_restarts_the_job_by_default(training: Training, jobs: Jobs) -> None:
     # given a job in RL
     pods = await training.start(in_rl)
     await jobs.until(*SERVERS)
 
     # when its coordinator ends the world for a failed update
-    told = Recovery(1, Fault.WEIGHT_UPDATE, None, CAUSE, 1_790_000_000.0, None, "no retry is allowed")
+    result = Recovery(1, Fault.WEIGHT_UPDATE, None, CAUSE, 1_790_000_000.0, None, "no retry is allowed")
     close = Close(CloseReason.FAILED, f"WeightUpdate: {CAUSE.message}; no retry is allowed")
-    await tell(training, pods, FAILED, recoveries=(told,), closed=close)
+    await report_rollouts(training, pods, FAILED, recoveries=(result,), closed=close)
     status = await training.until_phase("Restarting")
 
     # then the whole job restarts, and says why

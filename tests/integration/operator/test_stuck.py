@@ -14,12 +14,12 @@ from tests.integration.operator.test_jobs import AT, as_jobset
 from tests.integration.operator.test_refusals import blocked, set_quota, until_free
 from tests.integration.operator.training import NAME, Training, container, is_spare, node_of
 from understudy_protocol import pod as names
+from understudy_protocol.enums import Fault
 from understudy_protocol.observer import Lost
-from understudy_protocol.words import Fault
 
 pytestmark = pytest.mark.timeout(120)
 
-TOLD_S = 5.0
+REPORTED_WITHIN_S = 5.0
 FINALIZER = "example.com/audit"
 
 
@@ -32,30 +32,30 @@ def uids(pods: list[Raw]) -> set[str]:
     return {pod["metadata"]["uid"] for pod in pods}
 
 
-async def until_told(training: Training, kube: Kube, words: str) -> None:
+async def until_reported(training: Training, kube: Kube, words: str) -> None:
     """Condition Running says so."""
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return words in (await training.condition("Running"))[1]
 
-    await kube.until(f"condition Running says {words!r}", told)
+    await kube.until(f"condition Running says {words!r}", is_reported)
 
 
-async def told_in_time(training: Training, kube: Kube, words: str) -> None:
+async def is_reported_in_time(training: Training, kube: Kube, words: str) -> None:
     since = time.monotonic()
-    await until_told(training, kube, words)
-    assert time.monotonic() - since <= TOLD_S
+    await until_reported(training, kube, words)
+    assert time.monotonic() - since <= REPORTED_WITHIN_S
 
 
 async def set_pod_status(kube: Kube, pod: Raw, **status: Any) -> None:
     await kube.call("PATCH", f"pods/{pod['metadata']['name']}/status", {"status": status})
 
 
-async def until_another(training: Training, kube: Kube, former: set[str]) -> Raw:
+async def until_another(training: Training, kube: Kube, previous: set[str]) -> Raw:
     """A pod that is none of these."""
 
     async def look() -> list[Raw]:
-        return [pod for pod in await training.pods() if pod["metadata"]["uid"] not in former]
+        return [pod for pod in await training.pods() if pod["metadata"]["uid"] not in previous]
 
     return (await kube.until("another pod", look))[0]
 
@@ -70,7 +70,7 @@ async def bind(training: Training, kube: Kube, pod: Raw) -> None:
 # Pods that do not end ------------------------------------------------------------------------------------------------
 
 
-async def test_a_finalizer_of_somebody_elses_holds_up_nothing_and_is_told(training: Training, kube: Kube):
+async def test_a_finalizer_of_somebody_elses_holds_up_nothing_and_is_reported(training: Training, kube: Kube):
     # given a job that runs, and a pod of it that somebody wants to see before it goes
     a0, a1, spare = await training.start()
     path = f"pods/{a1['metadata']['name']}"
@@ -78,26 +78,26 @@ async def test_a_finalizer_of_somebody_elses_holds_up_nothing_and_is_told(traini
 
     # when its node dies
     await training.set_node_ready(node_of(a1), ready=False)
-    await training.tell(1, [(a0, 0), (spare, 1)], lost=(lost(a1),))
+    await training.report(1, [(a0, 0), (spare, 1)], lost=(lost(a1),))
 
     # then it is replaced, although its object stays, and the job says who holds that
     new = await until_another(training, kube, uids([a0, a1, spare]))
-    await until_told(
+    await until_reported(
         training, kube, f"pod {a1['metadata']['name']} has ended, but its object stays until its finalizers"
     )
     assert FINALIZER in (await training.condition("Running"))[1]
     assert (await training.status())["phase"] == "Running"
-    held = await kube.call("GET", path)
-    assert held["metadata"]["deletionGracePeriodSeconds"] == 0
+    kept = await kube.call("GET", path)
+    assert kept["metadata"]["deletionGracePeriodSeconds"] == 0
 
     # and it is deleted once only
-    version = held["metadata"]["resourceVersion"]
-    await training.tell(2, [(a0, 0), (spare, 1), (new, None)])
+    version = kept["metadata"]["resourceVersion"]
+    await training.report(2, [(a0, 0), (spare, 1), (new, None)])
 
-    async def heard() -> bool:
+    async def is_received() -> bool:
         return bool((await training.status())["round"] == 2)
 
-    await kube.until("round 2", heard)
+    await kube.until("round 2", is_received)
     assert uids(await training.pods()) == uids([a0, spare, new])
     assert (await kube.call("GET", path))["metadata"]["resourceVersion"] == version
 
@@ -118,7 +118,7 @@ async def test_a_dead_node_that_is_still_ready_gets_no_pod_and_what_is_on_it_goe
 ):
     # given a job that runs, and a node that is dead, which nobody has noticed but the coordinator
     a0, a1, spare = await training.start()
-    await training.tell(1, [(a0, 0), (spare, 1)], lost=(lost(a1),))
+    await training.report(1, [(a0, 0), (spare, 1)], lost=(lost(a1),))
 
     # then its pod is asked to end, which no kubelet hears, and the new one is kept off that node
     new = await until_another(training, kube, uids([a0, a1, spare]))
@@ -147,7 +147,7 @@ async def test_pods_of_a_node_that_is_back_are_spares_again(training: Training, 
 
     # when it is back with its pod, whose rank the spare has by now
     await training.set_node_ready(node_of(a1), ready=True)
-    await training.tell(1, [(a0, 0), (spare, 1), (a1, None)])
+    await training.report(1, [(a0, 0), (spare, 1), (a1, None)])
     operator.start()
 
     # then the pod is the spare, and no other one is made
@@ -171,24 +171,26 @@ async def test_pods_of_a_node_that_is_back_are_spares_again(training: Training, 
         ("CreateContainerConfigError", 'secret "wandb" not found'),
     ],
 )
-async def test_a_container_that_waits_says_why_in_time(training: Training, kube: Kube, reason: str, message: str):
+async def test_a_container_that_waits_gives_the_reason_in_time(
+    training: Training, kube: Kube, reason: str, message: str
+):
     await training.apply()
     pod = (await training.until_pods(3))[0]
     await bind(training, kube, pod)
     waits = [container("trainer", {"waiting": {"reason": reason, "message": message}})]
     await set_pod_status(kube, pod, phase="Pending", containerStatuses=waits)
-    await told_in_time(training, kube, f"pod {pod['metadata']['name']}: container trainer: {reason}: {message}")
+    await is_reported_in_time(training, kube, f"pod {pod['metadata']['name']}: container trainer: {reason}: {message}")
 
 
-async def test_a_pod_that_no_node_has_room_for_says_so_in_time(training: Training, kube: Kube):
+async def test_a_pod_that_no_node_has_room_for_reports_it_in_time(training: Training, kube: Kube):
     await training.apply()
     pod = (await training.until_pods(3))[0]
     full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}
     await set_pod_status(kube, pod, conditions=[full])
-    await told_in_time(training, kube, f"pod {pod['metadata']['name']}: Unschedulable: 0/3 nodes are available")
+    await is_reported_in_time(training, kube, f"pod {pod['metadata']['name']}: Unschedulable: 0/3 nodes are available")
 
 
-async def test_pods_that_a_kubelet_refuses_follow_each_other_with_pauses_and_say_why(training: Training, kube: Kube):
+async def test_pods_that_a_kubelet_refuses_follow_each_other_with_pauses_and_state_why(training: Training, kube: Kube):
     # given a job, and a node whose devices are broken
     await training.apply()
     pods = await training.until_pods(3)
@@ -199,7 +201,7 @@ async def test_pods_that_a_kubelet_refuses_follow_each_other_with_pauses_and_say
     made: list[Raw] = []
     for number in (1, 2, 3):
         await set_pod_status(kube, spare, **refusal)
-        await told_in_time(training, kube, "UnexpectedAdmissionError: no healthy devices present")
+        await is_reported_in_time(training, kube, "UnexpectedAdmissionError: no healthy devices present")
         made.append(spare := await until_another(training, kube, uids([*pods, *made])))
         # then each new one says how many have failed before it
         assert spare["metadata"]["annotations"][names.ANNOTATION_FAILED_STARTS] == str(number)
@@ -207,7 +209,7 @@ async def test_pods_that_a_kubelet_refuses_follow_each_other_with_pauses_and_say
     assert uids([pod for pod in pods if not is_spare(pod)]) <= uids(await training.pods())
 
 
-async def test_a_pod_that_was_kept_off_many_nodes_is_made_anew_when_one_is_well_again(training: Training, kube: Kube):
+async def test_a_pod_that_was_kept_off_many_nodes_is_recreated_when_one_is_well_again(training: Training, kube: Kube):
     # given a hundred nodes, all of which are faulty, and a pod that finds no other one
     nodes = [f"gpu-pool-a3-mega-{kube.namespace}-{number:03d}" for number in range(100)]
     faulty = {"annotations": {names.ANNOTATION_FAULTY: "Xid 79"}}
@@ -221,7 +223,7 @@ async def test_a_pod_that_was_kept_off_many_nodes_is_made_anew_when_one_is_well_
         assert pod["metadata"]["annotations"][names.ANNOTATION_AVOIDS].split(",") == nodes
         full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
         await set_pod_status(kube, pod, conditions=[full])
-        await told_in_time(training, kube, f"(it avoids {', '.join(nodes[:3])} and 97 more")
+        await is_reported_in_time(training, kube, f"(it avoids {', '.join(nodes[:3])} and 97 more")
 
         # when one of them is well again
         await kube.call("PATCH", f"/api/v1/nodes/{nodes[41]}", {"metadata": {"annotations": None}})
@@ -238,7 +240,7 @@ async def test_a_pod_that_was_kept_off_many_nodes_is_made_anew_when_one_is_well_
 # Quotas --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_quota_that_is_full_when_a_pod_is_lost_is_told_in_time_and_training_goes_on(
+async def test_a_quota_that_is_full_when_a_pod_is_lost_is_reported_in_time_and_training_goes_on(
     training: Training, kube: Kube
 ):
     # given a job that runs, and a quota that somebody sets to what it has less one
@@ -248,11 +250,11 @@ async def test_a_quota_that_is_full_when_a_pod_is_lost_is_told_in_time_and_train
 
     # when a pod is lost
     await training.remove(a1)
-    await training.tell(1, [(a0, 0), (spare, 1)])
+    await training.report(1, [(a0, 0), (spare, 1)])
 
     # then it is not replaced, the job says why, and runs
     assert "exceeded quota" in await blocked(training, kube, "QuotaExceeded")
-    assert time.monotonic() - since <= TOLD_S
+    assert time.monotonic() - since <= REPORTED_WITHIN_S
     assert (await training.status())["phase"] == "Running"
     assert uids(await training.pods()) == uids([a0, spare])
 
@@ -265,7 +267,7 @@ async def test_a_quota_that_is_full_when_a_pod_is_lost_is_told_in_time_and_train
 # Pods of child Jobs --------------------------------------------------------------------------------------------------
 
 
-async def test_a_pod_of_a_child_job_that_cannot_start_is_told_in_time(training: Training, kube: Kube):
+async def test_a_pod_of_a_child_job_that_cannot_start_is_reported_in_time(training: Training, kube: Kube):
     # given a JobSet's manifest, whose Job has a pod that no node has room for
     await training.apply(as_jobset)
     job = await kube.until("the Job is there", lambda: a_job(kube, f"{NAME}-leader-0"))
@@ -280,15 +282,15 @@ async def test_a_pod_of_a_child_job_that_cannot_start_is_told_in_time(training: 
     await set_pod_status(kube, pod, conditions=[full])
 
     # then the TrainingJob says so
-    await told_in_time(training, kube, f"pod {NAME}-leader-0-0-x: Unschedulable: 0/3 nodes are available")
+    await is_reported_in_time(training, kube, f"pod {NAME}-leader-0-0-x: Unschedulable: 0/3 nodes are available")
 
 
-async def test_a_child_job_without_pods_is_told_in_time(training: Training, kube: Kube):
+async def test_a_child_job_without_pods_is_reported_in_time(training: Training, kube: Kube):
     """The Job controller has started it, and makes none: as where a quota refuses each of its pods."""
     await training.apply(as_jobset)
     await kube.until("the Job is there", lambda: a_job(kube, f"{NAME}-leader-0"))
     await kube.call("PATCH", f"jobs/{NAME}-leader-0/status", {"status": {"startTime": AT}})
-    await told_in_time(training, kube, f"Job {NAME}-leader-0 has 0 of 1 pods: see the events of the Job")
+    await is_reported_in_time(training, kube, f"Job {NAME}-leader-0 has 0 of 1 pods: see the events of the Job")
 
 
 async def a_job(kube: Kube, name: str) -> Raw | None:

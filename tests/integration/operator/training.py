@@ -8,10 +8,10 @@ from typing import Any
 from tests.integration.operator.coordinator import FakeSidecar, loopback_address
 from tests.integration.operator.kube import Kube, Raw
 from understudy_protocol import pod as names
+from understudy_protocol.enums import RoundToken, Term, WorkersState
 from understudy_protocol.observer import Lost, MemberView, Recovery, Refused, Snapshot
-from understudy_protocol.words import Office, RoundToken, WorkersState
 
-APPOINTED = Office(1, 1)
+APPOINTED = Term(1, 1)
 KEY_FILES = (names.KEY_FILE, names.OPERATOR_KEY_FILE)
 NAME = "llm"
 JOB: Raw = {
@@ -52,13 +52,13 @@ class Training:
 
     def __init__(self, kube: Kube) -> None:
         self.kube = kube
-        self.coordinator, self.heir = FakeSidecar(), FakeSidecar()
-        self.office = Office(0, 0)
+        self.coordinator, self.standby = FakeSidecar(), FakeSidecar()
+        self.leadership_term = Term(0, 0)
         self.holder = ""  # pod uid
 
     async def stop(self) -> None:
         await self.coordinator.stop()
-        await self.heir.stop()
+        await self.standby.stop()
 
     # The user
 
@@ -127,7 +127,7 @@ class Training:
 
     async def start_containers(self, pod: Raw, ip: str = "") -> None:
         ip = ip or loopback_address()
-        for sidecar in (self.coordinator, self.heir):
+        for sidecar in (self.coordinator, self.standby):
             if sidecar.ip == ip:
                 sidecar.pod_uid = pod["metadata"]["uid"]
         status = {
@@ -144,7 +144,7 @@ class Training:
         """
         spare, first, *others = sorted(pods, key=lambda pod: (not is_spare(pod), pod["metadata"]["name"]))
         await self.run(spare, self.coordinator.ip)
-        await self.run(first, self.heir.ip)
+        await self.run(first, self.standby.ip)
         for pod in others:
             await self.run(pod)
 
@@ -188,33 +188,36 @@ class Training:
         await self.serve(job)
         await self.run_all(pods)
         await self.until_appointed()
-        self.in_office(pods[2])
-        await self.tell(0, [(pods[0], 0), (pods[1], 1), (pods[2], None)])
+        self.coordinator_uid(pods[2])
+        await self.report(0, [(pods[0], 0), (pods[1], 1), (pods[2], None)])
         await self.until_phase("Running")
         return pods
 
     async def serve(self, job: Raw) -> None:
         data = (await self.kube.call("GET", f"secrets/{secret_name(job)}"))["data"]
         key, operator_key = (bytes.fromhex(base64.b64decode(data[name]).decode()) for name in KEY_FILES)
-        for sidecar in (self.coordinator, self.heir):
+        for sidecar in (self.coordinator, self.standby):
             await sidecar.start(key, operator_key, job["metadata"]["uid"])
-        await self.heir.tell(Refused("this sidecar is not in office"))
+        await self.standby.report(Refused("this sidecar is not in office"))
 
-    def in_office(self, pod: Raw) -> None:
+    def coordinator_uid(self, pod: Raw) -> None:
         """The appointed coordinator is this pod's sidecar."""
-        self.office, self.holder = Office(self.coordinator.appointments[-1].epoch, 1), pod["metadata"]["uid"]
+        self.leadership_term, self.holder = Term(self.coordinator.appointments[-1].epoch, 1), pod["metadata"]["uid"]
 
-    async def tell(self, number: int, seats: list[tuple[Raw, int | None]], **changes: Any) -> None:
-        await self.coordinator.tell(self.snapshot(number, seats, **changes))
+    async def report(self, number: int, rank_holders: list[tuple[Raw, int | None]], **changes: Any) -> None:
+        await self.coordinator.report(self.snapshot(number, rank_holders, **changes))
 
-    async def elect(self, pod: Raw, number: int, seats: list[tuple[Raw, int | None]], **changes: Any) -> None:
+    async def elect(self, pod: Raw, number: int, rank_holders: list[tuple[Raw, int | None]], **changes: Any) -> None:
         """The heir's sidecar has come into office."""
-        self.office, self.holder = Office(self.office.epoch, self.office.term + 1), pod["metadata"]["uid"]
-        await self.heir.tell(self.snapshot(number, seats, **changes))
+        self.leadership_term, self.holder = (
+            Term(self.leadership_term.epoch, self.leadership_term.number + 1),
+            pod["metadata"]["uid"],
+        )
+        await self.standby.report(self.snapshot(number, rank_holders, **changes))
 
-    def snapshot(self, number: int, seats: list[tuple[Raw, int | None]], **changes: Any) -> Snapshot:
-        members = tuple(view(pod, rank) for pod, rank in seats)
-        return a_snapshot(number, members, office=self.office, pod_uid=self.holder, **changes)
+    def snapshot(self, number: int, rank_holders: list[tuple[Raw, int | None]], **changes: Any) -> Snapshot:
+        members = tuple(view(pod, rank) for pod, rank in rank_holders)
+        return a_snapshot(number, members, leadership_term=self.leadership_term, pod_uid=self.holder, **changes)
 
 
 def a_snapshot(
@@ -225,14 +228,14 @@ def a_snapshot(
     counts: dict[str, int] | None = None,
     waiting_for: str = "",
     closed: Any = None,
-    office: Office = APPOINTED,
+    leadership_term: Term = APPOINTED,
     pod_uid: str = "uid-s",
-    heirs: tuple[str, ...] = (),
-    electorate: tuple[str, ...] = (),
+    standby_coordinators: tuple[str, ...] = (),
+    voters: tuple[str, ...] = (),
 ) -> Snapshot:
-    token = RoundToken(office.epoch, office.term, number)
-    told = (token, pod_uid, members, lost, recoveries, counts or {}, None, waiting_for, closed)
-    return Snapshot(*told, heirs=heirs, electorate=electorate)
+    token = RoundToken(leadership_term.epoch, leadership_term.number, number)
+    result = (token, pod_uid, members, lost, recoveries, counts or {}, None, waiting_for, closed)
+    return Snapshot(*result, standby_coordinators=standby_coordinators, voters=voters)
 
 
 def view(pod: Raw, rank: int | None) -> MemberView:

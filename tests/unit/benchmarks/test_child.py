@@ -37,8 +37,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Child
 
 def test_a_child_answers_in_the_order_of_the_questions(start: Callable[[], Child]) -> None:
     with start() as child:
-        child.tell("first", number=1)
-        child.tell("second")
+        child.send("first", number=1)
+        child.send("second")
         assert child.answer(10) == {"do": "first", "number": 1}
         assert child.ask("third", 10) == {"do": "second"}
 
@@ -54,7 +54,7 @@ def test_but_not_of_what_precedes_a_measurement(start: Callable[[], Child]) -> N
         child.prepare("be silent", 0.05)
 
 
-def test_a_child_that_ends_is_told_with_its_last_words(start: Callable[[], Child]) -> None:
+def test_a_child_that_ends_is_reported_with_its_last_output(start: Callable[[], Child]) -> None:
     with start() as child, pytest.raises(ChildFailed, match=r"(?s)status 1.*it broke"):
         child.ask("fail", 10)
 

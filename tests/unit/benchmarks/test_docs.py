@@ -101,7 +101,7 @@ def test_nights_of_simulation_come_from_their_committed_file(tmp_path: Path) -> 
     assert row in rewritten(empty, tmp_path, {})
 
 
-def test_the_headline_says_how_each_fault_is_made_and_when_it_was_measured(tmp_path: Path) -> None:
+def test_the_headline_states_how_each_fault_is_made_and_when_it_was_measured(tmp_path: Path) -> None:
     samples = [
         {"system": "understudy", "case": "worker", "size": 4, "run": 0, "values": {"first_all_reduce_s": 0.123}},
         {

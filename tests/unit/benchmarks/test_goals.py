@@ -17,18 +17,18 @@ def checked(goal: Goal, *records: Record) -> Checked:
     return only
 
 
-@pytest.mark.parametrize(("ours", "verdict"), [(0.2, Verdict.MET), (0.21, Verdict.MISSED), (None, Verdict.MISSED)])
-def test_a_bound(ours: float | None, verdict: Verdict) -> None:
-    assert checked(Goal("next-round", 64, "seconds", at_most=0.2), record("understudy", ours)).verdict is verdict
+@pytest.mark.parametrize(("own", "verdict"), [(0.2, Verdict.MET), (0.21, Verdict.MISSED), (None, Verdict.MISSED)])
+def test_a_bound(own: float | None, verdict: Verdict) -> None:
+    assert checked(Goal("next-round", 64, "seconds", at_most=0.2), record("understudy", own)).verdict is verdict
 
 
-@pytest.mark.parametrize(("ours", "verdict"), [(0.5, Verdict.MET), (0.51, Verdict.MISSED)])
-def test_a_ratio_to_a_peer(ours: float, verdict: Verdict) -> None:
+@pytest.mark.parametrize(("own", "verdict"), [(0.5, Verdict.MET), (0.51, Verdict.MISSED)])
+def test_a_ratio_to_a_peer(own: float, verdict: Verdict) -> None:
     goal = Goal("next-round", 64, "seconds", peer="nvrx", at_most_ratio=0.5)
-    seen = checked(goal, record("understudy", ours), record("nvrx", 1.0))
+    seen = checked(goal, record("understudy", own), record("nvrx", 1.0))
 
     assert seen.verdict is verdict
-    assert seen.ratio == ours
+    assert seen.ratio == own
 
 
 def test_both_bounds_count() -> None:

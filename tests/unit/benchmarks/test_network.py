@@ -24,7 +24,7 @@ threading.Event().wait()
 
 
 @needs_root
-def test_a_power_off_ends_all_processes_and_no_packet_tells_their_peers() -> None:
+def test_a_power_off_ends_all_processes_and_sends_no_packet_to_their_peers() -> None:
     with nodes(1) as (node,), socket.create_server((HERE, 0)) as server:
         server.settimeout(LIMIT_S)
         # given a process on the node, which has a connection to this one

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.nodes import CASES, Cluster, Raw, at_rest, change_nodes, measure
+from benchmarks.nodes import CASES, Cluster, Raw, change_nodes, idle_cluster, measure
 from benchmarks.records import Sample, sum_up
 
 JOBS, NODES, PODS, LIMIT_S = 3, 40, 10, 20.0
@@ -22,14 +22,14 @@ async def test_every_run_of_each_case_is_a_sample() -> None:
 
 
 @pytest.mark.parametrize("case", ["labels", "heartbeats"])
-async def test_a_heartbeat_or_a_label_that_no_job_asks_for_wakes_no_job(case: str) -> None:
+async def test_a_heartbeat_or_a_label_that_no_job_asks_for_enqueues_no_job(case: str) -> None:
     # given jobs that run and rest
     cluster = Cluster(JOBS, NODES, PODS)
-    async with at_rest(cluster, rest_s=0.5) as counted:
+    async with idle_cluster(cluster, idle_s=0.5) as counted:
         before = counted.count
         # when every node changes twice
         await change_nodes(cluster, case, NODES, 2 * NODES, per_s=200.0)
-        await heard(cluster)
+        await read_message(cluster)
         # then no reconcile is run for it
         assert counted.count == before
 
@@ -43,11 +43,11 @@ def _is_not_ready(raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("change", [_moves_to_another_rack, _is_not_ready])
-async def test_the_topology_key_of_the_spares_and_a_node_that_is_not_ready_wake_all_jobs(
+async def test_the_topology_key_of_the_spares_and_a_node_that_is_not_ready_enqueue_all_jobs(
     change: Callable[[Raw], None],
 ) -> None:
     cluster = Cluster(JOBS, NODES, PODS)
-    async with at_rest(cluster, rest_s=0.5) as counted:
+    async with idle_cluster(cluster, idle_s=0.5) as counted:
         before = counted.count
         cluster.change_node(7, change)
         async with asyncio.timeout(LIMIT_S):
@@ -55,10 +55,10 @@ async def test_the_topology_key_of_the_spares_and_a_node_that_is_not_ready_wake_
                 await asyncio.sleep(0.01)
 
 
-async def heard(cluster: Cluster) -> None:
+async def read_message(cluster: Cluster) -> None:
     """The watch has had all lines, and what they wake has begun."""
     async with asyncio.timeout(LIMIT_S):
-        while not cluster.told.empty():  # noqa: ASYNC110 (a queue tells nobody that it is empty)
+        while not cluster.received.empty():  # noqa: ASYNC110 (a queue tells nobody that it is empty)
             await asyncio.sleep(0.01)
     for _ in range(10):
         await asyncio.sleep(0)

@@ -18,32 +18,32 @@ from benchmarks.operator.session import METRICS
 from benchmarks.operator.settings import COUNTED, Files, User
 from benchmarks.records import UNITS, Sample, sum_up
 
-OURS, JOBSET = System.UNDERSTUDY, System.JOBSET
+UNDERSTUDY, JOBSET = System.UNDERSTUDY, System.JOBSET
 
 
 def test_the_systems_of_a_size_take_turns() -> None:
     chosen = plan(Choice(cases=(Case.CREATE,), sizes=(100,), runs=2))
 
-    assert [(x.system, x.run) for x in chosen] == [(OURS, 0), (JOBSET, 0), (OURS, 1), (JOBSET, 1)]
+    assert [(x.system, x.run) for x in chosen] == [(UNDERSTUDY, 0), (JOBSET, 0), (UNDERSTUDY, 1), (JOBSET, 1)]
 
 
 def test_the_cases_of_one_life_are_one_session() -> None:
-    chosen = plan(Choice(cases=(Case.CREATE, Case.STATUS, Case.DELETE), systems=(OURS,), sizes=(100,), runs=1))
+    chosen = plan(Choice(cases=(Case.CREATE, Case.STATUS, Case.DELETE), systems=(UNDERSTUDY,), sizes=(100,), runs=1))
 
-    assert chosen == [Session(OURS, 100, 0, (Case.CREATE, Case.STATUS, Case.DELETE))]
+    assert chosen == [Session(UNDERSTUDY, 100, 0, (Case.CREATE, Case.STATUS, Case.DELETE))]
 
 
 def test_what_jobset_has_not_is_not_asked_of_it() -> None:
-    asked = {case for x in plan(Choice(systems=(JOBSET,))) for case in x.cases}
+    requests = {case for x in plan(Choice(systems=(JOBSET,))) for case in x.cases}
 
-    assert asked == set(Case) - {Case.STATUS, Case.START, Case.JOBS_RECREATE, Case.BESIDE}
+    assert requests == set(Case) - {Case.STATUS, Case.START, Case.JOBS_RECREATE, Case.BESIDE}
 
 
 def test_a_restart_in_place_of_jobset_is_a_session_of_its_own() -> None:
     alone = [x for x in plan(Choice(runs=1)) if Case.IN_PLACE in x.cases]
 
     assert {x.in_place_alone for x in alone if x.system is JOBSET} == {True}
-    assert {x.in_place_alone for x in alone if x.system is OURS} == {False}
+    assert {x.in_place_alone for x in alone if x.system is UNDERSTUDY} == {False}
 
 
 def test_rest_and_start_are_looked_at_where_they_are_largest_unless_sizes_are_chosen() -> None:
@@ -56,13 +56,13 @@ def test_rest_and_start_are_looked_at_where_they_are_largest_unless_sizes_are_ch
 
 @pytest.mark.parametrize(("size", "jobs"), [(2000, 200), (100, 10)])
 def test_many_jobs_have_ten_pods_each(size: int, jobs: int) -> None:
-    (session,) = plan(Choice(cases=(Case.MANY_CREATE,), systems=(OURS,), sizes=(size,), runs=1))
+    (session,) = plan(Choice(cases=(Case.MANY_CREATE,), systems=(UNDERSTUDY,), sizes=(size,), runs=1))
 
     assert (session.jobs, session.pods_of_a_job) == (jobs, 10)
 
 
 def test_a_job_that_recovers_beside_a_creation_is_a_small_one() -> None:
-    (session,) = plan(Choice(cases=(Case.BESIDE,), systems=(OURS,), runs=1))
+    (session,) = plan(Choice(cases=(Case.BESIDE,), systems=(UNDERSTUDY,), runs=1))
 
     assert (session.size, session.jobs, session.pods_of_a_job) == (5000, 1, 10)
 
@@ -73,8 +73,8 @@ def test_each_systems_own_limits_are_left_in_cases_of_their_own_which_share_a_cl
         return [flag.partition("=")[0] for flag in command if "qps" in flag or "syncs" in flag or "burst" in flag]
 
     shipped = [x.shipped for x in plan(Choice())]
-    turns = [now for before, now in zip([False, *shipped], shipped, strict=False) if before is not now]
-    assert turns == [True, False]
+    visits = [now for before, now in zip([False, *shipped], shipped, strict=False) if before is not now]
+    assert visits == [True, False]
     assert (len(limits(shipped=False)), limits(shipped=True)) == (3, [])
 
 
@@ -88,18 +88,18 @@ def test_without_a_choice_all_of_it_is_run() -> None:
 
 def test_what_was_run_is_not_run_again(tmp_path: Path) -> None:
     life = (Case.CREATE, Case.STATUS, Case.DELETE)
-    sessions = plan(Choice(cases=life, systems=(OURS,), sizes=(100,), runs=2))
+    sessions = plan(Choice(cases=life, systems=(UNDERSTUDY,), sizes=(100,), runs=2))
     journal = Journal(tmp_path / "samples.json", {}, resume=False)
     journal.add(Sample("understudy", case, 100, 0) for case in life)
     journal.add([Sample("understudy", "create", 100, 1)])
 
-    assert missing(sessions, journal) == [Session(OURS, 100, 1, (Case.STATUS, Case.DELETE))]
+    assert missing(sessions, journal) == [Session(UNDERSTUDY, 100, 1, (Case.STATUS, Case.DELETE))]
 
 
 def test_every_goal_is_about_something_that_is_measured() -> None:
     for goal in GOALS:
-        asked = [x for x in plan(Choice()) if goal.case in x.cases and x.size == goal.size]
-        assert {x.system.value for x in asked} >= {"understudy", goal.peer} - {""}
+        requests = [x for x in plan(Choice()) if goal.case in x.cases and x.size == goal.size]
+        assert {x.system.value for x in requests} >= {"understudy", goal.peer} - {""}
         assert goal.metric in UNITS
 
 
@@ -119,10 +119,10 @@ def test_every_metric_has_a_unit() -> None:
 
 
 def test_ours_without_a_launcher_is_jobsets_manifest_under_another_header() -> None:
-    ours, theirs = manifests.without_launcher("job", 7), manifests.jobset("job", 7)
+    own, others = manifests.without_launcher("job", 7), manifests.jobset("job", 7)
 
-    assert ours["spec"] == theirs["spec"]
-    assert (ours["kind"], theirs["kind"]) == ("TrainingJob", "JobSet")
+    assert own["spec"] == others["spec"]
+    assert (own["kind"], others["kind"]) == ("TrainingJob", "JobSet")
 
 
 def test_all_jobs_have_the_same_pods() -> None:

@@ -53,7 +53,7 @@ def test_when_writes_to_one_object_arrived_is_read_whatever_their_answers_took()
     assert audit.arrivals(log, "understudy", "trainingjobs/status", "job-0") == [1.25, 3.25]
 
 
-def test_requests_are_counted_by_who_made_them_and_about_what() -> None:
+def test_requests_are_counted_by_client_and_resource() -> None:
     log = [entry("jobset", "update", "jobsets", subresource="status"), *[entry("controller-manager", "create")] * 3]
     requests = audit.count(log)
 
@@ -62,7 +62,7 @@ def test_requests_are_counted_by_who_made_them_and_about_what() -> None:
     assert audit.total(requests, ("understudy",), audit.WRITES) == 0
 
 
-def test_reads_and_writes_are_told_apart() -> None:
+def test_reads_and_writes_are_distinguished() -> None:
     requests = audit.count(
         [entry("understudy", verb) for verb in ("get", "list", "patch", "watch", "deletecollection")]
     )
@@ -110,40 +110,40 @@ def pod(name: str, phase: str = "Pending", *, deleted: bool = False, job: str = 
     return msgspec.Raw(json.dumps({"metadata": metadata, "spec": {}, "status": {"phase": phase}}).encode())
 
 
-def test_a_pod_is_created_when_it_is_first_seen_and_running_when_it_first_says_so() -> None:
+def test_a_pod_is_created_when_it_is_first_seen_and_running_when_it_first_reports_it() -> None:
     pods = Pods()
     for at, phase in enumerate(("Pending", "Pending", "Running", "Running")):
-        pods.saw("MODIFIED", pod("a", phase), float(at))
+        pods.on_event("MODIFIED", pod("a", phase), float(at))
 
     assert (pods.created, pods.running) == ({"uid-a": 0.0}, {"uid-a": 2.0})
 
 
 def test_a_pod_that_is_being_deleted_does_not_run() -> None:
     pods = Pods()
-    pods.saw("ADDED", pod("a", "Running"), 1.0)
-    pods.saw("MODIFIED", pod("a", "Running", deleted=True), 2.0)
+    pods.on_event("ADDED", pod("a", "Running"), 1.0)
+    pods.on_event("MODIFIED", pod("a", "Running", deleted=True), 2.0)
 
     assert pods.running == {}
-    assert pods.there.keys() == {"uid-a"}
+    assert pods.present.keys() == {"uid-a"}
 
 
 def test_after_a_restart_only_new_pods_count() -> None:
     pods = Pods()
-    pods.saw("ADDED", pod("old", "Running"), 1.0)
+    pods.on_event("ADDED", pod("old", "Running"), 1.0)
     pods.begin()
-    pods.saw("MODIFIED", pod("old", "Running"), 2.0)
-    pods.saw("ADDED", pod("new", "Running"), 3.0)
-    pods.saw("DELETED", pod("old", "Running"), 4.0)
+    pods.on_event("MODIFIED", pod("old", "Running"), 2.0)
+    pods.on_event("ADDED", pod("new", "Running"), 3.0)
+    pods.on_event("DELETED", pod("old", "Running"), 4.0)
 
     assert (pods.created, pods.running) == ({"uid-new": 3.0}, {"uid-new": 3.0})
-    assert pods.there.keys() == {"uid-new"}
+    assert pods.present.keys() == {"uid-new"}
 
 
 def test_pods_are_known_by_their_job() -> None:
     pods = Pods()
     for name, job in (("a", "one"), ("b", "two"), ("c", "one")):
-        pods.saw("ADDED", pod(name, job=job), 1.0)
-    pods.saw("DELETED", pod("c", job="one"), 2.0)
+        pods.on_event("ADDED", pod(name, job=job), 1.0)
+    pods.on_event("DELETED", pod("c", job="one"), 2.0)
 
     assert {job: list(those) for job, those in pods.of_job.items()} == {"one": ["uid-a"], "two": ["uid-b"]}
 
@@ -152,7 +152,7 @@ def test_a_jobs_newest_status_is_the_one_that_counts() -> None:
     jobs = Jobs()
     for number in (1, 2):
         raw = {"metadata": {"name": "job-0", "resourceVersion": "1"}, "status": {"restarts": number}}
-        jobs.saw("MODIFIED", msgspec.Raw(json.dumps(raw).encode()), 0.0)
+        jobs.on_event("MODIFIED", msgspec.Raw(json.dumps(raw).encode()), 0.0)
 
     assert jobs.statuses() == [{"restarts": 2}]
 
@@ -170,12 +170,12 @@ class EndingKube:
     """An API server that hangs up after each event, and has nothing after the last one."""
 
     def __init__(self, *events: tuple[str, msgspec.Raw]) -> None:
-        self._events, self.asked = list(events), list[str]()
+        self._events, self.requests = list(events), list[str]()
 
     async def watch(self, path: str, after: str) -> AsyncIterator[bytes]:
         if path != "pods" or not self._events:
             await asyncio.Event().wait()
-        self.asked.append(after)
+        self.requests.append(after)
         kind, raw = self._events.pop(0)
         yield b'{"type":"%s","object":%s}' % (kind.encode(), bytes(raw))
 
@@ -187,7 +187,7 @@ async def test_a_watch_that_ended_goes_on_where_it_was() -> None:
     async with watches.of(kube, "pods", "jobs"):  # type: ignore[arg-type]
         await watches.until("a pod runs", lambda: bool(watches.pods.running), 10.0)
 
-    assert kube.asked == ["", "7"]
+    assert kube.requests == ["", "7"]
 
 
 async def test_a_watch_that_cannot_go_on_is_a_failure_and_not_a_wait_without_end() -> None:

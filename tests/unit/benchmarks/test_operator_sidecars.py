@@ -18,9 +18,9 @@ from tests.ports import free_port
 from understudy_operator.observe import line as operators
 from understudy_operator.observe.line import Keys, Line, open_line
 from understudy_protocol import pod as names
+from understudy_protocol.enums import WorkersState
 from understudy_protocol.noise import public_key
 from understudy_protocol.observer import Appoint, Observe, Refused, Snapshot, Stepping
-from understudy_protocol.words import WorkersState
 
 UID, PODS = "uid-job", 3
 KEYS = Keys(membership=bytes(range(32)), operator=bytes(range(32, 64)))
@@ -61,7 +61,7 @@ def ip(index: int) -> str:
 async def watches() -> Watches:
     watches = Watches(lambda: ())
     for index in range(PODS):
-        watches.pods.saw("ADDED", pod(index, "Running"), 0.0)
+        watches.pods.on_event("ADDED", pod(index, "Running"), 0.0)
     return watches
 
 
@@ -80,7 +80,7 @@ def line_to(index: int, keys: Keys = KEYS) -> AbstractAsyncContextManager[Line]:
 
 
 async def ask(line: Line, message: object) -> AsyncIterator[object]:
-    line.say(message)
+    line.enqueue(message)
     async for answer in line.messages():
         yield answer
 
@@ -90,7 +90,7 @@ async def first(answers: AsyncIterator[object]) -> object:
         return await anext(answers)
 
 
-async def test_who_is_appointed_takes_office_and_forms_the_first_round(job: PlayedJob) -> None:
+async def test_the_appointee_becomes_coordinator_and_forms_the_first_round(job: PlayedJob) -> None:
     async with line_to(1) as line:
         answers = ask(line, Appoint(9, -1, {}))
         appointed, started = await first(answers), await first(answers)
@@ -100,11 +100,11 @@ async def test_who_is_appointed_takes_office_and_forms_the_first_round(job: Play
     assert isinstance(started, Snapshot)
     assert started.token.round == 0
     assert [(x.group_rank, x.workers) for x in started.members] == [(n, WorkersState.RUNNING) for n in range(PODS)]
-    assert set(started.electorate) == {"uid-0", "uid-1", "uid-2"}
-    assert started.heirs == ("uid-0", "uid-2")
+    assert set(started.voters) == {"uid-0", "uid-1", "uid-2"}
+    assert started.standby_coordinators == ("uid-0", "uid-2")
 
 
-async def test_who_is_not_in_office_names_who_is(job: PlayedJob) -> None:
+async def test_a_pod_that_is_not_the_coordinator_names_it(job: PlayedJob) -> None:
     async with line_to(0) as line:
         nobody = await first(ask(line, Observe()))
     async with line_to(1) as line:
@@ -119,33 +119,33 @@ async def test_who_is_not_in_office_names_who_is(job: PlayedJob) -> None:
 
 
 async def test_a_round_waits_until_all_pods_run(job: PlayedJob, watches: Watches) -> None:
-    watches.pods.saw("MODIFIED", pod(2, "Pending"), 1.0)
+    watches.pods.on_event("MODIFIED", pod(2, "Pending"), 1.0)
     async with line_to(0) as line:
         answers = ask(line, Appoint(9, 4, {}))
         waiting = await first(answers)
         assert isinstance(waiting, Snapshot)
         assert (waiting.token.round, waiting.waiting_for) == (4, "2 of 3 members are there")
 
-        watches.pods.saw("MODIFIED", pod(2, "Running"), 2.0)
+        watches.pods.on_event("MODIFIED", pod(2, "Running"), 2.0)
         started = await first(answers)
 
     assert isinstance(started, Snapshot)
     assert (started.token.round, len(started.members)) == (5, PODS)
 
 
-async def test_what_is_told_reaches_who_listens_to_the_one_in_office(job: PlayedJob) -> None:
+async def test_messages_reach_the_pods_that_follow_the_coordinator(job: PlayedJob) -> None:
     async with line_to(0) as line:
         answers = ask(line, Appoint(9, -1, {}))
         for _ in range(2):
             await first(answers)
 
-        await job.tell(job.next_round(WorkersState.STARTING, ()))
-        told = await first(answers)
+        await job.report(job.next_round(WorkersState.STARTING, ()))
+        result = await first(answers)
         await job.step(7)
         stepped = await first(answers)
 
-    assert isinstance(told, Snapshot)
-    assert (told.token.round, {x.workers for x in told.members}) == (1, {WorkersState.STARTING})
+    assert isinstance(result, Snapshot)
+    assert (result.token.round, {x.workers for x in result.members}) == (1, {WorkersState.STARTING})
     assert isinstance(stepped, Stepping)
     assert stepped.progress.step == 7
 

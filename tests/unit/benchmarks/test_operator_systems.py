@@ -17,8 +17,8 @@ from benchmarks.operator.settings import Files, User
 from benchmarks.operator.sidecars import PlayedJob
 from benchmarks.operator.systems import Setup, jobset_configuration, restarted
 from benchmarks.operator.watches import Watches
+from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_protocol.observer import MemberView, Snapshot
-from understudy_protocol.words import RoundToken, WorkersState
 
 Status = dict[str, Any]
 LIMIT_S = 10.0
@@ -28,49 +28,49 @@ def setup(system: System, *cases: Case, size: int = 100) -> Setup:
     return Setup(Session(system, size, 0, cases), Files(Path("/f"), Path("/b")), Built(Path("/j")))
 
 
-OURS, JOBSET = setup(System.UNDERSTUDY, Case.CREATE), setup(System.JOBSET, Case.CREATE)
+UNDERSTUDY, JOBSET = setup(System.UNDERSTUDY, Case.CREATE), setup(System.JOBSET, Case.CREATE)
 
 
 @pytest.mark.parametrize(
-    ("what", "kind", "strategy"),
+    ("description", "kind", "strategy"),
     [
-        (OURS, "TrainingJob", None),
+        (UNDERSTUDY, "TrainingJob", None),
         (JOBSET, "JobSet", "Recreate"),
         (setup(System.UNDERSTUDY, Case.JOBS_RECREATE), "TrainingJob", "Recreate"),
         (setup(System.JOBSET, Case.RECREATE), "JobSet", "Recreate"),
         (setup(System.JOBSET, Case.IN_PLACE), "JobSet", "InPlaceRestart"),
     ],
 )
-def test_each_session_has_its_own_manifest(what: Setup, kind: str, strategy: str | None) -> None:
-    manifest = what.manifest(0)
+def test_each_session_has_its_own_manifest(description: Setup, kind: str, strategy: str | None) -> None:
+    manifest = description.manifest(0)
 
     assert (manifest["kind"], manifest["metadata"]["name"]) == (kind, "job-0")
     assert manifest["spec"].get("failurePolicy", {}).get("restartStrategy") == strategy
-    assert ("launcher" in manifest["spec"]) == what.launcher == (what is OURS)
-    assert what.jobs_path("ns").endswith("/namespaces/ns/" + kind.lower() + "s")
+    assert ("launcher" in manifest["spec"]) == description.launcher == (description is UNDERSTUDY)
+    assert description.jobs_path("ns").endswith("/namespaces/ns/" + kind.lower() + "s")
 
 
 def test_its_requests_are_its_own_users() -> None:
-    assert (OURS.user, JOBSET.user) == (User.UNDERSTUDY, User.JOBSET)
+    assert (UNDERSTUDY.user, JOBSET.user) == (User.UNDERSTUDY, User.JOBSET)
 
 
 @pytest.mark.parametrize(
-    ("what", "status", "well"),
+    ("description", "status", "well"),
     [
-        (OURS, {"phase": "Running", "members": {"desired": 100, "ready": 100}}, True),
-        (OURS, {"phase": "Running", "members": {"desired": 100, "ready": 99}}, False),
-        (OURS, {"phase": "Starting", "members": {"desired": 100, "ready": 100}}, False),
-        (OURS, {}, False),
+        (UNDERSTUDY, {"phase": "Running", "members": {"desired": 100, "ready": 100}}, True),
+        (UNDERSTUDY, {"phase": "Running", "members": {"desired": 100, "ready": 99}}, False),
+        (UNDERSTUDY, {"phase": "Starting", "members": {"desired": 100, "ready": 100}}, False),
+        (UNDERSTUDY, {}, False),
         (JOBSET, {"replicatedJobsStatus": [{"name": "workers", "ready": 1}]}, True),
         (JOBSET, {"replicatedJobsStatus": [{"name": "workers", "ready": 0}]}, False),
         (JOBSET, {}, False),
     ],
 )
-def test_a_status_says_that_all_is_well(what: Setup, status: Status, well: bool) -> None:
-    assert what.all_well([status]) is well
+def test_a_status_reports_that_all_is_well(description: Setup, status: Status, well: bool) -> None:
+    assert description.all_well([status]) is well
 
 
-def test_all_is_well_when_every_job_says_so() -> None:
+def test_all_is_well_when_every_job_reports_it() -> None:
     many = setup(System.JOBSET, Case.MANY_CREATE, size=20)
     well: Status = {"replicatedJobsStatus": [{"ready": 1}]}
 
@@ -108,7 +108,7 @@ def test_jobset_is_pinned() -> None:
 
 
 @pytest.fixture
-async def told() -> AsyncIterator[tuple[PlayedJob, Watches]]:
+async def played_job() -> AsyncIterator[tuple[PlayedJob, Watches]]:
     """A job in round 0, whose status has what its coordinator tells a moment later."""
     job, watches = PlayedJob("uid", "job-0", 1), Watches(lambda: ())
     member = MemberView("uid-0", "job-0-0", "n", 0, 0, WorkersState.RUNNING)
@@ -122,7 +122,7 @@ async def told() -> AsyncIterator[tuple[PlayedJob, Watches]]:
                 last = job.snapshot.recoveries[-1]
                 resumed = {} if last.resumed_at is None else {"resumedAt": "now"}
                 status["lastRecovery"] = {"round": last.round, **resumed}
-            watches.jobs.there["job-0"] = {"status": status}
+            watches.jobs.present["job-0"] = {"status": status}
             await asyncio.sleep(0.02)
 
     task = asyncio.create_task(operate())
@@ -131,9 +131,9 @@ async def told() -> AsyncIterator[tuple[PlayedJob, Watches]]:
 
 
 async def test_a_status_is_behind_by_the_longest_of_some_changes(
-    told: tuple[PlayedJob, Watches], monkeypatch: pytest.MonkeyPatch
+    played_job: tuple[PlayedJob, Watches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, watches = told
+    job, watches = played_job
     monkeypatch.setattr("benchmarks.operator.following.PAUSE_S", 0.0)
     monkeypatch.setattr("benchmarks.operator.watches.CHECK_S", 0.01)
 
@@ -142,15 +142,15 @@ async def test_a_status_is_behind_by_the_longest_of_some_changes(
 
 
 async def test_a_recovery_in_place_is_one_round_and_one_recovery(
-    told: tuple[PlayedJob, Watches], monkeypatch: pytest.MonkeyPatch
+    played_job: tuple[PlayedJob, Watches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, watches = told
+    job, watches = played_job
     monkeypatch.setattr("benchmarks.operator.following.SNAPSHOT_S", 0.05)
     monkeypatch.setattr("benchmarks.operator.watches.CHECK_S", 0.01)
 
     await Following({"uid": job}, watches).recover_in_place(LIMIT_S)
 
-    assert "resumedAt" in watches.jobs.there["job-0"]["status"]["lastRecovery"]
+    assert "resumedAt" in watches.jobs.present["job-0"]["status"]["lastRecovery"]
     assert job.snapshot is not None
     (recovery,) = job.snapshot.recoveries
     assert (job.round, recovery.round) == (1, 1)

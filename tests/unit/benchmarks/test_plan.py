@@ -5,19 +5,21 @@ from __future__ import annotations
 from benchmarks.rendezvous.plan import Case, Choice, Session, System, plan
 
 ROUNDS = (Case.FIRST_ROUND, Case.NEXT_ROUND)
-OURS, AIOHTTP, NVRX, TORCH = System.UNDERSTUDY, System.AIOHTTP, System.NVRX, System.TORCH_DYNAMIC
+UNDERSTUDY, AIOHTTP, NVRX, TORCH = System.UNDERSTUDY, System.AIOHTTP, System.NVRX, System.TORCH_DYNAMIC
 
 
 def test_the_systems_of_a_size_take_turns() -> None:
     chosen = plan(Choice(cases=ROUNDS, sizes=(64,), runs=2))
 
     assert [x.run for x in chosen] == [0] * 4 + [1] * 4
-    assert [x.system for x in chosen] == [OURS, AIOHTTP, NVRX, TORCH] * 2
+    assert [x.system for x in chosen] == [UNDERSTUDY, AIOHTTP, NVRX, TORCH] * 2
     assert {x.size for x in chosen} == {64}
 
 
 def test_the_two_rounds_are_one_session() -> None:
-    assert plan(Choice(cases=ROUNDS, systems=(OURS,), sizes=(64,), runs=1)) == [Session(OURS, 64, 0, ROUNDS)]
+    assert plan(Choice(cases=ROUNDS, systems=(UNDERSTUDY,), sizes=(64,), runs=1)) == [
+        Session(UNDERSTUDY, 64, 0, ROUNDS)
+    ]
 
 
 def test_torch_has_a_first_round_alone() -> None:
@@ -36,7 +38,7 @@ def test_without_a_choice_all_of_it_is_run() -> None:
 
     assert {case for x in whole for case in x.cases} == set(Case)
     assert {x.size for x in whole if x.system is NVRX} == {64, 256, 1024, 4096, 10000}
-    assert len([x for x in whole if x.system is OURS and x.size == 1024 and x.cases == ROUNDS]) == 5
+    assert len([x for x in whole if x.system is UNDERSTUDY and x.size == 1024 and x.cases == ROUNDS]) == 5
     assert len(whole) == len(set(whole))
 
 
@@ -45,7 +47,7 @@ def test_all_of_it_takes_less_than_an_hour() -> None:
 
 
 def test_chosen_sizes_replace_those_of_each_case() -> None:
-    chosen = plan(Choice(systems=(OURS,), sizes=(128,), runs=1))
+    chosen = plan(Choice(systems=(UNDERSTUDY,), sizes=(128,), runs=1))
 
     assert [(x.size, x.cases) for x in chosen] == [
         (128, ROUNDS),

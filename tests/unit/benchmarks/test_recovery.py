@@ -12,15 +12,15 @@ from benchmarks.records import Record, Sample
 from benchmarks.recovery.goals import GOALS
 from benchmarks.recovery.headline import headline_rows
 from benchmarks.recovery.plan import SYSTEMS, Case, Session, System, missing, plan
+from benchmarks.recovery.reports import Reports
 from benchmarks.recovery.systems import nodes_of
-from benchmarks.recovery.told import Told
 
-OURS = System.UNDERSTUDY
+UNDERSTUDY = System.UNDERSTUDY
 
 
 def test_each_system_has_its_runs_in_turns() -> None:
     worker = plan(cases=[Case.WORKER])
-    of_ours = [x for x in worker if x.system is OURS]
+    of_ours = [x for x in worker if x.system is UNDERSTUDY]
     assert sum(x.runs for x in of_ours) == 12
     assert [x.first_run for x in of_ours] == [0, 4, 8]
     assert [x.system for x in worker[:8]] == list(System)
@@ -44,7 +44,7 @@ def test_each_peer_has_its_store_on_another_node_too_where_a_node_is_lost() -> N
 
 
 def test_a_part_can_be_chosen() -> None:
-    (session,) = plan(cases=[Case.NODE], systems=[OURS], runs=3)
+    (session,) = plan(cases=[Case.NODE], systems=[UNDERSTUDY], runs=3)
     assert (session.runs, session.spares) == (3, 1)
     assert plan(cases=[Case.WORKER_GRACE], systems=[System.NVRX]) == []
 
@@ -59,10 +59,10 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "recovery.json", {}, resume=False)
     journal.add(Sample("understudy", "worker", 4, run, {"first_step_s": 1.0}) for run in (0, 1, 2, 3, 4, 5))
     journal.add([Sample("nvrx", "worker", 4, 0, {}, "never", ("first_step_s",), 60.0)])
-    sessions = plan(cases=[Case.WORKER], systems=[OURS, System.NVRX], runs=8)
+    sessions = plan(cases=[Case.WORKER], systems=[UNDERSTUDY, System.NVRX], runs=8)
     # then only the others are left
     assert missing(sessions, journal) == [
-        Session(OURS, Case.WORKER, 6, 2),
+        Session(UNDERSTUDY, Case.WORKER, 6, 2),
         Session(System.NVRX, Case.WORKER, 4, 4),
     ]
 
@@ -70,7 +70,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
 def test_every_goal_is_about_something_that_is_measured() -> None:
     for goal in GOALS:
         systems = SYSTEMS[Case(goal.case)]
-        assert OURS in systems
+        assert UNDERSTUDY in systems
         assert not goal.peer or System(goal.peer) in systems
 
 
@@ -99,15 +99,15 @@ def test_the_headline_has_the_faults_and_systems_that_were_measured() -> None:
     ]
 
 
-def test_a_fault_is_over_when_the_last_rank_says_so_for_the_first_time_after_it(tmp_path: Path) -> None:
-    told = Told(tmp_path / "told", ranks=2)
-    told.path.write_text("step 0 10 1.0\nstep 1 11 1.5\nstep 0 12 3.0\nstep 1 13 4.0\nstep 0 12 5.0\n")
-    assert told.last_of_all("step", 2.0, 1.0, lambda: "") == 4.0
-    assert told.pid_of(1) == 13
+def test_a_fault_is_over_when_the_last_rank_reports_it_for_the_first_time_after_it(tmp_path: Path) -> None:
+    result = Reports(tmp_path / "told", ranks=2)
+    result.path.write_text("step 0 10 1.0\nstep 1 11 1.5\nstep 0 12 3.0\nstep 1 13 4.0\nstep 0 12 5.0\n")
+    assert result.last_of_all("step", 2.0, 1.0, lambda: "") == 4.0
+    assert result.pid_of(1) == 13
 
 
 def test_a_system_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
-    told = Told(tmp_path / "told", ranks=2)
-    told.path.write_text("step 0 10 1.0\n")
+    result = Reports(tmp_path / "told", ranks=2)
+    result.path.write_text("step 0 10 1.0\n")
     with pytest.raises(Unfinished, match="step of 1 of 2 ranks: all its launchers have ended"):
-        told.last_of_all("step", 0.0, 1e12, lambda: "all its launchers have ended")
+        result.last_of_all("step", 0.0, 1e12, lambda: "all its launchers have ended")

@@ -13,7 +13,7 @@ from benchmarks.records import Sample
 from benchmarks.report import add_arguments, open_journal
 
 
-def asked(*arguments: str) -> argparse.Namespace:
+def parse_arguments(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return parser.parse_args(arguments)
@@ -22,7 +22,7 @@ def asked(*arguments: str) -> argparse.Namespace:
 def test_a_session_names_its_command_commit_and_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["x", "--runs", "3"])
 
-    open_journal("x", asked("--results", str(tmp_path)), {"torch": "2.13.0"}).add(
+    open_journal("x", parse_arguments("--results", str(tmp_path)), {"torch": "2.13.0"}).add(
         [Sample("a", "b", 1, 0, {"cpu_s": 1})]
     )
 
@@ -36,7 +36,7 @@ def test_a_session_names_its_command_commit_and_machine(tmp_path: Path, monkeypa
 def test_a_command_without_arguments_has_none_and_writes_into_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["x"])
 
-    journal = open_journal("x", asked())
+    journal = open_journal("x", parse_arguments())
 
     assert journal.path == Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "x.json"
     assert not journal.path.exists()

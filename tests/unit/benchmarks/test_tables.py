@@ -6,22 +6,22 @@ from benchmarks.goals import Goal, check
 from benchmarks.records import Record
 from benchmarks.tables import goal_rows, markdown, plain, record_rows
 
-OURS = Record("understudy", "next-round", 1024, "seconds", "s", 0.05, 0.0456, 1.25, 5)
-THEIRS = Record("nvrx", "next-round", 1024, "seconds", "s", 3.0, 1.5, 123.4, 5)
+UNDERSTUDY = Record("understudy", "next-round", 1024, "seconds", "s", 0.05, 0.0456, 1.25, 5)
+PEER = Record("nvrx", "next-round", 1024, "seconds", "s", 3.0, 1.5, 123.4, 5)
 NEVER = Record("torch-dynamic", "next-round", 1024, "seconds", "s", None, 220.0, None, 1)
 
 
 def test_a_row_has_all_systems_ours_first() -> None:
-    assert record_rows([NEVER, THEIRS, OURS]) == [
+    assert record_rows([NEVER, PEER, UNDERSTUDY]) == [
         ("case", "members", "metric", "understudy", "nvrx", "torch-dynamic"),
         ("next-round", "1,024", "seconds", "0.050 [0.046 … 1.25] (5)", "3 [1.5 … 123] (5)", "not within 220 (1)"),
     ]
 
 
 def test_what_a_system_was_not_asked_is_empty() -> None:
-    rest = Record("understudy", "rest", 1, "rss_mb", "MB", 40.0, 40.0, 41.0, 3)
+    remaining = Record("understudy", "rest", 1, "rss_mb", "MB", 40.0, 40.0, 41.0, 3)
 
-    assert record_rows([OURS, THEIRS, rest])[2] == ("rest", "1", "rss_mb", "40 [40 … 41] (3)", "")
+    assert record_rows([UNDERSTUDY, PEER, remaining])[2] == ("rest", "1", "rss_mb", "40 [40 … 41] (3)", "")
 
 
 def test_cases_keep_their_order_and_sizes_are_sorted() -> None:
@@ -30,9 +30,9 @@ def test_cases_keep_their_order_and_sizes_are_sorted() -> None:
     assert [row[:2] for row in record_rows(records)[1:]] == [("b", "64"), ("b", "4,096"), ("a", "64"), ("a", "4,096")]
 
 
-def test_a_goal_tells_its_bounds_and_what_was_measured() -> None:
+def test_a_goal_reports_its_bounds_and_what_was_measured() -> None:
     goal = Goal("next-round", 1024, "seconds", at_most=0.2, peer="nvrx", at_most_ratio=1 / 15)
-    rows = goal_rows(check([goal, Goal("rest", 1, "rss_mb", at_most=50)], [OURS, THEIRS]))
+    rows = goal_rows(check([goal, Goal("rest", 1, "rss_mb", at_most=50)], [UNDERSTUDY, PEER]))
 
     assert rows[1:] == [
         ("next-round", "1,024", "seconds", "≤ 0.2 and ≤ 0.0667 of nvrx", "0.050, 0.0167 of nvrx", "met"),

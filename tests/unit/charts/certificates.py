@@ -62,10 +62,10 @@ class CertManager:
         return found
 
     async def _sign(self, spec: Raw, authority: Secret | None) -> Secret:
-        former = self.secrets.get(spec["secretName"])
+        previous = self.secrets.get(spec["secretName"])
         key, request, extensions, certificate = (self.folder / f"{i}" for i in ("key", "request", "extensions", "made"))
-        if former is not None and spec["privateKey"]["rotationPolicy"] == "Never":
-            key.write_text(former["tls.key"])
+        if previous is not None and spec["privateKey"]["rotationPolicy"] == "Never":
+            key.write_text(previous["tls.key"])
         else:
             await run("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", str(key))
         extensions.write_text("\n".join(_extensions(spec)) + "\n")

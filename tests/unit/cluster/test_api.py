@@ -16,7 +16,7 @@ def stamp(seconds: float) -> str:
     return datetime.fromtimestamp(NOW + seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def api_that_says(status: str, heartbeat_s: float, renewed_s: float = 0, taints: tuple[str, ...] = ()) -> Api:
+def api_with_answer(status: str, heartbeat_s: float, renewed_s: float = 0, taints: tuple[str, ...] = ()) -> Api:
     node = {
         "spec": {"taints": [{"key": key} for key in taints]},
         "status": {"conditions": [{"type": "Ready", "status": status, "lastHeartbeatTime": stamp(heartbeat_s)}]},
@@ -31,24 +31,24 @@ def api_that_says(status: str, heartbeat_s: float, renewed_s: float = 0, taints:
 
 
 def test_a_ready_node_is_ready():
-    assert api_that_says("True", 0).node_is_ready("node1")
+    assert api_with_answer("True", 0).node_is_ready("node1")
 
 
 @pytest.mark.parametrize("status", ["False", "Unknown"])
 def test_a_node_that_is_not_ready_is_not(status):
-    assert not api_that_says(status, 0).node_is_ready("node1")
+    assert not api_with_answer(status, 0).node_is_ready("node1")
 
 
 def test_a_status_of_before_the_boot_does_not_count():
-    assert not api_that_says("True", -1).node_is_ready("node1", booted_at=NOW)
-    assert api_that_says("True", 0).node_is_ready("node1", booted_at=NOW + 0.4)
+    assert not api_with_answer("True", -1).node_is_ready("node1", booted_at=NOW)
+    assert api_with_answer("True", 0).node_is_ready("node1", booted_at=NOW + 0.4)
 
 
 def test_a_lease_of_before_the_thaw_does_not_count():
-    assert not api_that_says("True", -60, renewed_s=-1).node_is_ready("node1", heard_since=NOW)
-    assert api_that_says("True", -60, renewed_s=1).node_is_ready("node1", heard_since=NOW)
+    assert not api_with_answer("True", -60, renewed_s=-1).node_is_ready("node1", heartbeat_since=NOW)
+    assert api_with_answer("True", -60, renewed_s=1).node_is_ready("node1", heartbeat_since=NOW)
 
 
 def test_a_node_that_pods_cannot_go_to_is_not_ready():
-    assert not api_that_says("True", 0, taints=("node.kubernetes.io/unreachable",)).node_is_ready("node1")
-    assert api_that_says("True", 0, taints=("example.com/mine",)).node_is_ready("node1")
+    assert not api_with_answer("True", 0, taints=("node.kubernetes.io/unreachable",)).node_is_ready("node1")
+    assert api_with_answer("True", 0, taints=("example.com/mine",)).node_is_ready("node1")

@@ -25,7 +25,7 @@ ROLES = [
 RIGHTS = granted(ROLES)
 
 
-def asked(verb: str, resource: str, *, user: str = USER, decision: str = "allow", **told: str) -> str:
+def audit_entry(verb: str, resource: str, *, user: str = USER, decision: str = "allow", **told: str) -> str:
     event: dict[str, Any] = {
         "user": {"username": user},
         "verb": verb,
@@ -36,10 +36,12 @@ def asked(verb: str, resource: str, *, user: str = USER, decision: str = "allow"
     return json.dumps(event)
 
 
-CREATE = asked("create", "pods", namespace="research")
-STATUS = asked("update", "trainingjobs", apiGroup="understudy.dev", subresource="status", namespace="a", name="llm")
-LEASE = asked("get", "leases", apiGroup="coordination.k8s.io", namespace="system", name="op")
-DELETE = asked("delete", "pods", namespace="research", name="p")
+CREATE = audit_entry("create", "pods", namespace="research")
+STATUS = audit_entry(
+    "update", "trainingjobs", apiGroup="understudy.dev", subresource="status", namespace="a", name="llm"
+)
+LEASE = audit_entry("get", "leases", apiGroup="coordination.k8s.io", namespace="system", name="op")
+DELETE = audit_entry("delete", "pods", namespace="research", name="p")
 
 
 def test_rules_are_taken_apart_into_rights():
@@ -56,24 +58,24 @@ def test_a_run_that_uses_all_of_it_and_no_more():
     assert (missing(RIGHTS, log), idle(RIGHTS, log)) == (set(), set())
 
 
-def test_what_was_never_asked_for_is_told():
+def test_what_was_never_asked_for_is_reported():
     assert idle(RIGHTS, list(uses([CREATE, STATUS, LEASE]))) == {Right("", "pods", "delete")}
 
 
-def test_what_is_not_granted_is_told_also_in_another_namespace_or_of_another_name():
+def test_what_is_not_granted_is_reported_also_in_another_namespace_or_of_another_name():
     for line in (
-        asked("patch", "pods", namespace="research"),
-        asked("get", "leases", apiGroup="coordination.k8s.io", namespace="research", name="op"),
-        asked("get", "leases", apiGroup="coordination.k8s.io", namespace="system", name="another"),
+        audit_entry("patch", "pods", namespace="research"),
+        audit_entry("get", "leases", apiGroup="coordination.k8s.io", namespace="research", name="op"),
+        audit_entry("get", "leases", apiGroup="coordination.k8s.io", namespace="system", name="another"),
     ):
         (use,) = uses([line])
         assert missing(RIGHTS, [use]) == {use.right}
 
 
-def test_what_was_forbidden_is_missing_whatever_the_roles_say_by_now():
-    assert missing(RIGHTS, uses([asked("create", "pods", decision="forbid")])) == {Right("", "pods", "create")}
+def test_what_was_forbidden_is_missing_whatever_the_roles_state_by_now():
+    assert missing(RIGHTS, uses([audit_entry("create", "pods", decision="forbid")])) == {Right("", "pods", "create")}
 
 
 def test_other_users_and_paths_that_are_no_resources_do_not_count():
     version = json.dumps({"user": {"username": USER}, "verb": "get", "requestURI": "/version"})
-    assert list(uses([asked("create", "pods", user="somebody"), version])) == []
+    assert list(uses([audit_entry("create", "pods", user="somebody"), version])) == []

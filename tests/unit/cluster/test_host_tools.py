@@ -25,7 +25,7 @@ def test_an_older_go_is_refused(monkeypatch, seen):
         host_tools.ensure_go("1.26.8")
 
 
-def test_no_go_is_told_with_the_command(monkeypatch):
+def test_no_go_is_reported_with_the_command(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with pytest.raises(MissingTool, match=r"curl -L https://go\.dev/dl/go1\.26\.8\.linux-"):
         host_tools.ensure_go("1.26.8")

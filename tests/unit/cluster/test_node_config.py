@@ -22,7 +22,7 @@ from tests.cluster.node_config import (
 NODE = NodeAddresses(2)
 
 
-def test_a_kubelet_answers_only_to_whom_the_authority_knows():
+def test_a_kubelet_answers_only_clients_that_the_authority_knows():
     config = json.loads(kubelet_config(NODE, Path("/pki/k.crt"), Path("/pki/k.key"), Path("/pki/ca.crt")))
     assert config["authentication"]["anonymous"] == {"enabled": False}
     assert config["authentication"]["x509"] == {"clientCAFile": "/pki/ca.crt"}
@@ -58,7 +58,7 @@ def test_containerd_keeps_to_the_nodes_folders():
     assert plugins["io.containerd.cri.v1.runtime"]["cni"] == {"bin_dirs": ["/bin-x"], "conf_dir": "/net.d"}
 
 
-def test_kube_proxy_is_told_which_node_it_serves():
+def test_kube_proxy_is_informed_of_which_node_it_serves():
     config = json.loads(proxy_config(NODE, Path("/k")))
     assert config["hostnameOverride"] == "node2"
     assert config["healthzBindAddress"] == "10.246.0.12:10256"

@@ -49,7 +49,9 @@ def run(folder: Path, tests: str, *words: str, file: str = "test_it.py") -> subp
 
 
 @pytest.mark.parametrize("words", [(), ("-n", "1")], ids=["alone", "xdist"])
-def test_a_skip_that_is_not_permitted_fails_the_run_and_says_why(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_skip_that_is_not_permitted_fails_the_run_and_gives_the_reason(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
     done = run(tmp_path, TESTS, *words)
     assert done.returncode == 1
     for reason in REFUSED:

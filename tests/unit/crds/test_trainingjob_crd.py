@@ -77,7 +77,7 @@ def walk(path: str, schema: Schema) -> Iterator[tuple[str, Schema]]:
         yield from walk(f"{path}{{}}", schema["additionalProperties"])
 
 
-def is_ours(path: str) -> bool:
+def is_own_field(path: str) -> bool:
     return not path.startswith((f"{JOB_SPEC}.", f"{CLAIM}.", "metadata"))
 
 
@@ -122,11 +122,11 @@ def test_kubectl_get_shows_how_the_job_is_doing(version: Schema, fields: dict[st
 
 def test_every_field_of_ours_has_a_description(fields: dict[str, Schema]) -> None:
     # given every field above the Job's spec, the entries of lists and maps aside
-    ours = {path: schema for path, schema in fields.items() if is_ours(path) and not path.endswith("{}")}
-    scalars = {path for path in ours if path.endswith("[]") and "properties" not in ours[path]}
+    own = {path: schema for path, schema in fields.items() if is_own_field(path) and not path.endswith("{}")}
+    scalars = {path for path in own if path.endswith("[]") and "properties" not in own[path]}
 
     # then kubectl explain has something to say about it
-    assert [path for path in ours if path not in scalars and len(ours[path].get("description", "").split()) < 2] == []
+    assert [path for path in own if path not in scalars and len(own[path].get("description", "").split()) < 2] == []
 
 
 def test_a_description_speaks_in_paragraphs(fields: dict[str, Schema]) -> None:
@@ -150,7 +150,7 @@ def test_a_job_has_jobsets_defaults(fields: dict[str, Schema], field: str, defau
     assert fields[f"{JOB_SPEC}.{field}"]["default"] == default
 
 
-def test_every_rule_has_a_message_that_names_a_field_and_the_mend(fields: dict[str, Schema]) -> None:
+def test_every_rule_has_a_message_that_names_a_field_and_the_fix(fields: dict[str, Schema]) -> None:
     # given every CEL rule
     rules = [rule for schema in fields.values() for rule in schema.get("x-kubernetes-validations", [])]
 
@@ -181,13 +181,13 @@ def test_rules_escape_the_fields_whose_names_are_reserved_words(plural: str) -> 
     assert {rule: words for rule in rules if (words := reserved_words(rule))} == {}
 
 
-@pytest.mark.parametrize("former", RENAMED)
-def test_a_former_field_is_rejected_with_the_name_of_the_new_one(fields: dict[str, Schema], former: str) -> None:
+@pytest.mark.parametrize("previous", RENAMED)
+def test_a_previous_field_is_rejected_with_the_name_of_the_new_one(fields: dict[str, Schema], previous: str) -> None:
     # given a field that was renamed: the API server prunes unknown fields before a webhook sees the object
-    new = RENAMED[former]
+    new = RENAMED[previous]
 
     # then the schema has the former field, with a rule that always fails and names the new field, which exists
-    (rule,) = fields[former]["x-kubernetes-validations"]
+    (rule,) = fields[previous]["x-kubernetes-validations"]
     assert rule["rule"] == "false"
     assert f"is now named {new}: " in rule["message"]
     assert f"spec.{new}" in fields

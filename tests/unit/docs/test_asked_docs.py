@@ -11,8 +11,8 @@ def test_each_row_has_a_link_and_tests_that_are_there():
     rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
     assert rows
     for row in rows:
-        asked, _, shown = row.strip("| ").split(" | ")
-        assert "https://github.com/" in asked, row
+        requests, _, shown = row.strip("| ").split(" | ")
+        assert "https://github.com/" in requests, row
         tests = re.findall(r"(tests/\S+\.py)::(\w+)", shown)
         assert tests, row
         for file, name in tests:

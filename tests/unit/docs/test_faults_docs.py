@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 from understudy_operator.plan.faults.built_in import BUILT_IN
-from understudy_operator.plan.faults.sources import Polarity, Source
+from understudy_operator.plan.faults.sources import FaultSource, Polarity
 from understudy_operator.plan.faults.xids import FATAL
-from understudy_protocol.words import FaultClass
+from understudy_protocol.enums import FaultClass
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/how-to/faults.md").read_text(encoding="utf-8")
 SECTION = PAGE.split("## The built-in sources")[1].split("\n## ")[0]
@@ -14,27 +14,27 @@ ROW = re.compile(r"^\| `([-a-z]+)` \| (.+?) \| (\S+) \| (.+?) \|$", re.MULTILINE
 
 
 def rows() -> dict[str, tuple[str, str, str]]:
-    return {name: (signal, told, where) for name, signal, told, where in ROW.findall(SECTION)}
+    return {name: (signal, result, where) for name, signal, result, where in ROW.findall(SECTION)}
 
 
 def test_each_built_in_row_is_there_in_the_order_of_the_table():
     assert list(rows()) == [source.name for source in BUILT_IN]
 
 
-def test_what_a_row_says_is_what_the_source_looks_at():
+def test_the_fields_of_a_row_are_those_of_its_source():
     for source in BUILT_IN:
-        signal, told, _ = rows()[source.name]
-        for word in (*source.keys, *looks_for(source)):
+        signal, result, _ = rows()[source.name]
+        for word in (*source.keys, *find_row(source)):
             assert f"`{word}`" in signal, (source.name, word)
         if source.polarity is Polarity.FAULTY:
-            assert told == source.fault_class.value, source.name
+            assert result == source.fault_class.value, source.name
         else:
-            assert told not in [fault_class.value for fault_class in FaultClass], source.name
+            assert result not in [fault_class.value for fault_class in FaultClass], source.name
         if source.grace_s is not None:
             assert f"{source.grace_s:.0f} s" in signal, source.name
 
 
-def looks_for(source: Source) -> tuple[str, ...]:
+def find_row(source: FaultSource) -> tuple[str, ...]:
     """Conditions are told by the word for their status."""
     return source.values if source.kind.value == "Label" else ()
 
@@ -54,14 +54,14 @@ def test_each_row_names_where_its_source_is_described_in_a_version():
 
 
 def test_the_fatal_xids_are_those_of_the_code():
-    (told,) = re.findall(r"Fatal Xids: ([^.]+)\.", SECTION)
+    (result,) = re.findall(r"Fatal Xids: ([^.]+)\.", SECTION)
     codes: set[int] = set()
-    for part in told.split(", "):
+    for part in result.split(", "):
         first, _, last = part.partition(" to ")
         codes |= set(range(int(first), int(last or first) + 1))
     assert codes == FATAL
 
 
-def test_each_precedence_is_told():
-    told = set(map(int, re.findall(r"^\| (\d+) \| ", SECTION, re.MULTILINE)))
-    assert told >= {source.precedence for source in BUILT_IN}
+def test_each_precedence_is_reported():
+    result = set(map(int, re.findall(r"^\| (\d+) \| ", SECTION, re.MULTILINE)))
+    assert result >= {source.precedence for source in BUILT_IN}

@@ -9,8 +9,8 @@ import yaml
 from tests.unit.docs.inject_page import blocks, refused, replaced
 from understudy_operator.plan.injection.owner import read_owner
 from understudy_operator.plan.injection.pods import inject
-from understudy_operator.plan.injection.targets import nproc_told, read_target, spec_of
-from understudy_webhook.checks import example_pods, objections
+from understudy_operator.plan.injection.targets import read_nproc, read_target, spec_of
+from understudy_webhook.object_validation import example_pods, find_objections
 
 Raw = dict[str, Any]
 MANIFESTS = [raw for raw in map(yaml.safe_load, blocks("yaml")) if "kind" in raw]
@@ -29,27 +29,27 @@ def test_it_has_a_manifest_of_each_kind_that_it_shows() -> None:
 @pytest.mark.parametrize("kind", SIZES)
 def test_a_manifest_is_taken_and_trains_with_the_sizes_that_the_page_names(kind: str) -> None:
     raw = of_kind(kind)
-    assert objections(kind, raw) == []
+    assert find_objections(kind, raw) == []
     (example,) = example_pods(kind, raw)
     pod = inject(example, "image").pod
     spec = spec_of(read_target(kind, raw), read_owner(pod), pod)
-    assert (spec["pods"], spec["members"], nproc_told(pod)) == SIZES[kind]
+    assert (spec["pods"], spec["members"], read_nproc(pod)) == SIZES[kind]
 
 
 @pytest.mark.parametrize(("change", "answer"), refused())
-def test_what_the_page_says_is_refused_is_answered_in_its_words(change: str, answer: str) -> None:
-    assert objections("Job", replaced(of_kind("Job"), change)) == [
+def test_requests_that_the_page_rejects_are_answered_in_its_words(change: str, answer: str) -> None:
+    assert find_objections("Job", replaced(of_kind("Job"), change)) == [
         f"understudy cannot inject the pods of this Job: {answer}"
     ]
 
 
 def test_annotations_without_a_launcher_leave_the_command_to_the_script() -> None:
-    (told,) = (raw["annotations"] for raw in map(yaml.safe_load, blocks("yaml")) if "annotations" in raw)
+    (result,) = (raw["annotations"] for raw in map(yaml.safe_load, blocks("yaml")) if "annotations" in raw)
     raw = of_kind("Job")
-    raw["spec"]["template"]["metadata"]["annotations"] = told
-    assert objections("Job", raw) == []
+    raw["spec"]["template"]["metadata"]["annotations"] = result
+    assert find_objections("Job", raw) == []
     (example,) = example_pods("Job", raw)
-    assert nproc_told(inject(example, "image").pod) == 0
+    assert read_nproc(inject(example, "image").pod) == 0
 
 
 def test_its_script_imports_what_there_is() -> None:

@@ -46,9 +46,9 @@ def test_what_is_stale_is_named_and_written(copy: tuple[Path, Path], capsys: pyt
     (chart / "values.yaml").write_text(text.replace("timeoutSeconds: 5", "timeoutSeconds: 7\n  # Patience.\n  more: 1"))
     # then both are stale
     assert main(["--check"], chart, page) == 1
-    told = capsys.readouterr().err
-    assert "values is not what values.yaml says: run `make chart`" in told
-    assert "values.schema.json is not what values.yaml says: run `make chart`" in told
+    err = capsys.readouterr().err
+    assert "values is not what values.yaml says: run `make chart`" in err
+    assert "values.schema.json is not what values.yaml says: run `make chart`" in err
     # and are not any more once they are written
     assert main([], chart, page) == 0
     assert main(["--check"], chart, page) == 0
@@ -57,19 +57,19 @@ def test_what_is_stale_is_named_and_written(copy: tuple[Path, Path], capsys: pyt
 
 
 def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
-    def agree(inside: tuple[Value, ...], told: dict[str, Any]) -> None:
-        assert told["additionalProperties"] is False
-        assert set(told["properties"]) == {value.path[-1] for value in inside}
+    def agree(inside: tuple[Value, ...], result: dict[str, Any]) -> None:
+        assert result["additionalProperties"] is False
+        assert set(result["properties"]) == {value.path[-1] for value in inside}
         for value in inside:
             if value.inside:
-                agree(value.inside, told["properties"][value.path[-1]])
+                agree(value.inside, result["properties"][value.path[-1]])
 
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     del schema["properties"]["global"]  # what helm hands to a chart that another one contains
     agree(read_values((CHART / "values.yaml").read_text(encoding="utf-8")), schema)
 
 
-def test_a_value_without_a_comment_and_one_of_which_too_little_is_said_are_refused_with_the_mend() -> None:
+def test_a_value_without_a_comment_and_one_of_which_too_little_is_stated_are_refused_with_the_fix() -> None:
     with pytest.raises(ValuesError, match=r"line 3: a\.b has no comment: say above it what it does"):
         read_values("# A section.\na:\n  b: 1\n")
     with pytest.raises(ValuesError, match=r"line 2: a is empty: say above it what may be in it"):
@@ -77,19 +77,22 @@ def test_a_value_without_a_comment_and_one_of_which_too_little_is_said_are_refus
 
 
 def test_nothing_unknown_may_stand_in_a_section_nor_in_a_field_of_kubernetes() -> None:
-    told = schema_for(
+    result = schema_for(
         "# A section.\na:\n  # Taints.\n  # @schema {pod: tolerations}\n  b: []\n"
         "  # Room.\n  # @schema {container: resources}\n  c: {}\n"
     )
-    assert told["a"]["additionalProperties"] is False
-    toleration = told["a"]["properties"]["b"]["items"]
+    assert result["a"]["additionalProperties"] is False
+    toleration = result["a"]["properties"]["b"]["items"]
     assert toleration["additionalProperties"] is False
     assert toleration["properties"]["tolerationSeconds"] == {"type": "integer"}
     # a quantity may be written as a number
-    assert told["a"]["properties"]["c"]["properties"]["limits"]["additionalProperties"]["type"] == ["number", "string"]
+    assert result["a"]["properties"]["c"]["properties"]["limits"]["additionalProperties"]["type"] == [
+        "number",
+        "string",
+    ]
 
 
-def test_a_table_tells_the_default_the_comment_and_the_choices_and_leaves_examples_out() -> None:
+def test_a_table_reports_the_default_the_comment_and_the_choices_and_leaves_examples_out() -> None:
     text = (
         "# A section.\na:\n  # How | loud,\n  # such as\n  #   an example\n  # @schema {enum: [High, Low]}\n  b: Low\n"
     )
@@ -102,9 +105,9 @@ def commands() -> list[list[str]]:
 
 
 def test_what_the_commands_of_the_page_set_are_values() -> None:
-    told = [word for words in commands() for flag, word in itertools.pairwise(words) if flag == "--set"]
-    assert told
-    for setting in ",".join(told).split(","):
+    result = [word for words in commands() for flag, word in itertools.pairwise(words) if flag == "--set"]
+    assert result
+    for setting in ",".join(result).split(","):
         value: Any = VALUES
         for name in setting.partition("=")[0].split("."):
             assert name in value, f"docs/how-to/install.md sets {setting}, and values.yaml has no {name} there"

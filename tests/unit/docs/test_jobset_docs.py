@@ -9,7 +9,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 #: What a JobSet does not have.
-OURS = ("launcher", "spares", "recovery", "termination", "faults", "elastic", "rollouts", "checkpoint")
+UNDERSTUDY_FIELDS = ("launcher", "spares", "recovery", "termination", "faults", "elastic", "rollouts", "checkpoint")
 #: Kubernetes' own, which its own documentation describes.
 FOREIGN = ("replicatedJobs[].template.spec", "replicatedJobs[].template.metadata", "volumeClaimPolicies[].templates")
 
@@ -17,7 +17,7 @@ FOREIGN = ("replicatedJobs[].template.spec", "replicatedJobs[].template.metadata
 def fields(schema: dict[str, Any], path: str = "") -> Iterator[str]:
     for name, child in schema.get("properties", {}).items():
         here = f"{path}.{name}".lstrip(".")
-        if name in OURS and not path:
+        if name in UNDERSTUDY_FIELDS and not path:
             continue
         yield here
         if here not in FOREIGN:

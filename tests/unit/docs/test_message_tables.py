@@ -86,7 +86,7 @@ def test_messages_with_one_direction_and_their_parts_are_right(letters: Any) -> 
     assert wrong(letters) == []
 
 
-def test_the_table_tells_who_gets_what(letters: Any) -> None:
+def test_the_table_lists_the_rights_of_each_account(letters: Any) -> None:
     assert message_table(directions(letters)).splitlines() == [
         "| message | direction | fields | when |",
         "|---|---|---|---|",
@@ -144,7 +144,7 @@ def test_a_module_without_directions_is_refused() -> None:
         directions(ModuleType("silent"))
 
 
-def test_a_message_that_does_not_say_when_is_refused(letters: Any) -> None:
+def test_a_message_that_does_not_state_when_is_refused(letters: Any) -> None:
     letters.Receipt.__doc__ = "Receipt()"  # what a dataclass without a docstring gets
     with pytest.raises(MessageError, match=r"sidecar/letters\.py: Receipt: expected a docstring"):
         message_table(directions(letters))

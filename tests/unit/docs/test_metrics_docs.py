@@ -7,11 +7,11 @@ import pytest
 from scripts.metrics_docs import COMMAND, PAGE, main
 
 
-def test_the_page_is_what_the_code_says():
+def test_the_page_is_what_the_code_states():
     assert main(["--check"]) == 0
 
 
-def test_a_stale_part_is_named_with_what_mends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_stale_part_is_named_with_what_fixes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     page = tmp_path / "metrics.md"
     page.write_text(PAGE.read_text(encoding="utf-8").replace("`understudy_leader` |", "`understudy_chief` |"))
     assert main(["--check"], page) == 1

@@ -58,12 +58,12 @@ def test_every_enum_of_states_has_a_table() -> None:
     assert len(defined) >= 3
 
 
-def test_a_page_that_is_what_the_code_says_passes(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_that_matches_the_code_passes(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"], page) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_a_stale_part_is_named_with_what_mends_it(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stale_part_is_named_with_what_fixes_it(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # given a page in which somebody has written into one generated part, and into the prose
     text = page.read_text(encoding="utf-8")
     stale = text.replace("| `Join` | to the coordinator |", "| `Join` | to whom it may concern |") + "A last word.\n"

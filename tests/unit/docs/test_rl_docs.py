@@ -25,7 +25,7 @@ from tests.unit.rollout.sglang_server import SglangServer
 from tests.unit.rollout.vllm_server import VllmServer
 from tests.unit.virtual_time import run
 from understudy_operator.observe.read_spec import read_spec
-from understudy_protocol.words import OnFailedUpdate
+from understudy_protocol.enums import OnFailedUpdate
 from understudy_rollout import Group, Replica, State, Tensor, WeightUpdate
 from understudy_rollout.engines import SglangEngine
 from understudy_rollout.gateway import Gateway
@@ -71,20 +71,20 @@ def test_the_first_example_updates_two_servers() -> None:
     ("server", "port", "names"),
     [(SglangServer, 30000, {"admin_key": "secret"}), (VllmServer, 8000, {})],
 )
-def test_the_adapters_are_made_as_it_says(server: type[EngineServer], port: int, names: dict[str, str]) -> None:
+def test_the_adapters_are_made_as_the_page_states(server: type[EngineServer], port: int, names: dict[str, str]) -> None:
     async def story() -> None:
         model = Cluster(1).engines["rollout-0"]
-        there = server(model)
-        await there.start()
+        present = server(model)
+        await present.start()
         code = block("python", f"http://rollout-0:{port}", "replicas = [").replace(
-            f"http://rollout-0:{port}", there.url
+            f"http://rollout-0:{port}", present.url
         )
         (replica,) = (await executed(code, **names))["replicas"]
         assert replica.ranks == 8
         async with WeightUpdate([replica], version="v1", timeouts=PATIENT) as update:
             await update.load("v1")
         assert set(model.holds.values()) == {"v1"}
-        await there.stop()
+        await present.stop()
 
     run(story())
 
@@ -129,12 +129,12 @@ def test_the_trainers_send_every_tensor_and_leave(
         "torch": {"distributed": distributed},
         "vllm.distributed.weight_transfer.nccl_common": {"trainer_init": trainer_init},
     }
-    for module, what in doubles.items():
+    for module, description in doubles.items():
         parts = module.split(".")
         for depth in range(1, len(parts) + 1):
             made = ModuleType(".".join(parts[:depth]))
             monkeypatch.setitem(sys.modules, made.__name__, made)
-        made.__dict__.update(what)
+        made.__dict__.update(description)
 
     async def story() -> None:
         made = (await executed(block("python", f"class {name}:")))[name]
@@ -152,12 +152,12 @@ def test_the_trainers_send_every_tensor_and_leave(
     asyncio.run(story())
 
 
-def test_the_gateway_is_started_as_it_says_and_its_client_takes_its_address(tmp_path: Path) -> None:
+def test_the_gateway_is_started_as_it_states_and_its_client_takes_its_address(tmp_path: Path) -> None:
     words = shlex.split(block("sh", "understudy_rollout.gateway").replace("\\\n", ""))
     assert words[:3] == ["python", "-m", "understudy_rollout.gateway"]
-    told = options(words[3:])
-    assert (told.engine, told.port) == ("http://127.0.0.1:30000", 8080)
-    assert told.state_file == Path("/run/rollout/weights.json")
+    result = options(words[3:])
+    assert (result.engine, result.port) == ("http://127.0.0.1:30000", 8080)
+    assert result.state_file == Path("/run/rollout/weights.json")
 
     async def story() -> None:
         async with guarded() as site:
@@ -166,7 +166,7 @@ def test_the_gateway_is_started_as_it_says_and_its_client_takes_its_address(tmp_
             replica: Replica = (await executed(code, Replica=Replica, token=TOKEN))["replica"]
             assert isinstance(replica.engine, SglangEngine)
             assert isinstance(replica.admission, Gateway)
-            assert replica.engine.server.door is replica.admission
+            assert replica.engine.server.admission is replica.admission
             replica.engine = Cluster(1).engines["rollout-0"]
             async with WeightUpdate([replica], version="v1", timeouts=PATIENT) as update:
                 await update.load("v1")
@@ -186,11 +186,11 @@ def test_the_jobs_fields_are_those_that_there_are() -> None:
     assert rollouts.gateway.engine_port == 30000
 
 
-def test_workers_find_their_replicas_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_find_their_replicas_as_it_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token = tmp_path / "token"
     token.write_text("secret")
-    told = {"job": "rl", "domain": "rl", "rollouts": {"rollout": 2}, "gatewayPort": 8080}
-    monkeypatch.setenv("UNDERSTUDY_ROLLOUTS", json.dumps(told))
+    values = {"job": "rl", "domain": "rl", "rollouts": {"rollout": 2}, "gatewayPort": 8080}
+    monkeypatch.setenv("UNDERSTUDY_ROLLOUTS", json.dumps(values))
     monkeypatch.setenv("UNDERSTUDY_ROLLOUT_TOKEN_FILE", str(token))
     code = block("python", "replicas_of_this_job(SglangEngine, ranks=8)").partition("...")[0]
     # It is read when the module is imported: in a worker that is its own.
@@ -199,7 +199,7 @@ def test_workers_find_their_replicas_as_it_says(tmp_path: Path, monkeypatch: pyt
     assert [replica.name for replica in replicas] == ["rl-rollout-0", "rl-rollout-1"]
 
 
-def test_verls_manager_is_where_it_says() -> None:
+def test_verls_manager_is_where_the_page_states() -> None:
     words = block("sh", "verl.trainer.main_ppo")
     found = re.search(r"checkpoint_manager_class=(\w+)\.(\w+)", words)
     assert found is not None

@@ -43,7 +43,7 @@ def test_each_claim_names_a_test_that_performs_an_attack(row: str) -> None:
     assert bool(attacks) is not is_listed, "mark a test of an attack, or correct WITHOUT_ATTACK"
 
 
-def test_each_section_says_what_is_not_defended() -> None:
+def test_each_section_states_what_is_not_defended() -> None:
     sections = PAGE.split("\n## ")[1:]
     assert len(sections) == 5
     assert [section.splitlines()[0] for section in sections if "**Not defended**" not in section] == []

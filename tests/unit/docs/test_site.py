@@ -46,8 +46,8 @@ def tracked() -> frozenset[str]:
     """The files of the repository, and the folders that contain them."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     files = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
-    there = {file for file in files if file and (ROOT / file).exists()}
-    return frozenset(there | {parent for file in there for parent in parents(file)})
+    present = {file for file in files if file and (ROOT / file).exists()}
+    return frozenset(present | {parent for file in present for parent in parents(file)})
 
 
 def parents(file: str) -> Iterator[str]:
@@ -95,10 +95,10 @@ def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: str) -> None:
 
 
 def test_a_build_fails_for_a_page_without_navigation_and_for_a_dead_link_or_anchor() -> None:
-    told = config()["validation"]
-    assert told["nav"] == {"omitted_files": "warn", "not_found": "warn", "absolute_links": "warn"}
+    validation = config()["validation"]
+    assert validation["nav"] == {"omitted_files": "warn", "not_found": "warn", "absolute_links": "warn"}
     warn = dict.fromkeys(("not_found", "anchors", "absolute_links", "unrecognized_links"), "warn")
-    assert told["links"] == warn
+    assert validation["links"] == warn
     assert "scripts/site build --strict" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 

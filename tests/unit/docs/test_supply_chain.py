@@ -95,6 +95,6 @@ def test_default_images_of_the_chart_are_nobodys() -> None:
     assert [image.partition("/")[0] for image in images] == ["registry.invalid"] * 2
 
 
-def test_how_to_report_is_said() -> None:
+def test_the_way_to_report_is_stated() -> None:
     page = Path(CHECKOUT / "SECURITY.md").read_text(encoding="utf-8")
     assert "## Report a vulnerability" in page

@@ -71,7 +71,7 @@ def table_of(source: str) -> Table:
     return table
 
 
-def test_each_row_is_cut_where_the_dashes_say() -> None:
+def test_each_row_is_cut_where_the_dashes_state() -> None:
     # given a table with cells that fill their column, are empty, and go on in the next line
     # when it is read
     table = table_of(DOOR)
@@ -93,7 +93,7 @@ def test_the_first_heading_names_the_enum() -> None:
     assert table_of(phases.replace("self.state = State", "self.phase = Phase")).enum_name == "Phase"
 
 
-def test_a_machine_begins_where_its_constructors_say() -> None:
+def test_a_machine_begins_in_the_state_of_its_constructor() -> None:
     # given a machine that may be made in two ways, and what it does later
     made = """
 class Machine:

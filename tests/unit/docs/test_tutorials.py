@@ -12,8 +12,8 @@ from scripts.reference_fields import read_crd
 from scripts.site_hooks import DOCS, ROOT
 from understudy_operator.plan.injection.owner import read_owner
 from understudy_operator.plan.injection.pods import inject
-from understudy_operator.plan.injection.targets import nproc_told, read_target, spec_of
-from understudy_webhook.checks import example_pods, objections
+from understudy_operator.plan.injection.targets import read_nproc, read_target, spec_of
+from understudy_webhook.object_validation import example_pods, find_objections
 
 Raw = dict[str, Any]
 
@@ -31,11 +31,11 @@ def test_the_jobset_can_be_injected_with_a_spare_after_the_change() -> None:
     job |= {name: changed[name] for name in ("parallelism", "completions")}
     job["template"]["metadata"] = changed["template"]["metadata"]
     # then the webhook accepts it, and four pods of five train with a worker each
-    assert objections("JobSet", raw) == []
+    assert find_objections("JobSet", raw) == []
     (example,) = example_pods("JobSet", raw)
     pod = inject(example, "image").pod
     spec = spec_of(read_target("JobSet", raw), read_owner(pod), pod)
-    assert (spec["pods"], spec["members"], nproc_told(pod)) == (5, 4, 1)
+    assert (spec["pods"], spec["members"], read_nproc(pod)) == (5, 4, 1)
 
 
 def test_the_fields_of_the_trainingjob_exist() -> None:

@@ -30,10 +30,10 @@ class RecordedJob:
 
     def __init__(self) -> None:
         self.steps: list[Step] = [Step((1, 1, 0), time.time())]
-        self.told: Raw = {"phase": "Running", **COUNTERS}
+        self.reported: Raw = {"phase": "Running", **COUNTERS}
 
     def status(self) -> Raw:
-        return self.told
+        return self.reported
 
     def reported_steps(self) -> Steps:
         return {"ddp-0": self.steps}
@@ -42,7 +42,7 @@ class RecordedJob:
         """The operator reports the loss, and the recovery has not ended."""
         cause = {"pod": "ddp-1", "node": "node3", "rank": 1}
         entry: Raw = {"fault": "Pod", "cause": cause, "detectedAt": datetime.now(UTC).isoformat()}
-        self.told = {**self.told, "phase": "Recovering", "recoveries": [entry], "lastRecovery": entry}
+        self.reported = {**self.reported, "phase": "Recovering", "recoveries": [entry], "lastRecovery": entry}
 
     def recover(self, *, counted: bool = True, **changes: Any) -> None:
         """Its pod is lost, and the next round makes its first step."""
@@ -54,17 +54,17 @@ class RecordedJob:
         entry |= {"seconds": now - self.steps[-1].at, **changes}
         self.steps.append(first)
         counts = {"round": 1, "recoveriesByStrategy": {"spareSwap": 1 if counted else 0}}
-        self.told = {**self.told, **counts, "phase": "Running", "recoveries": [entry], "lastRecovery": entry}
+        self.reported = {**self.reported, **counts, "phase": "Running", "recoveries": [entry], "lastRecovery": entry}
 
 
-def test_a_true_status_passes_and_its_entry_is_known_afterwards() -> None:
+def test_a_true_status_is_accepted_and_its_entry_is_known_afterwards() -> None:
     job = RecordedJob()
     with compared(job, fault_of(POD, "Pod", "SpareSwap")) as comparison:
         # given an operator that reports the loss at once, and the end of the recovery a moment later
         job.lose_pod()
         threading.Timer(0.5, job.recover).start()
     assert comparison.recovery["cause"]["pod"] == "ddp-1"
-    assert comparison.paused_s == job.told["lastRecovery"]["seconds"]
+    assert comparison.paused_s == job.reported["lastRecovery"]["seconds"]
     assert {sample.phase for sample in comparison.samples} >= {"Recovering"}
 
 

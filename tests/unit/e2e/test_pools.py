@@ -22,9 +22,9 @@ def seen(*events: bytes) -> tuple[set[str], int | None]:
     return claimable.uids, claimable.fewest
 
 
-def test_a_new_spare_is_ready_before_the_former_one_goes() -> None:
-    told = event("ADDED", "a"), event("ADDED", "b", ready="False"), event("MODIFIED", "b"), event("DELETED", "a")
-    assert seen(*told) == ({"b"}, 1)
+def test_a_new_spare_is_ready_before_the_previous_one_goes() -> None:
+    result = event("ADDED", "a"), event("ADDED", "b", ready="False"), event("MODIFIED", "b"), event("DELETED", "a")
+    assert seen(*result) == ({"b"}, 1)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_an_answer_without_a_version_is_unlabeled(header: str | None) -> None:
     assert judged([363.0], header, VERSIONS) is Judgement.UNLABELED
 
 
-def test_only_curls_exit_code_tells_that_a_gateway_is_gone() -> None:
+def test_only_curls_exit_code_reports_that_a_gateway_is_gone() -> None:
     assert read_weights(0, '{"state": "Fresh"}') == {"state": "Fresh"}
     assert read_weights(7, "") is None
     assert read_weights(28, "") is None
@@ -52,7 +52,7 @@ class Server(HTTPServer):
     body = b""
     asked = False
     headers: dict[str, str]
-    asked_twice: threading.Event  # so the first answer has been judged
+    got_two_requests: threading.Event  # so the first answer has been judged
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -60,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
         assert isinstance(self.server, Server)
         self.rfile.read(int(self.headers["Content-Length"]))
         if self.server.asked:
-            self.server.asked_twice.set()
+            self.server.got_two_requests.set()
         self.server.asked = True
         self.send_response(200)
         for name, value in self.server.headers.items():
@@ -76,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     served = Server(("127.0.0.1", 0), Handler)
-    served.asked_twice = threading.Event()
+    served.got_two_requests = threading.Event()
     monkeypatch.setattr(rl, "GATEWAY_PORT", served.server_port)
     thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -93,10 +93,10 @@ def job_on_this_machine() -> Any:
 def test_answers_are_counted_by_kind(server: Server) -> None:
     server.body, server.headers = b'{"tokens": [363.0]}', {"Understudy-Weight-Version": "3"}
     with clients(job_on_this_machine()) as seen:
-        assert server.asked_twice.wait(20)
+        assert server.got_two_requests.wait(20)
     assert seen["whole"] > 0
     assert seen.keys() <= {"whole", "broken off"}
-    assert seen.answered_at.keys() == {"127.0.0.1"}
+    assert seen.response_times.keys() == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize(
@@ -111,37 +111,37 @@ def test_answers_are_counted_by_kind(server: Server) -> None:
 def test_a_wrong_answer_fails_the_test(server: Server, body: bytes, headers: dict[str, str], kind: str) -> None:
     server.body, server.headers = body, headers
     with pytest.raises(AssertionError, match=kind), clients(job_on_this_machine()):
-        assert server.asked_twice.wait(20)
+        assert server.got_two_requests.wait(20)
 
 
 @pytest.mark.parametrize(("body", "error"), [(b"{}", KeyError), (b"no JSON", ValueError)])
 async def test_the_error_of_one_client_ends_all_of_them(server: Server, body: bytes, error: type[Exception]) -> None:
     server.body, server.headers = body, {}
     with pytest.raises(ExceptionGroup) as raised:
-        await rl._ask_all(job_on_this_machine(), Answers(), over=threading.Event())
+        await rl._ask_all(job_on_this_machine(), Answers(), is_done=threading.Event())
     assert raised.group_contains(error)
 
 
 def test_the_error_of_the_list_of_pods_fails_the_test() -> None:
-    asked = threading.Event()
+    requests = threading.Event()
 
     def pods(group: str) -> list[dict[str, Any]]:
-        asked.set()
+        requests.set()
         raise RuntimeError(f"no list of {group}")
 
     job = SimpleNamespace(pods=pods, versions=VERSIONS)
     with pytest.raises(ExceptionGroup) as raised, clients(job):  # type: ignore[arg-type]
-        assert asked.wait(20)
+        assert requests.wait(20)
     assert raised.group_contains(RuntimeError, match="no list of rollout")
 
 
 def test_clients_without_any_answer_fail_the_test() -> None:
-    asked = threading.Event()
+    requests = threading.Event()
 
     def pods(group: str) -> list[dict[str, Any]]:
-        asked.set()
+        requests.set()
         return []
 
     job = SimpleNamespace(pods=pods, versions=VERSIONS)
     with pytest.raises(AssertionError, match="no client has got an answer"), clients(job):  # type: ignore[arg-type]
-        assert asked.wait(20)
+        assert requests.wait(20)

@@ -23,7 +23,7 @@ def test_updates_have_their_time_and_outcome() -> None:
     ]
 
 
-def test_a_trainer_that_begins_anew_is_in_the_next_round() -> None:
+def test_a_trainer_that_restarts_is_in_the_next_round() -> None:
     updates = [(AT, 1, "whole"), (AT + 1, 2, "failed"), (AT + 2, 1, "whole"), (AT + 3, 2, "whole")]
     first, second = (0, 0, 0), (0, 0, 1)
     assert steps_of(updates) == [Step(first, AT), Step(first, AT + 1), Step(second, AT + 2), Step(second, AT + 3)]

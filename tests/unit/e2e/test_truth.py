@@ -154,7 +154,7 @@ def test_without_seconds_and_resumed_at_both_are_named() -> None:
     assert fields == ["seconds", "resumedAt"]
 
 
-def test_a_pause_that_nobody_saw_proves_nothing() -> None:
+def test_a_pause_that_nobody_observed_proves_nothing() -> None:
     (difference,) = differences(FAULT, seen(steps={"ddp-spare": [Step(NEXT, 110.1)]}), status_of(ENTRY))
     assert difference.startswith("seconds: unknown from outside")
 
@@ -192,8 +192,8 @@ AFTER: Raw = {**COUNTED, "round": 1, "recoveriesByStrategy": {"inPlace": 4, "spa
 
 def counted(fault: Fault | None = FAULT, entry: Raw = ENTRY, **after: Any) -> list[str]:
     """The differences after a fault to a job that had COUNTED before it."""
-    told = status_of(entry) if fault else status_of()
-    return differences(fault, seen(before=COUNTED), {**told, **AFTER, **after})
+    result = status_of(entry) if fault else status_of()
+    return differences(fault, seen(before=COUNTED), {**result, **AFTER, **after})
 
 
 def test_one_recovery_more_of_the_same_job_is_true() -> None:
@@ -368,7 +368,7 @@ def test_recovering_after_the_first_step_is_a_difference_once_the_operator_had_t
     ]
 
 
-def test_the_status_in_which_the_recovery_has_ended_says_running() -> None:
+def test_the_status_in_which_the_recovery_has_ended_states_running() -> None:
     assert differences(FAULT, seen(), status_of(ENTRY, phase="Recovering")) == [
         "phase: expected Running in the status in which the recovery has ended, status reports Recovering"
     ]

@@ -175,7 +175,7 @@ def test_a_round_that_is_overtaken_while_it_begins_is_refused(tmp_path, monkeypa
     assert resumed(store_of(tmp_path, "1.1.3")) == "at 100"
 
 
-def test_a_rank_that_loads_too_late_is_told_why_the_file_is_gone(tmp_path):
+def test_a_rank_that_loads_too_late_gets_the_reason_why_the_file_is_gone(tmp_path):
     older = store_of(tmp_path, "1.1.3")
     older.begin()
     chosen = older.save(100, "at 100")

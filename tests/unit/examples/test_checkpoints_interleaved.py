@@ -18,7 +18,7 @@ from tests.unit.examples.stores import resumed, store_of
 class Event(NamedTuple):
     """What a round's rank 0 did: `line` is the sequence of (round, step) that its state went through."""
 
-    what: str
+    action: str
     round: int
     line: list[list[int]]
 
@@ -30,12 +30,12 @@ class Interleaving:
         self._random = random.Random(seed)
         self._switches = self._random.choice([0.01, 0.05, 0.3])  # rare switches: long freezes
         self._slowdown = self._random.choice([1, 2, 4])  # how much less each next one runs: it starts later
-        self._turns: dict[str, threading.Semaphore] = {}
+        self._schedule: dict[str, threading.Semaphore] = {}
         self._errors: list[BaseException] = []
 
     def run(self, programs: list[Callable[[], None]]) -> None:
         threads = [threading.Thread(target=self._traced, args=[run], name=str(n)) for n, run in enumerate(programs)]
-        self._turns = {thread.name: threading.Semaphore(0) for thread in threads}
+        self._schedule = {thread.name: threading.Semaphore(0) for thread in threads}
         for thread in threads:
             thread.start()
         self._next().release()
@@ -46,7 +46,7 @@ class Interleaving:
 
     def _traced(self, program: Callable[[], None]) -> None:
         name = threading.current_thread().name
-        self._turns[name].acquire()
+        self._schedule[name].acquire()
         sys.settrace(self._trace)
         try:
             program()
@@ -54,20 +54,20 @@ class Interleaving:
             self._errors.append(error)
         finally:
             sys.settrace(None)
-            del self._turns[name]
-            if self._turns:
+            del self._schedule[name]
+            if self._schedule:
                 self._next().release()
 
     def _next(self) -> threading.Semaphore:
-        names = sorted(self._turns)
+        names = sorted(self._schedule)
         weights = [self._slowdown ** -int(name) for name in names]
-        return self._turns[self._random.choices(names, weights)[0]]
+        return self._schedule[self._random.choices(names, weights)[0]]
 
-    def _trace(self, frame: FrameType, what: str, _arg: Any) -> Any:
+    def _trace(self, frame: FrameType, action: str, _arg: Any) -> Any:
         if frame.f_code.co_filename != checkpoints.__file__:
             return None
-        if what == "line" and self._random.random() < self._switches:
-            own = self._turns[threading.current_thread().name]
+        if action == "line" and self._random.random() < self._switches:
+            own = self._schedule[threading.current_thread().name]
             self._next().release()
             own.acquire()
         return self._trace
@@ -92,19 +92,19 @@ def rank_0(folder: Path, number: int, log: list[Event]) -> Callable[[], None]:
 
 def violations(log: list[Event], final: list[list[int]]) -> Iterator[str]:
     for at, event in enumerate(log):
-        if event.what != "began":
+        if event.action != "began":
             continue
         started = log.index(Event("started", event.round, []))
-        before = [one for one in log[:started] if one.round < event.round and one.what in ("began", "saved")]
+        before = [one for one in log[:started] if one.round < event.round and one.action in ("began", "saved")]
         newest = max((one.round for one in before), default=0)
         acknowledged = [one.line for one in before if one.round == newest]
         if acknowledged and event.line[: len(acknowledged[-1])] != acknowledged[-1]:
             yield f"{event} does not continue {acknowledged[-1]}"
-        if any(one.what == "began" and one.round > event.round for one in log[:started]):
+        if any(one.action == "began" and one.round > event.round for one in log[:started]):
             yield f"{event} began after a newer round had, at {at}"
     newest = max(event.round for event in log)
     last = [event for event in log if event.round == newest][-1]
-    if last.what != "saved" or final != last.line:
+    if last.action != "saved" or final != last.line:
         yield f"ended with {final}, not with {last}"
 
 

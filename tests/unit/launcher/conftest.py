@@ -51,7 +51,7 @@ def launch(folder: Path, default_signals: None) -> Iterator[Launch]:
     """Starts launchers by the stub, as a pod does, with the trainer's Python first on PATH."""
     launched = []
 
-    stub_of_the_pod = ["/bin/sh", f"{folder}/{pod.LAUNCHER_STUB}"]
+    stub_of_the_pod = ["/bin/sh", f"{folder}/{pod.LAUNCHER_SCRIPT}"]
 
     def start(*command: str, stub: Any = stub_of_the_pod, cwd: Path = folder, **env: str) -> Launched:
         whole = plain_environment() | {pod.ENV_SHARED_FOLDER: str(folder), "HERE": str(folder)} | env

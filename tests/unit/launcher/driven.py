@@ -8,7 +8,7 @@ from understudy_launcher import events as e
 from understudy_launcher.phases import OnSigterm, Phase
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol import launcher as m
-from understudy_protocol.words import RoundToken
+from understudy_protocol.enums import RoundToken
 
 LEFTOVERS = -2
 
@@ -91,13 +91,13 @@ class Driven:
     def do(self, *events: e.Event) -> list[e.Effect]:
         effects = [effect for event in events for effect in self.supervisor.handle(event, self.now)]
         self.log += [effect.text for effect in effects if isinstance(effect, e.Log)]
-        if e.LookAtSteps() in effects:
+        if e.ReadSteps() in effects:
             pages, self.pages = self.pages, []
             effects += self.do(*pages)
         if KILL_LEFTOVERS in effects and not self.leftovers:
             effects.remove(KILL_LEFTOVERS)
             effects += self.do(e.GroupEmptied(LEFTOVERS))
-        return [effect for effect in effects if not isinstance(effect, (e.Log, e.LookAtSteps))]
+        return [effect for effect in effects if not isinstance(effect, (e.Log, e.ReadSteps))]
 
     def later(self, seconds: float) -> list[e.Effect]:
         """Let time pass, with a Tick at each deadline on the way."""

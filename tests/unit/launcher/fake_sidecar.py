@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from understudy_protocol import launcher as messages
 from understudy_protocol import pod, wire
+from understudy_protocol.enums import RoundToken
 from understudy_protocol.launcher import LauncherHello, StartWorkers
-from understudy_protocol.words import RoundToken
 
 #: Of the trainer's image. `make pythons` runs the tests with each that is supported.
 TRAINER_PYTHON = os.environ.get("UNDERSTUDY_TRAINER_PYTHON", sys.executable)

@@ -1,8 +1,8 @@
 """`python -m tests.unit.launcher.holding_sidecar SOCKET PORT ROUND`: a sidecar that has its launcher hold a connection.
 
 It connects to PORT (its coordinator), serves its launcher with the real link, hands it the connection and starts a
-round. It prints the inode of the connection's socket. Told `close` on stdin it closes the connection, `drop` it has
-the launcher drop it.
+round. It prints the inode of the connection's socket. Told `close` on stdin it closes the connection, `drop_socket` it
+has the launcher drop it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def serve(path: Path, port: int, number: int) -> None:
     print(os.fstat(connection.fileno()).st_ino, flush=True)
 
     def up(_: object) -> None:
-        link.hold(connection.fileno())
+        link.hold_socket(connection.fileno())
         link.send(round_(number))
 
     link = LauncherLink(up, lambda message: None, lambda: None)
@@ -33,7 +33,7 @@ async def serve(path: Path, port: int, number: int) -> None:
         if command == b"close":
             connection.close()
         elif command == b"drop":
-            link.drop()
+            link.drop_socket()
         print("done", flush=True)
 
 

@@ -98,7 +98,7 @@ def test_a_driver_that_hangs_holds_up_nobody(launch: Launch, library: Path, fold
     # and when they answer again, then the spare is ready again
     (folder / "gpus").write_text("1")
     number = 2
-    while not check(launched, number).ready:
+    while not check(launched, number).is_ready:
         number += 1
 
 
@@ -126,5 +126,5 @@ def test_a_spare_that_was_given_a_device_and_sees_none_is_not_ready(launch: Laun
     launched = launch("python3", "-c", "print('trained')", **{pod.ENV_DEVICES: "1", pod.ENV_ZYGOTE: "false"})
     launched.join()
     told = check(launched, 1)
-    assert not told.ready
+    assert not told.is_ready
     assert told.reason

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from understudy_launcher.devices import by_files, by_library, given
+from understudy_launcher.devices import by_files, by_library, visible_devices
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
@@ -121,4 +121,4 @@ def test_without_the_library_a_file_that_can_be_opened_will_do(tmp_path: Path) -
     ],
 )
 def test_a_device_that_is_given_twice_is_one(visible: str, devices: int) -> None:
-    assert given(4, {VISIBLE: visible}) == devices
+    assert visible_devices(4, {VISIBLE: visible}) == devices

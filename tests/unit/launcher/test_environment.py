@@ -6,8 +6,8 @@ import pytest
 
 from understudy_launcher.environment import single_threaded, worker_environment, worker_grace_s, zygote_environment
 from understudy_protocol import pod
+from understudy_protocol.enums import RoundToken
 from understudy_protocol.launcher import StartWorkers
-from understudy_protocol.words import RoundToken
 
 START = StartWorkers(
     RoundToken(1, 2, 7),

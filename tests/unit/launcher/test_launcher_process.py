@@ -28,6 +28,7 @@ from tests.unit.launcher.fake_sidecar import (
     zombies,
 )
 from understudy_protocol import pod
+from understudy_protocol.enums import NO_ROUND, WorkersState
 from understudy_protocol.launcher import (
     DrainWorkers,
     ExitLauncher,
@@ -44,7 +45,6 @@ from understudy_protocol.launcher import (
     WorkersStarted,
     WriteStacks,
 )
-from understudy_protocol.words import NO_ROUND, WorkersState
 
 Launch = Callable[..., Launched]
 
@@ -287,7 +287,7 @@ def test_a_launcher_that_still_waits_for_its_sidecar_ends_at_once(launch: Launch
 
 
 def test_nohup_is_honoured(folder: Path, launch: Launch) -> None:
-    launched = launch(*SLEEPS, stub=["nohup", "/bin/sh", f"{folder}/{pod.LAUNCHER_STUB}"])
+    launched = launch(*SLEEPS, stub=["nohup", "/bin/sh", f"{folder}/{pod.LAUNCHER_SCRIPT}"])
     launched.join()
     launched.process.send_signal(signal.SIGHUP)
     started(launched)
@@ -503,7 +503,7 @@ def test_a_process_that_forks_faster_than_it_can_be_looked_for_is_killed(launch:
 
 def test_what_ran_before_the_launcher_stays(folder: Path, launch: Launch) -> None:
     """An entrypoint may start a daemon, and then become the launcher."""
-    entrypoint = f'sleep 600 & echo $! > "$HERE/earlier"; exec /bin/sh {folder}/{pod.LAUNCHER_STUB} "$@"'
+    entrypoint = f'sleep 600 & echo $! > "$HERE/earlier"; exec /bin/sh {folder}/{pod.LAUNCHER_SCRIPT} "$@"'
     launched = launch(*SLEEPS, stub=["sh", "-c", entrypoint, "entrypoint"])
     launched.join()
     started(launched, 0)
@@ -677,7 +677,7 @@ def _can_unshare() -> bool:
 
 @pytest.mark.skipif(not _can_unshare(), reason="no right to make a PID namespace")
 def test_as_pid_1_it_reaps_and_hears_sigterm(folder: Path, launch: Launch) -> None:
-    launched = launch(*FAMILY, stub=[*UNSHARE, "/bin/sh", f"{folder}/{pod.LAUNCHER_STUB}"])
+    launched = launch(*FAMILY, stub=[*UNSHARE, "/bin/sh", f"{folder}/{pod.LAUNCHER_SCRIPT}"])
     assert launched.join().pid == 1
     started(launched, 0)
     launched.pids("pids", 2)
@@ -701,7 +701,7 @@ def test_a_pod_that_is_replaced_leaves_the_reason_as_the_containers_termination_
     folder: Path, launch: Launch
 ) -> None:
     launched = launch(
-        *SLEEPS, stub=[*UNSHARE, "/bin/sh", "-c", OWN_DEV, "sh", "/bin/sh", f"{folder}/{pod.LAUNCHER_STUB}"]
+        *SLEEPS, stub=[*UNSHARE, "/bin/sh", "-c", OWN_DEV, "sh", "/bin/sh", f"{folder}/{pod.LAUNCHER_SCRIPT}"]
     )
     assert launched.join().pid == 1
     launched.sidecar.send(ExitLauncher(84, "replaced: its sidecar cannot store its state"))
@@ -713,7 +713,7 @@ def test_a_pod_that_is_replaced_leaves_the_reason_as_the_containers_termination_
 def test_where_proc_shows_another_pid_namespace_rounds_go_on(folder: Path, launch: Launch) -> None:
     """Leftovers are not found there: the numbers in /proc are not the launcher's."""
     without_proc = [word for word in UNSHARE if word != "--mount-proc"]
-    launched = launch(*FAMILY, stub=[*without_proc, "/bin/sh", f"{folder}/{pod.LAUNCHER_STUB}"])
+    launched = launch(*FAMILY, stub=[*without_proc, "/bin/sh", f"{folder}/{pod.LAUNCHER_SCRIPT}"])
     assert launched.join().pid == 1
     for number in range(2):
         started(launched, number)

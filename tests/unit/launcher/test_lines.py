@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_launcher.lines import Lines
+from understudy_launcher.lines import LinePrefixer
 
 BLOCK_BYTES = 4096
 HOLD_S = 0.2
@@ -13,11 +13,11 @@ LINE_BYTES = 1 << 16
 
 def fed(*chunks: bytes) -> list[bytes]:
     """What comes out after each chunk, and at the end."""
-    lines = Lines(b"[rank 3] ")
+    lines = LinePrefixer(b"[rank 3] ")
     return [*(lines.feed(chunk, 0.0) for chunk in chunks), lines.end()]
 
 
-def held_for(lines: Lines, seconds: float) -> bytes:
+def held_for(lines: LinePrefixer, seconds: float) -> bytes:
     due = lines.due()
     return lines.end() if due is not None and seconds >= due else b""
 
@@ -56,7 +56,7 @@ def test_an_empty_dos_line_stays() -> None:
 
 def test_what_has_no_end_comes_out_when_nothing_follows() -> None:
     # given a prompt
-    lines = Lines(b"[rank 3] ")
+    lines = LinePrefixer(b"[rank 3] ")
     assert lines.feed(b"name? ", 0.0) == b""
     # when nothing follows for a moment
     assert held_for(lines, HOLD_S / 2) == b""
@@ -68,7 +68,7 @@ def test_what_has_no_end_comes_out_when_nothing_follows() -> None:
 
 
 def test_more_of_it_begins_the_wait_anew() -> None:
-    lines = Lines(b"")
+    lines = LinePrefixer(b"")
     lines.feed(b"a", 0.0)
     lines.feed(b"b", HOLD_S)
     assert held_for(lines, HOLD_S * 1.5) == b""
@@ -76,14 +76,14 @@ def test_more_of_it_begins_the_wait_anew() -> None:
 
 
 def test_a_line_that_a_full_buffer_has_cut_waits_for_its_rest() -> None:
-    lines = Lines(b"")
+    lines = LinePrefixer(b"")
     assert lines.feed(b"x" * 2 * BLOCK_BYTES, 0.0) == b""
     assert lines.due() is None
     assert lines.feed(b"y\n", 60.0) == b"x" * 2 * BLOCK_BYTES + b"y\n"
 
 
 def test_a_line_of_any_length_is_bounded_and_comes_out_in_pieces() -> None:
-    lines = Lines(b"> ")
+    lines = LinePrefixer(b"> ")
     out = b"".join(lines.feed(b"x" * 1000, 0.0) for _ in range(1000)) + lines.feed(b"\n", 0.0)
     pieces = out.splitlines()
     assert b"".join(piece.removeprefix(b"> ") for piece in pieces) == b"x" * 1_000_000
@@ -91,4 +91,4 @@ def test_a_line_of_any_length_is_bounded_and_comes_out_in_pieces() -> None:
 
 
 def test_without_a_prefix_lines_are_as_they_were() -> None:
-    assert Lines(b"").feed(b"a\n\nb\n", 0.0) == b"a\n\nb\n"
+    assert LinePrefixer(b"").feed(b"a\n\nb\n", 0.0) == b"a\n\nb\n"

@@ -53,22 +53,25 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> Group:
 
 
 def test_nothing_is_told_of_what_was_killed_for_something_else(group: Group) -> None:
-    assert group.kills.told() == ""
+    assert group.kills.describe_new_kills() == ""
 
 
 def test_a_kill_is_told_once_and_with_the_limit_if_there_is_one(group: Group) -> None:
     group.killed(1)
-    assert group.kills.told() == "out of memory: the kernel has killed a process of this container"
-    assert group.kills.told() == ""
+    assert group.kills.describe_new_kills() == "out of memory: the kernel has killed a process of this container"
+    assert group.kills.describe_new_kills() == ""
     group.killed(3)
     group.limited(str(64 * GI))
-    assert group.kills.told() == "out of memory: the kernel has killed 2 processes of this container (limit 64Gi)"
+    assert (
+        group.kills.describe_new_kills()
+        == "out of memory: the kernel has killed 2 processes of this container (limit 64Gi)"
+    )
 
 
 def test_what_was_killed_in_an_older_round_is_not_told_of_a_newer_one(group: Group) -> None:
     group.killed(2)
     group.kills.forget()
-    assert group.kills.told() == ""
+    assert group.kills.describe_new_kills() == ""
 
 
 @pytest.mark.parametrize(("limit", "told"), [(GI, "1Gi"), (1536 << 20, "1536Mi"), (100 << 10, "100Ki"), (1000, "1000")])
@@ -76,7 +79,7 @@ def test_limits(tmp_path: Path, limit: int, told: str) -> None:
     group = Group(tmp_path, 2, "/", "/")
     group.limited(str(limit))
     group.killed(1)
-    assert group.kills.told().endswith(f"(limit {told})")
+    assert group.kills.describe_new_kills().endswith(f"(limit {told})")
 
 
 @pytest.mark.parametrize("own", ["", "0::/\n", "4:memory:/x\n"])
@@ -84,7 +87,7 @@ def test_a_container_that_cannot_see_its_group_tells_nothing(tmp_path: Path, own
     (tmp_path / "own").write_text(own)
     kills = OomKills(str(tmp_path), str(tmp_path / "own"))
     kills.forget()
-    assert kills.told() == ""
+    assert kills.describe_new_kills() == ""
 
 
 def test_a_workers_failure_tells_it(tmp_path: Path) -> None:

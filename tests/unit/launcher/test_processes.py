@@ -90,10 +90,10 @@ def test_the_first_step_rings(run: Run) -> None:
     running = run(sys.executable, "-c", STEP + "step(1)\nimport time\ntime.sleep(600)")
     (bell,) = running.bells
     before = time.monotonic()
-    (first,) = wait_for(lambda: running.workers.heard(bell), "the bell")
+    (first,) = wait_for(lambda: running.workers.has_news(bell), "the bell")
     assert (first.step, first.total, first.reports) == (1, None, 1)
     assert before - 60 < first.stepped_at <= time.monotonic()
-    assert running.workers.look() == [], "nothing is new"
+    assert running.workers.read_steps() == [], "nothing is new"
 
 
 def test_a_worker_that_has_closed_its_files_steps_on(run: Run) -> None:
@@ -104,7 +104,7 @@ def test_a_worker_that_has_closed_its_files_steps_on(run: Run) -> None:
     found: list[StepsRead] = []
 
     def over() -> bool:
-        found.extend(running.workers.heard(bell) + running.workers.look())
+        found.extend(running.workers.has_news(bell) + running.workers.read_steps())
         return not running.bells and found[-1].step == 6
 
     wait_for(over, "the newest step, and the end of the bell")
@@ -119,7 +119,7 @@ def test_what_spoils_its_page_spoils_nothing_else(run: Run) -> None:
 
 def seen(running: Running) -> None:
     (bell,) = running.bells
-    wait_for(lambda: running.workers.heard(bell), "its first step")
+    wait_for(lambda: running.workers.has_news(bell), "its first step")
 
 
 def test_a_worker_that_sits_in_c_dumps_the_stacks_of_all_its_threads(run: Run, capfd: Capture) -> None:
@@ -174,7 +174,7 @@ def test_a_forked_child_that_steps_dumps_its_own(run: Run, capfd: Capture) -> No
     found: list[int] = []
 
     def second() -> bool:
-        found.extend(read.step for read in running.workers.heard(bell))
+        found.extend(read.step for read in running.workers.has_news(bell))
         return 2 in found
 
     wait_for(second, "the child's step")
@@ -195,13 +195,13 @@ def test_whoever_has_that_number_by_now_gets_no_signal(run: Run) -> None:
     files = running.workers._workers[0].steps
     assert files is not None
     page = files.page
-    assert page.seen is not None
+    assert page.newest is not None
     with subprocess.Popen(["sleep", "600"]) as other:
-        page.seen = replace(page.seen, pid=other.pid)
+        page.newest = replace(page.newest, pid=other.pid)
         assert running.workers.dump_stacks(0) == "its process has left the worker's process group"
         other.terminate()
         assert other.wait() == -signal.SIGTERM
-    page.seen = replace(page.seen, pid=2**22 + 1)
+    page.newest = replace(page.newest, pid=2**22 + 1)
     assert running.workers.dump_stacks(0) == "No such process"
 
 
@@ -237,7 +237,7 @@ def test_a_worker_that_has_made_no_step_dumps_its_stacks_once_it_has_imported_us
         return "in waits_for_a_peer" in said
 
     wait_for(dumped, "its stacks")
-    assert running.workers.look() == [], "that is no step"
+    assert running.workers.read_steps() == [], "that is no step"
 
 
 def test_a_child_that_imports_us_does_not_replace_its_parent(

@@ -23,7 +23,7 @@ WARMUP = -1
 
 Launch = Callable[..., Launched]
 READY = e.ZygoteReady(2.0, {})
-GONE = e.ZygoteGone("it has ended", final=False)
+GONE = e.ZygoteLost("it has ended", is_final=False)
 
 
 def told(effects: list[e.Effect]) -> list[Readiness]:
@@ -187,11 +187,11 @@ def test_a_real_zygote_forks_for_each_check_and_leaves_nothing(launch: Launch) -
     while not ready:
         number += 1
         launched.sidecar.send(CheckReadiness(number))
-        ready = launched.sidecar.expect(Readiness).ready
+        ready = launched.sidecar.expect(Readiness).is_ready
 
     # when its zygote is killed
     (zygote,) = children(launched.process.pid)
     os.kill(zygote, signal.SIGKILL)
 
     # then that is told at once
-    assert not launched.sidecar.expect(Readiness).ready
+    assert not launched.sidecar.expect(Readiness).is_ready

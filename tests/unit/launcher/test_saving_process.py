@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.launcher.fake_sidecar import TRAINER_PYTHON, Launched, alive, children, round_, wait_for
 from understudy_protocol import pod
+from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_protocol.launcher import (
     DrainWorkers,
     ExitLauncher,
@@ -18,7 +19,6 @@ from understudy_protocol.launcher import (
     WorkersFinished,
     WorkersStarted,
 )
-from understudy_protocol.words import RoundToken, WorkersState
 
 Launch = Callable[..., Launched]
 
@@ -128,11 +128,11 @@ def test_a_sidecar_that_restarts_during_a_drain_learns_of_it_and_of_its_end(laun
     drain(launched)
     wait_for(lambda: ranks(launched, "terms") == ["0", "1"], "SIGTERM at both workers")
     hello = launched.sidecar.restart()
-    assert (hello.workers, hello.draining) == (WorkersState.RUNNING, True)
+    assert (hello.workers, hello.is_draining) == (WorkersState.RUNNING, True)
     may_end(launched)
     launched.sidecar.expect(WorkersDrained)
     hello = launched.sidecar.restart()
-    assert (hello.workers, hello.draining) == (WorkersState.IDLE, False)
+    assert (hello.workers, hello.is_draining) == (WorkersState.IDLE, False)
     assert launched.sidecar.expect(WorkersDrained).token == token(0)
 
 

@@ -7,7 +7,7 @@ from understudy_protocol import pod
 
 
 def run(folder: Path, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
-    stub = ["/bin/sh", str(folder / pod.SCRIPT_STUB)]
+    stub = ["/bin/sh", str(folder / pod.PLAIN_SCRIPT)]
     whole = {"PATH": "/usr/bin:/bin", **env}
     return subprocess.run([*stub, *command], env=whole, capture_output=True, text=True, check=False)
 

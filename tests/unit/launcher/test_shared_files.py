@@ -12,10 +12,10 @@ import pytest
 
 from tests.unit.obstacles import NOBODY, OBSTACLES, UNREADABLE, Obstacle
 from understudy_launcher import error_files
-from understudy_launcher.verdict import Held, what_is_held
+from understudy_launcher.verdict_file import NodeFinding, read_node_finding
 from understudy_protocol import files, pod, wire
+from understudy_protocol.enums import Verdict
 from understudy_protocol.membership import NodeVerdict
-from understudy_protocol.words import Verdict
 from understudy_torch import sigterm
 
 FAULTY = wire.encode(NodeVerdict(Verdict.FAULTY, "Xid 79"))
@@ -32,8 +32,8 @@ def folder() -> Iterator[Path]:
 
 
 READERS: dict[str, tuple[str, Callable[[Path], object], object]] = {
-    "launcher": (FAULTY, lambda path: what_is_held(str(path.parent), 0.0), Held()),
-    "script": (FAULTY, lambda path: sigterm.what_is_faulty(str(path), 0.0), ""),
+    "launcher": (FAULTY, lambda path: read_node_finding(str(path.parent), 0.0), NodeFinding()),
+    "script": (FAULTY, lambda path: sigterm.read_hardware_finding(str(path), 0.0), ""),
     "error-file": (FAILURE, lambda path: error_files.read(str(path)), error_files.NOTHING),
 }
 
@@ -65,8 +65,8 @@ def test_an_odd_verdict_ends_nothing(folder: Path, text: str, for_script: str) -
     """The launcher ignores each; a script reads what it can."""
     path = folder / pod.VERDICT_FILE
     path.write_text(text)
-    assert what_is_held(str(folder), 0.0) == Held()
-    assert sigterm.what_is_faulty(str(path), 0.0) == for_script
+    assert read_node_finding(str(folder), 0.0) == NodeFinding()
+    assert sigterm.read_hardware_finding(str(path), 0.0) == for_script
 
 
 def _anothers_folder(path: Path) -> None:

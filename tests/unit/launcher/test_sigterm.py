@@ -15,12 +15,12 @@ from tests.unit.launcher.driven import Driven, ended, kills, start, terms
 from tests.unit.launcher.fake_sidecar import Launched, alive, children, round_, wait_for
 from understudy_launcher import events as e
 from understudy_launcher.phases import OnSigterm, Phase
-from understudy_launcher.verdict import what_is_faulty, what_is_held
+from understudy_launcher.verdict_file import read_hardware_finding, read_node_finding
 from understudy_protocol import launcher as m
 from understudy_protocol import pod, wire
+from understudy_protocol.enums import FaultClass, Verdict
 from understudy_protocol.launcher import ExitLauncher, Terminating, WorkersStarted
 from understudy_protocol.membership import NodeVerdict
-from understudy_protocol.words import FaultClass, Verdict
 
 Launch = Callable[..., Launched]
 
@@ -41,7 +41,7 @@ def running(policy: OnSigterm = AUTO) -> Driven:
 @pytest.mark.parametrize(("policy", "asked"), [(AUTO, FAULTY), (NEVER, FAULTY), (NEVER, HEALTHY)])
 def test_no_checkpoint_is_tried(policy: OnSigterm, asked: e.AskedToEnd) -> None:
     driven = running(policy)
-    verdict = Verdict.FAULTY if asked.faulty else Verdict.UNKNOWN
+    verdict = Verdict.FAULTY if asked.hardware_finding else Verdict.UNKNOWN
     assert driven.do(asked) == [e.Report(m.Terminating(0.0, verdict)), *kills(0, 1)]
     driven.do(ended(0, signal="SIGKILL"), e.GroupEmptied(0), ended(1, signal="SIGKILL"))
     (left,) = driven.do(e.GroupEmptied(1))
@@ -118,7 +118,7 @@ def write(folder: Path, text: str | NodeVerdict) -> None:
 )
 def test_what_is_held_about_the_node(tmp_path: Path, verdict: NodeVerdict, why: str) -> None:
     write(tmp_path, verdict)
-    assert what_is_faulty(str(tmp_path), now=1000.0) == why
+    assert read_hardware_finding(str(tmp_path), now=1000.0) == why
 
 
 @pytest.mark.parametrize(("until", "grace_s"), [(None, 15.0), (1001.0, 15.0), (1000.0, None)])
@@ -126,17 +126,17 @@ def test_a_node_that_goes_lets_its_workers_save_within_its_grace(
     tmp_path: Path, until: float | None, grace_s: float | None
 ) -> None:
     write(tmp_path, NodeVerdict(Verdict.UNKNOWN, "gke-termination", until, FaultClass.PREEMPTION, 15.0))
-    assert what_is_held(str(tmp_path), now=1000.0) == ("", grace_s)
+    assert read_node_finding(str(tmp_path), now=1000.0) == ("", grace_s)
 
 
 @pytest.mark.parametrize("text", ["", "no json", "{}", '{"v":9,"type":"Later"}', '{"v":2,"type":"NodeVerdict"}'])
 def test_a_broken_file_says_nothing(tmp_path: Path, text: str) -> None:
     write(tmp_path, text)
-    assert what_is_faulty(str(tmp_path), now=1000.0) == ""
+    assert read_hardware_finding(str(tmp_path), now=1000.0) == ""
 
 
 def test_a_missing_one_neither(tmp_path: Path) -> None:
-    assert what_is_faulty(str(tmp_path), now=1000.0) == ""
+    assert read_hardware_finding(str(tmp_path), now=1000.0) == ""
 
 
 # A launcher's process -------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from tests.unit.launcher.driven import (
 from understudy_launcher import events as e
 from understudy_launcher.phases import Phase
 from understudy_protocol import launcher as m
-from understudy_protocol.words import NO_ROUND, WorkersState
+from understudy_protocol.enums import NO_ROUND, WorkersState
 
 LEFTOVERS = -2
 LOOK_EVERY_S = 0.5

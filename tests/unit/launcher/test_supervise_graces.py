@@ -22,7 +22,7 @@ from tests.unit.launcher.driven import (
 from understudy_launcher import events as e
 from understudy_launcher.phases import Phase
 from understudy_protocol import launcher as m
-from understudy_protocol.words import NO_ROUND, WorkersState
+from understudy_protocol.enums import NO_ROUND, WorkersState
 
 COMPLAIN_EVERY_S = 5.0
 LEFTOVERS = -2
@@ -249,14 +249,14 @@ def test_workers_that_are_stopped_already_have_drained_when_they_are_gone() -> N
 def test_a_sidecar_that_comes_back_learns_that_a_drain_goes_on() -> None:
     driven = draining()
     assert driven.do(e.Connected()) == [
-        e.Report(m.LauncherHello(1, token(0), 1, WorkersState.RUNNING, PORT, draining=True))
+        e.Report(m.LauncherHello(1, token(0), 1, WorkersState.RUNNING, PORT, is_draining=True))
     ]
 
 
 def test_a_sidecar_that_was_away_hears_that_a_round_has_drained() -> None:
     driven = draining()
     driven.do(*gone(0, 1))
-    idle = m.LauncherHello(1, token(0), 1, WorkersState.IDLE, PORT, draining=False)
+    idle = m.LauncherHello(1, token(0), 1, WorkersState.IDLE, PORT, is_draining=False)
     assert driven.do(e.Connected()) == [e.Report(idle), drained()]
     driven.do(start(1))
     assert driven.do(e.Connected())[1:] == [], "until there is a newer round"
@@ -587,7 +587,7 @@ def test_a_job_that_has_succeeded_waits_for_nobody() -> None:
 
 def test_a_warm_spare_has_the_worker_grace_of_its_job() -> None:
     driven = Driven()
-    driven.do(e.Became(10.0), start(0))
+    driven.do(e.CommandReplaced(10.0), start(0))
     assert driven.do(start(1)) == handled(0, 1)
 
 

@@ -13,7 +13,7 @@ GIVE_UP = 3
 LOAD_WITHIN_S = 180.0
 
 READY = e.ZygoteReady(2.0, {})
-GONE = e.ZygoteGone("it has ended", final=False)
+GONE = e.ZygoteLost("it has ended", is_final=False)
 STORE, NEXT_STORE = 5000, 5001
 
 
@@ -31,7 +31,7 @@ def ready() -> Driven:
 
 def spawned(effects: list[e.Effect]) -> list[bool]:
     """Whether the workers were forked, of each Spawn."""
-    return [effect.warm for effect in effects if isinstance(effect, e.Spawn)]
+    return [effect.is_warmup_done for effect in effects if isinstance(effect, e.Spawn)]
 
 
 # Waiting --------------------------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def test_without_one_in_time_the_round_starts_afresh() -> None:
 def test_one_that_ends_over_its_imports_is_not_tried_again(final: bool) -> None:
     driven = loading()
     driven.do(start())
-    assert spawned(driven.do(e.ZygoteGone("it crashed", final))) == [False]
+    assert spawned(driven.do(e.ZygoteLost("it crashed", final))) == [False]
     assert any("the fork server is off (it crashed)" in line for line in driven.log)
     assert driven.do(e.GroupEmptied(0), e.GroupEmptied(1)) == []
     assert spawned(driven.do(start(1))) == [False]
@@ -117,7 +117,7 @@ def test_after_some_losses_it_is_given_up() -> None:
 
 def test_one_that_became_unfit_is_not_replaced() -> None:
     driven = ready()
-    assert e.StartZygote() not in driven.do(e.ZygoteGone("what it has imported runs 2 threads", final=True))
+    assert e.StartZygote() not in driven.do(e.ZygoteLost("what it has imported runs 2 threads", is_final=True))
     assert spawned(driven.do(start())) == [False]
 
 
@@ -127,15 +127,15 @@ def test_one_that_became_unfit_is_not_replaced() -> None:
 def fresh(driven: Driven) -> list[str]:
     """What a sidecar that connects now is told of it."""
     told = [effect.message for effect in driven.do(e.Connected()) if isinstance(effect, e.Report)]
-    return [message.reason for message in told if isinstance(message, m.FreshWorkers)]
+    return [message.reason for message in told if isinstance(message, m.ForkFallback)]
 
 
 def test_why_workers_start_afresh_is_told_at_once_and_to_each_sidecar_that_connects() -> None:
     driven = loading()
     why = "the import of x starts a thread (bg)"
     reason = f"the fork server is off ({why}): workers start as new processes and import all modules"
-    effects = driven.do(e.ZygoteGone(why, final=True))
-    assert effects == [e.Report(m.FreshWorkers(reason))]
+    effects = driven.do(e.ZygoteLost(why, is_final=True))
+    assert effects == [e.Report(m.ForkFallback(reason))]
     assert driven.log[-1].endswith(reason)
     assert fresh(driven) == [reason]
 
@@ -146,14 +146,14 @@ def test_a_module_that_touches_cuda_is_told_and_the_zygote_holds_stores_all_the_
     assert e.MakeStore() in effects
     (reason,) = fresh(driven)
     assert reason.startswith("the import of deepspeed initialized CUDA, which does not work in forked processes")
-    assert e.Report(m.FreshWorkers(reason)) in effects
+    assert e.Report(m.ForkFallback(reason)) in effects
     assert spawned(driven.do(start())) == [True]
 
 
 def test_a_job_that_takes_the_spare_over_begins_without_a_reason() -> None:
     driven = loading()
-    driven.do(e.ZygoteGone("the import of x starts a thread (bg)", final=True))
-    assert e.Report(m.FreshWorkers("")) in driven.do(e.ZygoteEnded(wanted=True))
+    driven.do(e.ZygoteLost("the import of x starts a thread (bg)", is_final=True))
+    assert e.Report(m.ForkFallback("")) in driven.do(e.ZygoteEnded(was_wanted=True))
     assert fresh(driven) == []
 
 
@@ -217,5 +217,5 @@ def test_a_store_that_served_an_older_round_may_go() -> None:
 def test_no_store_can_be_made() -> None:
     driven = loading()
     driven.do(READY)
-    assert driven.do(e.NoStore("KeyError: 'torch.distributed'")) == []
+    assert driven.do(e.StoreFailed("KeyError: 'torch.distributed'")) == []
     assert driven.hello().store_port == 0

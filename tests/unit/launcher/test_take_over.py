@@ -29,7 +29,7 @@ def warm() -> Driven:
 
 
 def spawned(effects: list[e.Effect]) -> list[bool]:
-    return [effect.warm for effect in effects if isinstance(effect, e.Spawn)]
+    return [effect.is_warmup_done for effect in effects if isinstance(effect, e.Spawn)]
 
 
 # When it may ----------------------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ def spawned(effects: list[e.Effect]) -> list[bool]:
 
 def test_a_spare_that_waits_is_taken_over_and_its_first_round_is_forked() -> None:
     driven = warm()
-    assert driven.do(ORDER) == [e.Become(ORDER)]
+    assert driven.do(ORDER) == [e.ReplaceCommand(ORDER)]
     assert spawned(driven.do(start())) == [True]
 
 
@@ -53,7 +53,7 @@ def test_the_same_order_again_changes_nothing() -> None:
 def test_its_readiness_is_told_no_more() -> None:
     driven = warm()
     driven.do(CheckReadiness(1), e.ZygoteChecked(1), ORDER)
-    assert driven.do(e.ZygoteGone("it has ended", final=False)) == [e.StartZygote()]
+    assert driven.do(e.ZygoteLost("it has ended", is_final=False)) == [e.StartZygote()]
 
 
 def test_one_that_has_trained_is_not_taken_over() -> None:
@@ -66,14 +66,14 @@ def test_one_that_has_trained_is_not_taken_over() -> None:
 def test_a_zygote_that_is_of_no_use_for_the_job_is_replaced_and_the_round_waits_for_it() -> None:
     driven = warm()
     driven.do(e.StoreReady(5000), ORDER)
-    assert driven.do(e.ZygoteEnded(wanted=True)) == [e.StartZygote(), e.Report(NextPort(PORT, 0))]
+    assert driven.do(e.ZygoteEnded(was_wanted=True)) == [e.StartZygote(), e.Report(NextPort(PORT, 0))]
     assert spawned(driven.do(start())) == []
     assert spawned(driven.do(READY)) == [True]
 
 
 def test_a_command_that_cannot_be_forked_starts_afresh() -> None:
     driven = warm()
-    driven.do(ORDER, e.ZygoteEnded(wanted=False))
+    driven.do(ORDER, e.ZygoteEnded(was_wanted=False))
     assert spawned(driven.do(start())) == [False]
 
 
@@ -82,25 +82,25 @@ def test_a_command_that_cannot_be_forked_starts_afresh() -> None:
 
 def test_the_jobs_variables_take_the_place_of_the_pools() -> None:
     of_the_pool = {pod.ENV_TEMPLATE_VARIABLES: '["LR", "ONLY_OF_THE_POOL"]', "LR": "1", "ONLY_OF_THE_POOL": "x"}
-    env = environment.taken_over({"FROM_A_SECRET": "1", **of_the_pool}, ORDER)
+    env = environment.environment_after_take_over({"FROM_A_SECRET": "1", **of_the_pool}, ORDER)
     assert env.pop(pod.ENV_TEMPLATE_VARIABLES)
     assert env == {"FROM_A_SECRET": "1", "LR": "0.1"}
 
 
 @pytest.mark.parametrize("name", ["PYTHONPATH", "LD_PRELOAD", "OMP_NUM_THREADS", "TORCH_LOGS", "TORCHINDUCTOR_X"])
 def test_what_is_read_at_a_start_needs_another_zygote(name: str) -> None:
-    assert name in environment.needs_fresh_start({}, {name: "x"})
-    assert name in environment.needs_fresh_start({name: "x"}, {})
-    assert environment.needs_fresh_start({name: "x"}, {name: "x"}) == ""
+    assert name in environment.fresh_start_reason({}, {name: "x"})
+    assert name in environment.fresh_start_reason({name: "x"}, {})
+    assert environment.fresh_start_reason({name: "x"}, {name: "x"}) == ""
 
 
 @pytest.mark.parametrize("name", ["LR", "NCCL_DEBUG", "TORCH_NCCL_BLOCKING_WAIT", "CUDA_VISIBLE_DEVICES"])
 def test_what_is_read_later_does_not(name: str) -> None:
-    assert environment.needs_fresh_start({}, {name: "x"}) == ""
+    assert environment.fresh_start_reason({}, {name: "x"}) == ""
 
 
 def test_more_than_a_packet_has_room_for_needs_another_zygote() -> None:
-    assert "differ by" in environment.needs_fresh_start({}, {"DATA": "x" * 100_000})
+    assert "differ by" in environment.fresh_start_reason({}, {"DATA": "x" * 100_000})
 
 
 # A launcher's process -------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def launched(launch: Launch) -> Launched:
     while not ready:
         number += 1
         spare.sidecar.send(CheckReadiness(number))
-        ready = spare.sidecar.expect(Readiness).ready
+        ready = spare.sidecar.expect(Readiness).is_ready
     return spare
 
 

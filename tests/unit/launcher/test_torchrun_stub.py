@@ -19,7 +19,7 @@ POD = {
 
 
 def run(folder: Path, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
-    stub = ["/bin/sh", str(folder / pod.TORCHRUN_STUB)]
+    stub = ["/bin/sh", str(folder / pod.TORCHRUN_SCRIPT)]
     whole = {"PATH": "/usr/bin:/bin", **env}
     return subprocess.run([*stub, *command], env=whole, capture_output=True, text=True, check=False)
 

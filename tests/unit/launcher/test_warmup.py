@@ -15,8 +15,8 @@ from understudy_launcher import events as e
 from understudy_launcher.phases import Phase
 from understudy_protocol import launcher as m
 from understudy_protocol import pod
+from understudy_protocol.enums import WorkersState
 from understudy_protocol.launcher import ExitLauncher, WorkersFinished, WorkersStarted
-from understudy_protocol.words import WorkersState
 
 WARMUP = -1
 
@@ -38,13 +38,13 @@ def test_it_waits_for_the_imports() -> None:
 
 def test_it_runs_without_a_zygote_too() -> None:
     driven = Driven(zygote=True, warmup=True)
-    assert e.SpawnWarmup() in driven.do(e.ZygoteGone("it has ended", final=True))
+    assert e.SpawnWarmup() in driven.do(e.ZygoteLost("it has ended", is_final=True))
 
 
 def test_it_runs_once_whatever_becomes_of_the_zygote_and_of_the_rounds() -> None:
     driven = Driven(zygote=True, warmup=True)
     driven.do(READY, ended(WARMUP), e.GroupEmptied(WARMUP))
-    later = driven.do(e.ZygoteGone("lost", final=False), READY, start(), m.StopWorkers("a spare again"), READY)
+    later = driven.do(e.ZygoteLost("lost", is_final=False), READY, start(), m.StopWorkers("a spare again"), READY)
     assert e.SpawnWarmup() not in later
 
 

@@ -13,9 +13,9 @@ from understudy_local.options import Options
 from understudy_local.output import Output, Plain
 from understudy_local.run_folder import RunFolder
 from understudy_local.view import LiveScreen, headline, recovery_lines
-from understudy_operator.plan.rfc3339 import unix
+from understudy_operator.plan.rfc3339 import parse_time
+from understudy_protocol.enums import RoundToken
 from understudy_protocol.observer import Snapshot, StepProgress
-from understudy_protocol.words import RoundToken
 
 
 def snapshot(waiting_for: str = "", progress: StepProgress | None = None) -> Snapshot:
@@ -45,7 +45,7 @@ def test_recoveries_open_and_done() -> None:
     swap = {**done, "strategy": "SpareSwap", "reason": "pod p failed twice within 1 h"}
     waits = {"fault": "Pod", "round": 2, "cause": {"pod": "", "message": "its connection ended"}}
     waits["detectedAt"] = "2026-11-20T10:00:00.250000Z"
-    assert recovery_lines([done, swap, waits], unix("2026-11-20T10:01:14.000000Z")) == [
+    assert recovery_lines([done, swap, waits], parse_time("2026-11-20T10:01:14.000000Z")) == [
         "round 1: Process, rank 3 on node-1: killed by SIGKILL -> InPlace 0.07 s",
         "round 1: Process, rank 3 on node-1: killed by SIGKILL -> SpareSwap 0.07 s (pod p failed twice within 1 h)",
         "round 2: Pod, a member: its connection ended -> waiting for a replacement member, for 73 s so far",
@@ -54,7 +54,7 @@ def test_recoveries_open_and_done() -> None:
 
 def test_a_recovery_is_not_open_for_less_than_nothing_where_the_clock_was_set_back() -> None:
     entry = {"fault": "Pod", "round": 2, "cause": {"message": "gone"}, "detectedAt": "2026-11-20T10:00:00.000000Z"}
-    (line,) = recovery_lines([entry], unix("2026-11-20T09:59:00.000000Z"))
+    (line,) = recovery_lines([entry], parse_time("2026-11-20T09:59:00.000000Z"))
     assert line.endswith("waiting for a replacement member, for 0 s so far")
 
 

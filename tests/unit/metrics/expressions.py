@@ -17,7 +17,7 @@ PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 
 
 @dataclass(frozen=True)
-class Asked:
+class Query:
     name: str
     labels: frozenset[str]  # that it is selected by
 
@@ -34,7 +34,7 @@ def known() -> dict[str, frozenset[str]]:
     return found
 
 
-def asked(expression: str) -> list[Asked]:
+def find_queries(expression: str) -> list[Query]:
     """Raises ValueError where it is no PromQL."""
     return list(_selectors(promql_parser.parse(expression)))
 
@@ -44,9 +44,9 @@ def grouped(expression: str) -> set[str]:
     return set(_groupings(promql_parser.parse(expression)))
 
 
-def _selectors(node: Any) -> Iterator[Asked]:
+def _selectors(node: Any) -> Iterator[Query]:
     if isinstance(node, promql_parser.VectorSelector):
-        yield Asked(node.name or "", frozenset(matcher.name for matcher in node.matchers.matchers))
+        yield Query(node.name or "", frozenset(matcher.name for matcher in node.matchers.matchers))
     for child in _children(node):
         yield from _selectors(child)
 
@@ -65,11 +65,13 @@ def _children(node: Any) -> list[Any]:
 
 def wrong(expression: str) -> list[str]:
     """What it asks for that nobody tells."""
-    told = known()
-    found = [f"no program has {each.name}" for each in asked(expression) if each.name not in told]
-    here = [each for each in asked(expression) if each.name in told]
+    result = known()
+    found = [f"no program has {each.name}" for each in find_queries(expression) if each.name not in result]
+    here = [each for each in find_queries(expression) if each.name in result]
     found += [
-        f"{each.name} has no label {label}" for each in here for label in sorted(each.labels - told[each.name] - GIVEN)
+        f"{each.name} has no label {label}"
+        for each in here
+        for label in sorted(each.labels - result[each.name] - GIVEN)
     ]
-    labels = frozenset[str]().union(*(told[each.name] for each in here)) | GIVEN
+    labels = frozenset[str]().union(*(result[each.name] for each in here)) | GIVEN
     return found + [f"nothing of it has label {label}" for label in sorted(grouped(expression) - labels)]

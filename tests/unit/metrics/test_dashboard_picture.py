@@ -39,19 +39,19 @@ def rising(labels: Labels) -> tuple[Labels, Points]:
 
 
 def test_every_panel_is_there_with_the_series_that_it_asks_for() -> None:
-    asked = []
+    requests = []
 
     def ask(expression: str) -> Sequence[tuple[Labels, Points]]:
-        asked.append(expression)
+        requests.append(expression)
         return [rising({"phase": "Running", "strategy": "InPlace"})]
 
     drawn = picture(PANELS, ask, SPAN)
-    assert asked == [target["expr"] for panel in PANELS for target in panel.get("targets", ())]
+    assert requests == [target["expr"] for panel in PANELS for target in panel.get("targets", ())]
     assert {panel["title"] for panel in PANELS} <= set(texts(drawn))
     assert {"Running", "InPlace", "the job failed", "p99", "10 min"} <= set(texts(drawn))
 
 
-def test_what_is_not_known_is_said_and_what_stays_at_0_is_no_entry() -> None:
+def test_what_is_not_known_is_stated_and_what_stays_at_0_is_no_entry() -> None:
     panel = next(panel for panel in PANELS if panel["title"] == "Waiting")
     assert "no data" in texts(picture([panel], lambda _: [], SPAN))
     quiet = ({"phase": "Suspended"}, [(1000.0, 0.0), (1600.0, 0.0)])
@@ -93,11 +93,11 @@ def test_numbers_have_the_panels_unit(value: float, unit: str, text: str) -> Non
 
 
 def test_a_prometheus_is_asked_for_the_span_with_a_rate_interval(tmp_path: Path) -> None:
-    asked: list[dict[str, list[str]]] = []
+    requests: list[dict[str, list[str]]] = []
 
     class Prometheus(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(parse_qs(urlparse(self.path).query))
+            requests.append(parse_qs(urlparse(self.path).query))
             result = [{"metric": {"phase": "Running"}, "values": [[1590, "3"], [1600, "4"]]}]
             self.send_response(200)
             self.end_headers()
@@ -111,7 +111,7 @@ def test_a_prometheus_is_asked_for_the_span_with_a_rate_interval(tmp_path: Path)
         url = f"http://127.0.0.1:{server.server_port}"
         assert main([url, "--minutes", "10", "--end", "1600", "--out", str(tmp_path / "drawn.svg")]) == 0
         server.shutdown()
-    assert {(each["start"][0], each["end"][0]) for each in asked} == {("1000.0", "1600.0")}
-    assert not any("$__" in each["query"][0] for each in asked)
-    assert any("[1m]" in each["query"][0] for each in asked)
+    assert {(each["start"][0], each["end"][0]) for each in requests} == {("1000.0", "1600.0")}
+    assert not any("$__" in each["query"][0] for each in requests)
+    assert any("[1m]" in each["query"][0] for each in requests)
     assert "Running" in texts((tmp_path / "drawn.svg").read_text())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scripts.metrics_docs import ROOT, alerts
-from tests.unit.metrics.expressions import Asked, asked, known, wrong
+from tests.unit.metrics.expressions import Query, find_queries, known, wrong
 
 RULES = [pytest.param(rule, id=rule["alert"]) for _, rule in alerts()]
 DASHBOARD = json.loads((ROOT / "charts/understudy/files/dashboards/understudy.json").read_text(encoding="utf-8"))
@@ -26,8 +26,10 @@ def test_what_there_is_not_is_found():
 
 
 def test_every_selector_of_an_expression_is_found_however_deep():
-    found = asked('histogram_quantile(0.9, sum by (le) (rate(a{x="1"}[5m]))) > -(b or absent(c == 1)) and d offset 1h')
-    assert found == [Asked("a", frozenset("x")), *(Asked(name, frozenset()) for name in "bcd")]
+    found = find_queries(
+        'histogram_quantile(0.9, sum by (le) (rate(a{x="1"}[5m]))) > -(b or absent(c == 1)) and d offset 1h'
+    )
+    assert found == [Query("a", frozenset("x")), *(Query(name, frozenset()) for name in "bcd")]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -36,7 +38,7 @@ def test_an_alert_asks_for_series_that_there_are(rule: dict[str, Any]):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_an_alert_says_what_it_means_and_what_to_do(rule: dict[str, Any]):
+def test_an_alert_states_what_it_means_and_what_to_do(rule: dict[str, Any]):
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert rule["annotations"].keys() == {"summary", "description", "action"}
     assert all(text.strip().endswith(".") for text in rule["annotations"].values())
@@ -77,12 +79,12 @@ def test_panels_do_not_cover_each_other():
 
 
 def test_what_is_alerted_on_or_shown_is_most_of_what_there_is():
-    shown = {each.name for _, rule in alerts() for each in asked(rule["expr"])}
+    shown = {each.name for _, rule in alerts() for each in find_queries(rule["expr"])}
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", ()):
-            shown |= {each.name for each in asked(target["expr"].replace("$__rate_interval", "5m"))}
-    told = {re.sub("_(bucket|sum|count)$", "", name) for name in known() if name.startswith("understudy_")}
-    unseen = told - {re.sub("_(bucket|sum|count)$", "", name) for name in shown}
+            shown |= {each.name for each in find_queries(target["expr"].replace("$__rate_interval", "5m"))}
+    result = {re.sub("_(bucket|sum|count)$", "", name) for name in known() if name.startswith("understudy_")}
+    unseen = result - {re.sub("_(bucket|sum|count)$", "", name) for name in shown}
     assert unseen == {  # of each job alone, or in another metric's company
         "understudy_avoided_nodes",
         "understudy_coordinator_faults_total",

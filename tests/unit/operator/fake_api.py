@@ -34,7 +34,7 @@ class FakeApi(Api):
     async def get(self, path: str) -> Raw:
         return self._called("GET", path)
 
-    async def some(self, path: str, selector: str, fields: str, limit: int) -> list[Raw]:
+    async def list_first(self, path: str, selector: str, fields: str, limit: int) -> list[Raw]:
         """Field selectors are taken as said; labels: those of child Jobs' pods are all that is asked for."""
         del selector
         self.calls.append(("LIST", f"{path}?{fields}"))
@@ -54,7 +54,7 @@ class FakeApi(Api):
         self._let("POST", key)
         return self.put(key, body)
 
-    async def check(self, path: str, body: Mapping[str, Any]) -> None:
+    async def dry_run(self, path: str, body: Mapping[str, Any]) -> None:
         self.calls.append(("CHECK", path))
         key = f"{path}/{body['metadata']['name']}"
         if key in self.objects:
@@ -127,10 +127,10 @@ def _at(raw: Raw, field: str) -> object:
 
 def merged(known: Raw, patch: Mapping[str, Any]) -> Raw:
     """As RFC 7396 says."""
-    told = {name: value for name, value in known.items() if patch.get(name, "") is not None}
+    result = {name: value for name, value in known.items() if patch.get(name, "") is not None}
     for name, value in patch.items():
         if isinstance(value, Mapping):
-            told[name] = merged(told.get(name, {}), value)
+            result[name] = merged(result.get(name, {}), value)
         elif value is not None:
-            told[name] = value
-    return told
+            result[name] = value
+    return result

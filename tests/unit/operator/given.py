@@ -11,19 +11,19 @@ from types import MappingProxyType
 from typing import Any
 
 from understudy_operator.keyring import Keyring
-from understudy_operator.plan.answers import Answer, Answers
-from understudy_operator.plan.coordination import Office
+from understudy_operator.plan.coordination import Leadership
 from understudy_operator.plan.faults.verdicts import Finding
-from understudy_operator.plan.object_names import rollout_secret_name, secret_name
+from understudy_operator.plan.object_names import membership_secret_name, rollout_secret_name
 from understudy_operator.plan.observed import Coordination, Job, Node, Observed, Pod
+from understudy_operator.plan.pod_answers import PodAnswer, PodAnswers
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
 from understudy_operator.plan.status import plan_status
 from understudy_protocol import pod as names
+from understudy_protocol.enums import CloseReason, Fault, FaultClass, RoundToken, Strategy, WorkersState
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Cause, Lost, MemberView, Recovery, Snapshot, StepProgress
 from understudy_protocol.rollouts import Rollouts
-from understudy_protocol.words import CloseReason, Fault, FaultClass, RoundToken, Strategy, WorkersState
 
 NEVER = math.inf
 
@@ -87,9 +87,9 @@ def a_job(
 
 def in_round(number: int = 0, coordinator: str = "s", epoch: int = 1, term: int = 1, **status: Any) -> dict[str, Any]:
     """The status of a job that is in that round, under that pod; term 0: which is appointed, and was not heard yet."""
-    heard = {"term": term} if term else {}
-    office = {"epoch": epoch, **heard, "podName": coordinator, "podUID": f"uid-{coordinator}"}
-    return {"round": number, **heard, "coordinator": office, **status}
+    received = {"term": term} if term else {}
+    leadership = {"epoch": epoch, **received, "podName": coordinator, "podUID": f"uid-{coordinator}"}
+    return {"round": number, **received, "coordinator": leadership, **status}
 
 
 def a_pod(name: str, index: int | None = None, **changes: Any) -> Pod:
@@ -170,8 +170,8 @@ def a_snapshot(
     closed: Close | None = None,
     coordinator: Pod = S,
     actives: int = 0,
-    heirs: Iterable[Pod] = (),
-    electorate: Iterable[Pod] = (),
+    standby_coordinators: Iterable[Pod] = (),
+    voters: Iterable[Pod] = (),
     rollouts: Rollouts | None = None,
 ) -> Snapshot:
     return Snapshot(
@@ -185,8 +185,8 @@ def a_snapshot(
         waiting_for,
         closed,
         actives,
-        tuple(pod.uid for pod in heirs),
-        tuple(pod.uid for pod in electorate),
+        tuple(pod.uid for pod in standby_coordinators),
+        tuple(pod.uid for pod in voters),
         rollouts,
     )
 
@@ -199,20 +199,20 @@ def observed(
     not_ready: Iterable[str] = (),
     searches_since: float | None = None,
     reason: str = "not in office",
-    answered: Iterable[Pod] = (),
-    reached_since: float | None = None,
+    responders: Iterable[Pod] = (),
+    responding_since: float | None = None,
     named: str = "",
-    electorate_epoch: int = 0,
+    config_epoch: int = 0,
     **changes: Any,
 ) -> Observed:
     """By default a job that runs in round 0, whose Secrets this process has created. Without a snapshot the operator
     has just started; else it is on the line.
 
-    searches_since: when it ceased to be. answered: who has said since then (reached_since) not to be in office, naming
-    that pod and knowing of that electorate.
+    searches_since: when it ceased to be. answered: who has said since then (responding_since) not to be in office,
+    naming that pod and knowing of that electorate.
     """
     pods, job = tuple(pods), job if job is not None else a_job(status=in_round(0))
-    said = {pod.uid: Answer(reason, named, electorate_epoch) for pod in answered}
+    lines = {pod.uid: PodAnswer(reason, named, config_epoch) for pod in responders}
     down = set(not_ready)
     nodes = {pod.node: Node(pod.node, pod.node not in down) for pod in pods if pod.node}
     ordinary = Observed(
@@ -223,13 +223,13 @@ def observed(
             snapshot,
             snapshot.pod_uid if snapshot is not None and searches_since is None else "",
             NOW if searches_since is None else searches_since,
-            Answers(said, (reached_since or searches_since or NOW) if said else NEVER),
+            PodAnswers(lines, (responding_since or searches_since or NOW) if lines else NEVER),
         ),
         keyring=KEYRING,
         has_hostnames_service=True,
         coordinator_address=ADDRESS,
         entropy="entropy",
-        secret_writes=SecretWrites(dict.fromkeys((secret_name(job), rollout_secret_name(job)), AN_HOUR_AGO)),
+        secret_writes=SecretWrites(dict.fromkeys((membership_secret_name(job), rollout_secret_name(job)), AN_HOUR_AGO)),
     )
     return replace(ordinary, **changes)
 
@@ -240,16 +240,16 @@ TIES = [
     a_recovery(NOW, fault=Fault.NODE, strategy=None, cause=Cause(8 * i, f"a{i}", "n", None, None, "silent"))
     for i in range(2)
 ]
-OFFICE = Office(1, 1, S, "")
+LEADERSHIP = Leadership(1, 1, S, "")
 
 
-def status_of(given: Observed, office: Office = OFFICE, now: float = NOW) -> dict[str, Any]:
-    return plan_status(given, office, now)
+def status_of(given: Observed, leadership: Leadership = LEADERSHIP, now: float = NOW) -> dict[str, Any]:
+    return plan_status(given, leadership, now)
 
 
 def after(before: Mapping[str, Any], snapshot: Snapshot | None, now: float = NOW, **changes: Any) -> dict[str, Any]:
     """The status of a pass that finds this status and this snapshot."""
-    return plan_status(observed(a_job(status=before), snapshot=snapshot, **changes), OFFICE, now)
+    return plan_status(observed(a_job(status=before), snapshot=snapshot, **changes), LEADERSHIP, now)
 
 
 def condition(status: Mapping[str, Any], kind: str) -> dict[str, Any]:

@@ -13,10 +13,10 @@ import msgspec
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
 from tests.unit.operator.given import IMAGE, KEYRING, TEMPLATE
 from tests.unit.operator.metrics.reading import scraped
-from understudy_operator.apply.api import ApiError, Keep, Listed
+from understudy_operator.apply.api import ApiError, Keep, ObjectList
 from understudy_operator.clock import Clock
-from understudy_operator.metrics.operator import OperatorMetrics
-from understudy_operator.observe.shapes import Told
+from understudy_operator.metrics.operator_metrics import OperatorMetrics
+from understudy_operator.observe.decoded_fields import WatchEvent
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator
 from understudy_operator.resync import PATHS
@@ -28,26 +28,26 @@ NO_RULES: tuple[Mapping[str, Any], ...] = ()
 
 
 class ClusterApi(FakeApi):
-    """With lists and watches. What is put with `tell` comes by the watch of its kind alone."""
+    """With lists and watches. What is put with `send_event` comes by the watch of its kind alone."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._streams: dict[str, list[asyncio.Queue[Told]]] = {}
+        self._streams: dict[str, list[asyncio.Queue[WatchEvent]]] = {}
 
     async def get(self, path: str) -> Raw:
         if path.count("/") == 2:  # an API group
             raise ApiError(404, "NotFound", f"{path} not found")
         return await super().get(path)
 
-    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
         group, _, plural = path.rpartition("/")
-        there = [raw for at, raw in self.objects.items() if at.startswith(group) and at.split("/")[-2] == plural]
-        items = [raw for raw in there if not selector or selector in raw["metadata"].get("labels", {})]
-        return Listed([keep(raw) for raw in json.loads(json.dumps(items))], "1")
+        present = [raw for at, raw in self.objects.items() if at.startswith(group) and at.split("/")[-2] == plural]
+        items = [raw for raw in present if not selector or selector in raw["metadata"].get("labels", {})]
+        return ObjectList([keep(raw) for raw in json.loads(json.dumps(items))], "1")
 
-    async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[Told]:
+    async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[WatchEvent]:
         del selector, version
-        stream: asyncio.Queue[Told] = asyncio.Queue()
+        stream: asyncio.Queue[WatchEvent] = asyncio.Queue()
         self._streams.setdefault(path, []).append(stream)
         try:
             while True:
@@ -55,9 +55,9 @@ class ClusterApi(FakeApi):
         finally:
             self._streams[path].remove(stream)
 
-    def tell(self, kind: Kind, event_type: str, raw: object) -> None:
+    def send_event(self, kind: Kind, event_type: str, raw: object) -> None:
         for stream in self._streams.get(PATHS[kind][0], ()):
-            stream.put_nowait(Told(event_type, msgspec.Raw(json.dumps(raw).encode())))
+            stream.put_nowait(WatchEvent(event_type, msgspec.Raw(json.dumps(raw).encode())))
 
     def apply_job(self, name: str = "llm", **changes: Any) -> Raw:
         replicated = {"name": "workers", "template": {"spec": {"parallelism": 2, "template": TEMPLATE}}}
@@ -87,7 +87,7 @@ class Running:
             while not holds():  # noqa: ASYNC110 (what it waits for is in the fake API server, which tells nobody)
                 await asyncio.sleep(0.05)
 
-    def said(self) -> dict[tuple[str, ...], float]:
+    def logged(self) -> dict[tuple[str, ...], float]:
         """The operator's metrics."""
         return scraped(self.metrics.book.text())
 
@@ -95,7 +95,7 @@ class Running:
         """Reconciles that have failed by a bug, and tasks that have ended."""
         bugs = ("understudy_reconcile_errors_total", "Bug")
         ended = "understudy_task_restarts_total"
-        return sum(count for name, count in self.said().items() if name[:2] == bugs or name[0] == ended)
+        return sum(count for name, count in self.logged().items() if name[:2] == bugs or name[0] == ended)
 
     def task(self, name: str) -> asyncio.Task[Any]:
         """The long-lived task of that name."""

@@ -10,7 +10,7 @@ from typing import Any
 from tests.unit.operator.given import AN_HOUR_AGO, KEYRING, NOW, a_pod
 from understudy_operator.plan.observed import Node, Pod, PoolView
 from understudy_operator.plan.pool.facts import ObservedPool, Pool
-from understudy_operator.plan.pool.manifest import fingerprint, labels
+from understudy_operator.plan.pool.manifest import pool_fingerprint, pool_labels
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_protocol import pod as names
 
@@ -26,17 +26,17 @@ def a_pool(**changes: Any) -> Pool:
 def a_spare(name: str, *, claimed_by: str = "", at: float = NOW, template: str = "", **changes: Any) -> Pod:
     """A pool's pod that is ready, on a node of its own; of the newest template unless another one is named."""
     pool = a_pool()
-    told = {**labels(pool), names.LABEL_TEMPLATE: template or fingerprint(pool)}
+    values = {**pool_labels(pool), names.LABEL_TEMPLATE: template or pool_fingerprint(pool)}
     notes: dict[str, str] = {}
     if claimed_by:
-        told[names.LABEL_CLAIMED_BY] = claimed_by
+        values[names.LABEL_CLAIMED_BY] = claimed_by
         notes = {names.ANNOTATION_CLAIMANT: "llm", names.ANNOTATION_CLAIMED_AT: micro_time(at)}
         changes = {"finalizers": (names.FINALIZER_CLAIM,), **changes}
-    ordinary = a_pod(name, labels=told, annotations=notes, created_at=AN_HOUR_AGO, ready=True, version="11")
+    ordinary = a_pod(name, labels=values, annotations=notes, created_at=AN_HOUR_AGO, ready=True, version="11")
     return replace(ordinary, sidecar_started=False, sidecar_ran=False, **changes)
 
 
-def lacking_room(pod: Pod) -> Pod:
+def without_room(pod: Pod) -> Pod:
     return replace(pod, node="", ready=False, phase="Pending", trouble="Unschedulable: 0/3 nodes are available")
 
 
@@ -50,15 +50,15 @@ def observed_pool(pool: Pool | None = None, pods: Iterable[Pod] = (), **changes:
     ordinary = ObservedPool(
         pool=pool if pool is not None else a_pool(),
         pods=pods,
-        lent=(),
+        replacement_pods=(),
         nodes={pod.node: Node(pod.node, True) for pod in pods if pod.node},
-        claimants=frozenset({"job-uid"}),
+        active_claimants=frozenset({"job-uid"}),
         entropy="entropy",
         keyring=KEYRING,
     )
     return replace(ordinary, **changes)
 
 
-def a_view(*pods: Pod, desired: int = 1, there: bool = True) -> PoolView:
+def a_view(*pods: Pod, desired: int = 1, exists: bool = True) -> PoolView:
     """What the job sees of the pool."""
-    return PoolView("shared", there, desired, fingerprint(a_pool()), pods)
+    return PoolView("shared", exists, desired, pool_fingerprint(a_pool()), pods)

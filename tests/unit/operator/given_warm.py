@@ -8,9 +8,9 @@ from tests.unit.operator.given import AN_HOUR_AGO, KEYRING, NOW, TEMPLATE, a_pod
 from tests.unit.operator.given_pool import a_pool
 from understudy_operator.plan.observed import Pod, PoolView
 from understudy_operator.plan.pool.facts import Pool
-from understudy_operator.plan.pool.manifest import fingerprint, labels
+from understudy_operator.plan.pool.manifest import pool_fingerprint, pool_labels
 from understudy_operator.plan.pool.warm_facts import PoolLauncher
-from understudy_operator.plan.pool.warm_manifest import secret_name
+from understudy_operator.plan.pool.warm_manifest import pool_secret_name
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_protocol import pod as names
 
@@ -21,15 +21,15 @@ def a_warm_pool(**changes: Any) -> Pool:
 
 
 #: Of the Secret with the pool's key.
-SECRET = secret_name(a_warm_pool(), KEYRING)
+SECRET = pool_secret_name(a_warm_pool(), KEYRING)
 
 
 def a_warm_spare(name: str, *, template: str = "", secret: str = SECRET, **changes: Any) -> Pod:
     """A pool's pod that is ready."""
     pool = a_warm_pool()
-    told = {**labels(pool), names.LABEL_TEMPLATE: template or fingerprint(pool)}
+    values = {**pool_labels(pool), names.LABEL_TEMPLATE: template or pool_fingerprint(pool)}
     ordinary: dict[str, Any] = {"ready": True, "version": "11", "created_at": AN_HOUR_AGO}
-    return a_pod(name, labels=told, annotations={}, secrets=frozenset({secret}), **{**ordinary, **changes})
+    return a_pod(name, labels=values, annotations={}, secrets=frozenset({secret}), **{**ordinary, **changes})
 
 
 def claimed_warm(name: str = "w", *, adopted: bool = False, at: float = NOW, **changes: Any) -> Pod:
@@ -37,10 +37,10 @@ def claimed_warm(name: str = "w", *, adopted: bool = False, at: float = NOW, **c
     notes = {names.ANNOTATION_WARM: "pool-uid", names.ANNOTATION_CLAIMED_AT: micro_time(at)}
     if adopted:
         notes[names.ANNOTATION_ADOPTED] = micro_time(at)
-    told = {names.LABEL_FROM_POOL: "pool-uid", names.LABEL_ROLE: names.ROLE_SPARE}
-    return a_pod(name, labels=told, annotations=notes, **{"version": "12", "created_at": AN_HOUR_AGO, **changes})
+    values = {names.LABEL_FROM_POOL: "pool-uid", names.LABEL_ROLE: names.ROLE_SPARE}
+    return a_pod(name, labels=values, annotations=notes, **{"version": "12", "created_at": AN_HOUR_AGO, **changes})
 
 
 def a_warm_view(*pods: Pod, pool: Pool | None = None, secret: str = SECRET) -> PoolView:
     pool = pool or a_warm_pool()
-    return PoolView("shared", True, 1, fingerprint(pool), pods, pool, secret)
+    return PoolView("shared", True, 1, pool_fingerprint(pool), pods, pool, secret)

@@ -51,7 +51,9 @@ def write(folder: Path, given: Raw, planned: Planned) -> None:
     for path in sorted(folder.glob("*.yaml")):
         text = path.read_text(encoding="utf-8")
         head = [line for line in text.splitlines() if line.startswith("#")]
-        parts = [_written(name, told, planned) for name, told in _checked(path, yaml.safe_load(text), given).items()]
+        parts = [
+            _written(name, result, planned) for name, result in _checked(path, yaml.safe_load(text), given).items()
+        ]
         path.write_text("\n".join([*head, "", *parts]), encoding="utf-8")
 
 

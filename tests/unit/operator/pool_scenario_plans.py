@@ -7,9 +7,9 @@ tests/unit/operator/pool_scenarios/*.yaml hold them; test_pool_scenarios.py comp
 writes the plans anew, for the diff to be read.
 
 A scenario has `given`: `spec` (of the pool, with what is special in it), `status`, `spares` (by name: how each is, or a
-mapping with `is`, `age`, `template: old`, `claimed by` and, in seconds ago, `claimed`), `lent` (names of jobs' pods, or
-a mapping of one to the spare in whose place it stands), `nodes` (that are not well) and `refused`. All that is left out
-is ordinary: see given_pool.py.
+mapping with `is`, `age`, `template: old`, `claimed by` and, in seconds ago, `claimed`), `replacement_pods` (names of
+jobs' pods, or a mapping of one to the spare in whose place it stands), `nodes` (that are not well) and `refused`. All
+that is left out is ordinary: see given_pool.py.
 """
 
 import json
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.operator.given import AN_HOUR_AGO, NOW, a_pod, ended, pending, terminating
-from tests.unit.operator.given_pool import OLD, SPARE_TEMPLATE, a_spare, lacking_room, not_ready, observed_pool
+from tests.unit.operator.given_pool import OLD, SPARE_TEMPLATE, a_spare, not_ready, observed_pool, without_room
 from tests.unit.operator.golden_plans import by_name, crd_schema, keys, write
 from understudy_operator.observe.read_pool import read_pool
 from understudy_operator.plan.faults.verdicts import Finding
@@ -27,10 +27,10 @@ from understudy_operator.plan.intents import CreatePod, DeletePod, PoolPlan
 from understudy_operator.plan.observed import Node, Pod
 from understudy_operator.plan.pool.facts import ObservedPool
 from understudy_operator.plan.pool.reconcile import reconcile_pool
-from understudy_operator.plan.refusals import Refusal, Why
+from understudy_operator.plan.refusals import Refusal, RefusalKind
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_protocol import pod as names
-from understudy_protocol.words import FaultClass
+from understudy_protocol.enums import FaultClass
 
 FOLDER = Path(__file__).parent / "pool_scenarios"
 PREEMPTED = "it was disrupted: PreemptionByScheduler: Preempted by pod 4711 on node node-p1"
@@ -40,7 +40,7 @@ HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
     "ready": lambda pod: pod,
     "starting": not_ready,
     "pending": lambda pod: not_ready(pending(pod)),
-    "without room": lacking_room,
+    "without room": without_room,
     "preempted": lambda pod: not_ready(terminating(replace(pod, disruption=PREEMPTED))),
     "going": terminating,
     "unfit": lambda pod: replace(not_ready(ended(pod)), failure=UNFIT),
@@ -74,32 +74,32 @@ def state(given: Raw) -> ObservedPool:
     metadata |= {"creationTimestamp": micro_time(AN_HOUR_AGO), **given.get("metadata", {})}
     spec = {"template": SPARE_TEMPLATE, **given.get("spec", {"replicas": 2})}
     pool = read_pool({"metadata": metadata, "spec": spec, "status": given.get("status", {})})
-    pods = [_spare(name, told or "ready") for name, told in given.get("spares", {}).items()]
-    seen = observed_pool(pool, pods, lent=tuple(map(_lent, given.get("lent", ()))))
-    ill = {name: _node(name, told) for name, told in given.get("nodes", {}).items()}
-    refused = tuple(Refusal(message, Why.QUOTA) for message in given.get("refused", ()))
+    pods = [_spare(name, result or "ready") for name, result in given.get("spares", {}).items()]
+    seen = observed_pool(pool, pods, replacement_pods=tuple(map(_replacement_pods, given.get("lent", ()))))
+    ill = {name: _node(name, result) for name, result in given.get("nodes", {}).items()}
+    refused = tuple(Refusal(message, RefusalKind.QUOTA) for message in given.get("refused", ()))
     return replace(seen, nodes={**seen.nodes, **ill}, refusals=refused)
 
 
-def _node(name: str, told: str) -> Node:
-    if told == "not ready":
+def _node(name: str, result: str) -> Node:
+    if result == "not ready":
         return Node(name, False)
-    return Node(name, True, findings=(Finding("understudy", FaultClass.HARDWARE, told),))
+    return Node(name, True, findings=(Finding("understudy", FaultClass.HARDWARE, result),))
 
 
-def _spare(name: str, told: Any) -> Pod:
-    more: dict[str, Any] = {"is": told} if isinstance(told, str) else dict(told)
+def _spare(name: str, result: Any) -> Pod:
+    more: dict[str, Any] = {"is": result} if isinstance(result, str) else dict(result)
     template = OLD if more.get("template") == "old" else ""
     at = NOW - more.get("claimed", 0)
     pod = a_spare(name, claimed_by=more.get("claimed by", ""), at=at, template=template)
     return HOW_SPARES_ARE[more.get("is", "ready")](replace(pod, created_at=NOW - more.get("age", 3600)))
 
 
-def _lent(told: Any) -> Pod:
+def _replacement_pods(result: Any) -> Pod:
     """A name, or a mapping of that to the name of the spare in whose place the pod stands."""
-    if isinstance(told, str):
-        return a_pod(told)
-    ((name, spare),) = told.items()
+    if isinstance(result, str):
+        return a_pod(result)
+    ((name, spare),) = result.items()
     return a_pod(name, annotations={names.ANNOTATION_FROM_POD: f"uid-{spare}"})
 
 
@@ -114,8 +114,8 @@ def _lines(plan: PoolPlan) -> Iterator[str]:
             yield f"delete {pod.name}{'' if pod.grace_s is None else f' in {pod.grace_s} s'}: {pod.reason}"
     for event in plan.events:
         yield f"event {event.type} {event.reason}: {event.message}"
-    if plan.again_in_s is not None:
-        yield f"look again in {plan.again_in_s:g} s"
+    if plan.requeue_after_s is not None:
+        yield f"look again in {plan.requeue_after_s:g} s"
 
 
 def _status_lines(status: Raw) -> Iterator[str]:

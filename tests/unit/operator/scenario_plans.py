@@ -33,9 +33,9 @@ from tests.unit.operator.given import (
     observed,
 )
 from tests.unit.operator.golden_plans import by_name, crd_schema, keys, write
+from understudy_operator.observe.kept_fields import select_node_fields
 from understudy_operator.observe.read import read_job
 from understudy_operator.observe.read_node import read_node
-from understudy_operator.observe.trim import trimmed_node
 from understudy_operator.plan import queue as kueue
 from understudy_operator.plan.intents import (
     Create,
@@ -56,14 +56,14 @@ from understudy_operator.plan.jobset.keys import JOB_NAME
 from understudy_operator.plan.jobset.manifests import FINGERPRINT, job_manifest
 from understudy_operator.plan.observed import ChildJob, Job, Node, Observed, Pod
 from understudy_operator.plan.reconcile import reconcile
-from understudy_operator.plan.refusals import judged
+from understudy_operator.plan.refusals import read_refusal
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
+from understudy_protocol.enums import CloseReason, Fault, WorkersState
 from understudy_protocol.membership import Close
 from understudy_protocol.recovery import Cause
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
-from understudy_protocol.words import CloseReason, Fault, WorkersState
 
 FOLDER = Path(__file__).parent / "scenarios"
 Raw = Mapping[str, Any]
@@ -71,7 +71,7 @@ HOW_JOBS_ARE: Mapping[str, Mapping[str, Any]] = {
     "pending": {"active": 1},
     "without pods": {"started_at": NOW - 60},
     "ready": {"active": 1, "ready": 1, "started_at": NOW - 60},
-    "succeeded": {"ended": True, "succeeded_whole": True, "started_at": NOW - 60},
+    "succeeded": {"ended": True, "is_complete": True, "started_at": NOW - 60},
     "failed": {"ended": True, "started_at": NOW - 60, "ended_at": NOW - 5},
     "suspended": {"suspended": True},
     "resting": {"suspended": True, "started_at": NOW - 60},
@@ -83,15 +83,15 @@ HOW_JOBS_ARE: Mapping[str, Mapping[str, Any]] = {
 STARTING: Raw = {"phase": "Pending", "ip": "", "sidecar_started": False, "sidecar_ran": False}
 FAILED: Raw = {"phase": "Failed", "sidecar_started": False}
 #: Of a status that says nothing: what goes without saying.
-UNTOLD = {"restarts": 0, "restartsCountTowardsMax": 0, "observedGeneration": 1}
+DEFAULT_FIELDS = {"restarts": 0, "restartsCountTowardsMax": 0, "observedGeneration": 1}
 #: `for` says since how many seconds, in the place of these times.
-TIMES = ("deleting_since", "waits_since", "created_at")
+TIMES = ("deleting_since", "waiting_since", "created_at")
 HOW_PODS_ARE: Mapping[str, Mapping[str, Any]] = {
     "terminating": {"deleting_since": NOW - 1},
     "ended": FAILED,
     "pending": {**STARTING, "node": ""},
     "gated": {**STARTING, "node": "", "gates": (kueue.GATE,)},
-    "starting": {**STARTING, "waits_since": NOW - 1},
+    "starting": {**STARTING, "waiting_since": NOW - 1},
     "refused by its kubelet": {**FAILED, "sidecar_ran": False, "could_start": False, "created_at": NOW - 0.5},
 }
 
@@ -147,13 +147,13 @@ def planned(scenario: Raw, later_s: float = 0.0) -> list[str]:
 
 def state(given: Raw) -> Observed:
     job = read_job(manifest(given))
-    pods = [_pod(name, told or {}) for name, told in given.get("pods", {}).items()]
+    pods = [_pod(name, result or {}) for name, result in given.get("pods", {}).items()]
     named = {pod.name: pod for pod in pods}
-    held = {name: (told or {}).get("seat", named[name].index) for name, told in given.get("pods", {}).items()}
-    seats = {rank: named[name] for name, rank in held.items() if rank is not None}
-    told = given.get("told")
-    snapshot = None if told is None else _snapshot(told, pods, seats)
-    children = tuple(_child(job, name, told) for name, told in given.get("jobs", {}).items())
+    kept = {name: (result or {}).get("seat", named[name].index) for name, result in given.get("pods", {}).items()}
+    rank_holders = {rank: named[name] for name, rank in kept.items() if rank is not None}
+    result = given.get("told")
+    snapshot = None if result is None else _snapshot(result, pods, rank_holders)
+    children = tuple(_child(job, name, result) for name, result in given.get("jobs", {}).items())
     facts = given.get("facts", {})
     ordinary = observed(
         job,
@@ -161,21 +161,21 @@ def state(given: Raw) -> Observed:
         snapshot,
         children=children,
         claims=frozenset(facts.get("claims", ())),
-        checked=facts.get("checked", True),
-        job_pods=tuple(_pod(name, told or {}) for name, told in given.get("job pods", {}).items()),
+        templates_checked=facts.get("checked", True),
+        job_pods=tuple(_pod(name, result or {}) for name, result in given.get("job pods", {}).items()),
         not_ready=facts.get("not ready", ()),
         **_objects(facts),
         offenders=given.get("offenders", {}),
     )
-    special = {name: _node(name, told) for name, told in given.get("nodes", {}).items()}
+    special = {name: _node(name, result) for name, result in given.get("nodes", {}).items()}
     return replace(ordinary, nodes={**ordinary.nodes, **special})
 
 
-def _node(name: str, told: Raw) -> Node:
-    metadata = {"name": name, "labels": told.get("labels", {}), "annotations": told.get("annotations", {})}
-    spec = {field: told[field] for field in ("taints", "unschedulable") if field in told}
-    conditions = [{"type": "Ready", "status": "True"}, *told.get("conditions", ())]
-    return read_node(trimmed_node({"metadata": metadata, "spec": spec, "status": {"conditions": conditions}}))
+def _node(name: str, result: Raw) -> Node:
+    metadata = {"name": name, "labels": result.get("labels", {}), "annotations": result.get("annotations", {})}
+    spec = {field: result[field] for field in ("taints", "unschedulable") if field in result}
+    conditions = [{"type": "Ready", "status": "True"}, *result.get("conditions", ())]
+    return read_node(select_node_fields({"metadata": metadata, "spec": spec, "status": {"conditions": conditions}}))
 
 
 def _objects(facts: Raw) -> dict[str, Any]:
@@ -183,22 +183,22 @@ def _objects(facts: Raw) -> dict[str, Any]:
     paused: what was, and for how long it is not tried.
     """
     nothing, without = facts.get("nothing", False), facts.get("without", ())
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "has_hostnames_service": not nothing and "Service" not in without,
         "coordinator_address": "" if nothing or "Service" in without else ADDRESS,
-        "told_address": ADDRESS if "Service" in without else "",
+        "advertised_address": ADDRESS if "Service" in without else "",
         **({"secret_writes": SecretWrites()} if nothing else {}),
         "paused": {key: NOW + pause_s for key, pause_s in facts.get("paused", {}).items()},
     }
     if "refused" in facts:
-        refusals = (judged(status, message) for status, message in facts["refused"])
-        told["refusals"] = tuple(refusal for refusal in refusals if refusal is not None)
-    return told
+        refusals = (read_refusal(status, message) for status, message in facts["refused"])
+        values["refusals"] = tuple(refusal for refusal in refusals if refusal is not None)
+    return values
 
 
 def manifest(given: Raw) -> Raw:
     groups = given.get("groups", {"workers": {}})
-    spec = {"replicatedJobs": [_group(name, told or {}) for name, told in groups.items()], **given.get("spec", {})}
+    spec = {"replicatedJobs": [_group(name, result or {}) for name, result in groups.items()], **given.get("spec", {})}
     if "world" in given:
         spec["launcher"] = {"targetReplicatedJobs": given["world"], **spec.get("launcher", {})}
     metadata = {"namespace": "research", "name": "llm", "uid": "job-uid", "resourceVersion": "7"}
@@ -206,15 +206,15 @@ def manifest(given: Raw) -> Raw:
     return {"metadata": metadata, "spec": spec, "status": given.get("status", {})}
 
 
-def _group(name: str, told: Raw) -> Raw:
-    job_spec = {"parallelism": 1, "template": TEMPLATE, **told.get("job", {})}
-    rest = {field: value for field, value in told.items() if field not in ("job", "metadata")}
-    return {"name": name, "template": {"metadata": told.get("metadata", {}), "spec": job_spec}, **rest}
+def _group(name: str, result: Raw) -> Raw:
+    job_spec = {"parallelism": 1, "template": TEMPLATE, **result.get("job", {})}
+    remaining = {field: value for field, value in result.items() if field not in ("job", "metadata")}
+    return {"name": name, "template": {"metadata": result.get("metadata", {}), "spec": job_spec}, **remaining}
 
 
-def _child(job: Job, name: str, told: Any) -> ChildJob:
+def _child(job: Job, name: str, result: Any) -> ChildJob:
     """told: how it is, or a mapping with more."""
-    more: dict[str, Any] = {"is": told} if isinstance(told, str) else dict(told)
+    more: dict[str, Any] = {"is": result} if isinstance(result, str) else dict(result)
     group_name, _, index = name.removeprefix("llm-").rpartition("-")
     group = next((group for group in job.spec.children if group.name == group_name), None)
     made = {} if group is None else job_manifest(job, group, int(index))
@@ -228,84 +228,87 @@ def _child(job: Job, name: str, told: Any) -> ChildJob:
         group=group_name,
         index=int(index),
         attempt=attempt,
-        own_attempt=own,
-        wanted=1,
+        job_attempt=own,
+        desired_pods=1,
         fingerprint=more.pop("fingerprint", annotations.get(FINGERPRINT, "")),
-        made_of=more.pop("made of", annotations.get(names.ANNOTATION_MADE_OF, "")),
+        template_hash=more.pop("made of", annotations.get(names.ANNOTATION_TEMPLATE_HASH, "")),
         template=more.pop("template", template),
         **(how | more),
     )
 
 
-def _pod(name: str, told: Raw) -> Pod:
-    changes: dict[str, Any] = {"attempt": told.get("attempt", 0), **(HOW_PODS_ARE[told["is"]] if "is" in told else {})}
-    if "job" in told:
-        changes["labels"] = {JOB_NAME: told["job"]}
-    since = {name: NOW - told["for"] for name in TIMES if name in changes and "for" in told}
-    changes |= since | {name: told[name] for name in ("trouble", "failure") if name in told}
-    if "held by" in told:
-        changes["held_by"] = tuple(told["held by"])
-    if "failed starts" in told:
-        changes["annotations"] = {names.ANNOTATION_FAILED_STARTS: str(told["failed starts"])}
-    if "made of" in told:
-        changes["annotations"] = {names.ANNOTATION_MADE_OF: told["made of"]}
-    if "kueue" in told:
-        changes |= _in_queue(told)
-    if "coordinator" in told:
+def _pod(name: str, result: Raw) -> Pod:
+    changes: dict[str, Any] = {
+        "attempt": result.get("attempt", 0),
+        **(HOW_PODS_ARE[result["is"]] if "is" in result else {}),
+    }
+    if "job" in result:
+        changes["labels"] = {JOB_NAME: result["job"]}
+    since = {name: NOW - result["for"] for name in TIMES if name in changes and "for" in result}
+    changes |= since | {name: result[name] for name in ("trouble", "failure") if name in result}
+    if "held by" in result:
+        changes["blocking_finalizers"] = tuple(result["held by"])
+    if "failed starts" in result:
+        changes["annotations"] = {names.ANNOTATION_FAILED_STARTS: str(result["failed starts"])}
+    if "made of" in result:
+        changes["annotations"] = {names.ANNOTATION_TEMPLATE_HASH: result["made of"]}
+    if "kueue" in result:
+        changes |= _in_queue(result)
+    if "coordinator" in result:
         known = changes.get("labels", {names.LABEL_ROLE: names.ROLE_ACTIVE})
         changes["labels"] = {**known, names.LABEL_COORDINATOR: "true"}
-    return a_pod(name, told.get("rank"), **changes)
+    return a_pod(name, result.get("rank"), **changes)
 
 
-def _in_queue(told: Raw) -> dict[str, Any]:
+def _in_queue(result: Raw) -> dict[str, Any]:
     """kueue: the pod group, or a spare's `alone`; `gang`: that it was made as a spare, in place of one of the group."""
-    labels = {names.LABEL_REPLICATED_JOB: told.get("group", "workers"), kueue.MANAGED: "true", kueue.QUEUE: "team"}
-    labels |= {names.LABEL_ROLE: names.ROLE_SPARE if told.get("rank") is None else names.ROLE_ACTIVE}
-    if told["kueue"] != "alone":
-        labels[kueue.GROUP_NAME] = told["kueue"]
-    gang = {names.ANNOTATION_GANG: "true"} if told.get("gang") else {}
-    rank = {} if told.get("rank") is None else {names.ANNOTATION_GROUP_RANK: str(told["rank"])}
-    finalizers = () if told.get("let go") else (kueue.MANAGED,)
-    created = {"created_at": NOW - told["age"]} if "age" in told else {}
+    labels = {names.LABEL_REPLICATED_JOB: result.get("group", "workers"), kueue.MANAGED: "true", kueue.QUEUE: "team"}
+    labels |= {names.LABEL_ROLE: names.ROLE_SPARE if result.get("rank") is None else names.ROLE_ACTIVE}
+    if result["kueue"] != "alone":
+        labels[kueue.GROUP_NAME] = result["kueue"]
+    gang = {names.ANNOTATION_GANG: "true"} if result.get("gang") else {}
+    rank = {} if result.get("rank") is None else {names.ANNOTATION_GROUP_RANK: str(result["rank"])}
+    finalizers = () if result.get("let go") else (kueue.MANAGED,)
+    created = {"created_at": NOW - result["age"]} if "age" in result else {}
     return {"labels": labels, "annotations": gang | rank, "finalizers": finalizers} | created
 
 
-def _snapshot(told: Raw, pods: list[Pod], seats: Mapping[int, Pod]) -> Any:
-    working = WorkersState(told.get("workers", WorkersState.RUNNING.value))
+def _snapshot(result: Raw, pods: list[Pod], rank_holders: Mapping[int, Pod]) -> Any:
+    working = WorkersState(result.get("workers", WorkersState.RUNNING.value))
     known = {pod.name: pod for pod in pods}
-    if "seats" in told:
-        members = [member(known[name], rank) for name, rank in told["seats"].items()]
+    if "seats" in result:
+        members = [member(known[name], rank) for name, rank in result["seats"].items()]
     else:
-        members = [member(pod, rank if told["round"] >= 0 else None, working) for rank, pod in seats.items()]
-    closed = told.get("closed")
+        members = [member(pod, rank if result["round"] >= 0 else None, working) for rank, pod in rank_holders.items()]
+    closed = result.get("closed")
     return a_snapshot(
         members,
-        number=told["round"],
-        epoch=told.get("epoch", 1),
+        number=result["round"],
+        epoch=result.get("epoch", 1),
         coordinator=pods[0],
         closed=None if closed is None else Close(CloseReason(closed["reason"]), closed.get("message", "")),
-        lost=[lost(known[name], Fault(fault)) for name, fault in told.get("lost", {}).items()],
-        waiting_for=told.get("waiting for", ""),
-        rollouts=_rollouts(told["rollouts"]) if "rollouts" in told else None,
+        lost=[lost(known[name], Fault(fault)) for name, fault in result.get("lost", {}).items()],
+        waiting_for=result.get("waiting for", ""),
+        rollouts=_rollouts(result["rollouts"]) if "rollouts" in result else None,
     )
 
 
-def _rollouts(told: Raw) -> Rollouts:
+def _rollouts(result: Raw) -> Rollouts:
     """failed: the id of the failed update, in a row how many, and who stays blocked."""
     failure = cause = None
-    if "failed" in told:
-        at, blocked = NOW - 1, tuple(told.get("blocked", ()))
-        failure = UpdateFailure(told["failed"], "step-7", "rollout-1 is gone", told.get("in a row", 1), at, blocked)
+    if "failed" in result:
+        at, blocked = NOW - 1, tuple(result.get("blocked", ()))
+        failure = UpdateFailure(result["failed"], "step-7", "rollout-1 is gone", result.get("in a row", 1), at, blocked)
         cause = Cause(0, "a0", "node-a0", None, None, failure.message)
-    counts = {name: told.get(name, 0) for name in ("fresh", "updating", "uncertain")}
-    return Rollouts(**counts, version=told.get("version", ""), failure=failure, cause=cause)
+    counts = {name: result.get(name, 0) for name in ("fresh", "updating", "uncertain")}
+    return Rollouts(**counts, version=result.get("version", ""), failure=failure, cause=cause)
 
 
 # Then ----------------------------------------------------------------------------------------------------------------
 
 
 def _lines(plan: Plan, before: Raw) -> Iterator[str]:
-    yield from (f"check {x['kind']} {x['metadata']['name']}" for x in plan.checks)
+    yield from (f"check {x['kind']} {x['metadata']['name']}" for x in plan.dry_runs)
     yield from (_object(intent) for intent in plan.objects)
     yield from () if plan.status is None else _changes(before, plan.status)
     yield from map(_job_line, plan.jobs)
@@ -313,16 +316,16 @@ def _lines(plan: Plan, before: Raw) -> Iterator[str]:
     match plan.link:
         case Follow(office, nodes=nodes):
             yield f"follow the coordinator of epoch {office.epoch}"
-            yield from (f"tell it that {x.node} is {'broken' if x.faulty else 'about to go'}" for x in nodes)
+            yield from (f"tell it that {x.node} is {'broken' if x.hardware_finding else 'about to go'}" for x in nodes)
         case Unfollow(end):
             yield "end the line" + ("" if end is None else f": {end.reason.value}: {end.message}")
         case None:
             pass
     yield from (f"event {event.type} {event.reason}: {event.message}" for event in plan.events)
-    yield from (f"do not try yet to {key}" for key in sorted(plan.held))
+    yield from (f"do not try yet to {key}" for key in sorted(plan.paused_writes))
     if plan.remove:
         yield f"delete the TrainingJob: {plan.remove}"
-    yield "rest" if plan.again_in_s is None else f"look again in {plan.again_in_s:g} s"
+    yield "rest" if plan.requeue_after_s is None else f"look again in {plan.requeue_after_s:g} s"
 
 
 def _object(intent: Create | DeleteSecret) -> str:
@@ -346,13 +349,13 @@ def _changes(before: Raw, status: Raw) -> Iterator[str]:
         "rollouts",
         "avoidedNodes",
     ):
-        if status.get(field) != before.get(field, UNTOLD.get(field)):
+        if status.get(field) != before.get(field, DEFAULT_FIELDS.get(field)):
             yield f"status {field}: {_compact(status.get(field))}"
     if status.get("lastRecovery") != before.get("lastRecovery"):
         yield f"status lastRecovery: {_recovery(status['lastRecovery'])}"
     for entry in status["replicatedJobsStatus"]:
-        told = {name: value for name, value in entry.items() if name != "name" and value}
-        yield f"status {entry['name']}: {_compact(told)}"
+        result = {name: value for name, value in entry.items() if name != "name" and value}
+        yield f"status {entry['name']}: {_compact(result)}"
     for entry in status["conditions"]:
         if entry["status"] == "True" or (entry["type"] == "Running" and entry["message"]):
             yield f"condition {entry['type']}={entry['status']} {entry['reason']}: {entry['message']}".rstrip(": ")
@@ -371,8 +374,8 @@ def _job_line(intent: CreateJob | DeleteJob | PatchJob) -> str:
         case DeleteJob(name, _, reason):
             return f"delete Job {name}: {reason}"
         case PatchJob(name, patch, reason, clock):
-            what = "suspend" if patch["spec"]["suspend"] else "resume"
-            return f"{what} Job {name}{' with a new start time' if clock else ''}: {reason}"
+            description = "suspend" if patch["spec"]["suspend"] else "resume"
+            return f"{description} Job {name}{' with a new start time' if clock else ''}: {reason}"
 
 
 def _pod_line(intent: PodIntent) -> str:

@@ -36,8 +36,8 @@ def apply_other(world: World, **spec: Any) -> None:
 async def both_at_work(world: World) -> AsyncIterator[None]:
     clock = Clock()
     gateway = Gateway(world.api, world.store, clock)
-    told = (world.store, gateway, KEYRING, IMAGE, world.gone.append, clock)
-    workers = [JobWorker(("research", name), *told) for name in ("other", "llm")]
+    result = (world.store, gateway, KEYRING, IMAGE, world.gone.append, clock)
+    workers = [JobWorker(("research", name), *result) for name in ("other", "llm")]
     try:
         yield
     finally:
@@ -70,7 +70,7 @@ async def test_each_job_has_a_key_of_its_own_and_its_pods_mount_no_other(world: 
 
 
 @pytest.mark.attack("A1", "a job over which the operator has a bug", before="refused, too")
-async def test_a_job_whose_passes_fail_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_whose_reconciles_fail_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, failed = planner.reconcile, []
 
     def reconcile(observed: Any, *given: Any) -> Any:

@@ -27,10 +27,10 @@ from tests.unit.operator.test_worker import FakeLink
 from tests.unit.virtual_time import _Loop
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator import worker
-from understudy_operator.apply.api import TROUBLE
-from understudy_operator.injection import UNREADABLE
+from understudy_operator.apply.api import API_FAILURES
+from understudy_operator.injected_jobs import UNREADABLE
+from understudy_operator.observe.decoded_fields import WatchEvent, decoder, object_of
 from understudy_operator.observe.read_injected import read_injected
-from understudy_operator.observe.shapes import Told, decoder, object_of
 from understudy_operator.observe.store import Kind
 from understudy_operator.plan.injection.owner import read_owner
 from understudy_operator.plan.injection.pods import inject
@@ -42,9 +42,9 @@ from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.search import Search
 from understudy_operator.resync import PATHS
 from understudy_protocol import compiled, observer, wire
+from understudy_protocol.enums import NO_TERM
 from understudy_protocol.observer import Cause, Refused, Stepping, StepProgress
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
-from understudy_protocol.words import NO_OFFICE
 
 #: So many of each kind of object: the same ones in each run, unless `make arbitrary` says how many.
 EXAMPLES = os.environ.get("UNDERSTUDY_EXAMPLES", "")
@@ -113,7 +113,7 @@ class Errors(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, TROUBLE):
+        if error is not None and not isinstance(error, API_FAILURES):
             self.seen.append(f"{record.getMessage()}: {error!r}")
 
 
@@ -167,11 +167,11 @@ class World:
             self.api.objects[path] = copy.deepcopy(raw)  # so that its status can be written
         elif isinstance(raw, dict) and isinstance(raw.get("metadata"), dict):
             raw["metadata"]["resourceVersion"] = str(next(self._versions))
-        decoded = object_of(kind.value, Told("MODIFIED", msgspec.Raw(json.dumps(raw).encode())))
-        operator.saw(kind, "MODIFIED", decoded)
-        operator._wake_all()
+        decoded = object_of(kind.value, WatchEvent("MODIFIED", msgspec.Raw(json.dumps(raw).encode())))
+        operator.on_watch_event(kind, "MODIFIED", decoded)
+        operator._enqueue_all()
         await asyncio.sleep(0.6)
-        operator.saw(kind, "DELETED", decoded)
+        operator.on_watch_event(kind, "DELETED", decoded)
         self.api.objects = copy.deepcopy(self._ordinary)
         self.api.calls.clear()
         self.api.history.clear()
@@ -202,9 +202,9 @@ def _put_everything(api: ClusterApi) -> None:
         {"type": "Ready", "status": "True", "reason": "r", "message": "Xid 79", "lastTransitionTime": CREATED}
     ]
     taints = [{"key": "node.kubernetes.io/out-of-service", "value": "x", "effect": "NoExecute", "timeAdded": CREATED}]
-    for name, told in (("n1", {}), ("n2", annotations)):
-        node = {"kind": "Node", "metadata": {"name": name, "labels": {"zone": "a"}, "annotations": told}}
-        node |= {"spec": {"taints": taints if told else []}, "status": {"conditions": conditions}}
+    for name, result in (("n1", {}), ("n2", annotations)):
+        node = {"kind": "Node", "metadata": {"name": name, "labels": {"zone": "a"}, "annotations": result}}
+        node |= {"spec": {"taints": taints if result else []}, "status": {"conditions": conditions}}
         api.put(f"/api/v1/nodes/{name}", node)
     pod = inject(golden_pod("job"), "example.com/sidecar:1").pod
     pod["metadata"] |= {"name": "train-0", "uid": "pod-train-0"}
@@ -253,19 +253,19 @@ def world() -> Iterator[World]:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: str(kind.value))
 def test_no_object_ends_a_task_or_makes_a_reconcile_raise(world: World, kind: Kind) -> None:
-    there = world.ordinary(kind)
+    present = world.ordinary(kind)
     if kind is Kind.JOB:
-        there = [(path, {**raw, "status": raw.get("status", {}) | STATUS}) for path, raw in there]
+        present = [(path, {**raw, "status": raw.get("status", {}) | STATUS}) for path, raw in present]
     if kind is Kind.POOL:
-        there = [(path, {**raw, "status": raw.get("status", {}) | POOL_STATUS}) for path, raw in there]
+        present = [(path, {**raw, "status": raw.get("status", {}) | POOL_STATUS}) for path, raw in present]
     if kind is Kind.CLAIM:
         metadata = {"namespace": "research", "name": "data", "uid": "u", "resourceVersion": "1"}
         world._ordinary.setdefault("/api/v1/namespaces/research/persistentvolumeclaims/data", {"metadata": metadata})
-        there = world.ordinary(kind)
-    assert there
+        present = world.ordinary(kind)
+    assert present
 
     @ordinary_settings
-    @given(st.data(), st.sampled_from(there))
+    @given(st.data(), st.sampled_from(present))
     def holds(data: st.DataObject, ordinary: tuple[str, Raw]) -> None:
         path, raw = ordinary
         if kind in CHECKED:
@@ -290,8 +290,8 @@ SENT: list[Any] = [
             counts={"InPlace": 1},
             progress=StepProgress(7, 100, NOW),
             waiting_for="1 of 2 pods",
-            heirs=[A1],
-            electorate=[A0, A1, S],
+            standby_coordinators=[A1],
+            voters=[A0, A1, S],
             actives=2,
             rollouts=Rollouts(1, 1, 1, "v", UpdateFailure("u", "v", "m", 1, NOW, ("r",)), CAUSE),
         ),
@@ -322,8 +322,8 @@ def sent_bytes(draw: st.DrawFn) -> bytes:
         text = '{"later":1234567890123456789,' + text[1:]
     for fragment in draw(st.lists(st.sampled_from(FRAGMENTS), max_size=2)):
         at = draw(st.integers(0, len(text)))
-        rest = draw(st.sampled_from([text[at:], ""]))
-        text = text[:at] + fragment * draw(st.sampled_from([1, 2, 20_000])) + rest
+        remaining = draw(st.sampled_from([text[at:], ""]))
+        text = text[:at] + fragment * draw(st.sampled_from([1, 2, 20_000])) + remaining
     return text.encode(errors="surrogatepass")
 
 
@@ -339,18 +339,18 @@ def test_no_message_of_a_coordinator_makes_a_reconcile_raise(sent: bytes, begun:
     # given a line to the pod in office, and a message of it, as the line decodes it; a refused one ends the line
     callee = Callee("uid-s", "10.1.0.1")
     search = Search(Coordination(), NOW)
-    search.follow(Follow(NO_OFFICE, (callee,), running={"uid-s": "10.1.0.1", "uid-a1": "10.1.0.2"}), NOW)
+    search.follow(Follow(NO_TERM, (callee,), running={"uid-s": "10.1.0.1", "uid-a1": "10.1.0.2"}), NOW)
     (line,) = search.calls(NOW).values()
-    search.heard(line, SNAPSHOT, NOW)
+    search.on_message(line, SNAPSHOT, NOW)
     with little_cpu_time(len(sent)):
         try:
-            search.heard(line, compiled.decode_untrusted(sent, wire.message_types(observer)), NOW)
+            search.on_message(line, compiled.decode_untrusted(sent, wire.message_types(observer)), NOW)
         except wire.WireError:
             return
         search.calls(NOW + 1.0)
         # when the job is reconciled by it, then nothing raises, and the status can be written and read again
         job = a_job(status={**STATUS} if begun else {})
-        plan = reconcile(observed(job, coordination=search.knows), "example.com/sidecar:1", NOW)
+        plan = reconcile(observed(job, coordination=search.coordination), "example.com/sidecar:1", NOW)
         json.dumps(plan.status, allow_nan=False)
 
 

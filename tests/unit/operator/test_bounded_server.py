@@ -16,16 +16,16 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from understudy_operator import bounded_server, turns
-from understudy_operator.bounded_server import BoundedServer, Drop, Limits
+from understudy_operator import bounded_server, fair_semaphore
+from understudy_operator.bounded_server import BoundedServer, Drop, ServerLimits
 
 GOOD, HOSTILE = "127.0.0.1", "127.0.0.66"
-SMALL = Limits(slots=8, per_address=4, waiting=32, body=200_000, request_s=0.5, body_s=0.5, idle_s=20.0)
+SMALL = ServerLimits(slots=8, per_address=4, waiting=32, body=200_000, request_s=0.5, body_s=0.5, idle_s=20.0)
 
 
 class Served:
-    def __init__(self, server: BoundedServer, dropped: "Counter[Drop]", answered: "Counter[int]") -> None:
-        self.server, self.dropped, self.answered = server, dropped, answered
+    def __init__(self, server: BoundedServer, dropped: "Counter[Drop]", responded: "Counter[int]") -> None:
+        self.server, self.dropped, self.responses = server, dropped, responded
 
     async def connect(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.server.port, local_addr=(address, 0))
@@ -43,17 +43,17 @@ def head(length: int, *lines: str) -> bytes:
 
 
 @asynccontextmanager
-async def serving(limits: Limits = SMALL) -> AsyncIterator[Served]:
-    dropped, answered = Counter[Drop](), Counter[int]()
+async def serving(limits: ServerLimits = SMALL) -> AsyncIterator[Served]:
+    dropped, responses = Counter[Drop](), Counter[int]()
 
     def answer(_: web.BaseRequest, body: bytes) -> web.Response:
-        answered[len(body)] += 1
+        responses[len(body)] += 1
         return web.Response(text="ok")
 
-    server = BoundedServer(answer, limits, on_drop=lambda why: dropped.update([why]))
+    server = BoundedServer(answer, limits, on_drop=lambda reason: dropped.update([reason]))
     await server.listen(0)
     try:
-        yield Served(server, dropped, answered)
+        yield Served(server, dropped, responses)
     finally:
         await server.close()
 
@@ -75,7 +75,7 @@ async def test_a_request_is_answered_and_its_connection_is_kept_for_the_next_one
             answer = await reader.readuntil(b"ok")
             assert answer.startswith(b"HTTP/1.1 200")
         writer.close()
-        assert served.answered == {4: 3}
+        assert served.responses == {4: 3}
 
 
 @pytest.mark.parametrize("sends", ["nothing", "half a request line", "headers without an end", "half a body"])
@@ -94,7 +94,7 @@ async def test_a_connection_without_a_whole_request_ends_in_time(sends: str) -> 
         writer.close()
         assert time.monotonic() - began < 2.0
         assert served.dropped[Drop.SLOW] == 1
-        assert served.answered == {}
+        assert served.responses == {}
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,12 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_sent(request_hea
 async def test_the_largest_body_is_read() -> None:
     async with serving() as served:
         assert await served.ask(body=b"x" * 200_000) == "HTTP/1.1 200 OK"
-        assert served.answered == {200_000: 1}
+        assert served.responses == {200_000: 1}
 
 
 async def test_an_address_that_holds_all_slots_does_not_delay_another_one() -> None:
     # given two hostile addresses with all slots, and more connections that wait
-    async with serving(Limits(slots=8, per_address=4, waiting=32, body=1000, request_s=30.0)) as served:
+    async with serving(ServerLimits(slots=8, per_address=4, waiting=32, body=1000, request_s=30.0)) as served:
         hostile = [await served.connect(address) for address in ("127.0.0.66", "127.0.0.67") for _ in range(20)]
         # when another address asks, then it is answered at once: `request_s` is not waited for
         began = time.monotonic()
@@ -142,7 +142,7 @@ async def test_an_address_that_holds_all_slots_does_not_delay_another_one() -> N
 @pytest.mark.attack("D2", "all slots are taken by addresses of one IPv6 network", before="others waited for their time")
 async def test_a_network_that_holds_all_slots_does_not_delay_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     # given hostile addresses that are of one network, which have a slot each
-    for module in (bounded_server, turns):
+    for module in (bounded_server, fair_semaphore):
         monkeypatch.setattr(module, "network_of", lambda address: address if address == GOOD else "theirs")
     async with serving(replace(SMALL, request_s=30.0)) as served:
         hostile = [await served.connect(f"127.0.2.{number}") for number in range(1, 9)]
@@ -164,7 +164,7 @@ async def test_ipv6_and_ipv4_are_answered() -> None:
 
 async def test_a_connection_with_a_request_that_is_answered_is_not_closed_for_another_address() -> None:
     # given an address with a connection that has just been answered, and fewer slots than others
-    async with serving(Limits(slots=4, per_address=3, waiting=32, body=1000, request_s=30.0)) as served:
+    async with serving(ServerLimits(slots=4, per_address=3, waiting=32, body=1000, request_s=30.0)) as served:
         reader, writer = await served.connect(GOOD)
         writer.write(head(4) + b"good")
         await reader.readuntil(b"ok")
@@ -193,7 +193,9 @@ async def test_connections_beyond_all_limits_are_closed_and_take_no_file_of_othe
 
 async def test_large_bodies_of_one_address_do_not_delay_the_large_body_of_another_one() -> None:
     # given an address with as many large bodies as it may send, which are half sent, and others that wait for them
-    limits = Limits(slots=16, per_address=8, large_bodies=3, large_bodies_per_address=2, body=200_000, body_s=30.0)
+    limits = ServerLimits(
+        slots=16, per_address=8, large_bodies=3, large_bodies_per_address=2, body=200_000, body_s=30.0
+    )
     async with serving(limits) as served:
         hostile = [await served.connect(HOSTILE) for _ in range(8)]
         for _, writer in hostile:
@@ -207,7 +209,7 @@ async def test_large_bodies_of_one_address_do_not_delay_the_large_body_of_anothe
 
 async def test_a_sender_fills_no_more_than_a_small_buffer_of_the_kernel_while_it_waits() -> None:
     # given a connection that waits for a slot
-    async with serving(Limits(slots=2, per_address=1, waiting=32, body=1000, request_s=30.0)) as served:
+    async with serving(ServerLimits(slots=2, per_address=1, waiting=32, body=1000, request_s=30.0)) as served:
         first = await served.connect(HOSTILE)
         second = socket.create_connection(("127.0.0.1", served.server.port), source_address=(HOSTILE, 0))
         second.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)

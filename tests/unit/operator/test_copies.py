@@ -15,8 +15,8 @@ from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.observe.store import Kind
 from understudy_protocol import pod as names
 from understudy_protocol import wire
+from understudy_protocol.enums import CloseReason
 from understudy_protocol.membership import Close
-from understudy_protocol.words import CloseReason
 
 __all__ = ["links", "world"]  # fixtures
 
@@ -39,9 +39,9 @@ def writes(world: World, path: str) -> list[tuple[str, str]]:
     return [call for call in world.api.calls if call[1] == path and call[0] != "GET"]
 
 
-async def settled(world: World) -> None:
+async def wait_until_idle(world: World) -> None:
     """A minute of virtual time later: whatever follows from a change has followed."""
-    world.wake()
+    world.enqueue()
     await asyncio.sleep(60.0)
 
 
@@ -55,7 +55,7 @@ async def test_a_job_is_not_failed_by_a_failed_copy_of_one_of_its_jobs(world: Wo
 
         # when a copy of one of them fails
         a_copy(world, Kind.CHILD, f"{JOBS}/my-debug2", world.api.of_kind("Job")[0], status=FAILED_JOB)
-        await settled(world)
+        await wait_until_idle(world)
 
     # then the job goes on, and nobody touches the copy
     assert "terminalState" not in world.status()
@@ -75,12 +75,12 @@ async def test_a_copy_of_a_job_is_not_deleted_when_the_job_has_ended(world: Worl
         await world.until(lambda: len(world.api.of_kind("Job")) == 2)
         for path, raw in [(path, raw) for path, raw in world.api.objects.items() if raw.get("kind") == "Job"]:
             world.store.put(Kind.CHILD, world.api.put(path, raw | {"status": FAILED_JOB}))
-        world.wake()
+        world.enqueue()
         await world.until(lambda: world.status().get("terminalState") == "Failed")
 
         # when somebody copies one of its Jobs
         a_copy(world, Kind.CHILD, f"{JOBS}/my-debug2", world.api.of_kind("Job")[0], status={})
-        await settled(world)
+        await wait_until_idle(world)
 
     # then the copy runs on
     assert writes(world, f"{JOBS}/my-debug2") == []
@@ -99,7 +99,7 @@ async def test_a_copy_of_a_pod_neither_counts_as_a_spare_nor_ends_the_job(world:
         ended = {"name": names.SIDECAR_CONTAINER, "state": {"terminated": {"exitCode": 1, "message": message}}}
         status = {"phase": "Failed", "initContainerStatuses": [ended]}
         a_copy(world, Kind.POD, f"{PODS}/debug", world.api.of_kind("Pod")[0], status=status)
-        await settled(world)
+        await wait_until_idle(world)
 
     # then it has no meaning
     assert "terminalState" not in world.status()
@@ -115,14 +115,14 @@ async def test_a_copy_of_the_coordinators_service_under_its_name_is_not_used(wor
         original = world.api.objects.pop(SERVICE)
         world.store.remove(Kind.SERVICE, original)
         a_copy(world, Kind.SERVICE, SERVICE, original)
-        world.wake()
+        world.enqueue()
 
         # then status says that the name is taken
         await world.until(lambda: world.condition("Invalid")[0] == "True")
     assert world.condition("Invalid")[1].startswith("Service llm-coordinator exists and does not belong to this job")
 
 
-async def test_a_job_whose_name_a_copy_has_taken_says_so(world: World):
+async def test_a_job_whose_name_a_copy_has_taken_reports_it(world: World):
     # given a Job by the name that the job's own would have, with the job's labels and without an owner
     labels = {"understudy.dev/job-name": "llm", "understudy.dev/job-uid": "job-uid"}
     taken = world.api.put(

@@ -12,7 +12,7 @@ from understudy_operator.plan.faults.built_in import BUILT_IN
 WRONG = '[{"name": "cordon", "enabled": false}, {"name": "x", "signal": "Label", "keys": ["x"], "class": "hardware"}]'
 
 
-def test_nothing_said_is_the_built_in_table_and_a_memory_of_the_process() -> None:
+def test_by_default_the_table_is_built_in_and_the_memory_in_the_process() -> None:
     assert read_fault_settings({}) == FaultSettings(BUILT_IN, None)
 
 
@@ -22,7 +22,7 @@ def test_the_memorys_place_is_a_namespace_and_a_name() -> None:
         read_fault_settings({"UNDERSTUDY_NODE_FAULTS": "b"})
 
 
-def test_a_wrong_row_ends_the_operator_at_its_start_with_its_number_field_and_mend(
+def test_a_wrong_row_ends_the_operator_at_its_start_with_its_number_field_and_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "master").write_bytes(b"x" * 32)
@@ -32,5 +32,5 @@ def test_a_wrong_row_ends_the_operator_at_its_start_with_its_number_field_and_me
     monkeypatch.setenv("UNDERSTUDY_FAULT_SOURCES", WRONG)
     with caplog.at_level(logging.ERROR):
         assert program.main() == 2
-    said = "faults.sources[1].class: is 'hardware'; set it to Hardware, Maintenance or Preemption"
-    assert said in caplog.text
+    lines = "faults.sources[1].class: is 'hardware'; set it to Hardware, Maintenance or Preemption"
+    assert lines in caplog.text

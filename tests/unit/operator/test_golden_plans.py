@@ -9,8 +9,8 @@ from tests.unit.operator import golden_plans, pool_scenario_plans, scenario_plan
 from tests.unit.operator.golden_plans import Raw
 
 
-def write(folder: Path, given: str, rest: str = "") -> None:
-    (folder / "odd.yaml").write_text(f"# odd\na scenario:\n  given: {given}\n  plan: [rest]\n{rest}")
+def write(folder: Path, given: str, remaining: str = "") -> None:
+    (folder / "odd.yaml").write_text(f"# odd\na scenario:\n  given: {given}\n  plan: [rest]\n{remaining}")
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ def test_of_pods_and_whatever_else_others_have_too_only_our_own_are_asked_for():
 
     # then each asks the API server for those that have our label, but for nodes and our own kinds
     for kind, (path, selector) in PATHS.items():
-        ours = kind is Kind.NODE or path.startswith("/apis/understudy.dev/")
-        assert selector == ("" if ours else "understudy.dev/job-uid")
+        own = kind is Kind.NODE or path.startswith("/apis/understudy.dev/")
+        assert selector == ("" if own else "understudy.dev/job-uid")
 
 
 def test_the_operator_may_open_all_files_that_its_container_may_have():

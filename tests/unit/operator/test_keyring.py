@@ -7,7 +7,7 @@ import json
 import pytest
 
 from understudy_operator.keyring import Keyring
-from understudy_protocol.handshake import Call, Called, Caller, NotProven, Role
+from understudy_protocol.handshake import Call, HandshakeCalled, HandshakeCaller, NotProven, Role
 
 MASTER = bytes(range(32))
 RING = Keyring(MASTER)
@@ -53,21 +53,21 @@ def test_a_thief_of_a_master_secret_that_was_replaced_gets_no_session() -> None:
     # given pods that were created after that, and a thief that derives each key of them
     stolen, now = RING, Keyring(bytes(range(1, 33)))
     call = Call("uid-of-the-thief", "10.0.0.7")
-    for role, theirs, ours in (
+    for role, others, own in (
         (Role.MEMBER, stolen.of_job("research", "uid", 1), now.of_job("research", "uid", 1)),
         (Role.OBSERVER, stolen.of_job("research", "uid", 1), now.of_job("research", "uid", 1)),
         (Role.CLAIMANT, stolen.of_pool("research", "uid"), now.of_pool("research", "uid")),
     ):
         operators = role is not Role.MEMBER
-        pod = Called(
-            bytes.fromhex(ours),
+        pod = HandshakeCalled(
+            bytes.fromhex(own),
             role,
             "uid",
             "uid-of-the-pod",
             "10.0.0.7",
             bytes.fromhex(now.operator_public()) if operators else None,
         )
-        thief = Caller(bytes.fromhex(theirs), role, "uid", call, stolen.operator() if operators else None)
+        thief = HandshakeCaller(bytes.fromhex(others), role, "uid", call, stolen.operator() if operators else None)
         # then no pod goes on with a handshake of it
         with pytest.raises(NotProven):
             thief.finish(pod.answer(thief.hello)[0])

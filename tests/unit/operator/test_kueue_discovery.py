@@ -25,7 +25,7 @@ class Given:
     def changed(self) -> None:
         self.changes += 1
 
-    def told(self) -> tuple[bool | None, int]:
+    def state(self) -> tuple[bool | None, int]:
         return self.discovery.present, self.changes
 
     def install(self) -> None:
@@ -34,26 +34,26 @@ class Given:
 
 async def test_the_api_group_is_there_or_is_not() -> None:
     given = Given()
-    assert given.told() == (None, 0)
-    await given.discovery.look()
-    assert given.told() == (False, 1)
+    assert given.state() == (None, 0)
+    await given.discovery.run_once()
+    assert given.state() == (False, 1)
     given.install()
-    await given.discovery.look()
-    await given.discovery.look()
-    assert given.told() == (True, 2)
+    await given.discovery.run_once()
+    await given.discovery.run_once()
+    assert given.state() == (True, 2)
     del given.api.objects[GROUP]
-    await given.discovery.look()
-    assert given.told() == (False, 3)
+    await given.discovery.run_once()
+    assert given.state() == (False, 3)
 
 
 async def test_what_cannot_be_asked_stays_as_it_was() -> None:
     given = Given()
     given.install()
-    await given.discovery.look()
+    await given.discovery.run_once()
     for trouble in (ApiError(403, "Forbidden", "no"), ApiError(503, "ServiceUnavailable", "later")):
         given.api.deny = lambda *_, trouble=trouble: trouble
-        await given.discovery.look()
-    assert given.told() == (True, 1)
+        await given.discovery.run_once()
+    assert given.state() == (True, 1)
 
 
 @in_virtual_time
@@ -65,7 +65,7 @@ async def test_it_is_asked_again_now_and_then() -> None:
     assert 7 <= len(given.api.calls) <= 14
 
 
-async def test_a_job_whose_queue_nobody_manages_says_so(world: World) -> None:
+async def test_a_job_whose_queue_nobody_manages_reports_it(world: World) -> None:
     # given a job in a queue, on a cluster without Kueue
     world.has_kueue = False
     without_launcher(world)
@@ -75,7 +75,7 @@ async def test_a_job_whose_queue_nobody_manages_says_so(world: World) -> None:
     world.store.put(Kind.JOB, world.api.put(path, raw))
     async with at_work(world):
         await world.until(lambda: bool(world.api.of_kind("Job")))
-        world.wake()
+        world.enqueue()
         await world.until(lambda: bool(world.condition("QuotaReserved")[0]))
 
         # then it does not say that Kueue has admitted it
@@ -89,5 +89,5 @@ async def test_a_job_whose_queue_nobody_manages_says_so(world: World) -> None:
 
         # when Kueue is installed, then it says that
         world.has_kueue = True
-        world.wake()
+        world.enqueue()
         await world.until(lambda: world.condition("QuotaReserved") == ("True", ""))

@@ -3,17 +3,17 @@
 import pytest
 
 from understudy_operator.lease_settings import LeaseSettings, read_lease_settings
-from understudy_operator.plan.leadership import Times
+from understudy_operator.plan.lease_election import LeaseTimes
 
 
 def test_the_place_and_the_times_are_read():
     env = {"UNDERSTUDY_LEASE": "system/operator", "UNDERSTUDY_LEASE_TIMES": "60,40,5"}
-    assert read_lease_settings(env) == LeaseSettings(("system", "operator"), Times(60.0, 40.0, 5.0))
-    assert read_lease_settings({}) == LeaseSettings(None, Times(15.0, 10.0, 2.0))
+    assert read_lease_settings(env) == LeaseSettings(("system", "operator"), LeaseTimes(60.0, 40.0, 5.0))
+    assert read_lease_settings({}) == LeaseSettings(None, LeaseTimes(15.0, 10.0, 2.0))
 
 
 @pytest.mark.parametrize(
-    ("times", "told"),
+    ("times", "result"),
     [
         ("15,10", "set it to lease duration, renew deadline and retry period in whole seconds, such as 15,10,2"),
         ("15,10,x", "in whole seconds"),
@@ -24,8 +24,8 @@ def test_the_place_and_the_times_are_read():
         ("15,10,0", "the retry period at least 1"),
     ],
 )
-def test_times_that_cannot_work_are_refused(times: str, told: str):
-    with pytest.raises(ValueError, match=told):
+def test_times_that_cannot_work_are_refused(times: str, result: str):
+    with pytest.raises(ValueError, match=result):
         read_lease_settings({"UNDERSTUDY_LEASE_TIMES": times})
 
 

@@ -10,8 +10,8 @@ from tests.unit.operator.fake_api import CREATED, Raw, owned_by
 from tests.unit.operator.given_operator import PODS, ClusterApi, Running, running
 from tests.unit.operator.test_worker import links
 from tests.unit.virtual_time import in_virtual_time
+from understudy_operator.observe.decoded_fields import decoder
 from understudy_operator.observe.read import read_job
-from understudy_operator.observe.shapes import decoder
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.resync import PATHS
 
@@ -70,7 +70,7 @@ async def test_one_malformed_pod_that_is_there_does_not_stop_the_operator(pod: R
         assert cluster.operator.alive
         assert dict(cluster.operator.waiting) == {}
         # and so do jobs that come later
-        api.tell(Kind.JOB, "ADDED", api.apply_job("later"))
+        api.send_event(Kind.JOB, "ADDED", api.apply_job("later"))
         await trains(cluster, "later")
 
 
@@ -90,12 +90,12 @@ async def test_one_malformed_pod_that_comes_does_not_end_the_watch_of_pods(pod: 
         await cluster.until(lambda: cluster.operator.synced)
         watch = cluster.task("watch of pods")
         # when a pod comes that cannot be read, and then a job's pod ends
-        api.tell(Kind.POD, "ADDED", pod)
-        api.tell(Kind.JOB, "ADDED", api.apply_job())
+        api.send_event(Kind.POD, "ADDED", pod)
+        api.send_event(Kind.JOB, "ADDED", api.apply_job())
         await trains(cluster)
         lost = api.pods_of("llm")[0]
         del api.objects[f"{PODS}/{lost['metadata']['name']}"]
-        api.tell(Kind.POD, "DELETED", {**lost, "metadata": {**lost["metadata"], "resourceVersion": "900"}})
+        api.send_event(Kind.POD, "DELETED", {**lost, "metadata": {**lost["metadata"], "resourceVersion": "900"}})
         # then the operator hears of it by the same watch, and replaces the pod
         await trains(cluster)
         assert lost["metadata"]["name"] not in {pod["metadata"]["name"] for pod in api.pods_of("llm")}
@@ -103,7 +103,7 @@ async def test_one_malformed_pod_that_comes_does_not_end_the_watch_of_pods(pod: 
 
 
 @in_virtual_time
-async def test_a_malformed_pod_is_told_once_on_the_pod_itself() -> None:
+async def test_a_malformed_pod_is_reported_once_on_the_pod_itself() -> None:
     # given a pod of a job that cannot be read, which every list and every wake-up comes by
     api = ClusterApi()
     pod = a_pod_of_an_injected_job()
@@ -118,10 +118,10 @@ async def test_a_malformed_pod_is_told_once_on_the_pod_itself() -> None:
         assert "UNDERSTUDY_NPROC_PER_NODE of container c is 'eight'" in event["note"]
         assert "delete the pod" in event["note"]
         # and a metric counts it, until the pod is gone
-        assert cluster.said()[("understudy_malformed_objects", "pods")] == 1
+        assert cluster.logged()[("understudy_malformed_objects", "pods")] == 1
         del api.objects["/api/v1/namespaces/tenant/pods/nproc"]
-        api.tell(Kind.POD, "DELETED", pod)
-        await cluster.until(lambda: cluster.said()[("understudy_malformed_objects", "pods")] == 0)
+        api.send_event(Kind.POD, "DELETED", pod)
+        await cluster.until(lambda: cluster.logged()[("understudy_malformed_objects", "pods")] == 0)
 
 
 def a_job_from_the_future() -> Raw:
@@ -194,24 +194,26 @@ async def test_malformed_objects_of_all_kinds_stop_nothing() -> None:
         await trains(cluster)
         # when objects of all kinds come that cannot be read, also some that say they are the job's
         for number, (kind, changes) in enumerate(MALFORMED):
-            api.tell(kind, "ADDED", api.put(path_of(kind, f"m{number}"), malformed(kind, f"m{number}", changes)))
+            api.send_event(kind, "ADDED", api.put(path_of(kind, f"m{number}"), malformed(kind, f"m{number}", changes)))
         for kind in Kind:
             for raw in NO_OBJECTS:
-                api.tell(kind, "MODIFIED", raw)
+                api.send_event(kind, "MODIFIED", raw)
         await asyncio.sleep(120.0)
         # then all that the operator does for others goes on, and the metrics are there
-        api.tell(Kind.JOB, "ADDED", api.apply_job("later"))
+        api.send_event(Kind.JOB, "ADDED", api.apply_job("later"))
         await trains(cluster, "later")
         await cluster.until(
             lambda: "/apis/networking.k8s.io/v1/namespaces/research/networkpolicies/later-members" in api.objects
         )
         assert dict(cluster.operator.waiting) == {}
-        assert cluster.said()[("understudy_malformed_objects", "nodes")] >= 2
+        assert cluster.logged()[("understudy_malformed_objects", "nodes")] >= 2
         assert not any(
-            value for name, value in cluster.said().items() if name[0] == "understudy_watch_event_errors_total"
+            value for name, value in cluster.logged().items() if name[0] == "understudy_watch_event_errors_total"
         )
         assert not any(
-            value for name, value in cluster.said().items() if name[:2] == ("understudy_reconcile_errors_total", "Bug")
+            value
+            for name, value in cluster.logged().items()
+            if name[:2] == ("understudy_reconcile_errors_total", "Bug")
         )
         # and a status that somebody has spoiled is written whole again; all others have their event
         assert "round" not in api.objects[path_of(Kind.JOB, "m2")]["status"]
@@ -251,11 +253,11 @@ async def test_a_job_whose_object_becomes_malformed_counts_as_there() -> None:
         await trains(cluster)
         # when its object is one that cannot be read
         metadata = {**job["metadata"], "resourceVersion": "900"}
-        api.tell(Kind.JOB, "MODIFIED", {**job, "metadata": metadata, "status": 3})
+        api.send_event(Kind.JOB, "MODIFIED", {**job, "metadata": metadata, "status": 3})
         await asyncio.sleep(30.0)
         # then its worker does not take it for deleted, and goes on when it is corrected
         assert cluster.operator.store.is_malformed(Kind.JOB, ("research", "llm"))
         assert ("research", "llm") in cluster.operator._workers
-        api.tell(Kind.JOB, "MODIFIED", {**job, "metadata": {**metadata, "resourceVersion": "901"}})
+        api.send_event(Kind.JOB, "MODIFIED", {**job, "metadata": {**metadata, "resourceVersion": "901"}})
         await cluster.until(lambda: not cluster.operator.store.is_malformed(Kind.JOB, ("research", "llm")))
         assert len(api.pods_of("llm")) == 2

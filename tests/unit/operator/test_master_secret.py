@@ -31,7 +31,7 @@ def test_without_the_variable_it_is_read_where_the_chart_mounts_it() -> None:
 
 @pytest.mark.attack("C3", "reads in the log what a file has that is no master secret", before="refused, too")
 @pytest.mark.parametrize(
-    ("content", "why"),
+    ("content", "reason"),
     [
         (None, "cannot be read (No such file or directory)"),
         (b"", "has 0 bytes"),
@@ -39,12 +39,12 @@ def test_without_the_variable_it_is_read_where_the_chart_mounts_it() -> None:
         (PLAIN * 129, "has more than 4096 bytes"),
     ],
 )
-def test_a_file_that_has_no_master_secret_ends_the_operator_with_one_line_that_says_what_to_do(
+def test_a_file_that_has_no_master_secret_ends_the_operator_with_one_line_that_states_what_to_do(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     content: bytes | None,
-    why: str,
+    reason: str,
 ) -> None:
     # given the file
     path = tmp_path / "secret"
@@ -57,12 +57,12 @@ def test_a_file_that_has_no_master_secret_ends_the_operator_with_one_line_that_s
     with caplog.at_level(logging.ERROR):
         assert program.main() == 2
     # then it ends with one line that quotes nothing
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said == (
-        f"the file {path} {why}: the operator derives the keys of all jobs from it; mount a Secret there whose file "
+    (lines,) = [record.getMessage() for record in caplog.records]
+    assert lines == (
+        f"the file {path} {reason}: the operator derives the keys of all jobs from it; mount a Secret there whose file "
         "has 32 to 4096 random bytes (chart: masterSecret)"
     )
-    assert "nobody" not in said
+    assert "nobody" not in lines
 
 
 def test_a_folder_is_no_master_secret(tmp_path: Path) -> None:

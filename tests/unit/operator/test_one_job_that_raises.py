@@ -14,7 +14,7 @@ from tests.unit.operator.test_worker import links
 from tests.unit.virtual_time import in_virtual_time
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.apply import node_memory
-from understudy_operator.injection import Injection
+from understudy_operator.injected_jobs import InjectedJobCreator
 from understudy_operator.observe import read_injected, read_pool
 from understudy_operator.observe.store import Kind, Store, job_key_of
 from understudy_operator.operator import Operator
@@ -30,7 +30,7 @@ POLICIES = "/apis/networking.k8s.io/v1/namespaces/research/networkpolicies"
 RECOVERY = {"fault": "Node", "strategy": "SpareSwap", "cause": {"node": "n1"}}
 
 
-def fails_over(owner: Any, name: str, is_evil: Callable[..., bool], patch: pytest.MonkeyPatch) -> None:
+def make_it_fail(owner: Any, name: str, is_evil: Callable[..., bool], patch: pytest.MonkeyPatch) -> None:
     """That function raises over one object."""
     ordinary = getattr(owner, name)
 
@@ -51,7 +51,7 @@ def fails_over(owner: Any, name: str, is_evil: Callable[..., bool], patch: pytes
 async def test_a_job_over_which_network_policies_fail_keeps_no_other_from_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fails_over(network_policy, "network_policy", lambda job, _: job.name == "evil", monkeypatch)
+    make_it_fail(network_policy, "network_policy", lambda job, _: job.name == "evil", monkeypatch)
     api = ClusterApi()
     for name in ("evil", "llm"):
         api.apply_job(name)
@@ -59,7 +59,7 @@ async def test_a_job_over_which_network_policies_fail_keeps_no_other_from_its_ow
         await cluster.until(lambda: f"{POLICIES}/llm-members" in api.objects)
         assert f"{POLICIES}/evil-members" not in api.objects
         assert dict(cluster.operator.waiting) == {}
-        await told_on(cluster, "evil")
+        await events_on(cluster, "evil")
 
 
 @pytest.mark.attack(
@@ -69,7 +69,7 @@ async def test_a_job_over_which_network_policies_fail_keeps_no_other_from_its_ow
 async def test_a_job_over_which_the_memory_of_nodes_fails_keeps_no_other_from_being_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fails_over(node_memory, "offences_of", lambda job: job["metadata"]["name"] == "evil", monkeypatch)
+    make_it_fail(node_memory, "offences_of", lambda job: job["metadata"]["name"] == "evil", monkeypatch)
     api = ClusterApi()
     for name in ("evil", "llm"):
         api.apply_job(name, status={"recoveries": [{**RECOVERY, "detectedAt": micro_time(time.time() - 60.0)}]})
@@ -78,28 +78,30 @@ async def test_a_job_over_which_the_memory_of_nodes_fails_keeps_no_other_from_be
         await cluster.until(lambda: bool(known._memory.by_node))
         assert {x.job for offences in known._memory.by_node.values() for x in offences} == {"research/llm"}
         assert dict(cluster.operator.waiting) == {}
-        await told_on(cluster, "evil")
+        await events_on(cluster, "evil")
 
 
 @pytest.mark.attack("A1", "has a job over which a wake-up fails", before="nothing else was woken, for good")
 @in_virtual_time
-async def test_a_job_over_which_a_wake_up_fails_keeps_no_other_from_being_woken(
+async def test_a_job_over_which_an_enqueue_fails_keeps_no_other_from_being_enqueued(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fails_over(Operator, "_wake", lambda _, key: key[1] == "evil", monkeypatch)
+    make_it_fail(Operator, "_enqueue", lambda _, key: key[1] == "evil", monkeypatch)
     api = ClusterApi()
     for name in ("evil", "llm"):
         api.apply_job(name)
     async with running(api) as cluster:
         await cluster.until(lambda: len(api.pods_of("llm")) == 2)
         assert dict(cluster.operator.waiting) == {}
-        await told_on(cluster, "evil")
+        await events_on(cluster, "evil")
 
 
 @pytest.mark.attack("A1", "has a pod over which the code of injection fails", before="nothing else was woken, for good")
 @in_virtual_time
-async def test_a_pod_over_which_injection_fails_keeps_no_job_from_being_woken(monkeypatch: pytest.MonkeyPatch) -> None:
-    fails_over(Injection, "_look", lambda _, __, pod: pod["metadata"]["name"] == "evil", monkeypatch)
+async def test_a_pod_over_which_injection_fails_keeps_no_job_from_being_enqueued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_it_fail(InjectedJobCreator, "_handle_pod", lambda _, __, pod: pod["metadata"]["name"] == "evil", monkeypatch)
     api = ClusterApi()
     pod = inject(golden_pod("job"), "example.com/sidecar:1").pod
     pod["metadata"] |= {"name": "evil", "uid": "pod-evil"}
@@ -108,7 +110,7 @@ async def test_a_pod_over_which_injection_fails_keeps_no_job_from_being_woken(mo
     async with running(api) as cluster:
         await cluster.until(lambda: len(api.pods_of("llm")) == 2)
         assert dict(cluster.operator.waiting) == {}
-        await told_on(cluster, "evil")
+        await events_on(cluster, "evil")
 
 
 @pytest.mark.attack("A1", "has a job over which a node's change fails", before="no later job was woken by it")
@@ -116,8 +118,8 @@ async def test_a_pod_over_which_injection_fails_keeps_no_job_from_being_woken(mo
 async def test_a_job_over_which_the_change_of_a_node_fails_keeps_no_other_from_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fails_over(JobWorker, "is_concerned", lambda worker, *_: worker._key[1] == "evil", monkeypatch)
-    concerned, woken = JobWorker.is_concerned, list[str]()
+    make_it_fail(JobWorker, "is_concerned", lambda worker, *_: worker._key[1] == "evil", monkeypatch)
+    concerned, enqueued = JobWorker.is_concerned, list[str]()
     monkeypatch.setattr(JobWorker, "is_concerned", lambda worker, *nodes: concerned(worker, *nodes) or True)
     api = ClusterApi()
     for name in ("evil", "llm"):
@@ -125,12 +127,12 @@ async def test_a_job_over_which_the_change_of_a_node_fails_keeps_no_other_from_i
     node = api.put("/api/v1/nodes/n1", {"kind": "Node", "metadata": {"labels": {"zone": "a"}}})
     async with running(api) as cluster:
         await cluster.until(lambda: len(api.pods_of("llm")) == 2)
-        monkeypatch.setattr(JobWorker, "wake", lambda worker: woken.append(worker._key[1]))
+        monkeypatch.setattr(JobWorker, "enqueue", lambda worker: enqueued.append(worker._key[1]))
         # when a label of the node changes, then the other job hears of it
         changed = {**node["metadata"], "labels": {"zone": "b"}, "resourceVersion": "9999"}
-        cluster.operator.saw(Kind.NODE, "MODIFIED", {**node, "metadata": changed})
-        assert woken == ["llm"]
-        await told_on(cluster, "evil")
+        cluster.operator.on_watch_event(Kind.NODE, "MODIFIED", {**node, "metadata": changed})
+        assert enqueued == ["llm"]
+        await events_on(cluster, "evil")
 
 
 @pytest.mark.attack("A1", "has a pod over which a wake-up of its Job fails", before="no later pod was looked at")
@@ -140,7 +142,7 @@ async def test_a_pod_over_which_a_deleted_injected_job_fails_keeps_no_other_from
 ) -> None:
     looked = list[str]()
 
-    def look(_: Injection, pod: Any) -> None:
+    def look(_: InjectedJobCreator, pod: Any) -> None:
         looked.append(pod["metadata"]["name"])
         raise IndexError("a bug")
 
@@ -153,37 +155,37 @@ async def test_a_pod_over_which_a_deleted_injected_job_fails_keeps_no_other_from
         key = job_key_of(pod)
     async with running(api) as cluster:
         await cluster.until(lambda: cluster.operator._acts)
-        monkeypatch.setattr(Injection, "look", look)
+        monkeypatch.setattr(InjectedJobCreator, "on_pod", look)
         assert key is not None
-        cluster.operator._injection.look_at_job(key)
+        cluster.operator._injection.check_pods_of_job(key)
     assert looked == ["evil", "other"]
 
 
 @pytest.mark.attack("A1", "has a pool over which a wake-up fails", before="no later pool was woken")
 @in_virtual_time
-async def test_a_pool_over_which_a_wake_up_fails_keeps_no_other_from_being_woken(
+async def test_a_pool_over_which_an_enqueue_fails_keeps_no_other_from_being_enqueued(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    woken = list[str]()
+    enqueued = list[str]()
     api = ClusterApi()
     for name in ("evil", "other"):
         pool = {"kind": "HotSparePool", "spec": {"replicas": 0, "template": TEMPLATE}}
         api.put(f"/apis/understudy.dev/v1alpha1/namespaces/research/hotsparepools/{name}", in_research(name, pool))
     async with running(api) as cluster:
         await cluster.until(lambda: len(cluster.operator._pool_workers) == 2)
-        ordinary = Operator._wake_pool
+        ordinary = Operator._enqueue_pool
 
-        def wake(operator: Operator, key: Any) -> None:
-            woken.append(key[1])
+        def enqueue(operator: Operator, key: Any) -> None:
+            enqueued.append(key[1])
             ordinary(operator, key)
 
-        monkeypatch.setattr(Operator, "_wake_pool", wake)
-        fails_over(Operator, "_wake_pool", lambda _, key: key[1] == "evil", monkeypatch)
+        monkeypatch.setattr(Operator, "_enqueue_pool", enqueue)
+        make_it_fail(Operator, "_enqueue_pool", lambda _, key: key[1] == "evil", monkeypatch)
         cluster.operator._pool_workers = dict(sorted(cluster.operator._pool_workers.items()))
         # when a job of the namespace changes
-        cluster.operator.saw(Kind.JOB, "ADDED", api.apply_job())
-        assert woken == ["other"]
-        await told_on(cluster, "evil")
+        cluster.operator.on_watch_event(Kind.JOB, "ADDED", api.apply_job())
+        assert enqueued == ["other"]
+        await events_on(cluster, "evil")
 
 
 @pytest.mark.attack("A1", "has a job whose recoveries a pool cannot read", before="the pool was reconciled no more")
@@ -193,7 +195,7 @@ def test_a_job_over_which_the_size_of_a_pool_fails_is_left_out_of_it(monkeypatch
         raw = ClusterApi().apply_job(name)
         raw["spec"]["spares"] = {"replicas": 0, "pool": "shared"}
         store.put(Kind.JOB, raw)
-    fails_over(read_pool, "_client", lambda _, job: job.name == "evil", monkeypatch)
+    make_it_fail(read_pool, "_client", lambda _, job: job.name == "evil", monkeypatch)
     assert len(read_pool.clients(store, a_pool(name="shared"))) == 1
     assert store.is_malformed(Kind.JOB, ("research", "evil"))
 
@@ -203,7 +205,7 @@ def test_a_job_over_which_metrics_fail_is_left_out_of_them(monkeypatch: pytest.M
     store = Store()
     for name in ("evil", "other"):
         store.put(Kind.JOB, ClusterApi().apply_job(name))
-    fails_over(read_injected, "with_status", lambda raw: raw["metadata"]["name"] == "evil", monkeypatch)
+    make_it_fail(read_injected, "with_status", lambda raw: raw["metadata"]["name"] == "evil", monkeypatch)
     assert [raw["metadata"]["name"] for raw in read_injected.raw_jobs(store)] == ["other"]
     assert store.is_malformed(Kind.JOB, ("research", "evil"))
 
@@ -212,7 +214,7 @@ def in_research(name: str, raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "metadata": {"namespace": "research", "name": name, "uid": f"uid-{name}"}}
 
 
-async def told_on(cluster: Any, name: str) -> None:
+async def events_on(cluster: Any, name: str) -> None:
     """One event on the object says it, however often it is met."""
     await asyncio.sleep(300.0)
     (event,) = [event for event in cluster.api.events_on(name) if event["reason"] == "Malformed"]

@@ -63,9 +63,9 @@ def test_a_claim_counts_on_pods_of_a_pool_alone() -> None:
 )
 @pytest.mark.parametrize("owners", [[], owned_by(ATTACKERS, "ReplicaSet"), owned_by("pool-uid", "ReplicaSet")])
 def test_a_pod_with_the_label_of_a_pool_is_not_released_by_it(owners: list[Raw]) -> None:
-    store, told = Store(), {names.LABEL_POOL: "shared", names.LABEL_CLAIMED_BY: "job-uid"}
+    store, values = Store(), {names.LABEL_POOL: "shared", names.LABEL_CLAIMED_BY: "job-uid"}
     uid = owners[0]["uid"] if owners else "pool-uid"
-    store.put(Kind.POD, a_pod({names.LABEL_JOB_UID: uid, **told}, owners))
+    store.put(Kind.POD, a_pod({names.LABEL_JOB_UID: uid, **values}, owners))
     assert claimed_pods(store, ("research", "shared")) == ()
 
 

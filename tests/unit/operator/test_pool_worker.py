@@ -13,7 +13,7 @@ from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
 from tests.unit.operator.given import KEYRING
 from tests.unit.operator.given_pool import SPARE_TEMPLATE
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator import pass_loop, pool_worker
+from understudy_operator import pool_worker, reconcile_loop
 from understudy_operator.apply.api import ApiError
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
@@ -22,8 +22,8 @@ from understudy_operator.plan.pool.reconcile import reconcile_pool
 from understudy_operator.pool_worker import PoolWorker
 from understudy_protocol import pod as names
 
-LONGEST_REST_S = 0.5
-REST_S = 1.0
+LONGEST_PAUSE_S = 0.5
+MIN_PAUSE_S = 1.0
 
 KEY = ("research", "shared")
 PATH = "/apis/understudy.dev/v1alpha1/namespaces/research/hotsparepools/shared"
@@ -66,7 +66,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(pass_loop, "FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr(reconcile_loop, "FIRST_BACKOFF_S", 0.01)
     monkeypatch.setattr(pool_worker, "CONFLICT_S", 0.01)
     return World()
 
@@ -90,7 +90,7 @@ async def test_a_new_pool_gets_its_spares_and_a_status(world: World):
     assert {(owner["kind"], owner["uid"]) for owner in owners} == {("HotSparePool", "pool-uid")}
 
 
-async def test_a_refusal_is_told_and_tried_again(world: World):
+async def test_a_refusal_is_reported_and_tried_again(world: World):
     world.api.refuse = lambda body: "exceeded quota: q" if body["kind"] == "Pod" else ""
     world.apply()
     async with at_work(world):
@@ -100,7 +100,7 @@ async def test_a_refusal_is_told_and_tried_again(world: World):
     assert world.pods() == []
 
 
-async def test_a_pool_that_has_changed_since_it_was_read_is_read_anew(world: World):
+async def test_a_pool_that_has_changed_since_it_was_read_is_read_again(world: World):
     # given a store that knows an older state of the pool
     world.apply(replicas=1)
     newer = world.api.objects[PATH]
@@ -114,32 +114,32 @@ async def test_a_pool_that_has_changed_since_it_was_read_is_read_anew(world: Wor
 
 
 @in_virtual_time
-async def test_what_wakes_a_pool_whose_passes_have_failed_for_long_has_it_tried_again_at_once(world: World):
+async def test_an_enqueue_of_a_pool_whose_reconciles_have_failed_for_long_has_it_tried_again_at_once(world: World):
     # given an API server that has been away for some minutes, and was asked for a spare a moment ago
-    asked = asyncio.Event()
+    requests = asyncio.Event()
 
     def away(_: Any) -> str:
-        asked.set()
+        requests.set()
         raise OSError("no route")
 
     world.api.refuse = away
     world.apply(replicas=1)
     async with at_work(world) as worker:
         await asyncio.sleep(300)
-        asked.clear()
-        await asked.wait()
+        requests.clear()
+        await requests.wait()
 
         # when it is back, and a watch tells of something
         world.api.refuse = lambda _: ""
-        worker.wake()
+        worker.enqueue()
 
         # then the pool does not wait for the rest of its pause
-        await asyncio.sleep(REST_S + 0.01)
+        await asyncio.sleep(MIN_PAUSE_S + 0.01)
         assert len(world.pods()) == 1
 
 
 @in_virtual_time
-async def test_a_pool_that_takes_long_to_decide_about_is_not_decided_anew_at_each_of_its_changes(
+async def test_a_pool_that_takes_long_to_decide_about_is_not_decided_again_at_each_of_its_changes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     # given a pool of many claimants, about which each decision takes long, and that changes all the time
@@ -155,10 +155,10 @@ async def test_a_pool_that_takes_long_to_decide_about_is_not_decided_anew_at_eac
     world.apply()
     async with at_work(world, Clock(steady=lambda: loop.time() + thought_s)) as worker:
         while len(decided) < 10:
-            worker.wake()
+            worker.enqueue()
             await asyncio.sleep(0.001)
     # then there is a rest after each
-    assert min(later - former for former, later in pairwise(decided)) >= LONGEST_REST_S - 0.001
+    assert min(later - previous for previous, later in pairwise(decided)) >= LONGEST_PAUSE_S - 0.001
 
 
 async def spare_of_a_job_that_is_gone(world: World) -> str:
@@ -177,15 +177,15 @@ async def test_a_pool_that_is_gone_stays_until_its_last_claim_is_released(world:
 
         # when the pool is deleted, too
         world.delete()
-        worker.wake()
+        worker.enqueue()
 
         # then nothing holds the spare any more, and the worker ends
         await world.until(lambda: not world.pods()[0]["metadata"].get("finalizers"))
-        worker.wake()
+        worker.enqueue()
         await world.until(lambda: world.gone == [KEY])
 
 
-async def test_a_claim_on_a_former_pool_of_the_same_name_is_released_too(world: World):
+async def test_a_claim_on_a_previous_pool_of_the_same_name_is_released_too(world: World):
     # given a pool whose spare a job has claimed that is gone by now
     world.apply(replicas=1)
     async with at_work(world) as worker:
@@ -194,7 +194,7 @@ async def test_a_claim_on_a_former_pool_of_the_same_name_is_released_too(world: 
         # when the pool is deleted, and another one of its name is applied
         world.delete()
         world.apply(replicas=1, uid="other-uid")
-        worker.wake()
+        worker.enqueue()
 
         # then nothing holds the former one's spare any more
         path = f"{PODS}/{name}"
@@ -222,18 +222,18 @@ async def test_a_spare_that_may_not_be_released_holds_up_nobody(world: World, po
         world.claim(second, "gone-uid")
         if pool_is_gone:
             world.delete()
-        worker.wake()
+        worker.enqueue()
         # then the other one is released
         await world.until(lambda: not world.api.objects[f"{PODS}/{second}"]["metadata"].get("finalizers"))
         # and it is told, where there is anybody to tell
         if not pool_is_gone:
-            told = ("Blocked", "True", "AdmissionDenied")
+            result = ("Blocked", "True", "AdmissionDenied")
             await world.until(
-                lambda: told in {(x["type"], x["status"], x["reason"]) for x in world.status().get("conditions", ())}
+                lambda: result in {(x["type"], x["status"], x["reason"]) for x in world.status().get("conditions", ())}
             )
         # when it may be, it is not forgotten
         world.api.deny = lambda *_: None
-        worker.wake()
+        worker.enqueue()
         await world.until(lambda: not world.api.objects[f"{PODS}/{first}"]["metadata"].get("finalizers"))
 
 
@@ -248,7 +248,7 @@ async def test_a_spare_that_may_not_be_released_holds_up_nobody(world: World, po
     ],
     ids=["runs", "has succeeded", "has failed", "is suspended", "is being deleted"],
 )
-async def test_the_claim_of_a_job_is_released_once_it_has_ended_or_rests(
+async def test_the_claim_of_a_job_is_released_once_it_has_ended_or_is_suspended(
     world: World, change: dict[str, dict[str, Any]], kept: bool
 ):
     # given a job that has claimed a spare
@@ -263,7 +263,7 @@ async def test_the_claim_of_a_job_is_released_once_it_has_ended_or_rests(
 
         # when the pool looks, then the claim stands while the job goes on, and only then
         world.claim(name, "job-uid")
-        worker.wake()
+        worker.enqueue()
         await world.until(lambda: world.status().get("claimed") == 1)
 
         def claimant() -> str:

@@ -58,20 +58,20 @@ async def test_nothing_but_get_is_answered(port: int) -> None:
 )
 async def test_a_kubelet_is_answered_while_200_addresses_connect_and_send_nothing(port: int) -> None:
     # given 200 addresses, each with a silent connection, which it makes again whenever it is closed
-    connects, all_there = 0, asyncio.Event()
+    connects, all_connected = 0, asyncio.Event()
 
     async def hold(address: str) -> None:
         nonlocal connects
         while True:
-            with contextlib.suppress(OSError), await connected(port, address) as held:
+            with contextlib.suppress(OSError), await connected(port, address) as kept:
                 connects += 1
                 if connects == 200:
-                    all_there.set()
-                await asyncio.get_running_loop().sock_recv(held, 1)
+                    all_connected.set()
+                await asyncio.get_running_loop().sock_recv(kept, 1)
 
     holding = [asyncio.create_task(hold(f"127.0.{2 + number // 100}.{1 + number % 100}")) for number in range(200)]
     async with asyncio.timeout(10):
-        await all_there.wait()
+        await all_connected.wait()
     # when a kubelet asks 20 times, then each answer comes long before the 10 s that a probe may take
     for _ in range(20):
         async with asyncio.timeout(2.0):
@@ -84,7 +84,7 @@ async def test_a_kubelet_is_answered_while_200_addresses_connect_and_send_nothin
 async def test_connections_beyond_the_limit_close_the_oldest(port: int) -> None:
     # given as many silent connections of as many addresses as may be open
     with contextlib.ExitStack() as stack:
-        held = [
+        kept = [
             stack.enter_context(await connected(port, f"127.0.{2 + number // 100}.{1 + number % 100}"))
             for number in range(256)
         ]
@@ -92,9 +92,9 @@ async def test_connections_beyond_the_limit_close_the_oldest(port: int) -> None:
         stack.enter_context(await connected(port, "127.0.9.1"))
         async with asyncio.timeout(1.0):
             with contextlib.suppress(ConnectionResetError):
-                assert await asyncio.get_running_loop().sock_recv(held[0], 1) == b""
+                assert await asyncio.get_running_loop().sock_recv(kept[0], 1) == b""
         with pytest.raises(BlockingIOError):
-            held[1].recv(1)
+            kept[1].recv(1)
 
 
 async def test_connections_of_one_address_beyond_its_limit_close_its_own(port: int) -> None:
@@ -110,20 +110,20 @@ async def test_connections_of_one_address_beyond_its_limit_close_its_own(port: i
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\n"], ids=["nothing", "half a head"])
 async def test_a_connection_without_a_whole_head_is_closed_after_2_s(port: int, sent: bytes) -> None:
     loop = asyncio.get_running_loop()
-    with await connected(port, "127.0.0.1") as held:
-        await loop.sock_sendall(held, sent)
+    with await connected(port, "127.0.0.1") as kept:
+        await loop.sock_sendall(kept, sent)
         began = loop.time()
         async with asyncio.timeout(5.0):
             with contextlib.suppress(ConnectionResetError):
-                assert await loop.sock_recv(held, 1) == b""
+                assert await loop.sock_recv(kept, 1) == b""
         assert loop.time() - began > 1.5
 
 
 async def test_an_endless_head_is_not_kept(port: int) -> None:
     loop = asyncio.get_running_loop()
-    with await connected(port, "127.0.0.1") as held:
+    with await connected(port, "127.0.0.1") as kept:
         with contextlib.suppress(ConnectionError):
-            await loop.sock_sendall(held, b"GET / HTTP/1.1\r\nX: " + b"x" * 5000)
+            await loop.sock_sendall(kept, b"GET / HTTP/1.1\r\nX: " + b"x" * 5000)
         async with asyncio.timeout(1.0):
             with contextlib.suppress(ConnectionResetError):
-                assert await loop.sock_recv(held, 1) == b""
+                assert await loop.sock_recv(kept, 1) == b""

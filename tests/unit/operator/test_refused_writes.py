@@ -33,14 +33,14 @@ def world() -> World:
 
 
 def deny(world: World, method: str, answer: Callable[[str], ApiError]) -> None:
-    world.api.deny = lambda asked, path: answer(path) if asked == method and path.startswith(PODS) else None
+    world.api.deny = lambda requests, path: answer(path) if requests == method and path.startswith(PODS) else None
 
 
 def policy(status: int) -> Callable[[str], ApiError]:
     return lambda path: ApiError(status, "Invalid", f'pods "{path.rpartition("/")[2]}" is forbidden: {POLICY}')
 
 
-def a_former_holder(world: World) -> str:
+def a_previous_holder(world: World) -> str:
     """A pod that is said to coordinate, and does not: its label is to be taken off. Its path."""
     job = world.api.objects[PATH]["metadata"]
     labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: job["uid"], names.LABEL_COORDINATOR: "true"}
@@ -52,24 +52,24 @@ def a_former_holder(world: World) -> str:
 
 
 def calls(world: World, method: str, path: str) -> int:
-    return sum(1 for asked in world.api.calls if asked == (method, path))
+    return sum(1 for requests in world.api.calls if requests == (method, path))
 
 
-async def wakes(world: World, every_s: float, for_s: float) -> None:
+async def count_reconciles(world: World, every_s: float, for_s: float) -> None:
     """As pods that change all the time do."""
     loop = asyncio.get_running_loop()
     until = loop.time() + for_s
     while loop.time() < until:
-        world.wake()
+        world.enqueue()
         await asyncio.sleep(every_s)
 
 
 @pytest.mark.parametrize("status", [403, 422])
 @in_virtual_time
-async def test_a_refused_patch_of_a_pod_is_told_and_all_else_is_done(world: World, status: int):
+async def test_a_refused_patch_of_a_pod_is_reported_and_all_else_is_done(world: World, status: int):
     # given a pod whose labels a policy protects
     world.apply_job(status=APPOINTED, spares={"replicas": 1})
-    path = a_former_holder(world)
+    path = a_previous_holder(world)
     deny(world, "PATCH", policy(status))
     async with at_work(world, virtual_clock()):
         # then the condition says so, what is missing is created, and events are sent
@@ -85,10 +85,10 @@ async def test_a_refused_patch_of_a_pod_is_told_and_all_else_is_done(world: Worl
 
 
 @in_virtual_time
-async def test_a_refused_deletion_of_a_pod_is_told_and_all_else_is_done(world: World):
+async def test_a_refused_deletion_of_a_pod_is_reported_and_all_else_is_done(world: World):
     # given a job that is suspended, and a pod that nobody may delete
     world.apply_job(suspend=True, status={"coordinator": {"epoch": 7, "formerEpoch": 7}})
-    a_former_holder(world)
+    a_previous_holder(world)
     deny(world, "DELETE", policy(422))
     async with at_work(world, virtual_clock()):
         await world.until(lambda: world.condition("Blocked")[0] == "True")
@@ -96,12 +96,12 @@ async def test_a_refused_deletion_of_a_pod_is_told_and_all_else_is_done(world: W
 
 
 @in_virtual_time
-async def test_what_was_refused_is_tried_again_after_growing_pauses_whatever_wakes_the_job(world: World):
+async def test_what_was_refused_is_tried_again_after_growing_pauses_whatever_enqueues_the_job(world: World):
     world.apply_job(status=APPOINTED)
-    path = a_former_holder(world)
+    path = a_previous_holder(world)
     deny(world, "PATCH", policy(422))
     async with at_work(world, virtual_clock()):
-        await wakes(world, 0.05, 60.0)
+        await count_reconciles(world, 0.05, 60.0)
     assert 60 / TRY_AGAIN_S <= calls(world, "PATCH", path) <= 60 / TRY_AGAIN_S + 6
 
 
@@ -111,19 +111,21 @@ def varying() -> Callable[[Any], str]:
     return lambda _: f'admission webhook "w" denied the request: no (request {next(numbers):08x}-ce)'
 
 
-@pytest.mark.parametrize("what", ["Pod", "Secret"])
+@pytest.mark.parametrize("description", ["Pod", "Secret"])
 @in_virtual_time
-async def test_words_that_vary_are_not_another_status_each_time_and_make_nobody_try_sooner(world: World, what: str):
+async def test_words_that_vary_are_not_another_status_each_time_and_make_nobody_try_sooner(
+    world: World, description: str
+):
     words = varying()
-    world.api.refuse = lambda body: words(body) if body["kind"] == what else ""
+    world.api.refuse = lambda body: words(body) if body["kind"] == description else ""
     world.apply_job()
     async with at_work(world, virtual_clock()):
         await asyncio.sleep(WORDS_S - 5.0)
-        asked = ("CHECK", PODS) if what == "Pod" else ("POST", SECRET)
-        tried = calls(world, *asked)
+        requests = ("CHECK", PODS) if description == "Pod" else ("POST", SECRET)
+        tried = calls(world, *requests)
         assert WORDS_S / TRY_AGAIN_S - 1 <= tried <= WORDS_S / TRY_AGAIN_S + 6
-        told = [raw["status"]["conditions"] for raw in world.api.history if "conditions" in raw.get("status", {})]
-        messages = {x["message"] for conditions in told for x in conditions if x["type"] == "Blocked"} - {""}
+        result = [raw["status"]["conditions"] for raw in world.api.history if "conditions" in raw.get("status", {})]
+        messages = {x["message"] for conditions in result for x in conditions if x["type"] == "Blocked"} - {""}
         assert len(messages) == 1
         # and the newest are told after a while, without another event
         await asyncio.sleep(2 * TRY_AGAIN_S)
@@ -142,7 +144,7 @@ async def test_errors_of_the_server_in_varying_words_make_no_hot_loop_either(wor
     )
     world.apply_job()
     async with at_work(world, virtual_clock()):
-        await wakes(world, 0.05, 60.0)
+        await count_reconciles(world, 0.05, 60.0)
         tried = sum(method == "POST" and path.startswith(PODS) for method, path in world.api.calls)
         assert tried <= 2 * (60 / TRY_AGAIN_S + 6)  # both pods
         # when it is well again, each is made once
@@ -151,7 +153,7 @@ async def test_errors_of_the_server_in_varying_words_make_no_hot_loop_either(wor
 
 
 @in_virtual_time
-async def test_a_spec_that_was_mended_is_tried_at_once(world: World):
+async def test_a_spec_that_was_fixed_is_tried_at_once(world: World):
     # given spares that are refused for a long while
     world.api.refuse = lambda body: "no such field" if "spare" in body["metadata"].get("name", "") else ""
     world.apply_job(spares={"replicas": 1})
@@ -163,7 +165,7 @@ async def test_a_spec_that_was_mended_is_tried_at_once(world: World):
         raw: Raw = world.api.objects[PATH]
         raw["metadata"]["generation"] = 2
         world.store.put(Kind.JOB, world.api.put(PATH, raw))
-        world.wake()
+        world.enqueue()
         # then nobody waits for the end of a pause
         await asyncio.sleep(1.0)
         assert len(world.api.of_kind("Pod")) == 3
@@ -173,7 +175,7 @@ async def test_a_spec_that_was_mended_is_tried_at_once(world: World):
 async def test_a_job_that_is_deleted_is_let_go_though_its_pods_may_not_be_changed(world: World):
     # given a job of which a creation has had no answer, and a pod that nobody may change
     world.apply_job(status=APPOINTED)
-    path = a_former_holder(world)
+    path = a_previous_holder(world)
     world.api.deny = lambda method, _: ApiError(504, "Timeout", "not in time") if method == "POST" else None
     async with at_work(world, virtual_clock()):
         await world.until(lambda: any(method == "POST" for method, _ in world.api.calls))
@@ -184,9 +186,9 @@ async def test_a_job_that_is_deleted_is_let_go_though_its_pods_may_not_be_change
         await asyncio.sleep(1.0)
         # then nothing is made, or changed, for it any more
         before = len(world.api.calls)
-        await wakes(world, 0.1, 60.0)
+        await count_reconciles(world, 0.1, 60.0)
         assert len(world.api.calls) == before
         # and when it is gone the worker ends
         world.delete_job()
-        world.wake()
+        world.enqueue()
         await world.until(lambda: bool(world.gone))

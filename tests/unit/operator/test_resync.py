@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.apply.api import Api, ApiError, Keep, Listed
+from understudy_operator.apply.api import Api, ApiError, Keep, ObjectList
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.resync import PATHS, Resync
@@ -21,20 +21,20 @@ PODS = PATHS[Kind.POD][0]
 class Lists(Api):
     def __init__(self, failing: str = "") -> None:
         super().__init__(None)
-        self.asked: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
         self._failing = failing  # the first time
         self.forbidden = ""  # a namespace
         self.items: dict[str, list[Raw]] = {}  # by path
 
-    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
-        self.asked[path] += 1
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
+        self.requests[path] += 1
         if self.forbidden and f"/namespaces/{self.forbidden}/" in path:
             raise ApiError(403, "Forbidden", f"cannot list {path}")
         if path in self.items:
-            return Listed(self.items[path], "7")
-        if path == self._failing and self.asked[path] == 1:
+            return ObjectList(self.items[path], "7")
+        if path == self._failing and self.requests[path] == 1:
             raise ApiError(500, "InternalError", "etcdserver: leader changed")
-        return Listed([], "7")
+        return ObjectList([], "7")
 
 
 async def test_what_has_a_watch_of_our_own_is_listed_once_and_then_seldom() -> None:
@@ -47,19 +47,19 @@ async def test_what_has_a_watch_of_our_own_is_listed_once_and_then_seldom() -> N
         await lists.list_all(lists.due())
         now += RESYNC_S
     # then pods were listed at the start alone, and again once their time has come
-    assert (api.asked[PODS], api.asked[PATHS[Kind.NODE][0]]) == (1, RESYNC_WATCHED_S / RESYNC_S)
+    assert (api.requests[PODS], api.requests[PATHS[Kind.NODE][0]]) == (1, RESYNC_WATCHED_S / RESYNC_S)
     await lists.list_all(lists.due())
-    assert api.asked[PODS] == 2
+    assert api.requests[PODS] == 2
 
 
-async def test_a_watch_that_has_listed_its_kind_anew_is_believed() -> None:
+async def test_a_watch_that_has_listed_its_kind_again_is_believed() -> None:
     now = 1000.0
     api, clock = Lists(), Clock(steady=lambda: now)
     lists = Resync(api, Store(clock.steady), clock, lambda: None, watched=(Kind.POD,))
     await lists.list_kind(Kind.POD)
     assert await lists.first(PODS) == "7"
     await lists.list_all(lists.due())
-    assert api.asked[PODS] == 1
+    assert api.requests[PODS] == 1
 
 
 async def test_a_list_that_fails_is_repeated_and_not_those_before_it() -> None:
@@ -72,7 +72,7 @@ async def test_a_list_that_fails_is_repeated_and_not_those_before_it() -> None:
     # when it goes on
     await lists.list_all(due)
     # then all is listed, and nothing else twice
-    assert api.asked == {path: 2 if path == PODS else 1 for path, _ in PATHS.values()}
+    assert api.requests == {path: 2 if path == PODS else 1 for path, _ in PATHS.values()}
 
 
 # Named namespaces ----------------------------------------------------------------------------------------------------
@@ -91,10 +91,10 @@ async def test_of_named_namespaces_each_is_listed_and_nodes_are_listed_once() ->
     # when all is listed
     await lists.list_all(lists.due())
     # then every list is of one of these namespaces, but that of nodes
-    outside = {path for path in api.asked if not path.split("/namespaces/")[-1].startswith(("red/", "blue/"))}
+    outside = {path for path in api.requests if not path.split("/namespaces/")[-1].startswith(("red/", "blue/"))}
     assert outside == {"/api/v1/nodes"}
-    assert api.asked["/api/v1/namespaces/red/pods"] == 1
-    assert api.asked["/apis/understudy.dev/v1alpha1/namespaces/blue/trainingjobs"] == 1
+    assert api.requests["/api/v1/namespaces/red/pods"] == 1
+    assert api.requests["/apis/understudy.dev/v1alpha1/namespaces/blue/trainingjobs"] == 1
     assert lists.is_readable("red")
 
 
@@ -134,7 +134,7 @@ async def test_a_watch_of_a_forbidden_namespace_waits_for_its_list() -> None:
 
 async def test_what_is_forbidden_in_all_namespaces_is_an_error_as_before() -> None:
     class Forbidden(Lists):
-        async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
+        async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
             raise ApiError(403, "Forbidden", "nodes is forbidden")
 
     lists = Resync(Forbidden(), Store(), Clock(), lambda: None, namespaces=NAMESPACES)

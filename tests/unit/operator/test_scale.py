@@ -18,8 +18,8 @@ from understudy_operator.plan.observed import Coordination, Job
 from understudy_operator.plan.pods import pod_manifest
 from understudy_operator.worker import JobWorker
 from understudy_protocol import pod as names
+from understudy_protocol.enums import Fault, RoundToken, Strategy, WorkersState
 from understudy_protocol.observer import Cause, MemberView, Recovery, Snapshot
-from understudy_protocol.words import Fault, RoundToken, Strategy, WorkersState
 
 __all__ = ["links"]  # a fixture
 
@@ -57,7 +57,9 @@ class World:
         self.put("/api/v1/nodes/n", Kind.NODE, {"kind": "Node", "metadata": {"name": "n"}, "status": ready})
         for number in range(ACTIVES + SPARES):
             self.add_pod(made, number)
-        self.seats: dict[str, int | None] = {f"p{n}": n if n < ACTIVES else None for n in range(ACTIVES + SPARES)}
+        self.rank_holders: dict[str, int | None] = {
+            f"p{n}": n if n < ACTIVES else None for n in range(ACTIVES + SPARES)
+        }
 
     def put(self, path: str, kind: Kind, body: Raw) -> None:
         self.store.put(kind, self.api.put(path, body))
@@ -77,15 +79,15 @@ class World:
         if f"p{number}" in CHANGED:
             self.put(f"/api/v1/namespaces/research/pods/p{number}", Kind.POD, pod)
 
-    def tells(self, number: int, *recoveries: Recovery) -> Coordination:
+    def reports(self, number: int, *recoveries: Recovery) -> Coordination:
         def view(name: str, rank: int | None) -> MemberView:
             workers = WorkersState.IDLE if rank is None else WorkersState.RUNNING
             return MemberView(f"uid-{name}", name, "n", rank, rank, workers)
 
-        members = tuple(view(name, rank) for name, rank in self.seats.items())
+        members = tuple(view(name, rank) for name, rank in self.rank_holders.items())
         token = RoundToken(7, 1, number)
-        told = Snapshot(token, "uid-p4990", members, (), recoveries, {"InPlace": len(recoveries)}, None, "", None)
-        return Coordination(told, "uid-p4990", NOW)
+        result = Snapshot(token, "uid-p4990", members, (), recoveries, {"InPlace": len(recoveries)}, None, "", None)
+        return Coordination(result, "uid-p4990", NOW)
 
     def status(self) -> Raw:
         status: Raw = self.api.objects[PATH]["status"]
@@ -109,8 +111,8 @@ async def running(world: World, links: list[FakeLink]) -> AsyncIterator[JobWorke
     )
     try:
         await until(lambda: bool(links))
-        links[0].coordination = world.tells(0)
-        await rest(world, worker, links[0])
+        links[0].coordination = world.reports(0)
+        await wait_until_idle(world, worker, links[0])
         assert world.status()["phase"] == "Running"
         world.api.calls.clear()
         yield worker
@@ -118,13 +120,13 @@ async def running(world: World, links: list[FakeLink]) -> AsyncIterator[JobWorke
         await worker.stop()
 
 
-async def rest(world: World, worker: JobWorker, link: FakeLink) -> None:
+async def wait_until_idle(world: World, worker: JobWorker, link: FakeLink) -> None:
     """Until a whole pass, of which following the link is the last, has written nothing."""
     while True:
-        before, passes = len(world.api.calls), len(link.done)
+        before, reconciles = len(world.api.calls), len(link.done)
         for more in (1, 2):  # the first may have begun before
-            worker.wake()
-            await until(lambda wanted=passes + more: len(link.done) >= wanted)  # type: ignore[misc]
+            worker.enqueue()
+            await until(lambda wanted=reconciles + more: len(link.done) >= wanted)  # type: ignore[misc]
         if len(world.api.calls) == before:
             return
 
@@ -135,13 +137,13 @@ async def test_what_a_fault_costs_does_not_grow_with_the_job(links: list[FakeLin
     async with running(world, links) as worker:
         # when a worker fails, and the next round runs in place
         cause = Cause(17, "p17", "n", 1, None, "RuntimeError: CUDA error")
-        open_still = Recovery(1, Fault.PROCESS, Strategy.IN_PLACE, cause, time.time(), None)
-        links[0].coordination = world.tells(1, open_still)
-        worker.wake()
+        still_open = Recovery(1, Fault.PROCESS, Strategy.IN_PLACE, cause, time.time(), None)
+        links[0].coordination = world.reports(1, still_open)
+        worker.enqueue()
         await until(lambda: world.status()["phase"] == "Recovering")
-        recovered = replace(open_still, resumed_at=time.time() + 0.5)
-        links[0].coordination = world.tells(1, recovered)
-        await rest(world, worker, links[0])
+        recovered = replace(still_open, resumed_at=time.time() + 0.5)
+        links[0].coordination = world.reports(1, recovered)
+        await wait_until_idle(world, worker, links[0])
 
         # then status and events tell it, and no pod was written
         assert world.status()["phase"] == "Running"
@@ -151,9 +153,9 @@ async def test_what_a_fault_costs_does_not_grow_with_the_job(links: list[FakeLin
 
         # when a spare takes a rank, then the two pods that have changed are labelled, and no others
         world.api.calls.clear()
-        world.seats |= {"p17": None, "p4995": 17}
-        links[0].coordination = world.tells(2, recovered)
-        await rest(world, worker, links[0])
+        world.rank_holders |= {"p17": None, "p4995": 17}
+        links[0].coordination = world.reports(2, recovered)
+        await wait_until_idle(world, worker, links[0])
         assert world.writes()["PATCH pods"] == 2
 
     # and what is read of pods that have not changed is not read again

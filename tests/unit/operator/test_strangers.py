@@ -17,8 +17,8 @@ from understudy_operator.observe.read_pool import pods_of_pool
 from understudy_operator.observe.store import Kind, Store
 from understudy_protocol import pod as names
 from understudy_protocol import wire
+from understudy_protocol.enums import CloseReason
 from understudy_protocol.membership import Close
-from understudy_protocol.words import CloseReason
 
 __all__ = ["links", "world"]  # fixtures
 
@@ -53,11 +53,11 @@ def attacked(world: World) -> World:
 
 @pytest.mark.attack("B4", "gives pods of another namespace the labels of a job", before="refused, too")
 @in_virtual_time
-async def test_a_job_is_made_whole_and_is_not_ended_by_a_pod_that_says_it_has_ended(attacked: World):
+async def test_a_job_is_made_whole_and_is_not_ended_by_a_pod_that_states_it_has_ended(attacked: World):
     attacked.apply_job()
     async with at_work(attacked, virtual()):
         await attacked.until(lambda: len(attacked.api.of_kind("Pod")) == 2)
-        attacked.wake()
+        attacked.enqueue()
         await asyncio.sleep(60.0)
     assert "terminalState" not in attacked.status()
     assert not [path for _, path in attacked.api.calls if ATTACKER in path]

@@ -14,7 +14,7 @@ from tests.unit.operator.test_worker import links
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator import health
 from understudy_operator.apply.api import Keep
-from understudy_operator.metrics.operator import OperatorMetrics
+from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.observe.store import Kind
 from understudy_operator.supervisor import Supervisor
 
@@ -80,7 +80,7 @@ async def test_a_task_that_raises_or_returns_runs_again_after_growing_pauses() -
         assert restarts(metrics, "it") == 0
         await asyncio.sleep(60.0)
         # then it has run again each time, with the pauses of clock.Backoffs
-        pauses = [later - former for former, later in zip(task.started_at, task.started_at[1:], strict=False)]
+        pauses = [later - previous for previous, later in zip(task.started_at, task.started_at[1:], strict=False)]
         for pause_s, expected_s in zip(pauses, (0.5, 1.0, 2.0, 4.0, 4.0), strict=True):
             assert 0.75 * expected_s <= pause_s <= 1.25 * expected_s
         assert restarts(metrics, "it") == 5
@@ -92,7 +92,7 @@ async def test_one_that_has_run_for_a_minute_is_soon_back() -> None:
     task = Task(*[ValueError("x")] * 6, after_s=61.0)
     async with supervised(task):
         await asyncio.sleep(3000.0)
-    pauses = [later - former - 61.0 for former, later in zip(task.started_at, task.started_at[1:], strict=False)]
+    pauses = [later - previous - 61.0 for previous, later in zip(task.started_at, task.started_at[1:], strict=False)]
     assert len(pauses) == 6
     assert max(pauses) <= 0.5 * 1.25
 
@@ -138,7 +138,7 @@ async def test_each_long_lived_task_of_the_operator_that_is_killed_runs_again(na
         # then /healthz and a metric tell it
         assert dict(cluster.operator.waiting) == {name: "cancelled"}
         assert cluster.operator.alive
-        assert cluster.said()[("understudy_task_restarts_total", name)] == 1
+        assert cluster.logged()[("understudy_task_restarts_total", name)] == 1
         # and it runs again
         await asyncio.sleep(1.0)
         assert dict(cluster.operator.waiting) == {}
@@ -171,7 +171,7 @@ async def test_an_election_that_is_killed_runs_again_and_the_replica_leads() -> 
         assert cluster.operator.leads()
         await asyncio.sleep(60.0)
         assert cluster.operator.leads()
-        assert cluster.said()[("understudy_task_restarts_total", ELECTION)] == 1
+        assert cluster.logged()[("understudy_task_restarts_total", ELECTION)] == 1
 
 
 @pytest.mark.attack("A2", "ends the task that begins to lead", before="the task was not among those that were tested")
@@ -230,13 +230,13 @@ async def test_reconciles_that_are_killed_run_again(of: str, shown: str) -> None
         await asyncio.sleep(0.01)
         # then /healthz and a metric tell it
         assert dict(cluster.operator.waiting) == {shown: "cancelled"}
-        assert cluster.said()[("understudy_task_restarts_total", shown)] == 1
+        assert cluster.logged()[("understudy_task_restarts_total", shown)] == 1
         # and pods that are lost are replaced, as ever
         await asyncio.sleep(1.0)
         assert dict(cluster.operator.waiting) == {}
         for lost in api.of_kind("Pod"):
             del api.objects[f"{PODS}/{lost['metadata']['name']}"]
-            api.tell(Kind.POD, "DELETED", {**lost, "metadata": {**lost["metadata"], "resourceVersion": "900"}})
+            api.send_event(Kind.POD, "DELETED", {**lost, "metadata": {**lost["metadata"], "resourceVersion": "900"}})
         await cluster.until(lambda: len(api.of_kind("Pod")) == 3)
     # and none of it runs when the operator has stopped
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith(of)] == []
@@ -259,7 +259,7 @@ async def test_an_operator_whose_start_to_lead_fails_leads_after_all(monkeypatch
     # when it starts, then it tries again
     async with running(api) as cluster:
         await cluster.until(lambda: len(api.pods_of("llm")) == 2)
-        assert cluster.said()[("understudy_task_restarts_total", "begin to lead")] == 2
+        assert cluster.logged()[("understudy_task_restarts_total", "begin to lead")] == 2
 
 
 async def test_healthz_names_the_tasks_that_wait_to_run_again() -> None:

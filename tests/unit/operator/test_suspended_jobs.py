@@ -32,7 +32,7 @@ def change(world: World, **spec: Any) -> None:
     raw["spec"] |= spec
     raw["metadata"]["generation"] = raw["metadata"].get("generation", 1) + 1
     world.store.put(Kind.JOB, world.api.put(PATH, raw))
-    world.wake()
+    world.enqueue()
 
 
 def suspended(world: World) -> bool:

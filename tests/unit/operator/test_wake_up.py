@@ -30,7 +30,7 @@ def calls_of_waking_all(cluster: Running) -> int:
 
     sys.setprofile(count)
     try:
-        cluster.operator._wake_all()
+        cluster.operator._enqueue_all()
     finally:
         sys.setprofile(None)
     return calls
@@ -59,12 +59,12 @@ async def test_waking_all_takes_time_in_proportion_to_the_pods(pool_uid: str) ->
 
 
 @in_virtual_time
-async def test_an_event_of_a_pod_that_no_pool_controls_wakes_no_pool() -> None:
+async def test_an_event_of_a_pod_that_no_pool_controls_enqueues_no_pool() -> None:
     async with running(ClusterApi()) as cluster:
         await cluster.until(lambda: cluster.operator.synced)
-        woken: list[object] = []
-        cluster.operator._wake_pool = woken.append  # type: ignore[method-assign,assignment]
-        cluster.operator.saw(Kind.POD, "ADDED", of_a_pool(1))
-        assert woken == []
-        cluster.operator.saw(Kind.POD, "ADDED", of_a_pool(2, "pool-uid"))
-        assert woken == [("evil", "p2")]
+        enqueued: list[object] = []
+        cluster.operator._enqueue_pool = enqueued.append  # type: ignore[method-assign,assignment]
+        cluster.operator.on_watch_event(Kind.POD, "ADDED", of_a_pool(1))
+        assert enqueued == []
+        cluster.operator.on_watch_event(Kind.POD, "ADDED", of_a_pool(2, "pool-uid"))
+        assert enqueued == [("evil", "p2")]

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from tests.unit.operator.metrics.reading import scraped
-from understudy_operator.apply.api import Api, ApiError, Keep, Listed
+from understudy_operator.apply.api import Api, ApiError, Keep, ObjectList
 from understudy_operator.clock import Clock
-from understudy_operator.metrics.operator import OperatorMetrics
-from understudy_operator.observe.shapes import Told
+from understudy_operator.metrics.operator_metrics import OperatorMetrics
+from understudy_operator.observe.decoded_fields import WatchEvent
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.resync import Resync
 from understudy_operator.watch import Watch
@@ -27,24 +27,24 @@ class Streams(Api):
     def __init__(self, lists: list[tuple[list[str], str]], *streams: Stream) -> None:
         super().__init__(None)
         self._lists, self._streams = lists, list(streams)
-        self.asked: list[str] = []  # the versions that streams began from
-        self.over = asyncio.Event()
+        self.requests: list[str] = []  # the versions that streams began from
+        self.has_ended = asyncio.Event()
 
-    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
         names, version = self._lists.pop(0)
-        return Listed([_pod(name, int(version)) for name in names], version)
+        return ObjectList([_pod(name, int(version)) for name in names], version)
 
-    async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[Told]:
+    async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[WatchEvent]:
         assert (path, selector) == ("/api/v1/pods", "understudy.dev/job-uid")
         if not self._streams:
-            self.over.set()
+            self.has_ended.set()
             await asyncio.Event().wait()
-        self.asked.append(version)
+        self.requests.append(version)
         for event in self._streams.pop(0):
             if isinstance(event, Exception):
                 raise event
             kind, name, at = event
-            yield Told(kind, msgspec.Raw(json.dumps(_pod(name, at)).encode()))
+            yield WatchEvent(kind, msgspec.Raw(json.dumps(_pod(name, at)).encode()))
 
 
 def _pod(name: str, version: int) -> dict[str, Any]:
@@ -56,15 +56,15 @@ async def followed(api: Streams, metrics: OperatorMetrics | None = None) -> list
     store, seen = Store(), list[tuple[str, str]]()
     resync = Resync(api, store, Clock(), lambda: None)
 
-    def saw(_: Kind, event: str, raw: Raw) -> None:
+    def on_event(_: Kind, event: str, raw: Raw) -> None:
         seen.append((event, raw["metadata"]["name"]))
 
-    watch = Watch(api, Kind.POD, "/api/v1/pods", resync, saw, metrics)
+    watch = Watch(api, Kind.POD, "/api/v1/pods", resync, on_event, metrics)
     task = asyncio.create_task(watch.run())
     await asyncio.sleep(0)
-    assert not api.asked  # nothing is followed before there is a list
+    assert not api.requests  # nothing is followed before there is a list
     await resync.list_kind(Kind.POD)
-    await asyncio.wait_for(api.over.wait(), 10.0)
+    await asyncio.wait_for(api.has_ended.wait(), 10.0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     return [*seen, *(("listed", raw["metadata"]["name"]) for raw in store.all(Kind.POD))]
@@ -85,16 +85,16 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return pauses
 
 
-async def test_it_goes_on_from_the_list_and_then_from_the_last_version_it_was_told_of(slept: list[float]) -> None:
+async def test_it_goes_on_from_the_list_and_then_from_the_last_version_of_an_event(slept: list[float]) -> None:
     api = Streams([(["a"], "10")], [("ADDED", "b", 11), ("BOOKMARK", "", 15)], [("DELETED", "a", 17)], [])
     assert await followed(api) == [("ADDED", "b"), ("DELETED", "a"), ("listed", "a")]
-    assert api.asked == ["10", "15", "17"]
+    assert api.requests == ["10", "15", "17"]
 
 
-async def test_what_is_too_long_ago_is_listed_anew(slept: list[float]) -> None:
+async def test_what_is_too_long_ago_is_listed_again(slept: list[float]) -> None:
     api = Streams([(["a", "b"], "10"), (["b"], "50")], [ApiError(410, "Expired", "too old")], [("MODIFIED", "b", 51)])
     assert await followed(api) == [("MODIFIED", "b"), ("listed", "b")]
-    assert api.asked == ["10", "50"]
+    assert api.requests == ["10", "50"]
 
 
 async def test_an_api_server_that_is_away_is_asked_again_with_growing_pauses(slept: list[float]) -> None:
@@ -105,7 +105,7 @@ async def test_an_api_server_that_is_away_is_asked_again_with_growing_pauses(sle
     assert slept[2] >= 2.0 * 0.75
 
 
-async def test_a_busy_one_is_asked_when_it_says(slept: list[float]) -> None:
+async def test_a_busy_one_is_asked_again_after_its_pause(slept: list[float]) -> None:
     await followed(Streams([([], "10")], [ApiError(429, "TooManyRequests", "busy", 9.0)]))
     assert slept[0] == 9.0
 
@@ -124,6 +124,6 @@ async def test_each_end_is_counted_and_which_of_them_were_failures(slept: list[f
         Streams([([], "10")], [("ADDED", "b", 11)], broken, [ApiError(500, "InternalError", "away")]), metrics
     )
     # then all of them go on, and two had failed
-    said = scraped(metrics.book.text())
-    assert said[("understudy_watch_restarts_total", "pods")] == 3
-    assert said[("understudy_watch_failures_total", "pods")] == 2
+    lines = scraped(metrics.book.text())
+    assert lines[("understudy_watch_restarts_total", "pods")] == 3
+    assert lines[("understudy_watch_failures_total", "pods")] == 2

@@ -14,7 +14,7 @@ from tests.unit.operator.fake_api import CREATED, FakeApi, Raw, owned_by
 from tests.unit.operator.given import IMAGE, KEYRING, NOW, SUCCEEDED, TEMPLATE, a_recovery, a_snapshot
 from tests.unit.operator.metrics.reading import scraped
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator import pass_loop, worker
+from understudy_operator import reconcile_loop, worker
 from understudy_operator.apply.api import ApiError, NotLeading
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
@@ -23,13 +23,13 @@ from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan import reconcile as planner
 from understudy_operator.plan.intents import Follow
 from understudy_operator.plan.observed import Coordination
-from understudy_operator.plan.rfc3339 import unix
+from understudy_operator.plan.rfc3339 import parse_time
 from understudy_operator.worker import JobWorker
 from understudy_protocol import pod as names
 from understudy_protocol import wire
+from understudy_protocol.enums import CloseReason, Fault, RoundToken
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import End, Lost
-from understudy_protocol.words import CloseReason, Fault, RoundToken
 
 KEY = ("research", "llm")
 PATH = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs/llm"
@@ -65,11 +65,11 @@ class World:
         raw = self.api.objects[PATH]
         raw["metadata"] |= {"deletionTimestamp": CREATED, "finalizers": [finalizer]}
         self.store.put(Kind.JOB, self.api.put(PATH, raw))
-        self.wake()
+        self.enqueue()
 
-    def wake(self) -> None:
+    def enqueue(self) -> None:
         assert self.worker is not None
-        self.worker.wake()
+        self.worker.enqueue()
 
     def status(self) -> dict[str, Any]:
         return dict(self.api.objects[PATH].get("status", {}))
@@ -90,7 +90,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(pass_loop, "FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr(reconcile_loop, "FIRST_BACKOFF_S", 0.01)
     return World()
 
 
@@ -106,7 +106,7 @@ class FakeLink:
         self.key = keys.membership.hex()
         self.job_uid, self.coordination = job_uid, replace(before, since=time.time())
         self.done: list[object] = []
-        self.over = False
+        self.has_ended = False
         self.closed: Close | None = None
         FakeLink.made.append(self)
 
@@ -133,7 +133,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> list[FakeLink]:
 def virtual() -> Clock:
     """The time of the event loop, which begins when the job is created."""
     loop = asyncio.get_running_loop()
-    return Clock(steady=loop.time, wall=lambda: unix(CREATED) + loop.time())
+    return Clock(steady=loop.time, wall=lambda: parse_time(CREATED) + loop.time())
 
 
 @asynccontextmanager
@@ -158,12 +158,12 @@ async def test_a_new_job_gets_its_objects_then_its_pods(world: World):
     assert created == ["secrets", "services", "services", "pods", "pods", "pods"]
 
 
-async def test_a_worker_whose_job_is_gone_says_so_and_ends(world: World):
+async def test_a_worker_whose_job_is_gone_reports_it_and_ends(world: World):
     world.apply_job()
     async with at_work(world):
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
         world.delete_job()
-        world.wake()
+        world.enqueue()
         await world.until(lambda: world.gone == [KEY])
 
 
@@ -172,12 +172,12 @@ DELETED = End(CloseReason.DELETED, "the TrainingJob was deleted")
 APPOINTED = {"coordinator": {"epoch": 7, "podName": "gone", "podUID": "gone"}, "round": 0}
 
 
-async def test_the_coordinator_of_a_job_that_is_gone_is_told_so(world: World, links: list[FakeLink]):
+async def test_the_coordinator_of_a_job_that_is_gone_is_informed(world: World, links: list[FakeLink]):
     world.apply_job(status=APPOINTED)
     async with at_work(world):
         await world.until(lambda: bool(links))
         world.delete_job()
-        world.wake()
+        world.enqueue()
         await world.until(lambda: links[0].done[-2:] == [DELETED, "closed"])
 
 
@@ -195,7 +195,7 @@ async def test_and_of_one_whose_name_another_job_has_taken(world: World, links: 
         await world.until(lambda: bool(links))
         world.delete_job()
         world.apply_job("second")
-        world.wake()
+        world.enqueue()
         await world.until(lambda: links[0].done[-2:] == [DELETED, "closed"])
     assert links[0].job_uid == "first"
 
@@ -207,18 +207,18 @@ async def test_pods_that_are_to_outlive_their_job_go_on(world: World, links: lis
         world.mark_deleted("orphan")
         await world.until(lambda: links[0].done[-1] == "closed")
         world.delete_job()
-        world.wake()
+        world.enqueue()
         await world.until(lambda: world.gone == [KEY])
     assert DELETED not in links[0].done
 
 
-async def test_lines_that_have_failed_are_made_anew_with_what_they_had_learnt(world: World, links: list[FakeLink]):
+async def test_lines_that_have_failed_are_recreated_with_what_they_had_learnt(world: World, links: list[FakeLink]):
     world.apply_job(status=APPOINTED)
     async with at_work(world):
         await world.until(lambda: bool(links))
         links[0].coordination = Coordination(a_snapshot(), since=time.time())
-        links[0].over = True
-        world.wake()
+        links[0].has_ended = True
+        world.enqueue()
         await world.until(lambda: len(links) == 2)
     assert links[1].coordination.snapshot == a_snapshot()
     assert world.worker is not None
@@ -247,14 +247,14 @@ async def test_what_was_learnt_of_a_job_does_not_count_for_another_of_the_same_n
         for path in [path for path, raw in world.api.objects.items() if raw["kind"] in ("Secret", "Service")]:
             del world.api.objects[path]
         world.apply_job("second")
-        world.wake()
+        world.enqueue()
 
         # then it was never said to be invalid
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
     states = [raw for raw in world.api.history if raw["metadata"]["uid"] == "second"]
-    told = [raw["status"]["conditions"] for raw in states if "status" in raw]
-    assert told
-    assert {x["status"] for conditions in told for x in conditions if x["type"] == "Invalid"} == {"False"}
+    result = [raw["status"]["conditions"] for raw in states if "status" in raw]
+    assert result
+    assert {x["status"] for conditions in result for x in conditions if x["type"] == "Invalid"} == {"False"}
     owners = {raw["metadata"]["ownerReferences"][0]["uid"] for raw in world.api.of_kind("Pod")}
     assert owners == {"second"}
 
@@ -284,19 +284,19 @@ async def test_a_lost_pod_that_came_back_while_a_list_was_awaited_is_not_deleted
     async with at_work(world):
         await world.until(lambda: bool(links))
         # and a Job of it waits for pods: they are listed, and while that lasts the pod comes back
-        some = world.api.some
+        some = world.api.list_first
 
         async def pod_comes_back(*asked: Any) -> list[Raw]:
             links[0].coordination = Coordination(a_snapshot(number=2), since=time.time())
             return await some(*asked)
 
-        world.api.some = pod_comes_back  # type: ignore[method-assign,assignment]
+        world.api.list_first = pod_comes_back  # type: ignore[method-assign,assignment]
         labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid"}
         owned = {"namespace": "research", "labels": labels, "ownerReferences": owned_by("job-uid")}
         path = "/apis/batch/v1/namespaces/research/jobs/llm-driver-0"
         world.store.put(Kind.CHILD, world.api.put(path, {"kind": "Job", "metadata": owned, "spec": {}}))
         links[0].coordination = lost
-        world.wake()
+        world.enqueue()
         # then what is known after the list counts
         await world.until(lambda: world.status().get("round") == 2)
     assert ("DELETE", POD) not in world.api.calls
@@ -321,7 +321,7 @@ async def test_a_plan_that_waited_for_a_slow_write_deletes_nothing(world: World,
         # when the pod comes back in that time
         assert lost.snapshot is not None
         links[0].coordination = replace(lost, snapshot=replace(lost.snapshot, token=RoundToken(1, 1, 1)))
-        world.wake()
+        world.enqueue()
         await world.until(lambda: world.status().get("round") == 2)
     # then it is not deleted by what was known before
     assert ("DELETE", POD) not in world.api.calls
@@ -342,7 +342,7 @@ async def test_a_fault_that_status_records_has_its_event_though_the_next_write_f
         # when a fault is reported, and is over at once
         fault = a_recovery(time.time() - 2, resumed_at=time.time())
         links[0].coordination = Coordination(a_snapshot(recoveries=[fault], number=1), since=time.time())
-        world.wake()
+        world.enqueue()
         # then status records it, and both events are written
         await world.until(lambda: "lastRecovery" in world.status())
         await world.until(lambda: bool(events_of(world, "Recovered")))
@@ -370,15 +370,15 @@ async def test_a_fault_has_its_event_though_its_write_had_no_answer_and_others_f
         # when a fault is reported, and is over before status is written again
         fault = a_recovery(time.time() - 2)
         links[0].coordination = Coordination(a_snapshot(recoveries=[fault], number=1), since=time.time())
-        world.wake()
+        world.enqueue()
         await world.until(lambda: len(writes) == 1)
-        over = replace(fault, resumed_at=time.time())
-        links[0].coordination = Coordination(a_snapshot(recoveries=[over], number=2), since=time.time())
+        is_done = replace(fault, resumed_at=time.time())
+        links[0].coordination = Coordination(a_snapshot(recoveries=[is_done], number=2), since=time.time())
         await world.until(lambda: len(writes) > 2)
         # and the API server is well again, and the watch tells what was written first
         world.api.replace = replace_status  # type: ignore[method-assign]
         world.store.put(Kind.JOB, world.api.objects[PATH])
-        world.wake()
+        world.enqueue()
         # then both events are written, each once
         await world.until(lambda: bool(events_of(world, "Recovered")))
     assert len(events_of(world, "FaultDetected")) == 1
@@ -397,7 +397,7 @@ async def test_an_end_that_status_records_has_its_event_though_the_leader_could_
     async with at_work(world):
         await world.until(lambda: bool(links))
         links[0].coordination = Coordination(a_snapshot(closed=SUCCEEDED), since=time.time())
-        world.wake()
+        world.enqueue()
         await world.until(lambda: world.status().get("terminalState") == "Completed")
     assert events_of(world, "Completed") == []
 
@@ -416,7 +416,7 @@ async def test_an_end_that_status_records_has_its_event_though_the_leader_could_
 
 @pytest.mark.attack("B4", "creates a Service under the name of a job's", before="refused, too")
 @in_virtual_time
-async def test_an_object_of_somebody_else_under_our_name_is_told_and_waited_for(world: World):
+async def test_an_object_of_somebody_else_under_our_name_is_reported_and_waited_for(world: World):
     # given the name that the job needs is taken, perhaps by a job of the same name that was there before
     taken = world.api.put(SERVICE, {"kind": "Service", "metadata": {"namespace": "research"}, "spec": {}})
     world.store.put(Kind.SERVICE, taken)
@@ -435,7 +435,7 @@ async def test_an_object_of_somebody_else_under_our_name_is_told_and_waited_for(
 
         # when that is gone
         del world.api.objects[SERVICE]
-        world.wake()
+        world.enqueue()
 
         # then the job goes on
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
@@ -451,7 +451,7 @@ async def test_a_condition_of_refused_pods_goes_when_they_are_not_wanted_any_mor
         raw = world.api.objects[PATH]
         raw["spec"]["spares"]["replicas"] = 0
         world.store.put(Kind.JOB, world.api.put(PATH, raw))
-        world.wake()
+        world.enqueue()
         await world.until(lambda: world.condition("Invalid") == ("False", ""))
 
 
@@ -464,7 +464,7 @@ async def test_a_service_that_somebody_deletes_comes_back_as_it_was(world: World
 
         # when it is deleted by hand, and the watch tells
         world.store.remove(Kind.SERVICE, world.api.objects.pop(SERVICE))
-        world.wake()
+        world.enqueue()
 
         # then pods that are made from now on are told the same address
         await world.until(lambda: SERVICE in world.api.objects)
@@ -483,14 +483,14 @@ SECOND_ATTEMPT = {"epoch": 9, "podUID": "p", "podName": "p", "formerEpoch": 7, "
 def suspend(world: World, suspended: bool = True) -> None:
     """Or resume."""
     world.apply_job(status=world.status(), suspend=suspended)
-    world.wake()
+    world.enqueue()
 
 
-async def passes(world: World, count: int = 5) -> None:
+async def reconciles(world: World, count: int = 5) -> None:
     """So many, of which the last one has been executed. In virtual time."""
     for _ in range(count):
-        world.wake()
-        await world.until(lambda: not world.worker.waits)  # type: ignore[union-attr]
+        world.enqueue()
+        await world.until(lambda: not world.worker.is_queued)  # type: ignore[union-attr]
         await asyncio.sleep(1.0)
 
 
@@ -499,7 +499,7 @@ async def test_a_secret_is_created_once_and_is_not_read(world: World):
     world.apply_job()
     async with at_work(world, virtual()):
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
-        await passes(world)
+        await reconciles(world)
     assert secret_calls(world) == [("POST", NAME)]
 
 
@@ -510,7 +510,7 @@ async def test_a_secret_that_exists_counts_as_created_and_is_not_read(world: Wor
     world.apply_job()
     async with at_work(world, virtual()):
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
-        await passes(world)
+        await reconciles(world)
     assert secret_calls(world) == [("POST", NAME)]
 
 
@@ -529,7 +529,7 @@ def run_pods(world: World, *, waits_since: str = "") -> None:
         raw["spec"]["nodeName"] = "n"
         path = f"/api/v1/namespaces/research/pods/{raw['metadata']['name']}"
         world.store.put(Kind.POD, world.api.put(path, {**raw, "status": status}))
-    world.wake()
+    world.enqueue()
 
 
 @pytest.mark.usefixtures("links")
@@ -585,7 +585,7 @@ async def test_the_secret_of_an_attempt_goes_with_it_and_the_next_one_has_anothe
         suspend(world)
         await world.until(lambda: SECRET not in world.api.objects)
         # then it has no Secret, and each deletion was sent once
-        await passes(world)
+        await reconciles(world)
         attempt = world.status()["coordinator"]["formerEpoch"]
         assert world.api.of_kind("Secret") == []
         assert secret_calls(world)[1:] == [("DELETE", NAME), ("DELETE", f"{NAME}-{attempt}")]
@@ -615,15 +615,15 @@ async def test_the_operator_calls_the_pods_of_an_attempt_with_the_key_of_that_at
 
 async def test_so_it_does_after_the_jobs_end(world: World, links: list[FakeLink]):
     # given a job that has succeeded in its second attempt, while no operator was there, and whose pods run on
-    told = {"type": "Completed", "status": "True", "message": "done", "reason": "AllJobsCompleted"}
-    told["lastTransitionTime"] = CREATED
+    values = {"type": "Completed", "status": "True", "message": "done", "reason": "AllJobsCompleted"}
+    values["lastTransitionTime"] = CREATED
     world.apply_job(status={"coordinator": SECOND_ATTEMPT})
     async with at_work(world):
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
         run_pods(world)
     links.clear()
     ended: Raw = {"coordinator": SECOND_ATTEMPT, "terminalState": "Completed", "completionTime": CREATED}
-    ended["conditions"] = [told]
+    ended["conditions"] = [values]
     raw = world.api.objects[PATH]
     world.store.put(Kind.JOB, world.api.put(PATH, {**raw, "status": ended}))
     # when an operator starts
@@ -643,7 +643,7 @@ async def test_refusals_of_many_pods_are_one_event(world: World):
 
 
 @pytest.mark.parametrize("trouble", [ValueError("a fact that nobody thought of"), OSError("no route")])
-async def test_a_pass_that_fails_is_tried_again(
+async def test_a_reconcile_that_fails_is_tried_again(
     world: World, trouble: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     plan, failures = planner.reconcile, [trouble, trouble]
@@ -660,7 +660,7 @@ async def test_a_pass_that_fails_is_tried_again(
     assert str(trouble) in caplog.text
 
 
-async def test_a_job_that_changes_under_a_pass_is_read_anew_and_no_pass_has_failed(
+async def test_a_job_that_changes_under_a_reconcile_is_read_again_and_no_reconcile_has_failed(
     world: World, caplog: pytest.LogCaptureFixture
 ):
     # given a job that somebody has changed, and no watch has told of it
@@ -673,10 +673,10 @@ async def test_a_job_that_changes_under_a_pass_is_read_anew_and_no_pass_has_fail
     assert "reconcile failed" not in caplog.text
 
 
-@pytest.mark.parametrize(("thinks_s", "rests_s"), [(0.05, 0.2), (10.0, 0.5)], ids=["large", "huge"])
+@pytest.mark.parametrize(("thinks_s", "pause_s"), [(0.05, 0.2), (10.0, 0.5)], ids=["large", "huge"])
 @in_virtual_time
-async def test_a_job_that_takes_long_to_decide_about_is_not_decided_anew_at_each_of_its_changes(
-    world: World, monkeypatch: pytest.MonkeyPatch, thinks_s: float, rests_s: float
+async def test_a_job_that_takes_long_to_decide_about_is_not_decided_again_at_each_of_its_changes(
+    world: World, monkeypatch: pytest.MonkeyPatch, thinks_s: float, pause_s: float
 ):
     # given a job about which each decision takes so long, and that changes all the time
     loop, thought_s, decided = asyncio.get_running_loop(), 0.0, list[float]()
@@ -691,15 +691,15 @@ async def test_a_job_that_takes_long_to_decide_about_is_not_decided_anew_at_each
     world.apply_job()
     async with at_work(world, Clock(steady=lambda: loop.time() + thought_s)):
         while len(decided) < 10:
-            world.wake()
+            world.enqueue()
             await asyncio.sleep(0.001)
     # then there is a rest after each, which the next one waits for
-    assert min(later - former for former, later in itertools.pairwise(decided)) >= rests_s - 0.001
+    assert min(later - previous for previous, later in itertools.pairwise(decided)) >= pause_s - 0.001
 
 
 @pytest.mark.parametrize(("exists", "deleted"), [(True, 0), (False, 1)])
 @in_virtual_time
-async def test_a_node_that_no_watch_has_told_of_yet_is_asked_for_before_its_pods_are_given_up(
+async def test_a_node_that_no_watch_has_reported_is_read_before_its_pods_are_given_up(
     world: World, exists: bool, deleted: int
 ):
     # given a pod that was just bound to a node, of which the watch of nodes may not have told yet
@@ -713,7 +713,7 @@ async def test_a_node_that_no_watch_has_told_of_yet_is_asked_for_before_its_pods
         raw = world.api.objects[path]
         raw["spec"]["nodeName"] = "new"
         world.store.put(Kind.POD, world.api.put(path, raw))
-        world.wake()
+        world.enqueue()
         await world.until(lambda: ("GET", "/api/v1/nodes/new") in world.api.calls)
         await asyncio.sleep(60.0)
     assert [method for method, _ in world.api.calls].count("DELETE") == deleted
@@ -737,7 +737,7 @@ def images(world: World, kind: str) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["Pod", "Job"])
-async def test_what_was_made_of_former_templates_is_made_anew_after_a_suspension_that_nobody_saw(
+async def test_what_was_made_of_previous_templates_is_recreated_after_a_suspension_that_nobody_observed(
     world: World, kind: str
 ):
     world.apply_job()
@@ -746,18 +746,18 @@ async def test_what_was_made_of_former_templates_is_made_anew_after_a_suspension
     async with at_work(world):
         await world.until(lambda: len(world.api.of_kind(kind)) == (2 if kind == "Pod" else 1))
         await world.until(lambda: world.status().get("observedGeneration") == 1)
-    former = {raw["metadata"]["uid"] for raw in world.api.of_kind(kind)}
+    previous = {raw["metadata"]["uid"] for raw in world.api.of_kind(kind)}
     change_unseen(world)
     async with at_work(world):
-        await world.until(lambda: not former & {raw["metadata"]["uid"] for raw in world.api.of_kind(kind)})
+        await world.until(lambda: not previous & {raw["metadata"]["uid"] for raw in world.api.of_kind(kind)})
         # as the watch would have told
-        for uid in former:
+        for uid in previous:
             gone = next(raw for raw in world.api.history if raw["metadata"]["uid"] == uid)
             world.store.remove(Kind.POD if kind == "Pod" else Kind.CHILD, gone)
-        world.wake()
+        world.enqueue()
         await world.until(lambda: images(world, kind) == {"example.com/trainer:2"})
         await world.until(lambda: world.status()["observedGeneration"] == 4)
-        assert len(world.api.of_kind(kind)) == len(former)
+        assert len(world.api.of_kind(kind)) == len(previous)
 
 
 @in_virtual_time
@@ -766,13 +766,13 @@ async def test_templates_that_differ_without_a_suspension_are_of_another_crd_and
     async with at_work(world, virtual()):
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
         await world.until(lambda: world.status().get("observedGeneration") == 1)
-    former = {raw["metadata"]["uid"] for raw in world.api.of_kind("Pod")}
+    previous = {raw["metadata"]["uid"] for raw in world.api.of_kind("Pod")}
     change_unseen(world, changes=1)
     async with at_work(world, virtual()):
         await world.until(lambda: world.status()["observedGeneration"] == 2)
-        world.wake()
+        world.enqueue()
         await asyncio.sleep(60.0)
-    assert {raw["metadata"]["uid"] for raw in world.api.of_kind("Pod")} == former
+    assert {raw["metadata"]["uid"] for raw in world.api.of_kind("Pod")} == previous
 
 
 # Child Jobs ---------------------------------------------------------------------------------------------------------
@@ -795,7 +795,7 @@ async def test_a_job_without_a_launcher_gets_its_jobs_and_no_secret(world: World
 
 
 @in_virtual_time
-async def test_a_pod_of_a_child_job_is_asked_for_and_told_while_its_job_waits_for_it(world: World):
+async def test_a_pod_of_a_child_job_is_asked_for_and_reported_while_its_job_waits_for_it(world: World):
     # given a Job whose pod is Pending
     without_launcher(world)
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
@@ -808,18 +808,18 @@ async def test_a_pod_of_a_child_job_is_asked_for_and_told_while_its_job_waits_fo
         owner = owned_by(world.api.of_kind("Job")[0]["metadata"]["uid"])
         world.api.put(f"{pods}/llm-workers-0-0", pod | {"metadata": {**metadata, "ownerReferences": owner}})
         world.api.put(f"{pods}/a-copy", pod)
-        world.wake()
+        world.enqueue()
         await world.until(lambda: "pod llm-workers-0-0: Unschedulable: no room" in world.condition("Running")[1])
         assert "a-copy" not in world.condition("Running")[1]
         # when it is ready
         world.store.put(Kind.CHILD, world.api.put(f"{JOBS}/llm-workers-0", world.child(ready=2, active=2)))
-        world.wake()
+        world.enqueue()
         # then nothing is told or asked for any more
         await world.until(lambda: world.condition("Running") == ("True", ""))
-        asked = [call for call in world.api.calls if call[0] == "LIST"]
-        world.wake()
+        requests = [call for call in world.api.calls if call[0] == "LIST"]
+        world.enqueue()
         await asyncio.sleep(60.0)
-        assert [call for call in world.api.calls if call[0] == "LIST"] == asked
+        assert [call for call in world.api.calls if call[0] == "LIST"] == requests
 
 
 async def test_a_list_of_such_pods_that_fails_keeps_the_job_from_nothing(world: World):
@@ -832,17 +832,17 @@ async def test_a_list_of_such_pods_that_fails_keeps_the_job_from_nothing(world: 
     without_launcher(world, replicatedJobs=[workers], successPolicy={"operator": "Any"})
     async with at_work(world):
         await world.until(lambda: len(world.api.of_kind("Job")) == 2)
-        world.wake()
+        world.enqueue()
         await world.until(lambda: any(method == "LIST" for method, _ in world.api.calls))
         # when one succeeds, then the TrainingJob has
         ended = {"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": CREATED}]}
         job = next(raw for raw in world.api.of_kind("Job")) | {"status": ended}
         world.store.put(Kind.CHILD, world.api.put(f"{JOBS}/llm-workers-0", job))
-        world.wake()
+        world.enqueue()
         await world.until(lambda: world.status().get("terminalState") == "Completed")
 
 
-async def test_a_template_that_the_api_server_would_not_take_is_told_before_anything_is_made_of_it(world: World):
+async def test_a_template_that_the_api_server_would_not_take_is_reported_before_anything_is_made_of_it(world: World):
     world.api.refuse = lambda manifest: 'unknown field "spec.contaners"' if manifest["kind"] == "Job" else ""
     without_launcher(world)
     async with at_work(world):
@@ -870,14 +870,14 @@ async def test_a_claim_that_outlives_jobs_is_taken_as_it_is(world: World):
     assert world.api.calls.count(("POST", f"{claims}/data-llm")) == 1
 
 
-async def test_lines_to_members_of_a_former_attempt_are_made_anew(world: World, links: list[FakeLink]):
+async def test_lines_to_members_of_a_previous_attempt_are_recreated(world: World, links: list[FakeLink]):
     world.apply_job(status={"round": 0, "coordinator": {"epoch": 1, "term": 1, "podUID": "a", "podName": "a"}})
     async with at_work(world):
         await world.until(lambda: bool(links))
-        office = {"epoch": 9, "term": 1, "podUID": "b", "podName": "b", "formerEpoch": 7}
-        raw = world.api.objects[PATH] | {"status": {"round": 0, "coordinator": office}}
+        term = {"epoch": 9, "term": 1, "podUID": "b", "podName": "b", "formerEpoch": 7}
+        raw = world.api.objects[PATH] | {"status": {"round": 0, "coordinator": term}}
         world.store.put(Kind.JOB, world.api.put(PATH, raw))
-        world.wake()
+        world.enqueue()
         await world.until(lambda: len(links) == 2)
     assert [link.job_uid for link in links] == ["job-uid", "job-uid-7"]
     assert "closed" in links[0].done
@@ -898,7 +898,7 @@ async def test_a_job_that_is_suspended_just_after_it_has_succeeded_has_succeeded
         links[0].closed = closed
         # when the job is suspended
         world.apply_job(status=world.status(), suspend=True)
-        world.wake()
+        world.enqueue()
         # then the coordinator is asked before status says so, and its close counts
         await world.until(lambda: world.status().get("phase") == phase)
     assert world.status().get("terminalState") == state
@@ -912,21 +912,21 @@ async def test_a_success_that_a_pod_reports_counts_though_the_job_was_suspended_
     pod = a_pod_of_the_job(world)
     async with at_work(world):
         await world.until(lambda: bool(links))
-        links[0].coordination = Coordination(a_snapshot(), in_office="uid-s", since=time.time())
-        asked = 0
+        links[0].coordination = Coordination(a_snapshot(), coordinator_uid="uid-s", since=time.time())
+        requests = 0
 
         async def nobody_answers(end: End) -> Close | None:
             del end
-            nonlocal asked
-            asked += 1
+            nonlocal requests
+            requests += 1
             links[0].coordination = Coordination(a_snapshot(), since=time.time())
             return None
 
         links[0].end = nobody_answers  # type: ignore[method-assign]
         # when the job is suspended
         world.apply_job(status=world.status(), spares={"replicas": 1}, suspend=True)
-        world.wake()
-        await world.until(lambda: asked == 1 and world.status().get("phase") == "Suspended")
+        world.enqueue()
+        await world.until(lambda: requests == 1 and world.status().get("phase") == "Suspended")
         # and the kubelet reports then that the pod has succeeded
         pod_succeeds(world, pod)
         # then the job has
@@ -945,7 +945,7 @@ def pod_succeeds(world: World, pod: Raw) -> None:
     sidecar = {"name": names.SIDECAR_CONTAINER, "state": {"terminated": {"exitCode": 0, "message": message}}}
     pod["status"] = {"phase": "Succeeded", "initContainerStatuses": [sidecar]}
     world.store.put(Kind.POD, world.api.put(POD, pod))
-    world.wake()
+    world.enqueue()
 
 
 @pytest.mark.parametrize(
@@ -965,7 +965,7 @@ async def test_pods_have_10_s_to_report_a_success_just_before_a_suspension_where
         # when the job is suspended 0.03 s later
         await asyncio.sleep(0.03)
         world.apply_job(status=world.status(), spares={"replicas": 1}, suspend=True)
-        world.wake()
+        world.enqueue()
         await world.until(lambda: world.status().get("phase") == "Suspended")
         attempt = world.status()["coordinator"].get("formerEpoch")
         # and a kubelet reports late

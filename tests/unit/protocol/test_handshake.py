@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from understudy_protocol import wire
-from understudy_protocol.handshake import Answer, Call, Called, Caller, Hello, NotProven, Role
+from understudy_protocol.handshake import Answer, Call, HandshakeCalled, HandshakeCaller, Hello, NotProven, Role
 from understudy_protocol.noise import public_key
 from understudy_protocol.sessions import NotAuthentic, Session, SharedKeyCalled, SharedKeyCaller
 
@@ -23,13 +23,13 @@ OPERATORS = (Role.OBSERVER, Role.CLAIMANT)
 
 def caller(
     role: Role = Role.MEMBER, key: bytes = KEY, job: str = JOB, called: str = IP, operator: bytes | None = None
-) -> Caller:
-    return Caller(key, role, job, Call("uid-of-the-caller", called), operator)
+) -> HandshakeCaller:
+    return HandshakeCaller(key, role, job, Call("uid-of-the-caller", called), operator)
 
 
-def sidecar(role: Role = Role.MEMBER) -> Called:
+def sidecar(role: Role = Role.MEMBER) -> HandshakeCalled:
     operator = None if role is Role.MEMBER else public_key(OPERATOR)
-    return Called(KEY, role, JOB, "uid-of-the-sidecar", IP, operator)
+    return HandshakeCalled(KEY, role, JOB, "uid-of-the-sidecar", IP, operator)
 
 
 def own_key(role: Role) -> bytes | None:
@@ -45,7 +45,7 @@ def agree(ours: Session, theirs: Session) -> bool:
         return False
 
 
-def refuses(called: Called, hello: Hello, ours: Caller) -> bool:
+def refuses(called: HandshakeCalled, hello: Hello, ours: HandshakeCaller) -> bool:
     """Whether the sidecar, or else the caller, does not go on: nothing that the caller can send is opened then."""
     try:
         answer, _, _ = called.answer(hello)
@@ -234,10 +234,12 @@ def test_a_called_address_that_would_break_a_line_of_the_log_is_quoted() -> None
 def test_a_recorded_handshake_of_version_2_is_read() -> None:
     line, _ = RECORDED.read_text().splitlines()
     hello = wire.decode(line, {"Hello": Hello})
-    _, call, _ = Called(KEY, Role.MEMBER, JOB, "uid-2", IP).answer(hello)
+    _, call, _ = HandshakeCalled(KEY, Role.MEMBER, JOB, "uid-2", IP).answer(hello)
     assert call == Call("uid-1", IP)
 
 
 def test_the_longest_hello_fits_into_what_is_read_before_the_proof() -> None:
-    longest = Caller(KEY, Role.CLAIMANT, "j" * 64, Call("p" * 64, "2001:0db8:0000:0000:0000:0000:255.255.255.255"), KEY)
+    longest = HandshakeCaller(
+        KEY, Role.CLAIMANT, "j" * 64, Call("p" * 64, "2001:0db8:0000:0000:0000:0000:255.255.255.255"), KEY
+    )
     assert len(wire.encode(longest.hello)) < 600, "of 1,024 bytes, less the head of the upgrade"

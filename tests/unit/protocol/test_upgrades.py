@@ -13,10 +13,10 @@ import pytest
 
 from tests.unit.protocol.readers import Reader
 from understudy_protocol import adoption, handshake, launcher, membership, observer, wire
+from understudy_protocol.enums import NO_TERM, Term, Verdict
+from understudy_protocol.hard_state import HardState
 from understudy_protocol.order import Order
 from understudy_protocol.pod import JobShape
-from understudy_protocol.vow import Vow
-from understudy_protocol.words import NO_OFFICE, Office, Verdict
 
 VERSION = 2
 
@@ -58,7 +58,7 @@ def test_what_a_later_version_adds_is_ignored(module: str, line: str, read: Read
 def test_a_member_of_version_1_has_no_vote(read: Reader) -> None:
     line = (RECORDED / "v1-membership.jsonl").read_text().splitlines()[0]
     join = read(line, wire.message_types(membership))
-    assert (join.votes, join.office, join.domain) == (False, NO_OFFICE, "")
+    assert (join.stores_votes, join.term, join.domain) == (False, NO_TERM, "")
 
 
 def test_a_leave_of_version_1_is_of_a_node_nothing_is_known_about(read: Reader) -> None:
@@ -75,15 +75,15 @@ def test_a_pod_of_version_1_has_a_job_that_cannot_shrink() -> None:
 
 def test_heirs_once_knew_of_charges_alone(read: Reader) -> None:
     lines = (RECORDED / "v2-membership.jsonl").read_text().splitlines()
-    older, newer = (read(line, wire.message_types(membership)) for line in lines if '"type":"Estate"' in line)
+    older, newer = (read(line, wire.message_types(membership)) for line in lines if '"type":"LeaderSnapshot"' in line)
     assert older.history is None
     assert newer.charges == tuple(offence.at for offence in newer.history.offences)
 
 
 def test_what_a_former_life_of_a_sidecar_promised_is_read(read: Reader) -> None:
-    vow = read((RECORDED / "v2-vow.json").read_text(), {"Vow": Vow})
-    assert (vow.office, vow.granted_to) == (Office(1763716000, 2), "uid-9")
-    assert vow.estate.voters == ("uid-1", "uid-9")
+    vow = read((RECORDED / "v2-hard-state.json").read_text(), {"HardState": HardState})
+    assert (vow.term, vow.voted_for) == (Term(1763716000, 2), "uid-9")
+    assert vow.leader_snapshot.voters == ("uid-1", "uid-9")
 
 
 def test_an_order_that_a_former_life_of_a_claimed_spare_has_stored_is_read(read: Reader) -> None:

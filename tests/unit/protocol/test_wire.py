@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from tests.unit.protocol.readers import READERS, Reader
 from understudy_protocol import compiled, handshake, launcher, membership, observer, wire
+from understudy_protocol.enums import NO_ROUND, CloseReason, RoundToken, WorkersState
 from understudy_protocol.membership import Close, Join, Port
 from understudy_protocol.observer import MemberView, Snapshot
 from understudy_protocol.pod import JobShape
-from understudy_protocol.words import NO_ROUND, CloseReason, RoundToken, WorkersState
 
 VERSION = 2
 

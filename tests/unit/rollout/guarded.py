@@ -17,10 +17,10 @@ from aiohttp import web
 from understudy_rollout.gateway import Gateway
 from understudy_rollout.gateway.app import WEIGHTS, GatewayApp
 from understudy_rollout.gateway.connections import OPTIONS
-from understudy_rollout.gateway.flights import Flights, Policy
-from understudy_rollout.gateway.keeper import kept
+from understudy_rollout.gateway.flights import InFlightRequests, Policy
 from understudy_rollout.gateway.listener import address_of, listener_at
 from understudy_rollout.gateway.proxy import Proxy
+from understudy_rollout.gateway.weights_file import open_weights_file
 from understudy_rollout.weights import Fence
 
 NO_FENCE = (0, 0, 0)
@@ -143,8 +143,10 @@ class Guarded:
 
     async def start(self) -> None:
         engine = f"http://127.0.0.1:{self.server.port}"
-        keeper = kept(self.file, listener_at(address_of(engine)), self.initial_version)
-        self.app = GatewayApp(Flights(keeper, self.policy), Proxy(engine), TOKEN, (), 1 << 20, self.most_connections)
+        keeper = open_weights_file(self.file, listener_at(address_of(engine)), self.initial_version)
+        self.app = GatewayApp(
+            InFlightRequests(keeper, self.policy), Proxy(engine), TOKEN, (), 1 << 20, self.most_connections
+        )
         self.runner = web.AppRunner(self.app.application(), shutdown_timeout=0.01, **OPTIONS)
         await self.runner.setup()
         assert self.runner.server is not None

@@ -38,9 +38,9 @@ from understudy_rollout.engines import SglangEngine, VllmEngine
 from understudy_rollout.failures import EngineRefused, EngineUnreachable, StepTimedOut
 from understudy_rollout.gateway import Gateway, watch
 from understudy_rollout.gateway.app import GatewayApp
-from understudy_rollout.gateway.flights import Flights
-from understudy_rollout.gateway.keeper import Keeper
+from understudy_rollout.gateway.flights import InFlightRequests
 from understudy_rollout.gateway.proxy import Proxy
+from understudy_rollout.gateway.weights_file import WeightsFile
 from understudy_rollout.weights import Fence, Former, Weights
 
 NO_FENCE = (0, 0, 0)
@@ -121,7 +121,7 @@ class Served(Cluster):
         self.adapt(name)
 
     async def guard(self, name: str, url: str) -> None:
-        app = GatewayApp(Flights(Keeper(Weights())), Proxy(url), TOKEN).application()
+        app = GatewayApp(InFlightRequests(WeightsFile(Weights())), Proxy(url), TOKEN).application()
         self.gateways[name] = runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

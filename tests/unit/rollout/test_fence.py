@@ -12,7 +12,7 @@ from tests.unit.rollout.guarded import TOKEN, Guarded, guarded, until
 from tests.unit.rollout.model import PATIENT, TENSORS, Cluster, ModelEngine, World
 from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import Group, Replica, State, Tensor, WeightUpdate
-from understudy_rollout.engines.http import NotDelivered, Refused, Server
+from understudy_rollout.engines.http import EngineServer, NotDelivered, Refused
 from understudy_rollout.failures import AdmissionRefused, EngineUnreachable
 from understudy_rollout.gateway import Gateway
 from understudy_rollout.gateway.flights import Policy
@@ -55,7 +55,7 @@ class WrittenEngine(ModelEngine):
 
     def __init__(self, site: Guarded, gateway: Gateway, direct: bool) -> None:
         super().__init__("rollout-0", World())
-        self.server = Server(f"http://127.0.0.1:{site.server.port}" if direct else gateway)
+        self.server = EngineServer(f"http://127.0.0.1:{site.server.port}" if direct else gateway)
 
     async def stop_generation(self) -> None:
         await self.server.post("/control/stop")
@@ -298,10 +298,10 @@ async def test_a_call_of_an_older_update_that_never_ends_keeps_the_newer_one_out
 @in_virtual_time
 async def test_the_way_to_the_server_needs_the_token_and_an_update() -> None:
     async with guarded() as site:
-        stranger = Server(Gateway(site.url, "guessed"))
+        stranger = EngineServer(Gateway(site.url, "guessed"))
         with pytest.raises(Refused, match="401"):
             await stranger.get("/health")
-        server = Server(site.admission)
+        server = EngineServer(site.admission)
         await server.get("/health")  # what only reads needs no update
         with pytest.raises(Refused, match=r"400.*Understudy-Update"):
             await server.post("/control/flush")
@@ -315,7 +315,7 @@ async def test_the_way_to_the_server_needs_the_token_and_an_update() -> None:
 async def test_the_servers_answers_come_back_as_they_are() -> None:
     async with guarded() as site:
         await site.close()
-        server = Server(site.admission, {"Authorization": "Bearer key"})
+        server = EngineServer(site.admission, {"Authorization": "Bearer key"})
         await server.post("/control/flush", {"a": 1}, params={"timeout": "30"})
         assert site.server.controls == [("flush", {"a": 1})]
         assert site.server.seen == [("Bearer key", "timeout=30", None)]
@@ -336,7 +336,7 @@ async def test_the_servers_answers_come_back_as_they_are() -> None:
 async def test_a_call_waits_for_a_gateway_that_restarts() -> None:
     async with guarded() as site:
         await site.close()
-        server = Server(site.admission)
+        server = EngineServer(site.admission)
         await site.stop()
         calling = asyncio.ensure_future(server.post("/control/flush"))
         await asyncio.sleep(1)
@@ -353,7 +353,7 @@ async def test_a_job_of_two_servers_is_updated_through_their_gateways() -> None:
         for replica in replicas:
             engine = replica.engine
             assert isinstance(engine, WrittenEngine)
-            gateway = engine.server.door
+            gateway = engine.server.admission
             assert isinstance(gateway, Gateway)
             replica.admission = gateway
         async with WeightUpdate(replicas, Sender(), version=1, fence=NEW, timeouts=PATIENT) as update:

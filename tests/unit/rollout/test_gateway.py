@@ -14,9 +14,9 @@ from understudy_rollout import WeightUpdate
 from understudy_rollout.failures import AdmissionRefused, EngineRefused
 from understudy_rollout.gateway import Gateway
 from understudy_rollout.gateway.app import WEIGHTS, GatewayApp
-from understudy_rollout.gateway.flights import Flights, Policy
-from understudy_rollout.gateway.keeper import Keeper
+from understudy_rollout.gateway.flights import InFlightRequests, Policy
 from understudy_rollout.gateway.proxy import Proxy
+from understudy_rollout.gateway.weights_file import WeightsFile
 from understudy_rollout.weights import Weights
 
 VERSION_HEADER = "Understudy-Weight-Version"
@@ -219,7 +219,7 @@ async def test_only_who_has_the_token_may_tell_of_updates() -> None:
             await stranger.close("u", "v1", NO_FENCE)
         assert (await site.ask()).status == 200
     with pytest.raises(ValueError, match="token: expected a secret"):
-        GatewayApp(Flights(Keeper(Weights())), Proxy("http://x"), "")
+        GatewayApp(InFlightRequests(WeightsFile(Weights())), Proxy("http://x"), "")
 
 
 @in_virtual_time

@@ -13,8 +13,8 @@ import pytest
 
 from tests.unit.rollout.model import PATIENT, TENSORS, Cluster, Fault, Kind, Place, notes, only
 from understudy_protocol import pod
+from understudy_protocol.enums import RoundToken
 from understudy_protocol.membership import Replicas
-from understudy_protocol.words import RoundToken
 from understudy_rollout import JobLink, Timeouts, WeightUpdate
 from understudy_rollout.engine import NoAdmission
 from understudy_rollout.job import ENV_ROUND, ENV_SOCKET, fence_of, link_from

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from tests.unit.sidecar.hall import JOB, KEY, KNOWN, MEMBER_POD, Served, join
+from tests.unit.sidecar.recording_handler import JOB, KEY, KNOWN, MEMBER_POD, ServedSidecar, join
 from understudy_protocol import wire
 from understudy_protocol.pod import MEMBERSHIP_PATH
 from understudy_sidecar.client import Address, CoordinatorClient
@@ -45,7 +45,7 @@ async def dialing(*addresses: Address, key: bytes = KEY) -> AsyncIterator[Calls]
     await asyncio.sleep(0.01)
 
 
-def at(served: Served) -> Address:
+def at(served: ServedSidecar) -> Address:
     return Address(served.host, served.port)
 
 

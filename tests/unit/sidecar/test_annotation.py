@@ -9,9 +9,9 @@ import pytest
 
 from tests.unit.launcher.fake_sidecar import wait_for
 from understudy_protocol import wire
+from understudy_protocol.enums import FaultClass, Verdict
 from understudy_protocol.membership import NodeVerdict
-from understudy_protocol.words import FaultClass, Verdict
-from understudy_sidecar.annotation import Annotation
+from understudy_sidecar.annotation import AnnotationFile
 
 BROKEN = NodeVerdict(Verdict.FAULTY, "gpu-xid: Xid 79", None, FaultClass.HARDWARE, at=100.0)
 WITHDRAWN = NodeVerdict(Verdict.UNKNOWN, at=200.0)
@@ -22,7 +22,7 @@ async def test_each_verdict_is_heard_once_and_what_is_none_is_said_and_passed_ov
 ) -> None:
     heard: asyncio.Queue[NodeVerdict] = asyncio.Queue()
     path = tmp_path / "told" / "verdict"
-    watch = Annotation(path, heard.put_nowait, every_s=0.01)
+    watch = AnnotationFile(path, heard.put_nowait, every_s=0.01)
     watch.start()
     try:
         # given no volume yet, then an annotation that is not set: the kubelet makes an empty file
@@ -56,7 +56,7 @@ async def test_a_verdict_that_cannot_be_handled_is_handled_again(
     # given a verdict, and a disk that is full at the first two looks
     path = tmp_path / "verdict"
     path.write_text(wire.encode(BROKEN))
-    watch = Annotation(path, on_change, every_s=0.01)
+    watch = AnnotationFile(path, on_change, every_s=0.01)
     watch.start()
     try:
         # then the watch goes on, and says so once

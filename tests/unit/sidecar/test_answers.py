@@ -12,11 +12,22 @@ from aiohttp import web
 
 from tests.sealed_socket import SealedSocket, receive_hello, seal
 from tests.unit.sidecar.calling import answering, at, dialing
-from tests.unit.sidecar.hall import JOB, KEY, KNOWN, OTHER_KEY, SERVER_POD, WELCOME, Served, caller, ended, until
+from tests.unit.sidecar.recording_handler import (
+    JOB,
+    KEY,
+    KNOWN,
+    OTHER_KEY,
+    SERVER_POD,
+    WELCOME,
+    ServedSidecar,
+    caller,
+    ended,
+    until,
+)
 from understudy_protocol import membership as m
 from understudy_protocol import wire
-from understudy_protocol.handshake import Answer, Called, Hello, Role
-from understudy_protocol.words import NO_ELECTORATE, Office
+from understudy_protocol.enums import NO_CONFIG, Term
+from understudy_protocol.handshake import Answer, HandshakeCalled, Hello, Role
 from understudy_sidecar import client as client_module
 from understudy_sidecar.client import Address
 
@@ -25,7 +36,7 @@ NO_KEY = "it does not know the job's key"
 
 async def accept(link: web.WebSocketResponse) -> SealedSocket:
     """The handshake of a sidecar with the job's key."""
-    return await seal(link, Called(KEY, Role.MEMBER, JOB, SERVER_POD, "127.0.0.1"), await receive_hello(link))
+    return await seal(link, HandshakeCalled(KEY, Role.MEMBER, JOB, SERVER_POD, "127.0.0.1"), await receive_hello(link))
 
 
 async def coordinator(link: web.WebSocketResponse) -> None:
@@ -39,12 +50,12 @@ async def coordinator(link: web.WebSocketResponse) -> None:
 
 def made_up() -> Answer:
     """What an impostor with a key of its own answers."""
-    return Called(OTHER_KEY, Role.MEMBER, JOB, SERVER_POD, "127.0.0.1").answer(caller(key=OTHER_KEY).hello)[0]
+    return HandshakeCalled(OTHER_KEY, Role.MEMBER, JOB, SERVER_POD, "127.0.0.1").answer(caller(key=OTHER_KEY).hello)[0]
 
 
 @pytest.mark.attack("C1", "poses as a coordinator without the key", before="refused, too")
 async def test_a_coordinator_that_does_not_know_the_key_is_not_believed(
-    served: Served, caplog: pytest.LogCaptureFixture
+    served: ServedSidecar, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An impostor at the coordinator's address gets nothing but a Hello, which opens no session elsewhere."""
     caplog.set_level("INFO")
@@ -65,7 +76,7 @@ async def test_a_coordinator_that_does_not_know_the_key_is_not_believed(
 
 
 async def test_a_peer_that_answers_a_hello_with_a_hello_is_refused(
-    served: Served, caplog: pytest.LogCaptureFixture
+    served: ServedSidecar, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
 
@@ -85,7 +96,7 @@ async def test_a_peer_that_answers_a_hello_with_a_hello_is_refused(
 )
 @pytest.mark.parametrize(
     "message",
-    [replace(WELCOME, pod_uid="uid-of-another-pod"), m.Candidacy(Office(7, 2), NO_ELECTORATE, "uid-of-another-pod")],
+    [replace(WELCOME, pod_uid="uid-of-another-pod"), m.RequestVote(Term(7, 2), NO_CONFIG, "uid-of-another-pod")],
     ids=["Welcome", "Candidacy"],
 )
 async def test_a_pod_cannot_welcome_or_ask_for_a_vote_as_another_pod(message: object) -> None:
@@ -119,7 +130,7 @@ async def test_another_implementation_of_websocket_is_understood() -> None:
     ],
     ids=["refused", "another-key", "garbage", "nothing"],
 )
-async def test_one_that_is_no_sidecar_is_passed_over(served: Served, answer: bytes) -> None:
+async def test_one_that_is_no_sidecar_is_passed_over(served: ServedSidecar, answer: bytes) -> None:
     told: list[bytes] = []
 
     async def answering_so(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -137,7 +148,7 @@ async def test_one_that_is_no_sidecar_is_passed_over(served: Served, answer: byt
 
 
 async def test_one_that_takes_the_call_and_says_nothing_is_given_up(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the kernel of a frozen machine does: the successor would never have been called."""
     monkeypatch.setattr(client_module, "ANSWER_S", 0.2)
@@ -150,7 +161,7 @@ async def test_one_that_takes_the_call_and_says_nothing_is_given_up(
 
 
 async def test_one_whose_machine_answers_nothing_is_given_up_sooner(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "TCP_S", 0.1)
     with socket.socket() as full:
@@ -186,7 +197,7 @@ async def test_one_that_answers_step_by_step_may_take_longer_in_all(monkeypatch:
 
 
 async def test_one_whose_answer_was_not_read_yet_is_not_given_up(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a freeze of this process, or when it has too much to do."""
     monkeypatch.setattr(client_module, "ANSWER_S", 0.3)
@@ -202,28 +213,28 @@ async def test_one_whose_answer_was_not_read_yet_is_not_given_up(
 
     async with answering(coordinator, too_busy_to_read) as address, dialing(address, at(served)) as calls:
         await until(lambda: calls.ups)
-        assert served.hall.links == []
+        assert served.handler.links == []
 
 
 async def test_a_timer_that_fires_late_gives_the_peer_as_long_again(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a freeze of this process."""
     monkeypatch.setattr(client_module, "ANSWER_S", 0.1)
-    monkeypatch.setattr(client_module, "LATE_S", -1.0)  # all timers fire late
+    monkeypatch.setattr(client_module, "LATE_TIMER_S", -1.0)  # all timers fire late
     limits: list[int] = []  # by port, of the address that was given one
-    allow = client_module._Call._allow
+    allow = client_module.ClientLink._allow
 
-    def allowed(call: client_module._Call, limit_s: float) -> None:
+    def allowed(call: client_module.ClientLink, limit_s: float) -> None:
         limits.append(call._port)
         allow(call, limit_s)
 
-    monkeypatch.setattr(client_module._Call, "_allow", allowed)
+    monkeypatch.setattr(client_module.ClientLink, "_allow", allowed)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         async with dialing(Address(*mute.getsockname()), at(served)) as calls:
             # two are regular: to connect, and to answer
             await until(lambda: len(limits) == 5)
             assert limits == [mute.getsockname()[1]] * 5
             assert calls.ups == []
-            monkeypatch.setattr(client_module, "LATE_S", 1.0)
+            monkeypatch.setattr(client_module, "LATE_TIMER_S", 1.0)
             await until(lambda: calls.ups)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.sidecar.hall import KEY, OPERATOR, SERVER_POD, Served, serving, until
+from tests.unit.sidecar.recording_handler import KEY, OPERATOR, SERVER_POD, ServedSidecar, serving, until
 from understudy_protocol import launcher, pod, wire
 from understudy_protocol import membership as m
+from understudy_protocol.enums import NO_ROUND, Term, WorkersState
 from understudy_protocol.launcher import ExitLauncher, LauncherHello
 from understudy_protocol.noise import public_key
-from understudy_protocol.words import NO_ROUND, Office, WorkersState
 
 TO_LAUNCHER = {cls.__name__: cls for cls in launcher.TO_LAUNCHER}
 
@@ -33,7 +33,7 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-def start(folder: Path, served: Served) -> subprocess.Popen[str]:
+def start(folder: Path, served: ServedSidecar) -> subprocess.Popen[str]:
     """A member of the job that `served` coordinates, on an address of its own. It can store no byte in any file."""
     (folder / "key" / pod.KEY_FILE).write_text(KEY.hex())
     (folder / "key" / pod.OPERATOR_KEY_FILE).write_text(public_key(OPERATOR).hex())
@@ -51,7 +51,7 @@ def start(folder: Path, served: Served) -> subprocess.Popen[str]:
         pod.ENV_STATE_FOLDER: str(folder / "state"),
         pod.ENV_SHARED_FOLDER: str(folder / "shared"),
         pod.ENV_SHIPPED_FOLDER: str(folder / "shipped"),
-        pod.ENV_TOLD_FOLDER: str(folder / "told"),
+        pod.ENV_VERDICT_FOLDER: str(folder / "told"),
     }
     return subprocess.Popen(
         [sys.executable, "-m", "understudy_sidecar"],
@@ -71,16 +71,16 @@ async def test_a_member_that_cannot_store_its_state_says_why_and_ends_its_pod(fo
             await until(path.exists, 20.0)
             reader, writer = await asyncio.open_unix_connection(path)
             writer.write(wire.encode(LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, 4711)).encode() + b"\n")
-            await until(lambda: coordinator.hall.messages)
+            await until(lambda: coordinator.handler.messages)
 
             # when a coordinator welcomes it, whose term it has to store
-            (link,) = coordinator.hall.links
-            link.send(m.Welcome(NO_ROUND, Office(1, 1), pod_uid=SERVER_POD, ip="127.0.0.1"))
+            (link,) = coordinator.handler.links
+            link.send(m.Welcome(NO_ROUND, Term(1, 1), pod_uid=SERVER_POD, ip="127.0.0.1"))
 
             # then it tells the coordinator why it goes, and hangs up
-            await until(lambda: coordinator.hall.ends)
+            await until(lambda: coordinator.handler.dropped_links)
             reason = f"its sidecar cannot store its state in {folder}/state: File too large"
-            assert coordinator.hall.messages[-1] == m.Gone(reason)
+            assert coordinator.handler.messages[-1] == m.Gone(reason)
             # and its launcher is to exit, after which the sidecar ends well
             order = wire.decode(await asyncio.wait_for(reader.readline(), 5.0), TO_LAUNCHER)
             while not isinstance(order, ExitLauncher):

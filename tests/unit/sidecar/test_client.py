@@ -9,11 +9,11 @@ import socket
 import pytest
 
 from tests.unit.sidecar.calling import Calls, at, dialing, refusing
-from tests.unit.sidecar.hall import WELCOME, Served, ended, serving, until
+from tests.unit.sidecar.recording_handler import WELCOME, ServedSidecar, ended, serving, until
 from tests.unit.virtual_time import in_virtual_time
 from understudy_protocol import membership as m
 from understudy_protocol import wire
-from understudy_protocol.words import NO_ELECTORATE, CloseReason
+from understudy_protocol.enums import NO_CONFIG, CloseReason
 from understudy_sidecar import client as client_module
 from understudy_sidecar.client import Address
 
@@ -22,7 +22,7 @@ MESSAGE_BYTES = 4 << 20
 # Whom it dials, and when
 
 
-async def test_a_client_joins_and_is_welcomed(served: Served) -> None:
+async def test_a_client_joins_and_is_welcomed(served: ServedSidecar) -> None:
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         assert calls.ups == ["127.0.0.1"]
@@ -30,11 +30,11 @@ async def test_a_client_joins_and_is_welcomed(served: Served) -> None:
         assert calls.downs == 0
 
 
-async def test_addresses_are_tried_in_their_order(served: Served) -> None:
+async def test_addresses_are_tried_in_their_order(served: ServedSidecar) -> None:
     async with serving("127.0.0.2") as second, dialing(refusing(), at(second), at(served)) as calls:
         await until(lambda: calls.ups)
         assert calls.ups == ["127.0.0.2"]
-        assert served.hall.links == []
+        assert served.handler.links == []
 
 
 @in_virtual_time
@@ -50,19 +50,21 @@ async def test_all_addresses_are_tried_each_time_and_each_reason_is_told_once(
             await until(lambda: calls.ups)
 
 
-async def test_an_address_where_nobody_listens_costs_no_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_where_nobody_listens_costs_no_time(
+    served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client_module, "TCP_S", 3600.0)
     async with dialing(*[refusing() for _ in range(5)], at(served)) as calls:
         await until(lambda: calls.ups)
 
 
-async def test_an_address_that_is_none_is_passed_over(served: Served) -> None:
+async def test_an_address_that_is_none_is_passed_over(served: ServedSidecar) -> None:
     addresses = (Address("no..name", 1), Address("127.0.0.1", 99_999), Address("", 0))
     async with dialing(*addresses, at(served)) as calls:
         await until(lambda: calls.ups)
 
 
-async def test_a_new_dial_replaces_the_one_under_way(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_new_dial_replaces_the_one_under_way(served: ServedSidecar, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with dialing(refusing()) as calls:
         await until(lambda: "no coordinator found yet" in caplog.text)
@@ -70,12 +72,12 @@ async def test_a_new_dial_replaces_the_one_under_way(served: Served, caplog: pyt
         await until(lambda: calls.ups)
 
 
-async def test_a_new_dial_replaces_a_link_that_is_up(served: Served) -> None:
+async def test_a_new_dial_replaces_a_link_that_is_up(served: ServedSidecar) -> None:
     async with serving("127.0.0.2") as second, dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         calls.client.dial((at(second),))
         await until(lambda: len(calls.ups) == 2)
-        await until(lambda: served.hall.ends == [False])
+        await until(lambda: served.handler.dropped_links == [False])
         assert calls.downs == 0
         assert [fd is None for fd in calls.sockets] == [False, True, False]
 
@@ -108,18 +110,18 @@ async def test_after_close_nothing_is_dialed_that_waited_for_its_turn() -> None:
 async def test_it_hears_that_its_link_has_ended_and_does_not_dial_by_itself() -> None:
     async with serving() as served, dialing(at(served)) as calls:
         await until(lambda: calls.messages)
-        served.hall.links[0].hangup()
+        served.handler.links[0].hangup()
         await until(lambda: calls.downs)
         await asyncio.sleep(60)
         assert (len(calls.ups), calls.downs) == (1, 1)
         assert calls.sockets[-1] is None
 
 
-async def test_after_a_hangup_it_hears_nothing_more(served: Served) -> None:
+async def test_after_a_hangup_it_hears_nothing_more(served: ServedSidecar) -> None:
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         calls.client.hangup()
-        await until(lambda: served.hall.ends == [False])
+        await until(lambda: served.handler.dropped_links == [False])
         assert calls.downs == 0
         assert calls.sockets[-1] is None
 
@@ -130,12 +132,12 @@ async def test_a_hangup_within_on_up_ends_the_link() -> None:
     calls.client._on_up = lambda host: calls.client.hangup()  # the member's machine may have no launcher any more
     async with serving() as served:
         calls.client.dial((at(served),))
-        await until(lambda: served.hall.ends == [False])
+        await until(lambda: served.handler.dropped_links == [False])
         await asyncio.sleep(60)
         assert calls.downs == 0
 
 
-async def test_what_was_sent_last_arrives(served: Served) -> None:
+async def test_what_was_sent_last_arrives(served: ServedSidecar) -> None:
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         with socket.socket(fileno=os.dup(calls.sockets[0] or 0)) as ours:
@@ -144,12 +146,12 @@ async def test_what_was_sent_last_arrives(served: Served) -> None:
             calls.client.send(m.Gone("x" * 60_000))
         calls.client.send(m.CloseAck())
         await calls.client.flushed(1.0)
-        assert served.hall.messages[-1] == m.CloseAck()
+        assert served.handler.messages[-1] == m.CloseAck()
 
 
 @pytest.mark.parametrize("by_coordinator", [True, False], ids=["coordinator", "member"])
 async def test_a_duplicate_of_the_socket_keeps_no_link_alive_that_was_ended(
-    served: Served, by_coordinator: bool
+    served: ServedSidecar, by_coordinator: bool
 ) -> None:
     """The launcher holds one, so that the end of the sidecar's process alone is none."""
     async with dialing(at(served)) as calls:
@@ -160,10 +162,10 @@ async def test_a_duplicate_of_the_socket_keeps_no_link_alive_that_was_ended(
         duplicate.setblocking(False)
         try:
             if by_coordinator:
-                served.hall.links[0].cut()
+                served.handler.links[0].cut()
             else:
                 calls.client.hangup()
-            await until(lambda: served.hall.ends == [False], limit_s=1.0)
+            await until(lambda: served.handler.dropped_links == [False], limit_s=1.0)
             await ended(duplicate, limit_s=1.0)
             with pytest.raises(OSError, match=r"pipe|reset|not connected"):
                 duplicate.send(b"x")
@@ -180,25 +182,27 @@ async def test_a_duplicate_of_the_socket_keeps_no_link_alive_that_was_ended(
 async def test_garbage_of_the_coordinator_ends_the_link_once(text: str) -> None:
     async with serving() as served, dialing(at(served)) as calls:
         await until(lambda: calls.messages)
-        served.hall.links[0].send_encoded(text.encode())
+        served.handler.links[0].send_encoded(text.encode())
         await until(lambda: calls.downs)
         await asyncio.sleep(60)
         assert (len(calls.ups), calls.downs) == (1, 1)
 
 
-async def test_an_heirs_electorate_may_be_as_long_as_ten_thousand_members_need(served: Served) -> None:
+async def test_an_heirs_electorate_may_be_as_long_as_ten_thousand_members_need(served: ServedSidecar) -> None:
     uids = tuple(f"0b2dfb52-5b4b-4a9a-9a1f-{number:012d}" for number in range(10_500))
-    estate = m.Estate(NO_ELECTORATE, voters=uids, former_voters=uids, holder="", charges=(), recoveries_by_strategy={})
+    estate = m.LeaderSnapshot(
+        NO_CONFIG, voters=uids, former_voters=uids, coordinator_uid="", charges=(), recoveries_by_strategy={}
+    )
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
-        served.hall.links[0].send(estate)
+        served.handler.links[0].send(estate)
         await until(lambda: len(calls.messages) == 2)
         assert calls.messages[1] == estate
 
 
-async def test_a_message_of_an_unknown_type_is_dropped(served: Served) -> None:
+async def test_a_message_of_an_unknown_type_is_dropped(served: ServedSidecar) -> None:
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
-        served.hall.links[0].send_encoded(b'{"v":3,"type":"FromTheFuture"}')
-        served.hall.links[0].send(WELCOME)
+        served.handler.links[0].send_encoded(b'{"v":3,"type":"FromTheFuture"}')
+        served.handler.links[0].send(WELCOME)
         await until(lambda: len(calls.messages) == 2)

@@ -15,7 +15,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from tests.unit.sidecar.calling import at, dialing
-from tests.unit.sidecar.hall import HEAD, HELLO, Healthy, Served, ended, serving, until, warnings
+from tests.unit.sidecar.recording_handler import (
+    HEAD,
+    HELLO,
+    HealthyMember,
+    ServedSidecar,
+    ended,
+    serving,
+    until,
+    warnings,
+)
 from understudy_protocol.frames import Opcode, frame
 from understudy_protocol.pod import MEMBERSHIP_PATH
 from understudy_protocol.upgrade import accept
@@ -28,7 +37,7 @@ UNPROVEN_BYTES = 1024
 
 
 @pytest.fixture
-async def served() -> AsyncIterator[Served]:
+async def served() -> AsyncIterator[ServedSidecar]:
     """Of a job of 64."""
     async with serving(members=64) as it:
         yield it
@@ -45,7 +54,9 @@ async def answered(sock: socket.socket) -> bytes:
 
 @pytest.mark.attack("D1", "PINGs before the proof of the key", before="each was answered, without limit")
 @pytest.mark.parametrize("control", [PING, PONG], ids=["ping", "pong"])
-async def test_control_frames_of_a_caller_without_a_proof_are_not_answered(served: Served, control: bytes) -> None:
+async def test_control_frames_of_a_caller_without_a_proof_are_not_answered(
+    served: ServedSidecar, control: bytes
+) -> None:
     with served.dialed() as sock:
         sock.sendall(HEAD + control * 50)
         answer = await answered(sock)
@@ -60,7 +71,7 @@ async def test_control_frames_of_a_caller_without_a_proof_are_not_answered(serve
     ids=["pings", "pongs", "messages", "empty-fragments", "noise", "line-ends"],
 )
 @pytest.mark.parametrize("begun", [b"", HEAD, HEAD + HELLO], ids=["from-the-start", "after-the-head", "after-a-hello"])
-async def test_a_flood_ends_its_connection_after_a_kibibyte(served: Served, begun: bytes, flood: bytes) -> None:
+async def test_a_flood_ends_its_connection_after_a_kibibyte(served: ServedSidecar, begun: bytes, flood: bytes) -> None:
     with served.dialed() as sock:
         sock.sendall(begun + flood * (UNPROVEN_BYTES // len(flood) + 1))
         await ended(sock)
@@ -68,7 +79,9 @@ async def test_a_flood_ends_its_connection_after_a_kibibyte(served: Served, begu
 
 
 @pytest.mark.attack("D1", "PINGs that extend the deadline of the handshake", before="the connection stayed for ever")
-async def test_nothing_that_a_caller_sends_extends_its_time(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_that_a_caller_sends_extends_its_time(
+    served: ServedSidecar, caplog: pytest.LogCaptureFixture
+) -> None:
     # given a caller that always has bytes that were not read
     with served.dialed() as sock:
         sock.sendall(HEAD)
@@ -79,7 +92,7 @@ async def test_nothing_that_a_caller_sends_extends_its_time(served: Served, capl
         sock.sendall(PING)
         # when its time is over
         for _ in range(6):
-            served.server.waiting._on_time()
+            served.server.waiting_connections._on_time()
         # then it is closed all the same
         await ended(sock)
     assert warnings(caplog) == ["127.0.0.1 was rejected: it did not prove the job's key within 5 s"]
@@ -87,7 +100,7 @@ async def test_nothing_that_a_caller_sends_extends_its_time(served: Served, capl
 
 @pytest.mark.attack("D1", "a dialed address that sends without end", before="the member answered, and waited there")
 async def test_a_member_leaves_an_address_that_sends_without_end(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it has proved the key, a server may send no more than a caller; the member does not wait for its time."""
     monkeypatch.setattr(client_module, "ANSWER_S", 3600.0)
@@ -118,7 +131,9 @@ async def test_a_member_leaves_an_address_that_sends_without_end(
 
 
 @pytest.mark.attack("D1", "a dialed address that always has something unread", before="its time began again and again")
-async def test_a_member_extends_the_time_of_an_address_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_member_extends_the_time_of_an_address_once(
+    served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client_module, "ANSWER_S", 0.1)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -138,7 +153,7 @@ async def test_a_member_extends_the_time_of_an_address_once(served: Served, monk
 
 
 @pytest.mark.attack("D1", "connections that are reset", before="a line of the log each")
-async def test_connections_that_are_reset_fill_no_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_connections_that_are_reset_fill_no_log(served: ServedSidecar, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     for _ in range(50):
         with served.dialed() as sock:
@@ -194,7 +209,7 @@ MEMBERS, HOSTILE, ROUNDS = 64, 500, 2
 @pytest.mark.attack(
     "D1", "500 hostile connections of six kinds, 64 members", before="20 stopped the coordinator's loop for 7.8 s"
 )
-async def test_five_hundred_hostile_connections_cost_no_member(served: Served) -> None:
+async def test_five_hundred_hostile_connections_cost_no_member(served: ServedSidecar) -> None:
     opened: list[Attack] = []
 
     async def attack(kind: Attack, source: str) -> None:
@@ -214,7 +229,7 @@ async def test_five_hundred_hostile_connections_cost_no_member(served: Served) -
         members = []
         for _ in range(MEMBERS):
             link = await stack.enter_async_context(served.member())
-            members.append(Healthy(served, link))
+            members.append(HealthyMember(served, link))
         # when 500 hostile connections come from ten addresses
         kinds = itertools.cycle(KINDS)
         hostile = [asyncio.create_task(attack(next(kinds), f"127.0.1.{x % 10 + 1}")) for x in range(HOSTILE)]
@@ -225,12 +240,12 @@ async def test_five_hundred_hostile_connections_cost_no_member(served: Served) -
         async with served.member():
             pass
         # and the limits hold
-        waiting = [caller for caller in served.server.callers if caller not in served.hall.links]
+        waiting = [caller for caller in served.server.callers if caller not in served.handler.links]
         assert len(waiting) <= 768
         assert max(len(caller._received) for caller in waiting) <= UNPROVEN_BYTES
         assert max(caller.unsent() for caller in waiting) <= UNPROVEN_BYTES
-        await until(lambda: served.hall.ends)
-        assert served.hall.ends == [False], "only the member that came last has left"
+        await until(lambda: served.handler.dropped_links)
+        assert served.handler.dropped_links == [False], "only the member that came last has left"
         for task in hostile:
             task.cancel()
         await asyncio.gather(*hostile, return_exceptions=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_protocol.frames import Broken, CloseCode, Frames, Opcode, close_frame, frame
+from understudy_protocol.frames import CloseCode, Frames, Opcode, ProtocolError, close_frame, frame
 
 LIMIT = 70_000
 SIZES = st.integers(0, 300) | st.sampled_from([125, 126, 65_535, 65_536, LIMIT])
@@ -42,14 +42,16 @@ def test_what_is_framed_comes_back_however_it_is_cut(
 @pytest.mark.parametrize("first", [0x01, 0x00, 0x80], ids=["start", "middle", "end"])
 def test_a_fragment_of_a_message_is_refused(first: int, text: bytes) -> None:
     fragment = bytes([first]) + frame(Opcode.TEXT, text, masked=True)[1:]
-    with pytest.raises(Broken, match=f"expected a message in one frame, got a frame that begins with {first:#04x}"):
+    with pytest.raises(
+        ProtocolError, match=f"expected a message in one frame, got a frame that begins with {first:#04x}"
+    ):
         taken(fragment, 1, masked=True)
 
 
 @pytest.mark.parametrize("length", [1 << 16, 100_000_000, (1 << 64) - 1])
 def test_a_frame_that_is_too_long_is_refused_before_its_body_comes(length: int) -> None:
     received = bytearray(b"\x81\xff" + length.to_bytes(8, "big"))
-    with pytest.raises(Broken, match="expected at most 1000 bytes") as broken:
+    with pytest.raises(ProtocolError, match="expected at most 1000 bytes") as broken:
         Frames(received, masked=True, limit=1000).take()
     assert broken.value.code is CloseCode.TOO_BIG
 
@@ -57,7 +59,7 @@ def test_a_frame_that_is_too_long_is_refused_before_its_body_comes(length: int) 
 def test_a_limit_counts_from_the_next_frame_on() -> None:
     received = bytearray(frame(Opcode.TEXT, b"x" * 11, masked=True))
     frames = Frames(received, masked=True, limit=10)
-    with pytest.raises(Broken):
+    with pytest.raises(ProtocolError):
         frames.take()
     frames.limit = 11
     assert frames.take() == (Opcode.TEXT, b"x" * 11)

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.sidecar.hall import (
+from tests.unit.sidecar.recording_handler import (
     HEAD,
     HELLO,
     JOB,
-    Healthy,
-    Served,
+    HealthyMember,
+    ServedSidecar,
     closed_by_server,
     ended,
     text_frame,
@@ -27,9 +27,9 @@ from tests.unit.sidecar.hall import (
 )
 from understudy_protocol import membership as m
 from understudy_protocol import wire
+from understudy_protocol.enums import CloseReason
 from understudy_protocol.frames import Opcode, frame
 from understudy_protocol.handshake import Hello, Role
-from understudy_protocol.words import CloseReason
 from understudy_sidecar import link as link_module
 
 TAG_BYTES = 16
@@ -61,13 +61,13 @@ def resident_bytes() -> int:
     ],
     ids=["path", "method", "protocol", "version", "http", "no-upgrade", "key", "garbage"],
 )
-async def test_another_request_is_answered_in_http(served: Served, head: bytes, status: bytes) -> None:
+async def test_another_request_is_answered_in_http(served: ServedSidecar, head: bytes, status: bytes) -> None:
     with served.dialed() as sock:
         sock.sendall(head)
         assert (await ended(sock)).startswith(b"HTTP/1.1 " + status + b" ")
 
 
-async def test_a_head_without_an_end_is_not_kept(served: Served) -> None:
+async def test_a_head_without_an_end_is_not_kept(served: ServedSidecar) -> None:
     with served.dialed() as sock:
         sock.sendall(b"GET /v1/membership HTTP/1.1\r\nX: " + b"x" * 1024)
         await ended(sock)
@@ -77,16 +77,16 @@ async def test_a_head_without_an_end_is_not_kept(served: Served) -> None:
 # Too long
 
 
-async def test_a_frame_of_100_megabytes_is_refused_by_its_header(served: Served) -> None:
+async def test_a_frame_of_100_megabytes_is_refused_by_its_header(served: ServedSidecar) -> None:
     claim = b"\x82\xff" + (100_000_000).to_bytes(8, "big") + b"mask"
     async with served.member() as link:
         link.transport.write(claim)
         assert await closed_by_server(link)  # before anything of the body was sent
-    await until(lambda: served.hall.ends)
+    await until(lambda: served.handler.dropped_links)
 
 
 async def test_a_hundred_megabytes_that_are_sent_all_the_same_are_kept_by_nobody(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "HANGUP_S", 0.5)
     loop = asyncio.get_running_loop()
@@ -106,7 +106,7 @@ def unfinished(whole: bytes) -> bytes:
     return bytes([whole[0] & 0x7F]) + whole[1:]
 
 
-async def test_before_the_proof_a_message_is_short(served: Served) -> None:
+async def test_before_the_proof_a_message_is_short(served: ServedSidecar) -> None:
     async with served.upgraded() as link:
         await link.send_str(wire.encode(Hello(Role.MEMBER, JOB, "A" * 1024)))
         assert await closed_by_server(link)
@@ -151,14 +151,14 @@ BYTES = {
 @pytest.mark.parametrize("begun", [HEAD, HEAD + HELLO], ids=["after-the-head", "after-a-recorded-hello"])
 @pytest.mark.parametrize("sent", BYTES.values(), ids=BYTES)
 async def test_garbage_of_a_stranger_ends_its_connection(
-    served: Served, sent: bytes, begun: bytes, caplog: pytest.LogCaptureFixture
+    served: ServedSidecar, sent: bytes, begun: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
         with served.dialed() as sock:
             sock.sendall(begun + sent)
             assert (await ended(sock)).startswith(b"HTTP/1.1 101 ")
     assert len(warnings(caplog)) == 1
-    assert len(served.hall.links) == 1
+    assert len(served.handler.links) == 1
 
 
 OF_A_MEMBER = {name: text for name, text in FRAMES.items() if not name.endswith("-in-a-hello")}  # no message of its
@@ -167,41 +167,41 @@ OF_A_MEMBER = {name: text for name, text in FRAMES.items() if not name.endswith(
 @pytest.mark.attack("D1", "a member that sends garbage", before="refused, too")
 @pytest.mark.parametrize("text", OF_A_MEMBER.values(), ids=OF_A_MEMBER)
 async def test_garbage_of_a_member_ends_its_connection(
-    served: Served, text: bytes, caplog: pytest.LogCaptureFixture
+    served: ServedSidecar, text: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served.member() as link:
-        before = list(served.hall.messages)
+        before = list(served.handler.messages)
         link.transport.write(link.sealed_frame(text))
         assert await closed_by_server(link)
-        await until(lambda: served.hall.ends)
-    assert served.hall.messages == before
-    assert served.hall.ends == [False]
+        await until(lambda: served.handler.dropped_links)
+    assert served.handler.messages == before
+    assert served.handler.dropped_links == [False]
     assert len(warnings(caplog)) == 1
 
 
 @pytest.mark.parametrize("sent", BYTES.values(), ids=BYTES)
 async def test_bytes_of_a_member_that_are_no_message_of_its_session_end_its_connection(
-    served: Served, sent: bytes, caplog: pytest.LogCaptureFixture
+    served: ServedSidecar, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served.member() as link:
-        before = list(served.hall.messages)
+        before = list(served.handler.messages)
         link.transport.write(sent)
         assert await closed_by_server(link)
-        await until(lambda: served.hall.ends)
-    assert served.hall.messages == before
-    assert served.hall.ends == [False]
+        await until(lambda: served.handler.dropped_links)
+    assert served.handler.messages == before
+    assert served.handler.dropped_links == [False]
     assert len(warnings(caplog)) == 1
 
 
-async def test_noise_ends_its_connection(served: Served) -> None:
+async def test_noise_ends_its_connection(served: ServedSidecar) -> None:
     for _ in range(50):
         with served.dialed() as sock:
             sock.sendall(HEAD + os.urandom(200) + b"\x00" * 4096)
             await ended(sock)
-    assert len(served.hall.links) == 1
+    assert len(served.handler.links) == 1
 
 
-async def test_a_member_may_send_up_to_its_limit_and_not_a_byte_more(served: Served) -> None:
+async def test_a_member_may_send_up_to_its_limit_and_not_a_byte_more(served: ServedSidecar) -> None:
     empty = wire.encode(m.Gone(""))
     async with served.member() as link:
         await link.send(m.Gone("x" * (MEMBER_BYTES - TAG_BYTES - len(empty) + 1)))
@@ -213,16 +213,16 @@ async def test_a_member_may_send_up_to_its_limit_and_not_a_byte_more(served: Ser
 
 @pytest.mark.attack("D1", "a member that does not read", before="refused, too")
 async def test_a_member_that_does_not_read_is_cut_off_and_holds_up_nobody(
-    served: Served, healthy: Healthy, caplog: pytest.LogCaptureFixture
+    served: ServedSidecar, healthy: HealthyMember, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served.calling() as slow:
         slow.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.transport.pause_reading()
-        await until(lambda: len(served.hall.links) == 2)
-        link = served.hall.links[1]
+        await until(lambda: len(served.handler.links) == 2)
+        link = served.handler.links[1]
         text = wire.encode(m.Close(CloseReason.FAILED, "x" * 60_000)).encode()
         sent = 0
-        while not served.hall.ends:
+        while not served.handler.dropped_links:
             link.send_encoded(text)
             sent += len(text)
             if sent % (10 * len(text)) == 0:
@@ -231,5 +231,5 @@ async def test_a_member_that_does_not_read_is_cut_off_and_holds_up_nobody(
             assert link.unsent() <= UNSENT_BYTES + len(text)
             assert sent < 64 * MEBIBYTE
         slow.transport.resume_reading()
-    assert served.hall.ends == [False]
+    assert served.handler.dropped_links == [False]
     assert [text.split(":")[0] for text in warnings(caplog)] == ["127.0.0.1 reads too slowly"]

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from tests.unit.sidecar.hall import ended
+from tests.unit.sidecar.recording_handler import ended
 from understudy_sidecar import health
 
 Address = tuple[str, int]

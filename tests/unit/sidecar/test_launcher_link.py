@@ -17,6 +17,7 @@ import pytest
 
 from understudy_protocol import launcher as messages
 from understudy_protocol import wire
+from understudy_protocol.enums import NO_ROUND, WorkersState
 from understudy_protocol.launcher import (
     DropSocket,
     HoldSocket,
@@ -25,7 +26,6 @@ from understudy_protocol.launcher import (
     StopWorkers,
     Terminating,
 )
-from understudy_protocol.words import NO_ROUND, WorkersState
 from understudy_sidecar.launcher_link import LauncherLink
 
 UNSENT_BYTES = 1024 * 1024
@@ -250,8 +250,8 @@ async def test_a_launchers_last_words_are_heard_although_it_takes_no_more(heard:
 async def test_nothing_is_sent_while_there_is_no_launcher(heard: Heard, connection: tuple[socket.socket, ...]) -> None:
     before = open_fds()
     heard.link.send(StopWorkers("nobody hears it"))
-    heard.link.hold(connection[0].fileno())
-    heard.link.drop()
+    heard.link.hold_socket(connection[0].fileno())
+    heard.link.drop_socket()
     assert open_fds() == before
 
 
@@ -263,7 +263,7 @@ async def test_a_socket_comes_with_its_line(
 ) -> None:
     mine, _ = connection
     before = open_fds()
-    heard.link.hold(mine.fileno())
+    heard.link.hold_socket(mine.fileno())
     ((_, (fd,)),) = await launcher.expect(HoldSocket)
     assert same(fd, mine)
     os.close(fd)
@@ -279,10 +279,10 @@ async def test_a_socket_keeps_to_its_line_when_the_launcher_reads_late(
     for _ in range(50):
         heard.link.send(LONG)
     mine = connection[0].dup()
-    heard.link.hold(mine.fileno())
+    heard.link.hold_socket(mine.fileno())
     mine.close()
     heard.link.send(LONG)
-    heard.link.drop()
+    heard.link.drop_socket()
     assert open_fds() > before, "some wait: else this tests nothing"
     reads = await launcher.expect(DropSocket)
     with_socket = [(line, fds) for line, fds in reads if fds]
@@ -297,7 +297,7 @@ async def test_a_held_connection_ends_when_the_last_copy_is_closed(
     heard: Heard, launcher: Launcher, connection: tuple[socket.socket, socket.socket]
 ) -> None:
     mine, theirs = connection
-    heard.link.hold(mine.fileno())
+    heard.link.hold_socket(mine.fileno())
     mine.close()
     ((_, (fd,)),) = await launcher.expect(HoldSocket)
     with pytest.raises(BlockingIOError):
@@ -309,7 +309,7 @@ async def test_a_held_connection_ends_when_the_last_copy_is_closed(
 async def test_a_sidecar_that_has_just_started_drops_nothing_of_the_one_before(
     heard: Heard, launcher: Launcher
 ) -> None:
-    heard.link.drop()
+    heard.link.drop_socket()
     heard.link.send(StopWorkers("the end of the test"))
     await launcher.expect(StopWorkers)
     assert launcher.taken == [StopWorkers("the end of the test")]
@@ -318,17 +318,17 @@ async def test_a_sidecar_that_has_just_started_drops_nothing_of_the_one_before(
 async def test_what_was_not_dropped_while_no_launcher_was_there_is_dropped_when_it_is_back(
     heard: Heard, launcher: Launcher, connect: Connect, connection: tuple[socket.socket, socket.socket]
 ) -> None:
-    heard.link.hold(connection[0].fileno())
+    heard.link.hold_socket(connection[0].fileno())
     ((_, (fd,)),) = await launcher.expect(HoldSocket)
     os.close(fd)
     launcher.close()
     await until(lambda: heard.events == ["down"], "its end")
-    heard.link.drop()
+    heard.link.drop_socket()
     back = connect()
     back.send(hello(2))
     await until(lambda: heard.events[-1] == ("up", 2), "its return")
-    heard.link.drop()
-    heard.link.drop()
+    heard.link.drop_socket()
+    heard.link.drop_socket()
     heard.link.send(StopWorkers("the end of the test"))
     await back.expect(StopWorkers)
     assert back.taken == [DropSocket(), StopWorkers("the end of the test")], "once"
@@ -340,7 +340,7 @@ async def test_what_a_launcher_never_took_is_closed_with_its_connection(
     before = open_fds()
     for _ in range(50):
         heard.link.send(LONG)
-    heard.link.hold(connection[0].fileno())
+    heard.link.hold_socket(connection[0].fileno())
     assert open_fds() == before + 1
     launcher.close()
     await until(lambda: "down" in heard.events, "its end")

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.unit.sidecar.hall import until
+from tests.unit.sidecar.recording_handler import until
 from understudy_protocol import wire
-from understudy_protocol.frames import Broken, CloseCode, Opcode, close_frame, frame
+from understudy_protocol.frames import CloseCode, Opcode, ProtocolError, close_frame, frame
 from understudy_protocol.membership import Port
 from understudy_protocol.sessions import Session, SharedKeyCalled, SharedKeyCaller
 from understudy_sidecar import link as link_module
@@ -33,21 +33,21 @@ class Recorder(Link):
         self.wrongs: list[str] = []
         self.ends: list[bool] = []
 
-    def head_received(self, head: bytes) -> None:
+    def on_head(self, head: bytes) -> None:
         self.heads.append(head)
         self.peer_proved(1 << 16)
 
-    def text_received(self, text: bytes) -> None:
+    def on_text(self, text: bytes) -> None:
         self.texts.append(text)
         if text.isdigit():
             self.send_encoded(text)
         elif text == b"hang up":
             self.hangup()
 
-    def broke(self, error: Broken | wire.WireError) -> None:
+    def on_protocol_error(self, error: ProtocolError | wire.WireError) -> None:
         self.wrongs.append(str(error))
 
-    def ended(self, silent: bool) -> None:
+    def on_ended(self, silent: bool) -> None:
         self.ends.append(silent)
 
 
@@ -139,9 +139,9 @@ async def test_a_peer_that_does_not_end_its_side_is_cut_off(monkeypatch: pytest.
     monkeypatch.setattr(link_module, "HANGUP_S", 0.1)
     async with linked() as (link, _peer):
         link.hangup()
-        assert not link.done()
+        assert not link.has_ended()
         await until(lambda: link.ends, limit_s=1.0)
-        assert link.done()
+        assert link.has_ended()
 
 
 async def test_a_hangup_is_heard_though_another_process_holds_the_socket() -> None:
@@ -167,7 +167,7 @@ async def test_flushed_waits_until_all_is_read() -> None:
         await all_of(peer)
         peer.close()
         await flushed
-        assert link.done()
+        assert link.has_ended()
         await link.flushed(5.0)  # of one that has ended: at once
 
 
@@ -176,7 +176,7 @@ async def test_flushed_waits_no_longer_than_it_was_told() -> None:
         link.send_encoded(b"x" * (16 << 20))
         async with asyncio.timeout(1.0):
             await link.flushed(0.1)
-        assert not link.done()
+        assert not link.has_ended()
 
 
 async def test_one_long_message_is_no_reason_to_cut_off_and_the_next_one_is() -> None:
@@ -289,7 +289,7 @@ async def test_what_is_wrong_is_told_to_the_peer_and_to_the_log_once() -> None:
 async def test_a_close_frame_says_nothing_of_an_encrypted_message_that_cannot_be_read() -> None:
     async with linked() as (link, peer):
         # given a session in which the peer sends what is no message
-        link.text_received = lambda text: wire.decode(text, {})  # type: ignore[method-assign]
+        link.on_text = lambda text: wire.decode(text, {})  # type: ignore[method-assign]
         peer.sendall(sealed(with_session(link), b"a secret"))
         # then the close frame, which is not encrypted, has no reason
         assert await all_of(peer) == close_frame(CloseCode.POLICY, "", masked=False)

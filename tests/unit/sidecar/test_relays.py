@@ -11,12 +11,21 @@ from dataclasses import dataclass
 import pytest
 
 from tests.unit.sidecar.calling import Calls, at, dialing
-from tests.unit.sidecar.hall import KEY, MEMBER_POD, SERVER_POD, WELCOME, Served, ended, until, warnings
+from tests.unit.sidecar.recording_handler import (
+    KEY,
+    MEMBER_POD,
+    SERVER_POD,
+    WELCOME,
+    ServedSidecar,
+    ended,
+    until,
+    warnings,
+)
 from tests.unit.sidecar.relay import Frame, Relay, To, relayed
 from understudy_protocol import membership as m
 from understudy_protocol import wire
+from understudy_protocol.enums import NO_ROUND, CloseReason
 from understudy_protocol.frames import Opcode, frame
-from understudy_protocol.words import NO_ROUND, CloseReason
 
 CLOSE = m.Close(CloseReason.FAILED, "by the relay")
 GONE = m.Gone("by the relay")
@@ -26,7 +35,7 @@ GONE = m.Gone("by the relay")
 class Joined:
     """A member that has joined its coordinator through a relay."""
 
-    served: Served
+    served: ServedSidecar
     calls: Calls
     relay: Relay
 
@@ -35,46 +44,46 @@ class Joined:
         if to is To.SIDECAR:
             self.calls.client.send(m.Port(number))
         else:
-            self.served.hall.links[-1].send(m.Heartbeat(number, NO_ROUND))
+            self.served.handler.links[-1].send(m.Heartbeat(number, NO_ROUND))
 
     def received(self, to: To) -> list[int]:
         """The numbers that came, after the first message of each side."""
         if to is To.SIDECAR:
-            return [x.master_port for x in self.served.hall.messages if isinstance(x, m.Port)]
+            return [x.master_port for x in self.served.handler.messages if isinstance(x, m.Port)]
         return [x.number for x in self.calls.messages if isinstance(x, m.Heartbeat)]
 
     async def until_ended(self) -> None:
-        await until(lambda: self.calls.downs and self.served.hall.ends)
+        await until(lambda: self.calls.downs and self.served.handler.dropped_links)
 
     def assert_nothing_was_believed(self) -> None:
         """Neither side has received a message that the other side did not send."""
-        assert [type(x) for x in self.served.hall.messages if not isinstance(x, m.Port)] == [m.Join]
+        assert [type(x) for x in self.served.handler.messages if not isinstance(x, m.Port)] == [m.Join]
         assert [x for x in self.calls.messages if not isinstance(x, m.Heartbeat)] == [WELCOME]
 
 
 @asynccontextmanager
-async def joined(served: Served) -> AsyncIterator[Joined]:
+async def joined(served: ServedSidecar) -> AsyncIterator[Joined]:
     async with relayed(at(served)) as relay, dialing(relay.address) as calls:
         await until(lambda: calls.messages == [WELCOME])
         yield Joined(served, calls, relay)
 
 
 @pytest.mark.parametrize("to", To)
-async def test_a_relay_that_passes_on_everything_changes_nothing(served: Served, to: To) -> None:
+async def test_a_relay_that_passes_on_everything_changes_nothing(served: ServedSidecar, to: To) -> None:
     async with joined(served) as it:
         it.send(to, 1)
         it.send(to, 2)
         await until(lambda: it.received(to) == [1, 2])
-        assert (it.calls.downs, served.hall.ends) == (0, [])
+        assert (it.calls.downs, served.handler.dropped_links) == (0, [])
 
 
 @pytest.mark.attack("C1", "a relay that reads messages", before="it read all of them")
-async def test_a_relay_reads_no_message(served: Served) -> None:
+async def test_a_relay_reads_no_message(served: ServedSidecar) -> None:
     async with joined(served) as it:
         # when each side sends a message
         it.calls.client.send(m.Gone("a secret of the member"))
-        served.hall.links[0].send(m.Close(CloseReason.FAILED, "a secret of the coordinator"))
-        await until(lambda: m.Gone("a secret of the member") in served.hall.messages and len(it.calls.messages) == 2)
+        served.handler.links[0].send(m.Close(CloseReason.FAILED, "a secret of the coordinator"))
+        await until(lambda: m.Gone("a secret of the member") in served.handler.messages and len(it.calls.messages) == 2)
         # then the relay sees a Hello and an Answer, and after these nothing that it can read
         kinds = [[opcode for opcode, _ in frames] for frames in it.relay.seen.values()]
         assert kinds == [[Opcode.TEXT, *3 * [Opcode.BINARY]], [Opcode.TEXT, *2 * [Opcode.BINARY]]]
@@ -87,7 +96,7 @@ async def test_a_relay_reads_no_message(served: Served) -> None:
 @pytest.mark.parametrize("opcode", [Opcode.TEXT, Opcode.BINARY], ids=["text", "binary"])
 @pytest.mark.parametrize(("to", "message"), [(To.SIDECAR, GONE), (To.CALLER, CLOSE)], ids=["to-sidecar", "to-caller"])
 async def test_a_message_that_a_relay_adds_ends_the_connection_and_is_not_heard(
-    served: Served, to: To, message: object, opcode: Opcode
+    served: ServedSidecar, to: To, message: object, opcode: Opcode
 ) -> None:
     async with joined(served) as it:
         it.relay.send(to, opcode, wire.encode(message).encode())
@@ -96,7 +105,7 @@ async def test_a_message_that_a_relay_adds_ends_the_connection_and_is_not_heard(
 
 
 @pytest.mark.attack("C1", "a relay that adds a message before the session", before="it was heard as the other side's")
-async def test_a_message_that_a_relay_adds_behind_the_answer_is_not_heard(served: Served) -> None:
+async def test_a_message_that_a_relay_adds_behind_the_answer_is_not_heard(served: ServedSidecar) -> None:
     async with relayed(at(served)) as relay:
 
         def add(to: To, each: Frame) -> list[Frame]:
@@ -129,7 +138,7 @@ ARRANGED: dict[str, tuple[Arrange, list[int]]] = {
 @pytest.mark.parametrize(("arrange", "before_it"), ARRANGED.values(), ids=ARRANGED)
 @pytest.mark.parametrize("to", To)
 async def test_messages_that_a_relay_rearranges_end_the_connection_and_are_not_heard(
-    served: Served, to: To, arrange: Arrange, before_it: list[int]
+    served: ServedSidecar, to: To, arrange: Arrange, before_it: list[int]
 ) -> None:
     async with joined(served) as it:
         # given a relay that waits for two messages in one direction
@@ -153,7 +162,9 @@ async def test_messages_that_a_relay_rearranges_end_the_connection_and_are_not_h
 
 @pytest.mark.attack("C1", "a relay that sends a side its own message back", before="it was heard as the other side's")
 @pytest.mark.parametrize("to", To)
-async def test_a_message_that_a_relay_sends_back_ends_the_connection_and_is_not_heard(served: Served, to: To) -> None:
+async def test_a_message_that_a_relay_sends_back_ends_the_connection_and_is_not_heard(
+    served: ServedSidecar, to: To
+) -> None:
     async with joined(served) as it:
         it.relay.pass_on = lambda *_: []
         before = len(it.relay.seen[to])
@@ -167,7 +178,7 @@ async def test_a_message_that_a_relay_sends_back_ends_the_connection_and_is_not_
 
 @pytest.mark.attack("C1", "a relay at the address of another pod", before="the coordinator took it for the member")
 async def test_a_relay_at_the_address_of_another_pod_is_refused(
-    served: Served, caplog: pytest.LogCaptureFixture
+    served: ServedSidecar, caplog: pytest.LogCaptureFixture
 ) -> None:
     # given a relay at an address that a pod of the job has left, and that a member calls
     async with relayed(at(served), host="127.0.0.2") as relay, dialing(relay.address) as calls:
@@ -176,17 +187,17 @@ async def test_a_relay_at_the_address_of_another_pod_is_refused(
         # then the coordinator refuses the handshake
         assert warnings(caplog) == ["127.0.0.1 was rejected: it called address '127.0.0.2', which is not this pod's"]
         assert calls.ups == []
-    assert served.hall.links == []
+    assert served.handler.links == []
 
 
 @pytest.mark.attack("C1", "sends a recorded session again", before="refused, too")
-async def test_a_recorded_session_does_not_let_anybody_in_again(served: Served) -> None:
+async def test_a_recorded_session_does_not_let_anybody_in_again(served: ServedSidecar) -> None:
     # given everything that a member has sent in its session
     async with joined(served) as it:
         it.send(To.SIDECAR, 1)
         await until(lambda: it.received(To.SIDECAR) == [1])
         recorded = it.relay.received[To.SIDECAR]
-    await until(lambda: served.hall.ends)
+    await until(lambda: served.handler.dropped_links)
     # when somebody sends it again
     with served.dialed() as sock:
         sock.sendall(recorded)
@@ -194,11 +205,13 @@ async def test_a_recorded_session_does_not_let_anybody_in_again(served: Served) 
     # then the sidecar answers the Hello, and refuses the rest
     assert answered.startswith(b"HTTP/1.1 101 ")
     assert b"it does not know the job's key" in answered
-    assert len(served.hall.links) == 1
-    assert [type(x) for x in served.hall.messages] == [m.Join, m.Port]
+    assert len(served.handler.links) == 1
+    assert [type(x) for x in served.handler.messages] == [m.Join, m.Port]
 
 
-async def test_recorded_answers_do_not_deceive_a_member(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_recorded_answers_do_not_deceive_a_member(
+    served: ServedSidecar, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     # given everything that a coordinator has sent in a session
     async with joined(served) as it:
@@ -219,7 +232,7 @@ async def test_recorded_answers_do_not_deceive_a_member(served: Served, caplog: 
 )
 @pytest.mark.parametrize("opcode", [Opcode.TEXT, Opcode.BINARY], ids=["text", "binary"])
 async def test_bytes_that_a_trainer_writes_to_its_sidecars_socket_end_the_connection(
-    served: Served, opcode: Opcode
+    served: ServedSidecar, opcode: Opcode
 ) -> None:
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages == [WELCOME])
@@ -228,17 +241,17 @@ async def test_bytes_that_a_trainer_writes_to_its_sidecars_socket_end_the_connec
             # when the trainer writes a message there
             duplicate.send(frame(opcode, wire.encode(GONE).encode(), masked=True))
             # then the coordinator hangs up, and has not heard the message
-            await until(lambda: calls.downs and served.hall.ends)
-        assert [type(x) for x in served.hall.messages] == [m.Join]
+            await until(lambda: calls.downs and served.handler.dropped_links)
+        assert [type(x) for x in served.handler.messages] == [m.Join]
 
 
 @pytest.mark.attack("C1", "a relay that keeps a dead peer alive by PINGs and PONGs", before="PINGs were answered")
 @pytest.mark.parametrize("to", To)
-async def test_pings_and_pongs_are_neither_heard_nor_answered(served: Served, to: To) -> None:
+async def test_pings_and_pongs_are_neither_heard_nor_answered(served: ServedSidecar, to: To) -> None:
     async with joined(served) as it:
         # given a relay that passes nothing on, as if one side had stopped
         it.relay.pass_on = lambda *_: []
-        before = (list(served.hall.messages), list(it.calls.messages), len(it.relay.seen[to.back]))
+        before = (list(served.handler.messages), list(it.calls.messages), len(it.relay.seen[to.back]))
         # when it sends control frames in the name of that side
         for _ in range(100):
             it.relay.send(to, Opcode.PING, b"there?")
@@ -246,5 +259,5 @@ async def test_pings_and_pongs_are_neither_heard_nor_answered(served: Served, to
         it.relay.send(to, Opcode.CLOSE, b"")
         await it.until_ended()
         # then nothing was heard, and nothing was answered but the close frame
-        assert (served.hall.messages, it.calls.messages) == before[:2]
+        assert (served.handler.messages, it.calls.messages) == before[:2]
         assert [opcode for opcode, _ in it.relay.seen[to.back][before[2] :]] == [Opcode.CLOSE]

@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.sidecar.hall import (
+from tests.unit.sidecar.recording_handler import (
     JOB,
     KEY,
     OTHER_KEY,
     WELCOME,
-    RecordingHall,
+    RecordingHandler,
     SealedCaller,
-    Served,
+    ServedSidecar,
     caller,
     closed_by_server,
     is_accepted,
@@ -30,9 +30,9 @@ from tests.unit.sidecar.hall import (
 from tests.unit.sidecar.silent_network import HERE, cable, may_lay_cables
 from understudy_protocol import membership as m
 from understudy_protocol import wire
+from understudy_protocol.enums import NO_ROUND, CloseReason
 from understudy_protocol.handshake import Role
 from understudy_protocol.observer import Appoint, Observe, Refused
-from understudy_protocol.words import NO_ROUND, CloseReason
 from understudy_sidecar.link import Link
 
 TAG_BYTES = 16
@@ -41,96 +41,98 @@ MEMBER_BYTES = 64 * 1024
 # Who is let in
 
 
-async def test_a_member_that_knows_the_key_is_heard_and_answered(served: Served) -> None:
+async def test_a_member_that_knows_the_key_is_heard_and_answered(served: ServedSidecar) -> None:
     async with served.calling() as link:
         await link.send_text(join())
         assert await link.receive() == WELCOME
-    assert [type(x) for x in served.hall.messages] == [m.Join]
+    assert [type(x) for x in served.handler.messages] == [m.Join]
 
 
-async def test_an_observer_that_knows_the_key_is_heard_and_answered(served: Served) -> None:
+async def test_an_observer_that_knows_the_key_is_heard_and_answered(served: ServedSidecar) -> None:
     async with served.calling(caller(Role.OBSERVER, called=served.host)) as link:
         await link.send(Observe())
         await link.send(Appoint(1, 4, {"InPlace": 2}))
-        await until(lambda: len(served.hall.questions) == 2)
-        served.hall.observers[0].send(Refused("not in office"))
+        await until(lambda: len(served.handler.observer_messages) == 2)
+        served.handler.observers[0].send(Refused("not in office"))
         assert await link.receive() == Refused("not in office")
-    await until(lambda: served.hall.observers_gone)
-    assert served.hall.questions == [Observe(), Appoint(1, 4, {"InPlace": 2})]
-    assert served.hall.links == []
+    await until(lambda: served.handler.observers_gone)
+    assert served.handler.observer_messages == [Observe(), Appoint(1, 4, {"InPlace": 2})]
+    assert served.handler.links == []
 
 
 @pytest.mark.parametrize("role", list(Role))
 @pytest.mark.parametrize(("key", "job"), [(OTHER_KEY, JOB), (KEY, "another")], ids=["key", "job"])
-async def test_a_caller_with_another_key_or_job_is_refused(served: Served, role: Role, key: bytes, job: str) -> None:
+async def test_a_caller_with_another_key_or_job_is_refused(
+    served: ServedSidecar, role: Role, key: bytes, job: str
+) -> None:
     async with served.upgraded() as link:
         assert not await is_accepted(link, caller(role, key, job))
-    assert unvisited(served.hall)
+    assert unvisited(served.handler)
 
 
-def unvisited(hall: RecordingHall) -> bool:
-    return not (hall.links or hall.messages or hall.ends or hall.observers or hall.questions)
+def unvisited(hall: RecordingHandler) -> bool:
+    return not (hall.links or hall.messages or hall.dropped_links or hall.observers or hall.observer_messages)
 
 
 # What reaches the hall
 
 
-async def test_a_message_of_an_unknown_type_is_dropped(served: Served) -> None:
+async def test_a_message_of_an_unknown_type_is_dropped(served: ServedSidecar) -> None:
     async with served.member() as link:
         await link.send_text('{"v":2,"type":"FromTheFuture","x":1}')
         await link.send(m.Port(4001))
-        await until(lambda: m.Port(4001) in served.hall.messages)
-    assert [type(x) for x in served.hall.messages] == [m.Join, m.Port]
+        await until(lambda: m.Port(4001) in served.handler.messages)
+    assert [type(x) for x in served.handler.messages] == [m.Join, m.Port]
 
 
-async def test_a_member_cannot_speak_as_an_observer(served: Served) -> None:
+async def test_a_member_cannot_speak_as_an_observer(served: ServedSidecar) -> None:
     async with served.member() as link:
         await link.send(Appoint(7, -1, {}))
         await link.send(m.Port(4001))
-        await until(lambda: m.Port(4001) in served.hall.messages)
-    assert served.hall.questions == []
-    assert len(served.hall.messages) == 2
+        await until(lambda: m.Port(4001) in served.handler.messages)
+    assert served.handler.observer_messages == []
+    assert len(served.handler.messages) == 2
 
 
-async def test_the_longest_message_of_a_member_is_heard(served: Served) -> None:
+async def test_the_longest_message_of_a_member_is_heard(served: ServedSidecar) -> None:
     empty = wire.encode(m.Gone(""))
     async with served.member() as link:
         await link.send(m.Gone("x" * (MEMBER_BYTES - TAG_BYTES - len(empty))))
-        await until(lambda: len(served.hall.messages) == 2)
+        await until(lambda: len(served.handler.messages) == 2)
 
 
-async def test_an_observers_message_may_be_as_long_as_ten_thousand_nodes_need(served: Served) -> None:
+async def test_an_observers_message_may_be_as_long_as_ten_thousand_nodes_need(served: ServedSidecar) -> None:
     async with served.calling(caller(Role.OBSERVER, called=served.host)) as link:
         await link.send(Appoint(1, 0, {"x" * (3 << 20): 1}))
-        await until(lambda: served.hall.questions)
+        await until(lambda: served.handler.observer_messages)
 
 
-async def test_a_failure_in_the_hall_ends_the_connection_that_brought_it_and_no_other(served: Served) -> None:
-    received = served.hall.received
+async def test_a_failure_in_the_hall_ends_the_connection_that_brought_it_and_no_other(served: ServedSidecar) -> None:
+    received = served.handler.on_message
 
     def fragile(link: object, message: object) -> None:
         if message == m.Port(666):
             raise RuntimeError("a bug")
         received(link, message)  # type: ignore[arg-type]
 
-    served.hall.received = fragile  # type: ignore[method-assign]
+    served.handler.on_message = fragile  # type: ignore[method-assign]
     async with served.member() as healthy, served.member() as unlucky:
         await unlucky.send(m.Port(666))
         assert await closed_by_server(unlucky)
         await healthy.send(m.Port(1))
-        await until(lambda: m.Port(1) in served.hall.messages)
-        assert served.hall.ends == [False]
+        await until(lambda: m.Port(1) in served.handler.messages)
+        assert served.handler.dropped_links == [False]
 
 
-async def test_closing_the_server_lets_everything_that_was_sent_go_out_first(served: Served) -> None:
+async def test_closing_the_server_lets_everything_that_was_sent_go_out_first(served: ServedSidecar) -> None:
     async with served.member() as link:
-        served.hall.links[0].transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        served.hall.links[0].send(m.Close(CloseReason.SUCCEEDED, "x" * (3 << 20)))
+        served.handler.links[0].transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        served.handler.links[0].send(m.Close(CloseReason.SUCCEEDED, "x" * (3 << 20)))
         closing = asyncio.create_task(served.server.close(2.0))
         assert isinstance(await link.receive(), m.Close)
         assert await closed_by_server(link)
         await closing
-    assert served.hall.ends == [False]
+    assert served.handler.dropped_links == [False]
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((served.host, served.port))
 
@@ -139,14 +141,14 @@ async def test_closing_the_server_lets_everything_that_was_sent_go_out_first(ser
 
 
 @pytest.mark.parametrize("role", [Role.MEMBER, Role.OBSERVER])
-async def test_an_empty_message_is_answered_with_an_empty_one(served: Served, role: Role) -> None:
+async def test_an_empty_message_is_answered_with_an_empty_one(served: ServedSidecar, role: Role) -> None:
     async with served.calling(caller(role, called=served.host)) as link:
         await link.send_text("")
         assert await link.receive_text() == b""
         await link.send_text("")
         assert await link.receive_text() == b""
-    assert served.hall.messages == []
-    assert served.hall.questions == []
+    assert served.handler.messages == []
+    assert served.handler.observer_messages == []
 
 
 # What a connection's end means
@@ -166,19 +168,19 @@ def reset(link: SealedCaller) -> None:
 
 @pytest.mark.parametrize("end", [abort, reset])
 async def test_a_peer_whose_kernel_ends_the_connection_was_not_silent(
-    served: Served, end: Callable[[SealedCaller], None]
+    served: ServedSidecar, end: Callable[[SealedCaller], None]
 ) -> None:
     async with served.member() as link:
         end(link)
-        await until(lambda: served.hall.ends)
-    assert served.hall.ends == [False]
+        await until(lambda: served.handler.dropped_links)
+    assert served.handler.dropped_links == [False]
 
 
-async def test_a_peer_that_says_goodbye_was_not_silent(served: Served) -> None:
+async def test_a_peer_that_says_goodbye_was_not_silent(served: ServedSidecar) -> None:
     async with served.member():
         pass
-    await until(lambda: served.hall.ends)
-    assert served.hall.ends == [False]
+    await until(lambda: served.handler.dropped_links)
+    assert served.handler.dropped_links == [False]
 
 
 @pytest.mark.skipif(not may_lay_cables(), reason="no right to make a network namespace")
@@ -190,13 +192,13 @@ async def test_a_peer_behind_a_pulled_cable_was_silent(talks: bool) -> None:
             async with served.calling(make_socket=lambda _: nonblocking(far.socket())) as link:
                 await link.send_text(join())
                 await link.receive()
-                await until(lambda: all_acknowledged(served.hall.links[0]))
+                await until(lambda: all_acknowledged(served.handler.links[0]))
                 far.pull()
                 if talks:
-                    served.hall.links[0].send(m.Heartbeat(1, NO_ROUND))
-                await until(lambda: served.hall.ends, limit_s=8.0)
+                    served.handler.links[0].send(m.Heartbeat(1, NO_ROUND))
+                await until(lambda: served.handler.dropped_links, limit_s=8.0)
                 abort(link)
-            assert served.hall.ends == [True]
+            assert served.handler.dropped_links == [True]
 
 
 def all_acknowledged(link: Link) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from understudy_protocol import pod
-from understudy_protocol.pod import Injected, JobShape, PodGroup
+from understudy_protocol.pod import InjectedFacts, JobShape, PodGroup
 from understudy_sidecar.settings import SettingsError, read_settings
 
 SHAPE = JobShape("uid", "research", "jobset.llm", 5, 8, 10, 3600.0)
@@ -26,7 +26,7 @@ def keys(folder: Path) -> None:
 
 def told(folder: Path) -> None:
     keys(folder)
-    injected = Injected(SHAPE, "10.0.0.7:8478", GROUPS)
+    injected = InjectedFacts(SHAPE, "10.0.0.7:8478", GROUPS)
     (folder / pod.INJECTED_FILE).write_text(json.dumps(asdict(injected)))
 
 

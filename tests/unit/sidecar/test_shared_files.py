@@ -19,24 +19,24 @@ from pathlib import Path
 import pytest
 
 from tests.unit.obstacles import OBSTACLES, UNREADABLE, Obstacle
-from tests.unit.sidecar.hall import until
-from understudy_launcher.verdict import what_is_faulty
+from tests.unit.sidecar.recording_handler import until
+from understudy_launcher.verdict_file import read_hardware_finding
 from understudy_protocol import files, pod, wire
+from understudy_protocol.enums import CloseReason, Term, Verdict
+from understudy_protocol.hard_state import HardState
 from understudy_protocol.membership import Close, NodeVerdict
-from understudy_protocol.vow import Vow
-from understudy_protocol.words import CloseReason, Office, Verdict
 from understudy_sidecar import records, settings
-from understudy_sidecar.alone import Alone, AloneSettings
-from understudy_sidecar.annotation import Annotation
+from understudy_sidecar.annotation import AnnotationFile
 from understudy_sidecar.launcher_link import LauncherLink
 from understudy_sidecar.records import CannotRead
 from understudy_sidecar.rollouts_link import RolloutsLink
+from understudy_sidecar.sidecar_alone import AloneSettings, SidecarAlone
 
 VOW_FILE = "vow.json"
 
 KEY = "ab" * 32
 XID = NodeVerdict(Verdict.FAULTY, "Xid 79")
-VOW = Vow(Office(7, 3))
+VOW = HardState(Term(7, 3))
 pytestmark = pytest.mark.timeout(20)  # a FIFO that blocks fails its test
 
 
@@ -141,10 +141,12 @@ async def test_a_sidecar_comes_up_and_keeps_the_verdict_in_a_folder_full_of_obst
         os.mkfifo(shared / name)
     files.write_file(told, wire.encode(XID).encode())
     # when the sidecar of a pod without a launcher starts there
-    alone = Alone(AloneSettings(shared, state, told, source, look_every_s=0.01, listen="127.0.0.1", health_port=0))
+    alone = SidecarAlone(
+        AloneSettings(shared, state, told, source, look_every_s=0.01, listen="127.0.0.1", health_port=0)
+    )
     life = asyncio.create_task(alone.run())
     # then the trainer finds the verdict
-    await until(lambda: what_is_faulty(str(shared), 0.0) == "Xid 79")
+    await until(lambda: read_hardware_finding(str(shared), 0.0) == "Xid 79")
     os.kill(os.getpid(), signal.SIGTERM)
     await life
 
@@ -152,9 +154,9 @@ async def test_a_sidecar_comes_up_and_keeps_the_verdict_in_a_folder_full_of_obst
 # The sidecar reads its own state
 
 READ: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "vow": (VOW_FILE, records.recorded_vow),
+    "vow": (VOW_FILE, records.recorded_hard_state),
     "close": (records.CLOSE_FILE, records.recorded_close),
-    "told-verdict": (records.TOLD_FILE, records.recorded_told),
+    "told-verdict": (records.COORDINATOR_VERDICT_FILE, records.recorded_coordinator_verdict),
     "order": (records.ORDER_FILE, records.recorded_order),
 }
 
@@ -180,7 +182,7 @@ def test_a_state_file_that_no_sidecar_wrote_is_an_error_that_names_it_and_quotes
     [
         KEY,
         f'{{"v":2,"type":"{KEY}"}}',
-        f'{{"v":2,"type":"Vow","granted_to":["{KEY}"],"office":"{KEY}"}}',
+        f'{{"v":2,"type":"HardState","voted_for":["{KEY}"],"term":"{KEY}"}}',
         "",
         "[" * 9999,
     ],
@@ -199,13 +201,13 @@ def test_content_that_is_no_message_is_not_quoted(
 def test_what_was_stored_is_read_back_and_is_private(folder: Path) -> None:
     before = os.umask(0)
     try:
-        records.record_vow(folder, VOW)
-        records.record_told(folder, XID)
+        records.record_hard_state(folder, VOW)
+        records.record_coordinator_verdict(folder, XID)
         records.record_close(folder, Close(CloseReason.FAILED, "x"), folder / "no-termination-log")
     finally:
         os.umask(before)
-    assert records.recorded_vow(folder) == VOW
-    assert records.recorded_told(folder) == XID
+    assert records.recorded_hard_state(folder) == VOW
+    assert records.recorded_coordinator_verdict(folder) == XID
     assert records.recorded_close(folder) == Close(CloseReason.FAILED, "x")
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
     assert len(list(folder.iterdir())) == 3, "nothing beside them"
@@ -217,7 +219,7 @@ def test_nothing_is_left_beside_a_file_that_cannot_be_written(folder: Path, monk
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(records.CannotStore, match="No space left"):
-        records.record_vow(folder, VOW)
+        records.record_hard_state(folder, VOW)
     assert list(folder.iterdir()) == []
 
 
@@ -265,11 +267,11 @@ def test_an_annotation_is_read_through_the_kubelets_links_and_never_quoted(
     (folder / "..data").symlink_to("..2026")
     (folder / "verdict").symlink_to("..data/verdict")
     heard: list[NodeVerdict] = []
-    watch = Annotation(folder / "verdict", heard.append)
+    watch = AnnotationFile(folder / "verdict", heard.append)
     # when the annotation is not a verdict, and then is one
-    watch._look()
+    watch._check()
     (folder / "..2026" / "verdict").write_text(wire.encode(XID))
-    watch._look()
+    watch._check()
     # then the log does not show it
     assert heard == [XID]
     assert [record.levelno for record in caplog.records] == [logging.WARNING]

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 
-from tests.unit.sidecar.hall import (
+from tests.unit.sidecar.recording_handler import (
     HEAD,
     HELLO,
     JOB,
@@ -29,8 +29,8 @@ from tests.unit.sidecar.hall import (
     OTHER_OPERATOR,
     SERVER_POD,
     WELCOME,
-    Healthy,
-    Served,
+    HealthyMember,
+    ServedSidecar,
     Socket,
     caller,
     closed_by_server,
@@ -43,7 +43,7 @@ from tests.unit.sidecar.hall import (
 )
 from understudy_protocol import handshake, wire
 from understudy_protocol import membership as m
-from understudy_protocol.handshake import Answer, Call, Called, Caller, Hello, Role
+from understudy_protocol.handshake import Answer, Call, HandshakeCalled, HandshakeCaller, Hello, Role
 from understudy_protocol.noise import Initiator, Responder, public_key
 from understudy_sidecar import server as server_module
 from understudy_sidecar.waiting_connections import WaitingConnections
@@ -62,11 +62,11 @@ def many_files() -> Iterator[None]:
 
 
 @pytest.fixture
-def short_handshake(served: Served) -> None:
-    served.server.waiting = WaitingConnections(512, 128, 0.3)
+def short_handshake(served: ServedSidecar) -> None:
+    served.server.waiting_connections = WaitingConnections(512, 128, 0.3)
 
 
-def waits(served: Served, sock: socket.socket) -> bool:
+def waits(served: ServedSidecar, sock: socket.socket) -> bool:
     """Whether the server has this connection, and not closed it."""
     addresses = (caller.transport.get_extra_info("peername") for caller in served.server.callers)
     return sock.getsockname() in addresses
@@ -75,7 +75,7 @@ def waits(served: Served, sock: socket.socket) -> bool:
 # Without the key
 
 
-async def sent_without_the_key(link: Socket, as_caller: Caller) -> bool:
+async def sent_without_the_key(link: Socket, as_caller: HandshakeCaller) -> bool:
     """Whether the server hangs up on a caller that goes on after the Answer, which it cannot read."""
     await link.send_str(wire.encode(as_caller.hello))
     assert isinstance(wire.decode((await link.receive(2.0)).data, KNOWN), Answer)
@@ -84,52 +84,54 @@ async def sent_without_the_key(link: Socket, as_caller: Caller) -> bool:
 
 
 @pytest.mark.attack("C1", "a caller that joins a job without its key", before="refused, too")
-async def test_a_wrong_key_is_refused_and_logged_once(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_wrong_key_is_refused_and_logged_once(served: ServedSidecar, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(20):
         async with served.upgraded() as link:
             assert await sent_without_the_key(link, caller(key=OTHER_KEY))
     assert warnings(caplog) == [f"127.0.0.1 was rejected: {NO_KEY}"]
-    assert len(served.hall.links) == 1
+    assert len(served.handler.links) == 1
 
 
 @pytest.mark.parametrize("called", ["127.0.0.2", "", "127.0.0.1"])
-async def test_a_sidecar_refuses_a_handshake_that_was_made_for_another_address(served: Served, called: str) -> None:
+async def test_a_sidecar_refuses_a_handshake_that_was_made_for_another_address(
+    served: ServedSidecar, called: str
+) -> None:
     async with served.upgraded() as link:
         assert await is_accepted(link, caller(called=called)) == (called != "127.0.0.2")
 
 
 @pytest.mark.parametrize("first", [b"", bytes(16), bytes(200)], ids=["empty", "a-tag", "long"])
-async def test_a_recorded_hello_does_not_let_anybody_in(served: Served, first: bytes) -> None:
+async def test_a_recorded_hello_does_not_let_anybody_in(served: ServedSidecar, first: bytes) -> None:
     async with served.upgraded() as link:
         await link.send_str(wire.encode(RECORDED))
         assert (await link.receive(2.0)).type is aiohttp.WSMsgType.TEXT  # an Answer that the caller cannot read
         await link.send_bytes(first)
         assert await closed_by_server(link)
-    assert len(served.hall.links) == 1
+    assert len(served.handler.links) == 1
 
 
 @pytest.mark.attack("C2", "a member that calls as the operator", before="the membership key was enough")
 @pytest.mark.parametrize("operator", [OTHER_OPERATOR, None], ids=["with-a-key-of-its-own", "without-one"])
 async def test_the_membership_key_does_not_let_anybody_act_as_the_operator(
-    served: Served, operator: bytes | None
+    served: ServedSidecar, operator: bytes | None
 ) -> None:
     # given a caller that knows the membership key
-    member = Caller(KEY, Role.OBSERVER, JOB, Call("", served.host), operator)
+    member = HandshakeCaller(KEY, Role.OBSERVER, JOB, Call("", served.host), operator)
     # then a sidecar does not accept it as the operator
     async with served.upgraded() as link:
         assert not await is_accepted(link, member)
-    assert served.hall.observers == []
+    assert served.handler.observers == []
 
 
 @pytest.mark.attack(
     "C2", "a member that calls as the operator, and knows its public key", before="the membership key was enough"
 )
 async def test_the_membership_key_and_the_operators_public_key_do_not_let_anybody_act_as_the_operator(
-    served: Served,
+    served: ServedSidecar,
 ) -> None:
     # given a caller whose Hello names the operator's public key, as each sidecar knows it
-    forger = Caller(KEY, Role.OBSERVER, JOB, Call("", served.host), OTHER_OPERATOR)
-    called = Called(KEY, Role.OBSERVER, JOB, SERVER_POD, served.host, public_key(OPERATOR))
+    forger = HandshakeCaller(KEY, Role.OBSERVER, JOB, Call("", served.host), OTHER_OPERATOR)
+    called = HandshakeCalled(KEY, Role.OBSERVER, JOB, SERVER_POD, served.host, public_key(OPERATOR))
     assert isinstance(forger._side, Initiator)
     assert isinstance(called._side, Responder)
     forger._side._transcript = called._side._begun.copy()
@@ -144,18 +146,18 @@ async def test_the_membership_key_and_the_operators_public_key_do_not_let_anybod
             forger.finish(answer)
         await link.send_bytes(bytes(16))
         assert await closed_by_server(link)
-    assert served.hall.observers == []
+    assert served.handler.observers == []
 
 
 @pytest.mark.attack("C2", "a member that joins as another pod than in its handshake", before="it was welcomed")
 async def test_a_member_cannot_join_as_another_pod_than_in_its_handshake(
-    served: Served, caplog: pytest.LogCaptureFixture
+    served: ServedSidecar, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served.calling() as link:
-        before = list(served.hall.messages)
+        before = list(served.handler.messages)
         await link.send_text(join("uid-2"))
         assert await closed_by_server(link)
-    assert served.hall.messages == before
+    assert served.handler.messages == before
     assert warnings(caplog) == ["127.0.0.1 was rejected: it joins as pod 'uid-2', but is pod 'uid-1'"]
 
 
@@ -165,32 +167,32 @@ async def test_a_member_cannot_join_as_another_pod_than_in_its_handshake(
     [wire.encode(Answer("AAAA")), join(), '{"type":"FromTheFuture"}', ""],
     ids=["Answer", "Join", "unknown", "empty"],
 )
-async def test_the_first_message_must_be_a_hello(served: Served, first: str) -> None:
+async def test_the_first_message_must_be_a_hello(served: ServedSidecar, first: str) -> None:
     async with served.upgraded() as link:
         await link.send_str(first)
         assert await closed_by_server(link)
-    assert len(served.hall.links) == 1
+    assert len(served.handler.links) == 1
 
 
-async def test_the_first_message_of_a_session_must_be_empty(served: Served) -> None:
+async def test_the_first_message_of_a_session_must_be_empty(served: ServedSidecar) -> None:
     async with served.upgraded() as link:
         member = caller()
         await link.send_str(wire.encode(member.hello))
         _, session = member.finish(wire.decode((await link.receive(2.0)).data, KNOWN))
         await link.send_bytes(session.seal(join().encode()))
         assert await closed_by_server(link)
-    assert len(served.hall.links) == 1
+    assert len(served.handler.links) == 1
 
 
 @pytest.mark.attack("C1", "a caller that asks a sidecar of which job it is", before="refused, too")
-async def test_a_caller_of_another_job_does_not_learn_the_uid_of_this_one(served: Served) -> None:
+async def test_a_caller_of_another_job_does_not_learn_the_uid_of_this_one(served: ServedSidecar) -> None:
     async with served.upgraded() as link:
         await link.send_str(wire.encode(caller(job="another-job").hello))
         answer = await link.receive()
     assert answer.type is aiohttp.WSMsgType.CLOSE
     assert "another-job" in str(answer.extra)
     assert JOB not in str(answer.extra)
-    assert len(served.hall.links) == 1
+    assert len(served.handler.links) == 1
 
 
 # Half-open
@@ -203,7 +205,7 @@ async def test_a_caller_of_another_job_does_not_learn_the_uid_of_this_one(served
 )
 @pytest.mark.usefixtures("short_handshake")
 async def test_a_caller_that_falls_silent_is_given_up(
-    served: Served, sent: bytes, caplog: pytest.LogCaptureFixture
+    served: ServedSidecar, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     with served.dialed() as first, served.dialed() as second:
         for sock in (first, second):
@@ -214,7 +216,7 @@ async def test_a_caller_that_falls_silent_is_given_up(
 
 
 @pytest.mark.usefixtures("short_handshake")
-async def test_a_caller_that_sends_a_byte_now_and_then_has_no_more_time_than_others(served: Served) -> None:
+async def test_a_caller_that_sends_a_byte_now_and_then_has_no_more_time_than_others(served: ServedSidecar) -> None:
     with served.dialed() as sock:
         end = asyncio.create_task(ended(sock))
         with contextlib.suppress(ConnectionError):
@@ -227,7 +229,9 @@ async def test_a_caller_that_sends_a_byte_now_and_then_has_no_more_time_than_oth
 
 
 @pytest.mark.usefixtures("short_handshake")
-async def test_a_freeze_of_this_sidecar_evicts_no_caller(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_freeze_of_this_sidecar_evicts_no_caller(
+    served: ServedSidecar, caplog: pytest.LogCaptureFixture
+) -> None:
     async with served.calling() as link:
         time.sleep(1.0)  # noqa: ASYNC251 - nothing runs meanwhile, for three times as long as a caller may take
         await link.send_text(join())
@@ -244,10 +248,10 @@ async def test_of_a_thousand_idle_connections_as_many_stay_as_the_job_may_need_a
             for _ in range(1000):
                 newest = idle.enter_context(served.dialed())
             await until(lambda: waits(served, newest))
-            assert len(served.server.waiting) == stay
+            assert len(served.server.waiting_connections) == stay
             async with asyncio.timeout(1.0), served.member() as link:
                 await link.send(m.Port(4001))
-                await until(lambda: m.Port(4001) in served.hall.messages)
+                await until(lambda: m.Port(4001) in served.handler.messages)
             assert waits(served, newest)
 
 
@@ -260,7 +264,7 @@ async def test_connections_of_many_addresses_evict_each_other_and_none_of_a_memb
             for number in range(1200):
                 newest = idle.enter_context(served.dialed(f"127.0.0.{number % 6 + 2}"))
             await until(lambda: waits(served, newest))
-            assert len(served.server.waiting) == 512
+            assert len(served.server.waiting_connections) == 512
             assert waits(served, member)
     assert {text.split(": ", 1)[1] for text in warnings(caplog)} == {
         "512 connections are waiting for a handshake, most of them from its address"
@@ -268,7 +272,7 @@ async def test_connections_of_many_addresses_evict_each_other_and_none_of_a_memb
 
 
 async def test_members_stay_when_the_files_run_out_and_get_in_when_there_are_some_again(
-    served: Served, healthy: Healthy
+    served: ServedSidecar, healthy: HealthyMember
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.ExitStack() as idle:
@@ -287,7 +291,7 @@ async def test_members_stay_when_the_files_run_out_and_get_in_when_there_are_som
 async def test_strangers_take_no_files_from_members(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server_module, "FILES_KEPT", resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 50)
+    monkeypatch.setattr(server_module, "RESERVED_FILES", resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 50)
     async with serving() as served:
         with contextlib.ExitStack() as idle:
             for _ in range(200):
@@ -298,7 +302,7 @@ async def test_strangers_take_no_files_from_members(
     assert warnings(caplog) == [said]
 
 
-async def test_a_scanner_fills_no_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_scanner_fills_no_log(served: ServedSidecar, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(1000):
         with served.dialed() as sock:
             sock.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")  # as TLS begins

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_protocol.frames import Broken
+from understudy_protocol.frames import ProtocolError
 from understudy_protocol.upgrade import accept, check_answer, request, take_head
 
 HEAD_BYTES = 4096
@@ -51,14 +51,14 @@ def test_an_address_of_ipv6_is_written_in_brackets() -> None:
     ],
 )
 def test_another_answer_is_refused(answer: bytes, wrong: str) -> None:
-    with pytest.raises(Broken, match=wrong):
+    with pytest.raises(ProtocolError, match=wrong):
         check_answer(answer, asked()[1])
 
 
 def test_an_extension_that_nobody_asked_for_is_refused() -> None:
     head, token = asked()
     answer = accept(head, PATH)[:-4] + b"\r\nSec-WebSocket-Extensions: permessage-deflate"
-    with pytest.raises(Broken, match="extension"):
+    with pytest.raises(ProtocolError, match="extension"):
         check_answer(answer, token)
 
 
@@ -72,5 +72,5 @@ def test_a_head_is_taken_when_it_is_whole_and_what_follows_stays() -> None:
 
 def test_a_head_may_not_be_longer_than_its_limit() -> None:
     assert take_head(bytearray(b"x" * (HEAD_BYTES - 1))) is None
-    with pytest.raises(Broken, match="at most"):
+    with pytest.raises(ProtocolError, match="at most"):
         take_head(bytearray(b"x" * HEAD_BYTES + b"\r\n\r\n"))

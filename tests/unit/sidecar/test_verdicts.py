@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.launcher.fake_sidecar import wait_for
 from understudy_protocol import pod, wire
+from understudy_protocol.enums import Verdict
 from understudy_protocol.membership import NodeVerdict
-from understudy_protocol.words import Verdict
 from understudy_sidecar.node_file import NodeFile
 from understudy_sidecar.verdicts import Verdicts
 
@@ -30,27 +30,27 @@ def held(folder: Path) -> object:
 
 def test_either_makes_the_node_faulty_and_one_withdrawn_leaves_the_other(tmp_path: Path) -> None:
     both = verdicts(tmp_path)
-    both.found(False)
+    both.on_node_file(False)
     assert held(tmp_path) == WELL
-    both.told(XID)
+    both.on_verdict(XID)
     assert held(tmp_path) == XID
-    both.found(True)
+    both.on_node_file(True)
     assert held(tmp_path) == BOTH
-    both.told(WELL)
+    both.on_verdict(WELL)
     assert held(tmp_path) == FILE
-    both.told(XID)
-    both.found(False)
+    both.on_verdict(XID)
+    both.on_node_file(False)
     assert held(tmp_path) == XID
-    both.told(WELL)
+    both.on_verdict(WELL)
     assert held(tmp_path) == WELL
 
 
 def test_a_word_that_expires_does_not_take_the_files_along(tmp_path: Path) -> None:
     both = verdicts(tmp_path)
-    both.found(True)
-    both.told(NodeVerdict(Verdict.FAULTY, "Xid 79", until=1000.0))
+    both.on_node_file(True)
+    both.on_verdict(NodeVerdict(Verdict.FAULTY, "Xid 79", until=1000.0))
     assert held(tmp_path) == FILE
-    both.found(False)
+    both.on_node_file(False)
     assert held(tmp_path) == NodeVerdict(Verdict.FAULTY, "Xid 79", until=1000.0)
 
 
@@ -60,10 +60,10 @@ def test_a_sidecar_that_crashed_withdraws_the_files_word_and_keeps_the_told_one(
 ) -> None:
     # given a sidecar that was told something, saw the file or not, and has crashed
     before = verdicts(tmp_path)
-    before.told(told)
-    before.found(exists)
+    before.on_verdict(told)
+    before.on_node_file(exists)
     # when the next one finds no file, before any coordinator has told it anything
-    verdicts(tmp_path).found(False)
+    verdicts(tmp_path).on_node_file(False)
     # then what was told is what holds
     assert held(tmp_path) == then
 

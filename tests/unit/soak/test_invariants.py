@@ -12,8 +12,8 @@ from tests.soak.invariants import (
     Sample,
     Start,
     Trend,
+    exceeds_budget,
     expected_fault,
-    over_budget,
     pauses_between_rounds,
     percentiles,
     ranks_twice,
@@ -99,16 +99,16 @@ def test_a_fault_with_a_certain_victim_has_to_be_reported_as_it_was() -> None:
     assert expected_fault(worker, "ddp", PODS, 2) == Fault("Process", restarted, "ddp-1", "node3", 2)
     assert expected_fault(node, "ddp", PODS, 2) == Fault("Node", replaced, "ddp-0", "node2", 0)
     # and nothing is certain of a coordinator, of two pods on a node, of a launcher, and of another job
-    launcher, office = Draw(0, Kind.LAUNCHER, 5.0, 0.0, PODS[1]), Draw(0, Kind.POD, 5.0, 0.0, PODS[2])
-    assert expected_fault(office, "ddp", PODS, 2) is None
+    launcher, term = Draw(0, Kind.LAUNCHER, 5.0, 0.0, PODS[1]), Draw(0, Kind.POD, 5.0, 0.0, PODS[2])
+    assert expected_fault(term, "ddp", PODS, 2) is None
     assert expected_fault(node, "ddp", [*PODS, Pod("ddp", -1, "spare", "node2")], 2) is None
     assert expected_fault(launcher, "ddp", PODS, 2) is None
     assert expected_fault(worker, "torchrun", PODS, 2) is None
 
 
 def test_a_budget_is_exceeded_by_one_restart_more() -> None:
-    assert over_budget({"phase": "Running", "recoveriesByStrategy": {"inPlace": 40}, "restarts": 0}, 40) == []
-    assert over_budget({"phase": "Failed", "recoveriesByStrategy": {"inPlace": 41}, "restarts": 1}, 40) == [
+    assert exceeds_budget({"phase": "Running", "recoveriesByStrategy": {"inPlace": 40}, "restarts": 0}, 40) == []
+    assert exceeds_budget({"phase": "Failed", "recoveriesByStrategy": {"inPlace": 41}, "restarts": 1}, 40) == [
         "recoveriesByStrategy.inPlace: 41, and the budget is 40",
         "the job has failed",
         "restarts: 1, and no fault allows a restart of the whole job",

@@ -20,14 +20,14 @@ EXCEPTIONS = {
     # simulated edges of the real code: they have its limits, and the invariants state the expected numbers
     "simulation/clients.py": {"ANSWER_S", "TCP_S"},
     "simulation/launchers.py": {"LEFTOVERS"},
-    "simulation/sidecars.py": {"GIVEN_UP_EXIT_CODE"},
+    "simulation/sidecars.py": {"EVICTED_EXIT_CODE"},
     "simulation_operator/client.py": {"REQUEST_S"},
     # a copy of the real method with one rule broken
-    "simulation/mutations.py": {"KEPT"},
+    "simulation/mutations.py": {"MAX_RECOVERIES"},
     # the port of a controller that the benchmark's code configures; the test starts it with that configuration
     "e2e/injected.py": {"HEALTH_PORT"},
     # the fixture replaces the ports by free ones
-    "unit/sidecar/test_pooled.py": {"COORDINATOR_PORT", "HEALTH_PORT"},
+    "unit/sidecar/test_pool_spare.py": {"COORDINATOR_PORT", "HEALTH_PORT"},
     # two packages that may not import each other state the same number, and the test compares them
     "unit/torch/test_progress.py": {"MAGIC", "PAGE_BYTES"},
     # the table of codes is the subject: the test compares it with NVIDIA's catalog, the documentation or a row
@@ -82,7 +82,7 @@ def _is_number(module: str, name: str) -> bool:
         ("import understudy_sidecar.client\nunderstudy_sidecar.client.TCP_S", {"TCP_S"}),
         ("from understudy_sidecar import membership\nmembership.silence.HEARTBEATS", {"HEARTBEATS"}),
         ("from understudy_operator.apply.gateway import ADDRESS_PAUSES_S", {"ADDRESS_PAUSES_S"}),
-        ("from understudy_protocol.words import NO_ROUND", set()),
+        ("from understudy_protocol.enums import NO_ROUND", set()),
         ("from tests.unit.operator.given import NOW", set()),
         ("HEARTBEATS = 3", set()),
     ],

@@ -20,11 +20,11 @@ EXCEPTIONS = {
     # only tests in virtual time call them
     "unit/operator/test_arbitrary_objects.py::_start",
     "unit/operator/test_arbitrary_objects.py::_shown",
-    "unit/operator/test_copies.py::settled",
-    "unit/operator/test_one_job_that_raises.py::told_on",
+    "unit/operator/test_copies.py::wait_until_idle",
+    "unit/operator/test_one_job_that_raises.py::events_on",
     # the sleep is the subject: a process that stands still for so long
     "unit/sidecar/test_strangers.py::test_a_freeze_of_this_sidecar_evicts_no_caller",
-    "unit/sidecar/test_hall.py::send_encoded",
+    "unit/sidecar/test_caller_links.py::send_encoded",
     "unit/webhook/test_cpu_limit.py::test_waiting_is_no_calculation",
     # a peer that does not read until its test ends, and one that is slow
     "unit/sidecar/test_floods.py::never_reading",

@@ -14,9 +14,9 @@ from tests.cluster import torch_install
 from tests.cluster.paths import CHECKOUT, Paths
 
 
-def interpreter(path: Path, says: str = "exit 0") -> str:
+def interpreter(path: Path, describes: str = "exit 0") -> str:
     path.parent.mkdir(parents=True)
-    path.write_text(f"#!/bin/sh\n{says}\n")
+    path.write_text(f"#!/bin/sh\n{describes}\n")
     path.chmod(0o755)
     return str(path)
 
@@ -32,7 +32,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_python_is_found_on_path_unless_it_is_a_shim_that_fails(machine: Path) -> None:
     assert pythons.find_python("3.10") is None
-    interpreter(machine / "path/python3.10", says="exit 127")
+    interpreter(machine / "path/python3.10", describes="exit 127")
     assert pythons.find_python("3.10") is None
     pyenv = interpreter(machine / "home/.pyenv/versions/3.10.13/bin/python3.10")
     assert pythons.find_python("3.10") == pyenv
@@ -52,19 +52,19 @@ def test_the_run_fails_for_a_python_that_is_missing_and_cannot_be_installed(
     # given a machine without 3.10 and 3.12, and without a network
     for version in ("3.9", "3.11", "3.13"):
         interpreter(machine / f"home/.pyenv/versions/{version}.1/bin/python{version}")
-    asked: list[str] = []
-    monkeypatch.setattr(pythons, "install_python", lambda version, folder: asked.append(version))
+    requests: list[str] = []
+    monkeypatch.setattr(pythons, "install_python", lambda version, folder: requests.append(version))
     ran: list[str] = []
 
-    def passes(version: str, python: str) -> bool:
+    def reconciles(version: str, python: str) -> bool:
         ran.append(version)
         return True
 
-    monkeypatch.setattr(pythons, "passes", passes)
+    monkeypatch.setattr(pythons, "passes", reconciles)
     # when
     code = pythons.main()
     # then the tests have run with all others, and the run has failed
-    assert asked == ["3.10", "3.12"]
+    assert requests == ["3.10", "3.12"]
     assert ran == ["3.9", "3.11", "3.13"]
     assert code == 1
     assert "make pythons: FAILED: 3.10, 3.12" in capsys.readouterr().out

@@ -14,7 +14,7 @@ import pytest
 
 import understudy_torch
 from understudy_launcher import step_page
-from understudy_launcher.step_page import Seen, StepFiles, StepFolder
+from understudy_launcher.step_page import StepFiles, StepFolder, StepReading
 from understudy_protocol import pod
 from understudy_torch import progress
 
@@ -56,8 +56,8 @@ def is_open(fd: int) -> bool:
     return True
 
 
-def newest(files: StepFiles) -> Seen:
-    seen = files.page.news()
+def newest(files: StepFiles) -> StepReading:
+    seen = files.page.read()
     assert seen is not None
     return seen
 
@@ -80,7 +80,7 @@ def test_worker_and_launcher_agree_on_the_page() -> None:
 def test_the_page_has_the_newest_step(files: StepFiles) -> None:
     before = time.monotonic()
     understudy_torch.step(1, 100)
-    assert (newest(files).step, files.page.news()) == (1, None)
+    assert (newest(files).step, files.page.read()) == (1, None)
     understudy_torch.step(2, 100)
     understudy_torch.step(3)
     seen = newest(files)
@@ -114,13 +114,13 @@ def test_any_integer_will_do(files: StepFiles) -> None:
             return 7
 
     understudy_torch.step(Scalar(), Scalar())  # type: ignore[arg-type]
-    assert (newest(files).step, files.page.news()) == (7, None)
+    assert (newest(files).step, files.page.read()) == (7, None)
 
 
 @pytest.mark.parametrize("value", [None, "seven", float("nan"), float("inf"), 1 << 63, [], -1])
 def test_what_is_no_step_is_not_told_and_no_error(files: StepFiles, value: object) -> None:
     understudy_torch.step(value)  # type: ignore[arg-type]
-    assert files.page.news() is None
+    assert files.page.read() is None
     understudy_torch.step(5)
     assert newest(files).step == 5
 
@@ -153,7 +153,7 @@ def test_files_that_have_the_numbers_by_now_are_left_alone(
             inherit(monkeypatch, numbers)
             understudy_torch.step(1)
         assert (tmp_path / "data").read_bytes() == bytes(100)
-    assert (rings(files), files.page.news()) == (0, None)
+    assert (rings(files), files.page.read()) == (0, None)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import understudy_torch
-from understudy_torch.sigterm import what_is_faulty
+from understudy_torch.sigterm import read_hardware_finding
 
 SIDECAR = Path(understudy_torch.__file__).resolve().parents[1]
 FAULTY = {"verdict": "Faulty", "reason": "Xid 79"}
@@ -97,11 +97,11 @@ def test_an_earlier_wakeup_file_is_written_on(tmp_path: Path) -> None:
 )
 def test_a_file_that_does_not_say_so_says_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "verdict.json").write_text(text)
-    assert what_is_faulty(str(tmp_path / "verdict.json"), now=6.0) == ""
+    assert read_hardware_finding(str(tmp_path / "verdict.json"), now=6.0) == ""
 
 
 def test_a_missing_file_says_nothing_and_an_unexpired_one_says_why(tmp_path: Path) -> None:
     path = tmp_path / "verdict.json"
-    assert what_is_faulty(str(path), now=6.0) == ""
+    assert read_hardware_finding(str(path), now=6.0) == ""
     path.write_text('{"verdict": "Faulty", "reason": "", "until": 7}')
-    assert what_is_faulty(str(path), now=6.0) == "the node health verdict has no reason"
+    assert read_hardware_finding(str(path), now=6.0) == "the node health verdict has no reason"

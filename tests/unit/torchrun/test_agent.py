@@ -10,7 +10,7 @@ from tests.unit.launcher.driven import start, token
 from understudy_launcher import events as e
 from understudy_launcher.phases import OnSigterm
 from understudy_protocol import launcher as m
-from understudy_protocol.words import NO_ROUND, Verdict, WorkersState
+from understudy_protocol.enums import NO_ROUND, Verdict, WorkersState
 from understudy_torchrun import calls as c
 from understudy_torchrun.agent import Agent, State
 
@@ -21,7 +21,7 @@ PORT, STORE = 29400, 29500
 KILL, TERM = c.SignalWorkers(e.Aim.KILL_GROUP), c.SignalWorkers(e.Aim.TERM_WORKER)
 SIGTERM = e.AskedToEnd("SIGTERM")
 FAULTY = e.AskedToEnd("SIGTERM", "Xid 79")
-GO_ON, INTERRUPT = c.GoOn(), c.Interrupt()
+GO_ON, INTERRUPT = c.ContinueTraining(), c.Interrupt()
 
 
 def died(rank: int, number: str = "SIGKILL") -> e.WorkerEnded:
@@ -57,10 +57,10 @@ class Driven:
         return self.do(c.WantsRound(1000.0))
 
     def looks_around(self) -> list[c.Effect]:
-        return self.do(c.LooksAround())
+        return self.do(c.PollsMembers())
 
     def succeeds(self) -> list[c.Effect]:
-        return self.do(c.HasSucceeded(1000.0))
+        return self.do(c.WorkersSucceeded(1000.0))
 
     def later(self, seconds: float) -> list[c.Effect]:
         until, effects = self.now + seconds, []
@@ -314,7 +314,7 @@ def test_a_worker_that_was_reaped_too_soon_is_the_failed_one_when_its_neighbour_
     assert not [told for told in reports(driven.later(2 * DOUBT_S)) if isinstance(told, m.WorkerExited)]
 
 
-@pytest.mark.parametrize("call", [c.LooksAround(), c.HasSucceeded(1000.0)])
+@pytest.mark.parametrize("call", [c.PollsMembers(), c.WorkersSucceeded(1000.0)])
 def test_who_was_reaped_too_soon_by_an_agent_that_goes_on_has_exited_0(call: c.Call) -> None:
     driven = running()
     driven.do(unseen(1), call)
@@ -323,7 +323,7 @@ def test_who_was_reaped_too_soon_by_an_agent_that_goes_on_has_exited_0(call: c.C
 
 def test_a_worker_fails_after_one_that_was_reaped_too_soon_and_had_exited_0() -> None:
     driven = running()
-    driven.do(unseen(1), c.LooksAround())
+    driven.do(unseen(1), c.PollsMembers())
     (told,) = reports(driven.do(exited(0, 1)))
     assert (told.local_rank, told.message) == (0, "exit code 1")
 
@@ -348,7 +348,7 @@ def test_all_have_finished_when_the_agent_says_so_and_it_waits_for_the_close() -
     driven = running()
     driven.do(exited(0), exited(1))
     assert driven.succeeds() == [e.Report(m.WorkersFinished(token(0)))]
-    assert driven.do(m.ExitLauncher(0, "Succeeded")) == [c.Leave(0, "Succeeded")]
+    assert driven.do(m.ExitLauncher(0, "Succeeded")) == [c.LeaveRendezvous(0, "Succeeded")]
 
 
 def test_more_workers_than_the_job_says_have_finished_when_all_have() -> None:
@@ -361,13 +361,13 @@ def test_more_workers_than_the_job_says_have_finished_when_all_have() -> None:
 def test_a_round_after_success_needs_another_agent() -> None:
     driven = running()
     driven.succeeds()
-    assert driven.do(start(1)) == [c.StartAnew()]
+    assert driven.do(start(1)) == [c.RestartRendezvous()]
 
 
 def test_a_job_that_fails_after_this_ones_success_is_no_success() -> None:
     driven = running()
     driven.succeeds()
-    assert driven.do(m.ExitLauncher(81, "Failed")) == [c.Leave(81, "Failed")]
+    assert driven.do(m.ExitLauncher(81, "Failed")) == [c.LeaveRendezvous(81, "Failed")]
 
 
 # Orders to stop -------------------------------------------------------------------------------------------------------
@@ -424,27 +424,27 @@ def test_a_round_that_has_not_begun_is_drained_at_once() -> None:
 def test_a_spare_leaves_with_the_codes_of_the_close(code: int) -> None:
     driven = Driven()
     driven.wants_round()
-    assert driven.do(m.ExitLauncher(code, "closed")) == [c.Leave(code, "closed")]
+    assert driven.do(m.ExitLauncher(code, "closed")) == [c.LeaveRendezvous(code, "closed")]
 
 
 def test_a_close_that_comes_before_the_agent_waits_is_kept_for_it() -> None:
     driven = Driven()
     assert driven.do(m.ExitLauncher(81, "Failed")) == []
-    assert driven.wants_round() == [c.Leave(81, "Failed")]
+    assert driven.wants_round() == [c.LeaveRendezvous(81, "Failed")]
 
 
 def test_a_failed_job_kills_who_still_runs() -> None:
     driven = running()
     driven.do(m.ExitLauncher(81, "Failed"))
     assert driven.looks_around() == [KILL]
-    assert driven.do(died(0), died(1)) == [c.Leave(81, "Failed")]
+    assert driven.do(died(0), died(1)) == [c.LeaveRendezvous(81, "Failed")]
 
 
 def test_the_code_of_the_worker_that_failed_is_kept() -> None:
     driven = running()
     driven.do(exited(1, 3))
     driven.wants_round()
-    assert driven.do(m.ExitLauncher(81, "Failed")) == [c.Leave(3, "Failed")]
+    assert driven.do(m.ExitLauncher(81, "Failed")) == [c.LeaveRendezvous(3, "Failed")]
 
 
 def test_a_suspended_job_lets_them_save() -> None:
@@ -459,7 +459,7 @@ def test_a_suspended_job_lets_them_save() -> None:
 
 def test_workers_that_may_save_are_torchruns_to_end() -> None:
     driven = running()
-    assert driven.do(SIGTERM) == [e.Report(m.Terminating(30.0)), c.PassOn()]
+    assert driven.do(SIGTERM) == [e.Report(m.Terminating(30.0)), c.ForwardSignal()]
     ends = driven.do(exited(0), exited(1))
     assert not [effect for effect in ends if not isinstance(effect, e.Signal)], "it exits by itself then"
 
@@ -481,10 +481,10 @@ def test_nothing_starts_after_it() -> None:
 )
 def test_on_a_faulty_node_all_end_at_once(policy: OnSigterm, event: e.AskedToEnd) -> None:
     driven = running(on_sigterm=policy)
-    verdict = Verdict.FAULTY if event.faulty else Verdict.UNKNOWN
+    verdict = Verdict.FAULTY if event.hardware_finding else Verdict.UNKNOWN
     assert driven.do(event) == [e.Report(m.Terminating(0.0, verdict)), KILL]
     (end,) = driven.do(died(0), died(1))
-    assert isinstance(end, c.EndNow)
+    assert isinstance(end, c.ExitNow)
     assert end.code == 1
     assert "no checkpoint is tried" in end.reason
 
@@ -492,11 +492,11 @@ def test_on_a_faulty_node_all_end_at_once(policy: OnSigterm, event: e.AskedToEnd
 def test_a_worker_that_sleeps_in_the_kernel_delays_that_for_a_second_only() -> None:
     driven = running()
     driven.do(FAULTY)
-    assert [effect.code for effect in driven.later(1.0) if isinstance(effect, c.EndNow)] == [1]
+    assert [effect.code for effect in driven.later(1.0) if isinstance(effect, c.ExitNow)] == [1]
 
 
 def test_always_saves_on_a_faulty_node_too() -> None:
-    assert c.PassOn() in running(on_sigterm=OnSigterm.ALWAYS).do(FAULTY)
+    assert c.ForwardSignal() in running(on_sigterm=OnSigterm.ALWAYS).do(FAULTY)
 
 
 @pytest.mark.parametrize(("event", "code"), [(SIGTERM, 143), (FAULTY, 1)])
@@ -520,5 +520,5 @@ def test_an_agent_that_a_signal_has_taken_out_of_its_call_is_away() -> None:
     driven = running()
     driven.do(m.DrainWorkers(token(0), 20.0))
     driven.looks_around()
-    driven.do(c.HungUp())
+    driven.do(c.HandlerClosed())
     assert driven.agent.state is State.AWAY

@@ -15,18 +15,18 @@ import pytest
 
 from tests.unit.launcher.fake_sidecar import FakeSidecar, wait_for
 from understudy_launcher.__main__ import read_settings
-from understudy_launcher.events import NoStore
+from understudy_launcher.events import StoreFailed
 from understudy_protocol import pod
+from understudy_protocol.enums import RoundToken
 from understudy_protocol.launcher import ExitLauncher, StartWorkers, Stepped, WorkerExited
-from understudy_protocol.words import RoundToken
 from understudy_torchrun.session import Session
 
 
 class NoStores:
     """A torch that cannot serve any."""
 
-    def make(self, keep: Collection[int]) -> NoStore:
-        return NoStore("none in this test")
+    def make(self, keep: Collection[int]) -> StoreFailed:
+        return StoreFailed("none in this test")
 
 
 def session(folder: Path) -> Session:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from understudy_torchrun.steps import Steps
+from understudy_torchrun.steps import TorchrunSteps
 
 
 def test_the_files_are_removed_once_though_two_threads_end_them() -> None:
@@ -15,7 +15,7 @@ def test_the_files_are_removed_once_though_two_threads_end_them() -> None:
         ends.append(bell)
         steps.end()
 
-    steps = Steps(1, lambda bell: None, unwatch, lambda text: None)
+    steps = TorchrunSteps(1, lambda bell: None, unwatch, lambda text: None)
     folder = Path(steps.begin())
     # then the bell is given up once, and the folder is gone
     steps.end()

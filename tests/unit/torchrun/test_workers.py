@@ -15,7 +15,7 @@ from tests.unit.launcher.fake_sidecar import alive, wait_for
 from understudy_launcher.events import Aim, WorkerEnded
 from understudy_protocol import pod
 from understudy_torchrun.agent import causes_first
-from understudy_torchrun.workers import Looks, Workers
+from understudy_torchrun.workers import SearchSchedule, TorchrunWorkers
 
 ROUND = "1.1.0"
 
@@ -25,7 +25,7 @@ class Started:
 
     def __init__(self) -> None:
         self.watched: list[int] = []
-        self.workers = Workers(self.watched.append, self.watched.remove)
+        self.workers = TorchrunWorkers(self.watched.append, self.watched.remove)
         self.workers.begin(ROUND)
         self.processes: list[subprocess.Popen[bytes]] = []
         self._gate, self._opener = os.pipe()
@@ -39,7 +39,7 @@ class Started:
 
     def see(self, local_rank: int = 0) -> None:
         """The kernel shows a program's environment a moment after its start."""
-        wait_for(lambda: local_rank in self.workers.look(), f"worker {local_rank}")
+        wait_for(lambda: local_rank in self.workers.find(), f"worker {local_rank}")
 
     def wait_for_go(self) -> str:
         """What a worker's script says to wait until it is watched."""
@@ -74,7 +74,7 @@ def test_they_are_found_once_all_of_the_round_and_no_other_child(started: Starte
     started.start("sleep 600", rank=5, size=2)
     started.see(1)
     assert started.workers.complete
-    assert list(started.workers.look()) == []
+    assert list(started.workers.find()) == []
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_another_round_forgets_those_of_the_last(started: Started) -> None:
     started.see()
     started.workers.begin("1.1.1")
     assert started.watched == []
-    assert list(started.workers.look()) == []
+    assert list(started.workers.find()) == []
 
 
 def test_a_worker_that_ended_before_it_was_found_is_reported_once_when_all_have_been_started(started: Started) -> None:
@@ -175,18 +175,18 @@ def test_while_a_child_may_be_a_worker_no_worker_is_reported_as_ended_unseen(sta
 
 def test_workers_that_start_late_are_looked_for_as_well_but_ever_more_rarely() -> None:
     # given a round whose workers are about to be started, at 100 s
-    looks = Looks()
+    looks = SearchSchedule()
     looks.begin(100.0)
 
     # then they are looked for at each occasion in the first 5 s, and each 20 ms without one
-    looks.looked(104.98)
+    looks.searched(104.98)
     assert looks.is_due(104.98)
     assert looks.next(101.0) == 101.02
 
     # and after that with gaps of a hundredth of the time that has passed
-    looks.looked(110.0)
+    looks.searched(110.0)
     assert [looks.is_due(at) for at in (110.05, 110.2)] == [False, True]
-    looks.looked(3700.0)
+    looks.searched(3700.0)
     assert [looks.is_due(at) for at in (3730.0, 3740.0)] == [False, True]
     assert looks.next(3700.0) == 3736.0
 

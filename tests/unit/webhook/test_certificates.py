@@ -13,8 +13,8 @@ import pytest
 
 from tests.unit.webhook.golden import IMAGE, pod
 from understudy_webhook import openssl
-from understudy_webhook.certificates import Files
-from understudy_webhook.rotation import Made
+from understudy_webhook.certificates import CertificateFiles
+from understudy_webhook.rotation import CertificateSet
 from understudy_webhook.serving import Serving
 
 LIFE_S = 90 * 24 * 3600.0
@@ -46,8 +46,8 @@ async def ask(port: int, bundle: str, body: object = REVIEW) -> dict[str, Any]:
         session.post(url, data=json.dumps(body)) as answer,
     ):
         answer.raise_for_status()
-        told: dict[str, Any] = await answer.json()
-        return told
+        result: dict[str, Any] = await answer.json()
+        return result
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -56,15 +56,15 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def write(folder: Path, made: Made) -> None:
+def write(folder: Path, made: CertificateSet) -> None:
     (folder / "tls.crt").write_text(made.certificate)
     (folder / "tls.key").write_text(made.key)
 
 
 async def test_files_are_served_and_a_renewed_pair_from_the_next_connection_on(tmp_path: Path) -> None:
-    first, second = await openssl.make([HOST], LIFE_S), await openssl.make([HOST], LIFE_S)
+    first, second = await openssl.make_certificate([HOST], LIFE_S), await openssl.make_certificate([HOST], LIFE_S)
     async with listening() as (serving, port):
-        keeper = asyncio.create_task(Files(tmp_path, serving, every_s=0.01).run())
+        keeper = asyncio.create_task(CertificateFiles(tmp_path, serving, every_s=0.01).run())
         assert not serving.is_ready
         write(tmp_path, first)
         await until(lambda: serving.is_ready)
@@ -91,7 +91,7 @@ async def test_files_are_served_and_a_renewed_pair_from_the_next_connection_on(t
 
 
 async def test_a_server_answers_garbage_with_400_and_lives(tmp_path: Path) -> None:
-    made = await openssl.make([HOST], LIFE_S)
+    made = await openssl.make_certificate([HOST], LIFE_S)
     write(tmp_path, made)
     async with listening() as (serving, port):
         serving.load(tmp_path / "tls.crt", tmp_path / "tls.key")

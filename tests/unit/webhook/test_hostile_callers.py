@@ -27,7 +27,7 @@ from tests.unit.webhook.test_certificates import HOST, REVIEW, write
 from understudy_webhook import openssl
 from understudy_webhook.__main__ import read_clients
 from understudy_webhook.review import NoReview, read_request
-from understudy_webhook.rotation import Made
+from understudy_webhook.rotation import CertificateSet
 from understudy_webhook.serving import Clients, Serving
 
 LIFE_S = 90 * 24 * 3600.0
@@ -38,8 +38,8 @@ LARGEST = 3_276_800
 
 
 @asynccontextmanager
-async def listening(folder: Path, clients: Clients | None = None) -> AsyncIterator[tuple[Serving, int, Made]]:
-    made = await openssl.make([HOST], LIFE_S)
+async def listening(folder: Path, clients: Clients | None = None) -> AsyncIterator[tuple[Serving, int, CertificateSet]]:
+    made = await openssl.make_certificate([HOST], LIFE_S)
     write(folder, made)
     serving = Serving(IMAGE, clients=clients)
     serving.load(folder / "tls.crt", folder / "tls.key")
@@ -50,7 +50,7 @@ async def listening(folder: Path, clients: Clients | None = None) -> AsyncIterat
         await serving.close()
 
 
-async def ask(port: int, made: Made, body: bytes, path: str = "/mutate") -> tuple[int, str]:
+async def ask(port: int, made: CertificateSet, body: bytes, path: str = "/mutate") -> tuple[int, str]:
     context = ssl.create_default_context(cadata=made.authority)
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session,
@@ -60,18 +60,18 @@ async def ask(port: int, made: Made, body: bytes, path: str = "/mutate") -> tupl
 
 
 def review(obj: Any, kind: str = "Pod") -> bytes:
-    asked = {"uid": "u-1", "kind": {"kind": kind}, "namespace": "n", "object": obj}
-    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}).encode()
+    requests = {"uid": "u-1", "kind": {"kind": kind}, "namespace": "n", "object": obj}
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": requests}).encode()
 
 
 def results(serving: Serving) -> dict[str, float]:
-    said = scraped(serving.metrics.book.text())
-    return {key[-1]: n for key, n in said.items() if key[0] == "understudy_webhook_requests_total" and n}
+    lines = scraped(serving.metrics.book.text())
+    return {key[-1]: n for key, n in lines.items() if key[0] == "understudy_webhook_requests_total" and n}
 
 
 def dropped(serving: Serving) -> dict[str, float]:
-    said = scraped(serving.metrics.book.text())
-    return {key[-1]: n for key, n in said.items() if key[0] == "understudy_webhook_dropped_total" and n}
+    lines = scraped(serving.metrics.book.text())
+    return {key[-1]: n for key, n in lines.items() if key[0] == "understudy_webhook_dropped_total" and n}
 
 
 # Size and depth ------------------------------------------------------------------------------------------------------
@@ -136,8 +136,8 @@ def test_the_largest_job_that_an_api_server_sends_is_a_review() -> None:
     template = pod("job")["spec"]
     groups = [{"name": f"g{number}", "template": {"spec": {"template": {"spec": template}}}} for number in range(256)]
     job = {"metadata": {"name": "x"}, "spec": {"replicatedJobs": groups}}
-    asked = {"uid": "u", "kind": {"kind": "TrainingJob"}, "object": job, "oldObject": job}
-    body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}).encode()
+    requests = {"uid": "u", "kind": {"kind": "TrainingJob"}, "object": job, "oldObject": job}
+    body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": requests}).encode()
     assert read_request(body)["object"] == job
 
 
@@ -220,7 +220,7 @@ async def certificate(folder: Path, name: str) -> tuple[Path, str]:
     return folder / "pem", authority_pem
 
 
-async def called(port: int, made: Made, shown: Path | None) -> str:
+async def called(port: int, made: CertificateSet, shown: Path | None) -> str:
     """The status, or the error's name, of a call with that client certificate."""
     context = ssl.create_default_context(cadata=made.authority)
     if shown is not None:
@@ -280,7 +280,7 @@ async def test_the_api_server_is_answered_while_a_thousand_hostile_callers_ask(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with server(Path(folder)) as (pid, port, context), attacked(port, connections=1000, seconds=8.0):
-            waits = [await asked_once(pid, port, context) for _ in range(40)]
+            waits = [await send_one_request(pid, port, context) for _ in range(40)]
             peak_mb = Usage.of(pid).peak_rss_mb
     longest_s = max(wait.seconds for wait in waits)
     record_property("now", f"answered in at most {1000 * longest_s:.0f} ms, with {peak_mb:.0f} MB")
@@ -308,7 +308,7 @@ class Wait(NamedTuple):
     cpu_s: float  # that the server spent meanwhile, for whomever
 
 
-async def asked_once(pid: int, port: int, context: ssl.SSLContext) -> Wait:
+async def send_one_request(pid: int, port: int, context: ssl.SSLContext) -> Wait:
     """A request on a connection of its own."""
     body, began, cpu_s = json.dumps(REVIEW).encode(), time.monotonic(), Usage.of(pid).cpu_s
     reader, writer = await asyncio.open_connection(HOST, port, ssl=context)

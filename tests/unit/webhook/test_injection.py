@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.webhook.golden import IMAGE, NAMES, golden, pod, text
 from understudy_operator.plan.injection.json_patch import json_patch
-from understudy_operator.plan.injection.pods import Injection, inject
-from understudy_operator.plan.injection.settings import ANNOTATIONS, Objection, read_settings
+from understudy_operator.plan.injection.pods import InjectedPod, inject
+from understudy_operator.plan.injection.settings import ANNOTATIONS, Objection, read_injection_settings
 from understudy_protocol import pod as names
 
 Raw = dict[str, Any]
@@ -24,7 +24,7 @@ def changed(name: str, change: Callable[[Raw], object]) -> Raw:
     return raw
 
 
-def injected(raw: Raw) -> Injection:
+def injected(raw: Raw) -> InjectedPod:
     return inject(raw, IMAGE)
 
 
@@ -38,7 +38,7 @@ def env(raw: Raw, name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_pod_is_injected_as_its_golden_file_says(name: str) -> None:
+def test_a_pod_is_injected_as_in_its_golden_file(name: str) -> None:
     assert text(injected(pod(name)).pod) == golden(name), "python -m tests.unit.webhook.golden writes it anew"
 
 
@@ -68,10 +68,10 @@ def test_the_jobs_key_is_the_sidecars_alone_and_the_service_account_everybody_el
     spec = injected(pod(name)).pod["spec"]
     for each in (*spec["initContainers"], *spec["containers"]):
         mounts = {mount["name"]: mount["mountPath"] for mount in each.get("volumeMounts", ())}
-        ours = each["name"] == names.SIDECAR_CONTAINER
-        assert (names.KEY_VOLUME in mounts) is (ours and name != "alone")  # who is alone is no member
-        if ours:
-            assert names.ACCOUNT_FOLDER in [mount["mountPath"] for mount in each["volumeMounts"]]
+        own = each["name"] == names.SIDECAR_CONTAINER
+        assert (names.KEY_VOLUME in mounts) is (own and name != "alone")  # who is alone is no member
+        if own:
+            assert names.SERVICE_ACCOUNT_FOLDER in [mount["mountPath"] for mount in each["volumeMounts"]]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -125,27 +125,27 @@ def test_a_command_that_names_torchrun_keeps_it_and_any_other_is_wrapped(command
 
 
 @pytest.mark.parametrize("option", ["--nproc-per-node=8", "--nproc_per_node 8", "--nproc_per_node=8;"])
-def test_torchrun_says_itself_how_many_workers_it_starts(option: str) -> None:
+def test_torchrun_states_itself_how_many_workers_it_starts(option: str) -> None:
     raw = changed(
         "jobset", lambda x: x["spec"]["containers"][0].update(command=["sh", "-c", f"torchrun {option} t.py"])
     )
     assert env(injected(raw).pod, "trainer")[names.ENV_NPROC] == "8"
 
 
-def test_the_rendezvous_that_a_controller_has_set_up_is_left_out_and_told() -> None:
+def test_the_rendezvous_that_a_controller_has_set_up_is_left_out_and_reported() -> None:
     done = injected(pod("pytorchjob"))
     assert names.ENV_NPROC in env(done.pod, "pytorch")
     assert "PET_RDZV_BACKEND" not in env(done.pod, "pytorch")
     assert any("PET_RDZV_BACKEND" in warning for warning in done.warnings)
 
 
-def test_restarts_become_the_launchers_and_that_is_told() -> None:
+def test_restarts_become_the_launchers_and_that_is_reported() -> None:
     done = injected(pod("job"))
     assert done.pod["spec"]["restartPolicy"] == "Never"
     assert any("restartPolicy" in warning for warning in done.warnings)
 
 
-def test_what_the_manifest_says_of_the_launchers_own_variables_does_not_count() -> None:
+def test_what_the_manifest_states_of_the_launchers_own_variables_does_not_count() -> None:
     own = [{"name": names.ENV_NPROC, "value": "99"}]
     raw = changed("jobset", lambda x: x["spec"]["containers"][0].update(env=own))
     done = injected(raw).pod
@@ -273,7 +273,7 @@ def command_of(text: str) -> Callable[[Raw], object]:
         ),
     ],
 )
-def test_what_cannot_be_injected_is_declined_with_the_mend(
+def test_what_cannot_be_injected_is_declined_with_the_fix(
     name: str, change: Callable[[Raw], object], message: str
 ) -> None:
     with pytest.raises(Objection) as refused:
@@ -282,17 +282,17 @@ def test_what_cannot_be_injected_is_declined_with_the_mend(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "variable", "told"),
+    ("name", "value", "variable", "result"),
     [("fork-server", "false", names.ENV_ZYGOTE, "false"), ("node-file", "/run/x", names.ENV_NOLOGIN, "/run/x")],
 )
-def test_annotations_that_were_renamed_set_what_they_did(name: str, value: str, variable: str, told: str) -> None:
+def test_annotations_that_were_renamed_set_what_they_did(name: str, value: str, variable: str, result: str) -> None:
     spec = injected(changed("job", annotated(name, value))).pod["spec"]
     variables = [x for container in (*spec["containers"], *spec["initContainers"]) for x in container.get("env", ())]
-    assert [x["value"] for x in variables if x["name"] == variable] == [told]
+    assert [x["value"] for x in variables if x["name"] == variable] == [result]
 
 
 def test_the_annotation_for_the_loss_of_the_coordinator_sets_the_fence() -> None:
-    assert read_settings({"understudy.dev/coordinator-loss-timeout": "1m"}).world == {"fence_s": 60.0}
+    assert read_injection_settings({"understudy.dev/coordinator-loss-timeout": "1m"}).world == {"fence_s": 60.0}
 
 
 @pytest.mark.attack("C4", "a pod that says it is injected, with a sidecar of its own", before="it got the key")
@@ -309,7 +309,7 @@ def test_the_annotation_for_the_loss_of_the_coordinator_sets_the_fence() -> None
         },
     ],
 )
-def test_a_pod_that_says_it_is_injected_gives_the_key_to_no_container_of_its_own(own: Raw) -> None:
+def test_a_pod_that_states_it_is_injected_gives_the_key_to_no_container_of_its_own(own: Raw) -> None:
     raw = pod("job")
     raw["metadata"]["annotations"]["understudy.dev/injected"] = "trainer"
     mounts = [{"name": "understudy-membership", "mountPath": "/x"}]

@@ -12,9 +12,9 @@ from tests.unit.charts.certificates import Mounted
 from tests.unit.operator.fake_api import FakeApi
 from tests.unit.webhook.test_certificates import HOST, ask, listening, until
 from understudy_webhook import openssl
-from understudy_webhook.certificates import Files
-from understudy_webhook.keeper import CertificateKeeper, KeeperSettings, KeptByAnother, settings_for
-from understudy_webhook.rotation import Made, first_of, is_due, with_bundle
+from understudy_webhook.certificates import CertificateFiles
+from understudy_webhook.keeper import CertificateKeeper, KeeperSettings, ManagedByAnother, settings_for
+from understudy_webhook.rotation import CertificateSet, first_of, is_renewal_due, with_bundle
 
 LIFE_S = 90 * 24 * 3600.0
 
@@ -63,7 +63,9 @@ async def replicas(api: FakeApi, folder: Path) -> AsyncIterator[list[Replica]]:
         mounted = [Mounted(folder / name) for name in ("a", "b")]
         for each in mounted:
             each.write(served(api))
-        files = [Files(x.folder, serving, every_s=0.01) for x, serving in zip(mounted, (one, two), strict=True)]
+        files = [
+            CertificateFiles(x.folder, serving, every_s=0.01) for x, serving in zip(mounted, (one, two), strict=True)
+        ]
         tasks = [asyncio.create_task(each.run()) for each in files]
         await until(lambda: one.is_ready and two.is_ready)
         yield [Replica(port, mounted[0]), Replica(other_port, mounted[1])]
@@ -74,7 +76,7 @@ async def replicas(api: FakeApi, folder: Path) -> AsyncIterator[list[Replica]]:
 
 async def test_all_replicas_serve_what_is_in_the_secret_and_the_api_server_trusts_it(tmp_path: Path) -> None:
     api = an_api()
-    await a_keeper(api).once()
+    await a_keeper(api).run_once()
     async with replicas(api, tmp_path) as both:
         for replica in both:
             assert await replica.answers(trusted(api))
@@ -84,9 +86,9 @@ async def test_the_api_server_trusts_an_authority_before_the_secret_has_its_cert
     # when the first certificate is made, and then renewed
     api, times = an_api(), [NOW]
     keeper = a_keeper(api, lambda: times[0])
-    await keeper.once()
+    await keeper.run_once()
     times[0] = await openssl.ends_at(served(api)["tls.crt"]) - LIFE_S / 3 + 1
-    await keeper.once()
+    await keeper.run_once()
     # then each time the configuration was written first
     writes = [path for method, path in api.calls if method in ("POST", "PUT")]
     assert writes == [CONFIGURATION, SECRET, CONFIGURATION, SECRET]
@@ -96,13 +98,13 @@ async def test_a_renewal_leaves_no_moment_in_which_a_replica_is_not_trusted(tmp_
     # given two replicas, and a certificate of whose life two thirds are over
     api, times = an_api(), [NOW]
     keeper = a_keeper(api, lambda: times[0])
-    await keeper.once()
-    former = trusted(api)
+    await keeper.run_once()
+    previous = trusted(api)
     async with replicas(api, tmp_path) as both:
         times[0] = await openssl.ends_at(served(api)["tls.crt"]) - LIFE_S / 3 + 1
         # when it is renewed, and one of the replicas has the new one
-        await keeper.once()
-        assert first_of(trusted(api)) != first_of(former)
+        await keeper.run_once()
+        assert first_of(trusted(api)) != first_of(previous)
         both[0].mounted.write(served(api))
         async with asyncio.timeout(10):
             while not await _answers(both[0], first_of(trusted(api))):  # noqa: ASYNC110 (nothing tells of it)
@@ -110,7 +112,7 @@ async def test_a_renewal_leaves_no_moment_in_which_a_replica_is_not_trusted(tmp_
         # then both are trusted, although they serve different certificates
         for replica in both:
             assert await replica.answers(trusted(api))
-        assert await both[1].answers(former)
+        assert await both[1].answers(previous)
 
 
 async def _answers(replica: Replica, bundle: str) -> bool:
@@ -126,25 +128,25 @@ async def test_a_keeper_that_ends_before_the_secret_is_written_has_changed_nothi
     # given a renewal that ends between the two writes
     api, times = an_api(), [NOW]
     keeper = a_keeper(api, lambda: times[0])
-    await keeper.once()
+    await keeper.run_once()
     async with replicas(api, tmp_path) as both:
         times[0] = await openssl.ends_at(served(api)["tls.crt"]) - LIFE_S / 3 + 1
         api.deny = lambda method, path: OSError("killed") if (method, path) == ("PUT", SECRET) else None
         with pytest.raises(OSError, match="killed"):
-            await keeper.once()
+            await keeper.run_once()
         # then what the replicas serve is trusted
         for replica in both:
             assert await replica.answers(trusted(api))
         # and so it is after the next keeper has renewed it
         api.deny = lambda *_: None
-        await a_keeper(api, lambda: times[0]).once()
+        await a_keeper(api, lambda: times[0]).run_once()
         for replica in both:
             assert await replica.answers(trusted(api))
 
 
 async def test_of_two_keepers_that_renew_at_once_one_wins_and_the_other_trusts_what_it_made(tmp_path: Path) -> None:
     api = an_api()
-    await asyncio.gather(a_keeper(api).once(), a_keeper(api).once())
+    await asyncio.gather(a_keeper(api).run_once(), a_keeper(api).run_once())
     assert [path for method, path in api.calls if method == "POST"] == [SECRET, SECRET]
     async with replicas(api, tmp_path) as both:
         for replica in both:
@@ -154,25 +156,25 @@ async def test_of_two_keepers_that_renew_at_once_one_wins_and_the_other_trusts_w
 async def test_a_trust_that_somebody_has_removed_comes_back() -> None:
     api = an_api()
     keeper = a_keeper(api)
-    await keeper.once()
+    await keeper.run_once()
     bundle = trusted(api)
     for webhook in api.objects[CONFIGURATION]["webhooks"]:
         del webhook["clientConfig"]["caBundle"]
-    await keeper.once()
+    await keeper.run_once()
     assert trusted(api) == bundle
 
 
-async def test_after_a_change_of_mode_the_keeper_of_the_former_mode_leaves_the_new_trust_alone() -> None:
+async def test_after_a_change_of_mode_the_keeper_of_the_previous_mode_leaves_the_new_trust_alone() -> None:
     # given a certificate that is made and trusted
     api = an_api()
     keeper = a_keeper(api)
-    await keeper.once()
+    await keeper.run_once()
     # when the chart sets another mode and its caBundle, and the keeper still runs
     configuration = api.objects[CONFIGURATION]
     configuration["metadata"]["annotations"]["understudy.dev/certificates"] = "Provided"
     for webhook in configuration["webhooks"]:
         webhook["clientConfig"]["caBundle"] = base64.b64encode(b"theirs").decode()
-    await keeper.once()
+    await keeper.run_once()
     # then the API server trusts what the chart has set
     assert trusted(api) == "theirs"
 
@@ -180,7 +182,7 @@ async def test_after_a_change_of_mode_the_keeper_of_the_former_mode_leaves_the_n
 async def test_a_secret_without_a_certificate_is_replaced() -> None:
     api = an_api()
     api.put(SECRET, {"kind": "Secret", "metadata": {"name": "hook-tls"}, "data": {"tls.crt": "bm8="}})
-    await a_keeper(api).once()
+    await a_keeper(api).run_once()
     assert await openssl.ends_at(served(api)["tls.crt"]) > 0
     assert first_of(served(api)["ca.crt"]) == first_of(trusted(api))
 
@@ -192,8 +194,8 @@ async def test_a_secret_that_cert_manager_keeps_is_not_written() -> None:
     kept = {"kind": "Secret", "metadata": {"name": "hook-tls", "annotations": annotations}, "data": {"tls.crt": "bm8="}}
     api.put(SECRET, kept)
     # when the keeper finds it, then it says who keeps it, and what to do
-    with pytest.raises(KeptByAnother, match=r"hook-tls is managed by cert-manager \(Certificate hook\): delete it"):
-        await a_keeper(api).once()
+    with pytest.raises(ManagedByAnother, match=r"hook-tls is managed by cert-manager \(Certificate hook\): delete it"):
+        await a_keeper(api).run_once()
     assert api.objects[SECRET]["data"] == kept["data"]
     assert {method for method, _ in api.calls} == {"GET"}
 
@@ -211,11 +213,11 @@ def test_the_webhook_names_the_secret_the_configurations_and_the_hosts() -> None
 
 
 def test_a_certificate_is_due_once_a_third_of_its_life_is_left() -> None:
-    made = Made("c", "k", "a", until=1000 + LIFE_S)
-    assert not is_due(made, 1000)
-    assert not is_due(made, 1000 + LIFE_S * 2 / 3 - 1)
-    assert is_due(made, 1000 + LIFE_S * 2 / 3 + 1)
-    assert is_due(None, 1000)
+    made = CertificateSet("c", "k", "a", until=1000 + LIFE_S)
+    assert not is_renewal_due(made, 1000)
+    assert not is_renewal_due(made, 1000 + LIFE_S * 2 / 3 - 1)
+    assert is_renewal_due(made, 1000 + LIFE_S * 2 / 3 + 1)
+    assert is_renewal_due(None, 1000)
 
 
 def test_a_configuration_that_trusts_it_already_or_that_another_keeps_is_not_written() -> None:

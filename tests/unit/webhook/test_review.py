@@ -11,7 +11,7 @@ from tests.unit.webhook.golden import IMAGE, pod
 from understudy_operator.plan.injection.json_patch import json_patch
 from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.jobset import keys
-from understudy_webhook.checks import objections
+from understudy_webhook.object_validation import find_objections
 from understudy_webhook.review import NoReview, mutate, read_request, validate
 
 Raw = dict[str, Any]
@@ -28,10 +28,10 @@ def response(review: Raw) -> Raw:
 
 
 def test_a_pod_with_the_label_is_let_through_with_a_patch() -> None:
-    told = response(mutate(request(pod("job")), IMAGE))
-    assert (told["allowed"], told["patchType"]) == (True, "JSONPatch")
-    assert json.loads(base64.b64decode(told["patch"])) == json_patch(pod("job"), inject(pod("job"), IMAGE).pod)
-    assert any("restartPolicy" in warning for warning in told["warnings"])
+    result = response(mutate(request(pod("job")), IMAGE))
+    assert (result["allowed"], result["patchType"]) == (True, "JSONPatch")
+    assert json.loads(base64.b64decode(result["patch"])) == json_patch(pod("job"), inject(pod("job"), IMAGE).pod)
+    assert any("restartPolicy" in warning for warning in result["warnings"])
 
 
 @pytest.mark.parametrize("label", ["false", "", "TRUE"])
@@ -46,22 +46,22 @@ def test_what_is_no_pod_is_never_touched() -> None:
 
 
 def test_a_pod_that_is_injected_already_needs_no_patch() -> None:
-    told = response(mutate(request(inject(pod("job"), IMAGE).pod), IMAGE))
-    assert told == {"uid": "u-1", "allowed": True}
+    result = response(mutate(request(inject(pod("job"), IMAGE).pod), IMAGE))
+    assert result == {"uid": "u-1", "allowed": True}
 
 
 def test_a_pod_that_cannot_be_injected_is_refused_with_the_reason() -> None:
     raw = pod("jobset")
     raw["spec"]["hostNetwork"] = True
-    told = response(mutate(request(raw), IMAGE))
-    assert not told["allowed"]
-    assert told["status"]["message"].startswith("understudy cannot inject this pod: hostNetwork has to be false")
+    result = response(mutate(request(raw), IMAGE))
+    assert not result["allowed"]
+    assert result["status"]["message"].startswith("understudy cannot inject this pod: hostNetwork has to be false")
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b'{"apiVersion": "admission.k8s.io/v1beta1", "request": {"uid": "a"}}']
 )
-def test_what_is_no_review_is_told_so(body: bytes) -> None:
+def test_a_body_that_is_no_review_is_rejected_with_a_message(body: bytes) -> None:
     with pytest.raises(NoReview):
         read_request(body)
 
@@ -70,8 +70,8 @@ def test_what_is_no_review_is_told_so(body: bytes) -> None:
 
 
 def template(**annotations: str) -> Raw:
-    told = {f"understudy.dev/{name.replace('_', '-')}": text for name, text in annotations.items()}
-    metadata = {"labels": {"understudy.dev/inject": "true"}, "annotations": told}
+    result = {f"understudy.dev/{name.replace('_', '-')}": text for name, text in annotations.items()}
+    metadata = {"labels": {"understudy.dev/inject": "true"}, "annotations": result}
     return {"metadata": metadata, "spec": {"containers": [{"name": "t", "command": ["python", "t.py"]}]}}
 
 
@@ -142,7 +142,7 @@ def with_pattern(text: str) -> Raw:
     ],
 )
 def test_what_can_be_carried_out_is_let_through(kind: str, raw: Raw) -> None:
-    assert objections(kind, raw) == []
+    assert find_objections(kind, raw) == []
     assert response(validate(request(raw, kind)))["allowed"]
 
 
@@ -173,9 +173,9 @@ def test_what_can_be_carried_out_is_let_through(kind: str, raw: Raw) -> None:
     ],
 )
 def test_what_would_be_refused_later_is_refused_at_once(kind: str, raw: Raw, message: str) -> None:
-    told = response(validate(request(raw, kind)))
-    assert not told["allowed"]
-    assert message in told["status"]["message"]
+    result = response(validate(request(raw, kind)))
+    assert not result["allowed"]
+    assert message in result["status"]["message"]
 
 
 # TrainingJobs that are there already ---------------------------------------------------------------------------------
@@ -188,8 +188,8 @@ def a_training_job(*claims: str, **spec: Any) -> Raw:
 
 
 def test_a_training_job_is_refused_with_what_is_wrong_and_nothing_about_one_that_is_there() -> None:
-    told = response(validate(request(a_training_job("data", "data"), "TrainingJob")))
-    assert told["status"]["message"] == (
+    result = response(validate(request(a_training_job("data", "data"), "TrainingJob")))
+    assert result["status"]["message"] == (
         "volumeClaimPolicies[].templates[].metadata.name: two claims have the name data: rename or remove one of them"
     )
 

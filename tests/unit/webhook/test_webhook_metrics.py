@@ -13,7 +13,7 @@ from tests.unit.operator.metrics.reading import scraped
 from tests.unit.webhook.golden import IMAGE, pod
 from tests.unit.webhook.test_certificates import HOST, REVIEW, ask, listening, until, write
 from understudy_webhook import openssl
-from understudy_webhook.certificates import Files
+from understudy_webhook.certificates import CertificateFiles
 from understudy_webhook.metrics import result_of
 from understudy_webhook.review import mutate
 from understudy_webhook.serving import Serving
@@ -27,16 +27,18 @@ LIFE_S = 90 * 24 * 3600.0
 ENDS = ("understudy_webhook_certificate_expiry_timestamp_seconds",)
 
 
-def said(serving: Serving) -> dict[tuple[str, ...], float]:
+def read_metrics(serving: Serving) -> dict[tuple[str, ...], float]:
     return scraped(serving.metrics.book.text())
 
 
 def counted(serving: Serving) -> dict[tuple[str, ...], float]:
-    return {key[1:]: n for key, n in said(serving).items() if key[0] == "understudy_webhook_requests_total" and n}
+    return {
+        key[1:]: n for key, n in read_metrics(serving).items() if key[0] == "understudy_webhook_requests_total" and n
+    }
 
 
 async def test_answers_are_counted_by_endpoint_and_what_came_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    made = await openssl.make([HOST], LIFE_S)
+    made = await openssl.make_certificate([HOST], LIFE_S)
     write(tmp_path, made)
     async with listening() as (serving, port):
         serving.load(tmp_path / "tls.crt", tmp_path / "tls.key")
@@ -51,17 +53,17 @@ async def test_answers_are_counted_by_endpoint_and_what_came_of_them(tmp_path: P
         connector = aiohttp.TCPConnector(ssl=context)
         async with aiohttp.ClientSession(connector=connector) as session:
             await session.post(f"https://{HOST}:{port}/validate", json=job)
-        told = counted(serving)
-        assert {key: told[key] for key in told if key[0] == "mutate"} == {
+        result = counted(serving)
+        assert {key: result[key] for key in result if key[0] == "mutate"} == {
             ("mutate", "Injected"): 1,
             ("mutate", "Malformed"): 1,
             ("mutate", "Failed"): 1,
         }
-        assert sum(n for key, n in told.items() if key[0] == "validate") == 1
-        assert said(serving)[("understudy_webhook_request_seconds_count", "mutate")] == 3
+        assert sum(n for key, n in result.items() if key[0] == "validate") == 1
+        assert read_metrics(serving)[("understudy_webhook_request_seconds_count", "mutate")] == 3
 
 
-def test_a_result_is_what_the_api_server_is_told():
+def test_a_result_is_in_the_api_servers_words():
     def result(review: dict[str, Any]) -> str:
         answer = mutate(review, IMAGE)
         return result_of(answer["response"])
@@ -72,13 +74,13 @@ def test_a_result_is_what_the_api_server_is_told():
     assert result({**request, "object": {**pod("job"), "spec": {"containers": [], "hostNetwork": True}}}) == REFUSED
 
 
-async def test_the_end_of_a_certificate_from_files_is_told_and_so_is_that_of_the_next_one(tmp_path: Path):
-    short, long = await openssl.make([HOST], 86400.0), await openssl.make([HOST], LIFE_S)
+async def test_the_end_of_a_certificate_from_files_is_reported_and_so_is_that_of_the_next_one(tmp_path: Path):
+    short, long = await openssl.make_certificate([HOST], 86400.0), await openssl.make_certificate([HOST], LIFE_S)
     async with listening() as (serving, _):
-        assert math.isnan(said(serving)[ENDS])
-        keeper = asyncio.create_task(Files(tmp_path, serving, every_s=0.01).run())
+        assert math.isnan(read_metrics(serving)[ENDS])
+        keeper = asyncio.create_task(CertificateFiles(tmp_path, serving, every_s=0.01).run())
         for made in (short, long):
             write(tmp_path, made)
-            await until(lambda expected=made.until: said(serving)[ENDS] == expected)  # type: ignore[misc]
+            await until(lambda expected=made.until: read_metrics(serving)[ENDS] == expected)  # type: ignore[misc]
         keeper.cancel()
         await asyncio.gather(keeper, return_exceptions=True)

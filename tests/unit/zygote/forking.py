@@ -15,7 +15,7 @@ import understudy_zygote
 from tests.unit.launcher.fake_sidecar import LIMIT_S, wait_for
 from understudy_launcher import events as e
 from understudy_launcher.command import python_program
-from understudy_launcher.zygote import Ended, Fork, Told, Zygote
+from understudy_launcher.zygote import ForkRequest, WorkerStatus, Zygote, ZygoteMessage
 
 MODULE = str(Path(understudy_zygote.__file__).parent / "__main__.py")
 
@@ -48,20 +48,20 @@ class Forking:
         program = python_program(command)
         assert program is not None
         self._limit_s = limit_s
-        self._told: list[Told] = []
+        self._told: list[ZygoteMessage] = []
         self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 - closed with all the rest
         self.watched: list[int] = []
         self.zygote = Zygote(program, command, MODULE, self.watched.append, self.watched.remove)
         with _as_stdio(self._files):
             self._told += self.zygote.start({**os.environ, **(env or {})}, preload)
-        self.start = self.hear(e.ZygoteReady, e.ZygoteGone)
+        self.start = self.hear(e.ZygoteReady, e.ZygoteLost)
 
-    def hear(self, *kinds: type[Told]) -> Told:
+    def hear(self, *kinds: type[ZygoteMessage]) -> ZygoteMessage:
         """The next of one of these kinds that it tells."""
         return self._hear(lambda told: isinstance(told, kinds))
 
-    def _hear(self, is_it: Callable[[Told], bool]) -> Told:
-        def found() -> Told | None:
+    def _hear(self, is_it: Callable[[ZygoteMessage], bool]) -> ZygoteMessage:
+        def found() -> ZygoteMessage | None:
             self._told += self.zygote.receive()
             return next(filter(is_it, self._told), None)
 
@@ -74,7 +74,7 @@ class Forking:
         """The pids of workers."""
         read_end, write_end = os.pipe()
         try:
-            pids = self.zygote.fork(dict.fromkeys(local_ranks, Fork(env, (write_end, read_end))))
+            pids = self.zygote.fork(dict.fromkeys(local_ranks, ForkRequest(env, (write_end, read_end))))
         finally:
             os.close(write_end)
             os.close(read_end)
@@ -82,8 +82,8 @@ class Forking:
 
     def code(self, pid: int) -> int:
         """Wait for a worker's end."""
-        ended = self._hear(lambda told: isinstance(told, Ended) and told.pid == pid)
-        assert isinstance(ended, Ended)
+        ended = self._hear(lambda told: isinstance(told, WorkerStatus) and told.pid == pid)
+        assert isinstance(ended, WorkerStatus)
         return os.waitstatus_to_exitcode(ended.status)
 
     def run(self, **env: str) -> Run:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.zygote.conftest import Make
 from tests.unit.zygote.forking import Forking, fresh
-from understudy_zygote.early_variables import why_fresh
+from understudy_zygote.early_variables import fresh_start_reason
 from understudy_zygote.script import CODE, FILE, MODULE, Program
 
 #: Stands for torch, and for numpy: it reads one variable when it is imported.
@@ -34,7 +34,7 @@ def a_zygote_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def why(*lines: str) -> str:
-    return why_fresh(Program(CODE, "\n".join(lines), ()))
+    return fresh_start_reason(Program(CODE, "\n".join(lines), ()))
 
 
 # Forks ----------------------------------------------------------------------------------------------------------------
@@ -148,9 +148,9 @@ def test_a_module_of_the_users_preload_that_reads_its_own(monkeypatch: pytest.Mo
     "source", ["os.environ['OMP_NUM_THREADS'] =", "env\0", "environ" + "(" * 5000, "\ud800environ"]
 )
 def test_what_cannot_be_parsed_is_left_to_python(source: str) -> None:
-    assert why_fresh(Program(CODE, source, ())) == ""
+    assert fresh_start_reason(Program(CODE, source, ())) == ""
 
 
 def test_what_cannot_be_found_is_left_to_python(tmp_path: Path) -> None:
-    assert why_fresh(Program(FILE, str(tmp_path / "gone.py"), ())) == ""
-    assert why_fresh(Program(MODULE, "understudy_nowhere.train", ())) == ""
+    assert fresh_start_reason(Program(FILE, str(tmp_path / "gone.py"), ())) == ""
+    assert fresh_start_reason(Program(MODULE, "understudy_nowhere.train", ())) == ""

@@ -17,7 +17,7 @@ from tests.unit.zygote.forking import fresh
 from understudy_launcher import events as e
 from understudy_launcher.logs import Outputs
 from understudy_launcher.step_page import StepFiles
-from understudy_launcher.zygote import Fork
+from understudy_launcher.zygote import ForkRequest
 
 
 def write(folder: Path, **files: str) -> None:
@@ -64,12 +64,12 @@ def test_nothing_is_forked_beside_a_thread_of_a_preloaded_module(folder: Path, f
     write(folder, threads="import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()")
     write(folder, train="")
     forks = forking("train.py", preload=["threads"], env=pythonpath(folder))
-    assert isinstance(forks.start, e.ZygoteGone)
-    assert forks.start.final
+    assert isinstance(forks.start, e.ZygoteLost)
+    assert forks.start.is_final
     assert re.fullmatch(
         r"the import of threads starts a thread \(Thread-1.*\), and a process with threads cannot be forked safely. "
         r"Remove the module from launcher.preload, or configure it to start no threads during its import",
-        forks.start.why,
+        forks.start.reason,
     )
     assert forks.fork(0) == []
 
@@ -90,8 +90,8 @@ def test_the_module_at_fault_is_named_with_its_thread_also_where_that_is_none_of
 ) -> None:
     write(folder, innocent="", pool=THREAD_OF_C, fine="", train="")
     forks = forking("train.py", preload=["innocent", "pool", "fine"], env=pythonpath(folder))
-    assert isinstance(forks.start, e.ZygoteGone)
-    assert forks.start.why.startswith("the import of pool starts a thread (jemalloc_bg_thd), ")
+    assert isinstance(forks.start, e.ZygoteLost)
+    assert forks.start.reason.startswith("the import of pool starts a thread (jemalloc_bg_thd), ")
 
 
 def test_why_it_does_not_fork_is_told_also_where_it_has_ended_by_then(folder: Path, forking: Make) -> None:
@@ -106,9 +106,9 @@ os.register_at_fork(after_in_parent=lambda: thread.ident or thread.start())
     forks.zygote._send({"check": 1})
     wait_for(lambda: not alive(forks.zygote.pid), "the end of the zygote")
     assert forks.fork(0) == []
-    gone = forks.hear(e.ZygoteGone)
-    assert isinstance(gone, e.ZygoteGone)
-    assert (gone.final, gone.why[:8]) == (True, "a thread")
+    gone = forks.hear(e.ZygoteLost)
+    assert isinstance(gone, e.ZygoteLost)
+    assert (gone.is_final, gone.reason[:8]) == (True, "a thread")
 
 
 def test_of_many_threads_five_are_named(folder: Path, forking: Make) -> None:
@@ -117,9 +117,9 @@ def test_of_many_threads_five_are_named(folder: Path, forking: Make) -> None:
     )
     write(folder, many=starts, train="")
     forks = forking("train.py", preload=["many"], env=pythonpath(folder))
-    assert isinstance(forks.start, e.ZygoteGone)
-    assert forks.start.why.startswith("the import of many starts 9 threads (t")
-    assert forks.start.why.partition("), and")[0].count(",") == 4
+    assert isinstance(forks.start, e.ZygoteLost)
+    assert forks.start.reason.startswith("the import of many starts 9 threads (t")
+    assert forks.start.reason.partition("), and")[0].count(",") == 4
 
 
 def test_a_thread_that_starts_after_the_imports_is_named(folder: Path, forking: Make) -> None:
@@ -129,10 +129,12 @@ def test_a_thread_that_starts_after_the_imports_is_named(folder: Path, forking: 
     forks = forking("train.py", preload=["late"], env=pythonpath(folder))
     assert isinstance(forks.start, e.ZygoteReady)
     forks.fork(0)
-    forks.zygote.fork({1: Fork({}, (-1, -1))})
-    gone = forks.hear(e.ZygoteGone)
-    assert isinstance(gone, e.ZygoteGone)
-    assert re.match(r"a thread \(Thread-1.*\) started after the imports, .* Find the module that starts them", gone.why)
+    forks.zygote.fork({1: ForkRequest({}, (-1, -1))})
+    gone = forks.hear(e.ZygoteLost)
+    assert isinstance(gone, e.ZygoteLost)
+    assert re.match(
+        r"a thread \(Thread-1.*\) started after the imports, .* Find the module that starts them", gone.reason
+    )
 
 
 def test_threads_that_end_at_a_fork_are_no_obstacle(folder: Path, forking: Make) -> None:
@@ -213,7 +215,7 @@ print(subprocess.run(listed, close_fds=False, capture_output=True).stdout)
     )
     forks = forking("train.py")
     files = StepFiles(str(folder))
-    pids = forks.zygote.fork({0: Fork({}, files.inherited)})
+    pids = forks.zygote.fork({0: ForkRequest({}, files.inherited)})
     files.given()
     assert forks.code(pids[0]) == 0
     assert os.read(files.bell, 100) == b"!"
@@ -228,7 +230,7 @@ def test_a_fork_writes_where_it_is_told_to(folder: Path, forking: Make) -> None:
     forks = forking("train.py")
     (out_read, out), (err_read, err) = os.pipe(), os.pipe()
     files = StepFiles(str(folder))
-    pids = forks.zygote.fork({0: Fork({}, files.inherited, Outputs(out, err))})
+    pids = forks.zygote.fork({0: ForkRequest({}, files.inherited, Outputs(out, err))})
     files.given()
     for fd in (out, err):
         os.close(fd)
@@ -295,8 +297,8 @@ def test_a_frozen_zygote_is_given_up_and_ended(folder: Path, forking: Make, monk
     frozen = forks.zygote.pid
     os.kill(frozen, signal.SIGSTOP)
     assert forks.fork(0, 1) == []
-    gone = forks.hear(e.ZygoteGone)
-    assert gone == e.ZygoteGone("it did not fork within 0.2 s", final=False)
+    gone = forks.hear(e.ZygoteLost)
+    assert gone == e.ZygoteLost("it did not fork within 0.2 s", is_final=False)
     os.waitpid(frozen, 0)
 
 

@@ -12,48 +12,50 @@ from understudy_operator.plan.intents import PatchPod
 from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_protocol import pod as names
 from understudy_protocol import wire
+from understudy_protocol.enums import Verdict
 from understudy_protocol.membership import NodeVerdict
-from understudy_protocol.words import Verdict
 
 _KNOWN = {"NodeVerdict": NodeVerdict}
-#: Written as \\uXXXX each, they stay within what is kept of an annotation (observe/trim.py).
+#: Written as \\uXXXX each, they stay within what is kept of an annotation (observe/kept_fields.py).
 REASON_CHARACTERS = 100
-NOTHING = NodeVerdict(Verdict.UNKNOWN)
+NO_VERDICT = NodeVerdict(Verdict.UNKNOWN)
 
 
 def plan_annotations(observed: Observed, now: float) -> tuple[PatchPod, ...]:
-    patches = (patch_of(pod, observed.nodes.get(pod.node), now) for pod in observed.pods)
+    patches = (plan_annotation(pod, observed.nodes.get(pod.node), now) for pod in observed.pods)
     return tuple(patch for patch in patches if patch is not None)
 
 
-def patch_of(pod: Pod, node: Node | None, now: float) -> PatchPod | None:
+def plan_annotation(pod: Pod, node: Node | None, now: float) -> PatchPod | None:
     """node: the pod's, as far as it is known. None if the pod has been told what is to be told."""
-    finding = None if node is None else node.held(now)
+    finding = None if node is None else node.verdict_at(now)
     if finding is None and names.ANNOTATION_VERDICT not in pod.annotations:
         return None  # so it is with almost all pods, in each pass
     if not pod.node or pod.ended:
         return None
-    told, held = _told(pod), verdict(finding)
-    if held == NOTHING if told is None else replace(told, at=0.0) == held:
+    written, current = _written_verdict(pod), node_verdict(finding)
+    if current == NO_VERDICT if written is None else replace(written, at=0.0) == current:
         return None
-    return PatchPod(pod.name, {}, {names.ANNOTATION_VERDICT: wire.encode(replace(held, at=float(now)))})
+    return PatchPod(pod.name, {}, {names.ANNOTATION_VERDICT: wire.encode(replace(current, at=float(now)))})
 
 
-def verdict(finding: Finding | None) -> NodeVerdict:
+def node_verdict(finding: Finding | None) -> NodeVerdict:
     """What is held about a node, as its pods' programs read it; without its time."""
     if finding is None:
-        return NOTHING
-    what = Verdict.FAULTY if finding.hardware else Verdict.UNKNOWN
-    return NodeVerdict(what, finding.told[:REASON_CHARACTERS], finding.until, finding.fault_class, finding.grace_s)
+        return NO_VERDICT
+    verdict = Verdict.FAULTY if finding.hardware else Verdict.UNKNOWN
+    return NodeVerdict(
+        verdict, finding.description[:REASON_CHARACTERS], finding.until, finding.fault_class, finding.grace_s
+    )
 
 
-def _told(pod: Pod) -> NodeVerdict | None:
+def _written_verdict(pod: Pod) -> NodeVerdict | None:
     """What was written before; None if nothing was, or nothing that can be read."""
     text = pod.annotations.get(names.ANNOTATION_VERDICT)
     if text is None:
         return None
     try:
-        told = wire.decode(text, _KNOWN)
+        written = wire.decode(text, _KNOWN)
     except wire.WireError:
         return None
-    return told if isinstance(told, NodeVerdict) else None
+    return written if isinstance(written, NodeVerdict) else None

@@ -22,18 +22,18 @@ from understudy_operator.plan.faults.silence import silent_nodes
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.observed import Node, Observed, Pod, with_findings
-from understudy_operator.plan.once import once_a_pass
+from understudy_operator.plan.reconcile_cache import cached_per_reconcile
 from understudy_operator.plan.rfc3339 import whole_seconds
 from understudy_protocol import pod as names
 
 OFF, REQUIRE = "Off", "Require"
 MEMORY, SILENCE = "memory", "silence"
-TOLD = 20
-PODS_TOLD = 5
+MAX_REPORTED_NODES = 20
+MAX_REPORTED_PODS = 5
 #: An affinity names each node: so many of those that are only preferred, and of the others. The names of all are in
 #: the pod's annotations, which may be 256 KiB long.
 PREFERRED, REQUIRED = 100, 900
-NAMED = 3
+MAX_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Avoided:
     preferred: bool = False  # where nothing else is free it is used all the same
 
 
-@once_a_pass
+@cached_per_reconcile
 def avoidance(observed: Observed, now: float) -> tuple[Avoided, ...]:
     """By name; the strictest reason of each node. Nothing where somebody else makes the pods."""
     found: dict[str, Avoided] = {}
     if observed.job.injected is not None:
         return ()
-    for avoided in (*_held(observed, now), *_silent(observed, now), *_remembered(observed)):
+    for avoided in (*_with_verdict(observed, now), *_silent(observed, now), *_remembered(observed)):
         known = found.get(avoided.node)
         if known is None or (known.preferred and not avoided.preferred):
             found[avoided.node] = avoided
@@ -77,10 +77,10 @@ def usable_again(pod: Pod, avoid: Collection[str], nodes: Mapping[str, Node]) ->
     return sorted(name for name in avoided_by(pod) - set(avoid) if name in nodes and nodes[name].ready)
 
 
-def some_of(nodes: Collection[str]) -> str:
+def join_names(nodes: Collection[str]) -> str:
     """The first few names, for people."""
-    first, left = sorted(nodes)[:NAMED], len(nodes) - NAMED
-    return ", ".join(first) + (f" and {left} more" if left > 0 else "")
+    first, remaining = sorted(nodes)[:MAX_NAMES], len(nodes) - MAX_NAMES
+    return ", ".join(first) + (f" and {remaining} more" if remaining > 0 else "")
 
 
 def _silent(observed: Observed, now: float) -> Iterator[Avoided]:
@@ -88,24 +88,24 @@ def _silent(observed: Observed, now: float) -> Iterator[Avoided]:
         yield Avoided(node, SILENCE, "a pod of the job stopped responding there")
 
 
-def _held(observed: Observed, now: float) -> Iterator[Avoided]:
+def _with_verdict(observed: Observed, now: float) -> Iterator[Avoided]:
     policy = observed.job.world.avoid_nodes
     if policy == OFF:
         return
-    blind = tolerates_all(group.pod_template.get("spec", {}) for group in observed.job.world.groups)
+    tolerates_taints = tolerates_all(group.pod_template.get("spec", {}) for group in observed.job.world.groups)
     for node in with_findings(observed.nodes):
-        finding = node.held(now)
+        finding = node.verdict_at(now)
         if finding is None or finding.fault_class is None:
             continue
-        if is_to_be_told(finding, blind):
-            soft = policy != REQUIRE and not finding.hardware
-            what = (finding.source, finding.reason, finding.fault_class.value, finding.until)
-            yield Avoided(node.name, *what, preferred=soft)
+        if needs_anti_affinity(finding, tolerates_taints):
+            is_preferred = policy != REQUIRE and not finding.hardware
+            description = (finding.source, finding.reason, finding.fault_class.value, finding.until)
+            yield Avoided(node.name, *description, preferred=is_preferred)
 
 
-def is_to_be_told(finding: Finding, blind: bool) -> bool:
+def needs_anti_affinity(finding: Finding, tolerates_taints: bool) -> bool:
     """Whether the scheduler does not keep pods off a node by itself. blind: these tolerate every taint."""
-    return finding.hardware or blind or not finding.known_to_scheduler
+    return finding.hardware or tolerates_taints or not finding.known_to_scheduler
 
 
 def tolerates_all(specs: Iterable[Mapping[str, Any]]) -> bool:
@@ -126,26 +126,26 @@ def _remembered(observed: Observed) -> Iterator[Avoided]:
 # Told ----------------------------------------------------------------------------------------------------------------
 
 
-def in_status(observed: Observed, now: float) -> list[dict[str, Any]]:
+def avoided_nodes_status(observed: Observed, now: float) -> list[dict[str, Any]]:
     """status.avoidedNodes: those that have pods of the job first. Silence is over in a minute; its recovery is told."""
-    told = [entry for entry in avoidance(observed, now) if entry.source != SILENCE]
-    pods = _pods_by_node(observed) if told else {}
-    entries = sorted(told, key=lambda entry: (entry.node not in pods, entry.node))
-    return [_entry(entry, pods.get(entry.node, [])) for entry in entries[:TOLD]]
+    reported = [entry for entry in avoidance(observed, now) if entry.source != SILENCE]
+    pods = _pods_by_node(observed) if reported else {}
+    entries = sorted(reported, key=lambda entry: (entry.node not in pods, entry.node))
+    return [_entry(entry, pods.get(entry.node, [])) for entry in entries[:MAX_REPORTED_NODES]]
 
 
 def _entry(avoided: Avoided, pods: list[Pod]) -> dict[str, Any]:
-    told: dict[str, Any] = {"node": avoided.node, "source": avoided.source}
+    entry: dict[str, Any] = {"node": avoided.node, "source": avoided.source}
     if avoided.fault_class:
-        told["class"] = avoided.fault_class
-    told["reason"] = avoided.reason
+        entry["class"] = avoided.fault_class
+    entry["reason"] = avoided.reason
     if avoided.until is not None:
-        told["until"] = whole_seconds(avoided.until)
+        entry["until"] = whole_seconds(avoided.until)
     if avoided.preferred:
-        told["preferred"] = True
+        entry["preferred"] = True
     if pods:
-        told["pods"] = [pod.name for pod in pods[:PODS_TOLD]]
-    return told
+        entry["pods"] = [pod.name for pod in pods[:MAX_REPORTED_PODS]]
+    return entry
 
 
 def _pods_by_node(observed: Observed) -> dict[str, list[Pod]]:
@@ -156,24 +156,25 @@ def _pods_by_node(observed: Observed) -> dict[str, list[Pod]]:
     return found
 
 
-def plan_events(observed: Observed, status: Mapping[str, Any]) -> Iterator[Event]:
+def plan_avoidance_events(observed: Observed, status: Mapping[str, Any]) -> Iterator[Event]:
     """Once each: that the node of a pod of the job is avoided by now, and that one is used all the same."""
     before = {entry["node"]: entry for entry in observed.job.status.get("avoidedNodes", ())}
     pods = {pod.name: pod for pod in observed.pods}
     for entry in status.get("avoidedNodes", ()):
         known = before.get(entry["node"], {})
-        ours, said = entry.get("pods", []), f"{entry['source']}: {entry['reason']}"
+        pod_names, reason = entry.get("pods", []), f"{entry['source']}: {entry['reason']}"
         new = any(known.get(field) != entry.get(field) for field in ("source", "class"))
-        if ours and new:
-            of = f" ({entry['class']})" if "class" in entry else ""
-            told = f"new pods of the job avoid node {entry['node']} of {ours[0]}{of}: {said}"
-            yield Event("Warning", "NodeAvoided", told)
-        for name in ours:
+        if pod_names and new:
+            class_text = f" ({entry['class']})" if "class" in entry else ""
+            message = f"new pods of the job avoid node {entry['node']} of {pod_names[0]}{class_text}: {reason}"
+            yield Event("Warning", "NodeAvoided", message)
+        for name in pod_names:
             if name not in known.get("pods", ()) and entry["node"] in prefers_not(pods[name]):
-                told = (
-                    f"{name} runs on node {entry['node']}, which the job avoids, because no other node was free: {said}"
+                message = (
+                    f"{name} runs on node {entry['node']}, which the job avoids, because no other node was free: "
+                    f"{reason}"
                 )
-                yield Event("Warning", "AvoidedNodeUsed", told)
+                yield Event("Warning", "AvoidedNodeUsed", message)
 
 
 def prefers_not(pod: Pod) -> set[str]:

@@ -8,95 +8,115 @@ Hardware is what says that a device, or the machine, is lost. A kernel or a daem
 workers have in memory is whole, and can be saved.
 """
 
-from understudy_operator.plan.faults.sources import READY, Polarity, SignalKind, Source
+from understudy_operator.plan.faults.sources import READY, FaultSource, Polarity, SignalKind
 from understudy_operator.plan.faults.xids import FATAL
 from understudy_protocol import pod as names
-from understudy_protocol.words import FaultClass
+from understudy_protocol.enums import FaultClass
 
-BY_HAND = 100
-HARDWARE = 20
-SAYS_WHY = 15
-KNOWS_BETTER = 10
-NO_WORD = ("", "false")
+MANUAL_PRECEDENCE = 100
+HARDWARE_PRECEDENCE = 20
+EXPLAINED_PRECEDENCE = 15
+STATE_PRECEDENCE = 10
+UNSET_VALUES = ("", "false")
 
 #: GKE, Azure and AWS tell 30, 30 and 120 seconds before they take a spot machine; so much of it is a pod's.
 GKE_GRACE_S = 15.0
 AKS_GRACE_S = 15.0
 AWS_GRACE_S = 90.0
 
-BUILT_IN: tuple[Source, ...] = (
-    Source(
+BUILT_IN: tuple[FaultSource, ...] = (
+    FaultSource(
         "annotation",
         SignalKind.ANNOTATION,
         (names.ANNOTATION_FAULTY,),
-        excepted=NO_WORD,
+        excepted=UNSET_VALUES,
         until=names.ANNOTATION_UNTIL,
-        precedence=BY_HAND,
+        precedence=MANUAL_PRECEDENCE,
     ),
-    Source(
+    FaultSource(
         "annotation-healthy",
         SignalKind.ANNOTATION,
         (names.ANNOTATION_FAULTY,),
         values=("false",),
         polarity=Polarity.HEALTHY,
-        precedence=BY_HAND,
+        precedence=MANUAL_PRECEDENCE,
     ),
-    Source(
+    FaultSource(
         "annotation-maintenance",
         SignalKind.ANNOTATION,
         (names.ANNOTATION_MAINTENANCE,),
-        excepted=NO_WORD,
+        excepted=UNSET_VALUES,
         until=names.ANNOTATION_UNTIL,
         fault_class=FaultClass.MAINTENANCE,
-        precedence=BY_HAND,
+        precedence=MANUAL_PRECEDENCE,
     ),
     # It quarantines for maintenance of the cloud as well, and where nobody can ask the GPUs: the conditions say so.
-    Source("nvsentinel-state", SignalKind.LABEL, ("dgxc.nvidia.com/nvsentinel-state",), precedence=KNOWS_BETTER),
-    Source(
+    FaultSource(
+        "nvsentinel-state", SignalKind.LABEL, ("dgxc.nvidia.com/nvsentinel-state",), precedence=STATE_PRECEDENCE
+    ),
+    FaultSource(
         "nvsentinel-maintenance",
         SignalKind.CONDITION,
         ("CSPMaintenance", "GpuDcgmConnectivityFailure"),
         values=("True",),
         fault_class=FaultClass.MAINTENANCE,
-        precedence=SAYS_WHY,
+        precedence=EXPLAINED_PRECEDENCE,
     ),
-    Source("nvsentinel-gpu", SignalKind.CONDITION, ("Gpu*Watch",), values=("True",), precedence=HARDWARE),
-    Source(
-        "nvsentinel-xid", SignalKind.CONDITION, ("SysLogsXIDError",), values=("True",), xids=FATAL, precedence=HARDWARE
+    FaultSource(
+        "nvsentinel-gpu", SignalKind.CONDITION, ("Gpu*Watch",), values=("True",), precedence=HARDWARE_PRECEDENCE
     ),
-    Source(
+    FaultSource(
+        "nvsentinel-xid",
+        SignalKind.CONDITION,
+        ("SysLogsXIDError",),
+        values=("True",),
+        xids=FATAL,
+        precedence=HARDWARE_PRECEDENCE,
+    ),
+    FaultSource(
         "nvsentinel-syslog",
         SignalKind.CONDITION,
         ("SysLogsSXIDError", "SysLogsGPUFallenOff", "NVSwitchFatalError"),
         values=("True",),
-        precedence=HARDWARE,
+        precedence=HARDWARE_PRECEDENCE,
     ),
-    Source("gpu-xid", SignalKind.CONDITION, ("*XID*", "*Xid*"), values=("True",), xids=FATAL, precedence=HARDWARE),
-    Source(
+    FaultSource(
+        "gpu-xid",
+        SignalKind.CONDITION,
+        ("*XID*", "*Xid*"),
+        values=("True",),
+        xids=FATAL,
+        precedence=HARDWARE_PRECEDENCE,
+    ),
+    FaultSource(
         "node-problem-detector",
         SignalKind.CONDITION,
         ("CperHardwareErrorFatal",),
         values=("True",),
-        precedence=HARDWARE,
+        precedence=HARDWARE_PRECEDENCE,
     ),
-    Source(
+    FaultSource(
         "node-problem-detector-kernel",
         SignalKind.CONDITION,
         ("KernelDeadlock", "XfsShutdown", "ReadonlyFilesystem"),
         values=("True",),
         fault_class=FaultClass.MAINTENANCE,
     ),
-    Source(
+    FaultSource(
         "node-problem-detector-software",
         SignalKind.CONDITION,
         ("KubeletUnhealthy", "ContainerRuntimeUnhealthy"),
         values=("True",),
         fault_class=FaultClass.MAINTENANCE,
     ),
-    Source(
-        "aks-gpu", SignalKind.CONDITION, ("GPUMissing", "NVLinkStatusInactive"), values=("True",), precedence=HARDWARE
+    FaultSource(
+        "aks-gpu",
+        SignalKind.CONDITION,
+        ("GPUMissing", "NVLinkStatusInactive"),
+        values=("True",),
+        precedence=HARDWARE_PRECEDENCE,
     ),
-    Source(
+    FaultSource(
         "aks-node",
         SignalKind.CONDITION,
         (
@@ -109,7 +129,7 @@ BUILT_IN: tuple[Source, ...] = (
         values=("True",),
         fault_class=FaultClass.MAINTENANCE,
     ),
-    Source(
+    FaultSource(
         "aks-spot",
         SignalKind.CONDITION,
         ("PreemptionScheduled",),
@@ -117,59 +137,63 @@ BUILT_IN: tuple[Source, ...] = (
         fault_class=FaultClass.PREEMPTION,
         grace_s=AKS_GRACE_S,
     ),
-    Source(
-        "eks-accelerator", SignalKind.CONDITION, ("AcceleratedHardwareReady",), values=("False",), precedence=HARDWARE
+    FaultSource(
+        "eks-accelerator",
+        SignalKind.CONDITION,
+        ("AcceleratedHardwareReady",),
+        values=("False",),
+        precedence=HARDWARE_PRECEDENCE,
     ),
-    Source(
+    FaultSource(
         "eks-node",
         SignalKind.CONDITION,
         ("KernelReady", "StorageReady", "NetworkingReady", "ContainerRuntimeReady"),
         values=("False",),
         fault_class=FaultClass.MAINTENANCE,
     ),
-    Source(
+    FaultSource(
         "hyperpod",
         SignalKind.LABEL,
         ("sagemaker.amazonaws.com/node-health-status",),
         values=("UnschedulablePendingReplacement", "UnschedulablePendingReboot"),
-        precedence=HARDWARE,
+        precedence=HARDWARE_PRECEDENCE,
     ),
-    Source(
+    FaultSource(
         "hyperpod-checks",
         SignalKind.LABEL,
         ("sagemaker.amazonaws.com/node-health-status",),
         values=("Unschedulable",),
         fault_class=FaultClass.MAINTENANCE,
     ),
-    Source(
+    FaultSource(
         "gke-maintenance",
         SignalKind.LABEL,
         ("cloud.google.com/active-node-maintenance",),
         values=("ONGOING",),
         fault_class=FaultClass.MAINTENANCE,
-        precedence=KNOWS_BETTER,  # the taint of gke-termination is there as well
+        precedence=STATE_PRECEDENCE,  # the taint of gke-termination is there as well
     ),
-    Source(
+    FaultSource(
         "gke-termination",
         SignalKind.TAINT,
         ("cloud.google.com/impending-node-termination",),
         fault_class=FaultClass.PREEMPTION,
         grace_s=GKE_GRACE_S,
     ),
-    Source(
+    FaultSource(
         "aws-spot",
         SignalKind.TAINT,
         ("aws-node-termination-handler/spot-itn",),
         fault_class=FaultClass.PREEMPTION,
         grace_s=AWS_GRACE_S,
     ),
-    Source(  # that a spot machine may be taken soon: nobody says when
+    FaultSource(  # that a spot machine may be taken soon: nobody says when
         "aws-rebalance",
         SignalKind.TAINT,
         ("aws-node-termination-handler/rebalance-recommendation",),
         fault_class=FaultClass.PREEMPTION,
     ),
-    Source(
+    FaultSource(
         "aws-maintenance",
         SignalKind.TAINT,
         (
@@ -178,14 +202,14 @@ BUILT_IN: tuple[Source, ...] = (
         ),
         fault_class=FaultClass.MAINTENANCE,
     ),
-    Source(
+    FaultSource(
         "autoscaler",
         SignalKind.TAINT,
         ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"),
         fault_class=FaultClass.MAINTENANCE,
     ),
-    Source("cordon", SignalKind.CORDON, fault_class=FaultClass.MAINTENANCE),
-    Source(
+    FaultSource("cordon", SignalKind.CORDON, fault_class=FaultClass.MAINTENANCE),
+    FaultSource(
         "not-ready",
         SignalKind.CONDITION,
         (READY,),

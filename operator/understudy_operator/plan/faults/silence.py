@@ -1,8 +1,8 @@
 """Nodes that fell silent a moment ago: the scheduler still believes them to be ready."""
 
-from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Node, Observed
-from understudy_protocol.words import Fault
+from understudy_operator.plan.reconcile_clock import is_due
+from understudy_protocol.enums import Fault
 
 #: A node that fell silent is avoided for so long; then the node controller has marked it, or it is back.
 SUSPECT_S = 60.0
@@ -12,7 +12,7 @@ def silent_nodes(observed: Observed, now: float) -> list[str]:
     """Nodes on which a member fell silent a moment ago, and that have not become ready anew since."""
     if observed.snapshot is None:
         return []
-    lost = [x for x in observed.snapshot.lost if x.fault is Fault.NODE and not reached(x.at + SUSPECT_S, now)]
+    lost = [x for x in observed.snapshot.lost if x.fault is Fault.NODE and not is_due(x.at + SUSPECT_S, now)]
     return sorted({x.node for x in lost if not _came_back(observed.nodes.get(x.node), x.at)})
 
 

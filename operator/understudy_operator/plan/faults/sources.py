@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from understudy_operator.plan.faults.verdicts import Finding
-from understudy_operator.plan.faults.xids import named
-from understudy_operator.plan.rfc3339 import LAST, unix
-from understudy_protocol.words import FaultClass
+from understudy_operator.plan.faults.xids import find_xids
+from understudy_operator.plan.rfc3339 import LAST, parse_time
+from understudy_protocol.enums import FaultClass
 
 
 class SignalKind(Enum):
@@ -37,7 +37,7 @@ REASON_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
-class Signal:
+class NodeSignal:
     """One thing that a node's object says of it."""
 
     kind: SignalKind
@@ -45,11 +45,11 @@ class Signal:
     value: str
     text: str = ""  # in the source's own words: a condition's reason and message
     since: float | None = None  # Unix seconds; None where the object does not say
-    soft: bool = False  # a taint that pods are only preferably kept off for
+    is_preference: bool = False  # a taint that pods are only preferably kept off for
 
 
 @dataclass(frozen=True)
-class Source:
+class FaultSource:
     """A row. Its name is told with every verdict."""
 
     name: str
@@ -65,42 +65,44 @@ class Source:
     until: str = ""  # an annotation of the node that tells when it expires; "": none does
     grace_s: float | None = None  # how long the node stays: less than a pod's own grace, where that is longer
 
-    def finding(self, signal: Signal, annotations: Mapping[str, str]) -> Finding:
+    def make_finding(self, signal: NodeSignal, annotations: Mapping[str, str]) -> Finding:
         """What a match says."""
-        told = signal.text or (f"{signal.key}={signal.value}" if signal.value else signal.key)
+        text = signal.text or (f"{signal.key}={signal.value}" if signal.value else signal.key)
         return Finding(
             source=self.name,
             fault_class=self.fault_class if self.polarity is Polarity.FAULTY else None,
-            reason=told[:REASON_CHARACTERS],
+            reason=text[:REASON_CHARACTERS],
             until=self._until(signal, annotations),
             grace_s=self.grace_s,
-            known_to_scheduler=(self.kind in _KNOWN_TO_SCHEDULER and not signal.soft) or signal.key == READY,
+            known_to_scheduler=(self.kind in _KNOWN_TO_SCHEDULER and not signal.is_preference) or signal.key == READY,
         )
 
-    def _until(self, signal: Signal, annotations: Mapping[str, str]) -> float | None:
+    def _until(self, signal: NodeSignal, annotations: Mapping[str, str]) -> float | None:
         """When it expires: the sooner, where both rules are given."""
         ends = [time_in(annotations.get(self.until, ""))] if self.until else []
         if self.expires_after_s is not None and signal.since is not None:
             ends.append(signal.since + self.expires_after_s)
         return min((end for end in ends if end is not None), default=None)
 
-    def matches(self, signal: Signal) -> bool:
+    def matches(self, signal: NodeSignal) -> bool:
         if signal.kind is not self.kind or not self._is_key(signal.key):
             return False
         value = plain(signal.value)
         if value in map(plain, self.excepted) or (self.values and value not in map(plain, self.values)):
             return False
-        return not self.xids or bool(self.xids & named(f"{signal.value} {signal.text}"))
+        return not self.xids or bool(self.xids & find_xids(f"{signal.value} {signal.text}"))
 
     def _is_key(self, key: str) -> bool:
         return self.kind is SignalKind.CORDON or any(fnmatch.fnmatchcase(key, pattern) for pattern in self.keys)
 
 
-def findings(signals: Iterable[Signal], annotations: Mapping[str, str], table: Iterable[Source]) -> tuple[Finding, ...]:
+def findings(
+    signals: Iterable[NodeSignal], annotations: Mapping[str, str], table: Iterable[FaultSource]
+) -> tuple[Finding, ...]:
     """All that the table makes of a node, what counts most first: see verdicts.py for the order."""
     every = tuple(signals)
     matched = [(source, signal) for source in table for signal in every if source.matches(signal)]
-    found = [(-source.precedence, source.finding(signal, annotations)) for source, signal in matched]
+    found = [(-source.precedence, source.make_finding(signal, annotations)) for source, signal in matched]
     found.sort(key=lambda entry: (entry[0], entry[1].rank))  # stable: of equal rank in the order of the table
     return tuple(finding for _, finding in found)
 
@@ -108,7 +110,7 @@ def findings(signals: Iterable[Signal], annotations: Mapping[str, str], table: I
 def time_in(text: str) -> float | None:
     """Of RFC 3339 text, or Unix seconds; None where it is neither."""
     try:
-        return min(float(text), LAST) if text.strip().isdigit() else unix(text.strip())
+        return min(float(text), LAST) if text.strip().isdigit() else parse_time(text.strip())
     except ValueError:
         return None
 

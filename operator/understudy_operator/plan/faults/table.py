@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from understudy_operator.plan.durations import seconds
 from understudy_operator.plan.faults.built_in import BUILT_IN
-from understudy_operator.plan.faults.sources import Polarity, SignalKind, Source, plain
+from understudy_operator.plan.faults.sources import FaultSource, Polarity, SignalKind, plain
 from understudy_operator.plan.faults.xids import FATAL
-from understudy_protocol.words import FaultClass
+from understudy_protocol.enums import FaultClass
 
 #: A row of the values outweighs all built-in ones but a person's word.
 PRECEDENCE = 50
@@ -44,16 +44,18 @@ Row = Mapping[str, Any]
 E = TypeVar("E", bound=Enum)
 
 
-class WrongRow(ValueError):
+class InvalidRow(ValueError):
     """Which row and field of faults.sources is wrong, and what to do about it."""
 
-    def __init__(self, number: int, field: str, problem: str, mend: str) -> None:
+    def __init__(self, number: int, field: str, problem: str, fix: str) -> None:
         where = f"faults.sources[{number}]" + (f".{field}" if field else "")
-        super().__init__(f"{where}: {problem}; {mend}")
+        super().__init__(f"{where}: {problem}; {fix}")
 
 
-def table_of(text: str, built_in: Sequence[Source] = BUILT_IN) -> tuple[Source, ...]:
-    """The whole table, for faults.sources as JSON; "" for none. Raises WrongRow, or ValueError for what is no list."""
+def table_of(text: str, built_in: Sequence[FaultSource] = BUILT_IN) -> tuple[FaultSource, ...]:
+    """The whole table, for faults.sources as JSON; "" for none. Raises InvalidRow, or ValueError for what is no
+    list.
+    """
     try:
         rows = json.loads(text) if text.strip() else []
     except ValueError as error:
@@ -64,10 +66,12 @@ def table_of(text: str, built_in: Sequence[Source] = BUILT_IN) -> tuple[Source, 
     seen: dict[str, int] = {}
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise WrongRow(number, "", f"is a {type(row).__name__}", "set it to a source with name, signal and keys")
+            raise InvalidRow(number, "", f"is a {type(row).__name__}", "set it to a source with name, signal and keys")
         name = _name(number, row)
         if name in seen:
-            raise WrongRow(number, "name", f"{name!r} is already the name of source {seen[name]}", "rename one of them")
+            raise InvalidRow(
+                number, "name", f"{name!r} is already the name of source {seen[name]}", "rename one of them"
+            )
         seen[name] = number
         if _enabled(number, row, name, table):
             table[name] = _source(number, row, name)
@@ -76,29 +80,29 @@ def table_of(text: str, built_in: Sequence[Source] = BUILT_IN) -> tuple[Source, 
     return tuple(table.values())
 
 
-def _enabled(number: int, row: Row, name: str, table: Mapping[str, Source]) -> bool:
+def _enabled(number: int, row: Row, name: str, table: Mapping[str, FaultSource]) -> bool:
     enabled = row.get("enabled", True)
     if not isinstance(enabled, bool):
-        raise WrongRow(number, "enabled", f"is {enabled!r}", "set it to true or false")
+        raise InvalidRow(number, "enabled", f"is {enabled!r}", "set it to true or false")
     if not enabled and name not in table:
         names = ", ".join(table)
-        raise WrongRow(number, "name", f"there is no built-in source {name!r} to remove", f"set it to one of {names}")
+        raise InvalidRow(number, "name", f"there is no built-in source {name!r} to remove", f"set it to one of {names}")
     return enabled
 
 
-def _source(number: int, row: Row, name: str) -> Source:
+def _source(number: int, row: Row, name: str) -> FaultSource:
     for field in row:
         if field not in _FIELDS:
-            raise WrongRow(number, str(field), "is unknown", f"remove it, or use one of {', '.join(_FIELDS)}")
+            raise InvalidRow(number, str(field), "is unknown", f"remove it, or use one of {', '.join(_FIELDS)}")
     kind = _one_of(number, row, "signal", SignalKind)
     polarity = _one_of(number, row, "polarity", Polarity, Polarity.FAULTY)
     vouches = polarity is Polarity.HEALTHY
     if vouches and "class" in row:
-        raise WrongRow(number, "class", "a source with polarity Healthy has no class", "remove it")
+        raise InvalidRow(number, "class", "a source with polarity Healthy has no class", "remove it")
     default = FaultClass.HARDWARE if vouches else None
     keys = _keys(number, row, kind)
     values, excepted = _values(number, row, kind)
-    return Source(
+    return FaultSource(
         name=name,
         kind=kind,
         keys=keys,
@@ -117,8 +121,8 @@ def _source(number: int, row: Row, name: str) -> Source:
 def _name(number: int, row: Row) -> str:
     name = row.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        mend = "set it to at most 63 lower-case letters, digits and '-'"
-        raise WrongRow(number, "name", f"is {name!r}" if "name" in row else "is missing", mend)
+        fix = "set it to at most 63 lower-case letters, digits and '-'"
+        raise InvalidRow(number, "name", f"is {name!r}" if "name" in row else "is missing", fix)
     return name
 
 
@@ -126,25 +130,25 @@ def _one_of(number: int, row: Row, field: str, of: type[E], default: E | None = 
     if field not in row and default is not None:
         return default
     words = [str(entry.value) for entry in of]
-    told = row.get(field)
-    if told not in words:
-        problem = f"is {told!r}" if field in row else "is missing"
-        raise WrongRow(number, field, problem, f"set it to {', '.join(words[:-1])} or {words[-1]}")
-    return of(told)
+    value = row.get(field)
+    if value not in words:
+        problem = f"is {value!r}" if field in row else "is missing"
+        raise InvalidRow(number, field, problem, f"set it to {', '.join(words[:-1])} or {words[-1]}")
+    return of(value)
 
 
 def _keys(number: int, row: Row, kind: SignalKind) -> tuple[str, ...]:
     keys = _texts(number, row, "keys")
     if kind is SignalKind.CORDON:
         if keys or "values" in row or "except" in row:
-            raise WrongRow(number, "keys", "a cordon has neither keys nor values", "remove keys, values and except")
+            raise InvalidRow(number, "keys", "a cordon has neither keys nor values", "remove keys, values and except")
         return ()
-    mend = f"set it to a list of {kind.value.lower()} keys such as [example.com/bad]; * stands for any characters"
+    fix = f"set it to a list of {kind.value.lower()} keys such as [example.com/bad]; * stands for any characters"
     if not keys or not all(key.strip("*") for key in keys):
-        raise WrongRow(number, "keys", "is missing or matches everything" if "keys" in row else "is missing", mend)
+        raise InvalidRow(number, "keys", "is missing or matches everything" if "keys" in row else "is missing", fix)
     for key in keys:
         if not _KEY.fullmatch(key):
-            raise WrongRow(number, "keys", f"{key!r} is not a valid key", mend)
+            raise InvalidRow(number, "keys", f"{key!r} is not a valid key", fix)
     return keys
 
 
@@ -152,64 +156,66 @@ def _values(number: int, row: Row, kind: SignalKind) -> tuple[tuple[str, ...], t
     """What counts, and what does not."""
     values, excepted = _texts(number, row, "values"), _texts(number, row, "except")
     if kind is SignalKind.CONDITION:
-        for field, told in (("values", values), ("except", excepted)):
-            for value in told:
+        for field, listed in (("values", values), ("except", excepted)):
+            for value in listed:
                 if plain(value) not in map(plain, _STATUSES):
-                    mend = f"use {', '.join(_STATUSES[:-1])} or {_STATUSES[-1]}"
-                    raise WrongRow(number, field, f"{value!r} is not a status of a condition", mend)
+                    fix = f"use {', '.join(_STATUSES[:-1])} or {_STATUSES[-1]}"
+                    raise InvalidRow(number, field, f"{value!r} is not a status of a condition", fix)
         values = values or ("True",)
     if values and {plain(value) for value in values} <= {plain(value) for value in excepted}:
-        raise WrongRow(number, "except", f"excludes all values ({', '.join(values)})", "remove one of them")
+        raise InvalidRow(number, "except", f"excludes all values ({', '.join(values)})", "remove one of them")
     return values, excepted
 
 
 def _texts(number: int, row: Row, field: str) -> tuple[str, ...]:
-    told = row.get(field, [])
-    if not isinstance(told, list) or not all(isinstance(entry, str) for entry in told):
-        raise WrongRow(number, field, f"is {told!r}", 'set it to a list of strings; quote numbers, "True" and "False"')
-    return tuple(told)
+    value = row.get(field, [])
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+        raise InvalidRow(
+            number, field, f"is {value!r}", 'set it to a list of strings; quote numbers, "True" and "False"'
+        )
+    return tuple(value)
 
 
 def _text(number: int, row: Row, field: str) -> str:
-    told = row.get(field, "")
-    if not isinstance(told, str):
-        raise WrongRow(number, field, f"is {told!r}", "set it to the key of an annotation of the node")
-    return told
+    value = row.get(field, "")
+    if not isinstance(value, str):
+        raise InvalidRow(number, field, f"is {value!r}", "set it to the key of an annotation of the node")
+    return value
 
 
 def _precedence(number: int, row: Row) -> int:
-    told = row.get("precedence", PRECEDENCE)
-    if not isinstance(told, int) or isinstance(told, bool) or told not in PRECEDENCES:
-        mend = (
-            f"set it to a whole number from 0 to {PRECEDENCES[-1]}: the highest precedence counts if sources disagree"
-        )
-        raise WrongRow(number, "precedence", f"is {told!r}", mend)
-    return told
+    value = row.get("precedence", PRECEDENCE)
+    if not isinstance(value, int) or isinstance(value, bool) or value not in PRECEDENCES:
+        fix = f"set it to a whole number from 0 to {PRECEDENCES[-1]}: the highest precedence counts if sources disagree"
+        raise InvalidRow(number, "precedence", f"is {value!r}", fix)
+    return value
 
 
 def _xids(number: int, row: Row, kind: SignalKind) -> frozenset[int]:
-    told = row.get("xids", [])
-    if kind is SignalKind.CORDON and told:
-        raise WrongRow(number, "xids", "a cordon has no Xid", "remove it")
-    if told == "Fatal":
+    value = row.get("xids", [])
+    if kind is SignalKind.CORDON and value:
+        raise InvalidRow(number, "xids", "a cordon has no Xid", "remove it")
+    if value == "Fatal":
         return FATAL
-    if not isinstance(told, list) or not all(type(code) is int and 0 < code < 1000 for code in told):
-        raise WrongRow(number, "xids", f"is {told!r}", "set it to Fatal, or to a list of Xid codes such as [79, 119]")
-    return frozenset(told)
+    if not isinstance(value, list) or not all(type(code) is int and 0 < code < 1000 for code in value):
+        raise InvalidRow(
+            number, "xids", f"is {value!r}", "set it to Fatal, or to a list of Xid codes such as [79, 119]"
+        )
+    return frozenset(value)
 
 
 def _expires_after_s(number: int, row: Row, kind: SignalKind) -> float | None:
-    told = _duration(number, row, "expiresAfter")
-    if told is not None and kind not in _TIMED:
+    value = _duration(number, row, "expiresAfter")
+    if value is not None and kind not in _TIMED:
         problem = f"the node does not record how long a {kind.value.lower()} has existed"
-        raise WrongRow(number, "expiresAfter", problem, "remove it, or name an annotation with the time in until")
-    return told
+        raise InvalidRow(number, "expiresAfter", problem, "remove it, or name an annotation with the time in until")
+    return value
 
 
 def _duration(number: int, row: Row, field: str) -> float | None:
     if field not in row:
         return None
-    told = row[field]
-    if not isinstance(told, str) or not _DURATION.fullmatch(told):
-        raise WrongRow(number, field, f"is {told!r}", "set it to a duration such as 90s, 10m or 1h30m")
-    return seconds(told)
+    value = row[field]
+    if not isinstance(value, str) or not _DURATION.fullmatch(value):
+        raise InvalidRow(number, field, f"is {value!r}", "set it to a duration such as 90s, 10m or 1h30m")
+    return seconds(value)

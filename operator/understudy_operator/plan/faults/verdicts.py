@@ -8,8 +8,8 @@ than to hang, and better to save early than too late. A source that vouches and 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from understudy_operator.plan.moment import reached
-from understudy_protocol.words import FaultClass
+from understudy_operator.plan.reconcile_clock import is_due
+from understudy_protocol.enums import FaultClass
 
 _RANKS: dict[FaultClass | None, int] = {
     FaultClass.HARDWARE: 0,
@@ -41,12 +41,12 @@ class Finding:
         return self.fault_class is FaultClass.HARDWARE
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """As people read it."""
         return f"{self.source}: {self.reason}"
 
 
-def held(findings: Iterable[Finding], now: float) -> Finding | None:
+def find_verdict(findings: Iterable[Finding], now: float) -> Finding | None:
     """The verdict: of findings in their order, the first that has not expired, unless it vouches."""
-    first = next((finding for finding in findings if finding.until is None or not reached(finding.until, now)), None)
+    first = next((finding for finding in findings if finding.until is None or not is_due(finding.until, now)), None)
     return None if first is None or first.fault_class is None else first

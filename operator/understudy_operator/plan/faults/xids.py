@@ -18,6 +18,6 @@ _NAMED = re.compile(
 )
 
 
-def named(text: str) -> frozenset[int]:
+def find_xids(text: str) -> frozenset[int]:
     """All codes that the text names, but for those of which it says that they are not fatal."""
     return frozenset(int(code) for code in _NAMED.findall(text))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from understudy_operator.plan.injection.settings import AUTO, NONE, PREFIX, TORCHRUN, WRAP, Objection, Settings
+from understudy_operator.plan.injection.settings import AUTO, NONE, PREFIX, TORCHRUN, WRAP, InjectionSettings, Objection
 from understudy_operator.plan.malformed import number_in
 
 _TORCHRUN = re.compile(r"(?:^|[\s/;&|(])torchrun(?:$|[\s;&|)])|torch\.distributed\.(?:run|launch)\b")
@@ -20,7 +20,7 @@ NPROC_VARIABLE, BACKEND_VARIABLE = "PET_NPROC_PER_NODE", "PET_RDZV_BACKEND"
 RENDEZVOUS_VARIABLES = (BACKEND_VARIABLE, "PET_RDZV_ENDPOINT", "PET_STANDALONE", "PET_MAX_RESTARTS", "PET_NNODES")
 
 
-def launcher_of(trainer: Mapping[str, Any], settings: Settings) -> str:
+def choose_launcher_mode(trainer: Mapping[str, Any], settings: InjectionSettings) -> str:
     """Wrap, Torchrun or None. Raises Objection."""
     words = _words(trainer)
     mode = settings.launcher
@@ -36,28 +36,28 @@ def launcher_of(trainer: Mapping[str, Any], settings: Settings) -> str:
     return mode
 
 
-def nproc_of(trainer: Mapping[str, Any], settings: Settings, mode: str) -> int:
+def nproc_of(trainer: Mapping[str, Any], settings: InjectionSettings, mode: str) -> int:
     """Raises Objection."""
-    told = _told_nproc(trainer) if mode == TORCHRUN else ""
-    if not told:
+    text = _find_nproc(trainer) if mode == TORCHRUN else ""
+    if not text:
         return settings.nproc_per_node or 1
     key = f"{PREFIX}nproc-per-node"
-    nproc = number_in(told)
+    nproc = number_in(text)
     if nproc is None:
         if settings.nproc_per_node:
             return settings.nproc_per_node
         raise Objection(
-            f"torchrun's --nproc-per-node is {told[:80]}, which is not a number: set annotation {key} to the number"
+            f"torchrun's --nproc-per-node is {text[:80]}, which is not a number: set annotation {key} to the number"
         )
     if settings.nproc_per_node not in (0, nproc):
         raise Objection(
-            f"annotation {key} is {settings.nproc_per_node}, but torchrun's --nproc-per-node is {told}: remove one of "
+            f"annotation {key} is {settings.nproc_per_node}, but torchrun's --nproc-per-node is {text}: remove one of "
             "them"
         )
     return nproc
 
 
-def _told_nproc(trainer: Mapping[str, Any]) -> str:
+def _find_nproc(trainer: Mapping[str, Any]) -> str:
     found = _NPROC.search(" ".join(_words(trainer)))
     if found is not None:
         return found[1].strip("\"'\\;")
@@ -67,14 +67,14 @@ def _told_nproc(trainer: Mapping[str, Any]) -> str:
 def _refuse_other_rendezvous(name: str, words: Sequence[str]) -> None:
     text = " ".join(words)
     other = _BACKEND.search(text)
-    seen = ""
+    option = ""
     if other is not None and other[1] != "understudy":
-        seen = other[0]
+        option = other[0]
     elif _STANDALONE.search(text):
-        seen = "--standalone"
-    if seen:
+        option = "--standalone"
+    if option:
         raise Objection(
-            f"the command of container {name} has {seen}, with which torchrun does not use Understudy's rendezvous: "
+            f"the command of container {name} has {option}, with which torchrun does not use Understudy's rendezvous: "
             "remove it"
         )
 

@@ -151,10 +151,10 @@ def _label(labels: Mapping[str, str], key: str) -> str:
 
 
 def _number(labels: Mapping[str, str], key: str) -> int:
-    told = labels.get(key, "0")
-    number = number_in(told)
+    text = labels.get(key, "0")
+    number = number_in(text)
     if number is None:
-        raise Objection(f"the pod's label {key} is {told!r}, but its controller writes a number: {_AS_IT_IS}")
+        raise Objection(f"the pod's label {key} is {text!r}, but its controller writes a number: {_AS_IT_IS}")
     return number
 
 

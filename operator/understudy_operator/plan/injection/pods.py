@@ -18,14 +18,21 @@ from typing import Any
 from understudy_operator.plan import pods
 from understudy_operator.plan.injection import command
 from understudy_operator.plan.injection.owner import Owner, read_owner
-from understudy_operator.plan.injection.settings import NONE, PREFIX, TORCHRUN, Objection, Settings, read_settings
+from understudy_operator.plan.injection.settings import (
+    NONE,
+    PREFIX,
+    TORCHRUN,
+    InjectionSettings,
+    Objection,
+    read_injection_settings,
+)
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.spec import JobSpec
 from understudy_protocol import pod as names
 from understudy_protocol.logs import TEXT
 
 #: What the operator tells a sidecar later, and beside the key.
-_TOLD_LATER = (names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX)
+_INJECTED_LATER = (names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX)
 #: How the sidecar's image is started (its ENTRYPOINT takes them).
 SUPERVISED, ALONE = "--supervised", "--alone"
 
@@ -33,7 +40,7 @@ Raw = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Injection:
+class InjectedPod:
     pod: dict[str, Any]
     warnings: tuple[str, ...] = ()
 
@@ -42,24 +49,24 @@ def wants_injection(metadata: Raw) -> bool:
     return bool(metadata.get("labels", {}).get(names.LABEL_INJECT) == "true")
 
 
-def inject(pod: Raw, sidecar_image: str, log_format: str = TEXT) -> Injection:
+def inject(pod: Raw, sidecar_image: str, log_format: str = TEXT) -> InjectedPod:
     """The injected pod. Raises Objection."""
-    made = copy.deepcopy(dict(pod))
-    spec, metadata = made["spec"], made["metadata"]
+    injected = copy.deepcopy(dict(pod))
+    spec, metadata = injected["spec"], injected["metadata"]
     annotations = metadata.setdefault("annotations", {})
-    owner = read_owner(made)
-    settings = read_settings(annotations)
+    owner = read_owner(injected)
+    settings = read_injection_settings(annotations)
     trainer = _trainer(spec, annotations.get(names.ANNOTATION_INJECTED, settings.container))
     if spec.get("hostNetwork"):
         raise Objection(
             "hostNetwork has to be false or unset: the sidecars listen on fixed ports, which two pods of a node cannot "
             "share"
         )
-    _refuse_taken_names(made, settings, sidecar_image)
+    _refuse_taken_names(injected, settings, sidecar_image)
     warnings = _change(spec, trainer, owner, settings, sidecar_image, log_format)
     metadata.setdefault("labels", {}).update({names.LABEL_JOB: owner.group, names.LABEL_JOB_UID: owner.membership})
     annotations |= {names.ANNOTATION_INJECTED: trainer["name"], names.ANNOTATION_PLACE: str(owner.place)}
-    return Injection(made, warnings)
+    return InjectedPod(injected, warnings)
 
 
 def _trainer(spec: Raw, name: str) -> dict[str, Any]:
@@ -70,7 +77,7 @@ def _trainer(spec: Raw, name: str) -> dict[str, Any]:
     return pods.trainer_of(spec, name)
 
 
-def _refuse_taken_names(pod: Raw, settings: Settings, image: str) -> None:
+def _refuse_taken_names(pod: Raw, settings: InjectionSettings, image: str) -> None:
     """Containers and volumes of the user that have the names of ours."""
     spec = pod["spec"]
     injected = names.ANNOTATION_INJECTED in pod["metadata"]["annotations"]
@@ -83,12 +90,12 @@ def _refuse_taken_names(pod: Raw, settings: Settings, image: str) -> None:
         raise Objection(f"{field}: remove the mount")
     if injected:
         return
-    ours = (names.SHARED_VOLUME, names.STATE_VOLUME, names.KEY_VOLUME, names.TOLD_VOLUME, names.NODE_VOLUME)
-    if clash := next((x["name"] for x in spec.get("volumes", ()) if x["name"] in ours), ""):
+    reserved = (names.SHARED_VOLUME, names.STATE_VOLUME, names.KEY_VOLUME, names.VERDICT_VOLUME, names.NODE_VOLUME)
+    if clash := next((x["name"] for x in spec.get("volumes", ()) if x["name"] in reserved), ""):
         raise Objection(f"injection adds a volume {clash}: rename yours")
 
 
-def _is_sidecar(container: Raw, settings: Settings, image: str) -> bool:
+def _is_sidecar(container: Raw, settings: InjectionSettings, image: str) -> bool:
     """Whether injection added the container. Another webhook may have changed its registry, or have added to it."""
     if container["name"] != names.SIDECAR_CONTAINER or container.get("command") or container.get("lifecycle"):
         return False
@@ -102,12 +109,17 @@ def _image_name(image: str) -> str:
 
 
 def _change(
-    spec: dict[str, Any], trainer: dict[str, Any], owner: Owner, settings: Settings, image: str, log_format: str
+    spec: dict[str, Any],
+    trainer: dict[str, Any],
+    owner: Owner,
+    settings: InjectionSettings,
+    image: str,
+    log_format: str,
 ) -> tuple[str, ...]:
-    stubs = (names.LAUNCHER_STUB, names.TORCHRUN_STUB)
+    stubs = (names.LAUNCHER_SCRIPT, names.TORCHRUN_SCRIPT)
     launched = any(f"{names.SHARED_FOLDER}/{stub}" in trainer.get("command", ()) for stub in stubs)
     alone = settings.launcher == NONE
-    mode = settings.launcher if launched or alone else command.launcher_of(trainer, settings)
+    mode = settings.launcher if launched or alone else command.choose_launcher_mode(trainer, settings)
     nproc = settings.nproc_per_node or 1 if launched or alone else command.nproc_of(trainer, settings, mode)
     job = replace(_job(owner, settings, nproc, mode), log_format=log_format)
     grace_s = int(spec.get("terminationGracePeriodSeconds") or pods.DEFAULT_GRACE_S)
@@ -132,7 +144,7 @@ def _change(
     return warnings
 
 
-def _job(owner: Owner, settings: Settings, nproc: int, mode: str) -> Job:
+def _job(owner: Owner, settings: InjectionSettings, nproc: int, mode: str) -> Job:
     """As much of it as a pod's containers are told."""
     world = replace(settings.of_world(nproc, actives=1, spares=0), mode=mode, min_actives=0)
     spec = JobSpec((), world)
@@ -158,7 +170,7 @@ def _beside(trainer: dict[str, Any]) -> tuple[str, ...]:
     mount = {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER}
     _add(trainer, "volumeMounts", [mount])
     _add(trainer, "env", [{"name": names.ENV_SHARED_FOLDER, "value": names.SHARED_FOLDER}])
-    stub = f"{names.SHARED_FOLDER}/{names.SCRIPT_STUB}"
+    stub = f"{names.SHARED_FOLDER}/{names.PLAIN_SCRIPT}"
     if not trainer.get("command"):
         folder = f"{names.SHARED_FOLDER}/{names.PYTHON_FOLDER}"
         return (
@@ -178,7 +190,7 @@ def _volumes(job: Job, *, alone: bool) -> list[dict[str, Any]]:
 def _sidecar(job: Job, owner: Owner, image: str, grace_s: int, *, alone: bool) -> dict[str, Any]:
     sidecar = pods.sidecar_container(job, None, "", image, grace_s)
     sidecar["args"] = [ALONE] if alone else [SUPERVISED]
-    sidecar["env"] = [variable for variable in sidecar["env"] if variable["name"] not in _TOLD_LATER]
+    sidecar["env"] = [variable for variable in sidecar["env"] if variable["name"] not in _INJECTED_LATER]
     if alone:
         sidecar["volumeMounts"] = [x for x in sidecar["volumeMounts"] if x["name"] != names.KEY_VOLUME]
     else:
@@ -188,7 +200,7 @@ def _sidecar(job: Job, owner: Owner, image: str, grace_s: int, *, alone: bool) -
 
 def _add(holder: dict[str, Any], field: str, wanted: list[dict[str, Any]]) -> None:
     """What of these is not there by its name."""
-    there = {entry["name"] for entry in holder.get(field, ())}
-    missing = [entry for entry in wanted if entry["name"] not in there]
+    present = {entry["name"] for entry in holder.get(field, ())}
+    missing = [entry for entry in wanted if entry["name"] not in present]
     if missing:
         holder[field] = [*holder.get(field, ()), *missing]

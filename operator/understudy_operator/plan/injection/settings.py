@@ -16,14 +16,14 @@ from understudy_protocol import pod as names
 PREFIX = f"{names.GROUP}/"
 AUTO, WRAP, TORCHRUN, NONE = "Auto", "Wrap", "Torchrun", "None"
 #: What the operator and the webhook write themselves.
-OURS = frozenset(
+RESERVED = frozenset(
     {
         names.ANNOTATION_INJECTED,
         names.ANNOTATION_PLACE,
         names.ANNOTATION_VERDICT,
         names.ANNOTATION_GROUP_RANK,
         names.ANNOTATION_AVOIDS,
-        names.ANNOTATION_MADE_OF,
+        names.ANNOTATION_TEMPLATE_HASH,
     }
 )
 
@@ -33,7 +33,7 @@ class Objection(Exception):
 
 
 @dataclass(frozen=True)
-class Settings:
+class InjectionSettings:
     launcher: str = AUTO
     container: str = ""  # "": the first
     nproc_per_node: int = 0  # 0: as the command says, else 1
@@ -53,12 +53,12 @@ class Settings:
         )
 
 
-def read_settings(annotations: Mapping[str, str]) -> Settings:
+def read_injection_settings(annotations: Mapping[str, str]) -> InjectionSettings:
     """Raises Objection."""
     own: dict[str, Any] = {}
     world: dict[str, Any] = {}
     for key in sorted(annotations):
-        if not key.startswith(PREFIX) or key in OURS:
+        if not key.startswith(PREFIX) or key in RESERVED:
             continue
         name = key.removeprefix(PREFIX)
         if name in _RENAMED:
@@ -72,7 +72,7 @@ def read_settings(annotations: Mapping[str, str]) -> Settings:
         except ValueError:
             raise Objection(f"annotation {key} is {annotations[key]!r}: set it to {expected}") from None
         (own if target in _OWN else world)[target] = value
-    return Settings(**own, world=world)
+    return InjectionSettings(**own, world=world)
 
 
 def settings_of(annotations: Mapping[str, str]) -> dict[str, str]:
@@ -80,11 +80,11 @@ def settings_of(annotations: Mapping[str, str]) -> dict[str, str]:
     return {
         key.removeprefix(PREFIX): text
         for key, text in annotations.items()
-        if key.startswith(PREFIX) and key not in OURS
+        if key.startswith(PREFIX) and key not in RESERVED
     }
 
 
-def actives_of(settings: Settings, nproc: int, pods: int) -> int:
+def actives_of(settings: InjectionSettings, nproc: int, pods: int) -> int:
     """Pods that hold ranks; the others wait as spares. Raises Objection."""
     if not settings.world_size:
         return pods

@@ -13,7 +13,7 @@ from understudy_operator.plan.injection.settings import (
     PREFIX,
     Objection,
     actives_of,
-    read_settings,
+    read_injection_settings,
     settings_of,
 )
 from understudy_operator.plan.jobset.validation import MOST_MEMBERS
@@ -61,8 +61,8 @@ class Target:
 def read_target(kind: str, raw: Raw) -> Target:
     """Raises Objection."""
     templates = tuple(_templates(kind, raw.get("spec", {})))
-    said = [settings_of(template.annotations) for template in templates]
-    if any(settings != said[0] for settings in said):
+    settings_of_templates = [settings_of(template.annotations) for template in templates]
+    if any(settings != settings_of_templates[0] for settings in settings_of_templates):
         listed = ", ".join(template.name for template in templates)
         raise Objection(
             f"the pod templates {listed} train as one, but their annotations {PREFIX}… differ: give them the same "
@@ -75,8 +75,8 @@ def spec_of(target: Target, owner: Owner, pod: Raw) -> dict[str, Any]:
     """Of the InjectedJob, by one of its injected pods. Raises Objection."""
     _check_pods(target)
     annotations = pod["metadata"].get("annotations", {})
-    settings = read_settings(annotations)
-    nproc = nproc_told(pod)
+    settings = read_injection_settings(annotations)
+    nproc = read_nproc(pod)
     actives = actives_of(settings, nproc, target.pods)
     _check_least(settings.min_world_size, nproc, actives)
     return {
@@ -108,7 +108,7 @@ def manifest_of(namespace: str, owner: Owner, spec: Raw) -> dict[str, Any]:
     }
 
 
-def nproc_told(pod: Raw) -> int:
+def read_nproc(pod: Raw) -> int:
     """Workers of an injected pod, as its trainer is told; 0 if it has no launcher. Raises Objection."""
     for container in pod["spec"].get("containers", ()):
         for variable in container.get("env", ()):

@@ -2,10 +2,10 @@
 
 Rules: each has its name, so a Job of a former attempt has to go before the next one can come; BlockingRecreate waits
 until all of them, and all former pods, are gone. What runs is never changed, but deleted where a suspension was missed
-(unseen.py). A Job that is resumed gets what may be changed of a suspended one (labels, annotations, nodeSelector,
-tolerations, schedulingGates of its pods) as the spec has it now, and keeps what others have added there; one that
-differs in anything else is made anew. After the end of the job, Jobs that have not ended are deleted. A Job in Kueue's
-queue is suspended and resumed by Kueue alone, which would resume what somebody else has suspended: while the
+(missed_changes.py). A Job that is resumed gets what may be changed of a suspended one (labels, annotations,
+nodeSelector, tolerations, schedulingGates of its pods) as the spec has it now, and keeps what others have added there;
+one that differs in anything else is made anew. After the end of the job, Jobs that have not ended are deleted. A Job in
+Kueue's queue is suspended and resumed by Kueue alone, which would resume what somebody else has suspended: while the
 TrainingJob is suspended there is none.
 """
 
@@ -15,15 +15,15 @@ from typing import Any
 from understudy_operator.plan.intents import CreateJob, DeleteJob, JobIntent, PatchJob
 from understudy_operator.plan.jobset.manifests import FINGERPRINT, MUTABLE_METADATA, Written, job_manifest, read_written
 from understudy_operator.plan.jobset.metadata import job_name
+from understudy_operator.plan.jobset.missed_changes import MISSED_CHANGE, outdated_jobs
 from understudy_operator.plan.jobset.startup import startup
-from understudy_operator.plan.jobset.unseen import TOLD, outdated_jobs
-from understudy_operator.plan.jobset.views import group_counts, is_current, is_former
+from understudy_operator.plan.jobset.views import group_counts, is_current, is_of_previous_attempt
 from understudy_operator.plan.observed import ChildJob, Observed
 from understudy_operator.plan.spec import ReplicatedJob, RestartStrategy
 from understudy_protocol import pod as names
 
 #: Annotations of a Job that a resumption writes anew.
-RENEWED = (names.ANNOTATION_MADE_OF, names.ANNOTATION_WRITTEN)
+UPDATED_ANNOTATIONS = (names.ANNOTATION_TEMPLATE_HASH, names.ANNOTATION_WRITTEN)
 
 
 def plan_children(observed: Observed, sidecar_image: str) -> tuple[JobIntent, ...]:
@@ -32,36 +32,44 @@ def plan_children(observed: Observed, sidecar_image: str) -> tuple[JobIntent, ..
         return ()
     current = [child for child in observed.children if is_current(observed, child)]
     others = [x for x in observed.children if not is_current(observed, x) and not x.deleting]
-    gone: list[JobIntent] = [_delete(child, _why_not(observed, child)) for child in others]
+    changes: list[JobIntent] = [_delete(child, _deletion_reason(observed, child)) for child in others]
     if job.terminal:
         running = [child for child in current if not child.ended and not child.deleting]
-        return (*gone, *(_delete(child, "the job has ended") for child in running))
+        return (*changes, *(_delete(child, "the job has ended") for child in running))
     if job.spec.suspend:
-        gone += [_rest(child) for child in current if not (child.ended or child.deleting) and _has_to_rest(child)]
-    gone += [_delete(child, TOLD) for child in outdated_jobs(observed)]
-    return (*gone, *_create(observed, sidecar_image), *_resume(observed, current, sidecar_image))
+        changes += [
+            _suspend(child) for child in current if not (child.ended or child.deleting) and _must_suspend(child)
+        ]
+    changes += [_delete(child, MISSED_CHANGE) for child in outdated_jobs(observed)]
+    return (*changes, *_create(observed, sidecar_image), *_resume(observed, current, sidecar_image))
 
 
-def _why_not(observed: Observed, child: ChildJob) -> str:
-    return "it is from before the restart" if is_former(observed, child) else "the spec no longer contains it"
+def _deletion_reason(observed: Observed, child: ChildJob) -> str:
+    return (
+        "it is from before the restart" if is_of_previous_attempt(observed, child) else "the spec no longer contains it"
+    )
 
 
-def blocked(observed: Observed) -> bool:
+def waits_for_previous_attempt(observed: Observed) -> bool:
     """Whether everything of the former attempt has to go before anything of this one is made."""
     policy = observed.job.spec.failure
     if policy is None or policy.strategy is not RestartStrategy.BLOCKING_RECREATE:
         return False
-    former = any(child.attempt < observed.job.restarts for child in observed.children)
-    return former or any(not pod.over for pod in observed.former)
+    has_previous_jobs = any(child.attempt < observed.job.restarts for child in observed.children)
+    return has_previous_jobs or any(not pod.is_done for pod in observed.previous_pods)
 
 
 def _create(observed: Observed, sidecar_image: str) -> Iterator[CreateJob]:
-    if blocked(observed) or observed.complaint or (observed.job.spec.suspend and observed.job.queue is not None):
+    if (
+        waits_for_previous_attempt(observed)
+        or observed.spec_error
+        or (observed.job.spec.suspend and observed.job.queue is not None)
+    ):
         return
-    there = {child.name for child in observed.children}
+    existing = {child.name for child in observed.children}
     for group in _started(observed):
         for index in range(group.replicas):
-            if job_name(observed.job, group, index) not in there:
+            if job_name(observed.job, group, index) not in existing:
                 manifest = job_manifest(observed.job, group, index, sidecar_image)
                 yield CreateJob(manifest, f"Job {index} of {group.name} is missing")
 
@@ -83,38 +91,44 @@ def _resume(observed: Observed, current: Sequence[ChildJob], sidecar_image: str)
         if child.fingerprint != wanted["metadata"]["annotations"][FINGERPRINT]:
             yield _delete(child, "its template has changed while it was suspended")
         else:
-            template = merged(child.template, wanted["spec"]["template"], read_written(child.written))
-            notes = {name: wanted["metadata"]["annotations"][name] for name in RENEWED}
+            template = merge_template(child.template, wanted["spec"]["template"], read_written(child.written_fields))
+            notes = {name: wanted["metadata"]["annotations"][name] for name in UPDATED_ANNOTATIONS}
             patch = {"metadata": {"annotations": notes}, "spec": {"suspend": False, "template": template}}
             yield PatchJob(child.name, patch, "the job is resumed", restarts_clock=child.started_at > 0)
 
 
-def merged(there: Mapping[str, Any], wanted: Mapping[str, Any], written: Written) -> dict[str, Any]:
+def merge_template(existing: Mapping[str, Any], wanted: Mapping[str, Any], written: Written) -> dict[str, Any]:
     """The merge patch of a suspended Job's pod template: what is wanted now, without what this operator has written
     before, and with what others have added. written: by this operator, as the Job's annotation records it.
     """
-    metadata = {x: _keys(x, there.get("metadata", {}), wanted["metadata"], written) for x in MUTABLE_METADATA}
-    spec: dict[str, Any] = {"nodeSelector": _keys("nodeSelector", there.get("spec", {}), wanted["spec"], written)}
+    metadata = {x: _keys(x, existing.get("metadata", {}), wanted["metadata"], written) for x in MUTABLE_METADATA}
+    spec: dict[str, Any] = {"nodeSelector": _keys("nodeSelector", existing.get("spec", {}), wanted["spec"], written)}
     for field in ("tolerations", "schedulingGates"):
-        ours, known = wanted["spec"].get(field, []), written.get(field, [])
-        others = [entry for entry in there.get("spec", {}).get(field, ()) if entry not in ours and entry not in known]
-        spec[field] = [*ours, *others]  # a merge patch replaces a list as a whole
+        desired, written_before = wanted["spec"].get(field, []), written.get(field, [])
+        others = [
+            entry
+            for entry in existing.get("spec", {}).get(field, ())
+            if entry not in desired and entry not in written_before
+        ]
+        spec[field] = [*desired, *others]  # a merge patch replaces a list as a whole
     return {"metadata": metadata, "spec": spec}
 
 
-def _keys(field: str, there: Mapping[str, Any], wanted: Mapping[str, Any], written: Written) -> dict[str, str | None]:
+def _keys(
+    field: str, existing: Mapping[str, Any], wanted: Mapping[str, Any], written: Written
+) -> dict[str, str | None]:
     """Of a mapping; None removes a key."""
-    removed = [key for key in there.get(field) or () if key in written.get(field, [])]
+    removed = [key for key in existing.get(field) or () if key in written.get(field, [])]
     return {**dict.fromkeys(removed), **wanted.get(field, {})}
 
 
-def _has_to_rest(child: ChildJob) -> bool:
+def _must_suspend(child: ChildJob) -> bool:
     return bool(child.queue) or not child.suspended
 
 
-def _rest(child: ChildJob) -> JobIntent:
-    why = "the job is suspended"
-    return _delete(child, why) if child.queue else PatchJob(child.name, {"spec": {"suspend": True}}, why)
+def _suspend(child: ChildJob) -> JobIntent:
+    reason = "the job is suspended"
+    return _delete(child, reason) if child.queue else PatchJob(child.name, {"spec": {"suspend": True}}, reason)
 
 
 def _delete(child: ChildJob, reason: str) -> DeleteJob:

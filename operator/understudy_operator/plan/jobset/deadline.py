@@ -7,43 +7,43 @@ not. Status keeps when the attempt began. One of which it does not, because it t
 no deadline: an upgrade of the operator ends no job.
 """
 
-from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed
-from understudy_operator.plan.queueing import waits_whole
-from understudy_operator.plan.rfc3339 import micro_time, unix
+from understudy_operator.plan.queueing import gang_waits_for_quota
+from understudy_operator.plan.reconcile_clock import is_due
+from understudy_operator.plan.rfc3339 import micro_time, parse_time
 from understudy_operator.plan.spec import ReplicatedJob
 
-BEGAN = "attemptStartTime"
+ATTEMPT_START = "attemptStartTime"
 
 
-def began_at(observed: Observed, *, may_start: bool, now: float) -> str | None:
+def attempt_start(observed: Observed, *, may_start: bool, now: float) -> str | None:
     """For status; None while no time counts. may_start: whether the world may have pods."""
-    job, known = observed.job, observed.job.status.get(BEGAN)
+    job, recorded = observed.job, observed.job.status.get(ATTEMPT_START)
     if job.terminal:
-        return known
+        return recorded
     if not any(_limit_s(group) is not None for group in job.world.groups) or not _counts(observed):
         return None
     # One that Kueue has evicted and let in again has had a round, and begins anew all the same.
-    begins = observed.before_first_round or job.status.get("phase") == "Pending"
-    tried = observed.checked or bool(observed.pods)
-    return known or (micro_time(now) if begins and may_start and tried else None)
+    is_starting = observed.before_first_round or job.status.get("phase") == "Pending"
+    was_tried = observed.templates_checked or bool(observed.pods)
+    return recorded or (micro_time(now) if is_starting and may_start and was_tried else None)
 
 
 def overdue(observed: Observed, now: float) -> frozenset[str]:
     """ReplicatedJobs of the world whose Jobs have had their time; of a job that has ended, when it did."""
     job = observed.job
-    if job.spec.world is None or BEGAN not in job.status or not _counts(observed):
+    if job.spec.world is None or ATTEMPT_START not in job.status or not _counts(observed):
         return frozenset()
-    if not job.terminal and observed.close_by_itself is not None:
+    if not job.terminal and observed.world_close is not None:
         return frozenset()
-    began, at = unix(job.status[BEGAN]), now if job.completed_at is None else job.completed_at
+    began, at = parse_time(job.status[ATTEMPT_START]), now if job.completed_at is None else job.completed_at
     limits = ((group.name, _limit_s(group)) for group in job.world.groups)
-    return frozenset(name for name, limit_s in limits if limit_s is not None and reached(began + limit_s, at))
+    return frozenset(name for name, limit_s in limits if limit_s is not None and is_due(began + limit_s, at))
 
 
 def _counts(observed: Observed) -> bool:
     job = observed.job
-    return job.terminal or not (job.injected is not None or job.spec.suspend or waits_whole(observed))
+    return job.terminal or not (job.injected is not None or job.spec.suspend or gang_waits_for_quota(observed))
 
 
 def _limit_s(group: ReplicatedJob) -> float | None:

@@ -36,15 +36,15 @@ def job_manifest(job: Job, group: ReplicatedJob, index: int, sidecar_image: str 
     template = spec["template"]
     template["metadata"] = _metadata(job, group, index, template.get("metadata", {}))
     template["spec"].setdefault("restartPolicy", "OnFailure")
-    podspec.complete(template["spec"], job, group, index)
+    podspec.complete_spec(template["spec"], job, group, index)
     add_gateway(template["spec"], job, group, sidecar_image)
-    told = _metadata(job, group, index, group.job_metadata)
-    told["labels"][names.LABEL_JOB_UID] = job.uid
-    told["labels"] |= {} if job.queue is None else job.queue.labels
-    told["annotations"] |= {
-        FINGERPRINT: fingerprint(spec),
-        names.ANNOTATION_MADE_OF: group.made_of,
-        names.ANNOTATION_WRITTEN: _written(template),
+    job_metadata = _metadata(job, group, index, group.job_metadata)
+    job_metadata["labels"][names.LABEL_JOB_UID] = job.uid
+    job_metadata["labels"] |= {} if job.queue is None else job.queue.labels
+    job_metadata["annotations"] |= {
+        FINGERPRINT: job_fingerprint(spec),
+        names.ANNOTATION_TEMPLATE_HASH: group.template_hash,
+        names.ANNOTATION_WRITTEN: _encode_written(template),
     }
     spec.pop("ttlSecondsAfterFinished", None)  # one that has ended and is gone would be made anew, and run again
     return {
@@ -53,7 +53,7 @@ def job_manifest(job: Job, group: ReplicatedJob, index: int, sidecar_image: str 
         "metadata": {
             "name": metadata.job_name(job, group, index),
             "namespace": job.namespace,
-            **told,
+            **job_metadata,
             "ownerReferences": [owner_reference(job)],
         },
         "spec": spec,
@@ -63,7 +63,7 @@ def job_manifest(job: Job, group: ReplicatedJob, index: int, sidecar_image: str 
 def claim_manifest(job: Job, claim: VolumeClaim) -> dict[str, Any]:
     """One that is retained has no owner."""
     given = claim.template.get("metadata", {})
-    ours = {names.LABEL_JOB: job.name, names.LABEL_JOB_UID: job.uid, keys.NAME: job.name}
+    own_labels = {names.LABEL_JOB: job.name, names.LABEL_JOB_UID: job.uid, keys.NAME: job.name}
     owner = {} if claim.retained else {"ownerReferences": [owner_reference(job)]}
     return {
         "apiVersion": "v1",
@@ -71,7 +71,7 @@ def claim_manifest(job: Job, claim: VolumeClaim) -> dict[str, Any]:
         "metadata": {
             "name": podspec.claim_name(job, claim.name),
             "namespace": job.namespace,
-            "labels": {**given.get("labels", {}), **ours},
+            "labels": {**given.get("labels", {}), **own_labels},
             "annotations": dict(given.get("annotations", {})),
             **owner,
         },
@@ -79,7 +79,7 @@ def claim_manifest(job: Job, claim: VolumeClaim) -> dict[str, Any]:
     }
 
 
-def fingerprint(spec: Mapping[str, Any]) -> str:
+def job_fingerprint(spec: Mapping[str, Any]) -> str:
     """Of a Job's spec."""
     template = spec["template"]
     fixed = {
@@ -90,7 +90,7 @@ def fingerprint(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _written(template: Mapping[str, Any]) -> str:
+def _encode_written(template: Mapping[str, Any]) -> str:
     """For the Job's annotation."""
     parts = {field: template["metadata"].get(field) for field in MUTABLE_METADATA}
     parts |= {field: template["spec"].get(field) for field in MUTABLE_SPEC}
@@ -100,19 +100,19 @@ def _written(template: Mapping[str, Any]) -> str:
 def read_written(annotation: str) -> Written:
     """Nothing of an annotation that somebody has broken."""
     try:
-        told = json.loads(annotation)
+        written = json.loads(annotation)
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(told, dict):
+    if not isinstance(written, dict):
         return {}
     fields = (*MUTABLE_METADATA, *MUTABLE_SPEC)
-    return {field: told[field] for field in fields if isinstance(told.get(field), list)}
+    return {field: written[field] for field in fields if isinstance(written.get(field), list)}
 
 
 def _metadata(job: Job, group: ReplicatedJob, index: int, given: Mapping[str, Any]) -> dict[str, Any]:
     """Pods of Jobs are not ours: they carry no label that would say so."""
-    ours = {names.LABEL_JOB: job.name, names.LABEL_REPLICATED_JOB: group.name}
+    own_labels = {names.LABEL_JOB: job.name, names.LABEL_REPLICATED_JOB: group.name}
     return {
-        "labels": {**given.get("labels", {}), **metadata.labels(job, group, index), **ours},
-        "annotations": {**given.get("annotations", {}), **metadata.annotations(job, group, index)},
+        "labels": {**given.get("labels", {}), **metadata.jobset_labels(job, group, index), **own_labels},
+        "annotations": {**given.get("annotations", {}), **metadata.jobset_annotations(job, group, index)},
     }

@@ -19,10 +19,10 @@ def subdomain(job: Job) -> str:
     return job.spec.network.subdomain or job.name
 
 
-def labels(job: Job, group: ReplicatedJob, index: int | None) -> dict[str, str]:
+def jobset_labels(job: Job, group: ReplicatedJob, index: int | None) -> dict[str, str]:
     """index: of the Job; None for a spare."""
     mates = [other for other in job.spec.replicated_jobs if other.group == group.group]
-    told = {
+    values = {
         keys.NAME: job.name,
         keys.UID: job.uid,
         keys.REPLICATED_JOB: group.name,
@@ -33,7 +33,7 @@ def labels(job: Job, group: ReplicatedJob, index: int | None) -> dict[str, str]:
         keys.RESTART_ATTEMPT: str(job.restarts),
     }
     if index is not None:
-        told |= {
+        values |= {
             keys.JOB_INDEX: str(index),
             keys.JOB_GLOBAL_INDEX: str(_before(group, job.spec.replicated_jobs) + index),
             keys.JOB_GROUP_INDEX: str(_before(group, mates) + index),
@@ -41,18 +41,18 @@ def labels(job: Job, group: ReplicatedJob, index: int | None) -> dict[str, str]:
             keys.JOB_RESTART_ATTEMPT: str(job.restarts_of(group.name, index)),
         }
     if job.spec.coordinator is not None:
-        told[keys.COORDINATOR] = coordinator_endpoint(job.name, job.spec, job.spec.coordinator)
-    return told
+        values[keys.COORDINATOR] = coordinator_endpoint(job.name, job.spec, job.spec.coordinator)
+    return values
 
 
-def annotations(job: Job, group: ReplicatedJob, index: int | None) -> dict[str, str]:
+def jobset_annotations(job: Job, group: ReplicatedJob, index: int | None) -> dict[str, str]:
     """The same again, and how Jobs are placed."""
-    told = labels(job, group, index)
+    values = jobset_labels(job, group, index)
     if group.exclusive is not None:
-        told[keys.EXCLUSIVE] = group.exclusive.topology_key
+        values[keys.EXCLUSIVE] = group.exclusive.topology_key
         if group.exclusive.node_selector:
-            told[keys.NODE_SELECTOR] = "true"
-    return told
+            values[keys.NODE_SELECTOR] = "true"
+    return values
 
 
 def _before(group: ReplicatedJob, groups: tuple[ReplicatedJob, ...] | list[ReplicatedJob]) -> int:

@@ -17,11 +17,11 @@ is to restart alone, all of them do, at the cost of one restart.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from understudy_operator.plan.jobset.patterns import found
-from understudy_operator.plan.jobset.views import EXHAUSTED, Fate, JobView, views
+from understudy_operator.plan.jobset.patterns import matches_pattern
+from understudy_operator.plan.jobset.views import EXHAUSTED, JobPhase, JobView, views
 from understudy_operator.plan.observed import Observed
-from understudy_operator.plan.rollouts import REASON, Anew, rollouts_anew
-from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule, JobSpec, Operator, SuccessPolicy
+from understudy_operator.plan.rollouts import REASON, RolloutRestart, plan_rollout_restart
+from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule, JobSpec, SuccessOperator, SuccessPolicy
 
 COMPLETED_REASON = "AllJobsCompleted"
 COMPLETED = "all Jobs that the success policy names have succeeded"
@@ -46,8 +46,8 @@ class Restart:
     reason: str
     message: str
     counts: bool  # towards maxRestarts
-    alone: JobView | None = None
-    anew: Anew | None = None  # rollouts, all of which restart alone
+    single_job: JobView | None = None
+    rollouts: RolloutRestart | None = None  # rollouts, all of which restart alone
 
 
 Outcome = Completed | Failed | Restart
@@ -58,30 +58,32 @@ def outcome(observed: Observed) -> Outcome | None:
     if observed.job.terminal:
         return None
     jobs = views(observed)
-    failed = sorted((view for view in jobs if view.fate is Fate.FAILED), key=lambda view: (view.ended_at, view.name))
+    failed = sorted(
+        (view for view in jobs if view.phase is JobPhase.FAILED), key=lambda view: (view.ended_at, view.name)
+    )
     if failed:
         return _after_failure(observed, failed)
-    anew = rollouts_anew(observed)
-    if anew is not None:
-        return _after_failed_update(observed, anew)
+    rollout_restart = plan_rollout_restart(observed)
+    if rollout_restart is not None:
+        return _after_failed_update(observed, rollout_restart)
     if _succeeded(observed.job.spec, jobs):
         close = observed.close  # the world's own words, where it is all there is
-        return Completed(close.message if close is not None and close.message else _why_completed(observed, jobs))
+        return Completed(close.message if close is not None and close.message else _completion_message(observed, jobs))
     return None
 
 
-def _why_completed(observed: Observed, jobs: Iterable[JobView]) -> str:
+def _completion_message(observed: Observed, jobs: Iterable[JobView]) -> str:
     policy = observed.job.spec.success
-    if policy.operator is Operator.ALL:
+    if policy.operator is SuccessOperator.ALL:
         return COMPLETED
-    first = next(view for view in jobs if view.fate is Fate.SUCCEEDED and _is_target(policy, view.group))
+    first = next(view for view in jobs if view.phase is JobPhase.SUCCEEDED and _is_target(policy, view.group))
     return f"Job {first.name} has succeeded, and the success policy needs only one Job"
 
 
 def _succeeded(spec: JobSpec, jobs: Iterable[JobView]) -> bool:
     policy = spec.success
-    count = sum(view.fate is Fate.SUCCEEDED and _is_target(policy, view.group) for view in jobs)
-    if policy.operator is Operator.ANY:
+    count = sum(view.phase is JobPhase.SUCCEEDED and _is_target(policy, view.group) for view in jobs)
+    if policy.operator is SuccessOperator.ANY:
         return count >= 1
     return 0 < sum(x.replicas for x in spec.replicated_jobs if _is_target(policy, x.name)) <= count
 
@@ -93,31 +95,37 @@ def _is_target(policy: SuccessPolicy | FailureRule, group: str) -> bool:
 def _after_failure(observed: Observed, failed: list[JobView]) -> Outcome:
     policy, job = observed.job.spec.failure, observed.job
     if policy is None:
-        return Failed("FailedJobs", _told(failed[0]))
+        return Failed("FailedJobs", _describe_failure(failed[0]))
     rule, view = _first_rule(policy, failed)
     action = Action.RESTART if rule is None else rule.action
-    why = "no rule applies" if rule is None else f"rule {rule.name}"
+    rule_text = "no rule applies" if rule is None else f"rule {rule.name}"
     reason = f"{action.value}FailurePolicyAction"
     if action is Action.FAIL:
-        return Failed(reason, f"{why}: {_told(view)}")
+        return Failed(reason, f"{rule_text}: {_describe_failure(view)}")
     counts = action in (Action.RESTART, Action.RESTART_JOB)
     spent = job.restarts_counted
     if counts and spent >= policy.max_restarts:
         allowed = f"{spent} of {policy.max_restarts} restarts are spent"
-        return Failed("ReachedMaxRestarts", f"{allowed}: {_told(view)}")
-    alone = view if action in (Action.RESTART_JOB, Action.RESTART_JOB_UNCOUNTED) else None
+        return Failed("ReachedMaxRestarts", f"{allowed}: {_describe_failure(view)}")
+    single_job = view if action in (Action.RESTART_JOB, Action.RESTART_JOB_UNCOUNTED) else None
     cost = f"restart {spent + 1} of {policy.max_restarts}" if counts else "a restart that does not count"
-    return Restart(reason, f"{why}, {cost}: {_told(view)}", counts, alone)
+    return Restart(reason, f"{rule_text}, {cost}: {_describe_failure(view)}", counts, single_job)
 
 
-def _after_failed_update(observed: Observed, anew: Anew) -> Outcome:
+def _after_failed_update(observed: Observed, rollout_restart: RolloutRestart) -> Outcome:
     """At the cost of one restart, as any restart that failurePolicy allows."""
     policy, spent = observed.job.spec.failure, observed.job.restarts_counted
     allowed = 0 if policy is None else policy.max_restarts
-    if anew.counts and spent >= allowed:
-        return Failed("ReachedMaxRestarts", f"{spent} of {allowed} restarts are spent: {anew.why}")
-    cost = f"restart {spent + 1} of {allowed}" if anew.counts else "a restart that does not count"
-    return Restart(REASON, f"{anew.what}, {cost}: {anew.why}", anew.counts, anew.jobs[0], anew)
+    if rollout_restart.counts and spent >= allowed:
+        return Failed("ReachedMaxRestarts", f"{spent} of {allowed} restarts are spent: {rollout_restart.reason}")
+    cost = f"restart {spent + 1} of {allowed}" if rollout_restart.counts else "a restart that does not count"
+    return Restart(
+        REASON,
+        f"{rollout_restart.action}, {cost}: {rollout_restart.reason}",
+        rollout_restart.counts,
+        rollout_restart.jobs[0],
+        rollout_restart,
+    )
 
 
 def _first_rule(policy: FailurePolicy, failed: list[JobView]) -> tuple[FailureRule | None, JobView]:
@@ -131,13 +139,13 @@ def _first_rule(policy: FailurePolicy, failed: list[JobView]) -> tuple[FailureRu
 def _applies(rule: FailureRule, view: JobView) -> bool:
     if rule.reasons and view.reason not in rule.reasons:
         return False
-    if rule.patterns and not any(found(pattern, view.message) for pattern in rule.patterns):
+    if rule.patterns and not any(matches_pattern(pattern, view.message) for pattern in rule.patterns):
         return False
     return _is_target(rule, view.group)
 
 
-def _told(view: JobView) -> str:
+def _describe_failure(view: JobView) -> str:
     if view.of_world and view.reason == EXHAUSTED and view.message:
         return view.message
-    said = ": ".join(part for part in (view.reason, view.message) if part)
-    return f"Job {view.name} failed: {said}" if said else f"Job {view.name} failed"
+    detail = ": ".join(part for part in (view.reason, view.message) if part)
+    return f"Job {view.name} failed: {detail}" if detail else f"Job {view.name} failed"

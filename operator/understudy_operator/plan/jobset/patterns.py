@@ -6,7 +6,7 @@ from typing import Any
 from understudy_operator.plan.spec import JobSpec
 
 
-def found(pattern: str, message: str) -> bool:
+def matches_pattern(pattern: str, message: str) -> bool:
     """Of a pattern that is none: False."""
     compiled = _compiled(pattern)
     return not isinstance(compiled, str) and compiled.search(message) is not None
@@ -36,5 +36,5 @@ def _compiled(pattern: str) -> Any:
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
-        told = error.args[0] if error.args else "invalid"
-        return told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+        text = error.args[0] if error.args else "invalid"
+        return text.decode(errors="replace") if isinstance(text, bytes) else str(text)

@@ -17,7 +17,7 @@ def claim_name(job: Job, claim: str) -> str:
     return f"{claim}-{job.name}"
 
 
-def complete(spec: dict[str, Any], job: Job, group: ReplicatedJob, index: int | None) -> None:
+def complete_spec(spec: dict[str, Any], job: Job, group: ReplicatedJob, index: int | None) -> None:
     """index: of the Job; None for a spare, which goes anywhere."""
     if job.spec.network.hostnames:
         spec["subdomain"] = metadata.subdomain(job)
@@ -26,7 +26,7 @@ def complete(spec: dict[str, Any], job: Job, group: ReplicatedJob, index: int | 
         if group.exclusive.node_selector:
             _select_nodes(spec, job, group, index)
         else:
-            key = metadata.labels(job, group, index)[keys.JOB_KEY]
+            key = metadata.jobset_labels(job, group, index)[keys.JOB_KEY]
             _keep_together(spec, key, group.exclusive.topology_key)
 
 
@@ -54,11 +54,11 @@ def _keep_together(spec: dict[str, Any], job_key: str, topology_key: str) -> Non
         return {"labelSelector": selector, "topologyKey": topology_key, "namespaceSelector": {}}
 
     affinity = spec.setdefault("affinity", {})
-    together = affinity.setdefault("podAffinity", {}).setdefault(REQUIRED, [])
-    together.append(term({"key": keys.JOB_KEY, "operator": "In", "values": [job_key]}))
-    apart = affinity.setdefault("podAntiAffinity", {}).setdefault(REQUIRED, [])
+    affinity_terms = affinity.setdefault("podAffinity", {}).setdefault(REQUIRED, [])
+    affinity_terms.append(term({"key": keys.JOB_KEY, "operator": "In", "values": [job_key]}))
+    anti_affinity_terms = affinity.setdefault("podAntiAffinity", {}).setdefault(REQUIRED, [])
     others = {"key": keys.JOB_KEY, "operator": "NotIn", "values": [job_key]}
-    apart.append(term({"key": keys.JOB_KEY, "operator": "Exists"}, others))
+    anti_affinity_terms.append(term({"key": keys.JOB_KEY, "operator": "Exists"}, others))
 
 
 def startup_probe(path: str, port: int) -> dict[str, Any]:

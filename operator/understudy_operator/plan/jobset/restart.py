@@ -10,76 +10,78 @@ their attempt.
 from collections.abc import Mapping
 from typing import Any
 
-from understudy_operator.plan.jobset.deadline import BEGAN
+from understudy_operator.plan.jobset.deadline import ATTEMPT_START
 from understudy_operator.plan.jobset.outcome import Restart
 from understudy_operator.plan.observed import Job, Observed
 from understudy_operator.plan.recoveries import RECOVERIES_KEPT, is_open
 from understudy_operator.plan.rfc3339 import micro_time
-from understudy_operator.plan.rollouts import made_anew
-from understudy_protocol.words import Fault
+from understudy_operator.plan.rollouts import rollout_restart_status
+from understudy_protocol.enums import Fault
 
 JOB_RESTART = "JobRestart"
-_OF_AN_ATTEMPT = ("round", "term", "rollouts", "promotedSpares", BEGAN)
-_NOTHING = {"ready": 0, "succeeded": 0, "failed": 0, "active": 0}
+_OF_AN_ATTEMPT = ("round", "term", "rollouts", "promotedSpares", ATTEMPT_START)
+_ZERO_COUNTS = {"ready": 0, "succeeded": 0, "failed": 0, "active": 0}
 
 
-def restarted(observed: Observed, status: Mapping[str, Any], restart: Restart, now: float) -> dict[str, Any]:
+def restart_status(observed: Observed, status: Mapping[str, Any], restart: Restart, now: float) -> dict[str, Any]:
     """The status after a restart; what a failed Job alone restarts keeps the rest as it is."""
-    job, told = observed.job, dict(status)
+    job, updated = observed.job, dict(status)
     world = job.spec.world
-    if restart.alone is None:
-        told["restarts"] = job.restarts + 1
-        told["restartsCountTowardsMax"] = job.restarts_counted_whole + restart.counts
+    if restart.single_job is None:
+        updated["restarts"] = job.restarts + 1
+        updated["restartsCountTowardsMax"] = job.job_restarts_counted + restart.counts
     else:
-        told["replicatedJobsStatus"] = _alone(observed, status, restart)
-    if restart.anew is not None:
-        return made_anew(observed, told, restart.anew, now)
-    of_world = world is not None and (restart.alone is None or restart.alone.group in {x.name for x in world.groups})
-    if restart.alone is None or of_world:
-        told["phase"] = "Restarting"
+        updated["replicatedJobsStatus"] = _count_job_restarts(observed, status, restart)
+    if restart.rollouts is not None:
+        return rollout_restart_status(observed, updated, restart.rollouts, now)
+    of_world = world is not None and (
+        restart.single_job is None or restart.single_job.group in {x.name for x in world.groups}
+    )
+    if restart.single_job is None or of_world:
+        updated["phase"] = "Restarting"
     if not of_world:
-        return told
-    told = _with_recovery(renewed(job, told, now), restart, now)
-    counts = dict(told.get("recoveriesByStrategy", {}))
-    told["recoveriesByStrategy"] = {**counts, "jobRestart": int(counts.get("jobRestart", 0)) + 1}
-    return told
+        return updated
+    updated = _with_recovery(reset_status(job, updated, now), restart, now)
+    counts = dict(updated.get("recoveriesByStrategy", {}))
+    updated["recoveriesByStrategy"] = {**counts, "jobRestart": int(counts.get("jobRestart", 0)) + 1}
+    return updated
 
 
-def renewed(job: Job, status: Mapping[str, Any], now: float) -> dict[str, Any]:
+def reset_status(job: Job, status: Mapping[str, Any], now: float) -> dict[str, Any]:
     """The status in which nothing of the world has begun yet."""
-    told = {name: value for name, value in status.items() if name not in _OF_AN_ATTEMPT}
+    reset = {name: value for name, value in status.items() if name not in _OF_AN_ATTEMPT}
     names = {group.name for group in job.world.groups}
-    told["replicatedJobsStatus"] = [
-        {**entry, **_NOTHING} if entry["name"] in names else entry for entry in told["replicatedJobsStatus"]
+    reset["replicatedJobsStatus"] = [
+        {**entry, **_ZERO_COUNTS} if entry["name"] in names else entry for entry in reset["replicatedJobsStatus"]
     ]
     # Greater than each one before, whatever the clock says: no two attempts have the same key.
-    epoch = max(int(job.status.get("coordinator", {}).get("epoch", 0)), int(now), job.former_epoch + 1)
-    told["members"] = {"desired": job.world.actives, "active": 0, "ready": 0}
-    told["spares"] = {"desired": job.world.spares, "ready": 0, "claimed": 0}
+    epoch = max(int(job.status.get("coordinator", {}).get("epoch", 0)), int(now), job.previous_epoch + 1)
+    reset["members"] = {"desired": job.world.actives, "active": 0, "ready": 0}
+    reset["spares"] = {"desired": job.world.spares, "ready": 0, "claimed": 0}
     previous = {"previousAttempt": job.attempt} if job.injected is None else {}
-    told["coordinator"] = {"epoch": epoch, "formerEpoch": epoch, **previous}
-    return told
+    reset["coordinator"] = {"epoch": epoch, "formerEpoch": epoch, **previous}
+    return reset
 
 
-def without_open(status: Mapping[str, Any]) -> dict[str, Any]:
+def drop_open_recoveries(status: Mapping[str, Any]) -> dict[str, Any]:
     """Without recoveries that have not ended: what a suspension takes is not mended, and no fault."""
-    told = {name: value for name, value in status.items() if name not in ("recoveries", "lastRecovery")}
+    kept = {name: value for name, value in status.items() if name not in ("recoveries", "lastRecovery")}
     ended = [entry for entry in status.get("recoveries", ()) if not is_open(entry)]
-    return {**told, "recoveries": ended, "lastRecovery": ended[-1]} if ended else told
+    return {**kept, "recoveries": ended, "lastRecovery": ended[-1]} if ended else kept
 
 
-def begun(observed: Observed) -> bool:
+def has_begun(observed: Observed) -> bool:
     """Whether anything was made, or decided, in the attempt that counts. Injected pods may still be about to go."""
-    made = observed.job.injected is None and bool(observed.pods)
-    return made or bool(observed.job.status.get("coordinator", {}).get("podUID"))
+    has_pods = observed.job.injected is None and bool(observed.pods)
+    return has_pods or bool(observed.job.status.get("coordinator", {}).get("podUID"))
 
 
-def _alone(observed: Observed, status: Mapping[str, Any], restart: Restart) -> list[dict[str, Any]]:
-    assert restart.alone is not None
-    job, view = observed.job, restart.alone
+def _count_job_restarts(observed: Observed, status: Mapping[str, Any], restart: Restart) -> list[dict[str, Any]]:
+    assert restart.single_job is not None
+    job, view = observed.job, restart.single_job
     world = {} if job.spec.world is None else {group.name: group for group in job.world.groups}
-    others = () if restart.anew is None else restart.anew.jobs
-    jobs = {(x.group, x.index) for x in (view, *others)}
+    rollout_jobs = () if restart.rollouts is None else restart.rollouts.jobs
+    jobs = {(x.group, x.index) for x in (view, *rollout_jobs)}
     together = set(world) if view.group in world else {group for group, _ in jobs}
     entries = []
     for entry in status["replicatedJobsStatus"]:
@@ -87,28 +89,28 @@ def _alone(observed: Observed, status: Mapping[str, Any], restart: Restart) -> l
         if entry["name"] not in together:
             entries.append(entry)
             continue
-        own = [job.restarts_of(group.name, index) for index in range(group.replicas)]
+        restarts = [job.restarts_of(group.name, index) for index in range(group.replicas)]
         counted = [job.counted_restarts_of(group.name, index) for index in range(group.replicas)]
         for index in range(group.replicas):
-            own[index] += entry["name"] in world or (entry["name"], index) in jobs
+            restarts[index] += entry["name"] in world or (entry["name"], index) in jobs
         if entry["name"] == view.group:
             counted[view.index] += restart.counts
-        entries.append({**entry, "jobRestarts": own, "jobRestartsCountTowardsMax": counted})
+        entries.append({**entry, "jobRestarts": restarts, "jobRestartsCountTowardsMax": counted})
     return entries
 
 
 def _with_recovery(status: dict[str, Any], restart: Restart, now: float) -> dict[str, Any]:
     """The restart as a recovery of what was open, or of what it says itself."""
-    known = list(status.get("recoveries", ()))
-    last = known[-1] if known and is_open(known[-1]) else None
+    recoveries = list(status.get("recoveries", ()))
+    last = recoveries[-1] if recoveries and is_open(recoveries[-1]) else None
     if last is not None:
         reason = "; ".join(filter(None, (last.get("reason"), restart.message)))
-        known[-1] = {**last, "strategy": JOB_RESTART, "reason": reason}
+        recoveries[-1] = {**last, "strategy": JOB_RESTART, "reason": reason}
     else:
         cause = {"pod": "", "node": "", "message": restart.message}
-        why = {"strategy": JOB_RESTART, "reason": restart.message}
-        entry = {"fault": Fault.PROCESS.value, **why, "round": 0, "cause": cause}
-        known.append({**entry, "detectedAt": micro_time(now)})
-    status["recoveries"] = known[-RECOVERIES_KEPT:]
+        fields = {"strategy": JOB_RESTART, "reason": restart.message}
+        entry = {"fault": Fault.PROCESS.value, **fields, "round": 0, "cause": cause}
+        recoveries.append({**entry, "detectedAt": micro_time(now)})
+    status["recoveries"] = recoveries[-RECOVERIES_KEPT:]
     status["lastRecovery"] = status["recoveries"][-1]
     return status

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from understudy_operator.plan.jobset.views import Counts
 from understudy_operator.plan.spec import DependencyStatus, JobSpec, ReplicatedJob
 
-NOTHING = Counts()
+NO_COUNTS = Counts()
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Startup:
     waits_for: str  # what the first of the others waits for, in words; "" if none does
 
     @property
-    def over(self) -> bool:
+    def is_complete(self) -> bool:
         return not self.waits_for
 
 
@@ -39,20 +39,22 @@ def startup(spec: JobSpec, counts: Mapping[str, Counts]) -> Startup:
     return Startup(frozenset(started), waits_for)
 
 
-def circle(spec: JobSpec) -> str:
+def dependency_cycle(spec: JobSpec) -> str:
     """The replicatedJobs that wait for each other, in words; "" if none do."""
     entries = list(_entries(spec))
-    left = {_named(entry): entry for entry in entries}
+    remaining = {_named(entry): entry for entry in entries}
     named = {group.name: _named(entry) for entry in entries for group in entry}
-    while left:
-        free = [name for name, entry in left.items() if not any(named[x] in left for x in _dependencies(entry))]
+    while remaining:
+        free = [
+            name for name, entry in remaining.items() if not any(named[x] in remaining for x in _dependencies(entry))
+        ]
         if not free:
             return (
-                f"replicatedJobs[].dependsOn: {', '.join(left)} wait for each other, directly or through others: "
+                f"replicatedJobs[].dependsOn: {', '.join(remaining)} wait for each other, directly or through others: "
                 "remove one of the dependencies"
             )
         for name in free:
-            del left[name]
+            del remaining[name]
     return ""
 
 
@@ -63,9 +65,9 @@ def _dependencies(entry: tuple[ReplicatedJob, ...]) -> list[str]:
 def _entries(spec: JobSpec) -> Iterator[tuple[ReplicatedJob, ...]]:
     """What starts as one, in the order of replicatedJobs."""
     world = () if spec.world is None else spec.world.groups
-    ours = {group.name for group in world}
+    world_names = {group.name for group in world}
     for group in spec.replicated_jobs:
-        if group.name not in ours:
+        if group.name not in world_names:
             yield (group,)
         elif group == world[0]:
             yield world
@@ -74,15 +76,15 @@ def _entries(spec: JobSpec) -> Iterator[tuple[ReplicatedJob, ...]]:
 def _missing(spec: JobSpec, entry: tuple[ReplicatedJob, ...], counts: Mapping[str, Counts]) -> str:
     replicas = {group.name: group.replicas for group in spec.replicated_jobs}
     for dependency in (dependency for group in entry for dependency in group.depends_on):
-        told = counts.get(dependency.name, NOTHING)
+        counted = counts.get(dependency.name, NO_COUNTS)
         complete = dependency.status is DependencyStatus.COMPLETE
-        if replicas[dependency.name] != (told.succeeded if complete else told.started):
+        if replicas[dependency.name] != (counted.succeeded if complete else counted.started):
             return f"{dependency.name} to be {dependency.status.value}, which {_named(entry)} depends on"
     return ""
 
 
 def _all_started(entry: tuple[ReplicatedJob, ...], counts: Mapping[str, Counts]) -> bool:
-    return all(counts.get(group.name, NOTHING).started == group.replicas for group in entry)
+    return all(counts.get(group.name, NO_COUNTS).started == group.replicas for group in entry)
 
 
 def _named(entry: tuple[ReplicatedJob, ...]) -> str:

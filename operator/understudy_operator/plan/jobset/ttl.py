@@ -3,7 +3,7 @@
 from understudy_operator.plan.observed import Job
 
 
-def left_s(job: Job, now: float) -> float | None:
+def remaining_s(job: Job, now: float) -> float | None:
     """Until it is to be deleted; None if it is not, or has not ended."""
     if job.spec.ttl_s is None or job.completed_at is None or not job.terminal:
         return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.metadata import coordinator_endpoint
 from understudy_operator.plan.jobset.patterns import invalid_pattern
-from understudy_operator.plan.jobset.startup import circle
+from understudy_operator.plan.jobset.startup import dependency_cycle
 from understudy_operator.plan.pods import kubelet_restarts, private_mount
 from understudy_operator.plan.spec import JobSpec
 
@@ -21,17 +21,17 @@ MOST_MEMBERS, MOST_JOBS = 20_000, 20_000
 
 
 @dataclass(frozen=True)
-class Complaint:
+class SpecError:
     message: str
     changeable: bool = False  # whether the field may be changed while the job is suspended
 
 
-def complaints(name: str, spec: JobSpec) -> Iterator[Complaint]:
+def find_spec_errors(name: str, spec: JobSpec) -> Iterator[SpecError]:
     """All of a job of that name."""
     if invalid := invalid_pattern(spec):
-        yield Complaint(invalid)
-    if waiting := circle(spec):
-        yield Complaint(waiting, changeable=True)
+        yield SpecError(invalid)
+    if waiting := dependency_cycle(spec):
+        yield SpecError(waiting, changeable=True)
     yield from _claims(spec)
     yield from _coordinator(name, spec)
     yield from _counts(spec)
@@ -40,88 +40,88 @@ def complaints(name: str, spec: JobSpec) -> Iterator[Complaint]:
     yield from _private_mounts(spec)
 
 
-def complaint(name: str, spec: JobSpec) -> str:
+def describe_spec_error(name: str, spec: JobSpec) -> str:
     """The first one, for the status of a job that is there; "" if there is none."""
-    first = next(complaints(name, spec), None)
+    first = next(find_spec_errors(name, spec), None)
     if first is None:
         return ""
     how = "suspend the job, and resume it afterwards" if first.changeable else "delete the job and create it again"
     return f"{first.message}. The job does not start; to change this field, {how}"
 
 
-def _claims(spec: JobSpec) -> Iterator[Complaint]:
+def _claims(spec: JobSpec) -> Iterator[SpecError]:
     seen = set[str]()
     for claim in spec.claims:
         if claim.name in seen:
-            yield Complaint(
+            yield SpecError(
                 f"volumeClaimPolicies[].templates[].metadata.name: two claims have the name {claim.name}: rename or "
                 "remove one of them"
             )
         seen.add(claim.name)
 
 
-def _coordinator(name: str, spec: JobSpec) -> Iterator[Complaint]:
+def _coordinator(name: str, spec: JobSpec) -> Iterator[SpecError]:
     if spec.coordinator is None:
         return
     label = coordinator_endpoint(name, spec, spec.coordinator)
     if len(label) > LONGEST_LABEL:
-        yield Complaint(
+        yield SpecError(
             f"coordinator: the label {keys.COORDINATOR} would be {label}, of {len(label)} characters; at most "
             f"{LONGEST_LABEL} are allowed: shorten metadata.name, replicatedJobs[].name or network.subdomain"
         )
 
 
-def _counts(spec: JobSpec) -> Iterator[Complaint]:
+def _counts(spec: JobSpec) -> Iterator[SpecError]:
     for number, group in enumerate(spec.replicated_jobs):
         if group.pods > MOST_PODS:
-            yield Complaint(
+            yield SpecError(
                 f"replicatedJobs[{number}]: replicas times parallelism is {group.pods}; at most {MOST_PODS} pods are "
                 "allowed: lower one of them",
                 changeable=True,
             )
         elif group in spec.children and group.replicas > MOST_JOBS:
-            yield Complaint(
+            yield SpecError(
                 f"replicatedJobs[{number}].replicas is {group.replicas}; at most {MOST_JOBS} are allowed: lower it",
                 changeable=True,
             )
     members = 0 if spec.world is None else spec.world.actives + spec.world.spares
     if members > MOST_MEMBERS:
-        yield Complaint(
+        yield SpecError(
             f"replicatedJobs: the pods with a launcher and their spares are {members}; at most {MOST_MEMBERS} are "
             "allowed: lower replicas or parallelism of the replicatedJobs with a launcher, or spares.replicas",
             changeable=True,
         )
 
 
-def _rule_names(spec: JobSpec) -> Iterator[Complaint]:
+def _rule_names(spec: JobSpec) -> Iterator[SpecError]:
     seen = set[str]()
     for number, rule in enumerate(() if spec.failure is None else spec.failure.rules):
         if rule.name in seen:
-            yield Complaint(
+            yield SpecError(
                 f"failurePolicy.rules[{number}].name: two rules have the name {rule.name} (a rule without a name is "
                 "called failurePolicyRule and its number, from 0): rename one of them"
             )
         seen.add(rule.name)
 
 
-def _restarts(spec: JobSpec) -> Iterator[Complaint]:
+def _restarts(spec: JobSpec) -> Iterator[SpecError]:
     """A launcher that the kubelet restarts is a member that was lost: its ranks are elsewhere by then."""
     if spec.world is None:
         return
     for number, group in enumerate(spec.replicated_jobs):
         field = kubelet_restarts(group.pod_template["spec"], spec.world.container)
         if field and group in spec.world.groups:
-            yield Complaint(
+            yield SpecError(
                 f"replicatedJobs[{number}].template.spec.template.spec: {field} would make the kubelet restart the "
                 "launcher, but the launcher restarts workers itself (recovery.inPlace): remove it",
                 changeable=True,
             )
 
 
-def _private_mounts(spec: JobSpec) -> Iterator[Complaint]:
+def _private_mounts(spec: JobSpec) -> Iterator[SpecError]:
     """The job's key would be the trainer's, too; or a folder of the node, with the right to write."""
     for number, group in enumerate(spec.replicated_jobs):
         if field := private_mount(group.pod_template["spec"]):
-            yield Complaint(
+            yield SpecError(
                 f"replicatedJobs[{number}].template.spec.template.spec: {field}: remove the mount", changeable=True
             )

@@ -12,8 +12,8 @@ from enum import Enum
 from understudy_operator.plan.counts import member_counts
 from understudy_operator.plan.jobset.metadata import job_name
 from understudy_operator.plan.observed import ChildJob, Observed
-from understudy_operator.plan.once import once_a_pass
-from understudy_protocol.words import CloseReason
+from understudy_operator.plan.reconcile_cache import cached_per_reconcile
+from understudy_protocol.enums import CloseReason
 
 #: Why the world's Jobs fail: as a Job's whose pods were restarted as often as they may be.
 EXHAUSTED = "BackoffLimitExceeded"
@@ -21,7 +21,7 @@ EXHAUSTED = "BackoffLimitExceeded"
 OVERDUE = "DeadlineExceeded", "Job was active longer than specified deadline"
 
 
-class Fate(Enum):
+class JobPhase(Enum):
     OPEN = "open"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -32,7 +32,7 @@ class JobView:
     name: str
     group: str  # its replicatedJob
     index: int
-    fate: Fate = Fate.OPEN
+    phase: JobPhase = JobPhase.OPEN
     ready: bool = False
     active: bool = False
     suspended: bool = False
@@ -57,40 +57,40 @@ class Counts:
         return self.ready + self.succeeded + self.failed
 
 
-@once_a_pass
+@cached_per_reconcile
 def views(observed: Observed) -> tuple[JobView, ...]:
     """All Jobs of the current attempt."""
     current = (_child(child) for child in observed.children if is_current(observed, child))
     return (*current, *_of_world(observed))
 
 
-@once_a_pass
+@cached_per_reconcile
 def group_counts(observed: Observed) -> Mapping[str, Counts]:
     """Of the current attempt, by replicatedJob."""
-    return counted(views(observed))
+    return count_by_group(views(observed))
 
 
 def pod_counts(observed: Observed) -> dict[str, int]:
     """For status.members of a job without a launcher: the pods of the current attempt's Jobs, as these count them."""
     jobs = [child for child in observed.children if is_current(observed, child)]
-    desired = sum(group.replicas * group.wanted for group in observed.job.spec.replicated_jobs)
+    desired = sum(group.replicas * group.concurrent_pods for group in observed.job.spec.replicated_jobs)
     return {"desired": desired, "active": sum(x.active for x in jobs), "ready": sum(x.ready for x in jobs)}
 
 
 def is_current(observed: Observed, child: ChildJob) -> bool:
     """Whether the job has it still, in the attempt that counts."""
-    return not is_former(observed, child) and any(
+    return not is_of_previous_attempt(observed, child) and any(
         child.group == group.name and child.index < group.replicas for group in observed.job.spec.children
     )
 
 
-def is_former(observed: Observed, child: ChildJob) -> bool:
+def is_of_previous_attempt(observed: Observed, child: ChildJob) -> bool:
     """Whether it was made before a restart, of the job or of itself."""
     job = observed.job
-    return child.attempt < job.restarts or child.own_attempt < job.restarts_of(child.group, child.index)
+    return child.attempt < job.restarts or child.job_attempt < job.restarts_of(child.group, child.index)
 
 
-def counted(views: Iterable[JobView]) -> Mapping[str, Counts]:
+def count_by_group(views: Iterable[JobView]) -> Mapping[str, Counts]:
     """By replicatedJob; without those that have no Jobs yet."""
     of: dict[str, list[JobView]] = {}
     for view in views:
@@ -98,8 +98,8 @@ def counted(views: Iterable[JobView]) -> Mapping[str, Counts]:
     return {
         name: Counts(
             ready=sum(view.ready for view in jobs),
-            succeeded=sum(view.fate is Fate.SUCCEEDED for view in jobs),
-            failed=sum(view.fate is Fate.FAILED for view in jobs),
+            succeeded=sum(view.phase is JobPhase.SUCCEEDED for view in jobs),
+            failed=sum(view.phase is JobPhase.FAILED for view in jobs),
             active=sum(view.active for view in jobs),
             suspended=sum(view.suspended for view in jobs),
         )
@@ -109,15 +109,15 @@ def counted(views: Iterable[JobView]) -> Mapping[str, Counts]:
 
 def _child(child: ChildJob) -> JobView:
     if child.ended:
-        view = JobView(child.name, child.group, child.index, Fate.SUCCEEDED, ended_at=child.ended_at)
-        if child.succeeded_whole:
+        view = JobView(child.name, child.group, child.index, JobPhase.SUCCEEDED, ended_at=child.ended_at)
+        if child.is_complete:
             return view
-        return replace(view, fate=Fate.FAILED, reason=child.reason, message=child.message)
+        return replace(view, phase=JobPhase.FAILED, reason=child.reason, message=child.message)
     return JobView(
         child.name,
         child.group,
         child.index,
-        ready=child.ready + child.succeeded >= child.wanted,
+        ready=child.ready + child.succeeded >= child.desired_pods,
         active=child.active > 0,
         suspended=child.suspended,
     )
@@ -127,16 +127,16 @@ def _of_world(observed: Observed) -> Iterator[JobView]:
     job = observed.job
     if job.spec.world is None:
         return
-    close, suspended = observed.close_by_itself, job.spec.suspend
+    close, suspended = observed.world_close, job.spec.suspend
     if close is None and not suspended and not world_started(observed) and not observed.overdue:
         return
     members, _ = member_counts(observed)
     ready = close is None and members["ready"] == members["desired"] > 0
     active = close is None and not suspended and any(not pod.ended for pod in observed.pods)
-    fate = Fate.OPEN
+    phase = JobPhase.OPEN
     if close is not None:
-        fate = Fate.SUCCEEDED if close.reason is CloseReason.SUCCEEDED else Fate.FAILED
-    reason, message = (EXHAUSTED, close.message) if close is not None and fate is Fate.FAILED else ("", "")
+        phase = JobPhase.SUCCEEDED if close.reason is CloseReason.SUCCEEDED else JobPhase.FAILED
+    reason, message = (EXHAUSTED, close.message) if close is not None and phase is JobPhase.FAILED else ("", "")
     for group in job.world.groups:
         late = close is None and group.name in observed.overdue
         for index in range(group.replicas):
@@ -144,7 +144,7 @@ def _of_world(observed: Observed) -> Iterator[JobView]:
                 job_name(job, group, index),
                 group.name,
                 index,
-                fate,
+                phase,
                 ready=ready and not suspended,
                 active=active,
                 suspended=close is None and suspended,
@@ -157,7 +157,7 @@ def _of_world(observed: Observed) -> Iterator[JobView]:
 
 def _late(view: JobView) -> JobView:
     reason, message = OVERDUE
-    return replace(view, fate=Fate.FAILED, ready=False, active=False, reason=reason, message=message)
+    return replace(view, phase=JobPhase.FAILED, ready=False, active=False, reason=reason, message=message)
 
 
 def world_started(observed: Observed) -> bool:

@@ -4,15 +4,15 @@ A claim is `Warm` where a spare can be the job's as it is (warm_claims.py): one 
 other claim is `Replace`, in several steps. Each pass takes each of these one step further, by what is to be seen of it
 alone; so whoever decides next goes on where the one before was stopped, between whichever two writes that was:
 
-    the pool's pod is                                 the job's pod is   what is done
-    ------------------------------------------------  -----------------  ---------------------------------------
-    ready, and a rank is vacant                       -                  claim it: one write, or nothing
-    claimed, and the job has all its pods without it  not there          release it: it is the pool's again, or goes
-    claimed                                           not there          delete it, in CLAIMED_GRACE_S
-    being deleted                                     not there          wait: it still has its devices
-    ended, as its kubelet says                        not there          create it, bound to the same node
-    ended or being deleted                            there              release it: its object may go
-    on a node that is not ready                       not there          release it: nobody will end it
+    the pool's pod is                                 the job's pod is  what is done
+    ------------------------------------------------  ----------------  ----------------------------------------
+    ready, and a rank is vacant                       -                 claim it: one write, or nothing
+    claimed, and the job has all its pods without it  not there         release it: it is the pool's again, or goes
+    claimed                                           not there         delete it, in CLAIMED_GRACE_S
+    being deleted                                     not there         wait: it still has its devices
+    ended, as its kubelet says                        not there         create it, bound to the same node
+    ended or being deleted                            there             release it: its object may go
+    on a node that is not ready                       not there         release it: nobody will end it
 
 The claim comes with a finalizer: the object stays until its end is confirmed and the job's pod is made. The latter is
 named after the uid of the pool's pod, so it cannot be made twice. While pods that failed to start are held back
@@ -22,23 +22,23 @@ named after the uid of the pool's pod, so it cannot be made twice. While pods th
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from understudy_operator.plan.failed_starts import failed_in_a_row, held_back
+from understudy_operator.plan.failed_starts import failed_in_a_row, plan_start_backoff
 from understudy_operator.plan.gang import unmark
 from understudy_operator.plan.intents import ClaimIntent, ClaimPod, CreatePod, DeletePod, ReleaseClaim
 from understudy_operator.plan.objects import has_secrets
 from understudy_operator.plan.observed import Observed, Pod
-from understudy_operator.plan.placement import only_on
+from understudy_operator.plan.placement import require_node
 from understudy_operator.plan.pods import pod_manifest
 from understudy_operator.plan.pool.facts import pool_of
 from understudy_operator.plan.pool.vacancies import (
-    affordable,
     candidates,
+    claim_budget,
+    claims_in_order,
     coming_claims,
-    in_order,
+    count_vacancies,
     places_taken,
-    vacant,
 )
-from understudy_operator.plan.pool.warm_claims import claim_warm, why_not_this, why_not_warm
+from understudy_operator.plan.pool.warm_claims import claim_warm, warm_claim_obstacle, warm_spare_obstacle
 from understudy_protocol import pod as names
 
 CLAIMED_GRACE_S = 1
@@ -47,30 +47,30 @@ Intent = ClaimIntent | CreatePod | DeletePod
 
 
 @dataclass(frozen=True)
-class Claims:
+class ClaimPlan:
     claims: tuple[ClaimIntent, ...] = ()
     pods: tuple[CreatePod | DeletePod, ...] = ()
 
 
-def plan_claims(observed: Observed, sidecar_image: str, now: float) -> Claims:
+def plan_claims(observed: Observed, sidecar_image: str, now: float) -> ClaimPlan:
     if observed.job.spec.world is None:
-        return Claims()
+        return ClaimPlan()
     steps = tuple(_steps(observed, sidecar_image, now))
-    return Claims(
+    return ClaimPlan(
         tuple(step for step in steps if isinstance(step, ClaimIntent)),
         tuple(step for step in steps if isinstance(step, CreatePod | DeletePod)),
     )
 
 
 def _steps(observed: Observed, sidecar_image: str, now: float) -> Iterator[Intent]:
-    kept, made = affordable(observed, now), places_taken(observed)
-    for pod in in_order(observed):
-        over = pod.ended or pod.deleting_since is not None
-        if pod.uid in made:
-            yield release(pod, "the job has a pod in its place") if over else _end(pod)
+    kept, replaced = claim_budget(observed, now), places_taken(observed)
+    for pod in claims_in_order(observed):
+        is_done = pod.ended or pod.deleting_since is not None
+        if pod.uid in replaced:
+            yield release(pod, "the job has a pod in its place") if is_done else _end(pod)
         elif not observed.node_ready(pod.node):
             yield release(pod, f"node {pod.node} is not ready, so no kubelet ends the pod")
-        elif not observed.seating_known:
+        elif not observed.rank_holders_known:
             continue  # nobody tells at this moment which ranks are vacant
         elif kept <= 0:
             yield release(pod, "the job has all of its pods")
@@ -78,15 +78,15 @@ def _steps(observed: Observed, sidecar_image: str, now: float) -> Iterator[Inten
             kept -= 1
             if pod.ended:
                 yield from _create(observed, pod, sidecar_image, now)
-            elif not over:
+            elif not is_done:
                 yield _end(pod)
-    wanted = vacant(observed, now) - len(coming_claims(observed))
-    if wanted > 0 and observed.seating_known:
-        held = held_back(observed, now)
-        found = candidates(observed, now)[: 0 if held.all else max(0, wanted - held.spares)]
-        why_not = why_not_warm(observed, now) if found else ""
+    wanted = count_vacancies(observed, now) - len(coming_claims(observed))
+    if wanted > 0 and observed.rank_holders_known:
+        backoff = plan_start_backoff(observed, now)
+        found = candidates(observed, now)[: 0 if backoff.delays_all else max(0, wanted - backoff.spares)]
+        obstacle = warm_claim_obstacle(observed, now) if found else ""
         for pod in found:
-            warm = not why_not and not why_not_this(observed, pod)
+            warm = not obstacle and not warm_spare_obstacle(observed, pod)
             yield claim_warm(observed, pod, now) if warm else _claim(observed, pod, now)
 
 
@@ -96,8 +96,8 @@ def release(pod: Pod, reason: str) -> ReleaseClaim:
 
 def _claim(observed: Observed, pod: Pod, now: float) -> ClaimPod:
     job = observed.job
-    why = f"job {job.name} has lost more pods than it has spares"
-    return ClaimPod(pod.name, pod.uid, pod.version, pod.finalizers, job.uid, job.name, now, why)
+    reason = f"job {job.name} has lost more pods than it has spares"
+    return ClaimPod(pod.name, pod.uid, pod.version, pod.finalizers, job.uid, job.name, now, reason)
 
 
 def _end(pod: Pod) -> DeletePod:
@@ -116,7 +116,7 @@ def _create(observed: Observed, spare: Pod, sidecar_image: str, now: float) -> I
         coordinator_address=observed.coordinator_address,
         sidecar_image=sidecar_image,
     )
-    only_on(manifest["spec"], spare.node)
+    require_node(manifest["spec"], spare.node)
     metadata = manifest["metadata"]
     metadata["labels"][names.LABEL_FROM_POOL] = spare.labels[names.LABEL_JOB_UID]
     metadata["annotations"][names.ANNOTATION_FROM_POD] = spare.uid

@@ -30,11 +30,11 @@ def difference(job: Job, pool: Pool) -> str:
 
 def take_over(job: Job) -> TakeOver:
     """What the launcher of a claimed spare is told."""
-    trainer = trainer_of(spare_manifest(job)["spec"], job.world.container)
+    trainer = trainer_of(job_spare_manifest(job)["spec"], job.world.container)
     return TakeOver(tuple(_words(trainer)), plain_variables(trainer))
 
 
-def spare_manifest(job: Job) -> dict[str, Any]:
+def job_spare_manifest(job: Job) -> dict[str, Any]:
     """Of a spare of the job's own that no queue and no gang scheduler knows."""
     manifest = pod_manifest(job, index=None, serial="", coordinator_address="", sidecar_image="")
     unmark(manifest)
@@ -44,20 +44,22 @@ def spare_manifest(job: Job) -> dict[str, Any]:
 
 
 def _differences(job: Job, pool: Pool) -> Iterator[str]:
-    for field, wanted, there in _settings(job, pool):
-        if wanted != there:
-            yield f"{field} is {wanted!r}, and {there!r} in the pool"
-    manifest = spare_manifest(job)
-    wanted, there = manifest["spec"], warm_spec(pool, sidecar_image="", secret="")
-    trainer, spares = trainer_of(wanted, job.world.container), trainer_of(there, launcher_of(pool).container)
+    for field, job_value, pool_value in _settings(job, pool):
+        if job_value != pool_value:
+            yield f"{field} is {job_value!r}, and {pool_value!r} in the pool"
+    manifest = job_spare_manifest(job)
+    job_value, pool_value = manifest["spec"], warm_spec(pool, sidecar_image="", secret="")
+    trainer, spares = trainer_of(job_value, job.world.container), trainer_of(pool_value, launcher_of(pool).container)
     if trainer["name"] != spares["name"]:
         yield f"launcher.container is {trainer['name']}, and {spares['name']} in the pool"
         return
-    told = (_words(trainer), plain_variables(trainer))
-    if told != (_words(spares), plain_variables(spares)) and _EXPANDS in str(told):
+    settings = (_words(trainer), plain_variables(trainer))
+    if settings != (_words(spares), plain_variables(spares)) and _EXPANDS in str(settings):
         yield "the trainer's command, args or variables use $(NAME), which only a kubelet expands"
-    yield from _unlike(_compared(wanted, trainer), _compared(there, spares), "spec")
-    yield from _unlike(_annotations(job), dict(pool.template.get("metadata", {}).get("annotations", {})), "annotations")
+    yield from _spec_differences(_compared(job_value, trainer), _compared(pool_value, spares), "spec")
+    yield from _spec_differences(
+        _annotations(job), dict(pool.template.get("metadata", {}).get("annotations", {})), "annotations"
+    )
 
 
 def _settings(job: Job, pool: Pool) -> Iterator[tuple[str, Any, Any]]:
@@ -92,11 +94,11 @@ def _compared(spec: Raw, trainer: Raw) -> dict[str, Any]:
     kept = {name: value for name, value in spec.items() if name not in ("hostname", "subdomain")}
     kept["volumes"] = [volume for volume in spec.get("volumes", ()) if volume["name"] not in _OWN_VOLUMES]
     kept["initContainers"] = list(spec.get("initContainers", ()))[1:]  # the first is the sidecar
-    kept["containers"] = [_untold(one) if one is trainer else one for one in spec["containers"]]
+    kept["containers"] = [_without_settable(one) if one is trainer else one for one in spec["containers"]]
     return kept
 
 
-def _untold(trainer: Raw) -> dict[str, Any]:
+def _without_settable(trainer: Raw) -> dict[str, Any]:
     """The trainer without what can be told."""
     kept = {name: value for name, value in trainer.items() if name not in ("command", "args")}
     kept["env"] = [variable for variable in trainer.get("env", ()) if "valueFrom" in variable]
@@ -105,23 +107,27 @@ def _untold(trainer: Raw) -> dict[str, Any]:
 
 def _annotations(job: Job) -> dict[str, str]:
     group = job.world.spare_group
-    told = {
+    annotations = {
         **group.job_metadata.get("annotations", {}),
         **group.pod_template.get("metadata", {}).get("annotations", {}),
     }
-    return {name: value for name, value in told.items() if name not in SCHEDULERS_MARKS}
+    return {name: value for name, value in annotations.items() if name not in SCHEDULERS_MARKS}
 
 
-def _unlike(wanted: Any, there: Any, path: str) -> Iterator[str]:
+def _spec_differences(job_value: Any, pool_value: Any, path: str) -> Iterator[str]:
     """Where they differ. What is empty may as well be left out; 0 and false may not, which are nobody's default."""
-    if isinstance(wanted, Mapping) and isinstance(there, Mapping):
-        for name in sorted(wanted.keys() | there.keys()):
-            yield from _unlike(wanted.get(name), there.get(name), f"{path}.{name}")
-    elif isinstance(wanted, list) and isinstance(there, list) and len(wanted) == len(there):
-        for number, (one, other) in enumerate(zip(wanted, there, strict=True)):
-            yield from _unlike(one, other, f"{path}[{number}]")
-    elif wanted != there and not (_is_empty(wanted) and _is_empty(there)) and not _same_quantity(wanted, there):
-        yield f"{path} is {_short(wanted)}, and {_short(there)} in the pool"
+    if isinstance(job_value, Mapping) and isinstance(pool_value, Mapping):
+        for name in sorted(job_value.keys() | pool_value.keys()):
+            yield from _spec_differences(job_value.get(name), pool_value.get(name), f"{path}.{name}")
+    elif isinstance(job_value, list) and isinstance(pool_value, list) and len(job_value) == len(pool_value):
+        for number, (one, other) in enumerate(zip(job_value, pool_value, strict=True)):
+            yield from _spec_differences(one, other, f"{path}[{number}]")
+    elif (
+        job_value != pool_value
+        and not (_is_empty(job_value) and _is_empty(pool_value))
+        and not _same_quantity(job_value, pool_value)
+    ):
+        yield f"{path} is {_short(job_value)}, and {_short(pool_value)} in the pool"
 
 
 def _is_empty(value: Any) -> bool:

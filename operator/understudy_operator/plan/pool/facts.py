@@ -60,10 +60,12 @@ class Client:
 class ObservedPool:
     pool: Pool
     pods: tuple[Pod, ...]  # its own
-    lent: tuple[Pod, ...]  # pods of jobs that stand in the place of one of its
-    former: tuple[Pod, ...] = field(default=(), kw_only=True)  # claimed ones of a pool of its name that is gone
+    replacement_pods: tuple[Pod, ...]  # pods of jobs that stand in the place of one of its
+    orphaned_claims: tuple[Pod, ...] = field(
+        default=(), kw_only=True
+    )  # claimed ones of a pool of its name that is gone
     nodes: Mapping[str, Node]
-    claimants: frozenset[str]  # uids of the jobs that may still want what they have claimed
+    active_claimants: frozenset[str]  # uids of the jobs that may still want what they have claimed
     entropy: str  # fresh randomness of this pass, for names
     keyring: "Keyring" = field(compare=False, repr=False)
     clients: tuple[Client, ...] = ()
@@ -102,7 +104,7 @@ def unclaimed(pods: Iterable[Pod]) -> list[Pod]:
 def node_is_well(nodes: Mapping[str, Node], name: str, now: float) -> bool:
     """Also one that is to be maintained is not: the next pod there would soon be lost, or find the node cordoned."""
     node = nodes.get(name)
-    return node is not None and node.ready and node.held(now) is None
+    return node is not None and node.ready and node.verdict_at(now) is None
 
 
 def taken_by(pods: Iterable[Pod]) -> frozenset[str]:

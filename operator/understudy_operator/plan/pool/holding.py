@@ -16,13 +16,12 @@ from collections.abc import Iterator
 from understudy_operator.plan.faults.avoidance import (
     PREFERRED,
     REQUIRED,
-    is_to_be_told,
-    some_of,
+    join_names,
+    needs_anti_affinity,
     tolerates_all,
     usable_again,
 )
 from understudy_operator.plan.intents import CreatePod, DeletePod
-from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Pod, with_findings
 from understudy_operator.plan.pool.facts import (
     ObservedPool,
@@ -33,7 +32,8 @@ from understudy_operator.plan.pool.facts import (
     template_of,
     unclaimed,
 )
-from understudy_operator.plan.pool.manifest import fingerprint, spare_manifest
+from understudy_operator.plan.pool.manifest import pool_fingerprint, pool_spare_manifest
+from understudy_operator.plan.reconcile_clock import is_due
 from understudy_operator.plan.secret_writes import can_be_mounted
 
 ENDED_KEPT = 5
@@ -49,14 +49,16 @@ def plan_spares(observed: ObservedPool, desired: int, now: float) -> tuple[Creat
     return (*_clear(observed, now), *_roll(observed, desired, now))
 
 
-def held(observed: ObservedPool, now: float) -> list[Pod]:
+def usable_spares(observed: ObservedPool, now: float) -> list[Pod]:
     """Spares that are there to stay: alive, unclaimed, and on no node that makes them useless."""
     return [pod for pod in unclaimed(observed.pods) if not pod.node or node_is_well(observed.nodes, pod.node, now)]
 
 
 def outdated(observed: ObservedPool, now: float) -> list[Pod]:
-    newest = fingerprint(observed.pool)
-    return [pod for pod in held(observed, now) if template_of(pod) != newest or _has_another_key(observed, pod)]
+    newest = pool_fingerprint(observed.pool)
+    return [
+        pod for pod in usable_spares(observed, now) if template_of(pod) != newest or _has_another_key(observed, pod)
+    ]
 
 
 def _has_another_key(observed: ObservedPool, pod: Pod) -> bool:
@@ -64,7 +66,7 @@ def _has_another_key(observed: ObservedPool, pod: Pod) -> bool:
     return bool(observed.secret) and observed.secret not in pod.secrets
 
 
-def pause_s(observed: ObservedPool, now: float) -> float:
+def spare_pause_s(observed: ObservedPool, now: float) -> float:
     """How long no spare is made yet, because the last ones have ended by themselves."""
     ended = ended_by_themselves(observed)
     if not ended:
@@ -78,16 +80,16 @@ def ended_by_themselves(observed: ObservedPool) -> list[Pod]:
     return sorted(ended, key=lambda pod: pod.created_at)
 
 
-def being_taken(observed: ObservedPool, now: float) -> list[Pod]:
+def spares_being_claimed(observed: ObservedPool, now: float) -> list[Pod]:
     """Spares that a job has claimed a moment ago, and in whose place it has no pod yet."""
-    taken = taken_by(observed.lent)
+    taken = taken_by(observed.replacement_pods)
     return [
         pod
         for pod in observed.pods
-        if claimant(pod) in observed.claimants
+        if claimant(pod) in observed.active_claimants
         and pod.uid not in taken
         and _has_kubelet(observed, pod)
-        and not reached(claimed_at(pod) + TAKING_S, now)
+        and not is_due(claimed_at(pod) + TAKING_S, now)
     ]
 
 
@@ -103,17 +105,17 @@ def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
         node, dead = nodes.get(pod.node), bool(pod.node) and not _has_kubelet(observed, pod)
         if claimant(pod) or pod.ended:
             continue
-        if dead and not pod.held_by:
+        if dead and not pod.blocking_finalizers:
             yield DeletePod(
                 pod.name, pod.uid, 0, f"node {pod.node} is not ready, so no kubelet ends the pod", pod.version
             )
-        elif not dead and pod.deleting_since is None and node is not None and (finding := node.held(now)):
+        elif not dead and pod.deleting_since is None and node is not None and (finding := node.verdict_at(now)):
             yield DeletePod(
-                pod.name, pod.uid, None, f"no job would claim it on node {pod.node}: {finding.told}", pod.version
+                pod.name, pod.uid, None, f"no job would claim it on node {pod.node}: {finding.description}", pod.version
             )
         elif pod.alive and not pod.node and pod.trouble and (free := usable_again(pod, avoid, nodes)):
-            why = f"it waits for a node, and {some_of(free)} may be used again"
-            yield DeletePod(pod.name, pod.uid, 0, why, pod.version)
+            reason = f"it waits for a node, and {join_names(free)} may be used again"
+            yield DeletePod(pod.name, pod.uid, 0, reason, pod.version)
         elif not dead and pod.alive and _unready(pod, now):
             yield DeletePod(pod.name, pod.uid, None, f"it has not been ready for {UNREADY_S:g} s", pod.version)
     for pod in ended_by_themselves(observed)[:-ENDED_KEPT]:
@@ -123,27 +125,27 @@ def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
 
 
 def _unready(pod: Pod, now: float) -> bool:
-    return bool(pod.node) and not pod.ready and pod.unready_since > 0.0 and reached(pod.unready_since + UNREADY_S, now)
+    return bool(pod.node) and not pod.ready and pod.unready_since > 0.0 and is_due(pod.unready_since + UNREADY_S, now)
 
 
 def _roll(observed: ObservedPool, desired: int, now: float) -> Iterator[CreatePod | DeletePod]:
-    here, old = held(observed, now), outdated(observed, now)
-    leaving = list(_leaving(here, old, desired))
+    spares, old = usable_spares(observed, now), outdated(observed, now)
+    leaving = list(_leaving(spares, old, desired))
     for pod, reason in leaving:
         yield DeletePod(pod.name, pod.uid, None, reason, pod.version)
-    gone = {pod.uid for pod, _ in leaving}
-    here = [pod for pod in here if pod.uid not in gone]
-    old = [pod for pod in old if pod.uid not in gone]
-    if taking := being_taken(observed, now):
-        yield from _make_way(here, taking[0])
+    deleted = {pod.uid for pod, _ in leaving}
+    spares = [pod for pod in spares if pod.uid not in deleted]
+    old = [pod for pod in old if pod.uid not in deleted]
+    if taking := spares_being_claimed(observed, now):
+        yield from _make_way(spares, taking[0])
         return
-    if pause_s(observed, now) > 0.0 or not _has_secret(observed):
+    if spare_pause_s(observed, now) > 0.0 or not _has_secret(observed):
         return
-    missing = desired - len(here)
+    missing = desired - len(spares)
     for number in range(missing):
-        yield _create(observed, number, f"a spare is missing ({len(here)} of {desired} exist)", now)
-    starting = any(not pod.ready for pod in here)
-    if missing <= 0 and old and not starting and len(here) <= desired:
+        yield _create(observed, number, f"a spare is missing ({len(spares)} of {desired} exist)", now)
+    starting = any(not pod.ready for pod in spares)
+    if missing <= 0 and old and not starting and len(spares) <= desired:
         yield _create(observed, 0, f"the template has changed, and {len(old)} spares have an old one", now)
 
 
@@ -152,24 +154,24 @@ def _has_secret(observed: ObservedPool) -> bool:
     return not observed.secret or can_be_mounted(observed.secret, observed.secret_writes, observed.pods)
 
 
-def _make_way(here: list[Pod], taken: Pod) -> Iterator[DeletePod]:
-    for pod in here:
+def _make_way(spares: list[Pod], taken: Pod) -> Iterator[DeletePod]:
+    for pod in spares:
         if not pod.node and pod.trouble:
-            why = f"it waits for room, and could take the place of {taken.name}, which a job has claimed"
-            yield DeletePod(pod.name, pod.uid, 0, why, pod.version)
+            reason = f"it waits for room, and could take the place of {taken.name}, which a job has claimed"
+            yield DeletePod(pod.name, pod.uid, 0, reason, pod.version)
 
 
-def _leaving(here: list[Pod], old: list[Pod], desired: int) -> Iterator[tuple[Pod, str]]:
+def _leaving(spares: list[Pod], old: list[Pod], desired: int) -> Iterator[tuple[Pod, str]]:
     """Never so many that less ready ones are left than are wanted, as long as there is one of an old template."""
     for pod in old:
         if not pod.ready:
             yield pod, "it is not ready, and has an old template"
-    ready = sum(pod.ready for pod in here)
+    ready = sum(pod.ready for pod in spares)
     for pod in sorted((pod for pod in old if pod.ready), key=_oldest_first):
         if ready > desired:
             ready -= 1
             yield pod, "it has an old template, and enough other spares are ready"
-    new = sorted((pod for pod in here if pod not in old), key=_least_use_first)
+    new = sorted((pod for pod in spares if pod not in old), key=_least_use_first)
     for pod in new[: max(0, len(new) - desired)]:
         yield pod, f"the pool has more spares than it needs ({desired})"
 
@@ -183,11 +185,11 @@ def _least_use_first(pod: Pod) -> tuple[bool, float, str]:
 
 
 def _create(observed: ObservedPool, number: int, reason: str, now: float) -> CreatePod:
-    manifest = spare_manifest(
+    manifest = pool_spare_manifest(
         observed.pool,
         f"{observed.entropy}-{number}",
         sorted(_avoided(observed, now))[:REQUIRED],
-        rather_not=sorted(_suspects(observed))[:PREFERRED],
+        avoid_if_possible=sorted(_suspects(observed))[:PREFERRED],
         sidecar_image=observed.sidecar_image,
         secret=observed.secret,
     )
@@ -202,8 +204,8 @@ def _suspects(observed: ObservedPool) -> set[str]:
 
 def _avoided(observed: ObservedPool, now: float) -> Iterator[str]:
     """Nodes where no job would claim a spare, as far as the scheduler does not keep it off them by itself."""
-    blind = tolerates_all([observed.pool.template.get("spec", {})])
+    tolerates_taints = tolerates_all([observed.pool.template.get("spec", {})])
     for node in with_findings(observed.nodes):
-        finding = node.held(now)
-        if finding is not None and is_to_be_told(finding, blind):
+        finding = node.verdict_at(now)
+        if finding is not None and needs_anti_affinity(finding, tolerates_taints):
             yield node.name

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from understudy_operator.plan.ownership import POOL_KIND, reference
-from understudy_operator.plan.placement import never_on, rather_not_on
+from understudy_operator.plan.placement import exclude_nodes, prefer_other_nodes
 from understudy_operator.plan.pool.facts import Pool
 from understudy_operator.plan.pool.warm_manifest import warm_spec
 from understudy_protocol import pod as names
@@ -16,7 +16,7 @@ from understudy_protocol import pod as names
 HOLDING_GRACE_S = 1
 
 
-def fingerprint(pool: Pool) -> str:
+def pool_fingerprint(pool: Pool) -> str:
     """Of what its pods are made from: spares with another one are replaced."""
     made_from: list[Any] = [pool.template, pool.topology_key]
     if pool.launcher is not None:
@@ -24,12 +24,12 @@ def fingerprint(pool: Pool) -> str:
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def spare_manifest(
+def pool_spare_manifest(
     pool: Pool,
     serial: str,
     avoid_nodes: Sequence[str] = (),
     *,
-    rather_not: Sequence[str] = (),
+    avoid_if_possible: Sequence[str] = (),
     sidecar_image: str = "",
     secret: str = "",
 ) -> dict[str, Any]:
@@ -39,18 +39,18 @@ def spare_manifest(
     spec = _holding_spec(template["spec"]) if pool.launcher is None else warm_spec(pool, sidecar_image, secret)
     if pool.topology_key:
         spec["topologySpreadConstraints"] = [*spec.get("topologySpreadConstraints", ()), _spread(pool)]
-    made: dict[str, str] = {}
+    avoidance_annotations: dict[str, str] = {}
     if avoid_nodes:
-        never_on(spec, avoid_nodes)
-        made[names.ANNOTATION_AVOIDS] = ",".join(sorted(avoid_nodes))
-    if rather_not:
-        rather_not_on(spec, rather_not)
+        exclude_nodes(spec, avoid_nodes)
+        avoidance_annotations[names.ANNOTATION_AVOIDS] = ",".join(sorted(avoid_nodes))
+    if avoid_if_possible:
+        prefer_other_nodes(spec, avoid_if_possible)
     suffix = hashlib.sha256(f"{pool.uid}/{serial}".encode()).hexdigest()[:5]
     metadata = {
         "name": f"{pool.name}-{suffix}",
         "namespace": pool.namespace,
-        "labels": {**given.get("labels", {}), **labels(pool), names.LABEL_TEMPLATE: fingerprint(pool)},
-        "annotations": dict(given.get("annotations", {})) | made,
+        "labels": {**given.get("labels", {}), **pool_labels(pool), names.LABEL_TEMPLATE: pool_fingerprint(pool)},
+        "annotations": dict(given.get("annotations", {})) | avoidance_annotations,
         "ownerReferences": [reference(POOL_KIND, pool.name, pool.uid)],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
@@ -62,13 +62,13 @@ def _holding_spec(spec: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def labels(pool: Pool) -> dict[str, str]:
+def pool_labels(pool: Pool) -> dict[str, str]:
     """Of all its pods, and of nobody else's."""
     return {names.LABEL_POOL: pool.name, names.LABEL_JOB_UID: pool.uid}
 
 
-def selector(pool: Pool) -> str:
-    return ",".join(f"{name}={value}" for name, value in labels(pool).items())
+def pool_selector(pool: Pool) -> str:
+    return ",".join(f"{name}={value}" for name, value in pool_labels(pool).items())
 
 
 def _spread(pool: Pool) -> dict[str, Any]:
@@ -76,5 +76,5 @@ def _spread(pool: Pool) -> dict[str, Any]:
         "maxSkew": 1,
         "topologyKey": pool.topology_key,
         "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": labels(pool)},
+        "labelSelector": {"matchLabels": pool_labels(pool)},
     }

@@ -5,14 +5,14 @@ from dataclasses import replace
 from math import inf
 
 from understudy_operator.plan.intents import Create, PoolPlan, ReleaseClaim
-from understudy_operator.plan.moment import Moment
 from understudy_operator.plan.observed import Pod
 from understudy_operator.plan.pool.claiming import release
 from understudy_operator.plan.pool.facts import ObservedPool, claimant
-from understudy_operator.plan.pool.holding import pause_s, plan_spares
+from understudy_operator.plan.pool.holding import plan_spares, spare_pause_s
 from understudy_operator.plan.pool.sizing import COUNT_EVERY_S, desired
-from understudy_operator.plan.pool.status import plan_events, plan_status
+from understudy_operator.plan.pool.status import plan_pool_events, plan_pool_status
 from understudy_operator.plan.pool.warm_manifest import secret_manifest
+from understudy_operator.plan.reconcile_clock import ReconcileClock
 from understudy_operator.plan.retries import TRY_AGAIN_S, without_paused_of_pool
 from understudy_operator.plan.secret_writes import is_to_be_created
 
@@ -22,22 +22,22 @@ AT_ONCE_S = 0.2
 
 def reconcile_pool(observed: ObservedPool, at: float) -> PoolPlan:
     """The plan of this pass. Pure: the same facts give the same plan."""
-    now = Moment(at)
-    releases = plan_releases((*observed.pods, *observed.former), observed.claimants)
+    now = ReconcileClock(at)
+    releases = plan_releases((*observed.pods, *observed.orphaned_claims), observed.active_claimants)
     if observed.pool.deleting:
         plan = without_paused_of_pool(PoolPlan(releases=releases), observed.paused, now)
-        return replace(plan, again_in_s=TRY_AGAIN_S if plan.held else None)
+        return replace(plan, requeue_after_s=TRY_AGAIN_S if plan.paused_writes else None)
     wanted, auto = desired(observed, now)
-    status = plan_status(observed, wanted, auto, now)
+    status = plan_pool_status(observed, wanted, auto, now)
     plan = PoolPlan(
         objects=_objects(observed, now),
         status=status if status != observed.pool.status else None,
         releases=releases,
         pods=plan_spares(observed, wanted, now),
-        events=plan_events(observed.pool.status, status),
+        events=plan_pool_events(observed.pool.status, status),
     )
     plan = without_paused_of_pool(plan, observed.paused, now)
-    return replace(plan, again_in_s=_again_in_s(observed, now))
+    return replace(plan, requeue_after_s=_again_in_s(observed, now))
 
 
 def _objects(observed: ObservedPool, now: float) -> tuple[Create, ...]:
@@ -50,13 +50,13 @@ def _objects(observed: ObservedPool, now: float) -> tuple[Create, ...]:
 
 def plan_releases(pods: Iterable[Pod], claimants: frozenset[str]) -> tuple[ReleaseClaim, ...]:
     """Of claims that nobody will carry out: the job is gone, has ended, or rests. Also where the pool is gone."""
-    why = "the job that claimed it no longer needs it"
-    return tuple(release(pod, why) for pod in pods if claimant(pod) and claimant(pod) not in claimants)
+    reason = "the job that claimed it no longer needs it"
+    return tuple(release(pod, reason) for pod in pods if claimant(pod) and claimant(pod) not in claimants)
 
 
-def _again_in_s(observed: ObservedPool, now: Moment) -> float | None:
+def _again_in_s(observed: ObservedPool, now: ReconcileClock) -> float | None:
     at_most_s = TRY_AGAIN_S if observed.refusals else inf
-    if (pause := pause_s(observed, now)) > 0.0:
+    if (pause := spare_pause_s(observed, now)) > 0.0:
         return min(pause, at_most_s)
-    again_in_s = min(now.left_s, at_most_s, inf if observed.pool.auto is None else COUNT_EVERY_S)
+    again_in_s = min(now.remaining_s, at_most_s, inf if observed.pool.auto is None else COUNT_EVERY_S)
     return None if again_in_s == inf else max(AT_ONCE_S, again_in_s)

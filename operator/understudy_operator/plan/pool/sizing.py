@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from math import exp, lgamma, log
 from typing import Any
 
-from understudy_operator.plan.moment import reached
 from understudy_operator.plan.pool.facts import DEFAULT_FAILURES_PER_NODE_DAY, AutoSize, ObservedPool
-from understudy_operator.plan.rfc3339 import micro_time, unix
+from understudy_operator.plan.reconcile_clock import is_due
+from understudy_operator.plan.rfc3339 import micro_time, parse_time
 
 ENOUGH = 0.99
 MOST_LIKELY = 0.999  # 18 nines are 1.0 to a float, which has no logarithm of what is left
@@ -32,7 +32,7 @@ LONGEST_S = DAY_S
 
 
 @dataclass(frozen=True)
-class History:
+class FailureHistory:
     node_days: float
     failures: float
     until: float
@@ -44,22 +44,22 @@ def desired(observed: ObservedPool, now: float) -> tuple[int, dict[str, Any] | N
     if pool.auto is None:
         return pool.replicas, None
     before: Mapping[str, Any] = pool.status.get("auto", {})
-    told = history(before, observed, now)
-    likely, source = _likelihood(pool.auto, told)
+    counted = update_history(before, observed, now)
+    likely, source = _likelihood(pool.auto, counted)
     nodes = _nodes(observed, pool.auto)
     wanted = _bounded(spares_for(nodes, likely, pool.auto.most), pool.auto)
-    known = _bounded(int(pool.status.get("desired", wanted)), pool.auto) if before else wanted
-    since = unix(before["lessSince"]) if "lessSince" in before else now
-    shrinks = wanted < known and not reached(since + SHRINK_AFTER_S, now)
+    current = _bounded(int(pool.status.get("desired", wanted)), pool.auto) if before else wanted
+    since = parse_time(before["lessSince"]) if "lessSince" in before else now
+    shrinks = wanted < current and not is_due(since + SHRINK_AFTER_S, now)
     status = {
         "nodes": nodes,
         "failuresPerNodeDay": f"{likely:.6f}",
         "source": source,
-        "nodeDays": f"{told.node_days:.3f}",
-        "failures": f"{told.failures:.3f}",
-        "countedUntil": micro_time(told.until),
+        "nodeDays": f"{counted.node_days:.3f}",
+        "failures": f"{counted.failures:.3f}",
+        "countedUntil": micro_time(counted.until),
     }
-    return (known if shrinks else wanted), status | ({"lessSince": micro_time(since)} if shrinks else {})
+    return (current if shrinks else wanted), status | ({"lessSince": micro_time(since)} if shrinks else {})
 
 
 def spares_for(nodes: int, likely: float, most: int) -> int:
@@ -73,37 +73,37 @@ def spares_for(nodes: int, likely: float, most: int) -> int:
     return min(nodes, most)
 
 
-def history(before: Mapping[str, Any], observed: ObservedPool, now: float) -> History:
+def update_history(before: Mapping[str, Any], observed: ObservedPool, now: float) -> FailureHistory:
     """What is known after this pass; before: status.auto."""
     if not {"countedUntil", "nodeDays", "failures"} <= before.keys():
-        return History(0.0, 0.0, now)
-    known = History(float(before["nodeDays"]), float(before["failures"]), unix(before["countedUntil"]))
+        return FailureHistory(0.0, 0.0, now)
+    recorded = FailureHistory(float(before["nodeDays"]), float(before["failures"]), parse_time(before["countedUntil"]))
     until = now - LATE_S
-    if until - known.until < COUNT_EVERY_S:
-        return known
-    passed_s = min(until - known.until, LONGEST_S)
+    if until - recorded.until < COUNT_EVERY_S:
+        return recorded
+    passed_s = min(until - recorded.until, LONGEST_S)
     weight = 0.5 ** (passed_s / HALF_LIFE_S)
-    told = [entry for client in observed.clients for entry in client.node_failures]
-    failed = [node for node, at in told if max(known.until, until - passed_s) <= at < until]
-    days = len(_told_nodes(observed)) * passed_s / DAY_S
+    reported = [entry for client in observed.clients for entry in client.node_failures]
+    failed = [node for node, at in reported if max(recorded.until, until - passed_s) <= at < until]
+    days = len(_client_nodes(observed)) * passed_s / DAY_S
     failures = len(set(failed) - {""}) + failed.count("")  # a node that several jobs tell of has failed once
-    return History(known.node_days * weight + days, known.failures * weight + failures, until)
+    return FailureHistory(recorded.node_days * weight + days, recorded.failures * weight + failures, until)
 
 
-def _likelihood(auto: AutoSize, told: History) -> tuple[float, str]:
+def _likelihood(auto: AutoSize, counted: FailureHistory) -> tuple[float, str]:
     if auto.failures_per_node_day is not None:
         return min(auto.failures_per_node_day, MOST_LIKELY), "Spec"
-    if told.node_days < HISTORY_NODE_DAYS:
+    if counted.node_days < HISTORY_NODE_DAYS:
         return DEFAULT_FAILURES_PER_NODE_DAY, "Default"
     prior_days = PRIOR_FAILURES / DEFAULT_FAILURES_PER_NODE_DAY
-    return min(0.5, (told.failures + PRIOR_FAILURES) / (told.node_days + prior_days)), "History"
+    return min(0.5, (counted.failures + PRIOR_FAILURES) / (counted.node_days + prior_days)), "History"
 
 
 def _nodes(observed: ObservedPool, auto: AutoSize) -> int:
-    return len(_told_nodes(observed)) if auto.nodes is None else auto.nodes
+    return len(_client_nodes(observed)) if auto.nodes is None else auto.nodes
 
 
-def _told_nodes(observed: ObservedPool) -> frozenset[str]:
+def _client_nodes(observed: ObservedPool) -> frozenset[str]:
     return frozenset[str]().union(*(client.nodes for client in observed.clients))
 
 

@@ -15,12 +15,12 @@ anew: on a full cluster they would get that place, and by the same priority nobo
 
 from understudy_operator.plan.faults.avoidance import avoidance, preferred, required
 from understudy_operator.plan.intents import claim_key
-from understudy_operator.plan.moment import reached
 from understudy_operator.plan.observed import Observed, Pod
-from understudy_operator.plan.once import once_a_pass
 from understudy_operator.plan.pool.facts import available, claimed_at, taken_by, template_of, unclaimed
-from understudy_operator.plan.rfc3339 import unix
-from understudy_operator.plan.told_before import condition
+from understudy_operator.plan.reconcile_cache import cached_per_reconcile
+from understudy_operator.plan.reconcile_clock import is_due
+from understudy_operator.plan.reported_conditions import condition
+from understudy_operator.plan.rfc3339 import parse_time
 from understudy_protocol import pod as names
 
 #: The type of the condition by which a job tells what it has of the pool.
@@ -31,17 +31,17 @@ BOUND_S = 10.0
 PREEMPTING_S = 60.0
 
 
-def vacant(observed: Observed, now: float) -> int:
+def count_vacancies(observed: Observed, now: float) -> int:
     """Ranks that nobody can take: no pod that is up, none that stands in a spare's place, none that is made for it."""
     if observed.pool is None or not _uses_pools(observed):
         return 0
     world, live, up = observed.job.world, observed.live(), _up(observed)
-    able = sum(pod.uid in up or _is_bound(pod, now) for pod in live)
-    made = sum(pod.uid not in up and not _is_from_pool(pod) and _has_place(pod) for pod in live)
-    return max(0, world.actives - able - max(0, made - world.spares))
+    usable = sum(pod.uid in up or _is_bound(pod, now) for pod in live)
+    created = sum(pod.uid not in up and not _is_from_pool(pod) and _has_place(pod) for pod in live)
+    return max(0, world.actives - usable - max(0, created - world.spares))
 
 
-def affordable(observed: Observed, now: float) -> int:
+def claim_budget(observed: Observed, now: float) -> int:
     """Claims that may be under way without the job having more pods in the end than it declares."""
     if not _uses_pools(observed):
         return 0
@@ -49,38 +49,38 @@ def affordable(observed: Observed, now: float) -> int:
     return max(0, world.actives + world.spares - _of_use(observed, now))
 
 
-def lacking(observed: Observed, now: float) -> int:
+def deficit(observed: Observed, now: float) -> int:
     """Pods that the job is to make itself, once it has trained; negative where it has too many."""
     world = observed.job.world
-    return world.actives + world.spares - _of_use(observed, now) - awaited(observed, now)
+    return world.actives + world.spares - _of_use(observed, now) - count_awaited(observed, now)
 
 
-def refills(observed: Observed, missing: int, now: float) -> int:
+def count_refills(observed: Observed, missing: int, now: float) -> int:
     """How many of the pods that are missing the job is to make now, if only to have spares again."""
-    claims = bool(coming_claims(observed)) or (vacant(observed, now) > 0 and bool(to_be_had(observed, now)))
+    claims = bool(coming_claims(observed)) or (count_vacancies(observed, now) > 0 and bool(claimable(observed, now)))
     placing = any(_is_from_pool(pod) and not pod.node and not is_stuck(pod, now) for pod in observed.live())
     return max(0, missing - observed.job.world.spares) if claims or placing else missing
 
 
-@once_a_pass
+@cached_per_reconcile
 def _of_use(observed: Observed, now: float) -> int:
     """Pods of the job that are there, or may still come."""
     return sum(not is_stuck(pod, now) for pod in observed.live())
 
 
-def awaited(observed: Observed, now: float) -> int:
+def count_awaited(observed: Observed, now: float) -> int:
     """Pods that the job lacks, and is not to make itself."""
-    wanted, coming = vacant(observed, now), len(coming_claims(observed))
-    kept = min(coming, affordable(observed, now))
+    wanted, coming = count_vacancies(observed, now), len(coming_claims(observed))
+    kept = min(coming, claim_budget(observed, now))
     if _waits_for_refill(observed, now):
         return max(wanted, kept)
-    return max(min(wanted, coming + len(to_be_had(observed, now))), kept)
+    return max(min(wanted, coming + len(claimable(observed, now))), kept)
 
 
 def coming_claims(observed: Observed) -> list[Pod]:
     """Claimed pods in whose place a pod of the job is to stand, and does not yet; the oldest claim first."""
-    made = places_taken(observed)
-    return [pod for pod in in_order(observed) if pod.uid not in made and observed.node_ready(pod.node)]
+    replaced = places_taken(observed)
+    return [pod for pod in claims_in_order(observed) if pod.uid not in replaced and observed.node_ready(pod.node)]
 
 
 def candidates(observed: Observed, now: float) -> list[Pod]:
@@ -91,28 +91,28 @@ def candidates(observed: Observed, now: float) -> list[Pod]:
     if pool is None or any(is_stuck(pod, now) for pod in observed.live()):
         return []
     domains, avoided = _lost_domains(observed), avoidance(observed, now)
-    avoid, rather_not = set(required(avoided)), set(preferred(avoided))
-    warm = pool.made_of is not None and pool.made_of.launcher is not None
+    avoid, avoid_if_possible = set(required(avoided)), set(preferred(avoided))
+    warm = pool.definition is not None and pool.definition.launcher is not None
 
-    def worth(pod: Pod) -> tuple[bool, bool, bool, bool, float, str]:
-        far = _domain(observed, pod.node) not in domains
+    def claim_order(pod: Pod) -> tuple[bool, bool, bool, bool, float, str]:
+        is_far = _domain(observed, pod.node) not in domains
         newest = template_of(pod) == pool.template
         # Of a pool of warm spares the newest are those that can be claimed Warm.
         refused = _is_refused(observed, pod)
-        return refused, pod.node in rather_not, far, newest is not warm, pod.created_at, pod.name
+        return refused, pod.node in avoid_if_possible, is_far, newest is not warm, pod.created_at, pod.name
 
-    return sorted((pod for pod in available(pool.pods, observed.nodes, now) if pod.node not in avoid), key=worth)
+    return sorted((pod for pod in available(pool.pods, observed.nodes, now) if pod.node not in avoid), key=claim_order)
 
 
-def to_be_had(observed: Observed, now: float) -> list[Pod]:
+def claimable(observed: Observed, now: float) -> list[Pod]:
     """Of these, all whose claim was not refused."""
     return [pod for pod in candidates(observed, now) if not _is_refused(observed, pod)]
 
 
 def is_stuck(pod: Pod, now: float) -> bool:
     """Whether it was to stand in a spare's place, and there is no room."""
-    within_s = PREEMPTING_S if pod.nominated else BOUND_S
-    return _is_from_pool(pod) and not _has_place(pod) and reached(pod.created_at + within_s, now)
+    within_s = PREEMPTING_S if pod.nominated_node else BOUND_S
+    return _is_from_pool(pod) and not _has_place(pod) and is_due(pod.created_at + within_s, now)
 
 
 def _is_refused(observed: Observed, pod: Pod) -> bool:
@@ -120,13 +120,13 @@ def _is_refused(observed: Observed, pod: Pod) -> bool:
     return claim_key(pod.name) in observed.paused
 
 
-@once_a_pass
+@cached_per_reconcile
 def places_taken(observed: Observed) -> frozenset[str]:
     """Uids of the pool's pods in whose place the job has, or had, a pod of its own."""
-    return taken_by((*observed.pods, *observed.former))
+    return taken_by((*observed.pods, *observed.previous_pods))
 
 
-def in_order(observed: Observed) -> list[Pod]:
+def claims_in_order(observed: Observed) -> list[Pod]:
     """The claimed pods; so two that decide at once decide the same."""
     return sorted(observed.claimed, key=lambda pod: (claimed_at(pod), pod.name))
 
@@ -141,8 +141,8 @@ def _up(observed: Observed) -> frozenset[str]:
     """Uids of the pods whose sidecar runs, as the kubelet says or the coordinator, which hears of it sooner: a watch
     may be far behind, and who is a member can take a rank, or holds one.
     """
-    heard = () if observed.snapshot is None else observed.snapshot.members
-    return frozenset({pod.uid for pod in observed.pods if pod.sidecar_started} | {member.pod_uid for member in heard})
+    members = () if observed.snapshot is None else observed.snapshot.members
+    return frozenset({pod.uid for pod in observed.pods if pod.sidecar_started} | {member.pod_uid for member in members})
 
 
 def _has_place(pod: Pod) -> bool:
@@ -161,7 +161,7 @@ def _is_bound(pod: Pod, now: float) -> bool:
 def _waits_for_refill(observed: Observed, now: float) -> bool:
     if observed.pool is None or not (observed.pool.desired or unclaimed(observed.pool.pods)):
         return False
-    return not reached(_vacant_since(observed, now) + observed.job.world.spare_timeout_s, now)
+    return not is_due(_vacant_since(observed, now) + observed.job.world.spare_timeout_s, now)
 
 
 def _vacant_since(observed: Observed, now: float) -> float:
@@ -169,10 +169,10 @@ def _vacant_since(observed: Observed, now: float) -> float:
 
     The coordinator alone does not know: of a job that has no majority left, nobody says that a pod is lost.
     """
-    told = condition(observed.job.status, CONDITION)
-    began = unix(told["lastTransitionTime"]) if told.get("status") == "False" else now
+    availability = condition(observed.job.status, CONDITION)
+    waiting_since = parse_time(availability["lastTransitionTime"]) if availability.get("status") == "False" else now
     lost = () if observed.snapshot is None else observed.snapshot.lost
-    return max([began, *(x.at for x in lost)])
+    return max([waiting_since, *(x.at for x in lost)])
 
 
 def _lost_domains(observed: Observed) -> set[str]:

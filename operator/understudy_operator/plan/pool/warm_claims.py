@@ -8,24 +8,24 @@ be told so (adopting.py).
 from understudy_operator.plan.intents import ClaimWarm
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.ownership import owner_reference
-from understudy_operator.plan.pool.adopting import failed_lately
-from understudy_operator.plan.pool.comparing import difference, spare_manifest
+from understudy_operator.plan.pool.adopting import recent_adoption_failure
+from understudy_operator.plan.pool.comparing import difference, job_spare_manifest
 from understudy_operator.plan.pool.facts import pool_of, template_of
 from understudy_operator.plan.rfc3339 import micro_time
 from understudy_protocol import pod as names
 
 
-def why_not_warm(observed: Observed, now: float) -> str:
+def warm_claim_obstacle(observed: Observed, now: float) -> str:
     """Why no spare of its pool can be the job's as it is; "" if one can."""
     pool = observed.pool
-    if pool is None or pool.made_of is None or pool.made_of.launcher is None:
+    if pool is None or pool.definition is None or pool.definition.launcher is None:
         return "the pool's spares have no launcher"
-    if failed := failed_lately(observed, now):
+    if failed := recent_adoption_failure(observed, now):
         return f"the operator could not send the job to a spare a moment ago: {failed}"
-    return difference(observed.job, pool.made_of)
+    return difference(observed.job, pool.definition)
 
 
-def why_not_this(observed: Observed, spare: Pod) -> str:
+def warm_spare_obstacle(observed: Observed, spare: Pod) -> str:
     """The same of this spare, where others would do."""
     pool = observed.pool
     assert pool is not None, "it has spares"
@@ -36,17 +36,17 @@ def why_not_this(observed: Observed, spare: Pod) -> str:
     return "" if spare.ip else "it has no address"
 
 
-def why_replace(observed: Observed, now: float) -> str:
+def replacement_reason(observed: Observed, now: float) -> str:
     """To be told of the claims that are under way; "" of a pool whose spares only hold places."""
     pool = observed.pool
-    if pool is None or pool.made_of is None or pool.made_of.launcher is None:
+    if pool is None or pool.definition is None or pool.definition.launcher is None:
         return ""
-    return why_not_warm(observed, now) or "the spares have an old template"
+    return warm_claim_obstacle(observed, now) or "the spares have an old template"
 
 
 def claim_warm(observed: Observed, spare: Pod, now: float) -> ClaimWarm:
     job = observed.job
-    metadata = spare_manifest(job)["metadata"]
+    metadata = job_spare_manifest(job)["metadata"]
     labels: dict[str, str | None] = {
         **metadata["labels"],
         names.LABEL_POOL: None,
@@ -58,7 +58,7 @@ def claim_warm(observed: Observed, spare: Pod, now: float) -> ClaimWarm:
         names.ANNOTATION_WARM: spare.labels[names.LABEL_JOB_UID],
         names.ANNOTATION_CLAIMED_AT: micro_time(now),
     }
-    why = (
+    reason = (
         f"job {job.name} has lost more pods than it has spares, and takes this spare of pool {pool_of(spare)} as it is"
     )
-    return ClaimWarm(spare.name, spare.uid, spare.version, job.uid, labels, annotations, owner_reference(job), why)
+    return ClaimWarm(spare.name, spare.uid, spare.version, job.uid, labels, annotations, owner_reference(job), reason)

@@ -20,4 +20,4 @@ class Adoption:
 
     since: float  # the first attempt
     adopted: bool = False
-    why_not: str = ""  # of the newest attempt
+    failure: str = ""  # of the newest attempt

@@ -30,8 +30,8 @@ _OF_A_JOB = (names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX)
 
 def warm_spec(pool: Pool, sidecar_image: str, secret: str) -> dict[str, Any]:
     """Of a pool that has a launcher: its pods' spec. secret: the name of the one with the pool's key."""
-    made = pod_manifest(_as_job(pool), index=None, serial="", coordinator_address="", sidecar_image=sidecar_image)
-    spec: dict[str, Any] = made["spec"]
+    manifest = pod_manifest(_as_job(pool), index=None, serial="", coordinator_address="", sidecar_image=sidecar_image)
+    spec: dict[str, Any] = manifest["spec"]
     del spec["hostname"]
     remove_private_mounts(spec)  # a pool has no validation that could refuse them
     for volume in spec["volumes"]:
@@ -47,23 +47,23 @@ def warm_spec(pool: Pool, sidecar_image: str, secret: str) -> dict[str, Any]:
     }
     trainer = trainer_of(spec, launcher_of(pool).container)
     trainer["env"].append({"name": names.ENV_TEMPLATE_VARIABLES, "value": json.dumps(sorted(plain_variables(trainer)))})
-    if devices := devices_of(trainer):
+    if devices := count_devices(trainer):
         trainer["env"].append({"name": names.ENV_DEVICES, "value": str(devices)})
     return spec
 
 
-def devices_of(trainer: dict[str, Any]) -> int:
+def count_devices(trainer: dict[str, Any]) -> int:
     """How many devices the container asks for. Of a quantity that is no plain number only that there are some."""
     resources = trainer.get("resources", {})
-    told = str(resources.get("limits", {}).get(names.DEVICES, resources.get("requests", {}).get(names.DEVICES, 0)))
-    devices = number_in(told)
+    quantity = str(resources.get("limits", {}).get(names.DEVICES, resources.get("requests", {}).get(names.DEVICES, 0)))
+    devices = number_in(quantity)
     return 1 if devices is None else devices
 
 
 def plain_variables(trainer: dict[str, Any]) -> dict[str, str]:
     """Those of a trainer container that the manifest gives a value, ours left out."""
-    told = trainer.get("env", ())
-    plain = {variable["name"]: str(variable.get("value", "")) for variable in told if "valueFrom" not in variable}
+    variables = trainer.get("env", ())
+    plain = {variable["name"]: str(variable.get("value", "")) for variable in variables if "valueFrom" not in variable}
     return {name: value for name, value in plain.items() if not name.startswith(names.VARIABLES_PREFIX)}
 
 
@@ -72,7 +72,7 @@ def launcher_of(pool: Pool) -> PoolLauncher:
     return pool.launcher
 
 
-def secret_name(pool: Pool, keyring: "Keyring") -> str:
+def pool_secret_name(pool: Pool, keyring: "Keyring") -> str:
     """ "" if the pool's spares only hold places, and so need no key. No Secret of a job ends in .pool."""
     if pool.launcher is None:
         return ""
@@ -86,7 +86,7 @@ def secret_manifest(pool: Pool, keyring: "Keyring") -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": secret_name(pool, keyring),
+            "name": pool_secret_name(pool, keyring),
             "namespace": pool.namespace,
             "labels": {names.LABEL_POOL: pool.name, names.LABEL_JOB_UID: pool.uid},
             "ownerReferences": [reference(POOL_KIND, pool.name, pool.uid)],
@@ -108,5 +108,5 @@ def _as_job(pool: Pool) -> Job:
         warmup=launcher.warmup,
     )
     spec = JobSpec(replicated_jobs=(group,), world=world, network=Network(hostnames=False))
-    whose = (pool.namespace, pool.name, pool.uid, pool.generation, pool.resource_version, pool.deleting)
-    return Job(*whose, created_at=0.0, completed_at=None, spec=spec, status={}, log_format=pool.log_format)
+    identity = (pool.namespace, pool.name, pool.uid, pool.generation, pool.resource_version, pool.deleting)
+    return Job(*identity, created_at=0.0, completed_at=None, spec=spec, status={}, log_format=pool.log_format)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.apply.api import Api, ApiError, Listed, NotLeading, Query, Raw
+from understudy_operator.apply.api import Api, ApiError, NotLeading, ObjectList, Query, Raw
 
 ATTEMPTS = 5
 PAGE = 500
@@ -23,14 +23,14 @@ class Scripted(Api):
         super().__init__(None, may_write)
         self.answers = list(answers)
         self.sent: list[tuple[str, dict[str, str]]] = []
-        self.held, self.asked = asyncio.Event(), asyncio.Event()
-        self.held.set()
+        self.blocked, self.requests = asyncio.Event(), asyncio.Event()
+        self.blocked.set()
 
     async def send(self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str) -> Raw:
         del path, body, content
         self.sent.append((method, dict(query)))
-        self.asked.set()
-        await self.held.wait()
+        self.requests.set()
+        await self.blocked.wait()
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -53,7 +53,7 @@ def busy(after_s: float = 2.0) -> ApiError:
     return ApiError(429, "TooManyRequests", "busy", after_s)
 
 
-async def test_a_busy_server_is_asked_again_when_it_says_and_not_before(slept: list[float]):
+async def test_a_busy_server_is_asked_again_after_its_pause_and_not_before(slept: list[float]):
     client = Scripted(busy(2.0), busy(8.0), {"kind": "Pod"})
     assert await client.create("/api/v1/pods", {}) == {"kind": "Pod"}
     assert len(client.sent) == 3
@@ -93,21 +93,21 @@ async def test_a_list_comes_in_pages_and_is_consistent():
     client = Scripted(
         {"items": [ONE], "metadata": {"continue": "next"}}, {"items": [TWO], "metadata": {"resourceVersion": "7"}}
     )
-    assert await client.list("/api/v1/pods", "label") == Listed([ONE, TWO], "7")
-    asked = [query for _, query in client.sent]
-    assert asked == [
+    assert await client.list("/api/v1/pods", "label") == ObjectList([ONE, TWO], "7")
+    requests = [query for _, query in client.sent]
+    assert requests == [
         {"limit": str(PAGE), "labelSelector": "label"},
         {"limit": str(PAGE), "labelSelector": "label", "continue": "next"},
     ]
 
 
-async def test_a_list_whose_next_page_has_expired_begins_anew():
+async def test_a_list_whose_next_page_has_expired_is_restarted():
     first: Raw = {"items": [ONE], "metadata": {"continue": "next"}}
     client = Scripted(first, ApiError(410, "Expired", "too old"), {"items": [ONE, TWO], "metadata": {}})
     assert (await client.list("/api/v1/pods")).items == [ONE, TWO]
 
 
-async def test_who_does_not_lead_reads_and_writes_nothing():
+async def test_a_standby_reads_and_writes_nothing():
     client = Scripted({"items": [], "metadata": {}}, may_write=lambda: False)
     await client.get("/api/v1/nodes/n")
     for write in (client.create, client.replace, client.merge, client.delete):
@@ -116,7 +116,7 @@ async def test_who_does_not_lead_reads_and_writes_nothing():
     assert len(client.sent) == 1
 
 
-async def test_who_lost_the_lease_while_a_busy_server_let_it_wait_writes_nothing(slept: list[float]):
+async def test_a_replica_that_lost_the_lease_while_it_waited_writes_nothing(slept: list[float]):
     leads = [True, False]
     client = Scripted(busy(), {}, may_write=lambda: leads.pop(0))
     with pytest.raises(NotLeading):
@@ -126,22 +126,22 @@ async def test_who_lost_the_lease_while_a_busy_server_let_it_wait_writes_nothing
 
 async def test_a_write_whose_caller_is_cancelled_is_waited_for_at_a_clean_stop():
     client = Scripted({"kind": "Pod"})
-    client.held.clear()
+    client.blocked.clear()
     caller = asyncio.create_task(client.create("/x", {}))
-    await client.asked.wait()
+    await client.requests.wait()
     caller.cancel()
     await asyncio.gather(caller, return_exceptions=True)
-    assert not await client.finish(0.01)
-    client.held.set()
-    assert await client.finish(1.0)
+    assert not await client.wait_for_writes(0.01)
+    client.blocked.set()
+    assert await client.wait_for_writes(1.0)
 
 
 async def test_and_is_given_up_where_the_lease_is_lost():
     client = Scripted({"kind": "Pod"})
-    client.held.clear()
+    client.blocked.clear()
     caller = asyncio.create_task(client.create("/x", {}))
-    await client.asked.wait()
-    client.give_up()
+    await client.requests.wait()
+    client.cancel_writes()
     await asyncio.gather(caller, return_exceptions=True)
-    assert await client.finish(1.0)
+    assert await client.wait_for_writes(1.0)
     assert len(client.answers) == 1  # nobody took it

@@ -12,7 +12,7 @@ from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.apply.api import ApiError
 from understudy_operator.apply.election import Election
 from understudy_operator.clock import Clock
-from understudy_operator.plan.leadership import Times
+from understudy_operator.plan.lease_election import LeaseTimes
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/system/leases"
 LEASE = f"{LEASES}/operator"
@@ -25,7 +25,7 @@ class Server(FakeApi):
     def __init__(self) -> None:
         super().__init__()
         self.silent = asyncio.Event()  # set: it answers nothing
-        self.trouble: Exception | None = None
+        self.failure: Exception | None = None
         self.takes_s = 0.0
 
     async def get(self, path: str) -> Raw:
@@ -41,8 +41,8 @@ class Server(FakeApi):
         return await super().replace(path, body)
 
     async def _wait(self) -> None:
-        if self.trouble is not None:
-            raise self.trouble
+        if self.failure is not None:
+            raise self.failure
         if self.silent.is_set():
             await asyncio.sleep(3600.0)
         await asyncio.sleep(self.takes_s)
@@ -59,7 +59,9 @@ def clock() -> Clock:
 class Replica:
     def __init__(self, server: Server, name: str) -> None:
         self.acts = False
-        self.election = Election(server, ("system", "operator"), name, clock(), self._lead, self._stand_by, Times())
+        self.election = Election(
+            server, ("system", "operator"), name, clock(), self._lead, self._stand_by, LeaseTimes()
+        )
         self.task = asyncio.create_task(self.election.run())
 
     def _lead(self) -> None:
@@ -113,11 +115,11 @@ async def test_a_leader_whose_api_server_fails_it_stands_by_in_time_and_leads_ag
     server = Server()
     async with running(server, "a") as (replica,):
         await until(lambda: replica.acts)
-        server.trouble = trouble
+        server.failure = trouble
         server.silent.set()
         await until(lambda: not replica.acts)
         assert not replica.election.leads()
-        server.trouble = None
+        server.failure = None
         server.silent.clear()
         await until(lambda: replica.acts)
 
@@ -134,7 +136,7 @@ async def test_a_leader_whose_lease_was_taken_stands_by():
 
 
 @in_virtual_time
-async def test_the_lease_says_when_it_was_taken_and_renewed():
+async def test_the_lease_records_when_it_was_taken_and_renewed():
     server = Server()
     async with running(server, "a") as (replica,):
         await until(lambda: replica.acts)

@@ -15,7 +15,7 @@ from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.intents import Create, CreatePod, DeletePod, ReleasePod
-from understudy_operator.plan.refusals import Why
+from understudy_operator.plan.refusals import RefusalKind
 from understudy_protocol import pod as names
 
 ADDRESS_TAKEN = "already allocated"
@@ -76,7 +76,7 @@ async def test_a_creation_that_was_done_without_an_answer_is_found_and_not_done_
     # given a creation that was done, and the operator does not know
     given.api.after = lost
     if isinstance(lost, ApiError):
-        assert [refusal.why for refusal in await given.gateway.pods(JOB, [a_creation()])] == [Why.SERVER]
+        assert [refusal.kind for refusal in await given.gateway.pods(JOB, [a_creation()])] == [RefusalKind.SERVER]
     else:
         with pytest.raises(type(lost)):
             await given.gateway.pods(JOB, [a_creation()])
@@ -84,7 +84,7 @@ async def test_a_creation_that_was_done_without_an_answer_is_found_and_not_done_
 
     # when the next pass begins
     given.api.after = None
-    await given.gateway.settle(JOB)
+    await given.gateway.resolve_unanswered(JOB)
 
     # then it knows, and nothing is open any more
     assert given.known() == ["a"]
@@ -93,15 +93,15 @@ async def test_a_creation_that_was_done_without_an_answer_is_found_and_not_done_
     assert given.known() == ["a", "b"]
 
 
-async def test_as_long_as_a_creation_is_open_none_is_added_and_what_the_server_says_is_told(given: Given):
+async def test_as_long_as_a_creation_is_open_none_is_added_and_what_the_server_states_is_reported(given: Given):
     given.api.after = ApiError(500, "InternalError", "etcdserver: request timed out")
     await given.gateway.pods(JOB, [a_creation()])
-    await given.gateway.settle(JOB)  # AlreadyExists is an answer: it is there
+    await given.gateway.resolve_unanswered(JOB)  # AlreadyExists is an answer: it is there
     given.api.objects.clear()
     given.store.replace(Kind.POD, [], float("inf"))
     await given.gateway.pods(JOB, [a_creation("b")])
     given.api.objects.clear()
-    await given.gateway.settle(JOB)
+    await given.gateway.resolve_unanswered(JOB)
     refusals = await given.gateway.pods(JOB, [a_creation("c")])
     assert [refusal.message for refusal in refusals] == ["etcdserver: request timed out"]
     assert f"{PODS}/c" not in given.api.objects
@@ -110,7 +110,7 @@ async def test_as_long_as_a_creation_is_open_none_is_added_and_what_the_server_s
 async def test_a_webhook_that_fails_leaves_nothing_open(given: Given):
     given.api.after = ApiError(500, "InternalError", 'failed calling webhook "v": context deadline exceeded')
     (refusal,) = await given.gateway.pods(JOB, [a_creation()])
-    assert refusal.why is Why.WEBHOOK
+    assert refusal.kind is RefusalKind.WEBHOOK
     given.api.after = None
     assert await given.gateway.pods(JOB, [a_creation("b")]) == []
 
@@ -138,11 +138,11 @@ async def test_what_was_open_is_forgotten_with_the_job(given: Given):
     given.api.after = None
     given.gateway.forget(JOB.uid)
     given.api.objects.clear()
-    await given.gateway.settle(JOB)
+    await given.gateway.resolve_unanswered(JOB)
     assert given.api.of_kind("Pod") == []
 
 
-async def test_a_status_in_conflict_reads_the_job_anew(given: Given):
+async def test_a_status_in_conflict_reads_the_job_again(given: Given):
     raw = {"kind": "TrainingJob", "metadata": {"namespace": "research", "name": "llm", "uid": JOB.uid}}
     now = given.api.put(JOB_PATH, raw)
     old = replace(JOB, resource_version="1")
@@ -200,8 +200,8 @@ async def test_a_pod_that_has_changed_since_it_was_seen_is_not_removed_at_once(g
 
 
 async def test_a_pod_is_released_from_one_finalizer_and_keeps_the_others(given: Given):
-    held = ["kueue.x-k8s.io/managed", "example.com/mine"]
-    metadata = {"namespace": "research", "finalizers": held, "labels": {names.LABEL_JOB_UID: JOB.uid}}
+    kept = ["kueue.x-k8s.io/managed", "example.com/mine"]
+    metadata = {"namespace": "research", "finalizers": kept, "labels": {names.LABEL_JOB_UID: JOB.uid}}
     given.store.put(Kind.POD, given.api.put(f"{PODS}/held", {"kind": "Pod", "metadata": metadata, "spec": {}}))
     seen = given.api.objects[f"{PODS}/held"]["metadata"]
     release = ReleasePod("held", seen["uid"], ("example.com/mine",), "its node is dead", seen["resourceVersion"])

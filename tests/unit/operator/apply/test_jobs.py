@@ -25,9 +25,9 @@ class Cluster:
         self.api, self.store = FakeApi(), Store()
         self.gateway = JobGateway(self.api, self.store, Pace(time.monotonic))
 
-    async def do(self, *intents: Any) -> list[str]:
+    async def execute(self, *intents: Any) -> list[str]:
         """The messages of what was refused."""
-        return [refusal.message for refusal in await self.gateway.do(JOB, intents)]
+        return [refusal.message for refusal in await self.gateway.execute(JOB, intents)]
 
     def stored(self) -> list[str]:
         return [raw["metadata"]["name"] for raw in self.store.of_job(Kind.CHILD, ("research", "job-uid"))]
@@ -43,29 +43,29 @@ def creation(index: int) -> CreateJob:
 
 
 async def test_a_job_that_is_created_is_known_at_once(cluster: Cluster):
-    assert await cluster.do(creation(0), creation(1)) == []
+    assert await cluster.execute(creation(0), creation(1)) == []
     assert cluster.stored() == ["llm-workers-0", "llm-workers-1"]
-    assert await cluster.do(creation(0)) == []  # that it is there already is fine
+    assert await cluster.execute(creation(0)) == []  # that it is there already is fine
 
 
-async def test_one_of_somebody_else_under_its_name_is_told(cluster: Cluster):
+async def test_one_of_somebody_else_under_its_name_is_reported(cluster: Cluster):
     cluster.api.put(f"{PATH}/llm-workers-0", {"kind": "Job", "metadata": {"name": "llm-workers-0", "labels": {}}})
-    (told,) = await cluster.do(creation(0))
-    assert told.startswith("Job llm-workers-0 exists and does not belong to this job")
+    (result,) = await cluster.execute(creation(0))
+    assert result.startswith("Job llm-workers-0 exists and does not belong to this job")
     assert cluster.stored() == []
 
 
 async def test_a_mistake_in_a_template_costs_a_few_requests_and_not_all(cluster: Cluster):
     cluster.api.refuse = lambda _: "unknown field spec.template.spec.contaners"
-    assert await cluster.do(*map(creation, range(20))) == ["unknown field spec.template.spec.contaners"]
+    assert await cluster.execute(*map(creation, range(20))) == ["unknown field spec.template.spec.contaners"]
     assert 1 <= len(cluster.api.calls) <= FIRST_AT_ONCE
 
 
-async def test_a_check_creates_nothing_and_tells_each_refusal(cluster: Cluster):
-    assert await cluster.gateway.check(JOB, [creation(0).manifest]) == []
+async def test_a_check_creates_nothing_and_reports_each_refusal(cluster: Cluster):
+    assert await cluster.gateway.dry_run(JOB, [creation(0).manifest]) == []
     cluster.api.refuse = lambda manifest: f"no {manifest['metadata']['name']}"
     pod = {"kind": "Pod", "metadata": {"name": "llm-workers-0-0-abcde", "namespace": "research"}}
-    refusals = await cluster.gateway.check(JOB, [creation(0).manifest, pod])
+    refusals = await cluster.gateway.dry_run(JOB, [creation(0).manifest, pod])
     assert [refusal.message for refusal in refusals] == ["no llm-workers-0", "no <pod>"]
     assert cluster.api.objects == {}
 
@@ -73,19 +73,19 @@ async def test_a_check_creates_nothing_and_tells_each_refusal(cluster: Cluster):
 async def test_a_check_finds_nothing_wrong_where_something_of_that_name_is_there(cluster: Cluster):
     """Or else the job would wait without a word; its creation tells whose it is."""
     cluster.api.put(f"{PATH}/llm-workers-0", {"kind": "Job", "metadata": {"name": "llm-workers-0", "labels": {}}})
-    assert await cluster.gateway.check(JOB, [creation(0).manifest]) == []
+    assert await cluster.gateway.dry_run(JOB, [creation(0).manifest]) == []
 
 
 async def test_nor_where_a_webhook_cannot_be_asked_without_a_creation(cluster: Cluster):
     cluster.api.refuse = lambda _: 'admission webhook "old.example.com" does not support dry run'
-    assert await cluster.gateway.check(JOB, [creation(0).manifest]) == []
+    assert await cluster.gateway.dry_run(JOB, [creation(0).manifest]) == []
 
 
 async def test_a_job_is_resumed_with_another_template_only_once_its_clock_is_reset(cluster: Cluster):
-    await cluster.do(creation(0))
+    await cluster.execute(creation(0))
     cluster.api.calls.clear()
     patch = {"spec": {"suspend": False, "template": {"spec": {"nodeSelector": {"pool": "a"}}}}}
-    await cluster.do(PatchJob("llm-workers-0", patch, "the job is resumed", restarts_clock=True))
+    await cluster.execute(PatchJob("llm-workers-0", patch, "the job is resumed", restarts_clock=True))
     assert [method for method, _ in cluster.api.calls] == ["PATCH", "PATCH"]
     raw = cluster.api.objects[f"{PATH}/llm-workers-0"]
     assert raw["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "a"}
@@ -93,8 +93,8 @@ async def test_a_job_is_resumed_with_another_template_only_once_its_clock_is_res
 
 
 async def test_what_is_gone_already_is_fine(cluster: Cluster):
-    assert await cluster.do(DeleteJob("llm-workers-0", "uid", "it is not wanted")) == []
-    assert await cluster.do(PatchJob("llm-workers-0", {"spec": {"suspend": True}}, "it rests")) == []
+    assert await cluster.execute(DeleteJob("llm-workers-0", "uid", "it is not wanted")) == []
+    assert await cluster.execute(PatchJob("llm-workers-0", {"spec": {"suspend": True}}, "it rests")) == []
 
 
 async def test_a_change_that_is_meant_for_a_job_that_was_replaced_since_is_left_undone_and_no_refusal(cluster: Cluster):
@@ -103,7 +103,7 @@ async def test_a_change_that_is_meant_for_a_job_that_was_replaced_since_is_left_
     cluster.api.put(f"{PATH}/train", {"kind": "Job", "metadata": {"name": "train", "uid": "second"}, "spec": {}})
     # when the first one's limit is to be lifted
     patch = {"metadata": {"uid": "first"}, "spec": {"backoffLimit": 0}}
-    told = await cluster.do(PatchJob("train", patch, "the training has failed for good"))
+    result = await cluster.execute(PatchJob("train", patch, "the training has failed for good"))
     # then the second one is left alone, and nobody is told of a mistake
-    assert told == []
+    assert result == []
     assert cluster.api.objects[f"{PATH}/train"]["spec"] == {}

@@ -43,31 +43,31 @@ def pieces(*parts: bytes) -> Handler:
     return answer
 
 
-async def told(api: Api) -> list[tuple[str, bytes]]:
+async def read_lines(api: Api) -> list[tuple[str, bytes]]:
     async with aclosing(api.watch("/api/v1/pods", "app=a", "7")) as events:
         return [(event.type, bytes(event.object)) async for event in events]
 
 
-async def test_lines_are_told_whole_however_they_come_in_pieces() -> None:
+async def test_lines_are_yielded_whole_however_they_come_in_pieces() -> None:
     parts = (b'{"type": "ADDED", "obj', b'ect": {"a": 1}}\n{"type": "DELETED", "object": {}}\n{"typ', b'e": "')
     async with served(pieces(*parts, b'BOOKMARK", "object": {}}\n')) as api:
-        assert await told(api) == [("ADDED", b'{"a": 1}'), ("DELETED", b"{}"), ("BOOKMARK", b"{}")]
+        assert await read_lines(api) == [("ADDED", b'{"a": 1}'), ("DELETED", b"{}"), ("BOOKMARK", b"{}")]
 
 
-async def test_it_says_what_it_wants() -> None:
-    asked: dict[str, str] = {}
+async def test_it_sends_its_greeting() -> None:
+    requests: dict[str, str] = {}
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        asked.update(request.query)
+        requests.update(request.query)
         return web.Response()
 
     async with served(answer) as api:
-        assert await told(api) == []
-    assert (asked["watch"], asked["allowWatchBookmarks"]) == ("true", "true")
-    assert (asked["labelSelector"], asked["resourceVersion"]) == ("app=a", "7")
+        assert await read_lines(api) == []
+    assert (requests["watch"], requests["allowWatchBookmarks"]) == ("true", "true")
+    assert (requests["labelSelector"], requests["resourceVersion"]) == ("app=a", "7")
 
 
-async def test_a_version_that_is_gone_is_told_as_such_before_the_first_line_and_after() -> None:
+async def test_a_version_that_is_gone_is_reported_as_such_before_the_first_line_and_after() -> None:
     status = b'{"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}'
 
     async def refuse(request: web.Request) -> web.StreamResponse:
@@ -77,8 +77,8 @@ async def test_a_version_that_is_gone_is_told_as_such_before_the_first_line_and_
     for handler in (refuse, pieces(b'{"type": "ERROR", "object": ' + status + b"}\n")):
         async with served(handler) as api:
             with pytest.raises(ApiError, match="too old") as refused:
-                await told(api)
-            assert refused.value.gone
+                await read_lines(api)
+            assert refused.value.is_gone
 
 
 async def test_other_refusals_are_errors() -> None:
@@ -88,7 +88,7 @@ async def test_other_refusals_are_errors() -> None:
 
     async with served(refuse) as api:
         with pytest.raises(ApiError, match="may not watch"):
-            await told(api)
+            await read_lines(api)
 
 
 MIB = 1 << 20

@@ -24,7 +24,7 @@ class Leader:
     async def written(self) -> list[str]:
         """Where events are written in one look, and on what."""
         self.api.calls.clear()
-        await self.events.look()
+        await self.events.run_once()
         return [path.rpartition("/")[0].removeprefix("/apis/events.k8s.io/v1/") for _, path in self.api.calls]
 
 
@@ -37,11 +37,11 @@ async def test_an_object_has_one_event_for_each_thing_that_is_wrong_with_it(lead
     # given a pod that changes, and stays malformed in the same way
     for version in range(1, 5):
         leader.store.put(Kind.POD, a_pod("a", version))
-        await leader.events.look()
+        await leader.events.run_once()
     # then it has one event, and another one for another error
     assert len(leader.api.of_kind("Event")) == 1
     leader.store.put(Kind.POD, a_pod("a", 6, containers=[3]))
-    await leader.events.look()
+    await leader.events.run_once()
     assert [event["note"].partition(".")[0] for event in leader.api.of_kind("Event")] == ["spec", "spec"]
     assert len({event["note"] for event in leader.api.of_kind("Event")}) == 2
 
@@ -65,7 +65,7 @@ async def test_an_operator_of_named_namespaces_writes_no_event_where_it_has_no_r
     assert await Leader(("team", "default")).written() == []
 
 
-async def test_thousands_of_malformed_objects_are_told_a_few_at_a_time(leader: Leader) -> None:
+async def test_thousands_of_malformed_objects_get_events_a_few_at_a_time(leader: Leader) -> None:
     for number in range(50):
         leader.store.put(Kind.POD, a_pod(f"p{number}"))
     assert [len(await leader.written()) for _ in range(4)] == [20, 20, 10, 0]
@@ -86,7 +86,7 @@ async def test_malformed_objects_that_change_all_the_time_keep_no_event_from_ano
 
     for version in range(1, 4):
         change(version)
-        await leader.events.look()
+        await leader.events.run_once()
     # when another tenant's object comes, and theirs go on changing
     leader.store.put(Kind.POD, a_pod("late"))
     written = []

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.operator.fake_api import CREATED, FakeApi
 from tests.unit.operator.given import TEMPLATE
 from understudy_operator.apply import network_policies
-from understudy_operator.apply.api import ApiError, Keep, Listed
+from understudy_operator.apply.api import ApiError, Keep, ObjectList
 from understudy_operator.apply.network_policies import NetworkPolicies
 from understudy_operator.apply.pace import Pace
 from understudy_operator.clock import Clock
@@ -21,9 +21,9 @@ PATH = f"{GROUP}/namespaces/research/networkpolicies/llm-members"
 
 
 class Server(FakeApi):
-    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
         self.calls.append(("LIST", path))
-        return Listed([raw for raw in self.of_kind("NetworkPolicy") if raw["metadata"].get("labels")], "1")
+        return ObjectList([raw for raw in self.of_kind("NetworkPolicy") if raw["metadata"].get("labels")], "1")
 
 
 class Leader:
@@ -46,7 +46,7 @@ class Leader:
     async def calls(self) -> list[str]:
         """What it asks of the API server in one look."""
         self.api.calls.clear()
-        await self.policies.look()
+        await self.policies.run_once()
         return [method for method, _ in self.api.calls]
 
 
@@ -70,7 +70,7 @@ async def test_what_was_deleted_or_changed_by_hand_is_set_right_at_the_next_list
 ) -> None:
     monkeypatch.setattr(network_policies, "LIST_S", 0.0)
     leader.apply()
-    await leader.policies.look()
+    await leader.policies.run_once()
     wanted = leader.api.objects[PATH]["spec"]
     leader.api.objects[PATH]["spec"] = {**wanted, "ingress": [{}]}
     assert await leader.calls() == ["LIST", "PUT"]
@@ -133,7 +133,7 @@ async def test_a_policy_of_somebody_else_under_the_name_of_a_jobs_is_shown_on_th
     leader.apply()
     # when the leader has listed them twice
     for _ in range(5):
-        await leader.policies.look()
+        await leader.policies.run_once()
     # then one event on the job says that it has no policy, and what to do
     (event,) = leader.api.of_kind("Event")
     assert event["regarding"]["name"] == "llm"
@@ -142,14 +142,14 @@ async def test_a_policy_of_somebody_else_under_the_name_of_a_jobs_is_shown_on_th
     assert "NetworkPolicy llm-members does not belong to this TrainingJob" in event["note"]
     # and the job has its policy once that one is gone
     del leader.api.objects[PATH]
-    await leader.policies.look()
+    await leader.policies.run_once()
     assert leader.api.objects[PATH]["spec"]["policyTypes"] == ["Ingress"]
 
 
-def test_rules_are_what_the_chart_says() -> None:
+def test_rules_are_what_the_chart_states() -> None:
     assert read_network_rules({}) is None
-    told = '[{"from": [{"podSelector": {}}]}]'
-    assert read_network_rules({"UNDERSTUDY_NETWORK_POLICIES": told}) == ({"from": [{"podSelector": {}}]},)
+    result = '[{"from": [{"podSelector": {}}]}]'
+    assert read_network_rules({"UNDERSTUDY_NETWORK_POLICIES": result}) == ({"from": [{"podSelector": {}}]},)
 
 
 async def in_namespaces(leader: Leader) -> None:
@@ -196,7 +196,7 @@ async def test_an_event_that_fails_keeps_no_event_from_another_job(
     await in_namespaces(leader)
     # when the leader has listed them twice, then the other job has its event, and no error ends the look
     for _ in range(3):
-        await leader.policies.look()
+        await leader.policies.run_once()
     assert [event["metadata"]["namespace"] for event in leader.api.of_kind("Event")] == ["research"]
 
 
@@ -209,7 +209,7 @@ def test_rules_that_mean_nothing_or_let_everybody_in_are_refused(text: str) -> N
 
 async def test_a_watched_namespace_whose_policies_may_not_be_listed_delays_no_other_one() -> None:
     class Forbidden(Server):
-        async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> Listed:
+        async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
             if "/namespaces/other/" in path:
                 raise ApiError(403, "Forbidden", "networkpolicies is forbidden")
             return await super().list(path, selector)

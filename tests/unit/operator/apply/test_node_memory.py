@@ -9,7 +9,7 @@ from understudy_operator.apply.node_memory import NodeMemory
 from understudy_operator.clock import Clock
 from understudy_operator.observe.read_node import read_node
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.faults.memory import read
+from understudy_operator.plan.faults.memory import decode_memory
 from understudy_operator.plan.rfc3339 import micro_time
 
 PLACE = ("system", "node-faults")
@@ -20,14 +20,14 @@ class Replica:
     """One operator's, over an API server and a store that it may share."""
 
     def __init__(self, api: FakeApi, place: tuple[str, str] | None = PLACE) -> None:
-        self.store, self.woken = Store(), 0
-        self.memory = NodeMemory(api, place, self.store, read_node, Clock(), self.wake)
+        self.store, self.enqueued = Store(), 0
+        self.memory = NodeMemory(api, place, self.store, read_node, Clock(), self.enqueue)
         self.store.put(Kind.NODE, {"metadata": {"name": "n1", "uid": "n", "resourceVersion": "1"}})
 
-    def wake(self) -> None:
-        self.woken += 1
+    def enqueue(self) -> None:
+        self.enqueued += 1
 
-    def saw(self, name: str, faults: int = 1, version: int = 1, reason: str = "silent") -> "Replica":
+    def on_watch_event(self, name: str, faults: int = 1, version: int = 1, reason: str = "silent") -> "Replica":
         """A job whose status tells of so many faults of node n1."""
         now = Clock().wall()
         recoveries = [
@@ -41,77 +41,77 @@ class Replica:
 
 def jobs_in(api: FakeApi) -> list[str]:
     data: dict[str, Any] = api.objects[PATH]["data"]
-    return sorted(offence.job for offence in read(data).by_node.get("n1", ()))
+    return sorted(offence.job for offence in decode_memory(data).by_node.get("n1", ()))
 
 
-async def test_what_statuses_tell_is_written_and_read_by_the_next_leader() -> None:
+async def test_what_statuses_report_is_written_and_read_by_the_next_leader() -> None:
     api = FakeApi()
-    first = Replica(api).saw("a").saw("b").saw("c")
-    await first.memory.look()
+    first = Replica(api).on_watch_event("a").on_watch_event("b").on_watch_event("c")
+    await first.memory.run_once()
     assert jobs_in(api) == ["ns/a", "ns/b", "ns/c"]
     assert set(first.memory.offenders.nodes) == {"n1"}
-    assert first.woken == 1
+    assert first.enqueued == 1
     second = Replica(api)  # the jobs are gone by now
-    await second.memory.look()
+    await second.memory.run_once()
     assert set(second.memory.offenders.nodes) == {"n1"}
 
 
 async def test_what_has_not_changed_is_not_written() -> None:
     api = FakeApi()
-    replica = Replica(api).saw("a")
-    await replica.memory.look()
+    replica = Replica(api).on_watch_event("a")
+    await replica.memory.run_once()
     api.calls.clear()
-    await replica.memory.look()
-    assert (api.calls, replica.woken) == ([], 0)
+    await replica.memory.run_once()
+    assert (api.calls, replica.enqueued) == ([], 0)
 
 
-async def test_an_offender_that_fails_in_another_way_is_told_with_its_newest_reason() -> None:
+async def test_an_offender_that_fails_in_another_way_is_reported_with_its_newest_reason() -> None:
     # given a repeat offender, of which all jobs know
-    replica = Replica(FakeApi()).saw("a").saw("c").saw("d")
-    await replica.memory.look()
+    replica = Replica(FakeApi()).on_watch_event("a").on_watch_event("c").on_watch_event("d")
+    await replica.memory.run_once()
     assert replica.memory.offenders.of("ns")["n1"].endswith("last time by Node: silent")
-    assert replica.woken == 1
+    assert replica.enqueued == 1
     # when another job fails there for another reason
-    replica.saw("b", reason="Xid 79")
-    await replica.memory.look()
+    replica.on_watch_event("b", reason="Xid 79")
+    await replica.memory.run_once()
     # then that is what jobs are told by, and they are woken for it, once
     assert replica.memory.offenders.of("ns")["n1"].endswith("last time by Node: Xid 79")
-    assert replica.woken == 2
-    await replica.memory.look()
-    assert replica.woken == 2
+    assert replica.enqueued == 2
+    await replica.memory.run_once()
+    assert replica.enqueued == 2
 
 
 async def test_two_that_write_at_once_lose_nothing_of_each_other() -> None:
     # given two that both believe to lead, and have both read
     api = FakeApi()
     first, second = Replica(api), Replica(api)
-    await first.memory.look()
-    await second.memory.look()
-    first.saw("a")
-    second.saw("b")
+    await first.memory.run_once()
+    await second.memory.run_once()
+    first.on_watch_event("a")
+    second.on_watch_event("b")
     # when both write, the second over a state that it has not read
-    await first.memory.look()
-    await second.memory.look()
+    await first.memory.run_once()
+    await second.memory.run_once()
     assert jobs_in(api) == ["ns/a"]
-    await second.memory.look()
+    await second.memory.run_once()
     assert jobs_in(api) == ["ns/a", "ns/b"]
 
 
-async def test_one_that_was_deleted_is_made_anew() -> None:
+async def test_one_that_was_deleted_is_recreated() -> None:
     api = FakeApi()
-    replica = Replica(api).saw("a")
-    await replica.memory.look()
+    replica = Replica(api).on_watch_event("a")
+    await replica.memory.run_once()
     del api.objects[PATH]
-    replica.saw("b")
-    await replica.memory.look()
-    await replica.memory.look()
+    replica.on_watch_event("b")
+    await replica.memory.run_once()
+    await replica.memory.run_once()
     assert jobs_in(api) == ["ns/a", "ns/b"]
 
 
 async def test_without_a_place_it_lasts_as_long_as_the_process() -> None:
     api = FakeApi()
-    replica = Replica(api, None).saw("a").saw("b").saw("c")
-    await replica.memory.look()
+    replica = Replica(api, None).on_watch_event("a").on_watch_event("b").on_watch_event("c")
+    await replica.memory.run_once()
     assert set(replica.memory.offenders.nodes) == {"n1"}
     assert api.calls == []
 
@@ -125,14 +125,14 @@ async def test_without_a_place_it_lasts_as_long_as_the_process() -> None:
 async def test_a_fault_that_is_ahead_of_time_is_none_and_all_others_count(ahead_s: float) -> None:
     # given a job with a recovery in the future, and three others with faults of now
     api = FakeApi()
-    replica = Replica(api).saw("a").saw("b").saw("c")
+    replica = Replica(api).on_watch_event("a").on_watch_event("b").on_watch_event("c")
     recovery = {"fault": "Node", "cause": {"node": "n1"}, "detectedAt": micro_time(Clock().wall() + ahead_s)}
     metadata = {"uid": "x", "namespace": "ns", "name": "x", "resourceVersion": "1"}
     replica.store.put(Kind.JOB, {"metadata": metadata, "status": {"recoveries": [recovery]}})
     # when the leader looks, and its successor
-    await replica.memory.look()
+    await replica.memory.run_once()
     second = Replica(api)
-    await second.memory.look()
+    await second.memory.run_once()
     # then both remember the others alone
     assert jobs_in(api) == ["ns/a", "ns/b", "ns/c"]
     assert set(replica.memory.offenders.nodes) == set(second.memory.offenders.nodes) == {"n1"}
@@ -155,8 +155,8 @@ async def test_a_fault_that_is_ahead_of_time_is_none_and_all_others_count(ahead_
 async def test_what_is_stored_and_means_nothing_is_forgotten(text: str) -> None:
     api = FakeApi()
     api.put(PATH, {"kind": "ConfigMap", "metadata": {"name": "node-faults"}, "data": {"n1": text}})
-    replica = Replica(api).saw("a")
-    await replica.memory.look()
+    replica = Replica(api).on_watch_event("a")
+    await replica.memory.run_once()
     assert jobs_in(api) == ["ns/a"]
 
 
@@ -166,9 +166,9 @@ async def test_what_is_stored_and_means_nothing_is_forgotten(text: str) -> None:
 @pytest.mark.parametrize("node", ["a/b", "..", "x" * 300, "ä", "n1 "])
 async def test_a_name_that_no_node_can_have_is_not_remembered(node: str) -> None:
     api = FakeApi()
-    replica = Replica(api).saw("a")
+    replica = Replica(api).on_watch_event("a")
     recovery = {"fault": "Node", "cause": {"node": node}, "detectedAt": micro_time(Clock().wall())}
     metadata = {"uid": "x", "namespace": "ns", "name": "x", "resourceVersion": "1"}
     replica.store.put(Kind.JOB, {"metadata": metadata, "status": {"recoveries": [recovery]}})
-    await replica.memory.look()
+    await replica.memory.run_once()
     assert list(api.objects[PATH]["data"]) == ["n1"]

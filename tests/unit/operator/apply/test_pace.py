@@ -21,10 +21,10 @@ class Given:
         return [asyncio.create_task(self._write(namespace, job)) for _ in range(writes)]
 
     def sent_of(self, job: str) -> list[float]:
-        return [at for at, whose in self.sent if whose == job]
+        return [at for at, owner in self.sent if owner == job]
 
     async def _write(self, namespace: str, job: str) -> None:
-        await self.pace.turn(namespace, job)
+        await self.pace.acquire(namespace, job)
         self.sent.append((round(self.loop.time() - self.began, 3), job))
 
 

@@ -15,12 +15,12 @@ class Server:
     """It answers when the test says so."""
 
     def __init__(self) -> None:
-        self.asked: list[int] = []
+        self.requests: list[int] = []
         self.waiting: dict[int, asyncio.Future[Refusal | None]] = {}
         self.most_at_once = 0
 
     async def do(self, item: int) -> Refusal | None:
-        self.asked.append(item)
+        self.requests.append(item)
         self.waiting[item] = asyncio.get_running_loop().create_future()
         self.most_at_once = max(self.most_at_once, len(self.waiting))
         try:
@@ -31,17 +31,17 @@ class Server:
     async def answer(self, *items: int, refusal: Refusal | None = None) -> None:
         for item in items or tuple(self.waiting):
             self.waiting[item].set_result(refusal)
-        await settled()
+        await run_until_idle()
 
 
-async def settled() -> None:
+async def run_until_idle() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 async def begun(server: Server, count: int) -> asyncio.Task[list[Refusal]]:
     task = asyncio.create_task(slow_start(range(count), server.do))
-    await settled()
+    await run_until_idle()
     return task
 
 
@@ -49,7 +49,7 @@ async def test_each_success_makes_room_for_one_more() -> None:
     # given many requests
     server = Server()
     task = await begun(server, 1000)
-    assert server.asked == list(range(FIRST_AT_ONCE))
+    assert server.requests == list(range(FIRST_AT_ONCE))
 
     # when one is answered, then two follow it
     await server.answer(0)
@@ -59,7 +59,7 @@ async def test_each_success_makes_room_for_one_more() -> None:
     while not task.done():
         await server.answer()
     assert task.result() == []
-    assert server.asked == list(range(1000))
+    assert server.requests == list(range(1000))
     assert server.most_at_once == AT_ONCE
 
 
@@ -73,17 +73,17 @@ async def test_a_slow_answer_holds_up_nobody() -> None:
         await server.answer(*(item for item in server.waiting if item != 2))
 
     # then all have been asked
-    assert len(server.asked) == 100
+    assert len(server.requests) == 100
     await server.answer(2)
     assert await task == []
 
 
-async def test_after_a_refusal_no_other_is_begun_and_it_is_told_once() -> None:
+async def test_after_a_refusal_no_other_is_begun_and_it_is_reported_once() -> None:
     server, refusal = Server(), Refusal("no")
     task = await begun(server, 100)
     await server.answer(refusal=refusal)
     assert await task == [refusal]
-    assert server.asked == list(range(FIRST_AT_ONCE))
+    assert server.requests == list(range(FIRST_AT_ONCE))
 
 
 async def test_an_error_is_raised_when_what_was_begun_has_ended() -> None:
@@ -91,23 +91,23 @@ async def test_an_error_is_raised_when_what_was_begun_has_ended() -> None:
     server = Server()
     task = await begun(server, 100)
     server.waiting[1].set_exception(TimeoutError())
-    await settled()
+    await run_until_idle()
     assert not task.done()
 
     # when the others are answered, then it is raised, and none was begun after it
     await server.answer(0, 2, 3)
     with pytest.raises(TimeoutError):
         await task
-    assert server.asked == list(range(FIRST_AT_ONCE))
+    assert server.requests == list(range(FIRST_AT_ONCE))
 
 
-async def test_who_is_cancelled_begins_no_other() -> None:
+async def test_a_cancelled_task_begins_no_other() -> None:
     server = Server()
     task = await begun(server, 100)
     task.cancel()
-    await settled()
+    await run_until_idle()
     assert task.cancelled()
-    assert (server.asked, server.waiting) == (list(range(FIRST_AT_ONCE)), {})
+    assert (server.requests, server.waiting) == (list(range(FIRST_AT_ONCE)), {})
 
 
 async def test_nothing_to_do_is_nothing_done() -> None:

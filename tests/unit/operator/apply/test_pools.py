@@ -66,8 +66,8 @@ class Given:
     def claimants(self) -> tuple[str | None, str | None]:
         """As the API server has it, and as the store does."""
         known = self.store.get(Kind.POD, KEY)
-        there = self.api.objects[PATH]["metadata"]["labels"].get(names.LABEL_CLAIMED_BY)
-        return there, None if known is None else known["metadata"]["labels"].get(names.LABEL_CLAIMED_BY)
+        present = self.api.objects[PATH]["metadata"]["labels"].get(names.LABEL_CLAIMED_BY)
+        return present, None if known is None else known["metadata"]["labels"].get(names.LABEL_CLAIMED_BY)
 
 
 @pytest.fixture
@@ -112,14 +112,14 @@ async def test_a_claim_without_an_answer_is_asked_for_again_as_it_was(given: Giv
     # when the job's next pass settles what is open, then it fails as long as nobody says
     if not done:
         with pytest.raises(type(lost)):
-            await given.gateway.pools.settle("job-uid")
+            await given.gateway.pools.resolve_unanswered("job-uid")
 
     # and with an answer the claim is done once
     given.api.before = given.api.after = None
-    await given.gateway.pools.settle("job-uid")
+    await given.gateway.pools.resolve_unanswered("job-uid")
     assert given.claimants() == ("job-uid", "job-uid")
     calls = len(given.api.calls)
-    await given.gateway.pools.settle("job-uid")
+    await given.gateway.pools.resolve_unanswered("job-uid")
     assert len(given.api.calls) == calls, "nothing is open any more"
 
 
@@ -129,7 +129,7 @@ async def test_a_claim_that_somebody_else_was_faster_with_is_not_asked_for_for_e
         await given.gateway.pools.claims("research", "job-uid", [given.claim("job-1")])
     given.api.before = None
     await given.gateway.pools.claims("research", "job-uid", [given.claim("job-2")])
-    await given.gateway.pools.settle("job-1")
+    await given.gateway.pools.resolve_unanswered("job-1")
     assert given.claimants() == ("job-2", "job-2")
 
 
@@ -192,7 +192,7 @@ async def test_a_warm_claim_without_an_answer_is_asked_again_before_anything_els
     with pytest.raises(ApiError):
         await given.gateway.pools.claims("research", "job-uid", [given.claim_warm()])
     given.api.after = None
-    await given.gateway.pools.settle("job-uid")
+    await given.gateway.pools.resolve_unanswered("job-uid")
     raw = given.store.get(Kind.POD, KEY)
     assert raw is not None
     assert raw["metadata"]["labels"][names.LABEL_JOB_UID] == "job-uid"

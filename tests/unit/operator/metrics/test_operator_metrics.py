@@ -8,10 +8,10 @@ import aiohttp
 import pytest
 
 from tests.unit.operator.metrics.reading import scraped
-from understudy_operator.apply.api import TROUBLE, Api, ApiError
-from understudy_operator.metrics.book import Book
-from understudy_operator.metrics.ended import Ended, Ends
-from understudy_operator.metrics.operator import OperatorMetrics, target
+from understudy_operator.apply.api import API_FAILURES, Api, ApiError
+from understudy_operator.metrics.ended import EndedRecovery, Ends
+from understudy_operator.metrics.metric_book import MetricBook
+from understudy_operator.metrics.operator_metrics import OperatorMetrics, target
 from understudy_operator.metrics.serving import port_of, serve
 from understudy_operator.plan.observed import Node
 
@@ -33,7 +33,7 @@ LABELS = {
 
 
 @dataclass
-class Told:
+class FixedState:
     """A replica's knowledge."""
 
     leading: bool = True
@@ -72,7 +72,7 @@ class Told:
 @pytest.fixture
 def metrics() -> OperatorMetrics:
     metrics = OperatorMetrics()
-    metrics.read(Told())
+    metrics.read(FixedState())
     return metrics
 
 
@@ -100,16 +100,16 @@ HOSTILE_JOB = {
 async def test_a_stranger_that_reads_the_metrics_learns_no_text_of_a_job():
     # given a job that has a name in each field that has a text
     metrics = OperatorMetrics()
-    metrics.read(Told(all_jobs=[HOSTILE_JOB]))
+    metrics.read(FixedState(all_jobs=[HOSTILE_JOB]))
     # when a stranger asks, then it learns of one job, and of no name
     server = await serve(metrics.book.text, 0)
     try:
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{server.port}/metrics") as answer:
-            said = await answer.text()
+            lines = await answer.text()
     finally:
         await server.close()
-    assert "understudy_avoided_nodes 1" in said
-    assert HOSTILE not in said
+    assert "understudy_avoided_nodes 1" in lines
+    assert HOSTILE not in lines
 
 
 def test_every_metric_is_ours_by_name_and_counters_end_in_total(metrics: OperatorMetrics):
@@ -121,18 +121,18 @@ def test_every_metric_is_ours_by_name_and_counters_end_in_total(metrics: Operato
     assert len(names) == len(set(names))
 
 
-def test_a_replica_that_stands_by_tells_nothing_of_jobs_and_that_it_does():
-    metrics, told = OperatorMetrics(), Told(leading=False, all_jobs=[{"status": {"phase": "Running"}}])
-    metrics.read(told)
-    said = scraped(metrics.book.text())
-    assert said[("understudy_leader",)] == 0
-    assert not {name for name, *_ in said} & {"understudy_jobs", "understudy_spares", "understudy_queue_depth"}
+def test_a_standby_replica_reports_no_jobs_and_that_it_is_on_standby():
+    metrics, result = OperatorMetrics(), FixedState(leading=False, all_jobs=[{"status": {"phase": "Running"}}])
+    metrics.read(result)
+    lines = scraped(metrics.book.text())
+    assert lines[("understudy_leader",)] == 0
+    assert not {name for name, *_ in lines} & {"understudy_jobs", "understudy_spares", "understudy_queue_depth"}
     # when it comes to lead
-    told.leading = True
-    said = scraped(metrics.book.text())
-    assert said[("understudy_leader",)] == 1
-    assert said[("understudy_jobs", "Running")] == 1
-    assert said[("understudy_queue_depth",)] == 3
+    result.leading = True
+    lines = scraped(metrics.book.text())
+    assert lines[("understudy_leader",)] == 1
+    assert lines[("understudy_jobs", "Running")] == 1
+    assert lines[("understudy_queue_depth",)] == 3
 
 
 def test_a_recovery_counts_by_fault_strategy_and_outcome_and_its_seconds_where_training_went_on(
@@ -142,29 +142,29 @@ def test_a_recovery_counts_by_fault_strategy_and_outcome_and_its_seconds_where_t
     before = scraped(metrics.book.text())
     assert before[("understudy_recoveries_total", "Node", "Recovered", "SpareSwap")] == 0
     # when one has gone well, and one has not
-    well, badly = Ended("Node", "SpareSwap", "Recovered", 1.5), Ended("Process", "None", "Failed", None)
+    well, badly = EndedRecovery("Node", "SpareSwap", "Recovered", 1.5), EndedRecovery("Process", "None", "Failed", None)
     metrics.ended(Ends((well, badly), failed_updates=2))
     # then
-    said = scraped(metrics.book.text())
-    assert said[("understudy_recoveries_total", "Node", "Recovered", "SpareSwap")] == 1
-    assert said[("understudy_recoveries_total", "Process", "Failed", "None")] == 1
-    assert said[("understudy_recovery_seconds_bucket", "Node", "1.0", "SpareSwap")] == 0
-    assert said[("understudy_recovery_seconds_bucket", "Node", "2.0", "SpareSwap")] == 1
-    assert said[("understudy_recovery_seconds_count", "Node", "SpareSwap")] == 1
-    assert not any(key[:2] == ("understudy_recovery_seconds_count", "Process") for key in said)
-    assert said[("understudy_weight_updates_failed_total",)] == 2
+    lines = scraped(metrics.book.text())
+    assert lines[("understudy_recoveries_total", "Node", "Recovered", "SpareSwap")] == 1
+    assert lines[("understudy_recoveries_total", "Process", "Failed", "None")] == 1
+    assert lines[("understudy_recovery_seconds_bucket", "Node", "1.0", "SpareSwap")] == 0
+    assert lines[("understudy_recovery_seconds_bucket", "Node", "2.0", "SpareSwap")] == 1
+    assert lines[("understudy_recovery_seconds_count", "Node", "SpareSwap")] == 1
+    assert not any(key[:2] == ("understudy_recovery_seconds_count", "Process") for key in lines)
+    assert lines[("understudy_weight_updates_failed_total",)] == 2
 
 
-@pytest.mark.parametrize(("error", "told"), [(ApiError(500, "", ""), "Trouble"), (ValueError("no"), "Bug")])
-def test_a_pass_that_fails_tells_whose_doing_it_is(metrics: OperatorMetrics, error: Exception, told: str):
-    with metrics.a_pass("TrainingJob", TROUBLE):
+@pytest.mark.parametrize(("error", "result"), [(ApiError(500, "", ""), "Trouble"), (ValueError("no"), "Bug")])
+def test_a_failed_reconcile_counts_as_trouble_or_bug(metrics: OperatorMetrics, error: Exception, result: str):
+    with metrics.time_reconcile("TrainingJob", API_FAILURES):
         pass
-    with pytest.raises(type(error)), metrics.a_pass("TrainingJob", TROUBLE):
+    with pytest.raises(type(error)), metrics.time_reconcile("TrainingJob", API_FAILURES):
         raise error
-    said = scraped(metrics.book.text())
-    assert said[("understudy_reconcile_seconds_count", "TrainingJob")] == 1
-    failed = {key[1]: value for key, value in said.items() if key[0] == "understudy_reconcile_errors_total" and value}
-    assert failed == {told: 1}
+    lines = scraped(metrics.book.text())
+    assert lines[("understudy_reconcile_seconds_count", "TrainingJob")] == 1
+    failed = {key[1]: value for key, value in lines.items() if key[0] == "understudy_reconcile_errors_total" and value}
+    assert failed == {result: 1}
 
 
 # Requests ------------------------------------------------------------------------------------------------------------
@@ -188,7 +188,9 @@ def test_a_pass_that_fails_tells_whose_doing_it_is(metrics: OperatorMetrics, err
         ("GET", "/version", ("get", "other")),
     ],
 )
-def test_a_request_is_told_by_verb_and_resource_and_never_by_name(method: str, path: str, expected: tuple[str, str]):
+def test_a_request_is_reported_by_verb_and_resource_and_never_by_name(
+    method: str, path: str, expected: tuple[str, str]
+):
     assert target(method, path) == expected
 
 
@@ -196,7 +198,7 @@ class Answering(Api):
     """Says this to every request."""
 
     def __init__(self, metrics: OperatorMetrics, answer: Exception | None = None) -> None:
-        super().__init__(None, answered=metrics.answered)
+        super().__init__(None, on_response=metrics.count_request)
         self._answer = answer
 
     async def send(self, *_: Any) -> dict[str, Any]:
@@ -216,19 +218,19 @@ async def test_reads_and_writes_are_counted_with_what_came_of_them(
     for call in (api.list("/api/v1/pods"), api.create("/api/v1/namespaces/research/pods", {})):
         try:
             await call
-        except TROUBLE:
+        except API_FAILURES:
             assert answer is not None
-    said = scraped(metrics.book.text())
+    lines = scraped(metrics.book.text())
     for verb in ("list", "create"):
-        assert said[("understudy_api_requests_total", "pods", result, verb)] == 1
-        assert said[("understudy_api_request_seconds_count", "pods", verb)] == 1
+        assert lines[("understudy_api_requests_total", "pods", result, verb)] == 1
+        assert lines[("understudy_api_request_seconds_count", "pods", verb)] == 1
 
 
 # Served --------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_scrape_over_http_is_what_prometheus_reads():
-    book = Book()
+    book = MetricBook()
     book.counter("understudy_things_total", "Things.").inc()
     server = await serve(book.text, 0)
     async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{server.port}/metrics") as response:

@@ -10,15 +10,15 @@ from tests.unit.operator.fake_api import FakeApi, Raw
 from tests.unit.operator.given import IMAGE, KEYRING, a_snapshot
 from tests.unit.operator.metrics.reading import scraped
 from tests.unit.operator.test_worker import APPOINTED, KEY, PATH, FakeLink, World
-from understudy_operator import pass_loop, worker
+from understudy_operator import reconcile_loop, worker
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.clock import Clock
-from understudy_operator.metrics.operator import OperatorMetrics
+from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.observed import Coordination
 from understudy_operator.worker import JobWorker
+from understudy_protocol.enums import Fault, Strategy
 from understudy_protocol.observer import Cause, Recovery
-from understudy_protocol.words import Fault, Strategy
 
 CAUSE = Cause(0, "llm-workers-0-0-aaaaa", "n1", 1, None, "exit code 1")
 OPEN = Recovery(1, Fault.PROCESS, Strategy.IN_PLACE, CAUSE, 1_800_000_000.0, None, "")
@@ -34,13 +34,13 @@ class Replica:
         gateway = Gateway(api, store, Clock())
         self.worker = JobWorker(KEY, store, gateway, KEYRING, IMAGE, lambda _: None, Clock(), metrics=self.metrics)
 
-    def said(self) -> dict[tuple[str, ...], float]:
+    def logged(self) -> dict[tuple[str, ...], float]:
         return scraped(self.metrics.book.text())
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(pass_loop, "FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr(reconcile_loop, "FIRST_BACKOFF_S", 0.01)
     FakeLink.made = []
     monkeypatch.setattr(worker, "CoordinatorLink", FakeLink)
     world = World()
@@ -48,65 +48,67 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-def coordinator_tells(*recoveries: Recovery) -> None:
-    FakeLink.made[-1].coordination = Coordination(a_snapshot(recoveries=recoveries), in_office="p", since=time.time())
+def report_snapshot(*recoveries: Recovery) -> None:
+    FakeLink.made[-1].coordination = Coordination(
+        a_snapshot(recoveries=recoveries), coordinator_uid="p", since=time.time()
+    )
 
 
-def told(world: World) -> list[Any]:
+def read_samples(world: World) -> list[Any]:
     return [entry for entry in world.status().get("recoveries", ()) if "resumedAt" in entry]
 
 
-async def test_a_recovery_counts_when_its_end_is_written_and_once_over_all_passes_and_leaders(world: World):
+async def test_a_recovery_counts_when_its_end_is_written_and_once_over_all_reconciles_and_leaders(world: World):
     first = Replica(world.api, world.store)
     await world.until(lambda: bool(FakeLink.made))
     # given a recovery that lasts
-    coordinator_tells(OPEN)
-    first.worker.wake()
+    report_snapshot(OPEN)
+    first.worker.enqueue()
     await world.until(lambda: bool(world.status().get("recoveries")))
-    assert first.said()[COUNTED] == 0
+    assert first.logged()[COUNTED] == 0
     # when training goes on, and passes follow each other
-    coordinator_tells(DONE)
-    first.worker.wake()
-    await world.until(lambda: bool(told(world)))
-    passes = first.said()[("understudy_reconcile_seconds_count", "TrainingJob")]
-    first.worker.wake()
-    await world.until(lambda: first.said()[("understudy_reconcile_seconds_count", "TrainingJob")] > passes)
+    report_snapshot(DONE)
+    first.worker.enqueue()
+    await world.until(lambda: bool(read_samples(world)))
+    reconciles = first.logged()[("understudy_reconcile_seconds_count", "TrainingJob")]
+    first.worker.enqueue()
+    await world.until(lambda: first.logged()[("understudy_reconcile_seconds_count", "TrainingJob")] > reconciles)
     # then it was counted once
-    assert first.said()[COUNTED] == 1
-    assert first.said()[("understudy_recovery_seconds_sum", "Process", "InPlace")] == 0.5
+    assert first.logged()[COUNTED] == 1
+    assert first.logged()[("understudy_recovery_seconds_sum", "Process", "InPlace")] == 0.5
     await first.worker.stop()
     # and when another replica leads, whose coordinator tells it once more, it counts no more
     second = Replica(world.api, world.store)
     await world.until(lambda: len(FakeLink.made) == 2)
-    coordinator_tells(DONE)
-    second.worker.wake()
-    await world.until(lambda: second.said()[("understudy_reconcile_seconds_count", "TrainingJob")] >= 2)
-    assert second.said()[COUNTED] == 0
+    report_snapshot(DONE)
+    second.worker.enqueue()
+    await world.until(lambda: second.logged()[("understudy_reconcile_seconds_count", "TrainingJob")] >= 2)
+    assert second.logged()[COUNTED] == 0
     await second.worker.stop()
 
 
 async def test_a_leader_whose_store_is_behind_counts_nothing_that_its_predecessor_has(world: World):
     first = Replica(world.api, world.store)
     await world.until(lambda: bool(FakeLink.made))
-    coordinator_tells(OPEN)
-    first.worker.wake()
+    report_snapshot(OPEN)
+    first.worker.enqueue()
     await world.until(lambda: bool(world.status().get("recoveries")))
     # given a second replica whose store has the job as it is now
     behind = Store()
     behind.put(Kind.JOB, dict(world.api.objects[PATH]))
-    coordinator_tells(DONE)
-    first.worker.wake()
-    await world.until(lambda: bool(told(world)))
+    report_snapshot(DONE)
+    first.worker.enqueue()
+    await world.until(lambda: bool(read_samples(world)))
     await first.worker.stop()
     # when that leads, tries to write the same end, and is refused
     second = Replica(world.api, behind)
     await world.until(lambda: len(FakeLink.made) == 2)
-    coordinator_tells(DONE)
-    second.worker.wake()
+    report_snapshot(DONE)
+    second.worker.enqueue()
     await world.until(lambda: bool((behind.get(Kind.JOB, KEY) or {}).get("status", {}).get("recoveries")))
-    await world.until(lambda: second.said()[("understudy_reconcile_seconds_count", "TrainingJob")] >= 2)
+    await world.until(lambda: second.logged()[("understudy_reconcile_seconds_count", "TrainingJob")] >= 2)
     # then it has counted nothing
-    assert (first.said()[COUNTED], second.said()[COUNTED]) == (1, 0)
+    assert (first.logged()[COUNTED], second.logged()[COUNTED]) == (1, 0)
     await second.worker.stop()
 
 
@@ -126,23 +128,23 @@ async def test_a_write_that_was_done_without_an_answer_counts_all_the_same(
         return raw
 
     monkeypatch.setattr(world.api, "replace", unanswered)
-    coordinator_tells(DONE)
-    replica.worker.wake()
-    await world.until(lambda: replica.said()[COUNTED] == 1)
+    report_snapshot(DONE)
+    replica.worker.enqueue()
+    await world.until(lambda: replica.logged()[COUNTED] == 1)
     assert lost
-    passes = replica.said()[("understudy_reconcile_seconds_count", "TrainingJob")]
-    replica.worker.wake()
-    await world.until(lambda: replica.said()[("understudy_reconcile_seconds_count", "TrainingJob")] > passes)
-    assert replica.said()[COUNTED] == 1
-    assert replica.said()[("understudy_reconcile_errors_total", "Trouble", "TrainingJob")] == 1
+    reconciles = replica.logged()[("understudy_reconcile_seconds_count", "TrainingJob")]
+    replica.worker.enqueue()
+    await world.until(lambda: replica.logged()[("understudy_reconcile_seconds_count", "TrainingJob")] > reconciles)
+    assert replica.logged()[COUNTED] == 1
+    assert replica.logged()[("understudy_reconcile_errors_total", "Trouble", "TrainingJob")] == 1
     await replica.worker.stop()
 
 
-async def test_a_key_waits_from_its_wake_to_its_pass(world: World):
+async def test_a_key_waits_from_its_enqueue_to_its_reconcile(world: World):
     replica = Replica(world.api, world.store)
-    assert replica.worker.waits
+    assert replica.worker.is_queued
     await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
-    await world.until(lambda: not replica.worker.waits)
+    await world.until(lambda: not replica.worker.is_queued)
     await replica.worker.stop()
 
 
@@ -150,6 +152,6 @@ async def test_a_job_that_has_trained_misses_its_coordinator_after_a_while_witho
     replica = Replica(world.api, world.store)
     await world.until(lambda: bool(FakeLink.made))
     for in_office, since_s, misses in (("", 60.0, True), ("", 1.0, False), ("p", 60.0, False)):
-        FakeLink.made[-1].coordination = Coordination(None, in_office=in_office, since=time.time() - since_s)
+        FakeLink.made[-1].coordination = Coordination(None, coordinator_uid=in_office, since=time.time() - since_s)
         assert replica.worker.misses_coordinator is misses
     await replica.worker.stop()

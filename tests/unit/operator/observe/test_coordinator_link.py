@@ -12,11 +12,13 @@ from understudy_operator.plan.observed import Coordination
 @pytest.mark.attack(
     "A2", "ends the task that follows a coordinator", before="nothing told the job, until something else woke it"
 )
-@pytest.mark.parametrize(("closes", "told"), [(False, 1), (True, 0)], ids=["killed", "closed"])
-async def test_a_link_that_is_killed_wakes_its_job_and_one_that_is_closed_does_not(closes: bool, told: int) -> None:
+@pytest.mark.parametrize(("closes", "result"), [(False, 1), (True, 0)], ids=["killed", "closed"])
+async def test_a_link_that_is_killed_enqueues_its_job_and_one_that_is_closed_does_not(
+    closes: bool, result: int
+) -> None:
     # given a link
-    woken = list[None]()
-    link = CoordinatorLink("job-uid", KEYS, Coordination(), lambda: woken.append(None))
+    enqueued = list[None]()
+    link = CoordinatorLink("job-uid", KEYS, Coordination(), lambda: enqueued.append(None))
     await asyncio.sleep(0)
     # when its task ends
     if closes:
@@ -26,5 +28,5 @@ async def test_a_link_that_is_killed_wakes_its_job_and_one_that_is_closed_does_n
     await asyncio.wait([link._task])
     await asyncio.sleep(0)
     # then its job is woken, and makes another link
-    assert link.over
-    assert len(woken) == told
+    assert link.has_ended
+    assert len(enqueued) == result

@@ -7,21 +7,21 @@ from understudy_operator.plan.stays import Stay
 
 def test_a_pod_that_is_gone_is_remembered_with_its_node_for_ten_minutes():
     gone = GonePods()
-    assert gone.look((A0, A1, S), NOW) == ()
-    assert gone.look((A0, S), NOW + 1) == (Stay("a1", "node-a1", AN_HOUR_AGO, NOW + 1),)
-    assert gone.look((A0, S), NOW + 600) != ()
-    assert gone.look((A0, S), NOW + 602) == ()
+    assert gone.update((A0, A1, S), NOW) == ()
+    assert gone.update((A0, S), NOW + 1) == (Stay("a1", "node-a1", AN_HOUR_AGO, NOW + 1),)
+    assert gone.update((A0, S), NOW + 600) != ()
+    assert gone.update((A0, S), NOW + 602) == ()
 
 
 def test_a_pod_without_a_node_leaves_nothing():
     gone = GonePods()
-    gone.look((A0, pending(a_pod("p"))), NOW)
-    assert gone.look((A0,), NOW + 1) == ()
+    gone.update((A0, pending(a_pod("p"))), NOW)
+    assert gone.update((A0,), NOW + 1) == ()
 
 
 def test_of_another_job_nothing_is_remembered():
     gone = GonePods()
-    gone.look((A0,), NOW)
-    gone.look((), NOW)
+    gone.update((A0,), NOW)
+    gone.update((), NOW)
     gone.clear()
-    assert gone.look((S,), NOW) == ()
+    assert gone.update((S,), NOW) == ()

@@ -12,19 +12,19 @@ import pytest
 from tests.integration.operator.coordinator import KEYS, OPERATOR_PUBLIC, FakeSidecar, loopback_address
 from tests.integration.operator.training import a_snapshot
 from tests.unit.virtual_time import in_virtual_time
+from understudy_operator.fair_semaphore import FairSemaphore
 from understudy_operator.observe import line as lines
 from understudy_operator.observe.line import FAILURES, Line, Share, open_line
-from understudy_operator.turns import Turns
 from understudy_protocol import compiled, handshake, observer, wire
 from understudy_protocol import pod as names
-from understudy_protocol.frames import Broken, Frames, Opcode, frame
-from understudy_protocol.handshake import Call, Called, Caller, Hello, Role
+from understudy_protocol.enums import Term
+from understudy_protocol.frames import Frames, Opcode, ProtocolError, frame
+from understudy_protocol.handshake import Call, HandshakeCalled, HandshakeCaller, Hello, Role
 from understudy_protocol.observer import NodeFact, Nodes, Refused, Snapshot
 from understudy_protocol.sessions import Session
 from understudy_protocol.upgrade import accept
-from understudy_protocol.words import Office
 from understudy_sidecar.link import Link
-from understudy_sidecar.server import Me, Server
+from understudy_sidecar.server import Server, SidecarIdentity
 
 COORDINATOR_PORT = 8478
 
@@ -54,9 +54,9 @@ class Peer:
         await self.accept()
         hello = wire.decode(await self.message(), _HANDSHAKE)
         assert isinstance(hello, Hello)
-        called = Called(KEYS.membership, Role.OBSERVER, JOB_UID, pod_uid, self._ip, OPERATOR_PUBLIC)
+        called = HandshakeCalled(KEYS.membership, Role.OBSERVER, JOB_UID, pod_uid, self._ip, OPERATOR_PUBLIC)
         answer, _, session = called.answer(hello)
-        await self.say(wire.encode(answer).encode())
+        await self.send_message(wire.encode(answer).encode())
         self._session, self._frames.message = session, Opcode.BINARY
         assert await self.message() == b""
 
@@ -81,7 +81,7 @@ class Peer:
         payload = text if self._session is None else self._session.seal(text)
         return frame(self._frames.message, payload, masked=False)
 
-    async def say(self, text: bytes) -> None:
+    async def send_message(self, text: bytes) -> None:
         await self.send(self.framed(text))
 
     async def send(self, data: bytes) -> None:
@@ -241,10 +241,10 @@ async def test_before_the_proof_a_peer_has_one_deadline_for_everything(do: Do, m
 )
 @pytest.mark.parametrize("status", ["301 Moved Permanently", "302 Found", "307 Temporary Redirect"])
 async def test_a_redirect_is_not_followed(status: str):
-    reached = asyncio.Event()
+    received = asyncio.Event()
 
     async def target(peer: Peer) -> None:
-        reached.set()
+        received.set()
         await peer.prove()
 
     async with peer(target) as elsewhere:
@@ -254,12 +254,12 @@ async def test_a_redirect_is_not_followed(status: str):
             await peer.send(f"HTTP/1.1 {status}\r\nLocation: {url}\r\nContent-Length: 0\r\n\r\n".encode())
 
         assert f"Broken: expected status 101, got b'HTTP/1.1 {status}'" == await failure_of(redirect)
-        assert not reached.is_set()
+        assert not received.is_set()
 
 
 @pytest.mark.parametrize("ip", ["", "metadata.google.internal", "10.0.0.1/x", "127.1", "10.0.0.1:80"])
 async def test_only_an_ip_address_is_called(ip: str):
-    with pytest.raises(Broken, match="expected an IP address"):
+    with pytest.raises(ProtocolError, match="expected an IP address"):
         async with open_line(ip, POD_UID, JOB_UID, KEYS, MESSAGE_BYTES):
             pass
 
@@ -282,27 +282,27 @@ async def oversized(peer: Peer) -> None:
 
 async def deeply_nested(peer: Peer) -> None:
     await peer.prove()
-    await peer.say(b'{"type":"Refused","reason":"","x":' + b"[" * 20_000 + b"]" * 20_000 + b"}")
+    await peer.send_message(b'{"type":"Refused","reason":"","x":' + b"[" * 20_000 + b"]" * 20_000 + b"}")
 
 
 async def deeply_nested_type(peer: Peer) -> None:
     await peer.prove()
-    await peer.say(b'{"x":' * 20_000 + b"1" + b"}" * 20_000)
+    await peer.send_message(b'{"x":' * 20_000 + b"1" + b"}" * 20_000)
 
 
 async def wrong_lists(peer: Peer) -> None:
     await peer.prove()
-    await peer.say(b'{"type":"Snapshot","members":[' + b"[]," * 10_000 + b"[]]}")
+    await peer.send_message(b'{"type":"Snapshot","members":[' + b"[]," * 10_000 + b"[]]}")
 
 
 async def many_values(peer: Peer) -> None:
     await peer.prove()
-    await peer.say(b'{"type":"Snapshot","heirs":[' + b'"h",' * 40_000 + b'"h"]}')
+    await peer.send_message(b'{"type":"Snapshot","standby_coordinators":[' + b'"h",' * 40_000 + b'"h"]}')
 
 
 async def huge_number(peer: Peer) -> None:
     await peer.prove()
-    await peer.say(b'{"type":"Refused","reason":"","electorate_epoch":' + b"9" * 100_000 + b"}")
+    await peer.send_message(b'{"type":"Refused","reason":"","electorate_epoch":' + b"9" * 100_000 + b"}")
 
 
 @pytest.mark.attack(
@@ -325,15 +325,15 @@ async def test_a_message_that_breaks_a_limit_ends_the_line(do: Do, expected: str
     assert expected in await failure_of(do)
 
 
-async def test_a_message_may_be_as_long_as_the_limit_says():
-    told = Refused("x" * 900_000)
+async def test_a_message_may_be_as_long_as_the_limit_states():
+    message = Refused("x" * 900_000)
 
-    async def tell(peer: Peer) -> None:
+    async def report(peer: Peer) -> None:
         await peer.prove()
-        await peer.say(wire.encode(told).encode())
+        await peer.send_message(wire.encode(message).encode())
 
-    async with a_line_to(tell) as line:
-        assert await anext(line.messages()) == told
+    async with a_line_to(report) as line:
+        assert await anext(line.messages()) == message
 
 
 @pytest.mark.attack(
@@ -428,14 +428,14 @@ async def test_a_hostile_coordinator_costs_another_job_nothing(do: Do):
 
         # when the latter reports
         async with open_line(honest.ip, POD_UID, JOB_UID, KEYS, MESSAGE_BYTES) as line:
-            messages, heard = line.messages(), list[object]()
+            messages, received = line.messages(), list[object]()
             await until(lambda: bool(honest.observers))
             for number in range(20):
-                await honest.tell(a_snapshot(number, (), office=Office(1, 1), pod_uid="uid-s"))
-                heard.append(await anext(messages))
+                await honest.report(a_snapshot(number, (), leadership_term=Term(1, 1), pod_uid="uid-s"))
+                received.append(await anext(messages))
 
         # then all of it is heard
-        assert [x.token.round for x in heard if isinstance(x, Snapshot)] == list(range(20))
+        assert [x.token.round for x in received if isinstance(x, Snapshot)] == list(range(20))
         flood.cancel()
         await asyncio.gather(flood, return_exceptions=True)
     await honest.stop()
@@ -454,7 +454,7 @@ async def one_byte_less(peer: Peer) -> None:
 
 async def a_long_message(peer: Peer) -> None:
     await peer.prove()
-    await peer.say(wire.encode(Refused("r" * 500_000)).encode())
+    await peer.send_message(wire.encode(Refused("r" * 500_000)).encode())
 
 
 @pytest.mark.attack(
@@ -464,7 +464,7 @@ async def a_long_message(peer: Peer) -> None:
 )
 async def test_what_unfinished_messages_of_all_lines_take_of_memory_is_limited():
     # given room for 4 MiB, of which a namespace may have 2 MiB, and 12 pods of one namespace
-    room = Turns(4 * MIB, 2 * MIB, 1000)
+    room = FairSemaphore(4 * MIB, 2 * MIB, 1000)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(asyncio.timeout(LIMIT_S))
         listening = list[asyncio.Task[None]]()
@@ -509,7 +509,7 @@ async def test_a_peer_that_does_not_read_is_cut_off():
     facts = Nodes(tuple(NodeFact(f"node-{number}", "x" * 100) for number in range(5000)))
     async with a_line_to(never_reads) as line:
         for _ in range(100):
-            line.say(facts)
+            line.enqueue(facts)
             await asyncio.sleep(0)
         assert line.unsent < 4 << 20
         assert [message async for message in line.messages()] == []
@@ -534,7 +534,7 @@ async def repeated_message(peer: Peer) -> None:
 async def lost_message(peer: Peer) -> None:
     await peer.prove()
     peer.framed(NEWS)
-    await peer.say(NEWS)
+    await peer.send_message(NEWS)
 
 
 async def message_of_the_operators_own(peer: Peer) -> None:
@@ -590,27 +590,29 @@ async def test_a_message_that_a_relay_has_made_or_changed_ends_the_line(
 # Signs of life --------------------------------------------------------------------------------------------------------
 
 
-class SilentHall:
+class SilentHandler:
     """Of a sidecar that has nothing to report."""
 
     def add(self, link: Link) -> None: ...
-    def received(self, link: Link, message: object) -> None: ...
-    def dropped(self, link: Link, silent: bool) -> None: ...
-    def observer(self, link: Link) -> None: ...
-    def asked(self, link: Link, message: object) -> None: ...
-    def observer_gone(self, link: Link) -> None: ...
+    def on_message(self, link: Link, message: object) -> None: ...
+    def on_dropped(self, link: Link, silent: bool) -> None: ...
+    def add_observer(self, link: Link) -> None: ...
+    def on_observer_message(self, link: Link, message: object) -> None: ...
+    def on_observer_dropped(self, link: Link) -> None: ...
 
 
 IP = "10.0.0.1"
 
 
 @asynccontextmanager
-async def a_line_over(near: socket.socket, message_bytes: int = MESSAGE_BYTES) -> AsyncIterator[Line]:
+async def an_ended_line(near: socket.socket, message_bytes: int = MESSAGE_BYTES) -> AsyncIterator[Line]:
     """One end of a socket pair, on which bytes arrive at once: virtual time passes only while both sides wait."""
     near.setblocking(False)
     line, call = Line(near, Share()), Call("", IP)
     await line.upgrade(IP)
-    await line.begin(Caller(KEYS.membership, Role.OBSERVER, JOB_UID, call, KEYS.operator), POD_UID, message_bytes)
+    await line.begin(
+        HandshakeCaller(KEYS.membership, Role.OBSERVER, JOB_UID, call, KEYS.operator), POD_UID, message_bytes
+    )
     writing = asyncio.create_task(line.write())
     try:
         yield line
@@ -625,7 +627,7 @@ async def a_line_in_virtual_time(do: Do, message_bytes: int = MESSAGE_BYTES) -> 
     with near, far:
         doing = asyncio.create_task(_do(do, far))
         try:
-            async with a_line_over(near, message_bytes) as line:
+            async with an_ended_line(near, message_bytes) as line:
                 yield line
         finally:
             doing.cancel()
@@ -645,10 +647,10 @@ async def _do(do: Do, far: socket.socket) -> None:
 async def test_the_line_to_a_sidecar_with_nothing_to_report_lasts():
     # given a real sidecar's server that reports nothing
     near, far = socket.socketpair()
-    server = Server(SilentHall(), Me(POD_UID, IP, OPERATOR_PUBLIC), KEYS.membership, JOB_UID)
+    server = Server(SilentHandler(), SidecarIdentity(POD_UID, IP, OPERATOR_PUBLIC), KEYS.membership, JOB_UID)
     await asyncio.get_running_loop().connect_accepted_socket(server._caller, far)
     with near:
-        async with a_line_over(near) as line:
+        async with an_ended_line(near) as line:
             # when ten minutes pass
             # then it has answered all empty messages, and the line is open
             assert await is_open_after(600.0, line)
@@ -664,7 +666,7 @@ async def test_an_empty_message_goes_out_every_two_seconds():
         while True:
             assert await peer.message() == b""
             times.append(loop.time())
-            await peer.say(b"")
+            await peer.send_message(b"")
 
     async with a_line_in_virtual_time(answer) as line:
         assert await is_open_after(7.0, line)
@@ -695,7 +697,7 @@ async def test_a_peer_that_sends_no_whole_message_for_three_seconds_is_given_up(
 async def _reporting(peer: Peer) -> None:
     while True:
         await asyncio.sleep(1.0)
-        await peer.say(NEWS)
+        await peer.send_message(NEWS)
 
 
 async def reports_that_come_late(peer: Peer) -> None:
@@ -715,7 +717,7 @@ def answers_that_come_late(delay_s: float) -> Do:
 
         async def answer(at: float) -> None:
             await asyncio.sleep(at - loop.time())
-            await peer.say(b"")
+            await peer.send_message(b"")
 
         try:
             while True:
@@ -768,13 +770,13 @@ async def _sent_at(peer: Peer, message: bytes, bytes_per_s: int) -> None:
 
 @in_virtual_time
 async def test_a_long_message_at_2_mib_a_second_is_received():
-    told = Refused("x" * (16 << 20))
+    message = Refused("x" * (16 << 20))
 
     async def send(peer: Peer) -> None:
-        await _sent_at(peer, wire.encode(told).encode(), 2 << 20)
+        await _sent_at(peer, wire.encode(message).encode(), 2 << 20)
 
     async with a_line_in_virtual_time(send, message_bytes=32 << 20) as line:
-        assert await anext(line.messages()) == told
+        assert await anext(line.messages()) == message
     assert asyncio.get_running_loop().time() == pytest.approx(8.0, abs=0.1)
 
 
@@ -793,23 +795,23 @@ async def test_a_long_message_at_half_a_mib_a_second_is_given_up():
 @in_virtual_time
 async def test_a_moment_in_which_the_operator_stands_still_is_not_taken_from_the_peer():
     # given a message that arrives in many parts while the operator's process stands still
-    told = Refused("x" * 150_000)
+    message = Refused("x" * 150_000)
 
     async def send(peer: Peer) -> None:
         await peer.prove()
         await asyncio.sleep(2.5)
-        await peer.say(wire.encode(told).encode())
+        await peer.send_message(wire.encode(message).encode())
 
     async with a_line_in_virtual_time(send) as line:
         reading = asyncio.ensure_future(anext(line.messages()))
         await asyncio.sleep(2.0)
-        _stand_still(60.0)
+        _block_process(60.0)
         # when it goes on, after the time for one message
         # then it receives the message
-        assert await reading == told
+        assert await reading == message
 
 
-def _stand_still(seconds: float) -> None:
+def _block_process(seconds: float) -> None:
     """Timers of this time are all due, and no socket was looked at."""
     loop = asyncio.get_running_loop()
     loop._clock.now += seconds  # type: ignore[attr-defined]  # of tests/unit/virtual_time.py

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from tests.unit.operator.fake_api import CREATED, Raw
+from understudy_operator.observe.decoded_fields import WatchEvent, decoder, object_of
 from understudy_operator.observe.json_size import memory_of
-from understudy_operator.observe.shapes import Told, decoder, object_of
 from understudy_operator.observe.store import Kind, Store
 
 MIB = 1 << 20
@@ -32,13 +32,13 @@ def text_of(number: int, fill: str, namespace: str = "evil") -> str:
 def listed(store: Store, kind: Kind, texts: list[str]) -> list[Any]:
     """As Api.list and Resync do."""
     page = b'{"metadata":{},"items":[' + b",".join(text.encode() for text in texts) + b"]}"
-    keep = store.keeper(kind)
+    keep = store.item_filter(kind)
     return [keep(item) for item in decoder("GET", f"/apis/x/v1/{kind.value}")(page)["items"]]
 
 
-def told(store: Store, kind: Kind, text: str) -> None:
+def watch_line(store: Store, kind: Kind, text: str) -> None:
     """As a watch does."""
-    store.put(kind, object_of(kind.value, Told("ADDED", msgspec.Raw(text.encode()))))
+    store.put(kind, object_of(kind.value, WatchEvent("ADDED", msgspec.Raw(text.encode()))))
 
 
 @pytest.mark.attack(
@@ -54,7 +54,7 @@ def test_an_object_of_too_many_values_is_not_decoded(kind: Kind) -> None:
     # when a watch tells of it
     tracemalloc.start()
     try:
-        told(store, kind, text)
+        watch_line(store, kind, text)
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -75,7 +75,7 @@ def test_an_object_of_too_many_values_is_not_decoded(kind: Kind) -> None:
     before="the operator kept all of them",
 )
 @pytest.mark.parametrize("fill", FILLS.values(), ids=FILLS.keys())
-@pytest.mark.parametrize("comes", [told, listed], ids=["by a watch", "by a list"])
+@pytest.mark.parametrize("comes", [watch_line, listed], ids=["by a watch", "by a list"])
 def test_the_objects_of_a_namespace_take_a_limited_part_of_the_memory(
     fill: str, comes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,9 +87,9 @@ def test_the_objects_of_a_namespace_take_a_limited_part_of_the_memory(
     # when a namespace has more than that
     tracemalloc.start()
     try:
-        if comes is told:
+        if comes is watch_line:
             for text in texts:
-                told(store, Kind.JOB, text)
+                watch_line(store, Kind.JOB, text)
         else:
             kept = listed(store, Kind.JOB, texts)
         memory, most = tracemalloc.get_traced_memory()
@@ -103,7 +103,7 @@ def test_the_objects_of_a_namespace_take_a_limited_part_of_the_memory(
     assert 1 <= len(store.all(Kind.JOB)) < 12
     assert "the objects of namespace evil take more than 12 MiB" in store.malformed(Kind.JOB)[0].message
     # and another namespace has room
-    told(store, Kind.JOB, text_of(1, '"env":[]', "research"))
+    watch_line(store, Kind.JOB, text_of(1, '"env":[]', "research"))
     assert store.get(Kind.JOB, ("research", "j1")) is not None
 
 
@@ -112,9 +112,9 @@ def test_room_is_given_back_with_each_object(monkeypatch: pytest.MonkeyPatch) ->
     store, fill = Store(), FILLS["empty lists"]
     for number in range(20):
         # when an object goes, or is replaced by a small one, then the next one has its room
-        told(store, Kind.JOB, text_of(number, fill))
+        watch_line(store, Kind.JOB, text_of(number, fill))
         assert store.get(Kind.JOB, ("evil", f"j{number}")) is not None
-        raw = object_of("trainingjobs", Told("", msgspec.Raw(text_of(number, '"env":[]').encode())))
+        raw = object_of("trainingjobs", WatchEvent("", msgspec.Raw(text_of(number, '"env":[]').encode())))
         if number % 2:
             store.remove(Kind.JOB, raw)
         else:

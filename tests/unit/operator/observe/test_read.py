@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.observe import read, shapes
+from understudy_operator.observe import decoded_fields, read
+from understudy_operator.observe.kept_fields import select_node_fields, select_pod_fields
 from understudy_operator.observe.read import read_job
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import read_pool
-from understudy_operator.observe.trim import trimmed_node, trimmed_pod
 from understudy_operator.plan.observed import Node, Pod
 from understudy_operator.plan.queue import Queue
-from understudy_operator.plan.rfc3339 import unix
+from understudy_operator.plan.rfc3339 import parse_time
 from understudy_protocol import pod as names
 from understudy_protocol import wire
+from understudy_protocol.enums import CloseReason
 from understudy_protocol.membership import Close
-from understudy_protocol.words import CloseReason
 
 AT = "2026-11-20T10:00:00Z"
-T = unix(AT)
+T = parse_time(AT)
 
 JOB: dict[str, Any] = {
     "metadata": {
@@ -76,14 +76,14 @@ POD: dict[str, Any] = {
 
 def read_pod(raw: dict[str, Any]) -> Pod:
     """The fact that the operator has: a field that it does not keep is not read."""
-    return read.read_pod(trimmed_pod(raw))
+    return read.read_pod(select_pod_fields(raw))
 
 
 def read_node(raw: dict[str, Any]) -> Node:
-    return NodeReader()(trimmed_node(raw))
+    return NodeReader()(select_node_fields(raw))
 
 
-def no_reader_may_use_a_field_that_is_not_listed(pod: shapes.Pod, node: shapes.Node) -> list[str]:
+def no_reader_may_use_a_field_that_is_not_listed(pod: decoded_fields.RawPod, node: decoded_fields.RawNode) -> list[str]:
     """mypy checks this function: strict mode rejects an ignore comment that ignores no error."""
     return [
         pod["status"]["hostIP"],  # type: ignore[typeddict-item]
@@ -99,7 +99,7 @@ def pod_with(**sidecar: Any) -> dict[str, Any]:
     return raw
 
 
-def test_a_job_is_read_with_what_it_says():
+def test_a_job_is_read_with_its_fields():
     job = read_job(JOB)
     assert (job.namespace, job.name, job.uid, job.generation) == ("research", "llm", "job-uid", 3)
     assert (job.resource_version, job.deleting, job.created_at, job.completed_at) == ("42", False, T, None)
@@ -110,7 +110,7 @@ def test_a_job_is_read_with_what_it_says():
     assert (job.world.container, job.round, job.status) == ("", -1, {})
 
 
-def test_a_job_that_says_least_is_read_with_the_apis_defaults():
+def test_a_minimal_job_is_read_with_the_apis_defaults():
     raw = copy.deepcopy(JOB)
     raw["spec"]["launcher"] = {}
     for field in ("spares", "recovery"):
@@ -207,7 +207,7 @@ def test_whether_the_spares_of_a_pool_run_a_fork_server(launcher: dict[str, Any]
     assert pool.launcher.zygote is runs
 
 
-def test_a_job_that_may_shrink_and_says_how_it_recovers():
+def test_a_job_that_may_shrink_and_states_how_it_recovers():
     raw = copy.deepcopy(JOB)
     raw["spec"]["elastic"] = {"minPods": 6}
     raw["spec"]["spares"]["topologyKey"] = "topology.kubernetes.io/zone"
@@ -228,7 +228,7 @@ def test_without_a_fence_there_is_no_time_after_which_workers_have_ended():
     assert read_job(raw).world.fence_s == 0.0
 
 
-def test_a_job_that_has_ended_and_is_being_deleted_says_so():
+def test_a_job_that_has_ended_and_is_being_deleted_reports_it():
     raw = copy.deepcopy(JOB)
     raw["metadata"]["deletionTimestamp"] = AT
     raw["status"] = {"round": 4, "completionTime": AT}
@@ -236,7 +236,7 @@ def test_a_job_that_has_ended_and_is_being_deleted_says_so():
     assert (job.deleting, job.orphans, job.round, job.completed_at) == (True, False, 4, T)
 
 
-def test_a_job_that_is_deleted_without_its_pods_says_so():
+def test_a_job_that_is_deleted_without_its_pods_reports_it():
     raw = copy.deepcopy(JOB)
     raw["metadata"] |= {"deletionTimestamp": AT, "finalizers": ["orphan"]}
     assert read_job(raw).orphans
@@ -261,10 +261,10 @@ def test_a_pod_is_read():
     assert (pod.alive, pod.sidecar_started, pod.sidecar_ran, pod.close, pod.trouble) == (True, True, True, None, "")
 
 
-@pytest.mark.parametrize(("told", "attempt"), [("3", 3), ("", 0), ("three", 0), ("-1", 0), ("²", 0)])
-def test_a_label_in_which_somebody_has_written_what_is_no_number_is_as_if_it_were_not_there(told: str, attempt: int):
+@pytest.mark.parametrize(("result", "attempt"), [("3", 3), ("", 0), ("three", 0), ("-1", 0), ("²", 0)])
+def test_a_label_in_which_somebody_has_written_what_is_no_number_is_as_if_it_were_not_there(result: str, attempt: int):
     pod = pod_with()
-    pod["metadata"].setdefault("labels", {})[names.LABEL_ATTEMPT] = told
+    pod["metadata"].setdefault("labels", {})[names.LABEL_ATTEMPT] = result
     assert read_pod(pod).attempt == attempt
 
 
@@ -298,22 +298,22 @@ def test_a_deletion_is_timed_from_when_it_was_asked_for():
 def test_a_deleted_pod_whose_grace_is_over_is_held_by_its_finalizers_alone():
     raw = copy.deepcopy(POD)
     raw["metadata"]["finalizers"] = ["example.com/audit"]
-    assert read_pod(raw).held_by == ()
+    assert read_pod(raw).blocking_finalizers == ()
     raw["metadata"] |= {"deletionTimestamp": AT, "deletionGracePeriodSeconds": 60}
-    assert read_pod(raw).held_by == ()
+    assert read_pod(raw).blocking_finalizers == ()
     raw["metadata"]["deletionGracePeriodSeconds"] = 0
-    assert read_pod(raw).held_by == ("example.com/audit",)
+    assert read_pod(raw).blocking_finalizers == ("example.com/audit",)
 
 
 def test_a_pod_that_has_its_node_waits_for_its_first_container_since_then():
     raw = copy.deepcopy(POD)
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": AT}
     raw["status"] |= {"phase": "Pending", "conditions": [scheduled], "initContainerStatuses": []}
-    assert read_pod(raw).waits_since == T
+    assert read_pod(raw).waiting_since == T
     raw["status"]["initContainerStatuses"] = [{"name": "fetch", "state": {"waiting": {"reason": "PodInitializing"}}}]
-    assert read_pod(raw).waits_since == T
+    assert read_pod(raw).waiting_since == T
     raw["status"]["initContainerStatuses"] = [{"name": "fetch", "state": {"running": {}}}]
-    assert read_pod(raw).waits_since == 0.0
+    assert read_pod(raw).waiting_since == 0.0
 
 
 SIDECARS: dict[str, tuple[dict[str, Any], tuple[bool, bool]]] = {
@@ -339,7 +339,7 @@ CLOSE = Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
 
 
 @pytest.mark.parametrize("where", ["state", "lastState"])
-def test_a_finished_pod_tells_the_close(where: str):
+def test_a_finished_pod_reports_the_close(where: str):
     assert read_pod(pod_with(**{where: {"terminated": {"message": wire.encode(CLOSE)}}})).close == CLOSE
 
 
@@ -348,7 +348,7 @@ def test_a_termination_message_of_anything_else_is_no_close(message: str):
     assert read_pod(pod_with(state={"terminated": {"message": message}})).close is None
 
 
-def test_a_pod_that_cannot_be_scheduled_says_why():
+def test_a_pod_that_cannot_be_scheduled_gives_the_reason():
     raw = copy.deepcopy(POD)
     raw["status"] = {
         "phase": "Pending",
@@ -371,7 +371,7 @@ def test_a_pod_at_a_gate_names_it_and_is_in_no_trouble():
 
 
 @pytest.mark.parametrize("kind", ["DisruptionTarget", "TerminationTarget"])
-def test_a_pod_that_somebody_takes_away_says_who(kind: str):
+def test_a_pod_that_is_disrupted_reports_the_cause(kind: str):
     raw = copy.deepcopy(POD)
     raw["status"]["conditions"] = [{"type": kind, "status": "True", "reason": "Preempted", "message": "for llm-2"}]
     assert read_pod(raw).disruption == "it was disrupted: Preempted: for llm-2"
@@ -392,7 +392,7 @@ def test_the_spares_priority_class():
     assert read_job(raw).world.spare_priority_class == "spares"
 
 
-def test_a_container_that_cannot_start_says_why_and_one_that_is_on_its_way_does_not():
+def test_a_container_that_cannot_start_gives_the_reason_and_one_that_is_on_its_way_does_not():
     raw = copy.deepcopy(POD)
     raw["status"]["containerStatuses"] = [
         {"name": "logs", "state": {"waiting": {"reason": "ContainerCreating"}}},
@@ -416,34 +416,34 @@ KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
         (LIMITED, {"name": "logs", "state": KILLED}, ""),
     ],
 )
-def test_a_trainer_that_ran_out_of_memory_says_so(trainer: dict[str, Any], status: dict[str, Any], expected: str):
+def test_a_trainer_that_ran_out_of_memory_reports_it(trainer: dict[str, Any], status: dict[str, Any], expected: str):
     raw = copy.deepcopy(POD)
     raw["spec"]["containers"] = [{"name": "logs"}, trainer]
     raw["status"]["containerStatuses"] = [status]
-    told = read_pod(raw).out_of_memory
-    assert told.startswith(expected)
-    assert bool(told) == bool(expected)
+    out_of_memory = read_pod(raw).out_of_memory
+    assert out_of_memory.startswith(expected)
+    assert bool(out_of_memory) == bool(expected)
 
 
 @pytest.mark.parametrize(("status", "ready"), [("True", True), ("False", False), ("Unknown", False)])
-def test_a_node_is_ready_only_if_its_condition_says_so(status: str, ready: bool):
+def test_a_node_is_ready_only_if_its_condition_reports_it(status: str, ready: bool):
     raw = {"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": status}]}}
-    told = read_node(raw)
-    assert (told.name, told.ready) == ("n1", ready)
+    node = read_node(raw)
+    assert (node.name, node.ready) == ("n1", ready)
 
 
 def test_a_node_without_conditions_is_not_ready():
     assert read_node({"metadata": {"name": "n1"}}) == Node("n1", False)
 
 
-def test_a_node_says_since_when_it_is_ready():
+def test_a_node_states_since_when_it_is_ready():
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z"}
-    assert read_node({"metadata": {"name": "n1"}, "status": {"conditions": [ready]}}).since == unix(
+    assert read_node({"metadata": {"name": "n1"}, "status": {"conditions": [ready]}}).since == parse_time(
         "2026-01-02T03:04:05Z"
     )
 
 
-def test_a_node_tells_its_labels_and_whether_it_is_out_of_service():
+def test_a_node_reports_its_labels_and_whether_it_is_out_of_service():
     metadata = {"name": "n1", "labels": {"rack": "r1"}}
     other = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
     out = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
@@ -452,7 +452,7 @@ def test_a_node_tells_its_labels_and_whether_it_is_out_of_service():
 
 
 @pytest.mark.parametrize(("annotation", "faulty"), [("Xid 79", "Xid 79"), ("true", "true"), ("false", ""), (" ", "")])
-def test_what_is_held_against_a_node(annotation: str, faulty: str):
+def test_findings_about_a_node(annotation: str, faulty: str):
     metadata = {"name": "n1", "annotations": {names.ANNOTATION_FAULTY: annotation}}
-    finding = read_node({"metadata": metadata}).held(0.0)
+    finding = read_node({"metadata": metadata}).verdict_at(0.0)
     assert ("" if finding is None else finding.reason) == faulty

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.operator.given import a_group, a_job
 from understudy_operator.observe.read_child import read_child
 from understudy_operator.plan.jobset.manifests import FINGERPRINT, job_manifest
-from understudy_operator.plan.rfc3339 import unix
+from understudy_operator.plan.rfc3339 import parse_time
 
 AT = "2026-11-20T10:00:00Z"
 GROUP = a_group("workers", 3, 2)
@@ -26,14 +26,14 @@ def job(status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
 def test_what_we_have_written_is_read_back():
     child = read_child(job())
     assert (child.uid, child.name, child.group, child.index) == ("uid-1", "llm-workers-1", "workers", 1)
-    assert (child.attempt, child.own_attempt, child.wanted) == (1, 2, 2)
+    assert (child.attempt, child.job_attempt, child.desired_pods) == (1, 2, 2)
     assert child.fingerprint == MADE["metadata"]["annotations"][FINGERPRINT]
     assert (child.deleting, child.suspended, child.started_at, child.ended) == (False, False, 0.0, False)
 
 
 def test_how_its_pods_are():
     child = read_child(job({"startTime": AT, "active": 2, "ready": 1, "succeeded": 1, "failed": 3}))
-    assert (child.started_at, child.active, child.ready, child.succeeded, child.failed) == (unix(AT), 2, 1, 1, 3)
+    assert (child.started_at, child.active, child.ready, child.succeeded, child.failed) == (parse_time(AT), 2, 1, 1, 3)
 
 
 def test_a_pod_that_has_succeeded_counts_before_the_job_controller_has_counted_it():
@@ -47,15 +47,15 @@ def test_a_pod_that_has_succeeded_counts_before_the_job_controller_has_counted_i
 
 @pytest.mark.parametrize(("completions", "wanted"), [(1, 1), (9, 2)])
 def test_as_many_pods_as_run_at_once_make_it_ready(completions: int, wanted: int):
-    assert read_child(job(completions=completions)).wanted == wanted
+    assert read_child(job(completions=completions)).desired_pods == wanted
 
 
 @pytest.mark.parametrize(("kind", "succeeded"), [("Complete", True), ("Failed", False)])
-def test_its_end_is_told_with_its_reason(kind: str, succeeded: bool):
+def test_its_end_is_reported_with_its_reason(kind: str, succeeded: bool):
     end = {"type": kind, "status": "True", "reason": "R", "message": "M", "lastTransitionTime": AT}
     child = read_child(job({"conditions": [{"type": "Suspended", "status": "False"}, end]}))
-    assert (child.ended, child.succeeded_whole, child.reason, child.message) == (True, succeeded, "R", "M")
-    assert child.ended_at == unix(AT)
+    assert (child.ended, child.is_complete, child.reason, child.message) == (True, succeeded, "R", "M")
+    assert child.ended_at == parse_time(AT)
 
 
 def test_a_job_that_will_fail_has_not_yet():

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from understudy_operator.observe import read_failure
-from understudy_operator.observe.shapes import PodStatus
-from understudy_operator.observe.trim import trimmed_pod
+from understudy_operator.observe.decoded_fields import PodStatus
+from understudy_operator.observe.kept_fields import select_pod_fields
 from understudy_protocol import pod as names
 
 CLOSE = '{"type":"Close","reason":"Failed"}'
@@ -14,8 +14,8 @@ CLOSE = '{"type":"Close","reason":"Failed"}'
 
 def kept(status: dict[str, Any]) -> PodStatus:
     """The fields that the operator keeps of a pod with that status."""
-    trimmed: PodStatus = trimmed_pod({"metadata": {"name": "llm-0"}, "status": status})["status"]
-    return trimmed
+    selected: PodStatus = select_pod_fields({"metadata": {"name": "llm-0"}, "status": status})["status"]
+    return selected
 
 
 def failure(status: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 from understudy_operator.observe.read_spec import read_spec
 from understudy_operator.plan import spec as facts
 from understudy_operator.plan.jobset.keys import EXCLUSIVE, NODE_SELECTOR
-from understudy_protocol.words import OnFailedUpdate
+from understudy_protocol.enums import OnFailedUpdate
 
 
 def entry(name: str, **changes: Any) -> dict[str, Any]:
@@ -17,12 +17,12 @@ def spec_of(annotations: dict[str, str] | None = None, **spec: Any) -> facts.Job
     return read_spec({"metadata": metadata, "spec": {"replicatedJobs": [entry("workers")]} | spec})
 
 
-def test_a_spec_that_says_least_has_jobsets_defaults():
+def test_a_minimal_spec_has_jobsets_defaults():
     spec = spec_of()
     assert spec == facts.JobSpec(spec.replicated_jobs)
     (group,) = spec.replicated_jobs
     assert (group.replicas, group.parallelism, group.group, group.depends_on) == (1, 1, "default", ())
-    assert (spec.success.operator, spec.success.targets) == (facts.Operator.ALL, ())
+    assert (spec.success.operator, spec.success.targets) == (facts.SuccessOperator.ALL, ())
     assert spec.network == facts.Network(hostnames=True, subdomain="", publish_not_ready=True)
 
 
@@ -30,7 +30,7 @@ def test_without_a_launcher_there_is_no_world():
     assert spec_of(spares={"replicas": 0}, recovery={}).world is None
 
 
-def test_the_launcher_says_whose_pods_form_the_world_and_the_spares_whose_template_they_have():
+def test_the_launcher_names_the_pods_of_the_world_and_the_spares_their_template():
     spec = spec_of(
         replicatedJobs=[entry("driver"), entry("leader"), entry("workers")],
         launcher={"targetReplicatedJobs": ["workers", "leader"]},
@@ -69,7 +69,7 @@ def test_policies_are_read_as_they_are_written():
             facts.FailureRule("oom", facts.Action.FAIL, patterns=("OOM.*",)),
         ),
     )
-    assert spec.success == facts.SuccessPolicy(facts.Operator.ANY, ("workers",))
+    assert spec.success == facts.SuccessPolicy(facts.SuccessOperator.ANY, ("workers",))
     assert (spec.in_order, spec.suspend, spec.managed_by, spec.ttl_s) == (True, True, "kueue.x-k8s.io/multikueue", 0.0)
 
 
@@ -90,7 +90,7 @@ def test_what_else_a_jobset_has():
     assert spec.claims == (facts.VolumeClaim("cache", claim, retained=True),)
 
 
-def test_exclusive_placement_is_said_by_jobsets_annotations_of_the_job_or_of_one_template():
+def test_exclusive_placement_is_stated_by_jobsets_annotations_of_the_job_or_of_one_template():
     of_its_own = entry("leader")
     of_its_own["template"]["metadata"] = {"annotations": {EXCLUSIVE: "zone"}}
     groups = [of_its_own, entry("workers")]
@@ -101,13 +101,13 @@ def test_exclusive_placement_is_said_by_jobsets_annotations_of_the_job_or_of_one
 
 def test_rollouts_and_their_defaults():
     groups = [entry("workers"), entry("rollout")]
-    told: dict[str, Any] = {"replicatedJobs": ["rollout"], "gateway": {"enginePort": 30000}}
+    values: dict[str, Any] = {"replicatedJobs": ["rollout"], "gateway": {"enginePort": 30000}}
     assert spec_of(replicatedJobs=groups).rollouts is None
-    assert spec_of(replicatedJobs=groups, rollouts=told).rollouts == facts.Rollouts(
+    assert spec_of(replicatedJobs=groups, rollouts=values).rollouts == facts.RolloutsSpec(
         ("rollout",), OnFailedUpdate.RESTART_JOB, 0, facts.RolloutGateway(30000, 8080)
     )
     given = {"enginePort": 1, "port": 2, "inFlight": "Await", "initialVersion": "base"}
-    told |= {"onFailedUpdate": "RestartRollouts", "maxRetries": 3, "gateway": given}
-    assert spec_of(replicatedJobs=groups, rollouts=told).rollouts == facts.Rollouts(
+    values |= {"onFailedUpdate": "RestartRollouts", "maxRetries": 3, "gateway": given}
+    assert spec_of(replicatedJobs=groups, rollouts=values).rollouts == facts.RolloutsSpec(
         ("rollout",), OnFailedUpdate.RESTART_ROLLOUTS, 3, facts.RolloutGateway(1, 2, True, "base")
     )

@@ -68,28 +68,28 @@ def test_a_status_that_is_as_it_should_be_is_read_as_it_is() -> None:
     ],
 )
 def test_a_field_of_another_type_is_left_out_and_all_others_are_read(field: str, value: Any, read: Any) -> None:
-    told, wrong = read_job_status({"status": {"phase": "Running", field: value}})
-    assert told == {"phase": "Running"} | ({} if read is None else {field: read})
+    status, wrong = read_job_status({"status": {"phase": "Running", field: value}})
+    assert status == {"phase": "Running"} | ({} if read is None else {field: read})
     assert wrong.startswith(f"status.{field}: ")
 
 
 def test_what_is_always_there_of_a_recovery_is_filled_in() -> None:
-    told, wrong = read_job_status({"status": {"recoveries": [{"fault": "Node", "detectedAt": AT}]}})
+    status, wrong = read_job_status({"status": {"recoveries": [{"fault": "Node", "detectedAt": AT}]}})
     cause = {"pod": "", "node": "", "message": ""}
-    assert told["recoveries"] == [{"fault": "Node", "detectedAt": AT, "round": -1, "cause": cause}]
+    assert status["recoveries"] == [{"fault": "Node", "detectedAt": AT, "round": -1, "cause": cause}]
     assert wrong == ""
 
 
 @pytest.mark.parametrize("status", [3, [], "x", None])
 def test_what_is_no_object_is_no_status(status: Any) -> None:
-    told, wrong = read_job_status({"status": status})
-    assert told == {}
+    result, wrong = read_job_status({"status": status})
+    assert result == {}
     assert wrong.startswith("status: ")
 
 
 def test_the_numbers_of_a_pool_are_numbers() -> None:
     auto = {"nodeDays": "2.5", "failures": "many", "countedUntil": AT}
-    told, wrong = read_pool_status({"status": {"desired": 1, "auto": auto}})
-    assert told == {"desired": 1}
+    status, wrong = read_pool_status({"status": {"desired": 1, "auto": auto}})
+    assert status == {"desired": 1}
     assert wrong.startswith("status.auto: ")
     assert read_status.read_pool_status({"status": {"auto": {**auto, "failures": "0.5"}}})[1] == ""

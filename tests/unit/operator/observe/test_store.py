@@ -64,11 +64,11 @@ def test_an_object_that_changes_its_job_is_found_by_the_new_one_only(store: Stor
 def test_a_spare_of_a_pool_is_found_by_the_pool_and_by_the_job_that_has_claimed_it(store: Store):
     # given a spare that a job has claimed, and a job's pod that came from the pool
     spare = a_raw("s", job_uid="pool-uid", owners=owned_by("pool-uid", "HotSparePool"))
-    lent = a_raw("l")
+    replacements = a_raw("l")
     spare["metadata"]["labels"][names.LABEL_CLAIMED_BY] = "job-uid"
-    lent["metadata"]["labels"][names.LABEL_FROM_POOL] = "pool-uid"
+    replacements["metadata"]["labels"][names.LABEL_FROM_POOL] = "pool-uid"
     store.put(Kind.POD, spare)
-    store.put(Kind.POD, lent)
+    store.put(Kind.POD, replacements)
 
     # then each is found by both
     assert names_in(store) == names_in(store, "pool-uid") == ["l", "s"]
@@ -130,23 +130,23 @@ def test_an_older_state_of_an_object_does_not_replace_a_newer_one(store: Store):
     assert store.get(Kind.POD, ("research", "a")) == a_raw(version=10, status={"phase": "Running"})
 
 
-def test_another_object_of_the_same_name_replaces_it_and_a_late_word_of_the_former_one_does_not(store: Store):
+def test_another_object_of_the_same_name_replaces_it_and_a_late_event_of_the_previous_one_does_not(store: Store):
     store.put(Kind.POD, a_raw(version=9))
     store.put(Kind.POD, a_raw(version=10, uid="another"))
     store.put(Kind.POD, a_raw(version=9))
     assert store.get(Kind.POD, ("research", "a")) == a_raw(version=10, uid="another")
 
 
-def test_a_list_wins_over_what_is_known_from_before_also_where_versions_began_anew(store: Store):
+def test_a_list_wins_over_what_is_known_from_before_also_where_versions_restarted(store: Store):
     # given an API server that was restored from a backup: its versions are older than those we know
     store.put(Kind.POD, a_raw(version=1000, status={"phase": "Running"}))
-    store.replace(Kind.POD, [a_raw(version=500)], asked_at=time.monotonic())
+    store.replace(Kind.POD, [a_raw(version=500)], requested_at=time.monotonic())
     assert store.get(Kind.POD, ("research", "a")) == a_raw(version=500)
 
 
 def test_what_a_list_lacks_does_not_come_back_by_a_late_word(store: Store):
     store.put(Kind.POD, a_raw(version=1))
-    store.replace(Kind.POD, [], asked_at=time.monotonic())
+    store.replace(Kind.POD, [], requested_at=time.monotonic())
     store.put(Kind.POD, a_raw(version=2))
     assert names_in(store) == []
 
@@ -155,7 +155,7 @@ def test_what_a_list_still_has_is_there_although_it_was_taken_for_removed(store:
     # given a pod that was deleted with grace 0, and that somebody's finalizer holds
     store.put(Kind.POD, a_raw(version=1))
     store.remove(Kind.POD, a_raw(version=2))
-    store.replace(Kind.POD, [a_raw(version=2)], asked_at=time.monotonic())
+    store.replace(Kind.POD, [a_raw(version=2)], requested_at=time.monotonic())
     assert names_in(store) == ["a"]
 
 
@@ -166,8 +166,8 @@ def test_nothing_is_kept_of_what_is_gone(store: Store):
         store.of_job(Kind.POD, ("research", f"another-{number}"))
         if number % 2:
             store.remove(Kind.POD, raw)
-    store.replace(Kind.POD, [], asked_at=time.monotonic())
-    store.replace(Kind.POD, [], asked_at=time.monotonic())
+    store.replace(Kind.POD, [], requested_at=time.monotonic())
+    store.replace(Kind.POD, [], requested_at=time.monotonic())
     assert store.size() == 0
 
 
@@ -207,7 +207,7 @@ def test_what_a_list_lacks_is_gone(store: Store):
     store.put(Kind.POD, a_raw("a"))
     store.put(Kind.POD, a_raw("b"))
     store.put(Kind.SERVICE, a_raw("s"))
-    store.replace(Kind.POD, [a_raw("b", version=2), a_raw("c")], asked_at=time.monotonic())
+    store.replace(Kind.POD, [a_raw("b", version=2), a_raw("c")], requested_at=time.monotonic())
     assert names_in(store) == ["b", "c"]
     assert store.get(Kind.SERVICE, ("research", "s")) is not None
 
@@ -221,12 +221,12 @@ def test_what_arrived_after_a_list_was_asked_for_stays_as_it_is(store: Store):
     assert store.get(Kind.POD, ("research", "changed")) == a_raw("changed", version=5)
 
 
-def test_an_object_tells_the_job_that_it_belongs_to():
+def test_an_object_reports_the_job_that_it_belongs_to():
     assert job_key_of(a_raw()) == ("research", "llm")
     assert job_key_of({"metadata": {"namespace": "research", "name": "x"}}) is None
 
 
-def test_what_a_list_tells_anew_is_not_read_anew(store: Store):
+def test_what_a_list_reports_again_is_not_read_again(store: Store):
     # given a pod that was read
     reads = list[str]()
 
@@ -238,7 +238,7 @@ def test_what_a_list_tells_anew_is_not_read_anew(store: Store):
     store.facts(Kind.POD, reader)
     # when a list has it as it is known, then as something newer
     for version in (5, 6):
-        store.replace(Kind.POD, [a_raw("a", version=version)], asked_at=time.monotonic())
+        store.replace(Kind.POD, [a_raw("a", version=version)], requested_at=time.monotonic())
         store.facts(Kind.POD, reader)
     # then it was read again only because of the latter
     assert reads == ["5", "6"]
@@ -286,7 +286,7 @@ def test_what_is_malformed_is_logged_once_and_not_again_for_each_change_of_its_s
     # given a pod that cannot be read, and changes of it that leave what is wrong
     for version in (1, 2, 3):
         store.put(Kind.POD, a_raw(version=version, spec={"containers": 3}))
-    store.replace(Kind.POD, [a_raw(version=4, spec={"containers": 3})], asked_at=time.monotonic())
+    store.replace(Kind.POD, [a_raw(version=4, spec={"containers": 3})], requested_at=time.monotonic())
     # then one line tells it
     assert [record.getMessage() for record in caplog.records] == [
         "pods research/a is malformed: spec.containers: Expected `array | null`, got `int`"

@@ -5,8 +5,8 @@ from typing import Any
 
 from tests.unit.operator.given import (
     A0,
+    LEADERSHIP,
     NOW,
-    OFFICE,
     a_job,
     a_pod,
     a_recovery,
@@ -17,67 +17,69 @@ from tests.unit.operator.given import (
 )
 from understudy_operator.plan.events import plan_events
 from understudy_operator.plan.observed import Pod
+from understudy_protocol.enums import Fault
 from understudy_protocol.observer import Cause, Recovery
-from understudy_protocol.words import Fault
 
 OOM = "container trainer ran out of memory (limit 64Gi)"
 LOST = a_recovery(fault=Fault.POD, cause=Cause(0, "a0", "node-a0", None, None, "its connection ended"))
 DEAD = a_pod("a0", 0, phase="Failed", out_of_memory=OOM)
 
 
-def passed(before: Mapping[str, Any], *recoveries: Recovery, pods: list[Pod]) -> tuple[dict[str, Any], list[str]]:
+def reconcile_after(
+    before: Mapping[str, Any], *recoveries: Recovery, pods: list[Pod]
+) -> tuple[dict[str, Any], list[str]]:
     """The status after a pass, and the events that tell the change."""
     given = observed(a_job(status=before), pods=pods, snapshot=a_snapshot(recoveries=list(recoveries)))
     status = status_of(given)
-    return status, [f"{event.reason}: {event.message}" for event in plan_events(given, OFFICE, status)]
+    return status, [f"{event.reason}: {event.message}" for event in plan_events(given, LEADERSHIP, status)]
 
 
 def message(status: Mapping[str, Any]) -> str:
     return str(status["lastRecovery"]["cause"]["message"])
 
 
-def test_what_is_known_at_once_is_told_with_the_fault():
-    status, told = passed(in_round(0), LOST, pods=[DEAD])
+def test_what_is_known_at_once_is_reported_with_the_fault():
+    status, result = reconcile_after(in_round(0), LOST, pods=[DEAD])
     assert message(status) == f"{OOM}; its connection ended"
-    assert told == [f"FaultDetected: Pod: rank 0 on a0 (node node-a0): {OOM}; its connection ended"]
+    assert result == [f"FaultDetected: Pod: rank 0 on a0 (node node-a0): {OOM}; its connection ended"]
 
 
-def test_what_the_kubelet_tells_later_is_told_then_and_once():
+def test_what_the_kubelet_reports_later_is_reported_then_and_once():
     # given a loss whose container has told nothing yet
-    status, told = passed(in_round(0), LOST, pods=[A0])
+    status, result = reconcile_after(in_round(0), LOST, pods=[A0])
     assert message(status) == "its connection ended"
     # when it does
-    status, told = passed(status, LOST, pods=[DEAD])
+    status, result = reconcile_after(status, LOST, pods=[DEAD])
     # then status and an event tell it, and the next pass nothing more
     assert message(status) == f"{OOM}; its connection ended"
-    assert told == [f"OutOfMemory: Pod: rank 0 on a0 (node node-a0): {OOM}; its connection ended"]
-    again, told = passed(status, LOST, pods=[DEAD])
-    assert (message(again), told) == (message(status), [])
+    assert result == [f"OutOfMemory: Pod: rank 0 on a0 (node node-a0): {OOM}; its connection ended"]
+    again, result = reconcile_after(status, LOST, pods=[DEAD])
+    assert (message(again), result) == (message(status), [])
 
 
 def test_it_stays_when_the_pod_has_gone_and_when_its_coordinator_has():
-    status, _ = passed(in_round(0), LOST, pods=[DEAD])
+    status, _ = reconcile_after(in_round(0), LOST, pods=[DEAD])
     for recoveries in ([LOST], []):
-        after, told = passed(status, *recoveries, pods=[])
+        after, result = reconcile_after(status, *recoveries, pods=[])
         assert message(after) == f"{OOM}; its connection ended"
-        assert [text for text in told if "OutOfMemory" in text] == []
+        assert [text for text in result if "OutOfMemory" in text] == []
 
 
 def test_a_workers_failure_in_a_pod_that_ran_out_of_memory_later_is_another_matter():
     failed = a_recovery(NOW - 60, NOW - 59, cause=Cause(0, "a0", "node-a0", 1, None, "ValueError"))
-    status, _ = passed(in_round(0), failed, LOST, pods=[DEAD])
+    status, _ = reconcile_after(in_round(0), failed, LOST, pods=[DEAD])
     assert [entry["cause"]["message"] for entry in status["recoveries"]] == [
         "ValueError",
         f"{OOM}; its connection ended",
     ]
 
 
-def test_who_took_a_pod_away_is_told_late_too_and_is_no_lack_of_memory():
+def test_a_late_disruption_is_reported_and_is_no_lack_of_memory():
     # given a pod that was preempted, of which only the coordinator has told
     preempted = a_pod("a0", 0, phase="Failed", disruption="it was disrupted: PreemptionByScheduler: for prod-1")
-    status, _ = passed(in_round(0), LOST, pods=[A0])
+    status, _ = reconcile_after(in_round(0), LOST, pods=[A0])
     # when its condition is known
-    status, told = passed(status, LOST, pods=[preempted])
+    status, result = reconcile_after(status, LOST, pods=[preempted])
     # then the cause says who it was
     assert message(status) == "it was disrupted: PreemptionByScheduler: for prod-1; its connection ended"
-    assert [line.split(":")[0] for line in told] == ["Disrupted"]
+    assert [line.split(":")[0] for line in result] == ["Disrupted"]

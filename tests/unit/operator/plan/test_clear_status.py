@@ -26,13 +26,13 @@ from tests.unit.operator.given import (
 )
 from tests.unit.operator.given import pending as a_pending
 from understudy_operator.plan.observed import ChildJob, Observed, Pod
-from understudy_operator.plan.spec import FailurePolicy, JobSpec, Operator, SuccessPolicy
+from understudy_operator.plan.spec import FailurePolicy, JobSpec, SuccessOperator, SuccessPolicy
 from understudy_protocol.observer import Cause, Lost, Recovery
 
 
 def a_child(group: str = "workers", **changes: object) -> ChildJob:
     child = ChildJob(
-        f"uid-{group}", f"llm-{group}-0", group, 0, attempt=0, own_attempt=0, wanted=2, started_at=NOW - 60
+        f"uid-{group}", f"llm-{group}-0", group, 0, attempt=0, job_attempt=0, desired_pods=2, started_at=NOW - 60
     )
     return replace(child, **{"created_at": NOW - 60, **changes})  # type: ignore[arg-type]
 
@@ -44,52 +44,55 @@ def jobs(*children: ChildJob, groups: tuple[str, ...] = ("workers",), replicas: 
     return observed(replace(a_job(), spec=whole), (), children=children)
 
 
-def told(given: Observed, kind: str) -> tuple[str, str, str]:
+def read_clear_status(given: Observed, kind: str) -> tuple[str, str, str]:
     found = condition(status_of(given), kind)
     return found["status"], found["reason"], found["message"]
 
 
 FAILED_JOB = a_child(ended=True, reason="BackoffLimitExceeded", message="Job has reached the specified backoff limit")
-SUCCEEDED_JOB = a_child(ended=True, succeeded_whole=True, succeeded=2)
+SUCCEEDED_JOB = a_child(ended=True, is_complete=True, succeeded=2)
 
 
 def test_a_condition_that_does_not_hold_has_not_the_reason_of_the_one_that_does():
     failed = jobs(FAILED_JOB, failure=FailurePolicy(max_restarts=0))
-    assert told(failed, "Failed")[:2] == ("True", "ReachedMaxRestarts")
-    assert told(failed, "Completed") == ("False", "Failed", "")
+    assert read_clear_status(failed, "Failed")[:2] == ("True", "ReachedMaxRestarts")
+    assert read_clear_status(failed, "Completed") == ("False", "Failed", "")
     succeeded = jobs(SUCCEEDED_JOB)
-    assert told(succeeded, "Completed")[:2] == ("True", "AllJobsCompleted")
-    assert told(succeeded, "Failed") == ("False", "Succeeded", "")
+    assert read_clear_status(succeeded, "Completed")[:2] == ("True", "AllJobsCompleted")
+    assert read_clear_status(succeeded, "Failed") == ("False", "Succeeded", "")
 
 
 def test_so_it_is_in_every_later_pass():
     status = status_of(jobs(SUCCEEDED_JOB))
     given = jobs(SUCCEEDED_JOB)
     later = replace(given, job=replace(given.job, status=status))
-    assert told(later, "Completed") == told(jobs(SUCCEEDED_JOB), "Completed")
-    assert told(later, "Failed") == ("False", "Succeeded", "")
+    assert read_clear_status(later, "Completed") == read_clear_status(jobs(SUCCEEDED_JOB), "Completed")
+    assert read_clear_status(later, "Failed") == ("False", "Succeeded", "")
 
 
-def test_a_success_of_any_job_is_not_said_to_be_one_of_all():
-    policy = SuccessPolicy(Operator.ANY)
+def test_a_success_of_any_job_is_not_reported_as_one_of_all():
+    policy = SuccessPolicy(SuccessOperator.ANY)
     any_of = jobs(SUCCEEDED_JOB, a_child("driver"), groups=("workers", "driver"), success=policy)
-    assert told(any_of, "Completed") == (
+    assert read_clear_status(any_of, "Completed") == (
         "True",
         "AllJobsCompleted",
         "Job llm-workers-0 has succeeded, and the success policy needs only one Job",
     )
-    assert told(jobs(SUCCEEDED_JOB), "Completed")[2] == "all Jobs that the success policy names have succeeded"
+    assert (
+        read_clear_status(jobs(SUCCEEDED_JOB), "Completed")[2]
+        == "all Jobs that the success policy names have succeeded"
+    )
 
 
-def test_a_job_of_nothing_says_so():
-    assert told(jobs(replicas=0), "Running") == (
+def test_a_job_without_pods_reports_it():
+    assert read_clear_status(jobs(replicas=0), "Running") == (
         "False",
         "Pending",
         "replicas is 0 in all replicatedJobs, so the job has nothing to run: suspend the job, set replicas, and "
         "resume it",
     )
-    assert "nothing to run" not in told(jobs(replicas=1), "Running")[2]
-    assert "nothing to run" not in told(jobs(replicas=0, suspend=True), "Running")[2]
+    assert "nothing to run" not in read_clear_status(jobs(replicas=1), "Running")[2]
+    assert "nothing to run" not in read_clear_status(jobs(replicas=0, suspend=True), "Running")[2]
 
 
 @pytest.mark.parametrize(
@@ -117,12 +120,12 @@ def test_a_job_of_nothing_says_so():
         ),
     ],
 )
-def test_pods_that_a_job_lacks_are_told_with_what_is_known(child: ChildJob, message: str):
-    assert told(jobs(child), "Running")[2] == message
+def test_pods_that_a_job_lacks_are_reported_with_what_is_known(child: ChildJob, message: str):
+    assert read_clear_status(jobs(child), "Running")[2] == message
 
 
 def test_a_job_without_a_launcher_counts_the_pods_of_its_jobs():
-    children = (a_child(active=2, ready=1), a_child("driver", active=1, wanted=1))
+    children = (a_child(active=2, ready=1), a_child("driver", active=1, desired_pods=1))
     given = jobs(*children, groups=("workers", "driver"))
     status = status_of(given)
     assert status["members"] == {"desired": 4, "active": 3, "ready": 1}
@@ -134,8 +137,8 @@ def test_a_job_that_runs_does_not_carry_a_spares_trouble_and_the_spares_conditio
     waiting = replace(a_pending(S), trouble="Unschedulable: 0/3 nodes are available")
     members = [m for m in a_snapshot().members if m.pod_uid != S.uid]
     given = observed(a_job(status=in_round(0, "a0")), (A0, A1, waiting), a_snapshot(members, coordinator=A0))
-    assert told(given, "Running") == ("True", "Running", "")
-    assert told(given, "SparesReady") == (
+    assert read_clear_status(given, "Running") == ("True", "Running", "")
+    assert read_clear_status(given, "SparesReady") == (
         "False",
         "Spares",
         "0 of 1; pod s: Unschedulable: 0/3 nodes are available",
@@ -146,43 +149,43 @@ CANNOT_STORE = "its sidecar cannot store its state in /understudy-state: No spac
 
 
 def without_the_spare(entry: Lost, *pods: Pod, recoveries: Sequence[Recovery] = ()) -> Observed:
-    seated = [member(A0, 0), member(A1, 1)]
-    told = a_snapshot(seated, number=1, coordinator=A0, lost=[entry], recoveries=recoveries)
-    return observed(a_job(status=in_round(1, "a0")), (A0, A1, *pods), told)
+    with_ranks = [member(A0, 0), member(A1, 1)]
+    snapshot = a_snapshot(with_ranks, number=1, coordinator=A0, lost=[entry], recoveries=recoveries)
+    return observed(a_job(status=in_round(1, "a0")), (A0, A1, *pods), snapshot)
 
 
 def test_a_spare_that_is_lost_is_named_with_the_reason_until_another_one_has_started():
     entry = lost(S, reason=CANNOT_STORE)
     given = without_the_spare(entry)
-    assert told(given, "Running") == ("True", "Running", "")
-    assert told(given, "SparesReady") == ("False", "Spares", f"0 of 1; pod s was lost: {CANNOT_STORE}")
+    assert read_clear_status(given, "Running") == ("True", "Running", "")
+    assert read_clear_status(given, "SparesReady") == ("False", "Spares", f"0 of 1; pod s was lost: {CANNOT_STORE}")
     # when the kubelet has reported the end of its container, then that is the reason
     failure = f"container trainer ended with exit code 84: Error: replaced: {CANNOT_STORE}"
     reported = without_the_spare(entry, replace(ended(S), failure=failure))
-    assert told(reported, "SparesReady")[2] == f"0 of 1; pod s was lost: {failure}"
+    assert read_clear_status(reported, "SparesReady")[2] == f"0 of 1; pod s was lost: {failure}"
     # when the pod in its place has started, then it is not named any more
-    assert told(without_the_spare(entry, a_pod("t")), "SparesReady")[2] == "0 of 1"
+    assert read_clear_status(without_the_spare(entry, a_pod("t")), "SparesReady")[2] == "0 of 1"
 
 
-def test_what_a_recovery_tells_of_a_lost_pod_or_happened_long_ago_is_not_said_of_spares():
+def test_losses_with_a_recovery_and_old_losses_are_not_reported_for_spares():
     named = a_recovery(cause=Cause(0, "s", "node-s", None, None, CANNOT_STORE), resumed_at=NOW)
-    assert told(without_the_spare(lost(S), recoveries=[named]), "SparesReady")[2] == "0 of 1"
-    assert told(without_the_spare(lost(S, at=NOW - 600)), "SparesReady")[2] == "0 of 1"
-    assert "pod s was lost" in told(without_the_spare(lost(S, at=NOW - 599)), "SparesReady")[2]
+    assert read_clear_status(without_the_spare(lost(S), recoveries=[named]), "SparesReady")[2] == "0 of 1"
+    assert read_clear_status(without_the_spare(lost(S, at=NOW - 600)), "SparesReady")[2] == "0 of 1"
+    assert "pod s was lost" in read_clear_status(without_the_spare(lost(S, at=NOW - 599)), "SparesReady")[2]
 
 
-def test_a_job_that_waits_for_a_pod_that_was_lost_before_it_held_a_rank_says_so():
+def test_a_job_that_waits_for_a_pod_that_was_lost_before_it_held_a_rank_reports_it():
     entry, waiting = lost(S, reason=CANNOT_STORE), "1 of 2 pods (group ranks 1)"
     waits = a_snapshot([member(A0, 0)], number=1, coordinator=A0, lost=[entry], waiting_for=waiting)
     given = observed(a_job(status=in_round(1, "a0"), spares=0), (A0,), waits)
-    assert told(given, "Running")[2] == f"waiting for {waiting}; pod s was lost: {CANNOT_STORE}"
+    assert read_clear_status(given, "Running")[2] == f"waiting for {waiting}; pod s was lost: {CANNOT_STORE}"
 
 
 def test_spares_that_hold_ranks_are_named_with_them():
     """Their names say spare, and stay."""
     # given a round in which the spare has taken the rank of a1
-    seated = a_snapshot([member(A0, 0), member(S, 1), member(A1, None)], number=1)
-    status = status_of(observed(a_job(status=in_round(1)), snapshot=seated))
+    with_ranks = a_snapshot([member(A0, 0), member(S, 1), member(A1, None)], number=1)
+    status = status_of(observed(a_job(status=in_round(1)), snapshot=with_ranks))
     assert status["promotedSpares"] == [{"pod": "s", "groupRank": 1}]
 
     # when no coordinator tells better, then it stays; when the spare waits again, or the job has ended, it goes
@@ -194,7 +197,9 @@ def test_spares_that_hold_ranks_are_named_with_them():
 
 def test_twenty_of_them_at_most_are_named():
     pods = [a_pod(f"s{number:02}") for number in range(25)]
-    seats = [member(pod, number) for number, pod in enumerate(pods)]
-    given = observed(a_job(status=in_round(1, "s00"), parallelism=25), pods, a_snapshot(seats, coordinator=pods[0]))
+    rank_holders = [member(pod, number) for number, pod in enumerate(pods)]
+    given = observed(
+        a_job(status=in_round(1, "s00"), parallelism=25), pods, a_snapshot(rank_holders, coordinator=pods[0])
+    )
     named = status_of(given)["promotedSpares"]
     assert (len(named), named[0], named[-1]) == (20, {"pod": "s00", "groupRank": 0}, {"pod": "s19", "groupRank": 19})

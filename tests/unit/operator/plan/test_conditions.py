@@ -9,8 +9,8 @@ from tests.unit.operator.given import (
     A0,
     A1,
     FAILED,
+    LEADERSHIP,
     NOW,
-    OFFICE,
     SUCCEEDED,
     WAITING,
     S,
@@ -26,21 +26,21 @@ from tests.unit.operator.given import (
 )
 from understudy_operator.plan.events import plan_events
 from understudy_operator.plan.intents import Event
-from understudy_operator.plan.refusals import Refusal, Why
-from understudy_protocol.observer import FreshStarts
+from understudy_operator.plan.refusals import Refusal, RefusalKind
+from understudy_protocol.observer import ForkFallbacks
 
 
 def test_a_condition_keeps_its_time_until_it_flips():
     running = after(in_round(0), a_snapshot(), NOW)
     recovering = after(running, a_snapshot(waiting_for=WAITING), NOW + 10)
-    still = after(recovering, a_snapshot(waiting_for="2 of 2 pods"), NOW + 20)
-    times = [condition(status, "Running")["lastTransitionTime"] for status in (running, recovering, still)]
+    stays = after(recovering, a_snapshot(waiting_for="2 of 2 pods"), NOW + 20)
+    times = [condition(status, "Running")["lastTransitionTime"] for status in (running, recovering, stays)]
     assert times[0] != times[1] == times[2]
-    assert condition(still, "Failed")["lastTransitionTime"] == times[0]
-    assert condition(still, "Running")["message"] == "waiting for 2 of 2 pods"
+    assert condition(stays, "Failed")["lastTransitionTime"] == times[0]
+    assert condition(stays, "Running")["message"] == "waiting for 2 of 2 pods"
 
 
-def test_conditions_say_what_is_waited_for_and_which_pod_is_in_trouble():
+def test_conditions_state_what_is_waited_for_and_which_pod_is_in_trouble():
     stuck = replace(pending(A1), trouble="Unschedulable: 0/3 nodes are available")
     status = status_of(
         observed(a_job(), (A0, stuck, S), a_snapshot([member(A0, None)], number=-1, waiting_for=WAITING))
@@ -49,7 +49,7 @@ def test_conditions_say_what_is_waited_for_and_which_pod_is_in_trouble():
     assert message == f"waiting for {WAITING}; pod a1: Unschedulable: 0/3 nodes are available"
 
 
-def test_a_job_that_has_shrunk_says_so_and_runs():
+def test_a_job_that_has_shrunk_reports_it_and_runs():
     job = a_job(status=in_round(3), parallelism=3, min_actives=2)
     status = status_of(observed(job, snapshot=a_snapshot(number=4, actives=2)))
     assert condition(status, "Running")["status"] == "True"
@@ -70,7 +70,7 @@ def test_the_end_is_a_condition(close: Any, kind: str, reason: str):
     ]
 
 
-def test_spares_ready_says_how_many_are():
+def test_spares_ready_states_how_many_are():
     few = status_of(observed(a_job(status=in_round(0), spares=2), snapshot=a_snapshot()))
     assert condition(few, "SparesReady") | {"lastTransitionTime": ""} == {
         "type": "SparesReady",
@@ -93,23 +93,23 @@ def test_what_the_api_server_refuses_is_a_condition_and_one_event():
         "reason": "Refused",
         "message": REFUSAL,
     }
-    assert plan_events(given, OFFICE, status) == (Event("Warning", "Refused", REFUSAL),)
+    assert plan_events(given, LEADERSHIP, status) == (Event("Warning", "Refused", REFUSAL),)
     again = observed(a_job(status=status), (), refusals=(Refusal(REFUSAL), Refusal("another one")))
-    assert plan_events(again, OFFICE, status_of(again)) == ()
+    assert plan_events(again, LEADERSHIP, status_of(again)) == ()
 
 
-def test_a_former_secret_that_cannot_be_deleted_does_not_make_a_job_blocked():
-    refusal = Refusal("the Secret has a finalizer", Why.ADMISSION, "delete Secret llm-job-uid-membership")
+def test_a_previous_secret_that_cannot_be_deleted_does_not_make_a_job_blocked():
+    refusal = Refusal("the Secret has a finalizer", RefusalKind.ADMISSION, "delete Secret llm-job-uid-membership")
     status = status_of(observed(a_job(), (), refusals=(refusal,)))
     assert [x["type"] for x in status["conditions"] if x["reason"] == "AdmissionDenied"] == []
 
 
-def test_a_refusal_of_any_length_is_told_once():
+def test_a_refusal_of_any_length_is_reported_once():
     long = "x" * 5000
     given = observed(a_job(), (), refusals=(Refusal(long),))
     assert len(condition(status_of(given), "Invalid")["message"]) == 1024
     again = observed(a_job(status=status_of(given)), (), refusals=(Refusal(long),))
-    assert plan_events(again, OFFICE, status_of(again)) == ()
+    assert plan_events(again, LEADERSHIP, status_of(again)) == ()
 
 
 def test_the_condition_goes_when_nothing_is_refused_any_more_but_not_because_the_operator_has_just_started():
@@ -121,24 +121,24 @@ def test_the_condition_goes_when_nothing_is_refused_any_more_but_not_because_the
 
 
 QUOTA = Refusal(
-    'pods "x" is forbidden: exceeded quota: gpus, requested: gpu=8, used: gpu=64, limited: gpu=64', Why.QUOTA
+    'pods "x" is forbidden: exceeded quota: gpus, requested: gpu=8, used: gpu=64, limited: gpu=64', RefusalKind.QUOTA
 )
 
 
 def test_a_refusal_that_may_pass_blocks_the_job_and_does_not_make_it_invalid():
     blocked = status_of(observed(a_job(), (A0,), refusals=(QUOTA,)))
     assert condition(blocked, "Invalid")["status"] == "False"
-    told = condition(blocked, "Blocked")
-    assert (told["status"], told["reason"], told["message"]) == ("True", "QuotaExceeded", QUOTA.message)
+    result = condition(blocked, "Blocked")
+    assert (result["status"], result["reason"], result["message"]) == ("True", "QuotaExceeded", QUOTA.message)
     assert QUOTA.message in condition(blocked, "Running")["message"]
-    assert Event("Warning", "Refused", QUOTA.message) in plan_events(observed(a_job(), (A0,)), OFFICE, blocked)
+    assert Event("Warning", "Refused", QUOTA.message) in plan_events(observed(a_job(), (A0,)), LEADERSHIP, blocked)
 
     # and ends with it
     free = status_of(observed(a_job(status=blocked), (A0,), refusals=()))
     assert condition(free, "Blocked")["status"] == "False"
 
 
-def test_what_lasts_and_what_may_pass_are_told_side_by_side():
+def test_what_lasts_and_what_may_pass_are_reported_side_by_side():
     both = status_of(observed(a_job(), (), refusals=(QUOTA, Refusal(REFUSAL))))
     assert (condition(both, "Invalid")["message"], condition(both, "Blocked")["message"]) == (REFUSAL, QUOTA.message)
 
@@ -154,8 +154,8 @@ def test_workers_that_are_not_forked_are_a_condition_with_the_cause_until_they_a
     before = status_of(observed(snapshot=a_snapshot()))
     assert "WorkersForked" not in [entry["type"] for entry in before["conditions"]]
     # when two pods cannot fork theirs
-    told = replace(a_snapshot(), fresh_starts=FreshStarts(2, "a0", "thread jemalloc_bg_thd of pyarrow: set X"))
-    status = after(before, told)
+    result = replace(a_snapshot(), fork_fallbacks=ForkFallbacks(2, "a0", "thread jemalloc_bg_thd of pyarrow: set X"))
+    status = after(before, result)
     found = condition(status, "WorkersForked")
     assert (found["status"], found["reason"]) == ("False", "FreshProcesses")
     assert found["message"] == (

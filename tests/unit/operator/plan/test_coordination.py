@@ -26,16 +26,16 @@ from tests.unit.operator.given import (
     starting,
     terminating,
 )
-from understudy_operator.plan.answers import NO_ANSWERS
-from understudy_operator.plan.coordination import FAREWELL, Office, plan_label, plan_link, plan_office
+from understudy_operator.plan.coordination import JOB_DELETED, Leadership, plan_label, plan_leadership, plan_link
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import Callee, Follow, PatchPod, Unfollow
 from understudy_operator.plan.observed import Coordination, Node, Observed
+from understudy_operator.plan.pod_answers import NO_ANSWERS
+from understudy_protocol import enums
 from understudy_protocol import pod as names
-from understudy_protocol import words
-from understudy_protocol.membership import Seat
+from understudy_protocol.enums import CloseReason, FaultClass
+from understudy_protocol.membership import RankHolder
 from understudy_protocol.observer import Appoint, End, NodeFact, Refused
-from understudy_protocol.words import CloseReason, FaultClass
 
 REFUSED_S = 1.0
 UNREACHABLE_S = 8.0
@@ -47,16 +47,18 @@ RUNNING = a_job(status=in_round(3, coordinator="s", epoch=4, term=0))
 
 
 def appointed(given: Observed) -> tuple[str, int, str]:
-    office = plan_office(given, NOW)
-    return ("" if office.pod is None else office.pod.name), office.epoch, office.reason
+    term = plan_leadership(given, NOW)
+    return ("" if term.pod is None else term.pod.name), term.epoch, term.reason
 
 
 # The first ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_that_says_it_has_to_be_replaced_is_not_appointed():
-    refused = Refused("not in office", replaced="its sidecar cannot store its state")
-    given = observed(NEW_JOB, (A0, A1, S), coordination=Coordination(answers=NO_ANSWERS.refused(S.uid, refused, NOW)))
+def test_a_pod_that_states_it_has_to_be_replaced_is_not_appointed():
+    refused = Refused("not in office", replacement_reason="its sidecar cannot store its state")
+    given = observed(
+        NEW_JOB, (A0, A1, S), coordination=Coordination(answers=NO_ANSWERS.with_refusal(S.uid, refused, NOW))
+    )
     assert appointed(given)[0] != "s"
 
 
@@ -97,9 +99,9 @@ UNFIT: Mapping[str, tuple[dict[str, Any], str]] = {
     "gone": ({"pods": (A0, A1)}, "the coordinator's pod is gone"),
     "ended": ({"pods": (A0, A1, ended(S))}, "the coordinator's pod s has ended"),
     "deleting": ({"pods": (A0, A1, terminating(S))}, "the coordinator's pod s is being deleted"),
-    "node": ({"not_ready": [S.node], "answered": [A0, A1, T]}, "node node-s of the coordinator's pod s is not ready"),
+    "node": ({"not_ready": [S.node], "responders": [A0, A1, T]}, "node node-s of the coordinator's pod s is not ready"),
     "unreachable": (
-        {"searches_since": NOW - UNREACHABLE_S, "answered": [A0, A1, T]},
+        {"searches_since": NOW - UNREACHABLE_S, "responders": [A0, A1, T]},
         "the coordinator's pod s could not be reached for 8 s",
     ),
 }
@@ -128,15 +130,15 @@ def test_a_spare_that_has_taken_a_rank_is_no_spare_any_more_and_a_returned_activ
 def test_one_that_may_live_is_succeeded_only_when_all_others_have_answered_or_have_stopped(case: str):
     """Found by the simulation (seed 42299): it trained with those whom the operator could not reach either."""
     given, reason = UNFIT[case]
-    silent = given | {"answered": [A0]}
+    silent = given | {"responders": [A0]}
     assert appointed(observed(RUNNING, **silent))[2] == ""
     assert appointed(observed(RUNNING, **(silent | {"searches_since": NOW - 60.0})))[2] == reason
 
 
-def test_one_that_has_lost_the_office_may_take_it_again_in_a_new_epoch():
+def test_one_that_has_lost_the_leadership_may_take_it_again_in_a_new_epoch():
     # given its sidecar was restarted
     def refused(seconds: float, named: str = "") -> Observed:
-        return observed(RUNNING, answered=[S], searches_since=NOW - seconds, named=named)
+        return observed(RUNNING, responders=[S], searches_since=NOW - seconds, named=named)
 
     assert appointed(refused(REFUSED_S - 0.1)) == ("s", 4, "")  # it would be a hurry without an end
     assert appointed(refused(REFUSED_S)) == ("s", int(NOW), "pod s is not the coordinator: not in office")
@@ -148,7 +150,7 @@ def test_a_member_that_is_lost_is_not_appointed():
     assert appointed(observed(RUNNING, (A0, A1), snapshot)) == ("a1", int(NOW), "the coordinator's pod is gone")
 
 
-def test_an_epoch_is_higher_than_the_one_before_whatever_the_clock_says():
+def test_an_epoch_is_higher_than_the_one_before_whatever_the_clock_states():
     ahead = a_job(status=in_round(3, coordinator="s", epoch=AT + 60, term=0))
     assert appointed(observed(ahead, (A0, A1)))[:2] == ("a0", AT + 61)
 
@@ -165,23 +167,23 @@ def test_the_coordinator_stays_in_its_epoch_when(case: str):
     assert appointed(observed(RUNNING, **FIT[case])) == ("s", 4, "")
 
 
-def test_who_is_found_in_office_is_the_coordinator_whatever_status_said():
-    told = a_snapshot(coordinator=A1, epoch=4, term=3)
-    assert plan_office(observed(RUNNING, snapshot=told), NOW) == Office(4, 3, A1, "")
+def test_the_coordinator_that_is_found_counts_whatever_status_reported():
+    snapshot = a_snapshot(coordinator=A1, epoch=4, term=3)
+    assert plan_leadership(observed(RUNNING, snapshot=snapshot), NOW) == Leadership(4, 3, A1, "")
     # and an older one changes nothing
     newer = a_job(status=in_round(3, coordinator="a0", epoch=5))
-    assert plan_office(observed(newer, snapshot=told), NOW) == Office(5, 1, A0, "")
+    assert plan_leadership(observed(newer, snapshot=snapshot), NOW) == Leadership(5, 1, A0, "")
 
 
 def test_a_coordinator_without_voters_on_the_line_stays_until_its_pod_is_lost():
-    told = a_snapshot(epoch=4)
-    for_long = Coordination(told, S.uid, NOW - 3600)
-    assert plan_office(observed(RUNNING, coordination=for_long), NOW) == Office(4, 1, S, "")
-    deleted = observed(RUNNING, (A0, A1, terminating(S)), told)
+    snapshot = a_snapshot(epoch=4)
+    for_long = Coordination(snapshot, S.uid, NOW - 3600)
+    assert plan_leadership(observed(RUNNING, coordination=for_long), NOW) == Leadership(4, 1, S, "")
+    deleted = observed(RUNNING, (A0, A1, terminating(S)), snapshot)
     assert appointed(deleted) == ("a0", AT, "the coordinator's pod s is being deleted")
 
 
-def test_without_anybody_who_could_the_office_stays_as_it_is():
+def test_without_an_eligible_pod_the_leadership_stays_as_it_is():
     assert appointed(observed(RUNNING, (starting(A0), pending(A1), ended(S)))) == ("s", 4, "")
 
 
@@ -194,18 +196,18 @@ def test_without_anybody_who_could_the_office_stays_as_it_is():
     ],
 )
 def test_after_the_end_of_the_job_nobody_is_appointed(given: dict[str, Any]):
-    office = plan_office(observed(**({"job": RUNNING} | given)), NOW)
-    assert (office.epoch, office.reason) == (4, "")
+    term = plan_leadership(observed(**({"job": RUNNING} | given)), NOW)
+    assert (term.epoch, term.reason) == (4, "")
 
 
 # The label, which the Service selects -------------------------------------------------------------------------------
 
 
-def test_the_label_moves_with_the_office():
+def test_the_label_moves_with_the_leadership():
     labelled = replace(S, labels={**S.labels, names.LABEL_COORDINATOR: "true"})
     given = observed(RUNNING, (A0, A1, labelled))
-    assert plan_label(given, Office(4, 1, labelled, "")) == ()
-    assert plan_label(given, Office(5, 0, A0, "…")) == (
+    assert plan_label(given, Leadership(4, 1, labelled, "")) == ()
+    assert plan_label(given, Leadership(5, 0, A0, "…")) == (
         PatchPod("a0", {names.LABEL_COORDINATOR: "true"}),
         PatchPod("s", {names.LABEL_COORDINATOR: None}),
     )
@@ -214,8 +216,8 @@ def test_the_label_moves_with_the_office():
 # The operator's own lines -------------------------------------------------------------------------------------------
 
 
-def follow_of(given: Observed, office: Office) -> Follow:
-    link = plan_link(given, office, NOW)
+def follow_of(given: Observed, leadership: Leadership) -> Follow:
+    link = plan_link(given, leadership, NOW)
     assert isinstance(link, Follow)
     return link
 
@@ -227,93 +229,93 @@ def pods_of(callees: tuple[Callee, ...]) -> list[str]:
 ALL_RUN = ("uid-a0", "uid-a1", "uid-s")
 
 
-def test_the_appointee_is_told_who_may_come_to_it():
+def test_the_appointee_is_informed_of_the_pods_that_may_join_it():
     given = observed(a_job(status=in_round(3)), pods=(A0, ended(A1), S, starting(a_pod("new"))))
-    appoint = follow_of(given, Office(AT, 0, A0, "…")).first[0].appoint
+    appoint = follow_of(given, Leadership(AT, 0, A0, "…")).first[0].appoint
     assert appoint is not None
-    assert appoint.may_come == ("uid-a0", "uid-s")
+    assert appoint.running_pods == ("uid-a0", "uid-s")
 
 
-def test_the_appointee_is_told_which_pods_held_the_ranks_and_which_one_coordinated():
+def test_the_appointee_is_informed_of_which_pods_held_the_ranks_and_which_one_coordinated():
     # given a round of which no coordinator can name the pods
-    told = a_snapshot([member(A0, 0), member(A1, 1), member(S, None)], number=3, coordinator=A1)
-    seats = (Seat(0, "uid-a0", "a0", A0.node), Seat(1, "uid-a1", "a1", A1.node))
-    for pods, answered, first in [
+    snapshot = a_snapshot([member(A0, 0), member(A1, 1), member(S, None)], number=3, coordinator=A1)
+    rank_holders = (RankHolder(0, "uid-a0", "a0", A0.node), RankHolder(1, "uid-a1", "a1", A1.node))
+    for pods, responses, first in [
         # all pods may run: the node of one may have lost its power a moment ago
-        ((A0, A1, S), [], seats),
+        ((A0, A1, S), [], rank_holders),
         # the pod with rank 1 has ended, or only the pod with rank 0 has answered: it is named first
-        ((A0, ended(A1), S), [], seats[::-1]),
-        ((A0, A1, S), [A0], seats[::-1]),
+        ((A0, ended(A1), S), [], rank_holders[::-1]),
+        ((A0, A1, S), [A0], rank_holders[::-1]),
     ]:
-        given = observed(a_job(status=in_round(3)), pods, told, searches_since=NOW - 60, answered=answered)
-        appoint = follow_of(given, Office(AT, 0, S, "…")).first[0].appoint
+        given = observed(a_job(status=in_round(3)), pods, snapshot, searches_since=NOW - 60, responders=responses)
+        appoint = follow_of(given, Leadership(AT, 0, S, "…")).first[0].appoint
         assert appoint is not None
-        assert (appoint.seats, appoint.holder) == (first, "uid-a1")
+        assert (appoint.rank_holders, appoint.coordinator_uid) == (first, "uid-a1")
     # and none if the operator has not heard of the newest round
-    older = observed(a_job(status=in_round(4)), (A0, A1, S), told, searches_since=NOW - 60)
-    appoint = follow_of(older, Office(AT, 0, S, "…")).first[0].appoint
+    older = observed(a_job(status=in_round(4)), (A0, A1, S), snapshot, searches_since=NOW - 60)
+    appoint = follow_of(older, Leadership(AT, 0, S, "…")).first[0].appoint
     assert appoint is not None
-    assert (appoint.seats, appoint.holder) == ((), "")
+    assert (appoint.rank_holders, appoint.coordinator_uid) == ((), "")
 
 
 def test_an_appointment_names_a_hundred_pods_at_most():
     pods = [a_pod(f"a{number}", number) for number in range(150)]
-    told = a_snapshot([member(pod, number) for number, pod in enumerate(pods)], number=3)
-    there = [ended(pod) if pod.index == 149 else pod for pod in pods]
-    given = observed(a_job(status=in_round(3), parallelism=150), there, told, searches_since=NOW - 60)
-    appoint = follow_of(given, Office(AT, 0, pods[0], "…")).first[0].appoint
+    snapshot = a_snapshot([member(pod, number) for number, pod in enumerate(pods)], number=3)
+    present = [ended(pod) if pod.index == 149 else pod for pod in pods]
+    given = observed(a_job(status=in_round(3), parallelism=150), present, snapshot, searches_since=NOW - 60)
+    appoint = follow_of(given, Leadership(AT, 0, pods[0], "…")).first[0].appoint
     assert appoint is not None
-    assert [seat.group_rank for seat in appoint.seats] == [149, *range(99)]
+    assert [rank_holder.group_rank for rank_holder in appoint.rank_holders] == [149, *range(99)]
 
 
 def test_a_sidecar_that_is_restarted_may_come_and_one_that_has_answered():
     restarted = replace(A1, sidecar_started=False)
     doubted = a_snapshot(lost=[lost(A0)])
-    given = observed(pods=(A0, restarted, S), snapshot=doubted, searches_since=NOW - 60, answered=[A0])
-    appoint = follow_of(given, Office(AT, 0, S, "…")).first[0].appoint
+    given = observed(pods=(A0, restarted, S), snapshot=doubted, searches_since=NOW - 60, responders=[A0])
+    appoint = follow_of(given, Leadership(AT, 0, S, "…")).first[0].appoint
     assert appoint is not None
-    assert appoint.may_come == ALL_RUN
+    assert appoint.running_pods == ALL_RUN
 
 
-def test_the_appointee_is_called_first_with_what_status_tells():
+def test_the_appointee_is_called_first_with_what_status_reports():
     status = in_round(3, epoch=4, term=0, recoveriesByStrategy={"inPlace": 2, "spareSwap": 1})
     given = observed(a_job(status=status))
-    follow = follow_of(given, Office(4, 0, S, ""))
+    follow = follow_of(given, Leadership(4, 0, S, ""))
     assert follow.first[0] == Callee("uid-s", S.ip, Appoint(4, 3, {"InPlace": 2, "SpareSwap": 1}, ALL_RUN))
-    assert follow.office == words.Office(4, 0)
+    assert follow.term == enums.Term(4, 0)
 
 
-def test_the_first_appointment_tells_that_no_round_was_before():
-    assert follow_of(observed(NEW_JOB), Office(1, 0, S, "")).first[0].appoint == Appoint(1, -1, {}, ALL_RUN)
+def test_the_first_appointment_reports_that_no_round_was_before():
+    assert follow_of(observed(NEW_JOB), Leadership(1, 0, S, "")).first[0].appoint == Appoint(1, -1, {}, ALL_RUN)
 
 
-def test_an_appointment_is_above_the_newest_round_also_where_status_has_not_told_it_yet():
+def test_an_appointment_is_above_the_newest_round_also_where_status_has_not_reported_it_yet():
     given = observed(a_job(status=in_round(3)), snapshot=a_snapshot(number=5))
-    appoint = follow_of(given, Office(AT, 0, A0, "…")).first[0].appoint
+    appoint = follow_of(given, Leadership(AT, 0, A0, "…")).first[0].appoint
     assert appoint is not None
-    assert (appoint.epoch, appoint.at_least_round, appoint.may_come) == (AT, 5, ALL_RUN)
+    assert (appoint.epoch, appoint.at_least_round, appoint.running_pods) == (AT, 5, ALL_RUN)
 
 
-def test_who_was_heard_in_office_is_not_appointed_again():
-    assert follow_of(observed(), Office(1, 1, S, "")).first == (Callee("uid-s", S.ip),)
-    assert follow_of(observed(), Office(1, 7, A0, "")).first == (Callee("uid-a0", A0.ip),)
+def test_a_coordinator_that_has_responded_is_not_appointed_again():
+    assert follow_of(observed(), Leadership(1, 1, S, "")).first == (Callee("uid-s", S.ip),)
+    assert follow_of(observed(), Leadership(1, 7, A0, "")).first == (Callee("uid-a0", A0.ip),)
 
 
-def test_heirs_come_after_the_last_coordinator_then_everybody_whose_sidecar_runs():
-    told = a_snapshot(heirs=[A1, a_pod("gone"), a_pod("u"), A0], electorate=[A0, A1, S])
+def test_standby_coordinators_come_after_the_last_coordinator_then_all_pods_whose_sidecar_runs():
+    snapshot = a_snapshot(standby_coordinators=[A1, a_pod("gone"), a_pod("u"), A0], voters=[A0, A1, S])
     pods = (A0, A1, S, starting(a_pod("new")), a_pod("t"), ended(a_pod("u")), terminating(a_pod("v")))
-    follow = follow_of(observed(pods=pods, snapshot=told, searches_since=NOW), Office(1, 1, S, ""))
+    follow = follow_of(observed(pods=pods, snapshot=snapshot, searches_since=NOW), Leadership(1, 1, S, ""))
     assert pods_of(follow.first) == ["s", "a1", "a0"]
     assert pods_of(follow.others) == ["a0", "a1", "s", "t", "v"]
     assert follow.running == {pod.uid: pod.ip for pod in pods if pod.uid != "uid-u"}
     # nor is the last coordinator called once it has ended
-    assert pods_of(follow_of(observed(pods=(A0, ended(S))), Office(1, 1, ended(S), "")).first) == []
+    assert pods_of(follow_of(observed(pods=(A0, ended(S))), Leadership(1, 1, ended(S), "")).first) == []
 
 
 def test_a_message_may_have_1_mib_and_1_kib_for_each_pod_that_the_job_declares():
-    assert follow_of(observed(), Office(1, 1, S, "")).message_bytes == (1 << 20) + 3 * 1024
+    assert follow_of(observed(), Leadership(1, 1, S, "")).message_bytes == (1 << 20) + 3 * 1024
     job = a_job(status=in_round(0), parallelism=1000, spares=24)
-    assert follow_of(observed(job), Office(1, 1, S, "")).message_bytes == (2 << 20)
+    assert follow_of(observed(job), Leadership(1, 1, S, "")).message_bytes == (2 << 20)
 
 
 @pytest.mark.attack(
@@ -323,93 +325,93 @@ def test_a_message_may_have_1_mib_and_1_kib_for_each_pod_that_the_job_declares()
 )
 def test_no_message_may_have_more_than_one_of_a_job_of_20000_pods():
     job = a_job(status=in_round(0), parallelism=2_000_000_000, spares=24)
-    assert follow_of(observed(job), Office(1, 1, S, "")).message_bytes == (1 << 20) + 20_000 * 1024
+    assert follow_of(observed(job), Leadership(1, 1, S, "")).message_bytes == (1 << 20) + 20_000 * 1024
 
 
-def test_while_the_coordinator_is_on_the_line_only_its_heirs_are_kept_in_mind():
-    told = a_snapshot(heirs=[A1], electorate=[A0, A1, S])
-    follow = follow_of(observed(snapshot=told), Office(1, 1, S, ""))
+def test_while_the_coordinator_is_on_the_line_only_its_standby_coordinators_are_called():
+    snapshot = a_snapshot(standby_coordinators=[A1], voters=[A0, A1, S])
+    follow = follow_of(observed(snapshot=snapshot), Leadership(1, 1, S, ""))
     assert (pods_of(follow.first), follow.others) == (["s", "a1"], ())
 
 
-def test_who_runs_and_is_no_member_of_the_coordinators_is_asked_too():
-    told = a_snapshot([member(A0, 0), member(S, None)], electorate=[A0, S])
-    given = observed(pods=(A0, A1, S, starting(a_pod("new"))), snapshot=told)
-    assert pods_of(follow_of(given, Office(1, 1, S, "")).others) == ["a1"]
+def test_a_running_pod_that_is_no_member_is_asked_too():
+    snapshot = a_snapshot([member(A0, 0), member(S, None)], voters=[A0, S])
+    given = observed(pods=(A0, A1, S, starting(a_pod("new"))), snapshot=snapshot)
+    assert pods_of(follow_of(given, Leadership(1, 1, S, "")).others) == ["a1"]
 
 
-def test_everybody_is_called_while_the_coordinator_hears_no_majority_also_whom_it_believes_lost():
-    told = a_snapshot([member(S, None)], electorate=[A0, A1, S], lost=[lost(A0), lost(A1)])
-    assert pods_of(follow_of(observed(snapshot=told), Office(1, 1, S, "")).others) == ["a0", "a1", "s"]
+def test_all_pods_are_called_while_the_coordinator_has_no_majority_also_those_it_believes_lost():
+    snapshot = a_snapshot([member(S, None)], voters=[A0, A1, S], lost=[lost(A0), lost(A1)])
+    assert pods_of(follow_of(observed(snapshot=snapshot), Leadership(1, 1, S, "")).others) == ["a0", "a1", "s"]
 
 
 def test_a_pod_without_an_address_is_not_called():
     pods = (A0, replace(A1, ip=""), S)
-    follow = follow_of(observed(pods=pods, searches_since=NOW), Office(4, 1, replace(S, ip=""), ""))
+    follow = follow_of(observed(pods=pods, searches_since=NOW), Leadership(4, 1, replace(S, ip=""), ""))
     assert (pods_of(follow.first), pods_of(follow.others)) == ([], ["a0", "s"])
 
 
 def test_before_the_first_appointment_there_is_nobody_to_call():
-    assert plan_link(observed(NEW_JOB), Office(0, 0, None, ""), NOW) is None
+    assert plan_link(observed(NEW_JOB), Leadership(0, 0, None, ""), NOW) is None
 
 
 def test_the_lines_end_with_the_job():
     gone = (ended(A0), ended(A1), ended(S))
     closed = observed(pods=gone, snapshot=a_snapshot(closed=SUCCEEDED))
-    assert plan_link(closed, Office(4, 1, S, ""), NOW) == Unfollow()
+    assert plan_link(closed, Leadership(4, 1, S, ""), NOW) == Unfollow()
 
 
-def test_pods_that_run_after_the_close_are_told_of_it():
+def test_pods_that_run_after_the_close_are_informed_of_it():
     """Found by the simulation (seed 200535): a coordinator that had stood still closed the job, and nobody heard it."""
     given = observed(pods=(A0, ended(A1), S), snapshot=a_snapshot(closed=SUCCEEDED))
-    told = follow_of(given, Office(4, 1, S, "")).others
-    assert [(x.pod_uid, x.greeting) for x in told] == [
+    others = follow_of(given, Leadership(4, 1, S, "")).others
+    assert [(x.pod_uid, x.greeting) for x in others] == [
         (uid, End(SUCCEEDED.reason, SUCCEEDED.message)) for uid in ("uid-a0", "uid-s")
     ]
 
 
 def test_a_job_that_is_deleted_is_closed_unless_its_pods_are_to_stay():
-    deleted = plan_link(observed(a_job(deleting=True)), Office(4, 1, S, ""), NOW)
-    assert deleted == FAREWELL == Unfollow(End(CloseReason.DELETED, "the TrainingJob was deleted"))
+    deleted = plan_link(observed(a_job(deleting=True)), Leadership(4, 1, S, ""), NOW)
+    assert deleted == JOB_DELETED == Unfollow(End(CloseReason.DELETED, "the TrainingJob was deleted"))
     orphaning = replace(a_job(deleting=True), orphans=True)
-    assert plan_link(observed(orphaning), Office(4, 1, S, ""), NOW) == Unfollow()
+    assert plan_link(observed(orphaning), Leadership(4, 1, S, ""), NOW) == Unfollow()
 
 
 # What the coordinator is told of nodes ------------------------------------------------------------------------------
 
 
-def test_the_coordinator_is_told_the_domain_of_each_node_of_the_jobs_pods():
+def test_the_coordinator_is_informed_of_the_domain_of_each_node_of_the_jobs_pods():
     racks = {A0.node: {"rack": "x"}, A1.node: {}, S.node: {"rack": "y"}, "node-other": {"rack": "z"}, "node-e": {}}
     nodes = {name: Node(name, True, labels=labels) for name, labels in racks.items()}
     pods = (A0, A1, S, pending(a_pod("p")), ended(a_pod("e")), replace(a_pod("t"), node=A0.node))
     given = observed(a_job(status=in_round(0), topology_key="rack"), pods, nodes=nodes)
-    told = (NodeFact("node-a0", "x"), NodeFact("node-a1", ""), NodeFact("node-s", "y"))
-    assert follow_of(given, Office(1, 1, S, "")).nodes == told
+    result = (NodeFact("node-a0", "x"), NodeFact("node-a1", ""), NodeFact("node-s", "y"))
+    assert follow_of(given, Leadership(1, 1, S, "")).nodes == result
 
 
-def test_without_a_topology_key_it_is_told_nothing_of_nodes():
-    assert follow_of(observed(), Office(1, 1, S, "")).nodes == ()
+def test_without_a_topology_key_it_gets_nothing_about_nodes():
+    assert follow_of(observed(), Leadership(1, 1, S, "")).nodes == ()
 
 
-def test_but_what_is_held_against_them():
+def test_but_the_findings_about_them():
     nodes = {x.node: Node(x.node, True, findings=(XID_79,) if x is A1 else ()) for x in (A0, A1, S)}
     fact = NodeFact("node-a1", "", "nvsentinel-xid: Xid 79", None, FaultClass.HARDWARE)
-    assert follow_of(observed(nodes=nodes), Office(1, 1, S, "")).nodes == (fact,)
+    assert follow_of(observed(nodes=nodes), Leadership(1, 1, S, "")).nodes == (fact,)
 
 
-def test_a_node_that_goes_is_told_apart_from_one_whose_hardware_is_broken():
-    """Whoever reads only `faulty`, as older sidecars do, lets its workers save."""
+def test_a_node_that_goes_is_distinguished_from_one_whose_hardware_is_broken():
+    """Whoever reads only `hardware_finding`, as older sidecars do, lets its workers save."""
     spot = Finding("gke-termination", FaultClass.PREEMPTION, "taint x", NOW + 30, 15.0)
     given = observed(nodes={A1.node: Node(A1.node, True, findings=(spot,))})
-    (fact,) = follow_of(given, Office(1, 1, S, "")).nodes
-    assert (fact.faulty, fact.going) == ("", "gke-termination: taint x")
+    (fact,) = follow_of(given, Leadership(1, 1, S, "")).nodes
+    assert (fact.hardware_finding, fact.leaving_reason) == ("", "gke-termination: taint x")
     assert (fact.fault_class, fact.grace_s, fact.until) == (FaultClass.PREEMPTION, 15.0, NOW + 30)
 
 
-def test_what_has_expired_is_not_told():
+def test_what_has_expired_is_not_reported():
     gone = replace(XID_79, until=NOW)
     given = observed(nodes={A1.node: Node(A1.node, True, findings=(gone,))})
-    assert follow_of(given, Office(1, 1, S, "")).nodes == ()
+    assert follow_of(given, Leadership(1, 1, S, "")).nodes == ()
 
 
 def test_age_decides_between_spares_whatever_their_names():

@@ -17,7 +17,7 @@ from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.reconcile import reconcile
 from understudy_protocol import pod as names
-from understudy_protocol.words import FaultClass
+from understudy_protocol.enums import FaultClass
 
 ACTIVES, SPARES = 490, 10
 
@@ -54,18 +54,18 @@ def calls_per_pod(given: Observed, run: Callable[[Observed], object]) -> float:
     return calls / (ACTIVES + SPARES)
 
 
-def test_pods_that_there_is_nothing_to_tell_of_their_nodes_are_not_read(large: Observed):
+def test_nodes_of_pods_without_a_change_are_not_read(large: Observed):
     assert plan_annotations(large, NOW) == ()
     assert calls_per_pod(large, lambda given: plan_annotations(given, NOW)) <= 8
 
 
-def test_a_pass_that_finds_nothing_to_do_asks_each_pod_little(large: Observed):
+def test_a_reconcile_that_finds_nothing_to_do_asks_each_pod_little(large: Observed):
     plan = reconcile(large, IMAGE, NOW)
     assert (plan.status, plan.pods, plan.events) == (None, (), ())
     assert calls_per_pod(large, lambda given: reconcile(given, IMAGE, NOW)) <= 60
 
 
-def test_which_nodes_are_avoided_is_found_out_once_a_pass(large: Observed):
+def test_avoided_nodes_are_computed_once_a_reconcile(large: Observed):
     """However many decisions ask: of a job on thousands of nodes against each of which something is held."""
     cordoned = Finding("cordon", FaultClass.MAINTENANCE, "the node is cordoned")
     bad = replace(large, nodes={name: replace(node, findings=(cordoned,)) for name, node in large.nodes.items()})
@@ -75,12 +75,12 @@ def test_which_nodes_are_avoided_is_found_out_once_a_pass(large: Observed):
     assert many < once + 1
 
 
-def test_what_is_made_of_a_pass_holds_for_its_facts_and_its_time_alone(large: Observed):
+def test_what_is_made_of_a_reconcile_holds_for_its_facts_and_its_time_alone(large: Observed):
     now = NOW + 60
-    asked = replace(large, offenders={"node-a000": "failed twice"})
+    requests = replace(large, offenders={"node-a000": "failed twice"})
     spot = Finding("gke-termination", FaultClass.PREEMPTION, "taint", until=now)
-    assert [entry.node for entry in avoidance(asked, NOW)] == ["node-a000"]
-    assert avoidance(replace(asked, offenders={}), NOW) == ()
+    assert [entry.node for entry in avoidance(requests, NOW)] == ["node-a000"]
+    assert avoidance(replace(requests, offenders={}), NOW) == ()
     nodes = {**large.nodes, "node-a001": replace(large.nodes["node-a001"], findings=(spot,))}
     going = replace(large, nodes=nodes)
     assert [entry.node for entry in avoidance(going, NOW)] == ["node-a001"]

@@ -14,6 +14,6 @@ def test_durations(duration: str, expected: float):
 
 
 @pytest.mark.parametrize("text", ["", "90", "s", "1d", "-1s", " 1s", "1h 30m", "1..5h", "1e3s"])
-def test_what_is_none_is_an_error_that_says_so(text: str):
+def test_what_is_none_is_an_error_that_reports_it(text: str):
     with pytest.raises(ValueError, match="is not a duration such as 90s or 1h30m"):
         seconds(text)

@@ -24,12 +24,12 @@ from tests.unit.operator.given import (
     status_of,
     terminating,
 )
-from understudy_operator.plan.coordination import Office, plan_link, plan_office
+from understudy_operator.plan.coordination import Leadership, plan_leadership, plan_link
 from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_protocol.observer import Snapshot
 
-REACHED_S = 2.0
+RESPONDING_S = 2.0
 UNREACHABLE_S = 8.0
 
 AT = int(NOW)
@@ -39,36 +39,36 @@ EVERYBODY = [member(A0, 0), member(A1, 1), member(S, None), member(T, None), mem
 JOB = a_job(status=in_round(3, epoch=4), spares=3)
 NOBODY_FOR_8_S = "no coordinator was found for 8 s, and "
 VOTERS_LEFT = NOBODY_FOR_8_S + "2 of 5 voters are left, but an election needs 3"
-HEIRS_ENDED = NOBODY_FOR_8_S + "the coordinator's pod and those of its 2 standby coordinators have ended"
+STANDBYS_ENDED = NOBODY_FOR_8_S + "the coordinator's pod and those of its 2 standby coordinators have ended"
 
 
-def told(**changes: Any) -> Snapshot:
+def snapshot_of(**changes: Any) -> Snapshot:
     """The coordinator's last words: five voters, of which two are its heirs."""
-    ordinary: dict[str, Any] = {"number": 3, "epoch": 4, "heirs": [T, U], "electorate": PODS}
+    ordinary: dict[str, Any] = {"number": 3, "epoch": 4, "standby_coordinators": [T, U], "voters": PODS}
     return a_snapshot(EVERYBODY, **(ordinary | changes))
 
 
 def alone(pods: tuple[Pod, ...] = PODS, for_s: float = UNREACHABLE_S, **changes: Any) -> Observed:
     """Nobody was found in office for a while, although everybody who is there was asked."""
     ordinary: dict[str, Any] = {
-        "snapshot": told(),
+        "snapshot": snapshot_of(),
         "searches_since": NOW - for_s,
-        "answered": [x for x in pods if not x.ended],
+        "responders": [x for x in pods if not x.ended],
     }
     return observed(changes.pop("job", JOB), pods, **(ordinary | changes))
 
 
 def appointed(given: Observed) -> tuple[str, int, str]:
-    office = plan_office(given, NOW)
-    return ("" if office.pod is None else office.pod.name), office.epoch, office.reason
+    term = plan_leadership(given, NOW)
+    return ("" if term.pod is None else term.pod.name), term.epoch, term.reason
 
 
 # As long as an election may succeed ---------------------------------------------------------------------------------
 
 ELECTABLE: Mapping[str, Observed] = {
-    "the coordinator is on the line": observed(JOB, PODS, told()),
-    "its pod is being deleted: it hands its office over": observed(JOB, (A0, A1, terminating(S), T, U), told()),
-    "its node is not ready, and it is on the line": observed(JOB, PODS, told(), not_ready=[S.node]),
+    "the coordinator is on the line": observed(JOB, PODS, snapshot_of()),
+    "its pod is being deleted: it hands its office over": observed(JOB, (A0, A1, terminating(S), T, U), snapshot_of()),
+    "its node is not ready, and it is on the line": observed(JOB, PODS, snapshot_of(), not_ready=[S.node]),
     "its pod has ended, and its heirs have not": alone((A0, A1, ended(S), T, U)),
     "its heirs have ended, and its own pod has not": alone((A0, A1, S, ended(T), ended(U))),
     "its pod is gone, and its heirs are not": alone((A0, A1, T, U)),
@@ -85,24 +85,24 @@ ELECTABLE: Mapping[str, Observed] = {
 
 @pytest.mark.parametrize("case", ELECTABLE)
 def test_nobody_is_appointed_while_members_may_elect_somebody(case: str):
-    office = plan_office(ELECTABLE[case], NOW)
-    assert (office.epoch, office.term, office.reason) == (4, 1, "")
+    term = plan_leadership(ELECTABLE[case], NOW)
+    assert (term.epoch, term.term, term.reason) == (4, 1, "")
 
 
 # What proves that none can ------------------------------------------------------------------------------------------
 
 HOPELESS: Mapping[str, tuple[Observed, str]] = {
-    "all who could come into office have ended": (alone((A0, A1, ended(S), ended(T), ended(U))), HEIRS_ENDED),
+    "all who could come into office have ended": (alone((A0, A1, ended(S), ended(T), ended(U))), STANDBYS_ENDED),
     "less than a majority is left": (alone((A0, ended(A1), ended(S), ended(T), U)), VOTERS_LEFT),
-    "their objects are gone, on nodes that are ready": (alone((A0, A1)), HEIRS_ENDED),
-    "their nodes are gone": (alone(nodes={x.node: Node(x.node, True) for x in (A0, A1)}), HEIRS_ENDED),
+    "their objects are gone, on nodes that are ready": (alone((A0, A1)), STANDBYS_ENDED),
+    "their nodes are gone": (alone(nodes={x.node: Node(x.node, True) for x in (A0, A1)}), STANDBYS_ENDED),
     "their nodes are out of service": (
         alone(nodes={x.node: Node(x.node, x in (A0, A1), out_of_service=x not in (A0, A1)) for x in PODS}),
-        HEIRS_ENDED,
+        STANDBYS_ENDED,
     ),
     "their objects and their nodes are gone": (
         alone((A0, A1), nodes={x.node: Node(x.node, True) for x in (A0, A1)}),
-        HEIRS_ENDED,
+        STANDBYS_ENDED,
     ),
     "nobody was heard for twice the coordinatorLossTimeout": (
         alone(for_s=60.0),
@@ -114,16 +114,16 @@ HOPELESS: Mapping[str, tuple[Observed, str]] = {
 @pytest.mark.parametrize("case", HOPELESS)
 def test_a_coordinator_is_appointed_where_no_election_can_succeed(case: str):
     given, reason = HOPELESS[case]
-    office = plan_office(given, NOW)
-    assert (office.epoch, office.term, office.reason) == (AT, 0, reason)
-    assert office.pod is not None
+    term = plan_leadership(given, NOW)
+    assert (term.epoch, term.term, term.reason) == (AT, 0, reason)
+    assert term.pod is not None
 
 
 def test_a_lost_members_node_is_known_from_the_coordinators_last_words():
     # given one that was lost before, and is a voter still
-    last = replace(told(lost=[lost(U)]), members=tuple(EVERYBODY[:-1]))
+    last = replace(snapshot_of(lost=[lost(U)]), members=tuple(EVERYBODY[:-1]))
     given = alone((A0, A1), snapshot=last, nodes={x.node: Node(x.node, True) for x in PODS})
-    assert appointed(given)[2] == HEIRS_ENDED
+    assert appointed(given)[2] == STANDBYS_ENDED
     # and whom no words tell the node of may run
     forgotten = replace(last, lost=())
     assert appointed(alone((A0, A1), snapshot=forgotten, nodes=given.nodes))[2] == ""
@@ -136,7 +136,7 @@ def test_a_pod_that_no_node_has_is_not_proven_to_have_ended():
 def test_time_proves_nothing_where_members_do_not_end_their_workers():
     off = a_job(status=in_round(3, epoch=4), spares=3, fence_s=0.0)
     assert appointed(alone(for_s=86_400.0, job=off))[2] == ""
-    assert appointed(alone((A0, A1), for_s=86_400.0, job=off))[2] == HEIRS_ENDED
+    assert appointed(alone((A0, A1), for_s=86_400.0, job=off))[2] == STANDBYS_ENDED
 
 
 def test_the_time_is_twice_the_jobs_own():
@@ -148,30 +148,30 @@ def test_the_time_is_twice_the_jobs_own():
 # Who is appointed ---------------------------------------------------------------------------------------------------
 
 
-def test_only_who_has_answered_is_appointed_a_spare_first():
-    assert appointed(alone(for_s=60.0, answered=[A1, U]))[0] == "u"
-    assert appointed(alone(for_s=60.0, answered=[A1, A0]))[0] == "a0"
-    assert appointed(alone(for_s=60.0, answered=[])) == ("s", 4, "")
-    assert appointed(alone((A0, terminating(A1), S, T, U), for_s=60.0, answered=[A1])) == ("s", 4, "")
+def test_only_pods_that_have_answered_are_appointed_a_spare_first():
+    assert appointed(alone(for_s=60.0, responders=[A1, U]))[0] == "u"
+    assert appointed(alone(for_s=60.0, responders=[A1, A0]))[0] == "a0"
+    assert appointed(alone(for_s=60.0, responders=[])) == ("s", 4, "")
+    assert appointed(alone((A0, terminating(A1), S, T, U), for_s=60.0, responders=[A1])) == ("s", 4, "")
 
 
-def test_who_answers_is_there_whatever_the_last_coordinator_said_of_it():
-    words = replace(told(lost=[lost(A0), lost(A1)]), members=(member(S, None),))
-    assert appointed(alone((A0, A1, ended(S), ended(T), ended(U)), snapshot=words)) == ("a0", AT, HEIRS_ENDED)
+def test_a_pod_that_answers_exists_whatever_the_last_coordinator_reported():
+    words = replace(snapshot_of(lost=[lost(A0), lost(A1)]), members=(member(S, None),))
+    assert appointed(alone((A0, A1, ended(S), ended(T), ended(U)), snapshot=words)) == ("a0", AT, STANDBYS_ENDED)
 
 
 def test_an_operator_that_was_cut_off_itself_asks_around_first():
-    soon = alone(for_s=90.0, reached_since=NOW - REACHED_S + 0.1)
+    soon = alone(for_s=90.0, responding_since=NOW - RESPONDING_S + 0.1)
     assert appointed(soon)[2] == ""
-    assert appointed(alone(for_s=90.0, reached_since=NOW - REACHED_S))[1] == AT
+    assert appointed(alone(for_s=90.0, responding_since=NOW - RESPONDING_S))[1] == AT
 
 
 # What members say about it ------------------------------------------------------------------------------------------
 
 
-def test_whom_members_follow_is_there_although_the_operator_cannot_reach_it():
+def test_a_coordinator_that_members_follow_exists_although_the_operator_cannot_reach_it():
     pods = (A0, ended(A1), ended(S), ended(T), U)
-    followed = alone(pods, for_s=3600.0, answered=[A0], named=U.uid)
+    followed = alone(pods, for_s=3600.0, responders=[A0], named=U.uid)
     assert appointed(followed)[2] == ""
     assert message(followed) == (
         "the pods follow coordinator u, which the operator cannot reach, so status does not change: allow the operator "
@@ -181,17 +181,17 @@ def test_whom_members_follow_is_there_although_the_operator_cannot_reach_it():
     assert appointed(alone(pods, named=S.uid))[2] == VOTERS_LEFT
 
 
-def test_members_may_know_of_an_electorate_before_the_operator_does():
+def test_members_may_know_voters_before_the_operator_does():
     # given an appointee that was never heard, or had no voters when it was
     appointee = a_job(status=in_round(3, coordinator="s", epoch=5, term=0))
-    new = told(epoch=5, electorate=(), heirs=())
+    new = snapshot_of(epoch=5, voters=(), standby_coordinators=())
     pods = (A0, A1, ended(S), T, U)
     for given in ({"job": appointee}, {"snapshot": new}):
-        assert appointed(alone(pods, electorate_epoch=4, **given))[2] == "the coordinator's pod s has ended"
-        assert appointed(alone(pods, electorate_epoch=5, **given))[2] == ""
-        assert appointed(alone(pods, 60.0, electorate_epoch=5, **given))[1] == AT
+        assert appointed(alone(pods, config_epoch=4, **given))[2] == "the coordinator's pod s has ended"
+        assert appointed(alone(pods, config_epoch=5, **given))[2] == ""
+        assert appointed(alone(pods, 60.0, config_epoch=5, **given))[1] == AT
     # and who is among its voters is not known
-    assert appointed(alone((A0, A1), electorate_epoch=5, snapshot=new))[2] == ""
+    assert appointed(alone((A0, A1), config_epoch=5, snapshot=new))[2] == ""
 
 
 # What an operator knows that was restarted --------------------------------------------------------------------------
@@ -210,17 +210,17 @@ def test_before_the_first_round_there_are_no_voters():
     assert appointed(alone((A0, A1), 0.0, job=starting, snapshot=None)) == ("a0", AT, "the coordinator's pod is gone")
 
 
-def test_words_of_a_former_office_say_nothing_about_this_one():
+def test_answers_about_a_previous_leadership_do_not_count():
     # given a former operator that has heard of a newer office
     newer = a_job(status=in_round(3, coordinator="s", epoch=4, term=2))
     assert appointed(alone((A0, A1), job=newer))[2] == ""
-    assert appointed(alone((A0, A1), job=newer, snapshot=told(term=2)))[2] == HEIRS_ENDED
+    assert appointed(alone((A0, A1), job=newer, snapshot=snapshot_of(term=2)))[2] == STANDBYS_ENDED
 
 
-def test_a_new_epoch_has_no_voters_until_it_has_told_of_them():
+def test_a_new_epoch_has_no_voters_until_it_reports_them():
     appointee = a_job(status=in_round(3, coordinator="s", epoch=5, term=0))
     assert appointed(alone((A0, A1, ended(S), T, U), 0.0, job=appointee))[2] == "the coordinator's pod s has ended"
-    without = told(epoch=5, electorate=(), heirs=())
+    without = snapshot_of(epoch=5, voters=(), standby_coordinators=())
     assert appointed(alone((A0, A1, ended(S), T, U), 0.0, snapshot=without))[2] == "the coordinator's pod s has ended"
 
 
@@ -228,11 +228,11 @@ def test_a_new_epoch_has_no_voters_until_it_has_told_of_them():
 
 
 def message(given: Observed) -> str:
-    text: str = condition(status_of(given, Office(4, 1, S, "")), "Running")["message"]
+    text: str = condition(status_of(given, Leadership(4, 1, S, "")), "Running")["message"]
     return text
 
 
-def test_a_job_without_a_coordinator_says_what_it_waits_for():
+def test_a_job_without_a_coordinator_states_what_it_waits_for():
     assert message(alone(for_s=UNREACHABLE_S - 0.1)) == ""
     assert message(alone()) == (
         "waiting for a coordinator: the pods elect one if a majority of them is left; otherwise the operator appoints "
@@ -241,7 +241,7 @@ def test_a_job_without_a_coordinator_says_what_it_waits_for():
     )
     off = a_job(status=in_round(3, epoch=4), spares=3, fence_s=0.0)
     assert message(alone(job=off)).endswith("out-of-service (coordinatorLossTimeout is Off: there is no time limit)")
-    assert message(observed(JOB, PODS, told())) == ""
+    assert message(observed(JOB, PODS, snapshot_of())) == ""
     assert message(alone(snapshot=None)).startswith("waiting for a coordinator: ")
     assert message(alone(job=a_job(status=in_round(-1)), snapshot=None)) == ""
 
@@ -259,36 +259,36 @@ def few(
     """The coordinator s and the active a0 vote; the operator has lost the coordinator so many seconds ago."""
     members = [member(A0, 0), member(S, None)][: len(voters)]
     coordinator = S if S in voters else A0
-    last = a_snapshot(members, number=3, epoch=4, coordinator=coordinator, heirs=voters, electorate=voters)
+    last = a_snapshot(members, number=3, epoch=4, coordinator=coordinator, standby_coordinators=voters, voters=voters)
     ordinary: dict[str, Any] = {"snapshot": last, "searches_since": NOW - for_s}
     return observed(changes.pop("job", FEW_JOB), pods, **(ordinary | changes))
 
 
 CASTING_VOTES: Mapping[str, tuple[Observed, tuple[str, str]]] = {
-    "the other voter has ended": (few((A0, ended(S)), answered=[A0]), ("a0", "the other voter has ended")),
+    "the other voter has ended": (few((A0, ended(S)), responders=[A0]), ("a0", "the other voter has ended")),
     "it responds to neither for 3 s": (
-        few(for_s=WITNESS_S, answered=[A0]),
+        few(for_s=WITNESS_S, responders=[A0]),
         ("a0", "s did not respond to the operator and to the other pod for 3 s"),
     ),
     "both respond, and cannot elect for 3 s": (
-        few(for_s=WITNESS_S, answered=[A0, S]),
+        few(for_s=WITNESS_S, responders=[A0, S]),
         ("s", "the voters did not respond to the operator and to the other pod for 3 s"),
     ),
     "the only voter has ended": (
-        few((ended(A0), NEW), voters=(A0,), answered=[NEW]),
+        few((ended(A0), NEW), voters=(A0,), responders=[NEW]),
         ("new", "no voter is left: they have ended, or their nodes are not ready"),
     ),
     "the node of the only voter is not ready": (
-        few((A0, NEW), voters=(A0,), answered=[NEW], not_ready=[A0.node]),
+        few((A0, NEW), voters=(A0,), responders=[NEW], not_ready=[A0.node]),
         ("new", "no voter is left: they have ended, or their nodes are not ready"),
     ),
 }
 NO_CASTING_VOTES: Mapping[str, Observed] = {
-    "the other one is searched for since a moment": few(for_s=WITNESS_S - 0.1, answered=[A0]),
-    "the other one coordinates the one that responds": few(for_s=WITNESS_S, answered=[A0], named=S.uid),
+    "the other one is searched for since a moment": few(for_s=WITNESS_S - 0.1, responders=[A0]),
+    "the other one coordinates the one that responds": few(for_s=WITNESS_S, responders=[A0], named=S.uid),
     "nobody responds: the operator may be cut off": few(for_s=WITNESS_S),
-    "the only voter does not respond, and its node is ready": few((A0, NEW), voters=(A0,), answered=[NEW], for_s=7.9),
-    "three vote, and two respond": few((A0, S, T), voters=(A0, S, T), answered=[A0, T], for_s=7.9),
+    "the only voter does not respond, and its node is ready": few((A0, NEW), voters=(A0,), responders=[NEW], for_s=7.9),
+    "three vote, and two respond": few((A0, S, T), voters=(A0, S, T), responders=[A0, T], for_s=7.9),
 }
 
 
@@ -300,7 +300,7 @@ def test_the_operator_decides_for_one_of_two_voters(case: str):
 
 @pytest.mark.parametrize("case", NO_CASTING_VOTES)
 def test_the_operator_waits_while_the_other_voter_may_coordinate(case: str):
-    assert plan_office(NO_CASTING_VOTES[case], NOW).reason == ""
+    assert plan_leadership(NO_CASTING_VOTES[case], NOW).reason == ""
 
 
 @pytest.mark.parametrize(
@@ -315,28 +315,28 @@ def test_a_coordinator_that_has_lost_the_only_other_voter_is_appointed_again_at_
     lacks_quorum: bool, voters: tuple[Pod, ...], reason: str
 ):
     # given a coordinator that is connected to the operator
-    snapshot = a_snapshot([member(S, None)], number=3, epoch=4, heirs=voters, electorate=voters)
+    snapshot = a_snapshot([member(S, None)], number=3, epoch=4, standby_coordinators=voters, voters=voters)
     given = observed(FEW_JOB, (A0, S), replace(snapshot, lacks_quorum=lacks_quorum))
-    office = plan_office(given, NOW)
-    assert office.reason == reason
-    assert office.epoch == (AT if reason else 4)
+    term = plan_leadership(given, NOW)
+    assert term.reason == reason
+    assert term.epoch == (AT if reason else 4)
     if reason:  # then it does not wait for the pod that it has lost
-        (callee,) = appointees(given, office)
+        (callee,) = appointees(given, term)
         assert callee.appoint is not None
-        assert (callee.pod_uid, callee.appoint.may_come) == ("uid-s", ("uid-s",))
+        assert (callee.pod_uid, callee.appoint.running_pods) == ("uid-s", ("uid-s",))
 
 
 def test_an_appointed_pod_does_not_wait_for_a_voter_that_nobody_has_reached():
-    given = few(for_s=WITNESS_S, answered=[A0])
-    (callee,) = appointees(given, plan_office(given, NOW))
+    given = few(for_s=WITNESS_S, responders=[A0])
+    (callee,) = appointees(given, plan_leadership(given, NOW))
     assert callee.appoint is not None
-    assert callee.appoint.may_come == ("uid-a0",)
+    assert callee.appoint.running_pods == ("uid-a0",)
 
 
 def test_an_appointed_pod_learns_how_long_ago_the_coordinator_was_lost():
-    given = few(for_s=WITNESS_S, answered=[A0])
+    given = few(for_s=WITNESS_S, responders=[A0])
     given = replace(given, coordination=replace(given.coordination, lost_at=NOW - 5.0))
-    (callee,) = appointees(given, plan_office(given, NOW))
+    (callee,) = appointees(given, plan_leadership(given, NOW))
     assert callee.appoint is not None
     assert callee.appoint.coordinator_lost_s == 5.0
 
@@ -350,7 +350,7 @@ def test_the_only_pod_is_replaced_once_its_node_is_not_ready_unless_no_node_is(o
     assert (given.live() == []) == is_replaced
 
 
-def appointees(given: Observed, office: Office) -> list[Callee]:
-    link = plan_link(given, office, NOW)
+def appointees(given: Observed, term: Leadership) -> list[Callee]:
+    link = plan_link(given, term, NOW)
     assert isinstance(link, Follow)
     return [callee for callee in link.first if callee.appoint is not None]

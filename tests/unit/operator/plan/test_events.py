@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.unit.operator.given import (
     FAILED,
+    LEADERSHIP,
     NOW,
-    OFFICE,
     SUCCEEDED,
     TIES,
     WAITING,
@@ -20,34 +20,34 @@ from tests.unit.operator.given import (
     observed,
     status_of,
 )
-from understudy_operator.plan.coordination import Office
+from understudy_operator.plan.coordination import Leadership
 from understudy_operator.plan.events import plan_events, recorded_events
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.rfc3339 import micro_time
+from understudy_protocol.enums import Strategy
 from understudy_protocol.observer import Recovery, Snapshot
-from understudy_protocol.words import Strategy
 
 
 def events(before: Mapping[str, Any], snapshot: Snapshot | None = None, **changes: Any) -> list[Event]:
     given = observed(a_job(status=before), snapshot=snapshot, **changes)
-    return list(plan_events(given, OFFICE, status_of(given)))
+    return list(plan_events(given, LEADERSHIP, status_of(given)))
 
 
-def passes(*snapshots: Snapshot | None) -> list[list[str]]:
+def reconcile_all(*snapshots: Snapshot | None) -> list[list[str]]:
     """The events of consecutive passes over a running job, each of which writes its status."""
     status: Mapping[str, Any] = in_round(0)
-    told = []
+    result = []
     for snapshot in snapshots:
-        told.append([f"{event.reason}: {event.message}" for event in events(status, snapshot)])
+        result.append([f"{event.reason}: {event.message}" for event in events(status, snapshot)])
         status = after(status, snapshot)
-    return told
+    return result
 
 
-def test_a_fault_is_told_once_and_its_recovery_once():
+def test_a_fault_is_reported_once_and_its_recovery_once():
     detected = a_snapshot(recoveries=[a_recovery(strategy=None)])
     formed = a_snapshot(recoveries=[a_recovery(strategy=Strategy.IN_PLACE)], number=1)
     resumed = a_snapshot(recoveries=[a_recovery(resumed_at=NOW)], number=1)
-    assert passes(detected, detected, formed, resumed, resumed, None, resumed) == [
+    assert reconcile_all(detected, detected, formed, resumed, resumed, None, resumed) == [
         ["FaultDetected: Process: rank 8 on a1 (node node-a1): killed"],
         [],
         [],
@@ -58,20 +58,20 @@ def test_a_fault_is_told_once_and_its_recovery_once():
     ]
 
 
-def test_a_recovery_is_told_with_its_reason():
-    why = "pod a1 failed twice within 1 h"
-    resumed = a_snapshot(recoveries=[a_recovery(resumed_at=NOW, strategy=Strategy.SPARE_SWAP, reason=why)], number=1)
-    (_, told) = passes(resumed)[0]
-    assert told == f"Recovered: SpareSwap in 2.0 s, round 1: rank 8 on a1 (node node-a1): killed ({why})"
+def test_a_recovery_is_reported_with_its_reason():
+    reason = "pod a1 failed twice within 1 h"
+    resumed = a_snapshot(recoveries=[a_recovery(resumed_at=NOW, strategy=Strategy.SPARE_SWAP, reason=reason)], number=1)
+    (_, result) = reconcile_all(resumed)[0]
+    assert result == f"Recovered: SpareSwap in 2.0 s, round 1: rank 8 on a1 (node node-a1): killed ({reason})"
 
 
-def test_faults_of_the_same_moment_are_told_each_and_each_recovery_too():
+def test_faults_of_the_same_moment_are_reported_each_and_each_recovery_too():
     def resumed(recovery: Recovery) -> Recovery:
         return replace(recovery, strategy=Strategy.SPARE_SWAP, resumed_at=NOW + 1)
 
     first, both = a_snapshot(recoveries=TIES[:1]), a_snapshot(recoveries=TIES)
     done = a_snapshot(recoveries=[resumed(x) for x in TIES], number=1)
-    assert [[text.partition(":")[0] for text in texts] for texts in passes(first, both, both, done, done)] == [
+    assert [[text.partition(":")[0] for text in texts] for texts in reconcile_all(first, both, both, done, done)] == [
         ["FaultDetected"],
         ["FaultDetected"],
         [],
@@ -80,22 +80,22 @@ def test_faults_of_the_same_moment_are_told_each_and_each_recovery_too():
     ]
 
 
-def test_a_recovery_whose_strategy_nobody_knows_is_told_too():
+def test_a_recovery_whose_strategy_nobody_knows_is_reported_too():
     lasting = a_snapshot(recoveries=[a_recovery(strategy=None)], waiting_for=WAITING)
-    assert [len(texts) for texts in passes(lasting, a_snapshot(epoch=2), a_snapshot(epoch=2))] == [1, 1, 0]
+    assert [len(texts) for texts in reconcile_all(lasting, a_snapshot(epoch=2), a_snapshot(epoch=2))] == [1, 1, 0]
 
 
 def test_what_status_records_is_reported_again_by_a_new_leader_while_it_is_recent():
     # given a fault that is over, and one that is open
-    over = a_recovery(NOW - 300, resumed_at=NOW - 298, strategy=Strategy.IN_PLACE)
-    status = after(in_round(0), a_snapshot(recoveries=[over, a_recovery(NOW - 2, strategy=None)], number=1))
-    first_told = events(in_round(0), a_snapshot(recoveries=[over], number=1))
+    is_done = a_recovery(NOW - 300, resumed_at=NOW - 298, strategy=Strategy.IN_PLACE)
+    status = after(in_round(0), a_snapshot(recoveries=[is_done, a_recovery(NOW - 2, strategy=None)], number=1))
+    first_reported = events(in_round(0), a_snapshot(recoveries=[is_done], number=1))
 
     # then another leader reports them under the same keys, so that each is written once
-    told = recorded_events(status, NOW)
-    assert [event.reason for event in told] == ["FaultDetected", "Recovered", "FaultDetected"]
-    assert first_told == list(told[:2])
-    assert len({(event.reason, event.key) for event in told}) == 3
+    result = recorded_events(status, NOW)
+    assert [event.reason for event in result] == ["FaultDetected", "Recovered", "FaultDetected"]
+    assert first_reported == list(result[:2])
+    assert len({(event.reason, event.key) for event in result}) == 3
 
     # and not what is older than ten minutes
     assert [event.reason for event in recorded_events(status, NOW + 305)] == ["FaultDetected"]
@@ -110,23 +110,23 @@ def test_the_end_and_a_restart_are_reported_again_by_a_new_leader():
     assert recorded_events(restarted, NOW) == (Event("Warning", "JobRestart", "rule a, restart 1", "restart 1"),)
 
 
-def test_an_election_is_told_once_also_one_that_no_operator_saw():
-    def told(before: Mapping[str, Any], term: int) -> list[str]:
+def test_an_election_is_reported_once_also_one_that_no_operator_observed():
+    def is_reported(before: Mapping[str, Any], term: int) -> list[str]:
         given = observed(a_job(status=before), snapshot=a_snapshot(term=term))
-        return [event.message for event in plan_events(given, Office(1, term, S, ""), status_of(given))]
+        return [event.message for event in plan_events(given, Leadership(1, term, S, ""), status_of(given))]
 
-    assert told(in_round(0, term=1), 2) == ["s was elected coordinator (term 2 of epoch 1)"]
-    assert told(in_round(0, term=2), 5) == ["s was elected coordinator (term 5 of epoch 1)"]
-    assert told(in_round(0, term=2), 2) == told(in_round(0, term=0), 1) == []
+    assert is_reported(in_round(0, term=1), 2) == ["s was elected coordinator (term 2 of epoch 1)"]
+    assert is_reported(in_round(0, term=2), 5) == ["s was elected coordinator (term 5 of epoch 1)"]
+    assert is_reported(in_round(0, term=2), 2) == is_reported(in_round(0, term=0), 1) == []
     # as is one whose appointment was told before anybody heard of it
-    assert told(in_round(0, term=0), 2) == ["s was elected coordinator (term 2 of epoch 1)"]
+    assert is_reported(in_round(0, term=0), 2) == ["s was elected coordinator (term 2 of epoch 1)"]
 
 
-def test_the_start_the_office_and_the_end_are_told_once():
+def test_the_start_the_leadership_and_the_end_are_reported_once():
     given = observed(a_job(), snapshot=a_snapshot())
-    office = Office(1, 1, S, "the job starts")
-    told = plan_events(given, office, status_of(given, office))
-    assert told == (
+    term = Leadership(1, 1, S, "the job starts")
+    result = plan_events(given, term, status_of(given, term))
+    assert result == (
         Event(
             "Normal", "CoordinatorAppointed", "the operator appointed s as the coordinator (epoch 1): the job starts"
         ),

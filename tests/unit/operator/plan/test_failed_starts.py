@@ -30,21 +30,21 @@ from understudy_protocol import pod as names
 ALL = 5
 WINDOW_S = 600.0
 
-WHY = "UnexpectedAdmissionError: no healthy devices present"
+REASON = "UnexpectedAdmissionError: no healthy devices present"
 
 
 def refused(name: str, index: int | None = None, before: int = 0, ago: float = 0.0) -> Pod:
     """A kubelet did not take it; so it was with so many before it."""
     annotations = {names.ANNOTATION_FAILED_STARTS: str(before)} if before else {}
     pod = a_pod(name, index, created_at=NOW - ago, annotations=annotations)
-    return replace(ended(pod), sidecar_ran=False, could_start=False, failure=WHY)
+    return replace(ended(pod), sidecar_ran=False, could_start=False, failure=REASON)
 
 
 def created(given: Observed) -> dict[str, str]:
     """By index, or "spare": how many have failed before it, as it says."""
     manifests = [x.manifest for x in plan_members(given, IMAGE, NOW) if isinstance(x, CreatePod)]
-    told = [manifest["metadata"]["annotations"] for manifest in manifests]
-    return {x.get(names.ANNOTATION_GROUP_RANK, "spare"): x.get(names.ANNOTATION_FAILED_STARTS, "") for x in told}
+    result = [manifest["metadata"]["annotations"] for manifest in manifests]
+    return {x.get(names.ANNOTATION_GROUP_RANK, "spare"): x.get(names.ANNOTATION_FAILED_STARTS, "") for x in result}
 
 
 @pytest.mark.parametrize(("before", "pause_s"), [(0, 1), (1, 2), (2, 4), (5, 32), (6, 60), (5000, 60)])
@@ -83,13 +83,13 @@ def test_what_failed_long_ago_is_forgotten():
     assert created(observed(a_job(), (A0, refused("a1", 1, 6, WINDOW_S), S))) == {"1": ""}
 
 
-def test_it_is_told_until_all_pods_have_started():
+def test_it_is_reported_until_all_pods_have_started():
     def message(*pods: Pod) -> str:
-        told = a_snapshot([member(A0, None)], number=-1, waiting_for=WAITING)
-        return str(condition(status_of(observed(a_job(), pods, told)), "Running")["message"])
+        snapshot = a_snapshot([member(A0, None)], number=-1, waiting_for=WAITING)
+        return str(condition(status_of(observed(a_job(), pods, snapshot)), "Running")["message"])
 
     assert message(A0, refused("a1", 1, 2), S) == (
-        f"waiting for {WAITING}; pod a1 failed before it could take part: {WHY} (the operator "
+        f"waiting for {WAITING}; pod a1 failed before it could take part: {REASON} (the operator "
         "creates the next one 4 s after it)"
     )
     assert message(A0, refused("a1", 1, 2), A1, S) == f"waiting for {WAITING}"

@@ -45,8 +45,8 @@ def queued(job: Job, queue: Queue | None = TEAM) -> Job:
 
 def enlisted(pod: Pod, group: str = "llm-1", *, of: str = "workers", **changes: Any) -> Pod:
     """In a pod group of the queue."""
-    ours = {kueue.GROUP_NAME: group, kueue.QUEUE: "team", kueue.MANAGED: "true", names.LABEL_REPLICATED_JOB: of}
-    labels = {**pod.labels, **ours}
+    own = {kueue.GROUP_NAME: group, kueue.QUEUE: "team", kueue.MANAGED: "true", names.LABEL_REPLICATED_JOB: of}
+    labels = {**pod.labels, **own}
     gang = {} if pod.index is not None else {names.ANNOTATION_GANG: "true"}
     return replace(pod, labels=labels, annotations={**pod.annotations, **gang}, **changes)
 
@@ -70,8 +70,8 @@ def removed(given: Observed, now: float = NOW) -> list[str]:
 
 def kept_apart(manifests: list[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Those of the gang, and the others."""
-    ours = [m for m in manifests if m["metadata"]["annotations"].get(names.ANNOTATION_GANG) or "spare" not in name(m)]
-    return ours, [m for m in manifests if m not in ours]
+    own = [m for m in manifests if m["metadata"]["annotations"].get(names.ANNOTATION_GANG) or "spare" not in name(m)]
+    return own, [m for m in manifests if m not in own]
 
 
 def name(manifest: Mapping[str, Any]) -> str:
@@ -126,14 +126,14 @@ def test_a_spare_is_a_workload_of_its_own():
     assert kueue.GROUP_SIZE not in spare["metadata"]["annotations"]
 
 
-@pytest.mark.parametrize(("spares_class", "told"), [("", "research"), ("spares", None)])
-def test_kueue_weighs_spares_by_their_own_priority_class_where_they_have_one(spares_class: str, told: str | None):
+@pytest.mark.parametrize(("spares_class", "result"), [("", "research"), ("spares", None)])
+def test_kueue_weighs_spares_by_their_own_priority_class_where_they_have_one(spares_class: str, result: str | None):
     job = queued(a_job(spare_priority_class=spares_class), Queue("team", "research"))
     actives = made(observed(job, ()))
     assert {m["metadata"]["labels"][kueue.PRIORITY_CLASS] for m in actives} == {"research"}
-    there = [enlisted(replace(pod, labels={**pod.labels, kueue.PRIORITY_CLASS: "research"})) for pod in (A0, A1)]
-    (spare,) = made(observed(job, there))
-    assert spare["metadata"]["labels"].get(kueue.PRIORITY_CLASS) == told
+    present = [enlisted(replace(pod, labels={**pod.labels, kueue.PRIORITY_CLASS: "research"})) for pod in (A0, A1)]
+    (spare,) = made(observed(job, present))
+    assert spare["metadata"]["labels"].get(kueue.PRIORITY_CLASS) == result
 
 
 N = enlisted(at_the_gate(a_pod("n")))
@@ -154,9 +154,9 @@ ROOM: dict[str, tuple[tuple[Pod, ...], int]] = {
 def test_a_pod_joins_the_group_once_kueue_has_room_for_it(case: str):
     others, joins = ROOM[case]
     given = observed(queued(a_job(status=in_round(1))), (enlisted(A0), S, *others), LOST_ONE)
-    ours, apart = kept_apart(made(given))
-    assert (len(ours), len(apart)) == (joins, 0)
-    assert {m["metadata"]["labels"][kueue.GROUP_NAME] for m in ours} <= {"llm-1"}
+    own, separate = kept_apart(made(given))
+    assert (len(own), len(separate)) == (joins, 0)
+    assert {m["metadata"]["labels"][kueue.GROUP_NAME] for m in own} <= {"llm-1"}
 
 
 def test_never_are_there_more_pods_than_the_job_declares():
@@ -165,10 +165,10 @@ def test_never_are_there_more_pods_than_the_job_declares():
         for spare in (S, ended(S), terminating(S), None):
             pods = [enlisted(A0), *([enlisted(a1)] if a1 else []), *([spare] if spare else [])]
             given = observed(queued(a_job(status=in_round(1))), pods, a_snapshot([member(A0, 0)], number=1))
-            ours, apart = kept_apart(made(given))
+            own, separate = kept_apart(made(given))
             counted = sum(pod.phase != "Failed" for pod in pods if pod.index is not None)
-            assert len(ours) + counted <= 2
-            assert len(apart) + sum(pod.alive for pod in pods if pod.index is None) <= 1
+            assert len(own) + counted <= 2
+            assert len(separate) + sum(pod.alive for pod in pods if pod.index is None) <= 1
 
 
 def test_spares_of_a_gang_that_waits_go_after_a_moment_but_not_one_that_trains():
@@ -178,8 +178,8 @@ def test_spares_of_a_gang_that_waits_go_after_a_moment_but_not_one_that_trains()
     )
     assert removed(given) == []
     assert removed(given, NOW + YIELD_S) == ["s"]
-    seated = observed(queued(a_job(status=in_round(1), parallelism=1)), (waits[0], S), a_snapshot([member(S, 0)]))
-    assert removed(seated, NOW + YIELD_S) == []
+    with_ranks = observed(queued(a_job(status=in_round(1), parallelism=1)), (waits[0], S), a_snapshot([member(S, 0)]))
+    assert removed(with_ranks, NOW + YIELD_S) == []
 
 
 def test_a_pod_at_a_gate_is_not_taken_for_one_that_finds_no_node():
@@ -249,11 +249,11 @@ def test_spares_have_their_own_priority_class_and_actives_the_templates():
 def test_the_pod_in_place_of_a_lost_active_has_the_actives_priority_so_as_many_keep_it():
     template = {"spec": {**TEMPLATE["spec"], "priorityClassName": "training"}}
     job = a_job(pod_template=template, spare_priority_class="spares", status=in_round(1))
-    there = of_workers(A0)
-    (new,) = made(observed(job, (there, terminating(of_workers(A1)), S), LOST_ONE))
+    present = of_workers(A0)
+    (new,) = made(observed(job, (present, terminating(of_workers(A1)), S), LOST_ONE))
     assert new["spec"]["priorityClassName"] == "training"
     later = of_workers(replace(a_pod("n"), annotations={names.ANNOTATION_GANG: "true"}))
-    (next_spare,) = made(observed(job, (there, later), a_snapshot([member(A0, 0), member(later, 1)], number=2)))
+    (next_spare,) = made(observed(job, (present, later), a_snapshot([member(A0, 0), member(later, 1)], number=2)))
     assert next_spare["spec"]["priorityClassName"] == "spares"
 
 
@@ -266,12 +266,12 @@ def test_a_job_without_a_queue_gang_or_priority_is_as_it_always_was():
 
 # What Kueue holds ---------------------------------------------------------------------------------------------------
 
-HELD = replace(terminating(enlisted(A1)), finalizers=(kueue.MANAGED, "example.com/mine"))
+GATED = replace(terminating(enlisted(A1)), finalizers=(kueue.MANAGED, "example.com/mine"))
 DEAD: dict[str, Observed] = {
-    "a pod of the gang": observed(queued(a_job(status=in_round(1))), (enlisted(A0), HELD), not_ready=["node-a1"]),
-    "a pod of a former attempt": observed(queued(a_job()), (), former=(HELD,), not_ready=["node-a1"]),
+    "a pod of the gang": observed(queued(a_job(status=in_round(1))), (enlisted(A0), GATED), not_ready=["node-a1"]),
+    "a pod of a former attempt": observed(queued(a_job()), (), previous_pods=(GATED,), not_ready=["node-a1"]),
     "a pod of a job that has ended": observed(
-        queued(a_job(status={"terminalState": "Failed"})), (enlisted(ended(A0)), HELD), not_ready=["node-a1"]
+        queued(a_job(status={"terminalState": "Failed"})), (enlisted(ended(A0)), GATED), not_ready=["node-a1"]
     ),
 }
 
@@ -284,12 +284,12 @@ def test_on_a_dead_node_it_is_released_from_kueue_and_from_nobody_else(case: str
 
 
 def test_on_a_node_that_is_well_kueue_lets_go_itself():
-    given = observed(queued(a_job(status=in_round(1))), (enlisted(A0), HELD))
+    given = observed(queued(a_job(status=in_round(1))), (enlisted(A0), GATED))
     assert not [intent for intent in plan_members(given, IMAGE, NOW) if isinstance(intent, ReleasePod)]
 
 
-def test_a_former_pod_that_never_had_a_node_holds_up_no_restart():
+def test_a_previous_pod_that_never_had_a_node_holds_up_no_restart():
     blocking = FailurePolicy(1, RestartStrategy.BLOCKING_RECREATE)
     job = queued(a_job(spec={"failure": blocking}))
-    assert len(made(observed(job, (), former=(terminating(enlisted(at_the_gate(A1))),)))) == 2
-    assert made(observed(job, (), former=(HELD,))) == []
+    assert len(made(observed(job, (), previous_pods=(terminating(enlisted(at_the_gate(A1))),)))) == 2
+    assert made(observed(job, (), previous_pods=(GATED,))) == []

@@ -14,9 +14,9 @@ from understudy_operator.plan.gateways import MODULE, STATE_PATH, TOKEN_PATH
 from understudy_operator.plan.jobset.manifests import job_manifest
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.pods import pod_manifest
-from understudy_operator.plan.spec import RolloutGateway, Rollouts
+from understudy_operator.plan.spec import RolloutGateway, RolloutsSpec
 from understudy_protocol import pod as names
-from understudy_protocol.words import OnFailedUpdate
+from understudy_protocol.enums import OnFailedUpdate
 from understudy_rollout.engines import SglangEngine
 from understudy_rollout.gateway.__main__ import options
 from understudy_rollout.gateway.client import WEIGHTS
@@ -28,8 +28,8 @@ GATEWAY = RolloutGateway(engine_port=30000)
 
 
 def job(gateway: RolloutGateway | None = GATEWAY, **rollouts: Any) -> Job:
-    told = Rollouts(("rollout",), gateway=gateway, **rollouts)
-    spec = {"replicated_jobs": (TRAINER, ROLLOUT, DATA), "rollouts": told}
+    result = RolloutsSpec(("rollout",), gateway=gateway, **rollouts)
+    spec = {"replicated_jobs": (TRAINER, ROLLOUT, DATA), "rollouts": result}
     return a_job(spec=spec, groups=(TRAINER,))
 
 
@@ -54,9 +54,9 @@ def test_a_rollouts_pod_has_a_gateway_before_everything_else_that_starts() -> No
     assert (gateway["name"], gateway["image"], gateway["restartPolicy"]) == (names.GATEWAY_CONTAINER, IMAGE, "Always")
     assert gateway["command"][1:] == ["-m", MODULE]
     # and these are words that it takes
-    told = options(gateway["args"])
-    assert (told.engine, told.port, told.token_file) == ("http://127.0.0.1:30000", 9000, Path(TOKEN_PATH))
-    assert (told.in_flight, told.initial_version) == (Policy.AWAIT, "base")
+    result = options(gateway["args"])
+    assert (result.engine, result.port, result.token_file) == ("http://127.0.0.1:30000", 9000, Path(TOKEN_PATH))
+    assert (result.in_flight, result.initial_version) == (Policy.AWAIT, "base")
     assert gateway["startupProbe"]["httpGet"] == {"path": WEIGHTS, "port": 9000}
     assert STATE_PATH == WEIGHTS
 
@@ -90,12 +90,12 @@ def test_gateway_and_trainer_mount_the_token_and_not_the_key() -> None:
     assert environment(trainer)[names.ENV_ROLLOUT_TOKEN_FILE] == TOKEN_PATH
 
 
-def test_workers_find_every_replica_by_what_they_are_told(tmp_path: Path) -> None:
+def test_workers_find_every_replica_by_their_variables(tmp_path: Path) -> None:
     (trainer,) = trainer_pod(job())["containers"]
     token = tmp_path / "token"
     token.write_text("secret\n")
-    told = environment(trainer) | {ENV_TOKEN_FILE: str(token)}
-    replicas = replicas_of_this_job(SglangEngine, ranks=4, environment=told)
+    result = environment(trainer) | {ENV_TOKEN_FILE: str(token)}
+    replicas = replicas_of_this_job(SglangEngine, ranks=4, environment=result)
     assert [(x.name, x.ranks) for x in replicas] == [("llm-rollout-0", 4), ("llm-rollout-1", 4)]
     # and call each server through its gateway
     assert [x.engine.server.door for x in replicas] == [x.admission for x in replicas]  # type: ignore[attr-defined]
@@ -108,7 +108,7 @@ def test_workers_find_every_replica_by_what_they_are_told(tmp_path: Path) -> Non
 def test_the_pods_service_account_does_not_reach_the_gateway() -> None:
     # Kubernetes mounts its token where nothing is mounted at that place
     gateway = pod_of(ROLLOUT, job())["initContainers"][0]
-    assert names.ACCOUNT_FOLDER in [mount["mountPath"] for mount in gateway["volumeMounts"]]
+    assert names.SERVICE_ACCOUNT_FOLDER in [mount["mountPath"] for mount in gateway["volumeMounts"]]
 
 
 def test_elsewhere_there_are_none() -> None:
@@ -118,7 +118,7 @@ def test_elsewhere_there_are_none() -> None:
 
 
 @pytest.mark.parametrize("gateway", [GATEWAY, None])
-def test_workers_of_a_job_with_rollouts_know_whom_to_tell(gateway: RolloutGateway | None) -> None:
+def test_workers_of_a_job_with_rollouts_know_where_to_report(gateway: RolloutGateway | None) -> None:
     (trainer,) = trainer_pod(job(gateway))["containers"]
     assert environment(trainer)[names.ENV_ROLLOUTS_SOCKET] == "/understudy/rollouts.sock"
     assert (names.ENV_ROLLOUTS in environment(trainer)) == (gateway is not None)
@@ -128,6 +128,6 @@ def test_sidecars_know_what_follows_from_a_failed_update() -> None:
     def shape(given: Job) -> Any:
         return json.loads(environment(trainer_pod(given)["initContainers"][0])[names.ENV_JOB])
 
-    told = shape(job(max_retries=2))
-    assert (told["on_failed_update"], told["update_retries"]) == (OnFailedUpdate.RESTART_JOB.value, 2)
+    result = shape(job(max_retries=2))
+    assert (result["on_failed_update"], result["update_retries"]) == (OnFailedUpdate.RESTART_JOB.value, 2)
     assert shape(a_job())["on_failed_update"] is None

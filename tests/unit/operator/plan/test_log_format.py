@@ -15,28 +15,28 @@ from understudy_operator.plan.pool.warm_manifest import warm_spec
 from understudy_protocol.logs import ENV_FORMAT
 
 
-def told(manifest: dict[str, Any]) -> list[str]:
+def read_format(manifest: dict[str, Any]) -> list[str]:
     sidecar = manifest["spec"]["initContainers"][0]
     return [variable["value"] for variable in sidecar["env"] if variable["name"] == ENV_FORMAT]
 
 
 @pytest.mark.parametrize(("log_format", "expected"), [("json", ["json"]), ("text", [])])
-def test_a_sidecar_is_told_what_is_not_the_default(log_format: str, expected: list[str]):
+def test_a_sidecar_gets_settings_that_are_not_the_default(log_format: str, expected: list[str]):
     job = replace(a_job(), log_format=log_format)
     made = pod_manifest(job, index=0, serial="s", coordinator_address="10.0.0.7:8478", sidecar_image=IMAGE)
-    assert told(made) == expected
+    assert read_format(made) == expected
 
 
 def test_so_is_an_injected_one():
-    assert told(inject(pod("job"), IMAGE, "json").pod) == ["json"]
-    assert told(inject(pod("job"), IMAGE).pod) == []
+    assert read_format(inject(pod("job"), IMAGE, "json").pod) == ["json"]
+    assert read_format(inject(pod("job"), IMAGE).pod) == []
 
 
 def test_so_is_a_warm_spare_of_a_pool():
     pool = a_warm_pool(replicas=1)
-    assert told({"spec": warm_spec(replace(pool, log_format="json"), IMAGE, "s")}) == ["json"]
-    assert told({"spec": warm_spec(pool, IMAGE, "s")}) == []
+    assert read_format({"spec": warm_spec(replace(pool, log_format="json"), IMAGE, "s")}) == ["json"]
+    assert read_format({"spec": warm_spec(pool, IMAGE, "s")}) == []
 
 
-def test_a_job_may_take_one_that_was_told_another_format():
+def test_a_job_may_take_a_spare_that_has_another_log_format():
     assert difference(replace(a_job(), log_format="json"), a_warm_pool(replicas=1)) == ""

@@ -27,20 +27,20 @@ from tests.unit.operator.given import (
     starting,
     terminating,
 )
-from understudy_operator.plan.answers import NO_ANSWERS
 from understudy_operator.plan.faults.avoidance import avoided_by
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.observed import Node, Observed, Pod
+from understudy_operator.plan.pod_answers import NO_ANSWERS
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
+from understudy_protocol.enums import Fault, FaultClass
 from understudy_protocol.observer import Refused
-from understudy_protocol.words import Fault, FaultClass
 
 SUSPECT_S = 60.0
 FAILED_PODS_KEPT = 5
 RETURN_S = 15.0
-SETTLED_S = 30.0
+RANKS_KNOWN_S = 30.0
 
 AVOIDED_FIELD = "metadata.name"
 
@@ -90,9 +90,9 @@ def test_no_pod_is_created_while(missing: str, given: dict[str, object]):
     assert created(observed(**{"job": a_job(), "pods": (), **given})) == [], missing  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("fate", [ended(A1), terminating(A1), None])
-def test_before_the_first_round_a_lost_pod_is_replaced_by_one_of_the_same_index(fate: Pod | None):
-    pods = (A0, S) if fate is None else (A0, fate, S)
+@pytest.mark.parametrize("end_state", [ended(A1), terminating(A1), None])
+def test_before_the_first_round_a_lost_pod_is_replaced_by_one_of_the_same_index(end_state: Pod | None):
+    pods = (A0, S) if end_state is None else (A0, end_state, S)
     assert created(observed(a_job(), pods)) == ["1"]
 
 
@@ -155,17 +155,19 @@ def test_two_pods_that_are_lost_at_once_are_replaced_by_two_spares():
     assert created(observed(pods=(A0, A1, S), snapshot=snapshot)) == ["spare", "spare"]
 
 
-def test_a_thousand_pods_that_are_lost_at_once_are_replaced_in_one_pass():
+def test_a_thousand_pods_that_are_lost_at_once_are_replaced_in_one_reconcile():
     """Those that make a network switch's nodes, for instance."""
     pods = [a_pod(f"a{i}", i) for i in range(2000)]
     left, gone = pods[:1000], [ended(pod) for pod in pods[1000:]]
-    seats = [member(pod, pod.index) for pod in left]
-    told = a_snapshot(seats, lost=[lost(pod) for pod in gone], coordinator=left[0], waiting_for="1000 of 2000 pods")
+    rank_holders = [member(pod, pod.index) for pod in left]
+    snapshot = a_snapshot(
+        rank_holders, lost=[lost(pod) for pod in gone], coordinator=left[0], waiting_for="1000 of 2000 pods"
+    )
     job = a_job(status=in_round(0, coordinator="a0"), parallelism=2000, spares=0)
-    assert created(observed(job, (*left, *gone), told)) == ["spare"] * 1000
+    assert created(observed(job, (*left, *gone), snapshot)) == ["spare"] * 1000
 
 
-def test_the_newest_round_counts_whether_status_or_the_coordinator_tells_it():
+def test_the_newest_round_counts_whether_status_or_the_coordinator_reports_it():
     without_a1 = (A0, S)
     assert created(observed(a_job(status=in_round(3)), without_a1)) == ["spare"]
     assert created(observed(a_job(), without_a1, a_snapshot(number=0))) == ["spare"]
@@ -175,11 +177,11 @@ def test_without_a_loss_nothing_is_done():
     assert planned(observed(snapshot=a_snapshot())) == ()
 
 
-def test_a_node_that_is_not_ready_alone_is_no_loss_while_its_member_is_heard():
+def test_a_node_that_is_only_not_ready_is_no_loss_while_its_member_is_connected():
     assert planned(observed(snapshot=a_snapshot(), not_ready=[A1.node])) == ()
 
 
-def test_a_pod_on_a_dead_node_that_a_new_coordinator_has_never_heard_of_is_replaced():
+def test_a_pod_on_a_dead_node_that_a_new_coordinator_does_not_know_is_replaced():
     # given the node of the coordinator, which was an active's too, is dead; its successor does not know that active
     snapshot = a_snapshot([member(A0, 0), member(S, None)], epoch=2, waiting_for="1 of 2 pods (group ranks 1)")
     given = observed(pods=(A0, A1, S), snapshot=snapshot, not_ready=[A1.node])
@@ -187,7 +189,7 @@ def test_a_pod_on_a_dead_node_that_a_new_coordinator_has_never_heard_of_is_repla
     assert deleted(given) == {"a1": 0}  # neither the API server nor the coordinator hears of it
 
 
-def test_a_member_is_not_missed_while_a_coordinator_that_is_new_in_office_still_asks_who_is_there():
+def test_a_member_is_not_missed_while_a_new_coordinator_collects_members():
     asking = a_snapshot([member(A0, None)], number=4, epoch=2)
     given = observed(a_job(status=in_round(4)), (A0, A1, S), asking, not_ready=[A1.node])
     assert planned(given) == ()
@@ -209,9 +211,11 @@ def test_a_pod_lost_with_its_node_is_deleted_at_once():
 
 
 @pytest.mark.parametrize(("ago", "goes"), [(RETURN_S - 1, False), (RETURN_S, True)])
-def test_a_pod_that_says_it_has_to_be_replaced_and_does_not_end_is_deleted(ago: float, goes: bool):
+def test_a_pod_that_states_it_has_to_be_replaced_and_does_not_end_is_deleted(ago: float, goes: bool):
     """Found by the simulation (seed 44125): its launcher was stopped, and no coordinator was left to report it."""
-    answers = NO_ANSWERS.refused("uid-s", Refused("not in office", replaced="no space left on device"), NOW - ago)
+    answers = NO_ANSWERS.with_refusal(
+        "uid-s", Refused("not in office", replacement_reason="no space left on device"), NOW - ago
+    )
     given = observed(snapshot=a_snapshot([member(A0, 0), member(A1, 1)]))
     given = replace(given, coordination=replace(given.coordination, answers=answers))
     assert ("s" in deleted(given)) == goes
@@ -220,26 +224,28 @@ def test_a_pod_that_says_it_has_to_be_replaced_and_does_not_end_is_deleted(ago: 
     assert deleted(replace(given, coordination=replace(given.coordination, snapshot=returned))) == {}
 
 
-def test_what_a_pod_said_of_its_end_does_not_count_once_its_connection_has_ended():
-    answers = NO_ANSWERS.refused("uid-s", Refused("not in office", replaced="no space left on device"), NOW - 60)
+def test_what_a_pod_stated_of_its_end_does_not_count_once_its_connection_has_ended():
+    answers = NO_ANSWERS.with_refusal(
+        "uid-s", Refused("not in office", replacement_reason="no space left on device"), NOW - 60
+    )
     given = observed(snapshot=a_snapshot([member(A0, 0), member(A1, 1)]))
     assert deleted(replace(given, coordination=replace(given.coordination, answers=answers.on_lines(())))) == {}
 
 
-def test_a_coordinator_without_a_majority_is_not_believed_about_who_fell_silent():
+def test_a_coordinator_without_a_majority_is_not_believed_about_silent_members():
     # given one that hears two voters of five: it may be cut off, and the others train on under another one
     voters = [A0, A1, S, a_pod("t"), a_pod("u")]
 
-    def told(*heard: Pod, fault: Fault = Fault.NODE) -> Observed:
+    def is_reported(*heard: Pod, fault: Fault = Fault.NODE) -> Observed:
         views = [member(pod, rank) for rank, pod in enumerate(heard)]
         gone = [lost(pod, fault, NOW - 60) for pod in voters if pod not in heard]
-        return observed(pods=voters, snapshot=a_snapshot(views, lost=gone, electorate=voters))
+        return observed(pods=voters, snapshot=a_snapshot(views, lost=gone, voters=voters))
 
-    assert deleted(told(A0, S)) == {}
-    assert deleted(told(A0, S, a_pod("new"), a_pod("newer"))) == {}  # who does not vote yet
-    assert deleted(told(A0, S, A1)) == {"t": None, "u": None}
+    assert deleted(is_reported(A0, S)) == {}
+    assert deleted(is_reported(A0, S, a_pod("new"), a_pod("newer"))) == {}  # who does not vote yet
+    assert deleted(is_reported(A0, S, A1)) == {"t": None, "u": None}
     # but what it has seen end has ended
-    assert deleted(told(A0, S, fault=Fault.POD)) == {"a1": None, "t": None, "u": None}
+    assert deleted(is_reported(A0, S, fault=Fault.POD)) == {"a1": None, "t": None, "u": None}
 
 
 def test_a_terminating_pod_is_removed_at_once_only_on_a_node_that_is_not_ready():
@@ -279,13 +285,13 @@ def test_the_coordinator_stays_when_fewer_spares_are_wanted():
     assert deleted(with_spares(S, a_pod("t"), wanted=0, coordinator="s")) == {"t": None}
 
 
-def test_one_that_was_just_elected_stays_too_before_status_tells_of_it():
+def test_one_that_was_just_elected_stays_too_before_status_reports_it():
     old, young = a_pod("old"), a_pod("young", created_at=NOW)
-    elected = replace(with_spares(old, young, wanted=0).coordination, in_office=young.uid)
+    elected = replace(with_spares(old, young, wanted=0).coordination, coordinator_uid=young.uid)
     assert deleted(replace(with_spares(old, young, wanted=0), coordination=elected)) == {"old": None}
 
 
-def test_who_holds_a_rank_stays_also_where_it_was_made_as_a_spare():
+def test_a_rank_holder_stays_even_if_it_was_created_as_a_spare():
     # given a1 came back after the spare s had taken its rank, and a new spare was made for it
     new = a_pod("new", created_at=NOW)
     snapshot = a_snapshot([member(A0, 0), member(S, 1), member(A1, None), member(new, None)])
@@ -305,10 +311,10 @@ def test_a_spare_too_many_goes_as_it_was_seen_because_it_may_have_been_given_a_r
         assert (delete.name, delete.version) == ("t", "11")
 
 
-def test_a_spare_that_was_told_a_rank_stays_where_nobody_has_told_of_the_first_round_yet():
+def test_a_spare_with_a_rank_stays_although_nobody_has_reported_the_first_round():
     # given an operator that knows the newest pods, the job as it was before its first round, and no coordinator
-    seated = replace(a_pod("t", created_at=NOW), annotations={names.ANNOTATION_GROUP_RANK: "1"})
-    assert deleted(observed(a_job(), (A0, S, seated))) == {}
+    with_ranks = replace(a_pod("t", created_at=NOW), annotations={names.ANNOTATION_GROUP_RANK: "1"})
+    assert deleted(observed(a_job(), (A0, S, with_ranks))) == {}
 
 
 @pytest.mark.parametrize(
@@ -319,7 +325,7 @@ def test_a_spare_that_was_told_a_rank_stays_where_nobody_has_told_of_the_first_r
         a_snapshot([member(A0, None), member(S, None)], number=4, epoch=2),  # new in office: it has seated nobody yet
     ],
 )
-def test_nobody_goes_as_surplus_while_it_is_not_known_who_holds_the_ranks(snapshot: None):
+def test_no_pod_is_surplus_while_rank_holders_are_unknown(snapshot: None):
     job = a_job(status=in_round(4), spares=0)
     assert deleted(observed(job, (A0, A1, S, a_pod("t")), snapshot)) == {}
 
@@ -356,7 +362,7 @@ def test_a_new_pod_keeps_off_a_node_that_fell_silent_a_moment_ago(fault: Fault, 
         (Node("node-a1", False, since=NOW - 1), ["node-a1"]),
     ],
 )
-def test_a_node_that_has_become_ready_anew_since_is_not_kept_off(node: Node, nodes: list[str]):
+def test_a_node_that_has_become_ready_again_since_is_not_kept_off(node: Node, nodes: list[str]):
     snapshot = a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1, Fault.NODE, NOW - 20)])
     given = observed(snapshot=snapshot)
     assert avoided(replace(given, nodes={**given.nodes, node.name: node})) == nodes
@@ -368,7 +374,7 @@ def test_nor_is_one_put_where_it_would_be_given_no_ranks():
     assert avoided(replace(given, nodes={**given.nodes, "node-x": faulty})) == ["node-x"]
 
 
-def test_one_that_waits_for_a_node_is_made_anew_when_one_that_it_is_kept_off_is_well_again():
+def test_one_that_waits_for_a_node_is_recreated_when_one_that_it_is_kept_off_is_well_again():
     """Else it waits for as long as there is no other node for it."""
     keeps_off = {names.ANNOTATION_AVOIDS: "node-x"}
     waits = pending(a_pod("t", annotations=keeps_off, trouble="Unschedulable: 0/3 nodes are available"))
@@ -406,7 +412,7 @@ def test_so_it_is_where_it_is_kept_off_many_of_which_one_is_well_again(count: in
     assert last not in avoided_by(a_pod("u", annotations=annotations_of_new(replace(well, pods=(A0, S)))))
 
 
-def test_who_does_not_know_yet_which_nodes_fell_silent_makes_no_pod_anew_for_them():
+def test_an_operator_that_does_not_know_the_silent_nodes_recreates_no_pod():
     """Another operator has made it, and was lost."""
     waits = pending(a_pod("t", annotations={names.ANNOTATION_AVOIDS: "node-a1"}, trouble="Unschedulable: 0/3"))
     given = observed(pods=(A0, A1, S, waits), job=a_job(status=in_round(0), spares=2))
@@ -416,7 +422,7 @@ def test_who_does_not_know_yet_which_nodes_fell_silent_makes_no_pod_anew_for_the
     assert deleted(replace(given, coordination=replace(given.coordination, snapshot=a_snapshot()))) == {"t": 0}
 
 
-def test_a_node_that_does_not_exist_any_more_is_no_reason_to_make_a_pod_anew():
+def test_a_deleted_node_is_no_reason_to_recreate_a_pod():
     waits = pending(a_pod("t", annotations={names.ANNOTATION_AVOIDS: "gone"}, trouble="Unschedulable: 0/3"))
     job = a_job(spares=2, status=in_round(0))
     assert deleted(observed(pods=(A0, A1, S, waits), snapshot=a_snapshot(), job=job)) == {}
@@ -426,8 +432,8 @@ def test_no_pod_has_more_names_of_nodes_than_an_annotation_may_have():
     name = "node-" + "x" * 240 + "-{:05d}"  # about as long as a node's name may be
     broken = {name.format(number): Node(name.format(number), True, findings=(XID_79,)) for number in range(3000)}
     given = observed(pods=(A0, S), snapshot=a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1)]))
-    told = annotations_of_new(replace(given, nodes={**given.nodes, **broken}))
-    assert sum(len(key) + len(text) for key, text in told.items()) < 256 * 1024
+    result = annotations_of_new(replace(given, nodes={**given.nodes, **broken}))
+    assert sum(len(key) + len(text) for key, text in result.items()) < 256 * 1024
 
 
 def test_a_pod_on_broken_hardware_that_holds_no_rank_is_replaced():
@@ -449,13 +455,13 @@ def test_but_one_that_holds_a_rank_trains_on():
     assert deleted(observed(nodes=broken, snapshot=a_snapshot())) == {}
 
 
-def test_nor_is_one_removed_while_a_coordinator_that_is_new_in_office_asks_who_holds_what():
+def test_nor_is_one_removed_while_a_new_coordinator_collects_rank_holders():
     broken = {**observed().nodes, A1.node: Node(A1.node, True, findings=(XID_79,))}
     asks = a_snapshot([member(x, None) for x in (A0, A1, S)], waiting_for="the members of the former round")
     assert deleted(observed(nodes=broken, snapshot=asks)) == {}
     waits = a_snapshot([member(A0, 0), member(A1, None), member(S, None)], waiting_for="1 of 2 pods")
     given = observed(nodes=broken, snapshot=waits)
-    long_found = replace(given, coordination=replace(given.coordination, since=NOW - SETTLED_S))
+    long_found = replace(given, coordination=replace(given.coordination, since=NOW - RANKS_KNOWN_S))
     assert deleted(long_found) == {"a1": None}
 
 
@@ -475,12 +481,12 @@ def test_a_failed_pod_that_is_being_deleted_is_not_deleted_again():
 
 
 @pytest.mark.parametrize("close", [SUCCEEDED, FAILED])
-def test_after_the_close_no_pod_is_created_and_who_ends_by_itself_is_left_alone(close: type):
+def test_after_the_close_no_pod_is_created_and_pods_that_end_by_themselves_are_left_alone(close: type):
     given = observed(pods=(A0, ended(A1)), snapshot=a_snapshot(closed=close))  # type: ignore[arg-type]
     assert planned(given) == ()
 
 
-def test_after_the_close_who_has_not_started_is_removed():
+def test_after_the_close_pods_that_have_not_started_are_removed():
     given = observed(pods=(ended(A0), ended(A1), pending(S)), snapshot=a_snapshot(closed=SUCCEEDED))
     assert deleted(given) == {"s": 0}
     assert reasons(given) == ["the job has ended before it started"]
@@ -538,13 +544,13 @@ def test_labels_stay_while_nobody_is_seated(snapshot: None):
     assert patched(observed(a_job(status=in_round(number)), snapshot=snapshot)) == []
 
 
-@pytest.mark.parametrize("fate", [ended(S), terminating(S)])
-def test_labels_of_a_pod_that_ends_stay_for_who_looks_back(fate: Pod):
+@pytest.mark.parametrize("end_state", [ended(S), terminating(S)])
+def test_labels_of_a_pod_that_ends_stay(end_state: Pod):
     snapshot = a_snapshot([member(A0, 0), member(S, 1)], number=1)
-    assert patched(observed(a_job(status=in_round(1)), (A0, fate), snapshot)) == []
+    assert patched(observed(a_job(status=in_round(1)), (A0, end_state), snapshot)) == []
 
 
-def test_a_pod_that_was_made_since_its_node_fell_silent_has_a_moment_to_be_heard():
+def test_a_pod_that_was_created_since_its_node_fell_silent_has_a_moment_to_connect():
     # Given a spare that the scheduler has put on a node which this operator still believes to be silent
     new = replace(starting(a_pod("new")), created_at=NOW - 1)
     silent = replace(Node(new.node, False), since=NOW - 30)

@@ -6,13 +6,13 @@ import pytest
 
 from tests.unit.operator.given import A0, NOW, a_recovery, a_snapshot, after, in_round, lost, member
 from understudy_operator.plan.message_limits import MessageLimits
-from understudy_operator.plan.recoveries import history
-from understudy_operator.plan.rfc3339 import micro_time, unix, whole_seconds
+from understudy_operator.plan.recoveries import merge_history
+from understudy_operator.plan.rfc3339 import micro_time, parse_time, whole_seconds
+from understudy_protocol.enums import CloseReason, RoundToken
 from understudy_protocol.membership import Close
-from understudy_protocol.observer import Cause, FreshStarts, Refused, Snapshot, Stepping, StepProgress
+from understudy_protocol.observer import Cause, ForkFallbacks, Refused, Snapshot, Stepping, StepProgress
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
 from understudy_protocol.wire import WireError
-from understudy_protocol.words import CloseReason, RoundToken
 
 THREE_YEARS_S = 3 * 365 * 86400.0
 
@@ -35,7 +35,7 @@ def test_a_time_far_ahead_becomes_the_time_at_which_it_was_first_received_and_st
     # when it sends the same recovery again and again, then that stays one
     first, second = limited(snapshot, by, NOW), limited(snapshot, by, NOW + 60.0)
     assert first.recoveries[0].detected_at == second.recoveries[0].detected_at == NOW
-    status = history(history([], first, NOW), second, NOW)
+    status = merge_history(merge_history([], first, NOW), second, NOW)
     assert [entry["detectedAt"] for entry in status] == [micro_time(NOW)]
 
 
@@ -56,11 +56,11 @@ def test_no_time_is_beyond_what_can_be_written(at: float) -> None:
         progress=StepProgress(1, None, at),
         rollouts=rollouts,
     )
-    told = limited(snapshot)
-    assert told.progress is not None
-    assert told.rollouts is not None
-    assert told.rollouts.failure is not None
-    times = (told.recoveries[0].detected_at, told.lost[0].at, told.progress.at, told.rollouts.failure.at)
+    result = limited(snapshot)
+    assert result.progress is not None
+    assert result.rollouts is not None
+    assert result.rollouts.failure is not None
+    times = (result.recoveries[0].detected_at, result.lost[0].at, result.progress.at, result.rollouts.failure.at)
     assert all(0.0 <= time <= NOW + 300.0 for time in times)
     stepping = MessageLimits().apply(Stepping(StepProgress(1, None, at)), NOW)
     assert isinstance(stepping, Stepping)
@@ -97,10 +97,12 @@ def test_numbers_that_status_cannot_hold_end_the_line(snapshot: Snapshot) -> Non
 
 def test_what_only_describes_a_fault_is_left_out_or_cut() -> None:
     cause = Cause(2**40, "p", "n", -(2**40), None, "x" * 10_000)
-    told = limited(a_snapshot(recoveries=[a_recovery(cause=cause)], counts={"Other": 1, "InPlace": 2, "SpareSwap": -1}))
-    assert (told.recoveries[0].cause.rank, told.recoveries[0].cause.exit_code) == (None, None)
-    assert len(told.recoveries[0].cause.message) == 2000
-    assert told.recoveries_by_strategy == {"InPlace": 2}
+    result = limited(
+        a_snapshot(recoveries=[a_recovery(cause=cause)], counts={"Other": 1, "InPlace": 2, "SpareSwap": -1})
+    )
+    assert (result.recoveries[0].cause.rank, result.recoveries[0].cause.exit_code) == (None, None)
+    assert len(result.recoveries[0].cause.message) == 2000
+    assert result.recoveries_by_strategy == {"InPlace": 2}
     refused = MessageLimits().apply(Refused("x" * 10_000), NOW)
     assert isinstance(refused, Refused)
     assert len(refused.reason) == 2000
@@ -114,14 +116,14 @@ def test_what_only_describes_a_fault_is_left_out_or_cut() -> None:
 def test_texts_that_nobody_reads_to_their_end_are_cut() -> None:
     text = "x" * 100_000
     cause = Cause(0, text, text, 1, text, text)
-    told = a_snapshot(
+    snapshot = a_snapshot(
         recoveries=[a_recovery(cause=cause, reason=text) for _ in range(10)],
         waiting_for=text,
         closed=Close(CloseReason.FAILED, text),
         rollouts=Rollouts(0, 0, 0, text, UpdateFailure(text, text, text, 1, NOW), cause),
         lost=[lost(A0, reason=text)],
     )
-    cut = limited(replace(told, fresh_starts=FreshStarts(1, text, text)))
+    cut = limited(replace(snapshot, fork_fallbacks=ForkFallbacks(1, text, text)))
     assert len(repr(cut)) < 150_000
     assert len(str(after(in_round(1), cut))) < 150_000
     assert cut.waiting_for == "x" * 1999 + "…"
@@ -135,16 +137,16 @@ def test_only_strategies_that_there_are_are_counted() -> None:
 
 @pytest.mark.parametrize("at", [float("inf"), float("-inf"), float("nan"), 1e300, -1e300])
 def test_every_number_can_be_written_as_a_time(at: float) -> None:
-    assert 0.0 <= unix(micro_time(at)) <= 253402300799.0
-    assert 0.0 <= unix(whole_seconds(at)) <= 253402300799.0
+    assert 0.0 <= parse_time(micro_time(at)) <= 253402300799.0
+    assert 0.0 <= parse_time(whole_seconds(at)) <= 253402300799.0
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0000-01-01T00:00:00Z", "2026-13-01T00:00:00Z", 3, None, "9" * 5000])
 def test_a_text_that_is_no_time_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):
-        unix(text)
+        parse_time(text)
 
 
 @pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-01-01", "0001-01-01"])
-def test_every_time_that_can_be_told_can_be_read(text: str) -> None:
-    assert isinstance(unix(text), float)
+def test_every_time_that_can_be_reported_can_be_read(text: str) -> None:
+    assert isinstance(parse_time(text), float)

@@ -9,7 +9,7 @@ from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job, in_round
 from tests.unit.operator.plan.injection.test_injected_job import an_injected_job
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.manifests import job_manifest
-from understudy_operator.plan.network_policy import missing, network_policy, set_right
+from understudy_operator.plan.network_policy import missing_policies, network_policy, outdated_policies
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.pods import pod_manifest
 from understudy_protocol import pod as names
@@ -34,7 +34,7 @@ def labels_of(job: Job, index: int | None) -> dict[str, str]:
     return labels
 
 
-def reached_by(job: Job, labels: dict[str, str]) -> bool:
+def find_reachable(job: Job, labels: dict[str, str]) -> bool:
     """Whether pods of these labels reach all ports."""
     return any(selects(peer["podSelector"], labels) for peer in spec_of(job)["ingress"][0]["from"])
 
@@ -57,8 +57,8 @@ def test_the_jobs_own_pods_reach_its_members_those_that_do_not_train_too() -> No
     job = replace(job, spec=replace(job.spec, replicated_jobs=(*job.spec.replicated_jobs, data)))
     other = job_manifest(job, data, 0, IMAGE)["spec"]["template"]["metadata"]["labels"]
     for pod in (labels_of(job, 0), labels_of(job, None), other):
-        assert reached_by(job, pod)
-        assert not reached_by(replace(job, uid="other"), pod)
+        assert find_reachable(job, pod)
+        assert not find_reachable(replace(job, uid="other"), pod)
     # whoever else is to, the chart has said
     assert spec_of(job)["ingress"][1:] == [OPERATOR]
 
@@ -85,17 +85,17 @@ def test_no_pod_of_another_job_or_namespace_reaches_members_whatever_its_labels(
     job, operator = a_job(), {"podSelector": {"matchLabels": {"app": "operator"}}}
     operator |= {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "understudy-system"}}}
     policy = network_policy(job, ({"from": [operator], "ports": [{"port": 8478}]},))
-    ours = labels_of(job, 0)
-    here, there = "research", "elsewhere"
-    assert lets_in(policy, here, ours, {"kubernetes.io/metadata.name": here})
+    own = labels_of(job, 0)
+    here, present = "research", "elsewhere"
+    assert lets_in(policy, here, own, {"kubernetes.io/metadata.name": here})
     # when pods call that have no labels, those of another job, and elsewhere all of the job's or the operator's
     attackers = [
         (here, {}),
         (here, labels_of(replace(job, uid="other"), 0)),
         (here, {names.LABEL_JOB: job.name}),
         (here, {"app": "operator"}),
-        (there, ours),
-        (there, {**ours, "app": "operator"}),
+        (present, own),
+        (present, {**own, "app": "operator"}),
     ]
     # then none is let in
     let_in = [x for x in attackers if lets_in(policy, *x, {"kubernetes.io/metadata.name": x[0]})]
@@ -104,28 +104,28 @@ def test_no_pod_of_another_job_or_namespace_reaches_members_whatever_its_labels(
 
 def test_members_of_an_injected_job_are_reached_by_each_other_and_by_the_rest_of_their_jobset() -> None:
     job = an_injected_job()
-    assert reached_by(job, {names.LABEL_JOB_UID: job.uid})
-    assert not reached_by(job, {keys.NAME: "train"})
+    assert find_reachable(job, {names.LABEL_JOB_UID: job.uid})
+    assert not find_reachable(job, {keys.NAME: "train"})
     assert job.injected is not None
     of_jobset = replace(job, injected=replace(job.injected, target_kind="JobSet", target_name="train"))
-    assert reached_by(of_jobset, {keys.NAME: "train"})
+    assert find_reachable(of_jobset, {keys.NAME: "train"})
 
 
-def test_who_has_no_members_or_has_ended_gets_none() -> None:
+def test_a_job_without_members_or_that_has_ended_gets_none() -> None:
     job = a_job()
     ended = a_job(status=in_round(0) | {"terminalState": "Completed"})
     without = replace(job, spec=replace(job.spec, world=None))
-    assert list(missing((ended, without, a_job(deleting=True)), {}, ())) == []
-    assert [x["metadata"]["name"] for x in missing((job,), {}, ())] == ["llm-members"]
-    assert list(missing((job,), {KEY: {}}, ())) == []
+    assert list(missing_policies((ended, without, a_job(deleting=True)), {}, ())) == []
+    assert [x["metadata"]["name"] for x in missing_policies((job,), {}, ())] == ["llm-members"]
+    assert list(missing_policies((job,), {KEY: {}}, ())) == []
 
 
 def test_one_that_was_changed_is_set_right_and_nobody_elses() -> None:
     job, wanted = a_job(), network_policy(a_job(), ())
-    assert list(set_right((job,), {KEY: wanted}, ())) == []
+    assert list(outdated_policies((job,), {KEY: wanted}, ())) == []
     opened = {**wanted, "spec": {**wanted["spec"], "ingress": [{}]}}
-    assert list(set_right((job,), {KEY: opened}, ())) == [wanted]
+    assert list(outdated_policies((job,), {KEY: opened}, ())) == [wanted]
     # the chart's rules have changed
-    assert [x["spec"]["ingress"][1:] for x in set_right((job,), {KEY: wanted}, (OPERATOR,))] == [[OPERATOR]]
+    assert [x["spec"]["ingress"][1:] for x in outdated_policies((job,), {KEY: wanted}, (OPERATOR,))] == [[OPERATOR]]
     # of a deleted job of that name: it goes with that
-    assert list(set_right((replace(job, uid="new"),), {KEY: opened}, ())) == []
+    assert list(outdated_policies((replace(job, uid="new"),), {KEY: opened}, ())) == []

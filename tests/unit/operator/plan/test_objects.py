@@ -24,13 +24,13 @@ from understudy_operator.keyring import Keyring
 from understudy_operator.plan.intents import Create, DeleteSecret, Plan
 from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.members import may_start
-from understudy_operator.plan.moment import Moment
 from understudy_operator.plan.objects import has_secrets, plan_objects
 from understudy_operator.plan.observed import Job, Observed, Pod
 from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.plan.reconcile_clock import ReconcileClock
 from understudy_operator.plan.refusals import Refusal
 from understudy_operator.plan.secret_writes import SecretWrites
-from understudy_operator.plan.spec import RolloutGateway, Rollouts
+from understudy_operator.plan.spec import RolloutGateway, RolloutsSpec
 from understudy_protocol import pod as names
 
 AGAIN_S = 30.0
@@ -66,7 +66,7 @@ def suspended(status: dict[str, Any] | None = None) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("there", "missing"),
+    ("present", "missing"),
     [
         (NOTHING, [SECRET, "llm-coordinator", "llm"]),
         (NOTHING | {"secret_writes": SecretWrites({SECRET: NOW})}, ["llm-coordinator", "llm"]),
@@ -75,8 +75,8 @@ def suspended(status: dict[str, Any] | None = None) -> Job:
         ({}, []),
     ],
 )
-def test_what_is_missing_is_created(there: dict[str, Any], missing: list[str]):
-    assert list(planned(**there)) == missing
+def test_what_is_missing_is_created(present: dict[str, Any], missing: list[str]):
+    assert list(planned(**present)) == missing
 
 
 # The Secret of an attempt --------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_the_longest_name_of_a_secret_is_one_that_the_api_server_takes():
     assert len(name) <= 253
 
 
-def test_a_secret_that_this_process_has_created_is_not_created_in_each_pass():
+def test_a_secret_that_this_process_has_created_is_not_created_in_each_reconcile():
     facts = observed(a_job(), (A0, A1, S), secret_writes=SecretWrites({SECRET: AN_HOUR_AGO}))
     assert plan_objects(facts, NOW) == ()
 
@@ -157,7 +157,7 @@ def test_but_not_from_another_pod(pod: Pod):
 
 def waiting(for_s: float, **changes: Any) -> Pod:
     """On its node for so long, and no volume is mounted."""
-    return replace(mounts(starting(A0), SECRET), waits_since=NOW - for_s, **changes)
+    return replace(mounts(starting(A0), SECRET), waiting_since=NOW - for_s, **changes)
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_a_secret_that_pods_wait_for_is_created_again_in_case_somebody_has_delet
     ],
 )
 def test_not_sooner_and_for_no_other_pod(pod: Pod, created_at: float, again_in_s: float | None):
-    now = Moment(NOW)
+    now = ReconcileClock(NOW)
     assert plan_objects(observed(a_job(), (pod,), secret_writes=SecretWrites({SECRET: created_at})), now) == ()
-    assert now.left_s == (float("inf") if again_in_s is None else again_in_s)
+    assert now.remaining_s == (float("inf") if again_in_s is None else again_in_s)
 
 
 # Attempts that have ended --------------------------------------------------------------------------------------------
@@ -257,11 +257,11 @@ def ending(status: dict[str, Any], now: float) -> dict[str, Any]:
     pods = [of_attempt(pod, status["coordinator"].get("formerEpoch", 0)) for pod in (A0, A1, S)]
     plan: Plan = reconcile(observed(suspended(status), pods), "image", now)
     assert plan.status is not None
-    told: dict[str, Any] = plan.status["coordinator"]
-    return told
+    coordinator: dict[str, Any] = plan.status["coordinator"]
+    return coordinator
 
 
-def test_numbers_of_attempts_grow_whatever_the_clock_says():
+def test_numbers_of_attempts_grow_whatever_the_clock_states():
     # given an attempt that ends, and a clock that is set back before the next one does, in which nobody was appointed
     first = ending({"coordinator": {"epoch": 7, "podName": "s", "podUID": S.uid}}, NOW)
     second = ending({"coordinator": first}, NOW - 1000)
@@ -276,8 +276,8 @@ def test_the_attempt_before_is_still_known_when_somebody_coordinates():
     facts = observed(restarted(THIRD), [of_attempt(pod, 70) for pod in (A0, A1, S)])
     status = reconcile(facts, "image", NOW).status
     assert status is not None
-    told = status["coordinator"]
-    assert (told["podUID"], told["formerEpoch"], told["previousAttempt"]) == (S.uid, 70, 50)
+    coordinator = status["coordinator"]
+    assert (coordinator["podUID"], coordinator["formerEpoch"], coordinator["previousAttempt"]) == (S.uid, 70, 50)
 
 
 def test_a_job_that_has_ended_gets_no_secret_again():
@@ -291,7 +291,7 @@ ROLLOUTS = "llm-job-uid-rollouts"
 
 
 def in_rl(status: dict[str, Any] | None = None, **changes: Any) -> Job:
-    rollouts = Rollouts(groups=("rollout",), gateway=RolloutGateway(engine_port=30000))
+    rollouts = RolloutsSpec(groups=("rollout",), gateway=RolloutGateway(engine_port=30000))
     groups = (a_group(), a_group("rollout", parallelism=1))
     spec = {"replicated_jobs": groups, "rollouts": rollouts, **changes}
     return a_job(status=status, spec=spec)
@@ -344,13 +344,13 @@ def test_all_are_the_jobs_and_can_be_found_as_such():
         assert (owner["kind"], owner["uid"], owner["controller"]) == ("TrainingJob", "job-uid", True)
 
 
-def test_the_coordinators_service_comes_back_at_the_address_that_pods_were_told():
-    given: dict[str, Any] = {"coordinator_address": "", "told_address": "10.0.0.9:8478"}
+def test_the_coordinators_service_is_recreated_at_the_address_that_pods_have():
+    given: dict[str, Any] = {"coordinator_address": "", "advertised_address": "10.0.0.9:8478"}
     assert planned(A0, **given)["llm-coordinator"]["spec"]["clusterIP"] == "10.0.0.9"
 
 
 def test_or_at_another_one_if_somebody_has_taken_that():
-    given: dict[str, Any] = {"coordinator_address": "", "told_address": "10.0.0.9:8478"}
+    given: dict[str, Any] = {"coordinator_address": "", "advertised_address": "10.0.0.9:8478"}
     message = (
         'Service "llm-coordinator" is invalid: spec.clusterIPs: failed to allocate: provided IP is already allocated'
     )

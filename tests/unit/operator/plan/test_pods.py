@@ -102,19 +102,19 @@ def test_the_trainers_environment_stays_and_ours_wins():
     assert len(listed) == len(set(listed))
 
 
-def test_only_a_spare_is_told_of_the_warm_up():
+def test_only_a_spare_gets_the_warm_up():
     job = a_job(pod_template=RICH, warmup=("python3", "fill caches.py"))
     assert json.loads(env(manifest(job, index=None), "trainer")[names.ENV_WARMUP]) == ["python3", "fill caches.py"]
     assert names.ENV_WARMUP not in env(manifest(job, index=0), "trainer")
     assert names.ENV_WARMUP not in env(manifest(index=None), "trainer")
 
 
-def test_the_launcher_is_told_whether_lines_get_a_prefix():
+def test_the_launcher_gets_the_setting_of_the_log_prefix():
     assert env(manifest(), "trainer")[names.ENV_LOG_PREFIX] == "true"
     assert env(manifest(a_job(log_prefix=False)), "trainer")[names.ENV_LOG_PREFIX] == "false"
 
 
-def test_the_launcher_is_told_of_the_zygote_and_of_what_it_imports():
+def test_the_launcher_gets_the_settings_of_the_zygote():
     assert env(manifest(), "trainer")[names.ENV_ZYGOTE] == "true"
     assert names.ENV_PRELOAD not in env(manifest(), "trainer")
     cold = env(manifest(a_job(zygote=False, preload=("torch", "my.model"))), "trainer")
@@ -122,24 +122,24 @@ def test_the_launcher_is_told_of_the_zygote_and_of_what_it_imports():
     assert env(manifest(a_job(preload=())), "trainer")[names.ENV_PRELOAD] == ""
 
 
-def test_the_launcher_is_told_when_a_worker_hangs_if_the_job_says_it():
+def test_the_launcher_gets_the_hang_timeouts_of_the_job():
     assert names.ENV_STEP_TIMEOUT not in env(manifest(), "trainer")
     assert env(manifest(a_job(step_timeout_s=10_000_000.0)), "trainer")[names.ENV_STEP_TIMEOUT] == "10000000"
 
 
-def test_workers_are_told_that_their_stacks_are_wanted_before_the_first_step_if_the_job_has_a_start_timeout():
+def test_workers_are_informed_that_their_stacks_are_wanted_before_the_first_step_if_the_job_has_a_start_timeout():
     assert names.ENV_START_TIMEOUT not in env(manifest(), "trainer")
     assert env(manifest(a_job(start_timeout_s=600.0)), "trainer")[names.ENV_START_TIMEOUT] == "600"
 
 
-def test_the_launcher_is_told_how_long_healthy_workers_may_run_on_if_the_job_says_it():
+def test_the_launcher_gets_the_worker_grace_of_the_job():
     assert names.ENV_WORKER_GRACE not in env(manifest(), "trainer")
     assert env(manifest(a_job(worker_grace_s=0.0)), "trainer")[names.ENV_WORKER_GRACE] == "0"
     assert env(manifest(a_job(worker_grace_s=65.0)), "trainer")[names.ENV_WORKER_GRACE] == "65"
     assert names.ENV_WORKER_GRACE not in env(manifest(a_job(mode="Torchrun", worker_grace_s=5.0)), "trainer")
 
 
-def test_a_command_that_is_torchrun_is_told_of_its_job_and_has_no_zygote():
+def test_a_command_that_is_torchrun_is_informed_of_its_job_and_has_no_zygote():
     trainer = container(manifest(a_job(pod_template=RICH, mode="Torchrun")), "trainer")
     assert trainer["command"] == ["/bin/sh", "/understudy/launch-torchrun", "python", "-u", "train.py"]
     variables = env(manifest(a_job(parallelism=8, mode="Torchrun")), "trainer")
@@ -156,14 +156,14 @@ def test_pods_are_never_restarted_by_the_kubelet():
 
 def test_labels_and_annotations_of_job_and_pod_template_are_merged_and_ours_win():
     metadata = {"labels": {"team": "research", "queue": "a"}, "annotations": {"note": "job's", "owner": "x"}}
-    told = manifest(a_job(pod_template=RICH, job_template_metadata=metadata))["metadata"]
-    assert {key: told["labels"][key] for key in ("team", "queue", "app")} == {
+    result = manifest(a_job(pod_template=RICH, job_template_metadata=metadata))["metadata"]
+    assert {key: result["labels"][key] for key in ("team", "queue", "app")} == {
         "team": "vision",
         "queue": "a",
         "app": "llm",
     }
-    assert told["labels"][names.LABEL_JOB] == "llm"
-    assert (told["annotations"]["note"], told["annotations"]["owner"]) == ("pod's", "x")
+    assert result["labels"][names.LABEL_JOB] == "llm"
+    assert (result["annotations"]["note"], result["annotations"]["owner"]) == ("pod's", "x")
 
 
 # What is ours -------------------------------------------------------------------------------------------------------
@@ -226,10 +226,10 @@ def test_a_file_on_the_node_is_looked_for_by_the_sidecar_alone_in_its_folder():
 
 def test_the_verdict_in_the_pods_annotation_is_a_file_in_the_sidecar_alone():
     pod = manifest()
-    (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == names.TOLD_VOLUME]
+    (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == names.VERDICT_VOLUME]
     (item,) = volume["downwardAPI"]["items"]
     assert item == {"path": "verdict", "fieldRef": {"fieldPath": "metadata.annotations['understudy.dev/verdict']"}}
-    assert mounts(pod, names.TOLD_VOLUME) == {names.SIDECAR_CONTAINER}
+    assert mounts(pod, names.VERDICT_VOLUME) == {names.SIDECAR_CONTAINER}
 
 
 def test_without_such_a_file_nothing_of_the_node_is_mounted():
@@ -294,7 +294,7 @@ def test_a_spare_has_no_index():
 
 
 @pytest.mark.parametrize("index", [0, None])
-def test_a_pod_of_another_pass_has_another_name_and_that_of_the_same_the_same(index: int | None):
+def test_a_pod_of_another_reconcile_has_another_name_and_that_of_the_same_the_same(index: int | None):
     first, again, other = (manifest(a_job(), index, serial)["metadata"]["name"] for serial in ("1", "1", "2"))
     assert first == again != other
 
@@ -362,8 +362,8 @@ def test_nodes_to_avoid_are_excluded_from_each_of_the_users_terms_which_are_alte
 
 def test_what_the_user_only_prefers_stays_next_to_what_we_require():
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
-    told = affinity_of({"nodeAffinity": preferred}, "a")
-    assert told["nodeAffinity"].keys() == {REQUIRED, *preferred}
+    affinity = affinity_of({"nodeAffinity": preferred}, "a")
+    assert affinity["nodeAffinity"].keys() == {REQUIRED, *preferred}
 
 
 def test_the_pods_service_account_reaches_the_trainer_and_not_the_sidecar():
@@ -371,5 +371,5 @@ def test_the_pods_service_account_reaches_the_trainer_and_not_the_sidecar():
     def paths(name: str) -> list[str]:
         return [mount["mountPath"] for mount in container(manifest(), name)["volumeMounts"]]
 
-    assert names.ACCOUNT_FOLDER in paths(names.SIDECAR_CONTAINER)
-    assert names.ACCOUNT_FOLDER not in paths("trainer")
+    assert names.SERVICE_ACCOUNT_FOLDER in paths(names.SIDECAR_CONTAINER)
+    assert names.SERVICE_ACCOUNT_FOLDER not in paths("trainer")

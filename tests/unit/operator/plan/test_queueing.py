@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.unit.operator.given import (
     A0,
     A1,
-    OFFICE,
+    LEADERSHIP,
     S,
     a_job,
     a_snapshot,
@@ -29,39 +29,39 @@ def kinds(given: Observed) -> set[str]:
     return {entry["type"] for entry in status_of(given)["conditions"]}
 
 
-def test_a_gang_that_waits_for_quota_says_so_with_its_queue_and_its_group():
+def test_a_gang_that_waits_for_quota_reports_it_with_its_queue_and_its_group():
     status = status_of(observed(queued(a_job()), WAITS))
-    told = condition(status, "QuotaReserved")
-    assert (told["status"], told["reason"]) == ("False", "WaitingForQuota")
-    assert told["message"] == "waits for quota in queue team (Kueue): 2 of 2 pods, as pod group llm-1"
-    assert told["message"] in condition(status, "Running")["message"]
+    result = condition(status, "QuotaReserved")
+    assert (result["status"], result["reason"]) == ("False", "WaitingForQuota")
+    assert result["message"] == "waits for quota in queue team (Kueue): 2 of 2 pods, as pod group llm-1"
+    assert result["message"] in condition(status, "Running")["message"]
     assert status["phase"] == "Pending"
 
 
-def test_it_is_admitted_and_both_are_told_once():
+def test_it_is_admitted_and_both_are_reported_once():
     waiting = observed(queued(a_job()), WAITS)
     status = status_of(waiting)
-    assert [x.reason for x in plan_events(waiting, OFFICE, status)].count("WaitingForQuota") == 1
+    assert [x.reason for x in plan_events(waiting, LEADERSHIP, status)].count("WaitingForQuota") == 1
     again = observed(queued(a_job(status=status)), WAITS)
-    assert "WaitingForQuota" not in [x.reason for x in plan_events(again, OFFICE, status_of(again))]
+    assert "WaitingForQuota" not in [x.reason for x in plan_events(again, LEADERSHIP, status_of(again))]
     later = observed(queued(a_job(status=status)), ADMITTED)
-    told = status_of(later)
-    assert condition(told, "QuotaReserved")["reason"] == "Admitted"
-    assert [x.reason for x in plan_events(later, OFFICE, told)].count("Admitted") == 1
+    result = status_of(later)
+    assert condition(result, "QuotaReserved")["reason"] == "Admitted"
+    assert [x.reason for x in plan_events(later, LEADERSHIP, result)].count("Admitted") == 1
 
 
-def test_that_kueue_does_not_care_for_the_pods_is_told():
+def test_that_kueue_does_not_care_for_the_pods_is_reported():
     pods = [
         replace(pod, labels={key: value for key, value in pod.labels.items() if key != MANAGED}) for pod in ADMITTED
     ]
-    told = condition(status_of(observed(queued(a_job()), pods)), "QuotaReserved")
-    assert (told["status"], told["reason"]) == ("False", "NotManaged")
-    assert "pod integration" in told["message"]
+    result = condition(status_of(observed(queued(a_job()), pods)), "QuotaReserved")
+    assert (result["status"], result["reason"]) == ("False", "NotManaged")
+    assert "pod integration" in result["message"]
 
 
 def test_a_pod_that_kueue_has_let_go_of_waits_for_nothing():
-    over = replace(WAITS[0], finalizers=())
-    status = status_of(observed(queued(a_job(status=in_round(1))), (over,)))
+    is_done = replace(WAITS[0], finalizers=())
+    status = status_of(observed(queued(a_job(status=in_round(1))), (is_done,)))
     assert "waits for quota" not in condition(status, "Running")["message"]
 
 
@@ -84,10 +84,10 @@ def test_a_pod_that_joins_a_running_group_does_not_stop_it():
     assert status["phase"] == "Running"
 
 
-def test_a_spare_that_waits_is_told_beside():
+def test_a_spare_that_waits_is_reported_beside():
     spare = at_the_gate(S)
-    told = condition(status_of(observed(queued(a_job()), (*ADMITTED, spare))), "QuotaReserved")
-    assert (told["status"], told["message"]) == ("True", "1 of 1 spares wait for quota")
+    result = condition(status_of(observed(queued(a_job()), (*ADMITTED, spare))), "QuotaReserved")
+    assert (result["status"], result["message"]) == ("True", "1 of 1 spares wait for quota")
 
 
 def test_an_evicted_gang_is_pending_again():
@@ -98,17 +98,17 @@ def test_an_evicted_gang_is_pending_again():
     assert status_of(given)["phase"] == "Pending"
 
 
-def test_a_pod_at_somebody_elses_gate_is_told_by_the_gate():
+def test_a_pod_at_somebody_elses_gate_is_reported_by_the_gate():
     pod = replace(pending(A1), gates=("example.com/hold",))
     message = condition(status_of(observed(a_job(), (A0, pod, S))), "Running")["message"]
     assert message == "pod a1 waits until its scheduling gate example.com/hold is removed"
 
 
-def test_a_job_of_batch_in_the_queue_is_told_by_name():
+def test_a_job_of_batch_in_the_queue_is_reported_by_name():
     child = ChildJob("uid", "llm-leader-0", "leader", 0, 0, 0, 1, suspended=True, queue="team")
     given = observed(queued(a_job(spec={"world": None})), (), children=(child,))
-    told = condition(status_of(given), "QuotaReserved")
-    assert (told["status"], told["message"]) == ("False", "Job llm-leader-0 waits for quota in queue team (Kueue)")
+    result = condition(status_of(given), "QuotaReserved")
+    assert (result["status"], result["message"]) == ("False", "Job llm-leader-0 waits for quota in queue team (Kueue)")
     admitted = observed(given.job, (), children=(replace(child, suspended=False, active=1),))
     assert condition(status_of(admitted), "QuotaReserved")["status"] == "True"
 
@@ -119,18 +119,24 @@ def test_a_suspended_job_waits_for_nobody():
 
 
 AT = "2026-11-20T10:00:00Z"
-JOBS = (ChildJob("uid", "llm-driver-0", "driver", 0, attempt=0, own_attempt=0, wanted=1, queue="team"),)
+JOBS = (ChildJob("uid", "llm-driver-0", "driver", 0, attempt=0, job_attempt=0, desired_pods=1, queue="team"),)
 
 
-def test_an_operator_that_does_not_know_yet_whether_there_is_a_kueue_says_what_was_said():
-    told = {"type": "QuotaReserved", "status": "False", "reason": "NotManaged", "message": "", "lastTransitionTime": AT}
-    known, new = a_job(status={"conditions": [told]}), a_job()
+def test_an_operator_that_does_not_know_yet_whether_there_is_a_kueue_keeps_the_condition():
+    values = {
+        "type": "QuotaReserved",
+        "status": "False",
+        "reason": "NotManaged",
+        "message": "",
+        "lastTransitionTime": AT,
+    }
+    known, new = a_job(status={"conditions": [values]}), a_job()
     for job, reasons in ((known, ["NotManaged"]), (new, [])):
         status = status_of(observed(job, (), children=JOBS, has_kueue=None))
         assert [x["reason"] for x in status["conditions"] if x["type"] == "QuotaReserved"] == reasons
 
 
-def test_what_waits_for_a_kueue_that_is_gone_says_so():
+def test_what_waits_for_a_kueue_that_is_gone_reports_it():
     gone = ", and the cluster has no Kueue (API group kueue.x-k8s.io): install it, or remove the label"
     waiting = tuple(replace(child, suspended=True) for child in JOBS)
     for given in (observed(queued(a_job()), WAITS, has_kueue=False), observed(children=waiting, has_kueue=False)):

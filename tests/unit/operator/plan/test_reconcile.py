@@ -29,10 +29,9 @@ from tests.unit.operator.given import (
     starting,
     terminating,
 )
+from understudy_operator.observe.kept_fields import select_pod_fields
 from understudy_operator.observe.read import read_pod
-from understudy_operator.observe.trim import trimmed_pod
-from understudy_operator.plan.answers import Answer, Answers
-from understudy_operator.plan.coordination import FAREWELL
+from understudy_operator.plan.coordination import JOB_DELETED
 from understudy_operator.plan.intents import (
     CREATE_POD,
     Create,
@@ -47,17 +46,18 @@ from understudy_operator.plan.intents import (
     Unfollow,
 )
 from understudy_operator.plan.observed import Coordination, Node, Observed, Pod
+from understudy_operator.plan.pod_answers import PodAnswer, PodAnswers
 from understudy_operator.plan.reconcile import reconcile
-from understudy_operator.plan.refusals import Refusal, Why
+from understudy_operator.plan.refusals import Refusal, RefusalKind
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_operator.plan.spec import FailurePolicy, RestartStrategy
 from understudy_protocol import pod as names
+from understudy_protocol.enums import CloseReason, Fault
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Lost, Snapshot
-from understudy_protocol.words import CloseReason, Fault
 
-LOOK_AGAIN_S = 2.0
-LOOK_ANYWAY_S = 30.0
+POLL_INTERVAL_S = 2.0
+MAX_INTERVAL_S = 30.0
 TRY_AGAIN_S = 10.0
 
 #: The node controller gives pods on a node that is not ready so long (Kubernetes' default).
@@ -93,29 +93,29 @@ def test_an_appointment_is_in_the_status_of_the_same_plan_as_its_label_and_its_l
 
 
 def test_a_job_that_is_being_deleted_is_let_go():
-    assert plan_of(observed(a_job(status=in_round(3), deleting=True), (A0, ended(A1)))) == Plan(link=FAREWELL)
+    assert plan_of(observed(a_job(status=in_round(3), deleting=True), (A0, ended(A1)))) == Plan(link=JOB_DELETED)
 
 
 def test_after_the_close_nothing_is_made_and_when_all_pods_have_ended_nothing_is_looked_at():
     running = plan_of(observed(snapshot=a_snapshot(closed=SUCCEEDED), secret_writes=SecretWrites()))
-    assert (running.objects, running.again_in_s) == ((), 30.0)
+    assert (running.objects, running.requeue_after_s) == ((), 30.0)
     finished = plan_of(observed(pods=(ended(A0, SUCCEEDED), ended(A1))))
-    assert (finished.link, finished.again_in_s) == (Unfollow(), None)
+    assert (finished.link, finished.requeue_after_s) == (Unfollow(), None)
 
 
 def test_what_was_refused_is_tried_again_once_its_pause_is_over_and_all_else_goes_on():
     # given new pods that were refused a moment ago
-    quota = Refusal("exceeded quota", Why.QUOTA)
+    quota = Refusal("exceeded quota", RefusalKind.QUOTA)
     facts = observed(a_job(), (A0, terminating(A1)), not_ready=[A1.node], refusals=(quota,))
     facts = replace(facts, paused={CREATE_POD: NOW + 1.5})
     # then none is tried, the pod on the dead node is removed, and the next pass is when the pause is over
-    held = plan_of(facts)
-    assert [type(intent) for intent in held.pods] == [DeletePod]
-    assert (held.held, held.again_in_s) == (frozenset({CREATE_POD}), 1.5)
+    kept = plan_of(facts)
+    assert [type(intent) for intent in kept.pods] == [DeletePod]
+    assert (kept.paused_writes, kept.requeue_after_s) == (frozenset({CREATE_POD}), 1.5)
     # and then they are
     tried = plan_of(facts, NOW + 1.5)
     assert {type(intent) for intent in tried.pods} == {CreatePod, DeletePod}
-    assert (tried.held, tried.again_in_s) == (frozenset(), LOOK_AGAIN_S)
+    assert (tried.paused_writes, tried.requeue_after_s) == (frozenset(), POLL_INTERVAL_S)
 
 
 def test_a_pod_that_goes_only_as_it_was_seen_is_not_written_to_by_the_same_plan():
@@ -132,8 +132,8 @@ def _name(intent: PodIntent) -> str:
 
 
 def test_while_something_is_refused_the_job_is_looked_at_more_often():
-    facts = observed(snapshot=a_snapshot(), refusals=(Refusal("no", Why.ADMISSION),))
-    assert plan_of(facts).again_in_s == TRY_AGAIN_S < LOOK_ANYWAY_S
+    facts = observed(snapshot=a_snapshot(), refusals=(Refusal("no", RefusalKind.ADMISSION),))
+    assert plan_of(facts).requeue_after_s == TRY_AGAIN_S < MAX_INTERVAL_S
 
 
 FACTS = {
@@ -171,54 +171,56 @@ class World:
         self.job = a_job(parallelism=actives, spares=spares)
         self.nodes = {f"n{i}": Node(f"n{i}", True) for i in range(nodes)}
         self.pods: dict[str, Pod] = {}
-        self.seats: dict[int, str] = {}
+        self.rank_holders: dict[int, str] = {}
         self.lost: dict[str, Lost] = {}
         self.dead_since: dict[str, float] = {}  # of nodes
         self.round = -1
         self.now = NOW
         self.serial = 0
-        self.votes, self.told, self.heard_at = votes, Coordination(), NOW
+        self.votes, self.reported, self.received_at = votes, Coordination(), NOW
         self.closed: Close | None = None
         self.created = self.deleted = 0
         self.secret_writes = SecretWrites()
 
     def observe(self) -> Observed:
         self.call()
-        facts = observed(self.job, (), nodes=self.nodes, coordination=self.told, entropy=f"pass {self.serial}")
+        facts = observed(self.job, (), nodes=self.nodes, coordination=self.reported, entropy=f"pass {self.serial}")
         pods = tuple(self.pods[uid] for uid in sorted(self.pods))
         return replace(facts, pods=pods, secret_writes=self.secret_writes)
 
     def call(self) -> None:
         """Ask everybody who is in office."""
-        office = self.job.status.get("coordinator", {})
-        holder = self.pods.get(office.get("podUID", ""))
+        term = self.job.status.get("coordinator", {})
+        holder = self.pods.get(term.get("podUID", ""))
         if holder is not None and holder.alive and self.nodes[holder.node].ready:
-            self.heard_at = self.now
-            self.told = Coordination(self.snapshot(holder, office["epoch"]), holder.uid, self.now)
+            self.received_at = self.now
+            self.reported = Coordination(self.snapshot(holder, term["epoch"]), holder.uid, self.now)
         else:
-            there = {uid: Answer() for uid, pod in self.pods.items() if self.is_heard(pod)}
-            self.told = replace(self.told, in_office="", since=self.heard_at, answers=Answers(there, self.heard_at))
+            present = {uid: PodAnswer() for uid, pod in self.pods.items() if self.is_connected(pod)}
+            self.reported = replace(
+                self.reported, coordinator_uid="", since=self.received_at, answers=PodAnswers(present, self.received_at)
+            )
 
     def snapshot(self, coordinator: Pod, epoch: int) -> Snapshot:
-        seated = {uid: rank for rank, uid in self.seats.items()}
-        joined = [pod for pod in self.pods.values() if self.is_heard(pod)]
-        missing = self.job.world.actives - len(seated)
+        with_ranks = {uid: rank for rank, uid in self.rank_holders.items()}
+        joined = [pod for pod in self.pods.values() if self.is_connected(pod)]
+        missing = self.job.world.actives - len(with_ranks)
         return a_snapshot(
-            [member(pod, seated.get(pod.uid)) for pod in joined],
+            [member(pod, with_ranks.get(pod.uid)) for pod in joined],
             number=self.round,
             epoch=epoch,
             coordinator=coordinator,
             lost=list(self.lost.values()),
             waiting_for=f"{missing} pods" if missing else "",
-            heirs=joined[:2] if self.votes and self.round >= 0 else (),
-            electorate=joined if self.votes and self.round >= 0 else (),
+            standby_coordinators=joined[:2] if self.votes and self.round >= 0 else (),
+            voters=joined if self.votes and self.round >= 0 else (),
             closed=self.closed,
         )
 
-    def is_heard(self, pod: Pod) -> bool:
+    def is_connected(self, pod: Pod) -> bool:
         return pod.sidecar_started and not pod.ended and self.nodes[pod.node].ready and pod.uid not in self.lost
 
-    def run_pass(self) -> Plan:
+    def run_reconcile(self) -> Plan:
         self.serial += 1
         plan = plan_of(self.observe(), self.now)
         if plan.status is not None:
@@ -245,7 +247,7 @@ class World:
                 self.created += 1
                 metadata = {**manifest["metadata"], "uid": manifest["metadata"]["name"]}
                 raw = {**manifest, "metadata": {**metadata, "creationTimestamp": "2026-11-20T10:00:00Z"}}
-                pod = replace(read_pod(trimmed_pod(raw)), created_at=self.now + self.serial / 1000)
+                pod = replace(read_pod(select_pod_fields(raw)), created_at=self.now + self.serial / 1000)
                 assert pod.uid not in self.pods, "a name is never used twice"
                 self.pods[pod.uid] = pod
             case DeletePod(uid=uid, grace_s=grace_s):
@@ -280,30 +282,34 @@ class World:
         return next(name for name, node in self.nodes.items() if node.ready and name not in taken)
 
     def take_ranks(self) -> None:
-        heard = {uid: pod for uid, pod in self.pods.items() if self.is_heard(pod) and pod.alive}
-        self.seats = {rank: uid for rank, uid in self.seats.items() if uid in heard}
-        waiting = sorted(set(heard) - set(self.seats.values()), key=lambda uid: (heard[uid].spare, uid))
-        vacant = [rank for rank in range(self.job.world.actives) if rank not in self.seats]
-        office = self.job.status.get("coordinator", {}).get("podUID") in heard
-        if office and vacant and len(waiting) >= len(vacant):
-            self.seats |= dict(zip(vacant, waiting, strict=False))
+        received = {uid: pod for uid, pod in self.pods.items() if self.is_connected(pod) and pod.alive}
+        self.rank_holders = {rank: uid for rank, uid in self.rank_holders.items() if uid in received}
+        waiting = sorted(set(received) - set(self.rank_holders.values()), key=lambda uid: (received[uid].spare, uid))
+        vacant = [rank for rank in range(self.job.world.actives) if rank not in self.rank_holders]
+        term = self.job.status.get("coordinator", {}).get("podUID") in received
+        if term and vacant and len(waiting) >= len(vacant):
+            self.rank_holders |= dict(zip(vacant, waiting, strict=False))
             self.round += 1
 
     def settle(self) -> None:
         quiet = 0
         for _ in range(100):
-            seats = dict(self.seats)
-            plan = self.run_pass()
+            ranks = dict(self.rank_holders)
+            plan = self.run_reconcile()
             self.live_on()
-            changed = plan.pods or plan.status or self.seats != seats
+            changed = plan.pods or plan.status or self.rank_holders != ranks
             quiet = 0 if changed or not self.is_whole() else quiet + 1
             if quiet == 2:
                 return
         pytest.fail(f"no rest after 100 passes: {self.observe()}")
 
     def is_whole(self) -> bool:
-        heard = [pod for pod in self.pods.values() if pod.alive and self.is_heard(pod)]
-        return len(heard) == self.wanted and len(self.seats) == self.job.world.actives and bool(self.told.in_office)
+        received = [pod for pod in self.pods.values() if pod.alive and self.is_connected(pod)]
+        return (
+            len(received) == self.wanted
+            and len(self.rank_holders) == self.job.world.actives
+            and bool(self.reported.coordinator_uid)
+        )
 
     @property
     def wanted(self) -> int:
@@ -331,11 +337,11 @@ class World:
     def close(self, close: Close) -> None:
         """The coordinator says that it is over; what is left of the members cannot join another attempt."""
         self.closed = close
-        self.run_pass()
-        self.begin_anew()
+        self.run_reconcile()
+        self.restart_attempt()
 
-    def begin_anew(self) -> None:
-        self.closed, self.round, self.seats = None, -1, {}
+    def restart_attempt(self) -> None:
+        self.closed, self.round, self.rank_holders = None, -1, {}
         self.lost |= {uid: lost(pod, Fault.POD, self.now) for uid, pod in self.pods.items()}
 
     def suspend(self, suspended: bool) -> None:
@@ -353,29 +359,29 @@ def _merged(before: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[
     return {name: value for name, value in {**before, **patch}.items() if value is not None}
 
 
-def assert_at_rest(world: World) -> None:
+def assert_stable(world: World) -> None:
     """All that is declared is there, each rank is held, and a further pass does nothing."""
     alive = [pod for pod in world.pods.values() if pod.alive]
     assert len(alive) == world.wanted
-    assert sorted(world.seats) == list(range(world.job.world.actives))
+    assert sorted(world.rank_holders) == list(range(world.job.world.actives))
     plan = plan_of(world.observe(), world.now)
     assert (plan.objects, plan.status, plan.pods, plan.events) == ((), None, (), ())
     assert isinstance(plan.link, Follow)
-    assert plan.again_in_s is not None
-    assert plan.again_in_s <= LOOK_ANYWAY_S
+    assert plan.requeue_after_s is not None
+    assert plan.requeue_after_s <= MAX_INTERVAL_S
 
 
-def test_a_job_comes_to_rest_with_its_pods_and_no_more():
+def test_a_job_becomes_stable_with_its_pods_and_no_more():
     world = World(actives=4, spares=2)
     world.settle()
-    assert_at_rest(world)
+    assert_stable(world)
     assert (world.created, world.deleted) == (6, 0)
     assert world.round == 0
 
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(0, 3), st.booleans())
-def test_whatever_is_lost_the_job_comes_to_rest_again_without_churn(seed: int, actives: int, spares: int, votes: bool):
+def test_whatever_is_lost_the_job_becomes_stable_again_without_churn(seed: int, actives: int, spares: int, votes: bool):
     chance = random.Random(seed)
     world = World(actives, spares, votes=votes)
     world.settle()
@@ -386,54 +392,54 @@ def test_whatever_is_lost_the_job_comes_to_rest_again_without_churn(seed: int, a
         for victim, misfortune in hit:
             getattr(world, misfortune)(world.pods[victim])
         world.settle()
-        assert_at_rest(world)
+        assert_stable(world)
         assert world.created == len(hit)
         assert world.deleted <= 2 * len(hit)  # asked, and on a dead node by force
 
 
 @pytest.mark.parametrize("strategy", [RestartStrategy.RECREATE, RestartStrategy.BLOCKING_RECREATE])
-def test_a_job_that_restarts_comes_to_rest_with_new_pods_alone(strategy: RestartStrategy):
+def test_a_job_that_restarts_becomes_stable_with_new_pods_alone(strategy: RestartStrategy):
     # given a job that runs, and may restart once
     world = World(actives=3, spares=1)
     policy = FailurePolicy(max_restarts=1, strategy=strategy)
     world.job = replace(world.job, spec=replace(world.job.spec, failure=policy))
     world.settle()
-    former, epoch = set(world.pods), world.job.status["coordinator"]["epoch"]
+    previous, epoch = set(world.pods), world.job.status["coordinator"]["epoch"]
 
     # when its recovery is at its end
     world.close(FAILED)
     world.settle()
 
     # then it has pods of a new attempt, and a coordinator in a higher epoch
-    assert_at_rest(world)
-    assert not former & set(world.pods)
+    assert_stable(world)
+    assert not previous & set(world.pods)
     assert world.job.status["restarts"] == world.job.status["restartsCountTowardsMax"] == 1
     assert world.job.status["coordinator"]["epoch"] > world.job.status["coordinator"]["formerEpoch"] >= epoch
     assert (world.job.status["phase"], world.job.status["round"]) == ("Running", 0)
 
     # and when that happens again, the job fails
     world.closed = FAILED
-    world.run_pass()
+    world.run_reconcile()
     assert world.job.status["terminalState"] == "Failed"
 
 
-def test_a_job_that_is_suspended_has_no_pods_and_comes_to_rest_again_when_it_is_resumed():
+def test_a_job_that_is_suspended_has_no_pods_and_becomes_stable_again_when_it_is_resumed():
     world = World(actives=3, spares=1)
     world.settle()
-    former = set(world.pods)
+    previous = set(world.pods)
     world.suspend(True)
-    world.run_pass()
-    world.begin_anew()
+    world.run_reconcile()
+    world.restart_attempt()
     for _ in range(5):
-        world.run_pass()
+        world.run_reconcile()
         world.live_on()
     assert world.pods == {}
     assert world.secret_writes.created == {}
     assert world.job.status["phase"] == "Suspended"
     world.suspend(False)
     world.settle()
-    assert_at_rest(world)
-    assert not former & set(world.pods)
+    assert_stable(world)
+    assert not previous & set(world.pods)
     assert world.job.status["restarts"] == 0
 
 
@@ -442,7 +448,7 @@ def test_a_job_that_is_resumed_before_status_records_the_suspension_restarts_wit
     # given a job whose coordinator has closed the rendezvous because the job was suspended
     world = World(actives=3, spares=1)
     world.settle()
-    former, epoch = set(world.pods), world.job.status["coordinator"]["epoch"]
+    previous, epoch = set(world.pods), world.job.status["coordinator"]["epoch"]
     suspended = Close(CloseReason.SUSPENDED, "the job is suspended")
     if reported_by == "the coordinator":
         world.closed = suspended
@@ -450,7 +456,7 @@ def test_a_job_that_is_resumed_before_status_records_the_suspension_restarts_wit
         world.pods = {uid: replace(ended(pod), close=suspended) for uid, pod in world.pods.items()}
 
     # when the user has resumed the job before the operator wrote the suspension to status
-    plan = world.run_pass()
+    plan = world.run_reconcile()
 
     # then this attempt ends, and the job trains in another one; no restart is counted
     assert [(event.reason, event.message) for event in plan.events] == [
@@ -460,10 +466,10 @@ def test_a_job_that_is_resumed_before_status_records_the_suspension_restarts_wit
         )
     ]
     assert world.job.status["phase"] == "Restarting"
-    world.begin_anew()
+    world.restart_attempt()
     world.settle()
-    assert_at_rest(world)
-    assert not former & {uid for uid, pod in world.pods.items() if pod.alive}
+    assert_stable(world)
+    assert not previous & {uid for uid, pod in world.pods.items() if pod.alive}
     assert world.job.status["coordinator"]["formerEpoch"] >= epoch
     assert world.job.status["restarts"] == 0
 
@@ -474,10 +480,10 @@ def test_spares_follow_what_is_wanted(numbers: list[int]):
     world = World(actives=2, spares=1)
     world.settle()
     for number in numbers:
-        held = dict(world.seats)
+        kept = dict(world.rank_holders)
         world.created, world.deleted, before = 0, 0, world.job.world.spares
         world.change_spares(number)
         world.settle()
-        assert_at_rest(world)
+        assert_stable(world)
         assert (world.created, world.deleted) == (max(0, number - before), max(0, before - number))
-        assert world.seats == held
+        assert world.rank_holders == kept

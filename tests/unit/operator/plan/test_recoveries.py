@@ -2,8 +2,8 @@
 
 from tests.unit.operator.given import A0, A1, NOW, TIES, S, a_recovery, a_snapshot, after, in_round, member
 from understudy_operator.plan.rfc3339 import micro_time
+from understudy_protocol.enums import Fault, Strategy, WorkersState
 from understudy_protocol.observer import Cause
-from understudy_protocol.words import Fault, Strategy, WorkersState
 
 RECOVERIES_KEPT = 10
 
@@ -14,14 +14,14 @@ def test_recoveries_are_counted_by_strategy_and_are_no_restarts_of_the_job():
     assert (status["restarts"], status["restartsCountTowardsMax"]) == (0, 0)
 
 
-def test_the_counts_stay_as_they_are_while_no_coordinator_tells_them():
+def test_the_counts_stay_as_they_are_while_no_coordinator_reports_them():
     before = after(in_round(3, restarts=1, restartsCountTowardsMax=1), a_snapshot(counts={"InPlace": 2}))
     status = after(before, None)
     assert status["recoveriesByStrategy"] == {"inPlace": 2}
     assert (status["restarts"], status["restartsCountTowardsMax"]) == (1, 1)
 
 
-def test_a_recovery_is_told_while_it_lasts_and_when_it_is_done():
+def test_a_recovery_is_reported_while_it_lasts_and_when_it_is_done():
     lasting = after(in_round(1), a_snapshot(recoveries=[a_recovery(strategy=None)]))
     done = after(lasting, a_snapshot(recoveries=[a_recovery(resumed_at=NOW)]))
     assert lasting["recoveries"] == [
@@ -43,7 +43,7 @@ def test_seconds_are_those_that_a_pod_measured_between_its_two_steps():
     assert status["recoveries"][0]["seconds"] == 2.345
 
 
-def test_without_steps_status_says_since_when_workers_run_again_and_no_number():
+def test_without_steps_status_states_since_when_workers_run_again_and_no_number():
     running = a_recovery(running_at=NOW)
     status = after(in_round(1), a_snapshot(recoveries=[running]))
     assert status["phase"] == "Running"
@@ -54,7 +54,7 @@ def test_without_steps_status_says_since_when_workers_run_again_and_no_number():
     assert stepped["recoveries"][0]["resumedAt"] == micro_time(NOW + 3)
 
 
-def test_recoveries_of_former_coordinators_stay_and_the_newest_ten_are_kept():
+def test_recoveries_of_previous_coordinators_stay_and_the_newest_ten_are_kept():
     old = [a_recovery(NOW - 1000 + i, NOW - 999.5 + i, round=i) for i in range(9)]
     new = [a_recovery(NOW - 100 + i, NOW - 99.5 + i, round=9 + i) for i in range(3)]
     before = after(in_round(9), a_snapshot(recoveries=old))
@@ -77,10 +77,10 @@ def test_a_cause_that_is_revised_stays_one_entry():
     assert [(entry["fault"], entry["cause"]["pod"]) for entry in status["recoveries"]] == [("Node", "a0")]
 
 
-def test_why_it_was_this_strategy_is_told():
-    why = "pod a1 failed twice within 1 h"
-    status = after(in_round(1), a_snapshot(recoveries=[a_recovery(reason=why)]))
-    assert status["recoveries"][0]["reason"] == why
+def test_why_it_was_this_strategy_is_reported():
+    reason = "pod a1 failed twice within 1 h"
+    status = after(in_round(1), a_snapshot(recoveries=[a_recovery(reason=reason)]))
+    assert status["recoveries"][0]["reason"] == reason
 
 
 def test_what_has_ended_stays_as_it_is_though_a_successor_goes_on_with_it():
@@ -90,7 +90,7 @@ def test_what_has_ended_stays_as_it_is_though_a_successor_goes_on_with_it():
     assert status["recoveries"] == ended["recoveries"]
 
 
-def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause_and_what_mended_it():
+def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause_and_what_fixed_it():
     # given a pod was lost, and the coordinator resigned before there was anybody to take its ranks
     gone = Cause(8, "a1", "node-a1", None, None, "its connection ended")
     lost = a_recovery(NOW - 30, fault=Fault.POD, cause=gone, strategy=None)

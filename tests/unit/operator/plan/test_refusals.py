@@ -2,35 +2,38 @@
 
 import pytest
 
-from understudy_operator.plan.refusals import Why, judged
+from understudy_operator.plan.refusals import RefusalKind, read_refusal
 
 CASES = [
-    (422, 'Pod "x" is invalid: spec.containers[0].image: Required value', Why.MANIFEST),
-    (400, 'strict decoding error: unknown field "spec.containers[0].imagePullPolcy"', Why.MANIFEST),
-    (413, "Request entity too large: limit is 3145728", Why.MANIFEST),
-    (403, 'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=3, limited: pods=3', Why.QUOTA),
+    (422, 'Pod "x" is invalid: spec.containers[0].image: Required value', RefusalKind.MANIFEST),
+    (400, 'strict decoding error: unknown field "spec.containers[0].imagePullPolcy"', RefusalKind.MANIFEST),
+    (413, "Request entity too large: limit is 3145728", RefusalKind.MANIFEST),
+    (403, 'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=3, limited: pods=3',
+     RefusalKind.QUOTA),
     (403, 'pods "x" is forbidden: unable to create new content in namespace a because it is being terminated',
-     Why.NAMESPACE),
-    (403, 'pods "x" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation', Why.FORBIDDEN),
-    (400, 'admission webhook "v.example.com" denied the request: no', Why.ADMISSION),
-    (422, "pods \"x\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request", Why.ADMISSION),
+     RefusalKind.NAMESPACE),
+    (403, 'pods "x" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation',
+     RefusalKind.FORBIDDEN),
+    (400, 'admission webhook "v.example.com" denied the request: no', RefusalKind.ADMISSION),
+    (422, "pods \"x\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request",
+     RefusalKind.ADMISSION),
     (500, 'Internal error occurred: failed calling webhook "v.example.com": failed to call webhook: Post "https://v": '
-     "context deadline exceeded", Why.WEBHOOK),
-    (500, "etcdserver: request timed out", Why.SERVER),
-    (504, "request did not complete within the allotted timeout", Why.SERVER),
+     "context deadline exceeded", RefusalKind.WEBHOOK),
+    (500, "etcdserver: request timed out", RefusalKind.SERVER),
+    (504, "request did not complete within the allotted timeout", RefusalKind.SERVER),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("status", "message", "why"), CASES)
-def test_why_a_write_was_refused(status: int, message: str, why: Why):
-    refusal = judged(status, message)
+@pytest.mark.parametrize(("status", "message", "reason"), CASES)
+def test_why_a_write_was_refused(status: int, message: str, reason: RefusalKind):
+    refusal = read_refusal(status, message)
     assert refusal is not None
-    assert (refusal.why, refusal.message, refusal.lasting) == (why, message, why is Why.MANIFEST)
+    assert (refusal.kind, refusal.message, refusal.is_lasting) == (reason, message, reason is RefusalKind.MANIFEST)
 
 
 @pytest.mark.parametrize(("status", "message"), [(409, "the object has been modified"), (404, "not found")])
 def test_what_is_no_refusal(status: int, message: str):
-    assert judged(status, message) is None
+    assert read_refusal(status, message) is None
 
 
 @pytest.mark.attack(
@@ -40,6 +43,6 @@ def test_what_is_no_refusal(status: int, message: str):
 )
 def test_the_words_of_a_refusal_are_cut():
     message = f'Pod "x" is invalid: spec.containers[0].env[0].name: Invalid value: "{"a" * 1_000_000}"'
-    refusal = judged(422, message)
+    refusal = read_refusal(422, message)
     assert refusal is not None
     assert refusal.message == message[:1999] + "…"

@@ -6,20 +6,20 @@ from itertools import pairwise
 import pytest
 
 from understudy_operator.plan.intents import CREATE_POD, CreatePod, Intent, PatchPod, Plan, intent_key
-from understudy_operator.plan.refusals import Refusal, Why
-from understudy_operator.plan.retries import Retries, alike, without_paused
+from understudy_operator.plan.refusals import Refusal, RefusalKind
+from understudy_operator.plan.retries import Retries, is_same_refusal, without_paused
 
-KNOWN_S = 20.0
+FORGET_AFTER_S = 20.0
 RETRIES_PER_S = 20.0
 TRY_AGAIN_S = 10.0
-WORDS_S = 60.0
+REWORD_AFTER_S = 60.0
 
 CREATION, PATCH, OTHER = CreatePod({"kind": "Pod"}, "it is missing"), PatchPod("a"), PatchPod("b")
 NOW = 1_790_000_000.0
 
 
-def refusal(words: str = "no", intent: Intent = PATCH, why: Why = Why.ADMISSION) -> Refusal:
-    return Refusal(words, why, intent_key(intent))
+def refusal(words: str = "no", intent: Intent = PATCH, kind: RefusalKind = RefusalKind.ADMISSION) -> Refusal:
+    return Refusal(words, kind, intent_key(intent))
 
 
 def pause_s(retries: Retries, intent: Intent = PATCH, now: float = NOW) -> float:
@@ -34,34 +34,34 @@ def test_pauses_grow_up_to_a_limit():
     assert pauses == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, TRY_AGAIN_S, TRY_AGAIN_S]
 
 
-def test_what_was_done_has_no_pause_and_is_not_told():
+def test_what_was_done_has_no_pause_and_is_not_reported():
     refused = Retries().after([PATCH, OTHER], [refusal(), refusal("not that", OTHER)], NOW)
-    assert [x.message for x in refused.told] == ["no", "not that"]
+    assert [x.message for x in refused.refusals] == ["no", "not that"]
     done = refused.after([PATCH], [], NOW + 1)
-    assert ([x.message for x in done.told], list(done.paused(NOW))) == (["not that"], [intent_key(OTHER)])
+    assert ([x.message for x in done.refusals], list(done.paused(NOW))) == (["not that"], [intent_key(OTHER)])
 
 
-def test_what_is_not_wanted_any_more_is_not_told():
-    refused = Retries().after([PATCH, CREATION], [refusal(), refusal("full", CREATION, Why.QUOTA)], NOW)
-    assert refused.wanted(Plan(pods=(PATCH,), held=frozenset({CREATE_POD})), NOW) == refused
-    assert [x.message for x in refused.wanted(Plan(pods=(PATCH,)), NOW).told] == ["no"]
-    assert refused.wanted(Plan(), NOW + 0.25 + KNOWN_S) == Retries()
+def test_what_is_not_wanted_any_more_is_not_reported():
+    refused = Retries().after([PATCH, CREATION], [refusal(), refusal("full", CREATION, RefusalKind.QUOTA)], NOW)
+    assert refused.keep_wanted(Plan(pods=(PATCH,), paused_writes=frozenset({CREATE_POD})), NOW) == refused
+    assert [x.message for x in refused.keep_wanted(Plan(pods=(PATCH,)), NOW).refusals] == ["no"]
+    assert refused.keep_wanted(Plan(), NOW + 0.25 + FORGET_AFTER_S) == Retries()
 
 
-def test_but_who_wants_it_again_does_not_try_it_sooner_for_that():
+def test_but_a_plan_that_wants_it_again_does_not_try_it_sooner():
     """Two plans that take turns would else try theirs in each pass."""
-    refused = Retries().after([PATCH], [refusal()], NOW).wanted(Plan(pods=(OTHER,)), NOW)
-    assert (refused.told, pause_s(refused)) == ((), 0.25)
+    refused = Retries().after([PATCH], [refusal()], NOW).keep_wanted(Plan(pods=(OTHER,)), NOW)
+    assert (refused.refusals, pause_s(refused)) == ((), 0.25)
     again = refused.after([PATCH], [refusal()], NOW + 0.1)
     assert pause_s(again, now=NOW + 0.1) == 0.5
-    assert [x.message for x in again.told] == ["no"]
+    assert [x.message for x in again.refusals] == ["no"]
 
 
 def test_the_pause_holds_all_that_it_is_about_and_nothing_else():
     retries = Retries().after([PATCH, CREATION], [refusal(intent=CREATION)], NOW)
     plan = Plan(pods=(PATCH, CREATION, CREATION), remove="its time is over")
-    held = without_paused(plan, retries.paused(NOW), NOW + 0.2)
-    assert (held.pods, held.remove, held.held) == ((PATCH,), "its time is over", frozenset({CREATE_POD}))
+    kept = without_paused(plan, retries.paused(NOW), NOW + 0.2)
+    assert (kept.pods, kept.remove, kept.paused_writes) == ((PATCH,), "its time is over", frozenset({CREATE_POD}))
     assert without_paused(plan, retries.paused(NOW), NOW + 0.25) == plan
 
 
@@ -70,11 +70,11 @@ def test_a_clock_that_was_set_back_holds_up_nothing():
     assert retries.paused(NOW - 3600) == {}
 
 
-def test_each_refusal_is_told_once_in_an_order_that_stays():
-    refused = [refusal("no"), refusal("no", OTHER), refusal("full", CREATION, Why.QUOTA)]
+def test_each_refusal_is_reported_once_in_an_order_that_stays():
+    refused = [refusal("no"), refusal("no", OTHER), refusal("full", CREATION, RefusalKind.QUOTA)]
     retries = Retries().after([PATCH, OTHER, CREATION], refused, NOW)
     again = retries.after([PATCH], [refusal("no")], NOW + 1)
-    assert [(x.message, x.of) for x in again.told] == [("no", ""), ("full", "")]
+    assert [(x.message, x.key) for x in again.refusals] == [("no", ""), ("full", "")]
 
 
 def test_thousands_that_are_refused_are_not_all_tried_each_second():
@@ -90,28 +90,30 @@ def test_words_that_differ_in_an_id_or_a_time_alone_stay_as_they_were_for_a_whil
     retries = Retries()
     for second in range(50):
         retries = retries.after([PATCH], [refusal(ID.format(second, f"x-{second}f"))], NOW + second)
-        assert retries.told == (Refusal(ID.format(0, "x-0f"), Why.ADMISSION),)
+        assert retries.refusals == (Refusal(ID.format(0, "x-0f"), RefusalKind.ADMISSION),)
     newest = ID.format(59, "x-59f")
-    assert retries.after([PATCH], [refusal(newest)], NOW + WORDS_S).told == (Refusal(newest, Why.ADMISSION),)
+    assert retries.after([PATCH], [refusal(newest)], NOW + REWORD_AFTER_S).refusals == (
+        Refusal(newest, RefusalKind.ADMISSION),
+    )
 
 
 @pytest.mark.parametrize(
     "other",
-    [refusal(ID.format(1, "a1").replace("no", "never")), refusal(ID.format(1, "a1"), why=Why.WEBHOOK)],
+    [refusal(ID.format(1, "a1").replace("no", "never")), refusal(ID.format(1, "a1"), kind=RefusalKind.WEBHOOK)],
     ids=["words", "why"],
 )
-def test_another_refusal_is_told_at_once_and_its_pause_is_as_long(other: Refusal):
+def test_another_refusal_is_reported_at_once_and_its_pause_is_as_long(other: Refusal):
     retries = Retries().after([PATCH], [refusal(ID.format(0, "a0"))], NOW)
     later = retries.after([PATCH], [other], NOW + 1)
-    assert [(x.message, x.why) for x in later.told] == [(other.message, other.why)]
+    assert [(x.message, x.kind) for x in later.refusals] == [(other.message, other.kind)]
     assert pause_s(later, now=NOW + 1) == 0.5
 
 
 def test_what_is_alike():
     quotas = [f"exceeded quota: team, requested: pods=1, used: pods={n}, limited: pods=9" for n in (8, 9)]
-    assert all(alike(one, other) for one, other in pairwise(quotas))
-    assert not alike(quotas[0], quotas[0].replace("team", "others"))
-    assert not alike("", quotas[0])
+    assert all(is_same_refusal(one, other) for one, other in pairwise(quotas))
+    assert not is_same_refusal(quotas[0], quotas[0].replace("team", "others"))
+    assert not is_same_refusal("", quotas[0])
 
 
 @pytest.mark.attack(
@@ -122,6 +124,6 @@ def test_what_is_alike():
 @pytest.mark.parametrize("word", ["a" * 1_000_000, "a " * 500_000, "a1" * 500_000, ".-" * 500_000, "é" * 1_000_000])
 def test_comparing_words_takes_cpu_time_in_proportion_to_their_length(word: str):
     began = time.thread_time()
-    assert alike(f"Invalid value: {word} at 1", f"Invalid value: {word} at 2")
+    assert is_same_refusal(f"Invalid value: {word} at 1", f"Invalid value: {word} at 2")
     # of 2 MB
     assert time.thread_time() - began < 2.0

@@ -7,11 +7,11 @@ from typing import Any
 
 from tests.unit.operator.given import FAILED, NOW, a_group, a_job, a_recovery, a_snapshot, in_round, observed, status_of
 from understudy_operator.plan.observed import ChildJob, Observed
-from understudy_operator.plan.rollouts import rollouts_anew
-from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule, Rollouts
+from understudy_operator.plan.rollouts import plan_rollout_restart
+from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule, RolloutsSpec
 from understudy_protocol import rollouts as told
+from understudy_protocol.enums import Fault, OnFailedUpdate
 from understudy_protocol.observer import Cause
-from understudy_protocol.words import Fault, OnFailedUpdate
 
 ROLLOUT = a_group("rollout", 2, 1)
 FAILURE = told.UpdateFailure("u1", "step-7", "rollout-1 is gone", 1, NOW - 1)
@@ -20,21 +20,23 @@ CAUSE = Cause(0, "a0", "node-a0", None, None, "rollout-1 is gone")
 
 def a_child(index: int, *, ready: int = 1) -> ChildJob:
     name = f"llm-rollout-{index}"
-    return ChildJob(f"uid-{name}", name, "rollout", index, attempt=0, own_attempt=0, wanted=1, active=1, ready=ready)
+    return ChildJob(
+        f"uid-{name}", name, "rollout", index, attempt=0, job_attempt=0, desired_pods=1, active=1, ready=ready
+    )
 
 
 def given(
-    heard: told.Rollouts | None, *, retries: int = 0, status: dict[str, Any] | None = None, **snapshot: Any
+    received: told.Rollouts | None, *, retries: int = 0, status: dict[str, Any] | None = None, **snapshot: Any
 ) -> Observed:
     group = a_group()
-    rollouts = Rollouts(("rollout",), OnFailedUpdate.RESTART_ROLLOUTS, retries)
+    rollouts = RolloutsSpec(("rollout",), OnFailedUpdate.RESTART_ROLLOUTS, retries)
     spec = {"replicated_jobs": (group, ROLLOUT), "rollouts": rollouts, "failure": FailurePolicy(3)}
     job = a_job(status=in_round(0, **(status or {})), spec=spec, groups=(group,))
     children = (a_child(0), a_child(1))
-    return observed(job, snapshot=a_snapshot(rollouts=heard, **snapshot), children=children)
+    return observed(job, snapshot=a_snapshot(rollouts=received, **snapshot), children=children)
 
 
-def test_while_nobody_tells_of_rollouts_status_tells_of_none_or_what_it_did() -> None:
+def test_while_nobody_reports_rollouts_status_keeps_its_own() -> None:
     assert "rollouts" not in status_of(given(None))
     before = {"fresh": 2, "updating": 0, "uncertain": 0, "version": "step-6"}
     assert status_of(given(None, status={"rollouts": before}))["rollouts"] == before
@@ -50,8 +52,8 @@ def test_a_failure_is_forgotten_when_the_next_update_begins() -> None:
 def test_a_replica_is_known_by_its_jobs_name_its_pods_or_the_hostname() -> None:
     def blocked(*names: str) -> list[str]:
         failure = told.UpdateFailure("u1", "step-7", "no answer", 1, NOW - 1, names)
-        anew = rollouts_anew(given(told.Rollouts(0, 0, 2, "", failure, CAUSE), retries=1))
-        return [] if anew is None else [view.name for view in anew.jobs]
+        again = plan_rollout_restart(given(told.Rollouts(0, 0, 2, "", failure, CAUSE), retries=1))
+        return [] if again is None else [view.name for view in again.jobs]
 
     assert blocked("llm-rollout-1") == ["llm-rollout-1"]
     assert blocked("llm-rollout-0-0") == ["llm-rollout-0"]
@@ -82,21 +84,21 @@ def test_the_recovery_of_rollouts_outlives_steps_of_the_training() -> None:
     assert whole["recoveries"][0]["seconds"] == 1.0
 
 
-def test_a_job_that_restarts_for_a_failed_update_says_so_in_its_recovery() -> None:
-    open_still = a_recovery(fault=Fault.WEIGHT_UPDATE, strategy=None, reason="no retry is allowed")
-    heard = told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE)
-    status = status_of(given(heard, closed=FAILED, recoveries=(open_still,), status={"rollouts": {"fresh": 2}}))
+def test_a_job_that_restarts_for_a_failed_update_reports_it_in_its_recovery() -> None:
+    still_open = a_recovery(fault=Fault.WEIGHT_UPDATE, strategy=None, reason="no retry is allowed")
+    received = told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE)
+    status = status_of(given(received, closed=FAILED, recoveries=(still_open,), status={"rollouts": {"fresh": 2}}))
     assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("WeightUpdate", "JobRestart")
     assert (status["phase"], status["restarts"]) == ("Restarting", 1)
     assert "rollouts" not in status, "what was known of the former attempt's servers"
 
 
-def test_a_job_whose_trainer_alone_restarts_for_a_failed_update_does_not_say_that_it_runs() -> None:
+def test_a_job_whose_trainer_alone_restarts_for_a_failed_update_does_not_state_that_it_runs() -> None:
     # given a failure policy that restarts the failed Job alone, and rollouts that are ready
     rule = FailureRule("alone", Action.RESTART_JOB)
-    open_still = a_recovery(fault=Fault.WEIGHT_UPDATE, strategy=None, reason="no retry is allowed")
-    heard = told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE)
-    failed = given(heard, closed=FAILED, recoveries=(open_still,))
+    still_open = a_recovery(fault=Fault.WEIGHT_UPDATE, strategy=None, reason="no retry is allowed")
+    received = told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE)
+    failed = given(received, closed=FAILED, recoveries=(still_open,))
     failed = replace(
         failed, job=replace(failed.job, spec=replace(failed.job.spec, failure=FailurePolicy(3, rules=(rule,))))
     )

@@ -18,14 +18,14 @@ WORLD = World(groups=(LEADER, WORKERS))
 def test_group_ranks_count_through_the_groups_their_jobs_and_the_pods_of_each(
     rank: int, group: str, job_index: int, pod_index: int
 ):
-    place = WORLD.place(rank)
+    place = WORLD.position(rank)
     assert (place.group.name, place.job_index, place.pod_index) == (group, job_index, pod_index)
 
 
 def test_all_pods_of_all_groups_are_actives_and_no_more():
     assert WORLD.actives == 7
     with pytest.raises(IndexError, match="group rank 7 of 7"):
-        WORLD.place(7)
+        WORLD.position(7)
 
 
 @pytest.mark.parametrize(("named", "template"), [("", "leader"), ("workers", "workers")])

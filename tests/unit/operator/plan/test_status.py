@@ -30,14 +30,14 @@ from tests.unit.operator.given import (
     status_of,
     terminating,
 )
-from understudy_operator.plan.coordination import Office
+from understudy_operator.plan.coordination import Leadership
 from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.rfc3339 import micro_time
-from understudy_operator.plan.status import is_news, worth_writing
+from understudy_operator.plan.status import is_news, is_worth_writing
 from understudy_protocol import pod as names
+from understudy_protocol.enums import CloseReason, WorkersState
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot, StepProgress
-from understudy_protocol.words import CloseReason, WorkersState
 
 PROGRESS_EVERY_S = 10.0
 
@@ -73,15 +73,15 @@ def test_phase(case: str):
 
 @pytest.mark.parametrize("phase", ["Running", "Recovering"])
 @pytest.mark.parametrize("snapshot", [None, a_snapshot([member(A0, None)], epoch=2)])
-def test_the_phase_stays_while_no_coordinator_tells_better(phase: str, snapshot: Snapshot | None):
+def test_the_phase_stays_while_no_coordinator_reports_better(phase: str, snapshot: Snapshot | None):
     assert after(in_round(0, phase=phase), snapshot)["phase"] == phase
 
 
-def test_without_a_coordinator_a_rank_whose_pod_has_ended_is_told_at_once():
+def test_without_a_coordinator_a_rank_whose_pod_has_ended_is_reported_at_once():
     # given a round of two; when the pod that has rank 0 ends, and nobody is found in office
-    told = a_snapshot([member(A0, 0), member(A1, 1)], number=0)
+    snapshot = a_snapshot([member(A0, 0), member(A1, 1)], number=0)
     pods = (replace(ended(A0), failure="OOMKilled"), A1)
-    status = status_of(observed(pods=pods, snapshot=told, searches_since=NOW))
+    status = status_of(observed(pods=pods, snapshot=snapshot, searches_since=NOW))
     # then nobody has to wait until members have another coordinator to hear that it does not train, and why
     assert status["phase"] == "Recovering"
     assert status["members"]["active"] == 1
@@ -89,19 +89,19 @@ def test_without_a_coordinator_a_rank_whose_pod_has_ended_is_told_at_once():
     assert condition(status, "Recovering")["message"] == message
     assert condition(status, "Running")["message"] == message
     # and so it is where its object is gone
-    gone = status_of(observed(pods=(A1,), snapshot=told, searches_since=NOW))
+    gone = status_of(observed(pods=(A1,), snapshot=snapshot, searches_since=NOW))
     assert condition(gone, "Recovering")["message"] == "no coordinator, and pod a0 (group rank 0) is gone"
     # and not where a spare of a pool has the rank, whose object does not have the job's labels yet
-    claimed = observed(pods=(A1,), snapshot=told, searches_since=NOW, claimed=(A0,))
+    claimed = observed(pods=(A1,), snapshot=snapshot, searches_since=NOW, claimed=(A0,))
     assert status_of(claimed)["phase"] == "Running"
     # but not while a coordinator is in office, which knows better, nor for a pod that may still train
-    assert status_of(observed(pods=pods, snapshot=told))["phase"] == "Running"
+    assert status_of(observed(pods=pods, snapshot=snapshot))["phase"] == "Running"
     leaving = (terminating(A0), A1)
-    assert status_of(observed(pods=leaving, snapshot=told, searches_since=NOW))["phase"] == "Running"
+    assert status_of(observed(pods=leaving, snapshot=snapshot, searches_since=NOW))["phase"] == "Running"
 
 
-TOLD = a_snapshot([member(A0, 0), member(A1, 1)], number=0)
-TOLD_BY_A0 = a_snapshot([member(A0, 0), member(A1, 1)], coordinator=A0)
+REPORTED_STATUS = a_snapshot([member(A0, 0), member(A1, 1)], number=0)
+REPORTED_BY_A0 = a_snapshot([member(A0, 0), member(A1, 1)], coordinator=A0)
 LONE = a_snapshot([member(A0, 0)], coordinator=A0)
 #: Nobody trains, as the operator knows without a coordinator: the observation, and the message of condition Recovering.
 NOBODY_TRAINS: Mapping[str, tuple[Observed, str]] = {
@@ -110,11 +110,13 @@ NOBODY_TRAINS: Mapping[str, tuple[Observed, str]] = {
         "no coordinator, and pod a0 (group rank 0) is on node node-a0, which is not ready",
     ),
     "the node of the coordinator of two pods lost power, and the survivor follows nobody": (
-        observed(pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 8, not_ready=["node-a0"], answered=[A1]),
+        observed(
+            pods=(A0, A1), snapshot=REPORTED_STATUS, searches_since=NOW - 8, not_ready=["node-a0"], responders=[A1]
+        ),
         "no coordinator, and pod a0 (group rank 0) is on node node-a0, which is not ready",
     ),
     "the coordinator, which has a rank, responds neither to the operator nor to the other pod with a rank": (
-        observed(pods=(A0, A1), snapshot=TOLD_BY_A0, searches_since=NOW - 8, answered=[A1]),
+        observed(pods=(A0, A1), snapshot=REPORTED_BY_A0, searches_since=NOW - 8, responders=[A1]),
         "no coordinator, and pod a0 (group rank 0), which was the coordinator, does not respond",
     ),
     "the operator has restarted since the node of a pod with a rank lost power": (
@@ -126,7 +128,7 @@ NOBODY_TRAINS: Mapping[str, tuple[Observed, str]] = {
         "no coordinator, and pod a1 is on node node-a1, which is not ready",
     ),
     "a pod with a rank has followed nobody for the coordinatorLossTimeout": (
-        observed(pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 30, answered=[A1]),
+        observed(pods=(A0, A1), snapshot=REPORTED_STATUS, searches_since=NOW - 30, responders=[A1]),
         "no coordinator for 30 s, the coordinatorLossTimeout: the pods have stopped their workers",
     ),
     "no pod is left, and the operator has just started": (
@@ -137,35 +139,40 @@ NOBODY_TRAINS: Mapping[str, tuple[Observed, str]] = {
 #: The pods may train on.
 MAY_TRAIN: Mapping[str, Observed] = {
     "the operator has searched for less than 8 s": observed(
-        pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 7.9, not_ready=["node-a0"], answered=[A1]
+        pods=(A0, A1), snapshot=REPORTED_STATUS, searches_since=NOW - 7.9, not_ready=["node-a0"], responders=[A1]
     ),
     "the coordinator, which has a rank, does not respond, and the other pods with ranks do not either": observed(
-        pods=(A0, A1), snapshot=TOLD_BY_A0, searches_since=NOW - 300
+        pods=(A0, A1), snapshot=REPORTED_BY_A0, searches_since=NOW - 300
     ),
     "the coordinator, which has a rank, has responded: its sidecar was restarted": observed(
-        pods=(A0, A1), snapshot=TOLD_BY_A0, searches_since=NOW - 8, answered=[A0, A1]
+        pods=(A0, A1), snapshot=REPORTED_BY_A0, searches_since=NOW - 8, responders=[A0, A1]
     ),
     "the coordinator, which has no rank, does not respond": observed(
-        snapshot=a_snapshot(), searches_since=NOW - 8, answered=[A0, A1]
+        snapshot=a_snapshot(), searches_since=NOW - 8, responders=[A0, A1]
     ),
     "a member names a coordinator that the operator cannot reach": observed(
-        pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 300, not_ready=["node-a0"], answered=[A1], named="uid-a0"
+        pods=(A0, A1),
+        snapshot=REPORTED_STATUS,
+        searches_since=NOW - 300,
+        not_ready=["node-a0"],
+        responders=[A1],
+        named="uid-a0",
     ),
     "the coordinator is connected, and the node is cut off from the API server only": observed(
-        pods=(A0, A1), snapshot=TOLD, not_ready=["node-a0"]
+        pods=(A0, A1), snapshot=REPORTED_STATUS, not_ready=["node-a0"]
     ),
     "the node of a spare is not ready": observed(snapshot=a_snapshot(), searches_since=NOW - 8, not_ready=["node-s"]),
     "a pod with a rank has followed nobody for less than the coordinatorLossTimeout": observed(
-        pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 29.9, answered=[A1]
+        pods=(A0, A1), snapshot=REPORTED_STATUS, searches_since=NOW - 29.9, responders=[A1]
     ),
     "only a spare has followed nobody for the coordinatorLossTimeout": observed(
-        snapshot=a_snapshot(), searches_since=NOW - 30, answered=[S]
+        snapshot=a_snapshot(), searches_since=NOW - 30, responders=[S]
     ),
     "no pod has answered: the operator itself may be cut off": observed(
-        pods=(A0, A1), snapshot=TOLD, searches_since=NOW - 300
+        pods=(A0, A1), snapshot=REPORTED_STATUS, searches_since=NOW - 300
     ),
     "coordinatorLossTimeout is Off": observed(
-        a_job(status=in_round(0), fence_s=0.0), (A0, A1), TOLD, searches_since=NOW - 300, answered=[A0, A1]
+        a_job(status=in_round(0), fence_s=0.0), (A0, A1), REPORTED_STATUS, searches_since=NOW - 300, responders=[A0, A1]
     ),
 }
 
@@ -237,7 +244,7 @@ def test_a_spare_that_has_taken_a_rank_is_claimed_until_its_replacement_is_ready
 
 
 @pytest.mark.parametrize("snapshot", [None, a_snapshot([member(A0, None)], epoch=2)])
-def test_counts_stay_while_no_coordinator_tells_better_but_what_is_wanted_is_told(snapshot: Snapshot | None):
+def test_counts_stay_while_no_coordinator_reports_better_but_what_is_wanted_is_reported(snapshot: Snapshot | None):
     # given an operator that has just started, or a coordinator that is new in office
     before = after(in_round(0), a_snapshot())
     given = observed(a_job(status=before, spares=4), snapshot=snapshot)
@@ -263,8 +270,8 @@ JOBS: Mapping[str, tuple[Observed, dict[str, int]]] = {
 @pytest.mark.parametrize("case", JOBS)
 def test_jobs_are_counted_as_jobset_counts_them(case: str):
     given, numbers = JOBS[case]
-    (told,) = status_of(given)["replicatedJobsStatus"]
-    assert told == {"name": "workers", "suspended": 0} | numbers
+    (status,) = status_of(given)["replicatedJobsStatus"]
+    assert status == {"name": "workers", "suspended": 0} | numbers
 
 
 # Rounds, office and times -------------------------------------------------------------------------------------------
@@ -276,20 +283,20 @@ def test_the_round_never_goes_back():
     assert "round" not in after({}, ALL_JOINED)
 
 
-def test_the_office_is_told_with_its_pod_and_its_epoch():
-    appointed = status_of(observed(), Office(5, 0, A0, "the coordinator's pod is gone"))
+def test_the_leadership_is_reported_with_its_pod_and_its_epoch():
+    appointed = status_of(observed(), Leadership(5, 0, A0, "the coordinator's pod is gone"))
     assert appointed["coordinator"] == {"epoch": 5, "podName": "a0", "podUID": "uid-a0"}
     assert appointed["term"] == 1  # the newest that was heard
-    elected = status_of(observed(), Office(5, 7, A1, ""))
+    elected = status_of(observed(), Leadership(5, 7, A1, ""))
     assert elected["coordinator"] == {"epoch": 5, "term": 7, "podName": "a1", "podUID": "uid-a1"}
     assert elected["term"] == 7
 
 
-def test_the_office_stays_told_while_its_pod_is_gone():
-    assert status_of(observed(), Office(1, 1, None, ""))["coordinator"]["podName"] == "s"
+def test_the_leadership_stays_reported_while_its_pod_is_gone():
+    assert status_of(observed(), Leadership(1, 1, None, ""))["coordinator"]["podName"] == "s"
 
 
-def test_start_and_completion_are_told_once():
+def test_start_and_completion_are_reported_once():
     started = after({}, a_snapshot(), NOW)
     closed = after(started, a_snapshot(closed=SUCCEEDED), NOW + 60)
     later = after(closed, None, NOW + 120, pods=())
@@ -311,11 +318,11 @@ def test_a_close_that_ends_pods_alone_is_not_the_end_of_the_job(reason: CloseRea
     assert replace(given, pods=(*given.pods, ended(a_pod("t"), FAILED))).close == FAILED
 
 
-def test_the_end_stays_as_it_was_told_when_the_pods_are_gone():
-    told = after(in_round(0), a_snapshot(closed=FAILED))
-    assert told["terminalState"] == "Failed"
-    assert condition(told, "Failed")["message"] == FAILED.message
-    assert after(told, None, NOW + 60, pods=()) == told
+def test_the_reported_end_stays_when_the_pods_are_gone():
+    status = after(in_round(0), a_snapshot(closed=FAILED))
+    assert status["terminalState"] == "Failed"
+    assert condition(status, "Failed")["message"] == FAILED.message
+    assert after(status, None, NOW + 60, pods=()) == status
 
 
 # Writes -------------------------------------------------------------------------------------------------------------
@@ -323,7 +330,7 @@ def test_the_end_stays_as_it_was_told_when_the_pods_are_gone():
 
 def test_without_a_change_there_is_no_write():
     status = after(in_round(0), a_snapshot(), NOW)
-    assert not worth_writing(status, after(status, a_snapshot(), NOW + 600), NOW + 600)
+    assert not is_worth_writing(status, after(status, a_snapshot(), NOW + 600), NOW + 600)
 
 
 def with_step(step: int, at: float, **changes: Any) -> Snapshot:
@@ -332,16 +339,16 @@ def with_step(step: int, at: float, **changes: Any) -> Snapshot:
 
 def test_progress_alone_is_written_only_so_often():
     first = after(in_round(0), with_step(1, NOW), NOW)
-    assert worth_writing(after(in_round(0), a_snapshot()), first, NOW)
+    assert is_worth_writing(after(in_round(0), a_snapshot()), first, NOW)
     soon, later = NOW + PROGRESS_EVERY_S - 0.1, NOW + PROGRESS_EVERY_S
-    assert not worth_writing(first, after(first, with_step(2, soon), soon), soon)
-    assert worth_writing(first, after(first, with_step(3, later), later), later)
+    assert not is_worth_writing(first, after(first, with_step(2, soon), soon), soon)
+    assert is_worth_writing(first, after(first, with_step(3, later), later), later)
     assert first["progress"] == {"step": 1, "total": 1000, "at": micro_time(NOW)}
 
 
 def test_progress_rides_along_with_any_other_change():
     first = after(in_round(0), with_step(1, NOW), NOW)
-    assert worth_writing(first, after(first, with_step(2, NOW + 1, number=1), NOW + 1), NOW + 1)
+    assert is_worth_writing(first, after(first, with_step(2, NOW + 1, number=1), NOW + 1), NOW + 1)
 
 
 def test_the_status_that_was_is_not_changed_in_place():
@@ -350,7 +357,7 @@ def test_the_status_that_was_is_not_changed_in_place():
     assert before == in_round(0, conditions=[], recoveries=[])
 
 
-def test_progress_alone_is_no_news_to_the_next_pass():
+def test_progress_alone_does_not_affect_the_next_reconcile():
     before = {"phase": "Running", "progress": {"step": 1}}
     assert not is_news(before, {**before, "progress": {"step": 2}})
     assert is_news(before, {"phase": "Recovering", "progress": {"step": 2}})

@@ -20,11 +20,11 @@ from tests.unit.operator.given import (
     status_of,
 )
 from understudy_operator.observe.read_status import read_job_status
-from understudy_operator.plan.faults.memory import NOTHING, Memory, offenders
+from understudy_operator.plan.faults.memory import NO_MEMORY, Memory, find_offenders
 from understudy_operator.plan.observed import Node, Pod
 from understudy_operator.plan.stays import Stay, node_at
+from understudy_protocol.enums import Fault
 from understudy_protocol.observer import Cause, Recovery, Snapshot
-from understudy_protocol.words import Fault
 
 VICTIM = "node-of-another-tenant"
 
@@ -44,12 +44,12 @@ def nodes_in(status: dict[str, Any]) -> list[str]:
 def remembered(*statuses: dict[str, Any]) -> Memory:
     """After jobs of one namespace with these statuses."""
     metadata = [{"uid": f"uid-{i}", "namespace": "attackers", "name": f"job-{i}"} for i in range(len(statuses))]
-    return NOTHING.after([{"metadata": x, "status": y} for x, y in zip(metadata, statuses, strict=True)], NOW)
+    return NO_MEMORY.after([{"metadata": x, "status": y} for x, y in zip(metadata, statuses, strict=True)], NOW)
 
 
 def avoided_for(namespace: str, memory: Memory, *nodes: str) -> set[str]:
-    there = {name: Node(name, True, created_at=NOW - 1e7) for name in nodes}
-    return set(offenders(memory, there, NOW).of(namespace))
+    present = {name: Node(name, True, created_at=NOW - 1e7) for name in nodes}
+    return set(find_offenders(memory, present, NOW).of(namespace))
 
 
 @pytest.mark.attack(
@@ -86,9 +86,9 @@ def test_one_job_counts_once_however_many_faults_it_reports():
     before="only the newest six faults of a node were kept, whichever job they were of",
 )
 def test_one_job_does_not_displace_what_others_report_of_a_node():
-    told = after(in_round(1), reported(a_fault("a1", "node-a1", NOW - 3600)))
+    status = after(in_round(1), reported(a_fault("a1", "node-a1", NOW - 3600)))
     flood = after(in_round(1), reported(*(a_fault("a1", "node-a1", NOW - number) for number in range(10))))
-    memory = remembered(flood, told, told)
+    memory = remembered(flood, status, status)
     assert {offence.job for offence in memory.by_node["node-a1"]} == {
         "attackers/job-0",
         "attackers/job-1",
@@ -107,14 +107,14 @@ def test_a_fault_without_a_node_is_read_as_it_was_written() -> None:
     assert read_job_status({"status": written}) == (written, "")
 
 
-def test_a_weight_update_names_the_node_that_the_operator_saw_too():
+def test_a_weight_update_names_the_node_that_the_operator_observed_too():
     assert nodes_in(after(in_round(1), reported(a_fault("a1", VICTIM, fault=Fault.WEIGHT_UPDATE)))) == ["node-a1"]
 
 
 def with_pods(pods: Iterable[Pod], *gone: Stay, before: dict[str, Any] | None = None) -> list[str]:
     status = in_round(1) if before is None else before
-    told = reported(a_fault("a1", VICTIM))
-    return nodes_in(status_of(observed(a_job(status=status), pods, told, gone=gone)))
+    snapshot = reported(a_fault("a1", VICTIM))
+    return nodes_in(status_of(observed(a_job(status=status), pods, snapshot, past_stays=gone)))
 
 
 def test_the_node_of_a_pod_that_has_just_gone_is_known():

@@ -18,8 +18,8 @@ from tests.unit.operator.given import (
     status_of,
 )
 from understudy_operator.plan.observed import Observed, Pod
+from understudy_protocol.enums import CloseReason
 from understudy_protocol.membership import Close
-from understudy_protocol.words import CloseReason
 
 SUSPENDED = Close(CloseReason.SUSPENDED, "the job is suspended")
 
@@ -55,5 +55,5 @@ def test_a_success_that_one_pod_reports_in_that_time_counts():
     ],
     ids=["all pods have ended", "the coordinator has reported how it closed", "nothing has trained"],
 )
-def test_nobody_is_waited_for_who_can_report_nothing(given: Observed):
+def test_nothing_is_waited_for_if_no_pod_can_report(given: Observed):
     assert ends_attempt(given)

@@ -6,29 +6,29 @@ from dataclasses import replace
 from typing import Any
 
 from understudy_protocol import membership as m
+from understudy_protocol.enums import NO_ROUND, NO_TERM, RoundToken, Term, WorkersState
 from understudy_protocol.observer import Appoint, Recovery
 from understudy_protocol.pod import JobShape
 from understudy_protocol.recovery import History
-from understudy_protocol.words import NO_OFFICE, NO_ROUND, Office, RoundToken, WorkersState
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.events import (
-    Adjourn,
     Broadcast,
+    CompleteShutdown,
     CoordinatorEvent,
     Dropped,
     Hangup,
+    Log,
+    ObserversChanged,
     Received,
-    Resign,
-    Say,
     Send,
+    StepDown,
     Tick,
-    Watched,
 )
 
 START = 1_000_000.0
 
 
-class Driven:
+class DrivenCoordinator:
     """Pods are named; those that begin with `spare` are made for no rank, others for the number at their end."""
 
     def __init__(
@@ -39,11 +39,11 @@ class Driven:
         at_least_round: int = -1,
         max_in_place: int = 2,
         nproc: int = 1,
-        elected: m.Estate | None = None,
-        known: m.Estate | None = None,
-        may_come: tuple[str, ...] = (),
-        seats: tuple[m.Seat, ...] = (),
-        holder: str = "",
+        elected: m.LeaderSnapshot | None = None,
+        known: m.LeaderSnapshot | None = None,
+        running_pods: tuple[str, ...] = (),
+        rank_holders: tuple[m.RankHolder, ...] = (),
+        coordinator_uid: str = "",
         **shape_of: Any,
     ) -> None:
         self.now = START
@@ -53,26 +53,26 @@ class Driven:
                 shape,
                 "uid-office",
                 "10.0.0.9",
-                Appoint(epoch, at_least_round, {}, may_come, seats, holder),
+                Appoint(epoch, at_least_round, {}, running_pods, rank_holders, coordinator_uid),
                 self.now,
                 known,
             )
             if elected is None
-            else Coordinator.elected(shape, "uid-office", "10.0.0.9", Office(epoch, 2), elected, self.now)
+            else Coordinator.elected(shape, "uid-office", "10.0.0.9", Term(epoch, 2), elected, self.now)
         )
         self.sent: dict[str, list[Any]] = {}
-        self.said: list[str] = []
+        self.logged: list[str] = []
         self.hung_up: list[str] = []
-        self.adjourned = self.resigned = False
+        self.has_completed_shutdown = self.step_down_reason = False
         self._links: dict[str, int] = {}
         self._names: dict[int, str] = {}
-        self.do(Watched(1))
+        self.do(ObserversChanged(1))
 
     def do(self, event: CoordinatorEvent) -> None:
         """And what follows in the moment in which losses are gathered."""
         self.at_once(event)
-        gathers_until = self.coordinator.desk.gathers_until
-        if self.now < gathers_until and not self.resigned:
+        gathers_until = self.coordinator.state.gathers_until
+        if self.now < gathers_until and not self.step_down_reason:
             self.now = gathers_until
             self.at_once(Tick())
 
@@ -86,12 +86,12 @@ class Driven:
                         self.sent.setdefault(self._names[link], []).append(message)
                 case Hangup(link):
                     self.hung_up.append(self._names[link])
-                case Say(text):
-                    self.said.append(text)
-                case Adjourn():
-                    self.adjourned = True
-                case Resign():
-                    self.resigned = True
+                case Log(text):
+                    self.logged.append(text)
+                case CompleteShutdown():
+                    self.has_completed_shutdown = True
+                case StepDown():
+                    self.step_down_reason = True
 
     def join(
         self,
@@ -100,30 +100,32 @@ class Driven:
         group_rank: int | None = None,
         workers: WorkersState = WorkersState.IDLE,
         *,
-        votes: bool = True,
-        office: Office = NO_OFFICE,
+        stores_votes: bool = True,
+        term: Term = NO_TERM,
         node: str = "",
         leaving: m.Leaving | None = None,
-        world: int = 0,
+        group_world_size: int = 0,
         history: History | None = None,
         verdict: m.NodeVerdict | None = None,
         warm: bool = False,
         stepped: RoundToken = NO_ROUND,
         disconnected_s: float | None = None,
         disconnected_silently: bool = False,
-        unable: str = "",
+        unable_reason: str = "",
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name
         index = None if name.startswith("spare") else int(name[-1])
         at, ip = node or f"node-of-{name}", f"10.0.0.{ord(name[0])}{name[-1]}"
-        who = (f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000)
-        known = m.Join(*who, office, votes=votes, leaving=leaving, group_world_size=world, history=history)
+        role = (f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000)
+        known = m.Join(
+            *role, term, stores_votes=stores_votes, leaving=leaving, group_world_size=group_world_size, history=history
+        )
         join = replace(known, verdict=verdict, warm=warm, stepped=stepped, disconnected_s=disconnected_s)
-        join = replace(join, disconnected_silently=disconnected_silently, unable=unable)
+        join = replace(join, disconnected_silently=disconnected_silently, unable_reason=unable_reason)
         self.do(Received(number, join))
 
-    def hear(self, name: str, message: Any) -> None:
+    def receive(self, name: str, message: Any) -> None:
         self.do(Received(self._links[name], message))
 
     def link(self, name: str) -> int:
@@ -139,16 +141,16 @@ class Driven:
             self.now = max(self.now, due)
             self.do(Tick())
             for name in answering:
-                for told in self.take(name, m.Succession):
-                    self.hear(name, m.SuccessionAck(told.electorate))
-            self.answers(*answering)
+                for change in self.take(name, m.ConfigChange):
+                    self.receive(name, m.ConfigChangeAck(change.config_version))
+            self.answer_heartbeats(*answering)
         self.now = until
 
-    def answers(self, *names: str) -> None:
+    def answer_heartbeats(self, *names: str) -> None:
         """These members answer the heartbeats that they got."""
         for name in names:
             for message in self.take(name, m.Heartbeat):
-                self.hear(name, m.HeartbeatAck(message.number))
+                self.receive(name, m.HeartbeatAck(message.number))
 
     def take(self, name: str, kind: type[Any]) -> list[Any]:
         """The messages of a kind that a pod was sent since the last look."""
@@ -165,39 +167,39 @@ class Driven:
     def token(self) -> RoundToken:
         return self.coordinator.token
 
-    def started(self, *names: str) -> None:
+    def report_started(self, *names: str) -> None:
         """These members acknowledge the running round, and their workers run."""
         for name in names:
-            self.hear(name, m.Ack(self.token))
-            self.hear(name, m.Started(self.token))
+            self.receive(name, m.Ack(self.token))
+            self.receive(name, m.Started(self.token))
 
-    def stepped(self, name: str, step: int = 1, pause_s: float | None = None) -> None:
+    def report_step(self, name: str, step: int = 1, pause_s: float | None = None) -> None:
         """pause_s: as its launcher measures it; None where no earlier round has made a step on its pod."""
-        self.hear(name, m.Progress(self.token, step, None, 0.1, self.now, pause_s))
+        self.receive(name, m.Progress(self.token, step, None, 0.1, self.now, pause_s))
 
-    def worker_fails(
+    def fail_worker(
         self, name: str, message: str = "exit code 1", at_round: RoundToken | None = None, *, at: float | None = None
     ) -> None:
         failed_at = self.now if at is None else at
-        self.hear(name, m.WorkerFailed(at_round or self.token, 0, 1, None, message, failed_at))
+        self.receive(name, m.WorkerFailed(at_round or self.token, 0, 1, None, message, failed_at))
 
     def recovery(self) -> Recovery:
         return self.coordinator.snapshot().recoveries[-1]
 
-    def lost(self) -> dict[str, str]:
+    def lost_pods(self) -> dict[str, str]:
         return {x.pod_name: x.fault.value for x in self.coordinator.snapshot().lost}
 
 
-def running(actives: int = 2, spares: int = 1, **given: Any) -> Driven:
+def running(actives: int = 2, spares: int = 1, **given: Any) -> DrivenCoordinator:
     """A job whose first round steps."""
-    driven = Driven(actives, **given)
+    driven = DrivenCoordinator(actives, **given)
     for number in range(spares):
         driven.join(f"spare-{number}")
     names = [f"active-{number}" for number in range(actives)]
     for name in names:
         driven.join(name)
-    driven.started(*names)
-    driven.stepped("active-0")
+    driven.report_started(*names)
+    driven.report_step("active-0")
     driven.sent.clear()
-    driven.said.clear()
+    driven.logged.clear()
     return driven

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_protocol.membership import Heir
+from understudy_protocol.membership import StandbyCoordinator
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.events import SERVICE
 
@@ -11,7 +11,7 @@ CALL_AGAIN_S = 0.25
 LONG_S = 10.0
 SHORT_S = 2.0
 
-HEIRS = tuple(Heir(name, name.upper()) for name in "abc")
+HEIRS = tuple(StandbyCoordinator(name, name.upper()) for name in "abc")
 
 
 def test_heirs_come_in_their_order_and_the_service_last() -> None:
@@ -38,7 +38,7 @@ def test_who_was_named_comes_first() -> None:
 def test_the_hosts_after_the_last_that_answered_come_first_and_then_all_others() -> None:
     calls = Calls()
     calls.next(HEIRS, "X")
-    calls.called("B")
+    calls.on_answer("B")
     assert calls.next(HEIRS, "X") == (("C", SERVICE, "A", "B"), 0.0)
 
 
@@ -47,10 +47,10 @@ def test_if_none_of_those_responds_the_first_one_is_called_again_and_waited_for_
     # given a member that has called A, which was of no help and sent it to N, which it cannot reach
     calls = Calls()
     calls.next(HEIRS, "X")
-    calls.called("A")
+    calls.on_answer("A")
     assert calls.next(HEIRS, "X", "N")[0] == ("N", "B", "C", SERVICE, "A")
     # when none of the hosts after A responds either, then the next call to A is the first one of another turn
-    assert calls.called("A") == 20.0
+    assert calls.on_answer("A") == 20.0
     assert calls.next(HEIRS, "X") == (("B", "C", SERVICE, "A"), CALL_AGAIN_S)
 
 
@@ -58,9 +58,9 @@ def test_a_host_that_alone_answers_and_is_of_no_help_is_called_four_times_a_seco
     """Found by the simulation (seed 86500): it was called ten times a second, for minutes."""
     calls = Calls()
     calls.next(HEIRS, "X")
-    calls.called("A")
+    calls.on_answer("A")
     assert calls.next(HEIRS, "X")[1] == 0.0
-    calls.called("A")
+    calls.on_answer("A")
     assert calls.next(HEIRS, "X") == (("B", "C", SERVICE, "A"), CALL_AGAIN_S)
 
 
@@ -68,64 +68,66 @@ def test_a_member_whose_last_hosts_do_not_answer_calls_the_first_heir_again() ->
     # given a member that has waited at the last heir in vain, and a Service behind which no pod answers
     calls = Calls()
     calls.next(HEIRS, "X")
-    calls.called("C")
+    calls.on_answer("C")
     # when it calls on, then the first heir is among the hosts, and the member stays there for long
     assert calls.next(HEIRS, "X")[0] == (SERVICE, "A", "B", "C")
-    assert calls.called("A") == 20.0
+    assert calls.on_answer("A") == 20.0
     assert calls.next(HEIRS, "X")[0] == ("B", "C", SERVICE, "A")
 
 
 def test_a_member_stays_long_at_the_first_heir_that_answers_and_longer_in_each_turn() -> None:
     calls = Calls()
     calls.next(HEIRS, "X")
-    stays = [[calls.called(host) for host in ("A", "B", "C")] for _ in range(4)]
+    stays = [[calls.on_answer(host) for host in ("A", "B", "C")] for _ in range(4)]
     assert stays == [[10.0, 2.0, 2.0], [20.0, 2.0, 2.0], [40.0, 2.0, 2.0], [40.0, 2.0, 2.0]]
 
 
 def test_after_the_last_it_begins_again_but_not_at_once() -> None:
     calls = Calls()
     calls.next(HEIRS, "X")
-    calls.called(SERVICE)
+    calls.on_answer(SERVICE)
     assert calls.next(HEIRS, "X") == (("A", "B", "C", SERVICE), 0.25)
 
 
 def test_a_new_search_begins_with_the_first_heir() -> None:
     calls = Calls()
     calls.next(HEIRS, "X")
-    calls.called("B")
-    calls.fresh()
+    calls.on_answer("B")
+    calls.reset()
     assert calls.next(HEIRS, "X") == (("A", "B", "C", SERVICE), 0.0)
-    assert calls.called("A") == 10.0
+    assert calls.on_answer("A") == 10.0
 
 
 @given(
     st.integers(3, 5).flatmap(
-        lambda heirs: st.tuples(st.just(heirs), st.lists(st.floats(0.0, 60.0), min_size=heirs, max_size=heirs))
+        lambda standbys: st.tuples(
+            st.just(standbys), st.lists(st.floats(0.0, 60.0), min_size=standbys, max_size=standbys)
+        )
     )
 )
 def test_heirs_that_are_all_needed_meet_whenever_each_of_them_began(case: tuple[int, list[float]]) -> None:
     # given heirs that begin to call at any times, and a Service behind which no pod answers
     number, starts = case
-    heirs = tuple(Heir(str(place), str(place)) for place in range(number))
+    standbys = tuple(StandbyCoordinator(str(place), str(place)) for place in range(number))
     stays = {
-        heir.ip: [stay for stay in _stays(heirs, heir.ip, starts[place]) if stay[0] == heirs[0].ip]
-        for place, heir in enumerate(heirs[1:], start=1)
+        standby.ip: [stay for stay in _stays(standbys, standby.ip, starts[place]) if stay[0] == standbys[0].ip]
+        for place, standby in enumerate(standbys[1:], start=1)
     }
     # then within five minutes there is a moment at which all others are with the first heir
     begins = sorted(start for there in stays.values() for _, start, _ in there)
     assert any(all(any(a <= at < b for _, a, b in there) for there in stays.values()) for at in begins), stays
 
 
-def _stays(heirs: tuple[Heir, ...], own_ip: str, start: float) -> list[tuple[str, float, float]]:
+def _stays(standbys: tuple[StandbyCoordinator, ...], own_ip: str, start: float) -> list[tuple[str, float, float]]:
     """Where a member is from when to when, of the first five minutes; the Service does not answer for a second."""
     calls, now, found = Calls(), start, []
     while now < 300.0:
-        hosts, wait_s = calls.next(heirs, own_ip)
+        hosts, wait_s = calls.next(standbys, own_ip)
         now += wait_s
         if hosts[0] == SERVICE:
             now += 1.0
         host = next(host for host in hosts if host != SERVICE)
-        stays_s = calls.called(host)
+        stays_s = calls.on_answer(host)
         found.append((host, now, now + stays_s))
         now += stays_s
     return found

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from understudy_protocol import membership as m
+from understudy_protocol.enums import NO_ROUND, CloseReason, Term, WorkersState
+from understudy_protocol.hard_state import HardState
 from understudy_protocol.launcher import ExitLauncher, LauncherHello
 from understudy_protocol.observer import Appoint, End, Observe, Refused, Snapshot, Superseded
 from understudy_protocol.pod import JobShape
-from understudy_protocol.vow import Vow
-from understudy_protocol.words import NO_ROUND, CloseReason, Office, WorkersState
 from understudy_sidecar.membership import events as e
-from understudy_sidecar.membership.core import Asked, Core, CoreEffect, CoreEvent, ObserverUp, StoreFailed
+from understudy_sidecar.membership.core import Core, CoreEffect, CoreEvent, FromObserver, ObserverUp, StoreFailed
 from understudy_sidecar.membership.identity import Identity
 
 GIVEN_UP_EXIT_CODE = 84
@@ -24,29 +24,29 @@ OPERATOR = 1  # the number of its link
 class Driven:
     """A core, the vow that it has stored, and all effects since the last look."""
 
-    def __init__(self, vow: Vow | None = None) -> None:
+    def __init__(self, hard_state: HardState | None = None) -> None:
         self.now = 1000.0
         self.volume_full = False
-        self.stored = vow or Vow()
+        self.stored = hard_state or HardState()
         self.core = Core(SHAPE, ME, self.stored, self.now)
         self.effects: list[CoreEffect] = []
 
     def do(self, *events: CoreEvent) -> None:
         for event in events:
             for effect in self.core.handle(event, self.now):
-                if isinstance(effect, e.RecordVow) and self.volume_full:
+                if isinstance(effect, e.RecordHardState) and self.volume_full:
                     self.do(StoreFailed("/state: No space left on device"))
                     break
-                if isinstance(effect, e.RecordVow):
-                    self.stored = effect.vow
+                if isinstance(effect, e.RecordHardState):
+                    self.stored = effect.hard_state
                 self.effects.append(effect)
 
     def appoint(self, *epochs: int) -> Driven:
-        self.do(*[Asked(OPERATOR, Appoint(epoch, -1, {})) for epoch in epochs])
+        self.do(*[FromObserver(OPERATOR, Appoint(epoch, -1, {})) for epoch in epochs])
         return self
 
     def epoch(self) -> int | None:
-        return None if self.core.coordinator is None else self.core.coordinator.office.epoch
+        return None if self.core.coordinator is None else self.core.coordinator.term.epoch
 
     def sent(self) -> list[object]:
         """To the operator, since the last look."""
@@ -74,7 +74,7 @@ def test_a_restarted_sidecar_does_not_hold_its_former_epoch_again() -> None:
 
 def test_one_that_resigns_may_be_appointed_again_in_a_newer_epoch() -> None:
     driven = Driven().appoint(1)
-    driven.do(Asked(OPERATOR, Superseded(Office(1, 2), "another", "10.0.0.2")))
+    driven.do(FromObserver(OPERATOR, Superseded(Term(1, 2), "another", "10.0.0.2")))
     assert driven.epoch() is None
     assert driven.appoint(1).epoch() is None
     assert driven.appoint(2).epoch() == 2
@@ -87,7 +87,7 @@ def test_the_vow_is_stored_before_anything_that_follows_from_it() -> None:
     driven.now += 1.0
     driven.appoint(1)
     kinds = [type(effect) for effect in driven.effects]
-    assert kinds.index(e.RecordVow) < kinds.index(e.Broadcast)
+    assert kinds.index(e.RecordHardState) < kinds.index(e.Broadcast)
 
 
 def test_observers_are_sent_the_end_at_once() -> None:
@@ -97,12 +97,12 @@ def test_observers_are_sent_the_end_at_once() -> None:
     driven.do(ObserverUp(OPERATOR))
     assert driven.sent()
     # when the job ends in the same moment
-    driven.do(Asked(7, End(CloseReason.DELETED, "the job was deleted")))
+    driven.do(FromObserver(7, End(CloseReason.DELETED, "the job was deleted")))
     # then the next effects say so
-    (told,) = driven.sent()
-    assert isinstance(told, Snapshot)
-    assert told.closed is not None
-    assert told.closed.reason is CloseReason.DELETED
+    (reported,) = driven.sent()
+    assert isinstance(reported, Snapshot)
+    assert reported.closed is not None
+    assert reported.closed.reason is CloseReason.DELETED
 
 
 def test_an_observer_that_asks_without_end_gets_few_snapshots() -> None:
@@ -111,7 +111,7 @@ def test_an_observer_that_asks_without_end_gets_few_snapshots() -> None:
     driven.do(ObserverUp(OPERATOR))
     assert len(driven.sent()) == 1
     # when it sends a thousand messages, without any news
-    driven.do(*[Asked(OPERATOR, Observe())] * 1000)
+    driven.do(*[FromObserver(OPERATOR, Observe())] * 1000)
     # then one snapshot answers them all, when the next one is due
     assert driven.sent() == []
     deadline = driven.core.deadline()
@@ -129,7 +129,7 @@ def test_a_snapshot_that_takes_long_makes_the_next_one_wait_in_proportion() -> N
     driven = Driven().appoint(1)
     driven.do(ObserverUp(OPERATOR))
     driven.core.snapshot_took(0.1, driven.now + 0.1)
-    driven.do(Asked(OPERATOR, Observe()))
+    driven.do(FromObserver(OPERATOR, Observe()))
     assert driven.core.deadline() == pytest.approx(1002.0)
 
 
@@ -140,7 +140,7 @@ def joined() -> Driven:
     """A member of another sidecar's job."""
     driven = Driven()
     driven.do(e.LauncherUp(LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, 4000)), e.LinkUp(e.SERVICE))
-    driven.do(e.FromCoordinator(m.Welcome(NO_ROUND, Office(1, 1), pod_uid="other", ip="10.0.0.9")))
+    driven.do(e.FromCoordinator(m.Welcome(NO_ROUND, Term(1, 1), pod_uid="other", ip="10.0.0.9")))
     driven.effects.clear()
     return driven
 
@@ -159,7 +159,7 @@ def test_a_sidecar_that_cannot_store_its_vow_says_why_and_ends_its_pod() -> None
     # when a coordinator of a newer term welcomes it, which it would have to store
     driven.do(e.LinkDown(), e.LinkUp("10.0.0.9"))
     driven.effects.clear()
-    driven.do(e.FromCoordinator(m.Welcome(NO_ROUND, Office(1, 2), pod_uid="other", ip="10.0.0.9")))
+    driven.do(e.FromCoordinator(m.Welcome(NO_ROUND, Term(1, 2), pod_uid="other", ip="10.0.0.9")))
     # then it says why it goes, hangs up, calls nobody again, and its launcher exits so that the pod is replaced
     assert e.ToCoordinator(m.Gone(REASON)) in driven.effects
     assert e.HangupCoordinator(f"replaced: {REASON}") in driven.effects
@@ -176,9 +176,12 @@ def test_a_sidecar_that_cannot_store_its_state_says_that_its_pod_has_to_be_repla
     driven = Driven()
     driven.do(StoreFailed("/understudy-state: No space left on device"))
     driven.do(ObserverUp(OPERATOR))
-    (told,) = driven.sent()
-    assert isinstance(told, Refused)
-    assert told.replaced == "its sidecar cannot store its state in /understudy-state: No space left on device"
+    (reported,) = driven.sent()
+    assert isinstance(reported, Refused)
+    assert (
+        reported.replacement_reason
+        == "its sidecar cannot store its state in /understudy-state: No space left on device"
+    )
 
 
 def test_a_coordinator_that_cannot_store_an_appointment_steps_down() -> None:
@@ -271,7 +274,7 @@ def test_a_call_that_waits_is_not_made_after_a_hangup() -> None:
 
 
 def ends(driven: Driven) -> tuple[bool, bool]:
-    return driven.core.ends, driven.core.over
+    return driven.core.process_may_end, driven.core.is_over
 
 
 CLOSE = m.Close(CloseReason.DELETED, "the job was deleted")
@@ -279,7 +282,7 @@ CLOSE = m.Close(CloseReason.DELETED, "the job was deleted")
 
 def test_a_member_of_a_closed_job_is_over_when_its_launcher_has_ended_and_all_others_know() -> None:
     driven = joined()
-    driven.do(e.FromCoordinator(CLOSE), e.FromCoordinator(m.Adjourned()))
+    driven.do(e.FromCoordinator(CLOSE), e.FromCoordinator(m.ShutdownComplete()))
     assert ends(driven) == (False, False)
     driven.do(e.LauncherDown())
     assert ends(driven) == (True, True)
@@ -287,7 +290,7 @@ def test_a_member_of_a_closed_job_is_over_when_its_launcher_has_ended_and_all_ot
 
 def test_a_sidecar_that_gets_sigterm_is_over_at_once() -> None:
     driven = joined()
-    driven.do(e.LeaveAsked("the sidecar got SIGTERM", 30.0))
+    driven.do(e.LeaveRequested("the sidecar got SIGTERM", 30.0))
     assert ends(driven) == (True, True)
     assert e.ToCoordinator(m.Leaving("the sidecar got SIGTERM", 30.0)) in driven.effects
 
@@ -297,8 +300,8 @@ def test_a_coordinator_of_a_closed_job_that_gets_sigterm_is_over_when_all_member
     driven = joined().appoint(2)
     driven.do(e.Received(7, join("uid-caller")))
     # when the job is closed, of which its own member hears too, and its pod ends
-    driven.do(Asked(OPERATOR, End(CloseReason.DELETED, "the job was deleted")))
-    driven.do(e.LinkUp("10.0.0.1"), e.FromCoordinator(CLOSE), e.LeaveAsked("the sidecar got SIGTERM", 30.0))
+    driven.do(FromObserver(OPERATOR, End(CloseReason.DELETED, "the job was deleted")))
+    driven.do(e.LinkUp("10.0.0.1"), e.FromCoordinator(CLOSE), e.LeaveRequested("the sidecar got SIGTERM", 30.0))
     # then it stays until the member has acknowledged the close
     assert ends(driven) == (True, False)
     driven.do(e.Received(7, m.CloseAck()))

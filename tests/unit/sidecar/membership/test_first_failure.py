@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from tests.unit.sidecar.membership.driven import Driven, running
+from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
-from understudy_protocol.words import Fault, RoundToken
+from understudy_protocol.enums import Fault, RoundToken
 from understudy_sidecar.membership.events import Received, Tick
 
 ACTIVES = ("active-0", "active-1", "active-2")
@@ -16,67 +16,69 @@ ABORTED = "killed by SIGABRT"
 RAISED = "RuntimeError: CUDA error"
 
 
-def job(**given: object) -> Driven:
+def job(**given: object) -> DrivenCoordinator:
     """Three actives whose round has run for ten minutes."""
-    office = running(3, max_in_place=10, **given)  # type: ignore[arg-type]
-    office.later(600.0, *ACTIVES, "spare-0")
-    office.sent.clear()
-    return office
+    driven = running(3, max_in_place=10, **given)  # type: ignore[arg-type]
+    driven.later(600.0, *ACTIVES, "spare-0")
+    driven.sent.clear()
+    return driven
 
 
 def fails(
-    office: Driven, name: str, message: str, at: float, local_rank: int = 0, token: RoundToken | None = None
+    driven: DrivenCoordinator, name: str, message: str, at: float, local_rank: int = 0, token: RoundToken | None = None
 ) -> None:
     """Its report arrives now; other reports may follow. at: by the clock of its machine."""
-    failed = m.WorkerFailed(token or office.token, local_rank, 1, None, message, at)
-    office.at_once(Received(office.link(name), failed))
+    failed = m.WorkerFailed(token or driven.token, local_rank, 1, None, message, at)
+    driven.at_once(Received(driven.link(name), failed))
 
 
-def gathered(office: Driven) -> None:
-    office.now = office.coordinator.desk.gathers_until
-    office.at_once(Tick())
+def gathered(driven: DrivenCoordinator) -> None:
+    driven.now = driven.coordinator.state.gathers_until
+    driven.at_once(Tick())
 
 
-def blamed(office: Driven) -> tuple[str, int | None, str]:
-    (recovery,) = office.coordinator.snapshot().recoveries
+def blamed(driven: DrivenCoordinator) -> tuple[str, int | None, str]:
+    (recovery,) = driven.coordinator.snapshot().recoveries
     assert recovery.fault is Fault.PROCESS
     return recovery.cause.pod, recovery.cause.rank, recovery.cause.message
 
 
-def charged_pods(office: Driven) -> list[str]:
-    return [offence.pod_uid for offence in office.coordinator.desk.offences.within(office.now) if offence.charged]
+def charged_pods(driven: DrivenCoordinator) -> list[str]:
+    return [
+        offence.pod_uid for offence in driven.coordinator.state.offences.in_window(driven.now) if offence.is_charged
+    ]
 
 
 def test_an_abort_that_was_reported_first_is_not_the_cause_where_another_failure_is_earlier() -> None:
     # given a worker whose exception aborts its peers, and which ends after them
-    office = job(nproc=2)
-    fails(office, "active-0", ABORTED, at=office.now - 0.01)
-    fails(office, "active-2", ABORTED, at=office.now - 0.01)
-    fails(office, "active-1", RAISED, at=office.now - 1.5, local_rank=1)
+    driven = job(nproc=2)
+    fails(driven, "active-0", ABORTED, at=driven.now - 0.01)
+    fails(driven, "active-2", ABORTED, at=driven.now - 0.01)
+    fails(driven, "active-1", RAISED, at=driven.now - 1.5, local_rank=1)
     # when the failures of the round are gathered
-    assert office.assigned() == {}
-    gathered(office)
+    assert driven.assigned() == {}
+    gathered(driven)
     # then the exception is the cause, and all restart in place
-    assert blamed(office) == ("active-1", 3, RAISED)
-    assert office.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
+    assert blamed(driven) == ("active-1", 3, RAISED)
+    assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
 
 
 def test_failures_are_gathered_for_20_ms() -> None:
-    office = job()
-    before = office.now
-    fails(office, "active-0", ABORTED, at=office.now)
-    office.now = before + 0.019
-    office.at_once(Tick())
-    assert office.assigned() == {}
-    office.now = before + 0.021
-    office.at_once(Tick())
-    assert office.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
+    driven = job()
+    before = driven.now
+    fails(driven, "active-0", ABORTED, at=driven.now)
+    driven.now = before + 0.019
+    driven.at_once(Tick())
+    assert driven.assigned() == {}
+    driven.now = before + 0.021
+    driven.at_once(Tick())
+    assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
 
 
 def test_the_only_worker_of_a_job_restarts_at_once() -> None:
-    office = running(1)
-    fails(office, "active-0", RAISED, at=office.now)
-    assert office.assigned() == {"active-0": 0}
+    driven = running(1)
+    fails(driven, "active-0", RAISED, at=driven.now)
+    assert driven.assigned() == {"active-0": 0}
 
 
 @pytest.mark.parametrize(
@@ -89,63 +91,63 @@ def test_the_only_worker_of_a_job_restarts_at_once() -> None:
 def test_of_two_times_that_are_closer_than_clocks_agree_the_report_that_came_first_counts(
     earlier_s: float, first: str
 ) -> None:
-    office = job()
-    fails(office, "active-0", RAISED, at=office.now)
-    fails(office, "active-1", RAISED, at=office.now - earlier_s)
-    gathered(office)
-    assert blamed(office)[0] == first
+    driven = job()
+    fails(driven, "active-0", RAISED, at=driven.now)
+    fails(driven, "active-1", RAISED, at=driven.now - earlier_s)
+    gathered(driven)
+    assert blamed(driven)[0] == first
 
 
 def test_the_pods_of_one_node_have_one_clock() -> None:
-    office = Driven(2, max_in_place=10)
+    driven = DrivenCoordinator(2, max_in_place=10)
     for name in ACTIVES[:2]:
-        office.join(name, node="node-7")
-    office.started(*ACTIVES[:2])
-    office.later(10.0, *ACTIVES[:2])
-    fails(office, "active-0", ABORTED, at=office.now)
-    fails(office, "active-1", RAISED, at=office.now - 0.001)
-    gathered(office)
-    assert blamed(office)[0] == "active-1"
-    assert charged_pods(office) == ["uid-active-1"]
+        driven.join(name, node="node-7")
+    driven.report_started(*ACTIVES[:2])
+    driven.later(10.0, *ACTIVES[:2])
+    fails(driven, "active-0", ABORTED, at=driven.now)
+    fails(driven, "active-1", RAISED, at=driven.now - 0.001)
+    gathered(driven)
+    assert blamed(driven)[0] == "active-1"
+    assert charged_pods(driven) == ["uid-active-1"]
 
 
 def test_so_have_the_workers_of_one_pod() -> None:
-    office = job(nproc=2)
-    fails(office, "active-1", ABORTED, at=office.now, local_rank=0)
-    fails(office, "active-1", RAISED, at=office.now - 0.001, local_rank=1)
-    gathered(office)
-    assert blamed(office) == ("active-1", 3, RAISED)
-    assert charged_pods(office) == ["uid-active-1"]
+    driven = job(nproc=2)
+    fails(driven, "active-1", ABORTED, at=driven.now, local_rank=0)
+    fails(driven, "active-1", RAISED, at=driven.now - 0.001, local_rank=1)
+    gathered(driven)
+    assert blamed(driven) == ("active-1", 3, RAISED)
+    assert charged_pods(driven) == ["uid-active-1"]
 
 
 def test_a_pod_is_not_given_up_because_of_two_clocks() -> None:
     """The budget is charged, but no pod's own share of it."""
-    office = job(in_place_max_per_pod=0)
-    fails(office, "active-0", ABORTED, at=office.now)
-    fails(office, "active-1", RAISED, at=office.now - 1.5)
-    gathered(office)
-    assert blamed(office)[0] == "active-1"
-    assert office.recovery().reason.endswith("but it is not known which pod failed first")
-    assert office.lost() == {}
-    assert charged_pods(office) == [""]
+    driven = job(in_place_max_per_pod=0)
+    fails(driven, "active-0", ABORTED, at=driven.now)
+    fails(driven, "active-1", RAISED, at=driven.now - 1.5)
+    gathered(driven)
+    assert blamed(driven)[0] == "active-1"
+    assert driven.recovery().reason.endswith("but it is not known which pod failed first")
+    assert driven.lost_pods() == {}
+    assert charged_pods(driven) == [""]
 
 
 def test_nor_the_pod_that_reported_first_where_another_one_may_have_been_first() -> None:
-    office = job(in_place_max_per_pod=0)
-    fails(office, "active-0", RAISED, at=office.now)
-    fails(office, "active-1", RAISED, at=office.now - 0.05)
-    gathered(office)
-    assert blamed(office)[0] == "active-0"
-    assert office.recovery().reason.endswith("but it is not known which pod failed first")
+    driven = job(in_place_max_per_pod=0)
+    fails(driven, "active-0", RAISED, at=driven.now)
+    fails(driven, "active-1", RAISED, at=driven.now - 0.05)
+    gathered(driven)
+    assert blamed(driven)[0] == "active-0"
+    assert driven.recovery().reason.endswith("but it is not known which pod failed first")
 
 
 def test_a_pod_is_given_up_where_all_others_failed_after_it() -> None:
-    office = job(in_place_max_per_pod=0)
-    fails(office, "active-0", RAISED, at=office.now - 0.5)
-    fails(office, "active-1", ABORTED, at=office.now - 0.01)
-    gathered(office)
-    office.answers("active-1", "active-2")
-    assert office.lost() == {"active-0": "Process"}
+    driven = job(in_place_max_per_pod=0)
+    fails(driven, "active-0", RAISED, at=driven.now - 0.5)
+    fails(driven, "active-1", ABORTED, at=driven.now - 0.01)
+    gathered(driven)
+    driven.answer_heartbeats("active-1", "active-2")
+    assert driven.lost_pods() == {"active-0": "Process"}
 
 
 @pytest.mark.parametrize(
@@ -159,36 +161,36 @@ def test_a_pod_is_given_up_where_all_others_failed_after_it() -> None:
 )
 def test_a_time_that_cannot_be_true_counts_as_the_time_of_its_report(claimed_s: float) -> None:
     """The clock of that machine is wrong, or the pod lies."""
-    office = job()
-    fails(office, "active-0", RAISED, at=office.now - 0.2)
-    fails(office, "active-1", ABORTED, at=office.now + claimed_s)
-    gathered(office)
-    assert blamed(office)[0] == "active-0"
+    driven = job()
+    fails(driven, "active-0", RAISED, at=driven.now - 0.2)
+    fails(driven, "active-1", ABORTED, at=driven.now + claimed_s)
+    gathered(driven)
+    assert blamed(driven)[0] == "active-0"
 
 
 def test_so_does_that_of_the_first_report() -> None:
-    office = job()
-    fails(office, "active-0", ABORTED, at=office.now - 3600.0)
-    fails(office, "active-1", RAISED, at=office.now - 0.2)
-    gathered(office)
-    assert blamed(office)[0] == "active-1"
+    driven = job()
+    fails(driven, "active-0", ABORTED, at=driven.now - 3600.0)
+    fails(driven, "active-1", RAISED, at=driven.now - 0.2)
+    gathered(driven)
+    assert blamed(driven)[0] == "active-1"
 
 
 def test_the_reports_of_a_spare_or_of_another_round_do_not_count() -> None:
-    office = job()
-    token = office.token
-    fails(office, "active-0", RAISED, at=office.now - 0.1)
-    fails(office, "spare-0", "lies", at=office.now - 5.0)
-    fails(office, "active-2", "lies", at=office.now - 5.0, token=RoundToken(token.epoch, token.term, token.round + 1))
-    gathered(office)
-    fails(office, "active-1", RAISED, at=office.now - 5.0, token=token)
-    assert blamed(office)[0] == "active-0"
+    driven = job()
+    token = driven.token
+    fails(driven, "active-0", RAISED, at=driven.now - 0.1)
+    fails(driven, "spare-0", "lies", at=driven.now - 5.0)
+    fails(driven, "active-2", "lies", at=driven.now - 5.0, token=RoundToken(token.epoch, token.term, token.round + 1))
+    gathered(driven)
+    fails(driven, "active-1", RAISED, at=driven.now - 5.0, token=token)
+    assert blamed(driven)[0] == "active-0"
 
 
 def test_a_pod_that_is_lost_while_failures_are_gathered_is_the_cause() -> None:
-    office = job()
-    fails(office, "active-0", ABORTED, at=office.now)
-    office.drop("active-1")
-    (recovery,) = office.coordinator.snapshot().recoveries
+    driven = job()
+    fails(driven, "active-0", ABORTED, at=driven.now)
+    driven.drop("active-1")
+    (recovery,) = driven.coordinator.snapshot().recoveries
     assert (recovery.fault, recovery.cause.pod) == (Fault.POD, "active-1")
-    assert charged_pods(office) == []
+    assert charged_pods(driven) == []

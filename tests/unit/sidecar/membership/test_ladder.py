@@ -7,64 +7,70 @@ from typing import Any
 
 import pytest
 
-from understudy_sidecar.membership.ladder import Case, Limits, Rung, climb, span
+from understudy_sidecar.membership.ladder import BudgetLimits, FaultCase, LadderStep, choose_step, format_duration
 
-LIMITS = Limits(restarts=10, window_s=3600.0, per_pod=1)
-FIRST = Case("w-1", "node-1", 5)
-SPENT = {"charged": 10}
-TWICE = {"charged": 1, "of_pod": 1}
-FAULTY = {"faulty": "Xid 79"}
+LIMITS = BudgetLimits(restarts=10, window_s=3600.0, per_pod=1)
+FIRST = FaultCase("w-1", "node-1", 5)
+SPENT = {"charged_restarts": 10}
+TWICE = {"charged_restarts": 1, "pod_faults": 1}
+FAULTY = {"hardware_finding": "Xid 79"}
 OWN_FAULT = {"rank_had_another_pod": True}
-STAYS = {"stays": "it is not known which pod failed first"}
+STAYS = {"keep_reason": "it is not known which pod failed first"}
 
-TABLE: list[tuple[str, dict[str, Any], Rung, bool, str]] = [
-    ("the first fault", {}, Rung.IN_PLACE, True, "restart 1 of 10 within 1 h"),
-    ("the last of the budget", {"charged": 9}, Rung.IN_PLACE, True, "restart 10 of 10 within 1 h"),
-    ("a pod that fails again", TWICE, Rung.GIVE_UP, True, "pod w-1 failed twice within 1 h"),
+TABLE: list[tuple[str, dict[str, Any], LadderStep, bool, str]] = [
+    ("the first fault", {}, LadderStep.IN_PLACE, True, "restart 1 of 10 within 1 h"),
+    ("the last of the budget", {"charged_restarts": 9}, LadderStep.IN_PLACE, True, "restart 10 of 10 within 1 h"),
+    ("a pod that fails again", TWICE, LadderStep.EVICT, True, "pod w-1 failed twice within 1 h"),
     (
         "a rank that fails on its second pod as well",
         {**TWICE, **OWN_FAULT},
-        Rung.IN_PLACE,
+        LadderStep.IN_PLACE,
         True,
         "restart 2 of 10 within 1 h; pod w-1 failed twice within 1 h, but rank 5 failed on another pod as well",
     ),
     (
         "a pod that fails again, perhaps",
         {**TWICE, **STAYS},
-        Rung.IN_PLACE,
+        LadderStep.IN_PLACE,
         True,
         "restart 2 of 10 within 1 h; pod w-1 failed twice within 1 h, but it is not known which pod failed first",
     ),
-    ("a fault on a faulty node", FAULTY, Rung.GIVE_UP, False, "node node-1 is Faulty: Xid 79"),
-    ("… costs no budget, and needs none", {**FAULTY, **SPENT}, Rung.GIVE_UP, False, "node node-1 is Faulty: Xid 79"),
-    ("… whatever the rank did", {**FAULTY, **OWN_FAULT}, Rung.GIVE_UP, False, "node node-1 is Faulty: Xid 79"),
-    ("a fault on a faulty node, perhaps", {**FAULTY, **STAYS}, Rung.IN_PLACE, True, "restart 1 of 10 within 1 h"),
+    ("a fault on a faulty node", FAULTY, LadderStep.EVICT, False, "node node-1 is Faulty: Xid 79"),
+    (
+        "… costs no budget, and needs none",
+        {**FAULTY, **SPENT},
+        LadderStep.EVICT,
+        False,
+        "node node-1 is Faulty: Xid 79",
+    ),
+    ("… whatever the rank did", {**FAULTY, **OWN_FAULT}, LadderStep.EVICT, False, "node node-1 is Faulty: Xid 79"),
+    ("a fault on a faulty node, perhaps", {**FAULTY, **STAYS}, LadderStep.IN_PLACE, True, "restart 1 of 10 within 1 h"),
     (
         "a fault during its own recovery",
-        {**TWICE, "once_more": True},
-        Rung.IN_PLACE,
+        {**TWICE, "is_repeated": True},
+        LadderStep.IN_PLACE,
         False,
         "w-1 failed again before the round had started everywhere",
     ),
-    ("the budget is spent", SPENT, Rung.GIVE_UP, False, "the budget of 10 restarts within 1 h is spent"),
+    ("the budget is spent", SPENT, LadderStep.EVICT, False, "the budget of 10 restarts within 1 h is spent"),
     (
         "the budget is spent, by a rank with its second pod",
         {**SPENT, **OWN_FAULT},
-        Rung.FAIL,
+        LadderStep.FAIL,
         False,
         "the budget of 10 restarts within 1 h is spent, and rank 5 failed on another pod as well",
     ),
     (
         "the budget is spent, and a pod has gone for it",
-        {**SPENT, "last_pod_has_gone": True},
-        Rung.FAIL,
+        {**SPENT, "budget_spent_on_pod": True},
+        LadderStep.FAIL,
         False,
         "the budget of 10 restarts within 1 h is spent, and a pod has already been replaced because of that",
     ),
     (
         "the budget is spent, and who was first is not known",
         {**SPENT, **STAYS},
-        Rung.FAIL,
+        LadderStep.FAIL,
         False,
         "the budget of 10 restarts within 1 h is spent, and it is not known which pod failed first",
     ),
@@ -74,30 +80,36 @@ TABLE: list[tuple[str, dict[str, Any], Rung, bool, str]] = [
 @pytest.mark.parametrize(
     ("facts", "rung", "charged", "reason"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
 )
-def test_a_fault_leads_to_a_rung_for_a_reason(facts: dict[str, Any], rung: Rung, charged: bool, reason: str) -> None:
-    step = climb(replace(FIRST, **facts), LIMITS)
-    assert (step.rung, step.charged, step.reason) == (rung, charged, reason)
+def test_a_fault_leads_to_a_rung_for_a_reason(
+    facts: dict[str, Any], rung: LadderStep, charged: bool, reason: str
+) -> None:
+    step = choose_step(replace(FIRST, **facts), LIMITS)
+    assert (step.step, step.is_charged, step.reason) == (rung, charged, reason)
 
 
 @pytest.mark.parametrize(
     ("per_pod", "of_pod", "rung"),
-    [(0, 0, Rung.GIVE_UP), (2, 1, Rung.IN_PLACE), (2, 2, Rung.GIVE_UP), (None, 9, Rung.IN_PLACE)],
+    [(0, 0, LadderStep.EVICT), (2, 1, LadderStep.IN_PLACE), (2, 2, LadderStep.EVICT), (None, 9, LadderStep.IN_PLACE)],
 )
-def test_how_many_restarts_a_pod_may_cost_is_the_jobs_to_say(per_pod: int | None, of_pod: int, rung: Rung) -> None:
-    assert climb(replace(FIRST, of_pod=of_pod), replace(LIMITS, per_pod=per_pod)).rung is rung
+def test_how_many_restarts_a_pod_may_cost_is_the_jobs_to_say(
+    per_pod: int | None, of_pod: int, rung: LadderStep
+) -> None:
+    assert choose_step(replace(FIRST, pod_faults=of_pod), replace(LIMITS, per_pod=per_pod)).step is rung
 
 
 @pytest.mark.parametrize("budget", range(4))
 @pytest.mark.parametrize("per_pod", [None, 0, 1, 2])
 def test_a_rank_that_always_fails_ends_the_job_and_costs_one_pod(budget: int, per_pod: int | None) -> None:
-    limits = Limits(budget, 3600.0, per_pod)
+    limits = BudgetLimits(budget, 3600.0, per_pod)
     charged = of_pod = rounds = swaps = 0
     gone = False
     while (
-        step := climb(replace(FIRST, charged=charged, of_pod=of_pod, rank_had_another_pod=gone), limits)
-    ).rung is not Rung.FAIL:
-        rounds, charged = rounds + 1, charged + step.charged
-        if step.rung is Rung.GIVE_UP:
+        step := choose_step(
+            replace(FIRST, charged_restarts=charged, pod_faults=of_pod, rank_had_another_pod=gone), limits
+        )
+    ).step is not LadderStep.FAIL:
+        rounds, charged = rounds + 1, charged + step.is_charged
+        if step.step is LadderStep.EVICT:
             swaps, of_pod, gone = swaps + 1, 0, True
         else:
             of_pod += 1
@@ -109,4 +121,4 @@ def test_a_rank_that_always_fails_ends_the_job_and_costs_one_pod(budget: int, pe
     ("seconds", "words"), [(3600.0, "1 h"), (5400.0, "90 min"), (90.0, "90 s"), (0.5, "0.5 s"), (7200.0, "2 h")]
 )
 def test_windows_are_told_as_people_say_them(seconds: float, words: str) -> None:
-    assert span(seconds) == words
+    assert format_duration(seconds) == words

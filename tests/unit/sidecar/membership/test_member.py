@@ -9,17 +9,17 @@ import pytest
 
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
-from understudy_protocol.vow import Vow
-from understudy_protocol.words import (
-    NO_ELECTORATE,
+from understudy_protocol.enums import (
+    NO_CONFIG,
     NO_ROUND,
     CloseReason,
     FaultClass,
-    Office,
     RoundToken,
+    Term,
     Verdict,
     WorkersState,
 )
+from understudy_protocol.hard_state import HardState
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.lease import Lease
@@ -34,11 +34,11 @@ HEARD_S = HEARTBEATS * DEFAULT_HEARTBEAT_S
 FENCE_S = 30.0
 SERVICE_ONLY = e.Dial((e.SERVICE,))
 R0, R1 = RoundToken(1, 1, 0), RoundToken(1, 1, 1)
-WELCOME = m.Welcome(NO_ROUND, Office(1, 1), pod_uid="uid-office", ip="10.0.0.9", renews=True)
+WELCOME = m.Welcome(NO_ROUND, Term(1, 1), pod_uid="uid-office", ip="10.0.0.9", renews_lease=True)
 SUCCEEDED = m.Close(CloseReason.SUCCEEDED, "all done")
 
 
-class Driven:
+class DrivenMember:
     """A member and the time. `do` returns the effects but the log lines, and the records of a launcher's end.
 
     launcher_responds: pings are answered, and not among the effects.
@@ -47,7 +47,7 @@ class Driven:
     def __init__(
         self,
         index: int | None = 0,
-        vow: Vow = Vow(),  # noqa: B008 - it is frozen
+        hard_state: HardState = HardState(),  # noqa: B008 - it is frozen
         closed: m.Close | None = None,
         *,
         launcher_known: bool = True,
@@ -55,7 +55,7 @@ class Driven:
         self.now = 1000.0
         self.launcher_responds = True
         me = Identity("uid", "pod-0", "node-0", "10.0.0.1", index)
-        self.member = Member(me, Voter(vow), self.now, closed, launcher_known=launcher_known)
+        self.member = Member(me, Voter(hard_state), self.now, closed, launcher_known=launcher_known)
 
     def do(self, *events: e.MemberEvent) -> list[Any]:
         effects = [effect for event in events for effect in self.member.handle(event, self.now)]
@@ -63,7 +63,7 @@ class Driven:
             effects = [effect for effect in effects if not pings([effect])]
             effects += self.report(l.Pong(1))
         ended = e.RecordLauncher(False)
-        return [effect for effect in effects if not isinstance(effect, e.Say) and effect != ended]
+        return [effect for effect in effects if not isinstance(effect, e.Log) and effect != ended]
 
     def hear(self, message: Any) -> list[Any]:
         return self.do(e.FromCoordinator(message))
@@ -99,14 +99,14 @@ def start(token: RoundToken, rank: int = 0) -> e.ToLauncher:
     return e.ToLauncher(l.StartWorkers(token, rank, 2, rank * 8, 16, "10.0.0.1", 4000))
 
 
-def joined(token: RoundToken = NO_ROUND, workers: WorkersState = WorkersState.IDLE) -> Driven:
-    driven = Driven()
+def joined(token: RoundToken = NO_ROUND, workers: WorkersState = WorkersState.IDLE) -> DrivenMember:
+    driven = DrivenMember()
     driven.do(e.LauncherUp(hello(token, None if token == NO_ROUND else 0, workers)), e.LinkUp(e.SERVICE))
     driven.hear(WELCOME)
     return driven
 
 
-def running() -> Driven:
+def running() -> DrivenMember:
     driven = joined()
     driven.hear(assign(R0))
     driven.report(l.WorkersStarted(R0))
@@ -123,7 +123,7 @@ def stops(effects: list[Any]) -> bool:
 
 # Given up
 
-GIVEN_UP = m.GivenUp(Office(1, 1), "pod pod-0 failed twice within 1 h")
+GIVEN_UP = m.Evicted(Term(1, 1), "pod pod-0 failed twice within 1 h")
 EXIT_84 = e.ToLauncher(l.ExitLauncher(84, "replaced: pod pod-0 failed twice within 1 h"))
 
 
@@ -137,13 +137,13 @@ def test_a_pod_that_is_given_up_ends_its_launcher_and_looks_for_nobody() -> None
 
 
 def test_it_may_be_told_in_answer_to_its_join() -> None:
-    driven = Driven()
+    driven = DrivenMember()
     driven.do(e.LauncherUp(hello(R0, 0, WorkersState.FAILED)), e.LinkUp(e.SERVICE))
     assert driven.hear(GIVEN_UP) == [e.HangupCoordinator("replaced: pod pod-0 failed twice within 1 h"), EXIT_84]
 
 
 def test_but_not_by_a_coordinator_of_an_older_office() -> None:
-    driven = Driven(vow=Vow(Office(1, 2)))
+    driven = DrivenMember(hard_state=HardState(Term(1, 2)))
     driven.do(e.LauncherUp(hello(R0, 0, WorkersState.RUNNING)), e.LinkUp(e.SERVICE))
     effects = driven.hear(GIVEN_UP)
     assert EXIT_84 not in effects
@@ -160,16 +160,16 @@ def test_a_launcher_that_connects_after_it_is_told_again() -> None:
 
 
 def test_a_member_counts_only_with_its_launcher() -> None:
-    driven = Driven()
+    driven = DrivenMember()
     assert driven.do(e.LinkUp(e.SERVICE)) == [e.HangupCoordinator("no launcher is connected")]
     assert driven.do(e.LauncherUp(hello())) == [SERVICE_ONLY]
     who = ("uid", "pod-0", "node-0", "10.0.0.1", 0)
-    join = m.Join(*who, NO_ROUND, None, WorkersState.IDLE, 4000, votes=True, store_port=0)
+    join = m.Join(*who, NO_ROUND, None, WorkersState.IDLE, 4000, stores_votes=True, store_port=0)
     assert driven.do(e.LinkUp(e.SERVICE)) == [e.ToCoordinator(join)]
 
 
 def test_a_restarted_sidecar_learns_from_the_launcher_what_runs() -> None:
-    driven = Driven()
+    driven = DrivenMember()
     driven.do(e.LauncherUp(hello(R1, 3, WorkersState.RUNNING)))
     (said,) = driven.do(e.LinkUp(e.SERVICE))
     assert (said.message.token, said.message.group_rank, said.message.workers) == (R1, 3, WorkersState.RUNNING)
@@ -183,10 +183,10 @@ def test_a_lost_link_is_dialed_again_once() -> None:
 
 def test_the_launcher_keeps_the_link_that_leads_into_office_and_no_other() -> None:
     """What it keeps of a former sidecar's is the membership, until this one is welcome."""
-    driven = Driven()
+    driven = DrivenMember()
     driven.do(e.LauncherUp(hello(R1, 3, WorkersState.RUNNING)))
     assert e.KeepLink() not in driven.do(e.LinkUp("10.0.0.2"))
-    assert e.KeepLink() not in driven.hear(m.Elsewhere("uid-office", "10.0.0.9"))
+    assert e.KeepLink() not in driven.hear(m.Redirect("uid-office", "10.0.0.9"))
     assert e.KeepLink() not in driven.do(e.LinkUp("10.0.0.9"))
     assert e.KeepLink() in driven.hear(WELCOME)
     assert e.KeepLink() in driven.do(e.LauncherUp(hello(R1, 3, WorkersState.RUNNING))), "another connection of its own"
@@ -196,14 +196,14 @@ def test_who_has_given_its_vote_waits_for_that_candidate_alone() -> None:
     driven = joined()
     driven.do(e.LinkDown(), e.LinkUp("10.0.0.2"))
     assert driven.member.may_vote_here
-    driven.hear(m.Candidacy(Office(1, 2), NO_ELECTORATE, "uid-2"))
+    driven.hear(m.RequestVote(Term(1, 2), NO_CONFIG, "uid-2"))
     assert not driven.member.may_vote_here
     driven.do(e.LinkDown())
     assert driven.member.may_vote_here
 
 
 def test_each_office_is_offered_a_store_of_its_own() -> None:
-    driven = Driven()
+    driven = DrivenMember()
     driven.do(e.LauncherUp(hello()), e.LinkUp(e.SERVICE))
     driven.report(l.NextPort(4000, 5000))
     renew = e.ToLauncher(l.RenewStore())
@@ -211,7 +211,7 @@ def test_each_office_is_offered_a_store_of_its_own() -> None:
     driven.do(e.LinkDown(), e.LinkUp(e.SERVICE))
     assert e.ToCoordinator(m.Port(4000, 5000)) in driven.hear(WELCOME), "the same office again"
     driven.do(e.LinkDown(), e.LinkUp("10.0.0.2"))
-    assert renew in driven.hear(m.Welcome(NO_ROUND, Office(1, 2), pod_uid="uid-2", ip="10.0.0.2"))
+    assert renew in driven.hear(m.Welcome(NO_ROUND, Term(1, 2), pod_uid="uid-2", ip="10.0.0.2"))
     assert driven.member.store_port == 0
     assert driven.report(l.NextPort(4000, 5001)) == [e.ToCoordinator(m.Port(4000, 5001))]
 
@@ -232,7 +232,7 @@ def test_one_that_comes_again_is_only_acknowledged_and_an_older_one_is_dropped()
 
 
 @pytest.mark.parametrize(
-    ("report", "told"),
+    ("report", "reported"),
     [
         (l.WorkersStarted(R0), m.Started(R0)),
         (l.WorkersFinished(R0), m.Finished(R0)),
@@ -246,10 +246,10 @@ def test_one_that_comes_again_is_only_acknowledged_and_an_older_one_is_dropped()
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_what_the_launcher_tells_is_passed_on(report: Any, told: Any) -> None:
+def test_what_the_launcher_tells_is_passed_on(report: Any, reported: Any) -> None:
     driven = joined()
     driven.hear(assign(R0))
-    assert driven.report(report) == [e.ToCoordinator(told)]
+    assert driven.report(report) == [e.ToCoordinator(reported)]
 
 
 @pytest.mark.parametrize(
@@ -310,9 +310,9 @@ def test_a_coordinator_that_is_not_heard_is_given_up_and_another_is_dialed() -> 
     assert driven.later(HEARD_S - 1) == []
     effects = driven.later(2)
     apart, *rest = effects
-    assert isinstance(apart.message, m.Apart)
+    assert isinstance(apart.message, m.Disconnecting)
     assert [type(x) for x in rest] == [e.HangupCoordinator, e.Dial]
-    assert driven.member.state is State.APART
+    assert driven.member.state is State.DISCONNECTED
 
 
 def test_who_waits_in_a_hall_says_so_when_it_looks_elsewhere() -> None:
@@ -321,27 +321,29 @@ def test_who_waits_in_a_hall_says_so_when_it_looks_elsewhere() -> None:
     as lost, and everybody restarted.
     """
     driven = running()
-    driven.hear(m.Elsewhere("uid-own", "10.0.0.1"))
+    driven.hear(m.Redirect("uid-own", "10.0.0.1"))
     driven.do(e.LinkUp("10.0.0.1"))
-    apart, hangup, dial = driven.do(e.InOffice())
-    assert isinstance(apart.message, m.Apart)
+    apart, hangup, dial = driven.do(e.LeadershipAssumed())
+    assert isinstance(apart.message, m.Disconnecting)
     assert [type(x) for x in (hangup, dial)] == [e.HangupCoordinator, e.Dial]
 
 
 @pytest.mark.parametrize(("host", "stays"), [("10.0.0.1", True), ("10.0.0.2", False)])
 def test_a_member_whose_own_sidecar_is_elected_keeps_the_connection_to_it(host: str, stays: bool) -> None:
-    """Found by a scenario: the round was formed at once, and its coordinator lost its own member, which called again."""
+    """Found by a scenario: the round was formed at once, and its coordinator lost its own member, which called
+    again.
+    """
     driven = running()
-    driven.hear(m.Elsewhere("uid-own", host))
+    driven.hear(m.Redirect("uid-own", host))
     driven.do(e.LinkUp(host))
-    effects = driven.do(e.InOffice(elected=True))
+    effects = driven.do(e.LeadershipAssumed(elected=True))
     assert any(isinstance(x, e.HangupCoordinator) for x in effects) is not stays
 
 
 def test_a_launcher_that_connects_after_its_own_sidecar_came_into_office_is_in_its_hall_at_once() -> None:
     """It called the coordinator's Service, which led nowhere yet: with one voter less a loss cost the majority."""
-    driven = Driven()
-    assert driven.do(e.InOffice()) == []
+    driven = DrivenMember()
+    assert driven.do(e.LeadershipAssumed()) == []
     (dial,) = driven.do(e.LauncherUp(hello()))
     assert dial == e.Dial((driven.member.identity.ip, e.SERVICE))
 
@@ -379,13 +381,13 @@ def test_messages_that_come_late_do_not_extend_the_lease(late: Any) -> None:
             assert driven.member.state is State.JOINED
     # then the member looks for another coordinator after 15 s, and its workers end after 30 s
     reason = "the coordinator has confirmed no heartbeat for 15 s"
-    assert e.ToCoordinator(m.Apart(reason)) in effects
+    assert e.ToCoordinator(m.Disconnecting(reason)) in effects
     assert e.HangupCoordinator(reason) in effects
     assert stops(effects)
 
 
 def test_a_lease_counts_from_the_answer_that_the_coordinator_confirms() -> None:
-    driven, apart = running(), e.ToCoordinator(m.Apart("the coordinator has confirmed no heartbeat for 15 s"))
+    driven, apart = running(), e.ToCoordinator(m.Disconnecting("the coordinator has confirmed no heartbeat for 15 s"))
     driven.later(5.0)
     driven.hear(m.Heartbeat(1, R0))
     driven.later(9.0)
@@ -398,7 +400,7 @@ def test_a_lease_counts_from_the_answer_that_the_coordinator_confirms() -> None:
 def test_each_message_of_a_coordinator_of_an_older_build_extends_the_lease() -> None:
     # given a pod of a job in which an upgrade has not reached the coordinator's pod yet
     driven = joined()
-    driven.hear(replace(WELCOME, renews=False))
+    driven.hear(replace(WELCOME, renews_lease=False))
     for number in range(20):
         assert driven.later(10.0) == []
         assert driven.hear(m.Heartbeat(number, R0)) == [e.ToCoordinator(m.HeartbeatAck(number))]
@@ -407,10 +409,10 @@ def test_each_message_of_a_coordinator_of_an_older_build_extends_the_lease() -> 
 def test_heartbeats_that_nobody_confirms_fill_no_memory() -> None:
     lease = Lease(0.0)
     for number in range(100):
-        lease.answered(number, float(number))
-    lease.confirmed(91)
+        lease.on_answer(number, float(number))
+    lease.on_confirmation(91)
     assert lease.renewed_at == 0.0  # forgotten: the newest eight are kept
-    lease.confirmed(92)
+    lease.on_confirmation(92)
     assert lease.renewed_at == 92.0
 
 
@@ -437,7 +439,7 @@ def test_a_close_is_acknowledged_recorded_and_passed_on_once() -> None:
     exit_launcher = e.ToLauncher(l.ExitLauncher(0, "Succeeded: all done"))
     assert driven.hear(SUCCEEDED) == [e.RecordClose(SUCCEEDED), e.ToCoordinator(m.CloseAck()), exit_launcher]
     assert driven.hear(m.Close(CloseReason.FAILED, "too late")) == [e.ToCoordinator(m.CloseAck())]
-    driven.hear(m.Adjourned())
+    driven.hear(m.ShutdownComplete())
     assert driven.do(e.LauncherDown()) == [e.Finish()]
 
 
@@ -460,8 +462,8 @@ def test_who_hears_of_the_close_before_its_launcher_connects_waits_for_it() -> N
     """Found by the simulation (seed 902787): the operator told a sidecar that had just been restarted, which ended at
     once, and its launcher waited for ever.
     """
-    driven = Driven()
-    assert driven.do(e.Ended(SUCCEEDED)) == [e.RecordClose(SUCCEEDED)]
+    driven = DrivenMember()
+    assert driven.do(e.ClosedByOperator(SUCCEEDED)) == [e.RecordClose(SUCCEEDED)]
     assert driven.later(LINGER_S - 0.5) == []
     assert driven.do(e.LauncherUp(hello())) == [e.ToLauncher(l.ExitLauncher(0, "Succeeded: all done"))]
     assert driven.later(LINGER_S + 1) == [], "it may save"
@@ -470,7 +472,7 @@ def test_who_hears_of_the_close_before_its_launcher_connects_waits_for_it() -> N
 
 
 def test_a_sidecar_that_is_restarted_after_the_close_tells_its_launcher() -> None:
-    driven = Driven(closed=SUCCEEDED)
+    driven = DrivenMember(closed=SUCCEEDED)
     assert driven.do(e.LauncherUp(hello(R0, 0))) == [e.ToLauncher(l.ExitLauncher(0, "Succeeded: all done"))]
     assert driven.later(LINGER_S + 1) == []
     driven.do(e.LauncherDown())
@@ -478,7 +480,7 @@ def test_a_sidecar_that_is_restarted_after_the_close_tells_its_launcher() -> Non
 
 
 def test_where_no_launcher_comes_after_the_close_the_sidecar_ends() -> None:
-    driven = Driven(closed=SUCCEEDED)
+    driven = DrivenMember(closed=SUCCEEDED)
     assert driven.later(LINGER_S) == [e.Finish()]
 
 
@@ -500,7 +502,7 @@ def test_a_leave_is_announced_once_and_again_on_every_new_link() -> None:
     driven = running()
     leaving = e.ToCoordinator(m.Leaving("the trainer container got SIGTERM", 30.0))
     assert driven.report(l.Terminating(30.0)) == [leaving]
-    assert driven.do(e.LeaveAsked("the sidecar got SIGTERM", 30.0)) == []
+    assert driven.do(e.LeaveRequested("the sidecar got SIGTERM", 30.0)) == []
     driven.do(e.LinkDown())
     (join,) = driven.do(e.LinkUp(e.SERVICE))
     assert join.message.leaving == leaving.message
@@ -524,15 +526,15 @@ def told_by_a_worker(token: RoundToken, fresh: int = 2) -> m.Replicas:
 def test_what_a_worker_tells_of_its_rollouts_goes_to_the_coordinator_and_to_each_new_one() -> None:
     # given a member in a round
     driven = joined(R0, WorkersState.RUNNING)
-    told = told_by_a_worker(R0)
-    assert driven.do(e.FromWorker(told)) == [e.ToCoordinator(told)]
+    reported = told_by_a_worker(R0)
+    assert driven.do(e.FromWorker(reported)) == [e.ToCoordinator(reported)]
     # when it has to look for another coordinator
     driven.do(e.LinkDown())
     newer = told_by_a_worker(R0, fresh=1)
     assert driven.do(e.FromWorker(newer)) == []
     driven.do(e.LinkUp("10.0.0.8"))
     # then that one is told the newest word
-    effects = driven.hear(m.Welcome(R0, Office(1, 2), pod_uid="uid-heir", ip="10.0.0.8"))
+    effects = driven.hear(m.Welcome(R0, Term(1, 2), pod_uid="uid-heir", ip="10.0.0.8"))
     assert [x.message for x in effects if isinstance(x, e.ToCoordinator) and isinstance(x.message, m.Replicas)] == [
         newer
     ]
@@ -555,19 +557,19 @@ def verdicts(effects: list[Any]) -> list[m.NodeVerdict]:
 
 def test_the_verdict_in_the_pods_annotation_counts_where_nobody_has_told_a_newer_one() -> None:
     driven = joined()
-    assert verdicts(driven.do(e.Annotated(BROKEN))) == [BROKEN]
+    assert verdicts(driven.do(e.VerdictAnnotated(BROKEN))) == [BROKEN]
     assert verdicts(driven.hear(WITHDRAWN)) == [WITHDRAWN]
-    assert verdicts(driven.do(e.Annotated(BROKEN))) == []  # the kubelet is late
-    assert verdicts(driven.do(e.Annotated(replace(BROKEN, at=300.0)))) == [replace(BROKEN, at=300.0)]
+    assert verdicts(driven.do(e.VerdictAnnotated(BROKEN))) == []  # the kubelet is late
+    assert verdicts(driven.do(e.VerdictAnnotated(replace(BROKEN, at=300.0)))) == [replace(BROKEN, at=300.0)]
 
 
 def test_it_is_read_without_a_coordinator_too() -> None:
-    assert verdicts(Driven().do(e.Annotated(BROKEN))) == [BROKEN]
+    assert verdicts(DrivenMember().do(e.VerdictAnnotated(BROKEN))) == [BROKEN]
 
 
 def test_a_coordinator_that_knows_less_does_not_withdraw_it() -> None:
     driven = joined()
-    driven.do(e.Annotated(WITHDRAWN))
+    driven.do(e.VerdictAnnotated(WITHDRAWN))
     assert verdicts(driven.hear(BROKEN)) == []
 
 
@@ -602,7 +604,7 @@ def test_a_launcher_that_does_not_respond_takes_its_pod_out_of_the_job() -> None
     # then the member has asked it, and leaves with the reason
     assert len(pings(effects)) == 3
     reason = "its launcher has not responded for 15 s"
-    assert e.ToCoordinator(m.Gone(reason, launcher_lives=True)) in effects
+    assert e.ToCoordinator(m.Gone(reason, launcher_is_alive=True)) in effects
     assert e.HangupCoordinator(reason) in effects
     assert driven.member.state is State.NO_LAUNCHER
 
@@ -614,11 +616,11 @@ def test_a_launcher_that_stopped_responding_without_a_coordinator_is_told_to_the
     driven.launcher_responds = False
     driven.do(e.LinkDown())
     driven.later(15.0)
-    assert driven.member.state is State.APART
+    assert driven.member.state is State.DISCONNECTED
     # when it finds one, then its Join says why it can take part in no round
     (join,) = [x.message for x in driven.do(e.LinkUp("10.0.0.9")) if isinstance(x, e.ToCoordinator)]
     assert isinstance(join, m.Join)
-    assert (join.unable, join.token) == ("its launcher has not responded for 15 s", R0)
+    assert (join.unable_reason, join.token) == ("its launcher has not responded for 15 s", R0)
     # and once the coordinator knows, it stays away
     assert e.HangupCoordinator("its launcher has not responded for 15 s") in driven.hear(WELCOME)
     state: State = driven.member.state
@@ -633,13 +635,13 @@ def test_a_launcher_that_responds_again_before_a_coordinator_is_found_stays_in_t
     driven.report(l.Pong(3))
     (join,) = [x.message for x in driven.do(e.LinkUp("10.0.0.9")) if isinstance(x, e.ToCoordinator)]
     assert isinstance(join, m.Join)
-    assert join.unable == ""
+    assert join.unable_reason == ""
     driven.hear(WELCOME)
     assert driven.member.state is State.JOINED
 
 
 def test_that_a_launcher_has_connected_is_stored_once() -> None:
-    driven = Driven(launcher_known=False)
+    driven = DrivenMember(launcher_known=False)
     assert e.RecordLauncher(True) in driven.do(e.LauncherUp(hello()))
     assert e.RecordLauncher(True) not in driven.do(e.LauncherUp(hello()))
     # and that it has ended: its container may start again
@@ -650,20 +652,20 @@ def test_that_a_launcher_has_connected_is_stored_once() -> None:
 def test_a_launcher_that_does_not_connect_to_a_restarted_sidecar_makes_its_pod_be_replaced() -> None:
     """Found by the simulation (seed 68763): it was stopped before the job had a coordinator, and nobody missed it."""
     # given a sidecar that restarts, and a launcher that was connected before
-    driven = Driven(launcher_known=True)
+    driven = DrivenMember(launcher_known=True)
     # when it does not connect for 15 s
     driven.later(14.9)
-    assert driven.member.unable == ""
+    assert driven.member.unable_reason == ""
     driven.later(0.1)
     # then the operator is to hear why the pod has to be replaced
-    assert driven.member.unable == "its launcher has not connected for 15 s"
+    assert driven.member.unable_reason == "its launcher has not connected for 15 s"
     # until it connects after all
     driven.do(e.LauncherUp(hello()))
-    assert driven.member.unable == ""
+    assert driven.member.unable_reason == ""
     # and of one that has not started yet nothing is expected
-    fresh = Driven(launcher_known=False)
+    fresh = DrivenMember(launcher_known=False)
     fresh.later(600.0)
-    assert fresh.member.unable == ""
+    assert fresh.member.unable_reason == ""
 
 
 def test_a_close_that_comes_before_the_called_sidecar_answers_ends_the_wait_for_it() -> None:
@@ -673,14 +675,14 @@ def test_a_close_that_comes_before_the_called_sidecar_answers_ends_the_wait_for_
     driven.launcher_responds = False
     driven.do(e.LinkDown())
     # when the operator tells it of the close before the call is answered
-    driven.do(e.Ended(SUCCEEDED), e.LinkUp("10.0.0.9"))
+    driven.do(e.ClosedByOperator(SUCCEEDED), e.LinkUp("10.0.0.9"))
     # then no deadline passes without an effect
     driven.later(60.0)
 
 
 def test_a_member_that_knows_no_standby_coordinator_calls_back_who_calls_its_sidecar() -> None:
     """Found by the simulation (seed 86500): its sidecar had restarted before it heard of any."""
-    driven = Driven()
+    driven = DrivenMember()
     driven.do(e.LauncherUp(hello()))
     assert driven.do(e.CalledBy("10.0.0.7")) == [
         e.HangupCoordinator("called by 10.0.0.7, and no standby coordinator is known"),
@@ -689,7 +691,7 @@ def test_a_member_that_knows_no_standby_coordinator_calls_back_who_calls_its_sid
     # once, as long as that call lasts
     assert driven.do(e.CalledBy("10.0.0.7")) == []
     # and not if it knows any, or is connected
-    knows = Driven(vow=Vow(heirs=(m.Heir("uid-h", "10.0.0.8"),)))
+    knows = DrivenMember(hard_state=HardState(standby_coordinators=(m.StandbyCoordinator("uid-h", "10.0.0.8"),)))
     knows.do(e.LauncherUp(hello()))
     assert knows.do(e.CalledBy("10.0.0.7")) == []
     assert joined().do(e.CalledBy("10.0.0.7")) == []
@@ -733,7 +735,7 @@ def test_a_worker_that_outlives_sigkill_takes_its_pod_out_of_the_job_until_it_ha
     effects = driven.report(l.Unkillable(R1, 1, 4711, 15.0, "D"))
     # then the member leaves, and says which process it is
     reason = "the worker of local rank 1 (pid 4711, state D) is alive 15 s after SIGKILL: it is stuck in the kernel"
-    assert effects == [e.ToCoordinator(m.Gone(reason, 1, launcher_lives=True)), e.HangupCoordinator(reason)]
+    assert effects == [e.ToCoordinator(m.Gone(reason, 1, launcher_is_alive=True)), e.HangupCoordinator(reason)]
     assert driven.report(l.Unkillable(R1, 1, 4711, 20.0, "D")) == []
     # and when it has ended after all, the member calls again
     assert [x for x in driven.report(l.WorkersStarted(R1)) if isinstance(x, e.Dial)]
@@ -742,11 +744,11 @@ def test_a_worker_that_outlives_sigkill_takes_its_pod_out_of_the_job_until_it_ha
 def test_what_keeps_workers_from_being_forked_is_told_to_each_coordinator() -> None:
     # given a launcher whose workers start as new processes
     driven = running()
-    assert driven.report(l.FreshWorkers("a thread")) == [e.ToCoordinator(m.StartsFresh("a thread"))]
+    assert driven.report(l.ForkFallback("a thread")) == [e.ToCoordinator(m.ForkFallback("a thread"))]
     # when another coordinator welcomes this member, then it hears it, too
-    assert e.ToCoordinator(m.StartsFresh("a thread")) in driven.hear(WELCOME)
+    assert e.ToCoordinator(m.ForkFallback("a thread")) in driven.hear(WELCOME)
     # and when they are forked again, or another launcher says nothing of the kind, so it is told
-    assert driven.report(l.FreshWorkers("")) == [e.ToCoordinator(m.StartsFresh(""))]
-    assert not [x for x in driven.hear(WELCOME) if x == e.ToCoordinator(m.StartsFresh(""))]
-    driven.report(l.FreshWorkers("a thread"))
-    assert e.ToCoordinator(m.StartsFresh("")) in driven.report(hello(R0, 0, WorkersState.RUNNING))
+    assert driven.report(l.ForkFallback("")) == [e.ToCoordinator(m.ForkFallback(""))]
+    assert not [x for x in driven.hear(WELCOME) if x == e.ToCoordinator(m.ForkFallback(""))]
+    driven.report(l.ForkFallback("a thread"))
+    assert e.ToCoordinator(m.ForkFallback("")) in driven.report(hello(R0, 0, WorkersState.RUNNING))

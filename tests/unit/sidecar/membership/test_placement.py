@@ -2,16 +2,16 @@
 
 import pytest
 
-from understudy_sidecar.membership.placement import Candidate, place
+from understudy_sidecar.membership.placement import RankCandidate, place
 
 
-def candidates(*names: str) -> list[Candidate]:
+def candidates(*names: str) -> list[RankCandidate]:
     """`s1` is a spare, `2` the pod that was made for rank 2; in the order in which they joined."""
-    return [Candidate(name, None if name.startswith("s") else int(name)) for name in names]
+    return [RankCandidate(name, None if name.startswith("s") else int(name)) for name in names]
 
 
 def test_who_is_on_a_node_that_goes_soon_stands_in_only_if_nobody_else_is_there() -> None:
-    goes, stays = Candidate("s1", None, "rack", stays=False), Candidate("s2", None)
+    goes, stays = RankCandidate("s1", None, "rack", node_stays=False), RankCandidate("s2", None)
     domains = {0: "rack"}
     assert place([0], [goes, stays], spares_allowed=True, domains=domains).taken == {0: "s2"}
     assert place([0, 1], [goes, stays], spares_allowed=True, domains=domains).taken == {0: "s2", 1: "s1"}

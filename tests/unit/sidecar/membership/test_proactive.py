@@ -6,199 +6,199 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sidecar.membership.driven import Driven, running
+from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
+from understudy_protocol.enums import Fault, FaultClass, Proactive, Strategy, Verdict
 from understudy_protocol.observer import NodeFact, Nodes
-from understudy_protocol.words import Fault, FaultClass, Proactive, Strategy, Verdict
-from understudy_sidecar.membership.events import Told
+from understudy_sidecar.membership.events import FromOperator
 
 GRACE_S = 30.0
 PAIRS = ((0, 1), (2, 3), (4, 5))
 EVERYBODY = ("active-0", "active-1", "active-2", "spare-0")
 
 
-def job(proactive: Proactive, **given: Any) -> Driven:
+def job(proactive: Proactive, **given: Any) -> DrivenCoordinator:
     return running(3, proactive=proactive, grace_s=GRACE_S, **given)
 
 
 def broken(name: str, **also: Any) -> NodeFact:
-    return NodeFact(f"node-of-{name}", faulty="gpu-xid: Xid 79", fault_class=FaultClass.HARDWARE, **also)
+    return NodeFact(f"node-of-{name}", hardware_finding="gpu-xid: Xid 79", fault_class=FaultClass.HARDWARE, **also)
 
 
 def goes(name: str, fault_class: FaultClass = FaultClass.MAINTENANCE, **also: Any) -> NodeFact:
-    return NodeFact(f"node-of-{name}", fault_class=fault_class, going="gke-maintenance: ONGOING", **also)
+    return NodeFact(f"node-of-{name}", fault_class=fault_class, leaving_reason="gke-maintenance: ONGOING", **also)
 
 
-def tell(office: Driven, *facts: NodeFact) -> None:
-    office.do(Told(Nodes(facts, office.now)))
+def tell(driven: DrivenCoordinator, *facts: NodeFact) -> None:
+    driven.do(FromOperator(Nodes(facts, driven.now)))
 
 
-def drained(office: Driven, *names: str) -> None:
+def drained(driven: DrivenCoordinator, *names: str) -> None:
     for name in names:
-        office.hear(name, m.Drained(office.token))
+        driven.receive(name, m.Drained(driven.token))
 
 
-def drains(office: Driven) -> dict[str, float]:
+def drains(driven: DrivenCoordinator) -> dict[str, float]:
     """Who was told to drain, and for how long."""
-    found = {name: office.take(name, m.Drain) for name in list(office.sent)}
-    return {name: round(told[-1].grace_s, 3) for name, told in found.items() if told}
+    found = {name: driven.take(name, m.Drain) for name in list(driven.sent)}
+    return {name: round(reported[-1].grace_s, 3) for name, reported in found.items() if reported}
 
 
-def given_up(office: Driven) -> list[str]:
-    return [name for name in list(office.sent) if office.take(name, m.GivenUp)]
+def given_up(driven: DrivenCoordinator) -> list[str]:
+    return [name for name in list(driven.sent) if driven.take(name, m.Evicted)]
 
 
 def test_off_nobody_is_swapped() -> None:
-    office = job(Proactive.OFF)
-    tell(office, broken("active-1"))
-    office.later(60, *EVERYBODY)
-    assert (office.assigned(), given_up(office), drains(office)) == ({}, [], {})
+    driven = job(Proactive.OFF)
+    tell(driven, broken("active-1"))
+    driven.later(60, *EVERYBODY)
+    assert (driven.assigned(), given_up(driven), drains(driven)) == ({}, [], {})
 
 
 @pytest.mark.parametrize("fact", [broken("active-1"), goes("active-1")])
 def test_now_it_is_swapped_at_once_and_nobody_saves(fact: NodeFact) -> None:
-    office = job(Proactive.NOW)
-    tell(office, fact)
-    assert given_up(office) == ["active-1"]
-    assert drains(office) == {}
-    assert office.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
-    recovery = office.recovery()
+    driven = job(Proactive.NOW)
+    tell(driven, fact)
+    assert given_up(driven) == ["active-1"]
+    assert drains(driven) == {}
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
+    recovery = driven.recovery()
     assert (recovery.fault, recovery.strategy, recovery.cause.pod) == (Fault.NODE, Strategy.SPARE_SWAP, "active-1")
-    assert (fact.faulty or fact.going) in recovery.cause.message
+    assert (fact.hardware_finding or fact.leaving_reason) in recovery.cause.message
 
 
 def test_before_maintenance_all_save_first_and_then_it_is_swapped() -> None:
-    office = job(Proactive.NEXT_CHECKPOINT)
-    tell(office, goes("active-1"))
-    assert drains(office) == dict.fromkeys(("active-0", "active-1", "active-2"), GRACE_S - 2)
-    drained(office, "active-0", "active-2")
-    assert (office.assigned(), given_up(office)) == ({}, [])  # it still saves
-    drained(office, "active-1")
-    assert given_up(office) == ["active-1"]
-    assert office.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
-    assert "Maintenance: gke-maintenance: ONGOING" in office.recovery().cause.message
+    driven = job(Proactive.NEXT_CHECKPOINT)
+    tell(driven, goes("active-1"))
+    assert drains(driven) == dict.fromkeys(("active-0", "active-1", "active-2"), GRACE_S - 2)
+    drained(driven, "active-0", "active-2")
+    assert (driven.assigned(), given_up(driven)) == ({}, [])  # it still saves
+    drained(driven, "active-1")
+    assert given_up(driven) == ["active-1"]
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
+    assert "Maintenance: gke-maintenance: ONGOING" in driven.recovery().cause.message
 
 
 def test_it_may_save_before_the_others_have() -> None:
-    office = job(Proactive.NEXT_CHECKPOINT)
-    tell(office, goes("active-1"))
-    drained(office, "active-1")
-    assert given_up(office) == ["active-1"]
-    assert office.assigned() == {}  # the others still save
-    drained(office, "active-0", "active-2")
-    assert office.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
+    driven = job(Proactive.NEXT_CHECKPOINT)
+    tell(driven, goes("active-1"))
+    drained(driven, "active-1")
+    assert given_up(driven) == ["active-1"]
+    assert driven.assigned() == {}  # the others still save
+    drained(driven, "active-0", "active-2")
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
 
 
 def test_whoever_takes_longer_than_the_grace_is_not_waited_for() -> None:
-    office = job(Proactive.NEXT_CHECKPOINT)
-    tell(office, goes("active-1"))
-    drained(office, "active-0", "active-2")
-    office.later(GRACE_S - 1.9, *EVERYBODY)
-    assert given_up(office) == ["active-1"]
-    assert office.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
-    assert office.lost() == {"active-1": "Process"}
-    assert "its grace is over" in office.recovery().cause.message
+    driven = job(Proactive.NEXT_CHECKPOINT)
+    tell(driven, goes("active-1"))
+    drained(driven, "active-0", "active-2")
+    driven.later(GRACE_S - 1.9, *EVERYBODY)
+    assert given_up(driven) == ["active-1"]
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
+    assert driven.lost_pods() == {"active-1": "Process"}
+    assert "its grace is over" in driven.recovery().cause.message
 
 
 def test_before_a_preemption_there_is_only_the_little_grace_of_the_node() -> None:
-    office = job(Proactive.NEXT_CHECKPOINT)
-    tell(office, goes("active-1", FaultClass.PREEMPTION, grace_s=10.0))
-    assert drains(office) == dict.fromkeys(("active-0", "active-1", "active-2"), 9.0)
+    driven = job(Proactive.NEXT_CHECKPOINT)
+    tell(driven, goes("active-1", FaultClass.PREEMPTION, grace_s=10.0))
+    assert drains(driven) == dict.fromkeys(("active-0", "active-1", "active-2"), 9.0)
 
 
 def test_broken_hardware_saves_nothing_and_without_its_shards_nobody_does() -> None:
-    office = job(Proactive.NEXT_CHECKPOINT)
-    tell(office, broken("active-1"))
-    assert (given_up(office), drains(office)) == (["active-1"], {})
-    assert office.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
+    driven = job(Proactive.NEXT_CHECKPOINT)
+    tell(driven, broken("active-1"))
+    assert (given_up(driven), drains(driven)) == (["active-1"], {})
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
 
 
 def test_where_the_others_hold_its_shards_they_save_first() -> None:
-    office = job(Proactive.NEXT_CHECKPOINT, replica_groups=((0, 1, 2),))
-    tell(office, broken("active-1"))
-    assert given_up(office) == ["active-1"]
-    assert set(drains(office)) == {"active-0", "active-2"}
-    assert office.assigned() == {}
-    drained(office, "active-0", "active-2")
-    assert office.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
+    driven = job(Proactive.NEXT_CHECKPOINT, replica_groups=((0, 1, 2),))
+    tell(driven, broken("active-1"))
+    assert given_up(driven) == ["active-1"]
+    assert set(drains(driven)) == {"active-0", "active-2"}
+    assert driven.assigned() == {}
+    drained(driven, "active-0", "active-2")
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
 
 
 @pytest.mark.parametrize("proactive", [Proactive.NOW, Proactive.NEXT_CHECKPOINT])
 def test_without_a_spare_it_trains_on_until_there_is_one(proactive: Proactive) -> None:
-    office = job(proactive, spares=0)
-    tell(office, broken("active-1"))
-    assert given_up(office) == []
-    office.join("spare-7")
-    assert given_up(office) == ["active-1"]
-    assert office.assigned() == {"active-0": 0, "spare-7": 1, "active-2": 2}
+    driven = job(proactive, spares=0)
+    tell(driven, broken("active-1"))
+    assert given_up(driven) == []
+    driven.join("spare-7")
+    assert given_up(driven) == ["active-1"]
+    assert driven.assigned() == {"active-0": 0, "spare-7": 1, "active-2": 2}
 
 
 @pytest.mark.parametrize("fact", [broken("spare-0"), goes("spare-0")])
 def test_a_spare_on_a_bad_node_is_none(fact: NodeFact) -> None:
-    office = job(Proactive.NOW)
-    tell(office, broken("active-1"), fact)
-    assert (given_up(office), office.assigned()) == ([], {})
+    driven = job(Proactive.NOW)
+    tell(driven, broken("active-1"), fact)
+    assert (given_up(driven), driven.assigned()) == ([], {})
 
 
 def test_as_many_go_at_once_as_there_are_spares_broken_hardware_first() -> None:
-    office = job(Proactive.NOW, spares=2)
-    tell(office, goes("active-0"), broken("active-1"), broken("active-2"))
-    assert sorted(given_up(office)) == ["active-1", "active-2"]
-    assigned = office.assigned()
+    driven = job(Proactive.NOW, spares=2)
+    tell(driven, goes("active-0"), broken("active-1"), broken("active-2"))
+    assert sorted(given_up(driven)) == ["active-1", "active-2"]
+    assigned = driven.assigned()
     assert assigned["active-0"] == 0
     assert {assigned["spare-0"], assigned["spare-1"]} == {1, 2}
-    assert office.coordinator.state.value == "running"
+    assert driven.coordinator.phase.value == "running"
 
 
 def test_all_members_on_broken_hardware_go_at_once_with_one_save_of_the_others() -> None:
     """Found by the simulation (seed 89610): each of five cost the others a save of its own, of 28 s."""
     # given a job of three replica groups, two of whose members are on broken hardware, and two spares
-    office = running(6, spares=2, proactive=Proactive.NEXT_CHECKPOINT, grace_s=GRACE_S, replica_groups=PAIRS)
+    driven = running(6, spares=2, proactive=Proactive.NEXT_CHECKPOINT, grace_s=GRACE_S, replica_groups=PAIRS)
     # when the operator tells of both nodes
-    tell(office, broken("active-1"), broken("active-2"))
+    tell(driven, broken("active-1"), broken("active-2"))
     # then both are replaced, and the others save once
-    assert given_up(office) == ["active-1", "active-2"]
+    assert given_up(driven) == ["active-1", "active-2"]
     others = ("active-0", "active-3", "active-4", "active-5")
-    assert drains(office) == dict.fromkeys(others, GRACE_S - 2)
-    drained(office, *others)
-    assert office.assigned() == {"active-0": 0, "active-3": 3, "active-4": 4, "active-5": 5, "spare-0": 1, "spare-1": 2}
+    assert drains(driven) == dict.fromkeys(others, GRACE_S - 2)
+    drained(driven, *others)
+    assert driven.assigned() == {"active-0": 0, "active-3": 3, "active-4": 4, "active-5": 5, "spare-0": 1, "spare-1": 2}
 
 
 def test_a_verdict_that_has_expired_swaps_nobody() -> None:
-    office = job(Proactive.NOW, spares=0)
-    tell(office, broken("active-1", until=office.now + 5))
-    office.later(6, *EVERYBODY[:3])
-    office.join("spare-7")
-    assert given_up(office) == []
+    driven = job(Proactive.NOW, spares=0)
+    tell(driven, broken("active-1", until=driven.now + 5))
+    driven.later(6, *EVERYBODY[:3])
+    driven.join("spare-7")
+    assert given_up(driven) == []
 
 
 def test_a_round_that_is_just_starting_is_waited_for() -> None:
-    office = job(Proactive.NOW, spares=2)
-    office.worker_fails("active-0")
-    assert len(office.assigned()) == 3
-    tell(office, broken("active-1"))
-    assert given_up(office) == []
-    office.started("active-0", "active-1", "active-2")
-    assert given_up(office) == ["active-1"]
+    driven = job(Proactive.NOW, spares=2)
+    driven.fail_worker("active-0")
+    assert len(driven.assigned()) == 3
+    tell(driven, broken("active-1"))
+    assert given_up(driven) == []
+    driven.report_started("active-0", "active-1", "active-2")
+    assert given_up(driven) == ["active-1"]
 
 
 def test_what_a_swap_costs_is_nothing_of_the_budget() -> None:
-    office = job(Proactive.NOW, max_in_place=0)
-    tell(office, broken("active-1"))
-    office.started("active-0", "spare-0", "active-2")
-    office.stepped("active-0", 2, pause_s=0.5)
-    assert office.coordinator.closed is None
-    assert office.recovery().resumed_at is not None
-    assert office.coordinator.desk.offences.within(office.now) == []
+    driven = job(Proactive.NOW, max_in_place=0)
+    tell(driven, broken("active-1"))
+    driven.report_started("active-0", "spare-0", "active-2")
+    driven.report_step("active-0", 2, pause_s=0.5)
+    assert driven.coordinator.closed is None
+    assert driven.recovery().resumed_at is not None
+    assert driven.coordinator.state.offences.in_window(driven.now) == []
 
 
 def test_one_that_is_lost_while_it_saves_is_lost_once() -> None:
-    office = job(Proactive.NEXT_CHECKPOINT)
-    tell(office, goes("active-1"))
-    office.drop("active-1")
-    drained(office, "active-0", "active-2")
-    assert office.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
-    assert [x.cause.pod for x in office.coordinator.snapshot().recoveries] == ["active-1"]
+    driven = job(Proactive.NEXT_CHECKPOINT)
+    tell(driven, goes("active-1"))
+    driven.drop("active-1")
+    drained(driven, "active-0", "active-2")
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
+    assert [x.cause.pod for x in driven.coordinator.snapshot().recoveries] == ["active-1"]
 
 
 # What members bring back ---------------------------------------------------------------------------------------------
@@ -206,30 +206,30 @@ def test_one_that_is_lost_while_it_saves_is_lost_once() -> None:
 
 def test_before_the_operator_has_told_anything_a_coordinator_goes_by_what_members_were_told() -> None:
     """The operator may be away: nobody is given ranks on hardware that is known to be broken."""
-    office = job(Proactive.OFF, spares=0)
-    verdict = m.NodeVerdict(Verdict.FAULTY, "gpu-xid: Xid 79", None, FaultClass.HARDWARE, at=office.now - 60)
-    office.join("spare-8", verdict=verdict)
-    office.drop("active-1")
-    office.later(1, *EVERYBODY)
-    assert office.assigned() == {}
-    office.join("spare-9")
-    assert office.assigned() == {"active-0": 0, "spare-9": 1, "active-2": 2}
+    driven = job(Proactive.OFF, spares=0)
+    verdict = m.NodeVerdict(Verdict.FAULTY, "gpu-xid: Xid 79", None, FaultClass.HARDWARE, at=driven.now - 60)
+    driven.join("spare-8", verdict=verdict)
+    driven.drop("active-1")
+    driven.later(1, *EVERYBODY)
+    assert driven.assigned() == {}
+    driven.join("spare-9")
+    assert driven.assigned() == {"active-0": 0, "spare-9": 1, "active-2": 2}
 
 
 def test_what_the_operator_tells_takes_its_place() -> None:
-    office = job(Proactive.OFF, spares=0)
-    verdict = m.NodeVerdict(Verdict.FAULTY, "gpu-xid: Xid 79", None, FaultClass.HARDWARE, at=office.now - 60)
-    office.join("spare-8", verdict=verdict)
-    office.drop("active-1")
-    tell(office)
-    assert office.assigned() == {"active-0": 0, "spare-8": 1, "active-2": 2}
+    driven = job(Proactive.OFF, spares=0)
+    verdict = m.NodeVerdict(Verdict.FAULTY, "gpu-xid: Xid 79", None, FaultClass.HARDWARE, at=driven.now - 60)
+    driven.join("spare-8", verdict=verdict)
+    driven.drop("active-1")
+    tell(driven)
+    assert driven.assigned() == {"active-0": 0, "spare-8": 1, "active-2": 2}
 
 
 def test_a_round_that_waits_goes_on_when_a_verdict_expires() -> None:
-    office = job(Proactive.OFF)
-    tell(office, broken("spare-0", until=office.now + 5))
-    office.drop("active-1")
-    office.later(4, *EVERYBODY)
-    assert office.assigned() == {}
-    office.later(2, *EVERYBODY)
-    assert office.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
+    driven = job(Proactive.OFF)
+    tell(driven, broken("spare-0", until=driven.now + 5))
+    driven.drop("active-1")
+    driven.later(4, *EVERYBODY)
+    assert driven.assigned() == {}
+    driven.later(2, *EVERYBODY)
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}

@@ -2,9 +2,9 @@
 
 import pytest
 
+from understudy_protocol.enums import Fault, Strategy
 from understudy_protocol.observer import Cause
-from understudy_protocol.words import Fault, Strategy
-from understudy_sidecar.membership.recoveries import RecoveryBook
+from understudy_sidecar.membership.recoveries import RecoveryLog
 
 NOT_COUNTED = "the previous coordinator was lost before it charged the fault"
 
@@ -15,29 +15,29 @@ POD = Cause(0, "pod-0", "node-0", None, None, "its connection ended")
 
 
 def test_a_recovery_opens_is_formed_and_ends_with_the_next_step() -> None:
-    given = RecoveryBook()
+    given = RecoveryLog()
     given.begin(Fault.POD, POD, 1, 10.0)
     assert given.newest()[0].strategy is None
-    given.formed(1, Strategy.SPARE_SWAP)
-    (done,) = given.stepped(1, 11.5)
+    given.on_round(1, Strategy.SPARE_SWAP)
+    (done,) = given.on_step(1, 11.5)
     assert (done.round, done.strategy, done.detected_at, done.resumed_at) == (1, Strategy.SPARE_SWAP, 10.0, 11.5)
     assert given.counts == {"SpareSwap": 1}
-    assert given.stepped(1, 12.0) == []
+    assert given.on_step(1, 12.0) == []
 
 
 def test_what_is_known_when_the_round_is_formed_adds_to_the_reason() -> None:
-    given = RecoveryBook()
+    given = RecoveryLog()
     given.begin(Fault.POD, POD, 1, 10.0, "its pod is lost")
     given.begin(Fault.POD, POD, 1, 11.0)
-    given.formed(1, Strategy.POD_RECREATE, "no spare was available")
+    given.on_round(1, Strategy.POD_RECREATE, "no spare was available")
     assert [x.reason for x in given.newest()] == ["its pod is lost; no spare was available", "no spare was available"]
 
 
 def test_who_stayed_was_restarted_in_place_whatever_was_done_about_others() -> None:
-    given = RecoveryBook()
+    given = RecoveryLog()
     given.begin(Fault.PROCESS, WORKER, 1, 10.0, "restart 1 of 10 within 1 h")
     given.begin(Fault.POD, POD, 1, 11.0, "its pod is lost")
-    given.formed(1, Strategy.POD_RECREATE, "no spare was available", stayed={"pod-1"})
+    given.on_round(1, Strategy.POD_RECREATE, "no spare was available", restarted_in_place={"pod-1"})
     assert [(x.strategy, x.reason) for x in given.newest()] == [
         (Strategy.IN_PLACE, "restart 1 of 10 within 1 h"),
         (Strategy.POD_RECREATE, "its pod is lost; no spare was available"),
@@ -46,31 +46,31 @@ def test_who_stayed_was_restarted_in_place_whatever_was_done_about_others() -> N
 
 def test_what_a_coordinator_without_a_majority_left_uncounted_says_so() -> None:
     # given what a coordinator leaves: a worker's fault that it has not counted, one that it has, and a lost pod
-    left = RecoveryBook()
+    left = RecoveryLog()
     left.begin(Fault.PROCESS, WORKER, 1, 10.0)
     left.begin(Fault.HANG, WORKER, 1, 11.0, "restart 1 of 10 within 1 h")
     left.begin(Fault.POD, POD, 1, 12.0)
     # when the next one goes on with it
-    given = RecoveryBook()
-    given.inherit(left.open)
-    given.formed(1, Strategy.SPARE_SWAP)
+    given = RecoveryLog()
+    given.restore(left.open)
+    given.on_round(1, Strategy.SPARE_SWAP)
     # then each rung has its reason
     assert [x.reason for x in given.newest()] == [NOT_COUNTED, "restart 1 of 10 within 1 h", ""]
 
 
 def test_one_that_was_to_stay_and_is_lost_says_so() -> None:
-    given = RecoveryBook()
+    given = RecoveryLog()
     given.begin(Fault.PROCESS, WORKER, 1, 10.0, "restart 1 of 10 within 1 h")
-    given.lost("pod-1", "its pod is lost")
-    given.formed(1, Strategy.SPARE_SWAP)
+    given.on_loss("pod-1", "its pod is lost")
+    given.on_round(1, Strategy.SPARE_SWAP)
     assert given.newest()[0].reason == "restart 1 of 10 within 1 h; its pod is lost"
 
 
 def test_a_lost_member_takes_the_blame_off_an_innocent_worker() -> None:
-    given = RecoveryBook()
+    given = RecoveryLog()
     given.begin(Fault.PROCESS, WORKER, 1, 10.0)
-    given.explain(10.0, "restart 1 of 10 within 1 h")
-    given.formed(1, Strategy.IN_PLACE)
+    given.set_reason(10.0, "restart 1 of 10 within 1 h")
+    given.on_round(1, Strategy.IN_PLACE)
     given.revise(Fault.NODE, POD, "its pod is lost")
     (entry,) = given.newest()
     assert (entry.fault, entry.cause, entry.strategy, entry.detected_at) == (Fault.NODE, POD, None, 10.0)
@@ -78,49 +78,49 @@ def test_a_lost_member_takes_the_blame_off_an_innocent_worker() -> None:
 
 
 def test_a_former_coordinators_round_mended_what_was_open_when_it_was_formed() -> None:
-    given = RecoveryBook()
+    given = RecoveryLog()
     given.begin(Fault.PROCESS, WORKER, 4, 10.0)
     given.begin(Fault.POD, POD, 5, 11.0)
-    given.take_over(4)
+    given.on_round_continued(4)
     assert [entry.round for entry in given.open] == [5]
-    assert given.unmended() == given.open[0]
+    assert given.without_round() == given.open[0]
 
 
 def test_a_recovery_by_a_round_that_reached_nobody_who_is_left_is_still_open() -> None:
     # given a coordinator that was cut off, and formed round 5 with its own side only
-    given = RecoveryBook()
+    given = RecoveryLog()
     given.begin(Fault.POD, POD, 5, 11.0, "its pod is lost")
-    given.formed(5, Strategy.POD_RECREATE, "no spare was available")
+    given.on_round(5, Strategy.POD_RECREATE, "no spare was available")
     # when the members that elect the next coordinator come from round 4
-    given.take_over(4)
+    given.on_round_continued(4)
     # then that recovery has no strategy until the next round is formed
-    assert given.unmended() == given.open[0]
-    given.formed(5, Strategy.POD_RECREATE, "no spare was available")
+    assert given.without_round() == given.open[0]
+    given.on_round(5, Strategy.POD_RECREATE, "no spare was available")
     (entry,) = given.newest()
     assert (entry.strategy, entry.reason) == (Strategy.POD_RECREATE, "its pod is lost; no spare was available")
 
 
 @pytest.mark.parametrize(("fault", "blames"), [(Fault.PROCESS, True), (Fault.POD, False), (Fault.NODE, False)])
 def test_only_a_worker_that_is_blamed_can_be_innocent(fault: Fault, blames: bool) -> None:
-    given = RecoveryBook()
+    given = RecoveryLog()
     given.begin(fault, WORKER, 1, 10.0)
-    assert (given.blames_worker() is not None) == blames
+    assert (given.newest_worker_fault() is not None) == blames
 
 
 def test_faults_that_overlap_are_entries_of_their_own_and_end_together() -> None:
-    given = RecoveryBook()
+    given = RecoveryLog()
     given.begin(Fault.PROCESS, WORKER, 1, 10.0)
-    given.formed(1, Strategy.IN_PLACE)
+    given.on_round(1, Strategy.IN_PLACE)
     given.begin(Fault.POD, POD, 2, 11.0)
-    given.formed(2, Strategy.SPARE_SWAP)
-    assert [(x.round, x.strategy) for x in given.stepped(2, 12.0)] == [(1, Strategy.IN_PLACE), (2, Strategy.SPARE_SWAP)]
+    given.on_round(2, Strategy.SPARE_SWAP)
+    assert [(x.round, x.strategy) for x in given.on_step(2, 12.0)] == [(1, Strategy.IN_PLACE), (2, Strategy.SPARE_SWAP)]
 
 
 def test_the_newest_are_kept_and_all_are_counted() -> None:
-    given = RecoveryBook()
+    given = RecoveryLog()
     for number in range(KEPT + 5):
         given.begin(Fault.POD, POD, number, float(number))
-        given.formed(number, Strategy.SPARE_SWAP)
-        given.stepped(number, number + 0.5)
+        given.on_round(number, Strategy.SPARE_SWAP)
+        given.on_step(number, number + 0.5)
     assert [x.round for x in given.newest()] == list(range(5, KEPT + 5))
     assert given.counts["SpareSwap"] == KEPT + 5

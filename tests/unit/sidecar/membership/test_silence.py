@@ -6,113 +6,113 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sidecar.membership.driven import Driven, running
+from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
-from understudy_protocol.words import Fault, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership.silence import Patience, SilenceWatch
+from understudy_protocol.enums import Fault, RoundToken, Strategy, WorkersState
+from understudy_sidecar.membership.silence import SilenceWatch, Timeouts
 from understudy_sidecar.membership.stall import StepWatch
 
 HEARTBEATS = 3
 LEAST_STALL_S = 1.0
 REPORT_EVERY_S = 0.5
 
-PATIENCE = Patience(answer_s=3.0, silent_after_s=10.0, heartbeat_s=5.0, probe_again_s=5.0)
+PATIENCE = Timeouts(answer_s=3.0, silent_after_s=10.0, heartbeat_s=5.0, probe_again_s=5.0)
 EVERYBODY = ("active-0", "active-1", "spare-0")
 STALL_S = LEAST_STALL_S + REPORT_EVERY_S
 R0 = RoundToken(1, 1, 0)
 
 
-def steps_for(office: Driven, seconds: float, *answering: str) -> None:
+def steps_for(driven: DrivenCoordinator, seconds: float, *answering: str) -> None:
     """The training goes on, as rank 0 tells it twice a second."""
     for _ in range(int(seconds / REPORT_EVERY_S)):
-        office.later(REPORT_EVERY_S, *answering)
-        office.stepped("active-0")
+        driven.later(REPORT_EVERY_S, *answering)
+        driven.report_step("active-0")
 
 
 def test_a_silent_link_is_no_loss_while_the_training_goes_on() -> None:
-    office = running()
-    office.drop("active-1", silent=True)
-    steps_for(office, PATIENCE.silent_after_s - 1, *EVERYBODY)
-    assert office.lost() == {}
+    driven = running()
+    driven.drop("active-1", silent=True)
+    steps_for(driven, PATIENCE.silent_after_s - 1, *EVERYBODY)
+    assert driven.lost_pods() == {}
 
 
 def test_but_not_for_ever() -> None:
-    office = running()
-    office.drop("active-1", silent=True)
-    steps_for(office, PATIENCE.silent_after_s + 1, *EVERYBODY)
-    assert office.lost() == {"active-1": "Node"}
-    assert office.assigned() == {"active-0": 0, "spare-0": 1}
+    driven = running()
+    driven.drop("active-1", silent=True)
+    steps_for(driven, PATIENCE.silent_after_s + 1, *EVERYBODY)
+    assert driven.lost_pods() == {"active-1": "Node"}
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1}
 
 
 def test_nor_when_the_training_stalls() -> None:
-    office = running()
-    office.drop("active-1", silent=True)
-    office.later(STALL_S + 0.1, *EVERYBODY)
-    assert office.lost() == {"active-1": "Node"}
-    assert (office.recovery().fault, office.recovery().strategy) == (Fault.NODE, Strategy.SPARE_SWAP)
+    driven = running()
+    driven.drop("active-1", silent=True)
+    driven.later(STALL_S + 0.1, *EVERYBODY)
+    assert driven.lost_pods() == {"active-1": "Node"}
+    assert (driven.recovery().fault, driven.recovery().strategy) == (Fault.NODE, Strategy.SPARE_SWAP)
 
 
 def test_nor_when_workers_of_its_peers_fail() -> None:
-    office = running()
-    office.drop("active-1", silent=True)
-    office.worker_fails("active-0")
-    assert office.lost() == {"active-1": "Node"}
-    assert office.recovery().cause.pod == "active-1"
+    driven = running()
+    driven.drop("active-1", silent=True)
+    driven.fail_worker("active-0")
+    assert driven.lost_pods() == {"active-1": "Node"}
+    assert driven.recovery().cause.pod == "active-1"
 
 
 def test_a_suspect_that_comes_back_in_time_is_none() -> None:
-    office = running()
-    office.drop("active-1", silent=True)
-    office.join("active-1", office.token, 1, WorkersState.RUNNING)
-    steps_for(office, 2 * PATIENCE.silent_after_s, *EVERYBODY)
-    assert office.lost() == {}
+    driven = running()
+    driven.drop("active-1", silent=True)
+    driven.join("active-1", driven.token, 1, WorkersState.RUNNING)
+    steps_for(driven, 2 * PATIENCE.silent_after_s, *EVERYBODY)
+    assert driven.lost_pods() == {}
 
 
 def test_a_silent_spare_is_lost_after_a_while() -> None:
-    office = running()
-    office.drop("spare-0", silent=True)
-    steps_for(office, PATIENCE.silent_after_s - 1, *EVERYBODY)
-    assert office.lost() == {}
-    steps_for(office, 2, *EVERYBODY)
-    assert office.lost() == {"spare-0": "Node"}
-    assert office.coordinator.snapshot().recoveries == ()
+    driven = running()
+    driven.drop("spare-0", silent=True)
+    steps_for(driven, PATIENCE.silent_after_s - 1, *EVERYBODY)
+    assert driven.lost_pods() == {}
+    steps_for(driven, 2, *EVERYBODY)
+    assert driven.lost_pods() == {"spare-0": "Node"}
+    assert driven.coordinator.snapshot().recoveries == ()
 
 
 def test_when_the_training_stalls_every_active_is_asked_and_a_frozen_one_found() -> None:
-    office = running()
-    office.later(STALL_S + PATIENCE.answer_s + 0.1, "active-0", "spare-0")
-    assert office.lost() == {"active-1": "Node"}
-    assert "stalled" in office.recovery().cause.message
+    driven = running()
+    driven.later(STALL_S + PATIENCE.answer_s + 0.1, "active-0", "spare-0")
+    assert driven.lost_pods() == {"active-1": "Node"}
+    assert "stalled" in driven.recovery().cause.message
 
 
 def test_a_stall_that_everybody_survives_is_no_fault() -> None:
-    office = running()
-    office.later(60.0, *EVERYBODY)
-    assert office.lost() == {}
-    assert office.assigned() == {}
+    driven = running()
+    driven.later(60.0, *EVERYBODY)
+    assert driven.lost_pods() == {}
+    assert driven.assigned() == {}
 
 
 def test_a_member_that_answers_no_heartbeat_is_lost_although_the_training_goes_on() -> None:
-    office = running()
-    steps_for(office, PATIENCE.heartbeat_s * (HEARTBEATS + 1) + 1, "active-0", "spare-0")
-    assert office.lost() == {"active-1": "Node"}
+    driven = running()
+    steps_for(driven, PATIENCE.heartbeat_s * (HEARTBEATS + 1) + 1, "active-0", "spare-0")
+    assert driven.lost_pods() == {"active-1": "Node"}
 
 
 def test_a_heartbeat_lost_before_the_coordinator_stood_still_does_not_count() -> None:
     # given a member that has left three heartbeats unanswered
-    office = running()
-    steps_for(office, PATIENCE.heartbeat_s * HEARTBEATS, "active-0", "spare-0")
-    assert office.lost() == {}
+    driven = running()
+    steps_for(driven, PATIENCE.heartbeat_s * HEARTBEATS, "active-0", "spare-0")
+    assert driven.lost_pods() == {}
     # when the coordinator stands still for a minute, and the training goes on
-    office.now += 60.0
-    office.stepped("active-0")
-    office.answers("active-0", "spare-0")
-    assert any("did not run for" in line for line in office.said)
+    driven.now += 60.0
+    driven.report_step("active-0")
+    driven.answer_heartbeats("active-0", "spare-0")
+    assert any("did not run for" in line for line in driven.logged)
     # then the next heartbeat is the first unanswered one, and the fourth loses the member
-    steps_for(office, PATIENCE.heartbeat_s * (HEARTBEATS - 1) + 1, "active-0", "spare-0")
-    assert office.lost() == {}
-    steps_for(office, PATIENCE.heartbeat_s, "active-0", "spare-0")
-    assert office.lost() == {"active-1": "Node"}
+    steps_for(driven, PATIENCE.heartbeat_s * (HEARTBEATS - 1) + 1, "active-0", "spare-0")
+    assert driven.lost_pods() == {}
+    steps_for(driven, PATIENCE.heartbeat_s, "active-0", "spare-0")
+    assert driven.lost_pods() == {"active-1": "Node"}
 
 
 @pytest.mark.attack(
@@ -125,15 +125,15 @@ def test_a_heartbeat_lost_before_the_coordinator_stood_still_does_not_count() ->
 )
 def test_messages_that_come_late_do_not_show_that_a_member_is_there(late: Any) -> None:
     # given a member that has answered a heartbeat
-    office = running()
-    steps_for(office, PATIENCE.heartbeat_s, *EVERYBODY)
+    driven = running()
+    steps_for(driven, PATIENCE.heartbeat_s, *EVERYBODY)
     # when only messages arrive that it sent before, while the training goes on
     for _ in range(HEARTBEATS + 1):
-        steps_for(office, PATIENCE.heartbeat_s, "active-0", "spare-0")
-        if not office.lost():
-            office.hear("active-1", late)
+        steps_for(driven, PATIENCE.heartbeat_s, "active-0", "spare-0")
+        if not driven.lost_pods():
+            driven.receive("active-1", late)
     # then it is lost
-    assert office.lost() == {"active-1": "Node"}
+    assert driven.lost_pods() == {"active-1": "Node"}
 
 
 def test_three_heartbeats_fit_into_the_lease() -> None:
@@ -145,46 +145,46 @@ def test_three_heartbeats_fit_into_the_lease() -> None:
 
 
 def test_an_assignment_that_is_not_acknowledged_in_time_is_a_loss() -> None:
-    office = running()
-    office.worker_fails("active-0")
-    office.assigned()
-    office.started("active-0")
-    office.later(PATIENCE.answer_s + 0.1, "active-0", "spare-0")
-    assert office.lost() == {"active-1": "Node"}
-    assert office.assigned() == {"active-0": 0, "spare-0": 1}
-    assert office.recovery().cause.pod == "active-1"  # it was gone before: no innocent worker pays
+    driven = running()
+    driven.fail_worker("active-0")
+    driven.assigned()
+    driven.report_started("active-0")
+    driven.later(PATIENCE.answer_s + 0.1, "active-0", "spare-0")
+    assert driven.lost_pods() == {"active-1": "Node"}
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1}
+    assert driven.recovery().cause.pod == "active-1"  # it was gone before: no innocent worker pays
 
 
 def test_an_acknowledgement_that_arrives_after_the_end_of_its_round_counts() -> None:
     """Found by the simulation: healthy pods were lost, because nobody was there for the ranks of another pod."""
     # given a round of three pods without a spare, of which one is lost before another one has acknowledged
-    office = running(actives=3, spares=0)
-    office.worker_fails("active-2")
-    office.started("active-0")
-    office.drop("active-1")
+    driven = running(actives=3, spares=0)
+    driven.fail_worker("active-2")
+    driven.report_started("active-0")
+    driven.drop("active-1")
     # when its acknowledgement arrives
-    office.hear("active-2", m.Ack(office.token))
+    driven.receive("active-2", m.Ack(driven.token))
     # then it is not lost while the next round waits for a pod
-    office.later(10.0, "active-0", "active-2")
-    assert office.lost() == {"active-1": "Pod"}
+    driven.later(10.0, "active-0", "active-2")
+    assert driven.lost_pods() == {"active-1": "Pod"}
 
 
 def test_a_late_answer_to_a_probe_of_an_older_round_changes_nothing() -> None:
-    office = running()
-    office.later(STALL_S + 0.1)
-    assert office.take("active-1", m.Heartbeat)
-    office.hear("active-0", m.HeartbeatAck(1))
-    office.hear("active-1", m.HeartbeatAck(1))
-    office.later(PATIENCE.answer_s)
-    assert office.token == RoundToken(1, 1, 0)
+    driven = running()
+    driven.later(STALL_S + 0.1)
+    assert driven.take("active-1", m.Heartbeat)
+    driven.receive("active-0", m.HeartbeatAck(1))
+    driven.receive("active-1", m.HeartbeatAck(1))
+    driven.later(PATIENCE.answer_s)
+    assert driven.token == RoundToken(1, 1, 0)
 
 
 def test_a_stall_is_three_median_steps_and_at_least_a_second() -> None:
     watch = StepWatch()
     assert watch.stalls_at() is None
-    watch.stepped(0.1, 100.0)
+    watch.on_step(0.1, 100.0)
     assert watch.stalls_at() == 100.0 + LEAST_STALL_S + REPORT_EVERY_S
-    watch.stepped(10.0, 110.0)
+    watch.on_step(10.0, 110.0)
     assert watch.stalls_at() == 110.0 + 30.0 + REPORT_EVERY_S
     watch.new_round()
     assert watch.stalls_at() is None

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from tests.unit.sidecar.membership.driven import Driven, running
+from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
+from understudy_protocol.enums import Verdict
 from understudy_protocol.observer import NodeFact, Nodes
-from understudy_protocol.words import Verdict
-from understudy_sidecar.membership.events import Told
+from understudy_sidecar.membership.events import FromOperator
 
-FAULTY = NodeFact("node-of-active-0", faulty="Xid 79", until=2e9)
+FAULTY = NodeFact("node-of-active-0", hardware_finding="Xid 79", until=2e9)
 VERDICT = m.NodeVerdict(Verdict.FAULTY, "Xid 79", 2e9)
 NOTHING = m.NodeVerdict(Verdict.UNKNOWN)
 
 
-def told(office: Driven, *facts: NodeFact) -> dict[str, list[m.NodeVerdict]]:
+def reported(driven: DrivenCoordinator, *facts: NodeFact) -> dict[str, list[m.NodeVerdict]]:
     """What each member hears of it, who hears anything."""
-    office.do(Told(Nodes(facts)))
-    heard = {name: office.take(name, m.NodeVerdict) for name in ("active-0", "active-1", "spare-0")}
+    driven.do(FromOperator(Nodes(facts)))
+    heard = {name: driven.take(name, m.NodeVerdict) for name in ("active-0", "active-1", "spare-0")}
     return {name: verdicts for name, verdicts in heard.items() if verdicts}
 
 
 def test_the_first_word_goes_to_everybody() -> None:
     """A former coordinator's may still lie in their files."""
-    office = running(2)
-    assert told(office, FAULTY) == {"active-0": [VERDICT], "active-1": [NOTHING], "spare-0": [NOTHING]}
+    driven = running(2)
+    assert reported(driven, FAULTY) == {"active-0": [VERDICT], "active-1": [NOTHING], "spare-0": [NOTHING]}
 
 
 def test_later_ones_go_to_whom_they_concern() -> None:
-    office = running(2)
-    told(office)
-    assert told(office, FAULTY) == {"active-0": [VERDICT]}
-    assert told(office, FAULTY) == {}
-    assert told(office) == {"active-0": [NOTHING]}
+    driven = running(2)
+    reported(driven)
+    assert reported(driven, FAULTY) == {"active-0": [VERDICT]}
+    assert reported(driven, FAULTY) == {}
+    assert reported(driven) == {"active-0": [NOTHING]}
 
 
 def test_a_member_that_joins_hears_it_with_its_welcome() -> None:
-    office = running(2)
-    told(office, NodeFact("node-of-spare-9", faulty="Xid 79", until=2e9))
-    office.join("spare-9")
-    assert [welcome.verdict for welcome in office.take("spare-9", m.Welcome)] == [VERDICT]
+    driven = running(2)
+    reported(driven, NodeFact("node-of-spare-9", hardware_finding="Xid 79", until=2e9))
+    driven.join("spare-9")
+    assert [welcome.verdict for welcome in driven.take("spare-9", m.Welcome)] == [VERDICT]
 
 
 def test_a_coordinator_that_knows_nothing_of_nodes_leaves_files_as_they_are() -> None:
-    office = running(2)
-    office.join("spare-9")
-    assert [welcome.verdict for welcome in office.take("spare-9", m.Welcome)] == [None]
+    driven = running(2)
+    driven.join("spare-9")
+    assert [welcome.verdict for welcome in driven.take("spare-9", m.Welcome)] == [None]

@@ -4,82 +4,86 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_protocol.membership import Candidacy, Estate, Heir, Succession
+from understudy_protocol.enums import ConfigVersion, Term
+from understudy_protocol.hard_state import HardState
+from understudy_protocol.membership import ConfigChange, LeaderSnapshot, RequestVote, StandbyCoordinator
 from understudy_protocol.recovery import History
-from understudy_protocol.vow import Vow
-from understudy_protocol.words import ElectorateVersion, Office
 from understudy_sidecar.membership.voter import Voter
 
-E1, E2 = ElectorateVersion(1, 1, 1), ElectorateVersion(1, 1, 2)
-O1, O2, O3 = Office(1, 1), Office(1, 2), Office(1, 3)
-VOW = Vow(O1, "", E1)
+E1, E2 = ConfigVersion(1, 1, 1), ConfigVersion(1, 1, 2)
+O1, O2, O3 = Term(1, 1), Term(1, 2), Term(1, 3)
+VOW = HardState(O1, "", E1)
 
 
 @pytest.mark.parametrize(
-    ("vow", "candidacy", "granted"),
+    ("hard_state", "vote_request", "granted"),
     [
-        (VOW, Candidacy(O2, E1, "heir"), True),
-        (VOW, Candidacy(O2, E2, "heir"), True),
-        (VOW, Candidacy(O1, E1, "heir"), False),  # it is followed already
-        (replace(VOW, electorate=E2), Candidacy(O2, E1, "heir"), False),  # the candidate's electorate is older
-        (Vow(O2, "heir", E1), Candidacy(O2, E1, "heir"), True),  # asked again
-        (Vow(O2, "other", E1), Candidacy(O2, E1, "heir"), False),  # once only
-        (Vow(O2, "other", E1), Candidacy(O3, E1, "heir"), True),
-        (Vow(Office(2, 1), "", E1), Candidacy(O3, E1, "heir"), False),  # a newer epoch is known
+        (VOW, RequestVote(O2, E1, "heir"), True),
+        (VOW, RequestVote(O2, E2, "heir"), True),
+        (VOW, RequestVote(O1, E1, "heir"), False),  # it is followed already
+        (replace(VOW, config_version=E2), RequestVote(O2, E1, "heir"), False),  # the candidate's electorate is older
+        (HardState(O2, "heir", E1), RequestVote(O2, E1, "heir"), True),  # asked again
+        (HardState(O2, "other", E1), RequestVote(O2, E1, "heir"), False),  # once only
+        (HardState(O2, "other", E1), RequestVote(O3, E1, "heir"), True),
+        (HardState(Term(2, 1), "", E1), RequestVote(O3, E1, "heir"), False),  # a newer epoch is known
     ],
 )
-def test_an_office_is_granted_once_to_who_is_not_behind(vow: Vow, candidacy: Candidacy, granted: bool) -> None:
-    voter = Voter(vow)
-    assert voter.grant(candidacy) is granted
-    assert (voter.vow == vow) is (not granted or vow.granted_to == "heir")
+def test_an_office_is_granted_once_to_who_is_not_behind(
+    hard_state: HardState, vote_request: RequestVote, granted: bool
+) -> None:
+    voter = Voter(hard_state)
+    assert voter.grant_vote(vote_request) is granted
+    assert (voter.hard_state == hard_state) is (not granted or hard_state.voted_for == "heir")
 
 
 def test_a_grant_stores_no_electorate() -> None:
     """Only a proposal does: a candidate that loses must not make its voters refuse those with an older electorate."""
     voter = Voter(VOW)
-    voter.grant(Candidacy(O2, E2, "heir"))
-    assert voter.vow.electorate == VOW.electorate
+    voter.grant_vote(RequestVote(O2, E2, "heir"))
+    assert voter.hard_state.config_version == VOW.config_version
 
 
 @pytest.mark.attack("C1", "a coordinator that was replaced, and goes on commanding", before="refused, too")
 def test_an_older_office_is_not_followed() -> None:
-    voter = Voter(Vow(O2))
+    voter = Voter(HardState(O2))
     assert not voter.follow(O1)
     assert voter.follow(O2)
     assert voter.follow(O3)
-    assert voter.vow.office == O3
+    assert voter.hard_state.term == O3
 
 
-@pytest.mark.parametrize(("office", "held"), [(Office(1, 1), False), (Office(2, 1), True)])
-def test_an_appointment_is_taken_in_a_new_epoch_only(office: Office, held: bool) -> None:
-    assert Voter(Vow(O2)).hold(office) is held
+@pytest.mark.parametrize(("term", "held"), [(Term(1, 1), False), (Term(2, 1), True)])
+def test_an_appointment_is_taken_in_a_new_epoch_only(term: Term, held: bool) -> None:
+    assert Voter(HardState(O2)).accept_appointment(term) is held
 
 
 def test_an_older_succession_or_estate_changes_nothing() -> None:
-    estate = Estate(E2, ("a",), (), "a", (), {})
-    voter = Voter(Vow(O1, "", E2, (Heir("a", "10.0.0.1"),), estate))
-    before = voter.vow
-    assert not voter.acknowledge(Succession(E1, ()))
-    assert not voter.inherit(replace(estate, electorate=E1))
-    assert voter.vow == before
-    assert voter.inherit(replace(estate, charges=(1.0,)))
+    leader_snapshot = LeaderSnapshot(E2, ("a",), (), "a", (), {})
+    voter = Voter(HardState(O1, "", E2, (StandbyCoordinator("a", "10.0.0.1"),), leader_snapshot))
+    before = voter.hard_state
+    assert not voter.acknowledge(ConfigChange(E1, ()))
+    assert not voter.store_leader_snapshot(replace(leader_snapshot, config_version=E1))
+    assert voter.hard_state == before
+    assert voter.store_leader_snapshot(replace(leader_snapshot, charges=(1.0,)))
 
 
-@pytest.mark.parametrize(("electorate", "told"), [(E1, True), (E2, False)])
-def test_only_an_heir_of_the_newest_electorate_brings_its_history(electorate: ElectorateVersion, told: bool) -> None:
+@pytest.mark.parametrize(("config_version", "reported"), [(E1, True), (E2, False)])
+def test_only_an_heir_of_the_newest_electorate_brings_its_history(
+    config_version: ConfigVersion, reported: bool
+) -> None:
     history = History(O1, 1, (), {}, (), 0)
-    voter = Voter(Vow(O1, "", electorate, (), Estate(E1, ("a",), (), "a", (), {}, history)))
-    assert voter.history == (history if told else None)
+    voter = Voter(HardState(O1, "", config_version, (), LeaderSnapshot(E1, ("a",), (), "a", (), {}, history)))
+    assert voter.history == (history if reported else None)
 
 
 def test_standby_coordinators_of_earlier_lists_are_kept() -> None:
     """Found by the simulation (seed 87125): a coordinator that was cut off had named one of its side only."""
-    a, b, c = (Heir(name, name.upper()) for name in "abc")
-    voter = Voter(Vow())
-    voter.acknowledge(Succession(ElectorateVersion(1, 1, 1), (a, b)))
-    voter.acknowledge(Succession(ElectorateVersion(1, 1, 2), (c,)))
-    assert (voter.vow.heirs, voter.vow.former_heirs) == ((c,), (a, b))
+    a, b, c = (StandbyCoordinator(name, name.upper()) for name in "abc")
+    voter = Voter(HardState())
+    voter.acknowledge(ConfigChange(ConfigVersion(1, 1, 1), (a, b)))
+    voter.acknowledge(ConfigChange(ConfigVersion(1, 1, 2), (c,)))
+    assert (voter.hard_state.standby_coordinators, voter.hard_state.former_standby_coordinators) == ((c,), (a, b))
     # at most five, the newest first
     for number in range(3, 9):
-        voter.acknowledge(Succession(ElectorateVersion(1, 1, number), (Heir(str(number), str(number)),)))
-    assert [heir.pod_uid for heir in voter.vow.former_heirs] == ["7", "6", "5", "4", "3"]
+        voter.acknowledge(ConfigChange(ConfigVersion(1, 1, number), (StandbyCoordinator(str(number), str(number)),)))
+    assert [standby.pod_uid for standby in voter.hard_state.former_standby_coordinators] == ["7", "6", "5", "4", "3"]

@@ -10,8 +10,8 @@ from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_protocol import pod as names
 from understudy_protocol import wire
+from understudy_protocol.enums import FaultClass, Verdict
 from understudy_protocol.membership import NodeVerdict
-from understudy_protocol.words import FaultClass, Verdict
 
 LONGEST_ANNOTATION = 1024
 
@@ -24,7 +24,7 @@ def on(*findings: Finding, pod: Pod = A1) -> Observed:
     return replace(given, nodes={**given.nodes, A1.node: Node(A1.node, True, findings=findings)})
 
 
-def told(given: Observed, now: float = NOW) -> dict[str, NodeVerdict]:
+def written_verdict(given: Observed, now: float = NOW) -> dict[str, NodeVerdict]:
     found = {}
     for patch in plan_annotations(given, now):
         text = patch.annotations[names.ANNOTATION_VERDICT]
@@ -39,45 +39,47 @@ def having(verdict: NodeVerdict) -> Pod:
     return replace(A1, annotations={names.ANNOTATION_VERDICT: wire.encode(verdict)})
 
 
-def test_pods_of_a_node_that_something_is_held_against_are_told_so():
-    assert told(on(XID_79)) == {"a1": BROKEN}
+def test_pods_of_a_node_with_a_finding_are_annotated():
+    assert written_verdict(on(XID_79)) == {"a1": BROKEN}
 
 
 def test_nobody_else_is():
-    assert told(on()) == {}
-    assert told(on(XID_79, pod=pending(A1))) == {}
-    assert told(on(XID_79, pod=ended(A1))) == {}
+    assert written_verdict(on()) == {}
+    assert written_verdict(on(XID_79, pod=pending(A1))) == {}
+    assert written_verdict(on(XID_79, pod=ended(A1))) == {}
 
 
 @pytest.mark.attack("B1", "a node that names another one's pods in its health", before="refused, too")
-def test_what_a_node_says_names_no_pod_of_another_one():
+def test_what_a_node_states_names_no_pod_of_another_one():
     # given a node whose finding names the pods and the node of others in each of its texts
     text = f"node {A0.node}, pods {A0.name} {S.name} {A0.uid}"
     finding = replace(XID_79, source=text, reason=text)
     # when its verdict is written, then into its own pod alone
-    assert list(told(on(finding))) == ["a1"]
+    assert list(written_verdict(on(finding))) == ["a1"]
 
 
 def test_the_same_is_written_once():
-    assert told(on(XID_79, pod=having(BROKEN)), NOW + 60) == {}
+    assert written_verdict(on(XID_79, pod=having(BROKEN)), NOW + 60) == {}
 
 
 def test_what_is_withdrawn_or_expires_is_withdrawn_in_writing():
-    assert told(on(pod=having(BROKEN)), NOW + 60) == {"a1": NodeVerdict(Verdict.UNKNOWN, at=NOW + 60)}
+    assert written_verdict(on(pod=having(BROKEN)), NOW + 60) == {"a1": NodeVerdict(Verdict.UNKNOWN, at=NOW + 60)}
     expired = replace(XID_79, until=NOW + 60)
     before = replace(BROKEN, until=NOW + 60)
-    assert told(on(expired, pod=having(before)), NOW + 59) == {}
-    assert told(on(expired, pod=having(before)), NOW + 60) == {"a1": NodeVerdict(Verdict.UNKNOWN, at=NOW + 60)}
+    assert written_verdict(on(expired, pod=having(before)), NOW + 59) == {}
+    assert written_verdict(on(expired, pod=having(before)), NOW + 60) == {
+        "a1": NodeVerdict(Verdict.UNKNOWN, at=NOW + 60)
+    }
 
 
 def test_a_node_that_goes_is_no_faulty_one():
     spot = Finding("gke-termination", FaultClass.PREEMPTION, "taint", grace_s=15.0)
     verdict = NodeVerdict(Verdict.UNKNOWN, "gke-termination: taint", None, FaultClass.PREEMPTION, 15.0, NOW)
-    assert told(on(spot)) == {"a1": verdict}
+    assert written_verdict(on(spot)) == {"a1": verdict}
 
 
-def test_what_cannot_be_read_is_written_anew():
-    assert told(on(XID_79, pod=replace(A1, annotations={names.ANNOTATION_VERDICT: "{"}))) == {"a1": BROKEN}
+def test_what_cannot_be_read_is_written_again():
+    assert written_verdict(on(XID_79, pod=replace(A1, annotations={names.ANNOTATION_VERDICT: "{"}))) == {"a1": BROKEN}
 
 
 def test_it_is_short_enough_to_be_kept_by_the_operator():

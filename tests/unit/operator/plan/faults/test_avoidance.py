@@ -19,20 +19,26 @@ from tests.unit.operator.given import (
     lost,
     observed,
 )
-from understudy_operator.plan.faults.avoidance import avoidance, in_status, plan_events, preferred, required
+from understudy_operator.plan.faults.avoidance import (
+    avoidance,
+    avoided_nodes_status,
+    plan_avoidance_events,
+    preferred,
+    required,
+)
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod
 from understudy_operator.plan.members import plan_members
 from understudy_operator.plan.observed import Node, Observed
 from understudy_protocol import pod as names
-from understudy_protocol.words import Fault, FaultClass
+from understudy_protocol.enums import Fault, FaultClass
 
 BAD = Node("bad", True, findings=(XID_79,))
 GOES = Node("goes", True, findings=(Finding("gke-maintenance", FaultClass.MAINTENANCE, "ONGOING", NOW + 60),))
 CORDONED = Node("cordoned", True, findings=(Finding("cordon", FaultClass.MAINTENANCE, "", known_to_scheduler=True),))
 OFFENDER = Node("offender", True)
 EVERY = (BAD, GOES, CORDONED, OFFENDER)
-WHY = "failed 3 times recently (x/y), the last time by Node: silent"
+REASON = "failed 3 times recently (x/y), the last time by Node: silent"
 
 
 def given(policy: str = "Prefer", status: dict[str, Any] | None = None, **changes: Any) -> Observed:
@@ -40,7 +46,7 @@ def given(policy: str = "Prefer", status: dict[str, Any] | None = None, **change
         a_job(status=in_round(0) if status is None else status, avoid_nodes=policy), snapshot=a_snapshot()
     )
     nodes = {**ordinary.nodes, **{node.name: node for node in EVERY}}
-    return replace(ordinary, **{"nodes": nodes, "offenders": {"offender": WHY, "gone": WHY}, **changes})
+    return replace(ordinary, **{"nodes": nodes, "offenders": {"offender": REASON, "gone": REASON}, **changes})
 
 
 @pytest.mark.parametrize(
@@ -100,18 +106,18 @@ def off(*nodes: str) -> list[dict[str, Any]]:
 
 
 def test_a_pod_may_be_put_on_a_node_that_is_only_better_avoided():
-    told = affinity("Prefer")
-    (hard,) = told["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    (soft,) = told["preferredDuringSchedulingIgnoredDuringExecution"]
+    result = affinity("Prefer")
+    (hard,) = result["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    (soft,) = result["preferredDuringSchedulingIgnoredDuringExecution"]
     assert hard == {"matchFields": off("bad")}
     assert soft == {"weight": 100, "preference": {"matchFields": off("goes", "offender")}}
 
 
-def test_or_never_where_the_job_says_so():
-    told = affinity("Require")
-    (hard,) = told["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+def test_or_never_where_the_job_requires_it():
+    result = affinity("Require")
+    (hard,) = result["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert hard == {"matchFields": off("bad", "goes", "offender")}
-    assert "preferredDuringSchedulingIgnoredDuringExecution" not in told
+    assert "preferredDuringSchedulingIgnoredDuringExecution" not in result
 
 
 def test_with_off_it_goes_anywhere():
@@ -121,8 +127,8 @@ def test_with_off_it_goes_anywhere():
 # Told ----------------------------------------------------------------------------------------------------------------
 
 
-def test_status_tells_what_is_avoided_and_why():
-    assert in_status(given(), NOW) == [
+def test_status_reports_what_is_avoided_and_why():
+    assert avoided_nodes_status(given(), NOW) == [
         {"node": "bad", "source": "nvsentinel-xid", "class": "Hardware", "reason": "Xid 79"},
         {
             "node": "goes",
@@ -132,25 +138,28 @@ def test_status_tells_what_is_avoided_and_why():
             "until": "2026-09-21T14:14:20Z",
             "preferred": True,
         },
-        {"node": "offender", "source": "memory", "reason": WHY, "preferred": True},
+        {"node": "offender", "source": "memory", "reason": REASON, "preferred": True},
     ]
 
 
 def test_those_that_have_pods_of_the_job_come_first_and_there_are_few():
     nodes = {f"n{i:02}": Node(f"n{i:02}", True, findings=(XID_79,)) for i in range(30)}
     nodes |= {A1.node: Node(A1.node, True, findings=(XID_79,)), A0.node: Node(A0.node, True)}
-    told = in_status(given(nodes=nodes), NOW)
-    assert (len(told), told[0]["node"], told[0]["pods"]) == (20, A1.node, ["a1"])
+    result = avoided_nodes_status(given(nodes=nodes), NOW)
+    assert (len(result), result[0]["node"], result[0]["pods"]) == (20, A1.node, ["a1"])
 
 
 def events(before: Observed, now: Observed) -> list[tuple[str, str]]:
     """What is told between two states."""
-    status = in_round(0, avoidedNodes=in_status(before, NOW))
+    status = in_round(0, avoidedNodes=avoided_nodes_status(before, NOW))
     after = replace(now, job=replace(now.job, status=status))
-    return [(event.reason, event.message) for event in plan_events(after, {"avoidedNodes": in_status(after, NOW)})]
+    return [
+        (event.reason, event.message)
+        for event in plan_avoidance_events(after, {"avoidedNodes": avoided_nodes_status(after, NOW)})
+    ]
 
 
-def test_an_event_tells_once_that_the_node_of_a_pod_is_avoided_and_by_which_source():
+def test_an_event_reports_once_that_the_node_of_a_pod_is_avoided_and_by_which_source():
     bad = {**given().nodes, A1.node: Node(A1.node, True, findings=(XID_79,))}
     turned = given(nodes=bad)
     assert events(given(), turned) == [
@@ -159,14 +168,14 @@ def test_an_event_tells_once_that_the_node_of_a_pod_is_avoided_and_by_which_sour
     assert events(turned, turned) == []
 
 
-def test_nodes_without_a_pod_of_the_job_are_told_in_status_alone():
+def test_nodes_without_a_pod_of_the_job_are_reported_in_status_alone():
     assert events(given(nodes={}), given()) == []
 
 
-def test_that_one_is_used_because_nothing_else_is_free_is_told_once():
+def test_that_one_is_used_because_nothing_else_is_free_is_reported_once():
     fallen_back = a_pod("t", node="offender", annotations={names.ANNOTATION_PREFERS_NOT: "goes,offender"})
     waits, runs = given(pods=(A0, A1, S, replace(fallen_back, node=""))), given(pods=(A0, A1, S, fallen_back))
-    told = [entry for entry in events(waits, runs) if entry[0] == "AvoidedNodeUsed"]
-    why = "which the job avoids, because no other node was free"
-    assert told == [("AvoidedNodeUsed", f"t runs on node offender, {why}: memory: {WHY}")]
+    result = [entry for entry in events(waits, runs) if entry[0] == "AvoidedNodeUsed"]
+    reason = "which the job avoids, because no other node was free"
+    assert result == [("AvoidedNodeUsed", f"t runs on node offender, {reason}: memory: {REASON}")]
     assert events(runs, runs) == []

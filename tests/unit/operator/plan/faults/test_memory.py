@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from understudy_operator.plan.faults import memory
-from understudy_operator.plan.faults.memory import NOTHING, Memory, Offence, offences_of, offenders, score
+from understudy_operator.plan.faults.memory import NO_MEMORY, Memory, NodeOffence, find_offenders, offences_of, score
 from understudy_operator.plan.observed import Node
 from understudy_operator.plan.rfc3339 import micro_time
-from understudy_protocol.words import Fault
+from understudy_protocol.enums import Fault
 
 SWAPPED = "it is swapped before it fails"
 
@@ -20,16 +20,16 @@ NOW = 1_790_000_000.0
 NODES = {"n1": Node("n1", True, created_at=NOW - 1e7)}
 
 
-def offence(at: float = NOW, job: str = "a", fault: Fault = Fault.NODE, namespace: str = "research") -> Offence:
-    return Offence(at, f"uid-{job}", f"{namespace}/{job}", fault, "it went silent")
+def offence(at: float = NOW, job: str = "a", fault: Fault = Fault.NODE, namespace: str = "research") -> NodeOffence:
+    return NodeOffence(at, f"uid-{job}", f"{namespace}/{job}", fault, "it went silent")
 
 
-def remembered(*offences: Offence, now: float = NOW) -> Memory:
-    return NOTHING.with_offences([("n1", entry) for entry in offences], now)
+def remembered(*offences: NodeOffence, now: float = NOW) -> Memory:
+    return NO_MEMORY.with_offences([("n1", entry) for entry in offences], now)
 
 
-def offends(*offences: Offence, node: Node = NODES["n1"], now: float = NOW) -> bool:
-    return "n1" in offenders(remembered(*offences, now=now), {"n1": node}, now).of("research")
+def offends(*offences: NodeOffence, node: Node = NODES["n1"], now: float = NOW) -> bool:
+    return "n1" in find_offenders(remembered(*offences, now=now), {"n1": node}, now).of("research")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def offends(*offences: Offence, node: Node = NODES["n1"], now: float = NOW) -> b
         ([offence(NOW - minute, fault=Fault.PROCESS) for minute in range(6)], False),  # a bug of one job's script
     ],
 )
-def test_a_node_is_a_repeat_offender_by_what_it_did_to_how_many(offences: list[Offence], expected: bool):
+def test_a_node_is_a_repeat_offender_by_what_it_did_to_how_many(offences: list[NodeOffence], expected: bool):
     assert offends(*offences) == expected
 
 
@@ -58,10 +58,10 @@ def test_it_fades():
     assert score(known, NOW + HALF_LIFE_S) == 2.0
     assert offends(*known, now=NOW + 1.41 * HALF_LIFE_S)
     assert not offends(*known, now=NOW + 1.42 * HALF_LIFE_S)
-    assert remembered(*known).with_offences([], NOW + 8 * 24 * 3600) == NOTHING
+    assert remembered(*known).with_offences([], NOW + 8 * 24 * 3600) == NO_MEMORY
 
 
-def test_what_it_did_before_it_was_made_anew_does_not_count():
+def test_what_it_did_before_it_was_recreated_does_not_count():
     known = [offence(NOW - 10, job) for job in "abc"]
     assert offends(*known)
     assert not offends(*known, node=Node("n1", True, created_at=NOW - 5))
@@ -75,13 +75,14 @@ def test_nor_what_somebody_has_forgiven():
 
 
 def test_a_node_that_is_gone_is_none():
-    assert offenders(remembered(offence(), offence(job="b")), {}, NOW).of("research") == {}
+    assert find_offenders(remembered(offence(), offence(job="b")), {}, NOW).of("research") == {}
 
 
-def test_why_is_told_in_words():
-    told = offenders(remembered(*(offence(job=job) for job in "abcd")), NODES, NOW).of("research")["n1"]
+def test_why_is_reported_in_words():
+    result = find_offenders(remembered(*(offence(job=job) for job in "abcd")), NODES, NOW).of("research")["n1"]
     assert (
-        told == "failed 4 times recently (research/a, research/b, research/c, …), the last time by Node: it went silent"
+        result
+        == "failed 4 times recently (research/a, research/b, research/c, …), the last time by Node: it went silent"
     )
 
 
@@ -90,49 +91,52 @@ def test_why_is_told_in_words():
 OWN, TESTS, OTHERS = "research", "tests", "others"
 
 
-def told(namespace: str, *offences: Offence) -> str:
+def read_offences(namespace: str, *offences: NodeOffence) -> str:
     """Why a node is avoided for jobs of that namespace; "" if it is not."""
-    return offenders(remembered(*offences), NODES, NOW).of(namespace).get("n1", "")
+    return find_offenders(remembered(*offences), NODES, NOW).of(namespace).get("n1", "")
 
 
 @pytest.mark.attack("B1", "kills the workers of its own jobs on a node, again and again", before="refused, too")
 def test_kills_in_one_namespace_make_no_node_avoided_for_the_jobs_of_another():
     kills = [offence(job=job, namespace=TESTS) for job in "abcdef"]
-    assert told(TESTS, *kills) != ""
-    assert told(OWN, *kills) == ""
-    assert "n1" in offenders(remembered(*kills), NODES, NOW).nodes
+    assert read_offences(TESTS, *kills) != ""
+    assert read_offences(OWN, *kills) == ""
+    assert "n1" in find_offenders(remembered(*kills), NODES, NOW).nodes
 
 
-def test_what_jobs_of_two_other_namespaces_tell_counts():
+def test_what_jobs_of_two_other_namespaces_report_counts():
     kills = [offence(job=job, namespace=TESTS) for job in "abc"]
     others = [offence(job=job, namespace=OTHERS) for job in "de"]
-    assert told(OWN, *kills, *others) != ""
+    assert read_offences(OWN, *kills, *others) != ""
 
 
 def test_so_do_those_of_one_other_namespace_and_ones_own():
     kills = [offence(job=job, namespace=TESTS) for job in "abc"]
-    assert told(OWN, *kills, offence(NOW - 60, job="mine")) != ""
-    assert told(OWN, *kills, offence(NOW - 60, "mine", Fault.PROCESS)) == ""
-    assert told(OWN, *kills, offence(NOW - 60, "mine", Fault.PROCESS), offence(NOW, "mine-2", Fault.PROCESS)) != ""
+    assert read_offences(OWN, *kills, offence(NOW - 60, job="mine")) != ""
+    assert read_offences(OWN, *kills, offence(NOW - 60, "mine", Fault.PROCESS)) == ""
+    assert (
+        read_offences(OWN, *kills, offence(NOW - 60, "mine", Fault.PROCESS), offence(NOW, "mine-2", Fault.PROCESS))
+        != ""
+    )
 
 
 def test_names_and_words_of_other_namespaces_are_not_shown():
     kills = [offence(NOW - 10, job=job, namespace=TESTS) for job in "abc"]
     mine = [offence(NOW - 20, job="mine"), offence(NOW - 30, job="mine-2")]
-    assert told(OWN, *kills, *mine) == (
+    assert read_offences(OWN, *kills, *mine) == (
         "failed 5 times recently (research/mine, research/mine-2, 3 jobs of other namespaces), the last time by Node"
     )
-    assert told(TESTS, *kills, *mine) == (
+    assert read_offences(TESTS, *kills, *mine) == (
         "failed 5 times recently (tests/a, tests/b, tests/c, 2 jobs of other namespaces), the last time by "
         "Node: it went silent"
     )
     both = [offence(job=job, namespace=TESTS if job in "ab" else OTHERS) for job in "abcd"]
-    assert told(OWN, *both) == "failed 4 times recently (4 jobs of other namespaces), the last time by Node"
+    assert read_offences(OWN, *both) == "failed 4 times recently (4 jobs of other namespaces), the last time by Node"
 
 
 def test_it_is_bounded():
     many = [(f"n{number}", offence(NOW - age)) for number in range(NODES_KEPT + 50) for age in range(10)]
-    kept = NOTHING.with_offences([*many, *[("worst", offence(job=job)) for job in "abcdef"]], NOW)
+    kept = NO_MEMORY.with_offences([*many, *[("worst", offence(job=job)) for job in "abcdef"]], NOW)
     assert len(kept.by_node) == NODES_KEPT
     assert "worst" in kept.by_node
     assert {len(known) for node, known in kept.by_node.items() if node != "worst"} == {OFFENCES_KEPT}
@@ -150,7 +154,7 @@ def a_job(**recovery: Any) -> dict[str, Any]:
 
 def test_a_recovery_is_an_offence_of_its_causes_node():
     assert list(offences_of(a_job())) == [
-        ("n1", Offence(NOW, "u", "research/llm", Fault.NODE, "its connection went silent"))
+        ("n1", NodeOffence(NOW, "u", "research/llm", Fault.NODE, "its connection went silent"))
     ]
 
 
@@ -158,12 +162,12 @@ def test_a_recovery_is_an_offence_of_its_causes_node():
     "recovery",
     [{"fault": "Pod"}, {"fault": "Later"}, {"cause": {"pod": "a1", "message": "x"}}, {"reason": SWAPPED}],
 )
-def test_what_says_nothing_about_a_node_is_none(recovery: dict[str, Any]):
+def test_an_empty_signal_is_no_finding(recovery: dict[str, Any]):
     assert list(offences_of(a_job(**recovery))) == []
 
 
 def test_the_same_status_read_again_adds_nothing():
-    once = NOTHING.after([a_job()], NOW)
+    once = NO_MEMORY.after([a_job()], NOW)
     assert once.after([a_job(cause={"node": "n1", "message": "in other words"})], NOW) == once
 
 
@@ -177,11 +181,11 @@ def test_the_same_status_read_again_adds_nothing():
     ],
     ids=["another node", "another fault of the same", "none that counts", "a swap before anything failed"],
 )
-def test_a_cause_that_is_revised_leaves_nothing_on_who_was_blamed_before(
+def test_a_cause_that_is_revised_leaves_nothing_on_the_node_that_was_blamed_before(
     revised: dict[str, Any], left: dict[str, Fault]
 ):
     # given a recovery that was read while it blamed n1
-    known = NOTHING.after([a_job()], NOW)
+    known = NO_MEMORY.after([a_job()], NOW)
 
     # when its coordinator has found the true cause
     known = known.after([a_job(**revised)], NOW)
@@ -190,21 +194,21 @@ def test_a_cause_that_is_revised_leaves_nothing_on_who_was_blamed_before(
     assert {node: entry.fault for node, (entry,) in known.by_node.items()} == left
 
 
-def test_two_nodes_that_failed_at_the_same_moment_are_both_remembered_also_where_status_tells_of_them_no_more():
+def test_two_nodes_that_failed_at_the_same_moment_are_both_remembered_also_where_status_reports_them_no_more():
     first, second = a_job(), a_job(cause={"node": "n2", "message": "silent"})
     both = {**first, "status": {"recoveries": [*first["status"]["recoveries"], *second["status"]["recoveries"]]}}
-    known = NOTHING.after([both], NOW).after([both], NOW)
+    known = NO_MEMORY.after([both], NOW).after([both], NOW)
     assert set(known.by_node) == {"n1", "n2"}
     assert known.after([{**first, "status": {}}], NOW) == known
 
 
 def test_what_is_written_is_read():
     known = remembered(*(offence(NOW - i, job, Fault.HANG) for i, job in enumerate("ab")))
-    assert memory.read(memory.written(known)) == known
+    assert memory.decode_memory(memory.encode_memory(known)) == known
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "{}", "5", "[[1]]", '[["x","u","j","Node",""]]', '[[1.0,"u","j","Later",""]]']
 )
-def test_what_somebody_has_broken_says_nothing(text: str):
-    assert memory.read({"n1": text}).by_node.get("n1", ()) == ()
+def test_broken_entries_are_ignored(text: str):
+    assert memory.decode_memory({"n1": text}).by_node.get("n1", ()) == ()

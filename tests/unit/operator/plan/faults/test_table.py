@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from understudy_operator.plan.faults.built_in import BUILT_IN
-from understudy_operator.plan.faults.sources import Polarity, Signal, SignalKind, Source, findings
-from understudy_operator.plan.faults.table import WrongRow, table_of
-from understudy_operator.plan.faults.verdicts import held
+from understudy_operator.plan.faults.sources import FaultSource, NodeSignal, Polarity, SignalKind, findings
+from understudy_operator.plan.faults.table import InvalidRow, table_of
+from understudy_operator.plan.faults.verdicts import find_verdict
 from understudy_operator.plan.faults.xids import FATAL
-from understudy_protocol.words import FaultClass
+from understudy_protocol.enums import FaultClass
 
 ROW = {"name": "rack", "signal": "Label", "keys": ["example.com/rack-state"], "values": ["hot"], "class": "Maintenance"}
 
 
-def row(table: tuple[Source, ...], name: str) -> Source:
+def row(table: tuple[FaultSource, ...], name: str) -> FaultSource:
     return next(source for source in table if source.name == name)
 
 
@@ -27,7 +27,7 @@ def test_without_rows_the_table_is_the_built_in_one():
 def test_a_row_is_added_with_a_precedence_above_all_built_in_ones_but_a_persons_word():
     table = table_of(json.dumps([ROW]))
     assert table[:-1] == BUILT_IN
-    assert table[-1] == Source(
+    assert table[-1] == FaultSource(
         "rack",
         SignalKind.LABEL,
         ("example.com/rack-state",),
@@ -54,7 +54,7 @@ def test_all_fields_of_a_row():
         "until": "example.com/until",
         "grace": "20s",
     }
-    assert row(table_of(json.dumps([whole])), "monitor") == Source(
+    assert row(table_of(json.dumps([whole])), "monitor") == FaultSource(
         "monitor",
         SignalKind.CONDITION,
         ("Gpu*",),
@@ -69,7 +69,7 @@ def test_all_fields_of_a_row():
     )
 
 
-def test_a_condition_counts_when_it_is_true_unless_the_row_says_otherwise():
+def test_a_condition_counts_when_it_is_true_unless_the_row_states_otherwise():
     bare = {"name": "c", "signal": "Condition", "keys": ["C"], "class": "Hardware"}
     assert row(table_of(json.dumps([bare])), "c").values == ("True",)
 
@@ -83,9 +83,9 @@ def test_a_source_may_vouch_for_a_node():
     tested = {"name": "tested", "signal": "Label", "keys": ["tested"], "polarity": "Healthy"}
     table = table_of(json.dumps([tested]))
     assert row(table, "tested").polarity is Polarity.HEALTHY
-    cordoned, label = Signal(SignalKind.CORDON, "", "true"), Signal(SignalKind.LABEL, "tested", "yes")
-    assert held(findings([cordoned], {}, table), 0.0) is not None
-    assert held(findings([cordoned, label], {}, table), 0.0) is None
+    cordoned, label = NodeSignal(SignalKind.CORDON, "", "true"), NodeSignal(SignalKind.LABEL, "tested", "yes")
+    assert find_verdict(findings([cordoned], {}, table), 0.0) is not None
+    assert find_verdict(findings([cordoned, label], {}, table), 0.0) is None
 
 
 def test_a_built_in_row_can_be_replaced_and_taken_out():
@@ -100,7 +100,7 @@ def test_a_built_in_row_can_be_replaced_and_taken_out():
 
 
 @pytest.mark.parametrize(
-    ("change", "field", "mend"),
+    ("change", "field", "fix"),
     [
         ({"name": None}, "name", "lower-case letters"),
         ({"name": "Rack A"}, "name", "lower-case letters"),
@@ -139,18 +139,18 @@ def test_a_built_in_row_can_be_replaced_and_taken_out():
         ({"severity": "high"}, "severity", "remove it"),
     ],
 )
-def test_a_wrong_row_is_refused_with_its_number_field_and_mend(change: dict[str, Any], field: str, mend: str):
+def test_a_wrong_row_is_refused_with_its_number_field_and_fix(change: dict[str, Any], field: str, fix: str):
     wrong = {name: value for name, value in (ROW | change).items() if value is not None}
     rows = [{"name": "first", "signal": "Cordon", "class": "Maintenance"}, wrong]
-    with pytest.raises(WrongRow) as refused:
+    with pytest.raises(InvalidRow) as refused:
         table_of(json.dumps(rows))
     assert str(refused.value).startswith(f"faults.sources[1].{field}: ")
-    assert mend in str(refused.value)
+    assert fix in str(refused.value)
 
 
 def test_two_rows_cannot_have_one_name():
     with pytest.raises(
-        WrongRow, match=r"faults.sources\[1\].name: 'rack' is already the name of source 0; rename one of them"
+        InvalidRow, match=r"faults.sources\[1\].name: 'rack' is already the name of source 0; rename one of them"
     ):
         table_of(json.dumps([ROW, ROW]))
 
@@ -162,5 +162,7 @@ def test_what_is_no_list_of_rows_is_refused(text: str):
 
 
 def test_a_row_that_is_no_object_is_refused():
-    with pytest.raises(WrongRow, match=r"faults.sources\[0\]: is a str; set it to a source with name, signal and keys"):
+    with pytest.raises(
+        InvalidRow, match=r"faults.sources\[0\]: is a str; set it to a source with name, signal and keys"
+    ):
         table_of('["cordon"]')

@@ -5,24 +5,24 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_operator.plan.faults.sources import Polarity, Signal, SignalKind, Source, findings
-from understudy_operator.plan.faults.verdicts import Finding, held
-from understudy_protocol.words import FaultClass
+from understudy_operator.plan.faults.sources import FaultSource, NodeSignal, Polarity, SignalKind, findings
+from understudy_operator.plan.faults.verdicts import Finding, find_verdict
+from understudy_protocol.enums import FaultClass
 
 NOW = 1_790_000_000.0
-BAD = Source("bad", SignalKind.LABEL, ("bad",))
+BAD = FaultSource("bad", SignalKind.LABEL, ("bad",))
 MAINTENANCE = replace(BAD, name="maintenance", keys=("goes",), fault_class=FaultClass.MAINTENANCE)
 PREEMPTION = replace(BAD, name="preemption", keys=("taken",), fault_class=FaultClass.PREEMPTION)
 VOUCHES = replace(BAD, name="vouches", keys=("good",), polarity=Polarity.HEALTHY)
 
 
-def verdict(table: Sequence[Source], *labels: str) -> str:
-    signals = [Signal(SignalKind.LABEL, label, "true") for label in labels]
-    found = held(findings(signals, {}, table), NOW)
+def verdict(table: Sequence[FaultSource], *labels: str) -> str:
+    signals = [NodeSignal(SignalKind.LABEL, label, "true") for label in labels]
+    found = find_verdict(findings(signals, {}, table), NOW)
     return "" if found is None else found.source
 
 
-def test_nothing_is_held_against_a_node_of_which_no_source_speaks():
+def test_there_is_no_finding_about_a_node_that_no_source_matches():
     assert verdict((BAD, VOUCHES), "other") == ""
 
 
@@ -46,47 +46,47 @@ def test_the_highest_precedence_counts_alone():
     assert verdict((BAD, replace(VOUCHES, precedence=1)), "bad") == "bad"
 
 
-def test_of_two_that_say_the_same_the_first_of_the_table_is_told():
+def test_of_two_equal_sources_the_first_of_the_table_is_reported():
     assert verdict((replace(BAD, name="b"), replace(BAD, name="a")), "bad") == "b"
 
 
 def test_what_has_expired_leaves_what_has_not():
     first = Finding("first", FaultClass.HARDWARE, "", until=NOW + 10)
     second = Finding("second", FaultClass.MAINTENANCE, "")
-    assert held((first, second), NOW + 9.9) is first
-    assert held((first, second), NOW + 10) is second
-    assert held((replace(second, until=NOW),), NOW) is None
+    assert find_verdict((first, second), NOW + 9.9) is first
+    assert find_verdict((first, second), NOW + 10) is second
+    assert find_verdict((replace(second, until=NOW),), NOW) is None
 
 
 # Expiry --------------------------------------------------------------------------------------------------------------
 
 
-def until(source: Source, signal: Signal, **annotations: str) -> float | None:
+def until(source: FaultSource, signal: NodeSignal, **annotations: str) -> float | None:
     (found,) = findings([signal], annotations, (source,))
     return found.until
 
 
 def test_a_signal_expires_so_long_after_it_began():
-    source = Source("c", SignalKind.CONDITION, ("C",), values=("True",), expires_after_s=600.0)
-    assert until(source, Signal(SignalKind.CONDITION, "C", "True", since=NOW)) == NOW + 600
+    source = FaultSource("c", SignalKind.CONDITION, ("C",), values=("True",), expires_after_s=600.0)
+    assert until(source, NodeSignal(SignalKind.CONDITION, "C", "True", since=NOW)) == NOW + 600
 
 
-def test_one_that_does_not_say_when_it_began_does_not_expire_by_its_age():
-    source = Source("c", SignalKind.CONDITION, ("C",), values=("True",), expires_after_s=600.0)
-    assert until(source, Signal(SignalKind.CONDITION, "C", "True")) is None
+def test_one_that_does_not_state_when_it_began_does_not_expire_by_its_age():
+    source = FaultSource("c", SignalKind.CONDITION, ("C",), values=("True",), expires_after_s=600.0)
+    assert until(source, NodeSignal(SignalKind.CONDITION, "C", "True")) is None
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("1790000060", NOW + 60), ("2026-09-21T14:14:20Z", NOW + 60), (" 1790000060 ", NOW + 60), ("soon", None)],
 )
-def test_an_annotation_tells_when_a_signal_expires(text: str, expected: float | None):
+def test_an_annotation_reports_when_a_signal_expires(text: str, expected: float | None):
     source = replace(BAD, until="bad-until")
-    assert until(source, Signal(SignalKind.LABEL, "bad", "true"), **{"bad-until": text}) == expected
+    assert until(source, NodeSignal(SignalKind.LABEL, "bad", "true"), **{"bad-until": text}) == expected
 
 
 def test_the_sooner_of_two_ends_counts():
-    source = Source("t", SignalKind.TAINT, ("t",), expires_after_s=600.0, until="t-until")
-    signal = Signal(SignalKind.TAINT, "t", "", since=NOW)
+    source = FaultSource("t", SignalKind.TAINT, ("t",), expires_after_s=600.0, until="t-until")
+    signal = NodeSignal(SignalKind.TAINT, "t", "", since=NOW)
     assert until(source, signal, **{"t-until": str(int(NOW) + 60)}) == NOW + 60
     assert until(source, signal, **{"t-until": str(int(NOW) + 6000)}) == NOW + 600

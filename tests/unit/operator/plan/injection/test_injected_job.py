@@ -26,9 +26,9 @@ from tests.unit.operator.given import (
 )
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.observe.read_injected import read_injected
-from understudy_operator.plan.injection.care import as_found
 from understudy_operator.plan.injection.owner import read_owner
 from understudy_operator.plan.injection.pods import inject
+from understudy_operator.plan.injection.resolve import resolve_injected_job
 from understudy_operator.plan.injection.settings import Objection
 from understudy_operator.plan.injection.targets import manifest_of, read_target, spec_of
 from understudy_operator.plan.intents import CreatePod, DeletePod, DeleteSecret, PatchJob
@@ -38,7 +38,7 @@ from understudy_operator.plan.observed import ChildJob, Controller, Job, Observe
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
-from understudy_protocol.words import Fault
+from understudy_protocol.enums import Fault
 
 NO_LIMIT = 2**31 - 1
 
@@ -142,7 +142,7 @@ def plan(facts: Observed) -> Any:
 # What it is made from ------------------------------------------------------------------------------------------------
 
 
-def test_it_says_who_trains_and_goes_with_its_job() -> None:
+def test_it_records_the_pods_that_train_and_goes_with_its_job() -> None:
     raw = manifest()
     assert raw["metadata"]["name"] == "job.train"
     (reference,) = raw["metadata"]["ownerReferences"]
@@ -181,17 +181,17 @@ def test_ranks_count_through_the_labelled_templates_of_a_jobset() -> None:
 
 
 def test_each_pod_has_the_rank_of_its_place_and_the_last_is_a_spare() -> None:
-    assert [(x.index, x.spare) for x in as_found(given()).pods] == [(0, False), (1, False), (None, True)]
+    assert [(x.index, x.spare) for x in resolve_injected_job(given()).pods] == [(0, False), (1, False), (None, True)]
 
 
 def test_no_pod_is_made_or_tried() -> None:
-    for facts in (given(pods=(), checked=False), given(pods=PODS[:1]), given(in_round(0), PODS[:1])):
-        told = plan(facts)
-        assert told.checks == ()
-        assert [x for x in told.pods if isinstance(x, CreatePod)] == []
+    for facts in (given(pods=(), templates_checked=False), given(pods=PODS[:1]), given(in_round(0), PODS[:1])):
+        result = plan(facts)
+        assert result.dry_runs == ()
+        assert [x for x in result.pods if isinstance(x, CreatePod)] == []
 
 
-def test_first_comes_the_service_and_then_the_secret_that_tells_its_address_and_lets_the_pods_start() -> None:
+def test_first_comes_the_service_and_then_the_secret_that_reports_its_address_and_lets_the_pods_start() -> None:
     waiting = tuple(replace(pod, sidecar_started=False, sidecar_ran=False) for pod in PODS)
     (service,) = plan(given(pods=waiting, secret_writes=SecretWrites(), coordinator_address="")).objects
     assert service.manifest["metadata"]["name"] == "job-train-understudy"
@@ -202,9 +202,9 @@ def test_first_comes_the_service_and_then_the_secret_that_tells_its_address_and_
     assert metadata["labels"][names.LABEL_JOB_UID] == an_injected_job().uid
     assert metadata["ownerReferences"][0]["kind"] == "InjectedJob"
     assert metadata["ownerReferences"][0]["uid"] == "own-uid"
-    told = json.loads(data[names.INJECTED_FILE])
-    assert (told["coordinator"], told["shape"]["actives"], told["shape"]["nproc_per_node"]) == (ADDRESS, 2, 8)
-    assert (told["shape"]["grace_s"], told["shape"]["uid"]) == (60.0, an_injected_job().uid)
+    result = json.loads(data[names.INJECTED_FILE])
+    assert (result["coordinator"], result["shape"]["actives"], result["shape"]["nproc_per_node"]) == (ADDRESS, 2, 8)
+    assert (result["shape"]["grace_s"], result["shape"]["uid"]) == (60.0, an_injected_job().uid)
     assert data[names.KEY_FILE] == KEYRING.of_job("research", UID, 0)
     assert data[names.OPERATOR_KEY_FILE] == KEYRING.operator_public()
     # and status records the address, because the operator reads no Secret
@@ -213,11 +213,11 @@ def test_first_comes_the_service_and_then_the_secret_that_tells_its_address_and_
 
 def test_without_its_service_the_address_stays_in_status_for_the_next_one() -> None:
     before = {**in_round(0), "coordinatorAddress": ADDRESS}
-    facts = given(before, coordinator_address="", told_address=ADDRESS, snapshot=a_snapshot())
+    facts = given(before, coordinator_address="", advertised_address=ADDRESS, snapshot=a_snapshot())
     (service,) = plan(facts).objects
     assert service.manifest["spec"]["clusterIP"] == "10.0.0.7"
-    told = plan(facts).status or before
-    assert told["coordinatorAddress"] == ADDRESS
+    result = plan(facts).status or before
+    assert result["coordinatorAddress"] == ADDRESS
 
 
 def test_pods_of_a_job_of_the_same_name_that_came_since_wait_for_a_secret_of_its_own() -> None:
@@ -225,24 +225,24 @@ def test_pods_of_a_job_of_the_same_name_that_came_since_wait_for_a_secret_of_its
     first, second = inject(golden_pod("job"), IMAGE).pod, golden_pod("job")
     second["metadata"]["labels"][keys.CONTROLLER_UID] = "another"
     second["metadata"]["ownerReferences"][0]["uid"] = "another"
-    told = [key_secret(pod) for pod in (first, inject(second, IMAGE).pod)]
-    assert told == [SECRET, "job.train-another-membership"]
+    result = [key_secret(pod) for pod in (first, inject(second, IMAGE).pod)]
+    assert result == [SECRET, "job.train-another-membership"]
 
 
 def test_no_attempt_of_a_jobset_has_the_secret_of_another() -> None:
     raws = [golden_pod("jobset"), golden_pod("jobset")]
     raws[1]["metadata"]["labels"][keys.RESTART_ATTEMPT] = "2"
-    told = [key_secret(inject(raw, IMAGE).pod) for raw in raws]
+    result = [key_secret(inject(raw, IMAGE).pod) for raw in raws]
     uid = raws[0]["metadata"]["labels"][keys.UID]
-    assert told == [f"jobset.llm.1-{uid}-1-membership", f"jobset.llm.2-{uid}-2-membership"]
+    assert result == [f"jobset.llm.1-{uid}-1-membership", f"jobset.llm.2-{uid}-2-membership"]
 
 
 # How it goes on ------------------------------------------------------------------------------------------------------
 
 
 def test_the_spare_coordinates_first() -> None:
-    office = plan(given()).status["coordinator"]
-    assert office["podUID"] == S.uid
+    term = plan(given()).status["coordinator"]
+    assert term["podUID"] == S.uid
 
 
 def test_its_job_has_no_limit_of_lost_pods_while_the_training_goes_on() -> None:
@@ -268,8 +268,8 @@ def test_once_the_training_has_failed_for_good_its_job_has_none_left() -> None:
 
 def test_a_lost_pod_on_a_silent_node_is_removed_so_that_its_controller_makes_another() -> None:
     silent = lost(A1, Fault.NODE)
-    told = plan(given(in_round(0), snapshot=a_snapshot(lost=[silent])))
-    assert [(x.name, x.grace_s) for x in told.pods if isinstance(x, DeletePod)] == [("a1", None)]
+    result = plan(given(in_round(0), snapshot=a_snapshot(lost=[silent])))
+    assert [(x.name, x.grace_s) for x in result.pods if isinstance(x, DeletePod)] == [("a1", None)]
 
 
 def test_nothing_that_runs_is_removed_after_the_end() -> None:
@@ -277,17 +277,17 @@ def test_nothing_that_runs_is_removed_after_the_end() -> None:
     assert [x for x in plan(given(in_round(0), pods)).pods if isinstance(x, DeletePod)] == []
 
 
-def test_who_starts_only_after_the_end_is_told_of_it() -> None:
+def test_a_pod_that_starts_after_the_end_is_informed_of_it() -> None:
     pods = (ended(PODS[0], SUCCEEDED), PODS[1], PODS[2])
     link = plan(given(in_round(0), pods)).link
     assert {callee.pod_uid for callee in link.others} == {A1.uid, S.uid}
     assert {callee.end.reason.value for callee in link.others} == {"Succeeded"}
 
 
-def test_a_success_is_told_in_status() -> None:
+def test_a_success_is_reported_in_status() -> None:
     pods = tuple(ended(pod, SUCCEEDED) for pod in PODS)
-    told = plan(given(in_round(0), pods)).status
-    assert (told["phase"], told["terminalState"]) == ("Succeeded", "Completed")
+    status = plan(given(in_round(0), pods)).status
+    assert (status["phase"], status["terminalState"]) == ("Succeeded", "Completed")
 
 
 # Suspension ----------------------------------------------------------------------------------------------------------
@@ -301,19 +301,19 @@ def suspended(status: Raw, pods: tuple[Pod, ...] = (), **changes: Any) -> Observ
     return given(status, pods, **{"children": (RESTING,), **changes})
 
 
-def test_a_job_that_is_suspended_is_told_so_and_what_its_pods_end_for_is_no_recovery() -> None:
+def test_a_job_that_is_suspended_is_informed_and_what_its_pods_end_for_is_no_recovery() -> None:
     mended = {"fault": "Process", "round": 1, "detectedAt": "2026-11-20T10:00:00.000000Z"}
     mended |= {"cause": {"pod": "", "node": "", "message": ""}}
     mended |= {"strategy": "InPlace", "resumedAt": "2026-11-20T10:00:01.000000Z", "seconds": 1.0}
     left = a_recovery(NOW, fault=Fault.POD, strategy=None)
     before = in_round(3) | {"recoveries": [mended], "lastRecovery": mended}
-    told = plan(suspended(before, snapshot=a_snapshot(recoveries=[left])))
-    assert told.status["phase"] == "Suspended"
-    condition = next(x for x in told.status["conditions"] if x["type"] == "Suspended")
+    result = plan(suspended(before, snapshot=a_snapshot(recoveries=[left])))
+    assert result.status["phase"] == "Suspended"
+    condition = next(x for x in result.status["conditions"] if x["type"] == "Suspended")
     assert condition["status"] == "True"
-    assert told.status["recoveries"] == [mended]
-    assert told.status["lastRecovery"] == mended
-    assert "round" not in told.status
+    assert result.status["recoveries"] == [mended]
+    assert result.status["lastRecovery"] == mended
+    assert "round" not in result.status
 
 
 def test_while_it_is_suspended_it_has_no_secret_and_gets_it_again_with_the_same_key() -> None:
@@ -333,7 +333,7 @@ def test_while_it_is_suspended_it_has_no_secret_and_gets_it_again_with_the_same_
     assert secret.manifest["stringData"][names.KEY_FILE] == KEYRING.of_job("research", UID, 0)
 
 
-def test_while_it_rests_nothing_is_written_or_appointed() -> None:
+def test_while_it_is_suspended_nothing_is_written_or_appointed() -> None:
     """Also while its last pods are still about to go."""
     first = plan(suspended(in_round(3, epoch=7), PODS, snapshot=a_snapshot(number=3, epoch=7))).status
     for pods in (PODS, ()):
@@ -342,19 +342,19 @@ def test_while_it_rests_nothing_is_written_or_appointed() -> None:
         assert again.pods == ()
 
 
-def test_one_of_several_jobs_of_a_jobset_that_rests_suspends_nothing() -> None:
+def test_one_of_several_jobs_of_a_jobset_that_is_suspended_suspends_nothing() -> None:
     assert plan(suspended(in_round(3), PODS, children=(RESTING, RUNS))).status["phase"] == "Running"
-    over = replace(RUNS, ended=True, succeeded_whole=True)
-    assert plan(suspended(in_round(3), children=(RESTING, over))).status["phase"] == "Suspended"
+    is_done = replace(RUNS, ended=True, is_complete=True)
+    assert plan(suspended(in_round(3), children=(RESTING, is_done))).status["phase"] == "Suspended"
 
 
 def test_once_it_is_resumed_its_new_pods_begin_at_once_in_a_newer_epoch_and_with_the_same_key() -> None:
     """What the former coordinator said last does not count: nobody waits for it, or for an election."""
     rested = plan(suspended(in_round(3, epoch=7))).status
     facts = given(rested, snapshot=a_snapshot(number=3, epoch=7), children=(RUNS,), searches_since=NOW)
-    office = plan(facts).status["coordinator"]
-    assert office["podUID"] == S.uid
-    assert office["epoch"] > rested["coordinator"]["formerEpoch"] >= 7
+    term = plan(facts).status["coordinator"]
+    assert term["podUID"] == S.uid
+    assert term["epoch"] > rested["coordinator"]["formerEpoch"] >= 7
     # what its pods prove to belong to is what their Secret says, which has been there from the first pod on
     assert an_injected_job(rested).membership == an_injected_job().membership == UID
     assert an_injected_job(rested).attempt == an_injected_job().attempt == 0

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from understudy_operator.plan.jobset.children import merged
+from understudy_operator.plan.jobset.children import merge_template
 
 
-def test_what_others_have_written_stays_unless_ours_says_otherwise():
-    there = {
+def test_fields_of_others_stay_unless_the_operator_sets_them():
+    present = {
         "metadata": {"labels": {"kept-by-merge": "a"}},
         "spec": {"tolerations": [{"key": "theirs"}, {"key": "both"}], "schedulingGates": [{"name": "theirs"}]},
     }
@@ -14,7 +14,7 @@ def test_what_others_have_written_stays_unless_ours_says_otherwise():
         "metadata": {"labels": {"ours": "b"}, "annotations": {"c": "d"}},
         "spec": {"tolerations": [{"key": "both"}], "nodeSelector": {"pool": "a"}, "containers": []},
     }
-    assert merged(there, wanted, {}) == {
+    assert merge_template(present, wanted, {}) == {
         "metadata": {"labels": {"ours": "b"}, "annotations": {"c": "d"}},
         "spec": {
             "nodeSelector": {"pool": "a"},
@@ -25,7 +25,7 @@ def test_what_others_have_written_stays_unless_ours_says_otherwise():
 
 
 def test_what_this_operator_has_written_and_does_not_want_any_more_goes():
-    there = {
+    present = {
         "metadata": {"labels": {"ours": "a", "theirs": "b"}},
         "spec": {
             "nodeSelector": {"pool": "a", "theirs": "b"},
@@ -40,7 +40,7 @@ def test_what_this_operator_has_written_and_does_not_want_any_more_goes():
         "tolerations": [{"key": "ours"}],
         "schedulingGates": [{"name": "ours"}],
     }
-    assert merged(there, wanted, written) == {
+    assert merge_template(present, wanted, written) == {
         "metadata": {"labels": {"ours": None, "new": "c"}, "annotations": {}},
         "spec": {
             "nodeSelector": {"pool": None, "zone": "b"},

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.operator.given import ADDRESS, IMAGE, TEMPLATE, a_group, a_job
 from understudy_operator.plan.jobset import keys
-from understudy_operator.plan.jobset.manifests import FINGERPRINT, claim_manifest, fingerprint, job_manifest
+from understudy_operator.plan.jobset.manifests import FINGERPRINT, claim_manifest, job_fingerprint, job_manifest
 from understudy_operator.plan.observed import Job
 from understudy_operator.plan.pods import pod_manifest
 from understudy_operator.plan.spec import CoordinatorPod, Exclusive, Network, ReplicatedJob, VolumeClaim
@@ -54,8 +54,8 @@ def test_a_job_is_named_owned_and_labelled_as_jobset_does_it_and_as_ours():
     metadata = made()["metadata"]
     assert (metadata["name"], metadata["namespace"]) == ("llm-workers-1", "research")
     assert metadata["ownerReferences"][0]["uid"] == "job-uid"
-    ours = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid", names.LABEL_REPLICATED_JOB: "workers"}
-    assert metadata["labels"] == {"team": "a", **JOBSETS_LABELS, **ours}
+    own = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid", names.LABEL_REPLICATED_JOB: "workers"}
+    assert metadata["labels"] == {"team": "a", **JOBSETS_LABELS, **own}
     assert metadata["annotations"].items() >= {"note": "x", **JOBSETS_LABELS}.items()
 
 
@@ -85,7 +85,7 @@ def test_indexes_count_over_the_job_and_within_the_group():
     assert (first[keys.JOB_GLOBAL_INDEX], first[keys.JOB_GROUP_INDEX], first[keys.GROUP_REPLICAS]) == ("0", "0", "1")
 
 
-def test_the_attempt_is_told_of_the_job_and_of_this_job_alone():
+def test_the_attempt_is_informed_of_the_job_and_of_this_job_alone():
     status = {"restarts": 2, "replicatedJobsStatus": [{"name": "workers", "jobRestarts": [0, 3, 0]}]}
     labels = made(job_of(status=status))["metadata"]["labels"]
     assert (labels[keys.RESTART_ATTEMPT], labels[keys.JOB_RESTART_ATTEMPT]) == ("2", "3")
@@ -120,7 +120,7 @@ def test_pods_are_in_the_network_that_is_asked_for(network: Network, subdomain: 
     assert pod_spec(made(job_of(network=network))).get("subdomain") == subdomain
 
 
-def test_all_are_told_of_jobsets_coordinator():
+def test_all_pods_have_the_label_of_jobsets_coordinator():
     manifest = made(job_of(coordinator=CoordinatorPod("leader", 0, 0), network=Network(subdomain="net")))
     for metadata in (manifest["metadata"], manifest["spec"]["template"]["metadata"]):
         assert metadata["labels"][keys.COORDINATOR] == metadata["annotations"][keys.COORDINATOR] == "llm-leader-0-0.net"
@@ -135,10 +135,14 @@ def test_exclusive_jobs_keep_together_and_repel_each_other():
     key = manifest["metadata"]["labels"][keys.JOB_KEY]
     affinity = pod_spec(manifest)["affinity"]
     (together,) = affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    (apart,) = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert together["topologyKey"] == apart["topologyKey"] == "rack"
+    (separate,) = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert together["topologyKey"] == separate["topologyKey"] == "rack"
     assert together["labelSelector"]["matchExpressions"] == [{"key": keys.JOB_KEY, "operator": "In", "values": [key]}]
-    assert apart["labelSelector"]["matchExpressions"][1] == {"key": keys.JOB_KEY, "operator": "NotIn", "values": [key]}
+    assert separate["labelSelector"]["matchExpressions"][1] == {
+        "key": keys.JOB_KEY,
+        "operator": "NotIn",
+        "values": [key],
+    }
     assert manifest["spec"]["template"]["metadata"]["annotations"][keys.EXCLUSIVE] == "rack"
 
 
@@ -184,12 +188,12 @@ def changed(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_fingerprint_leaves_out_what_may_be_changed_while_the_job_is_suspended():
-    told = changed()["metadata"]["annotations"][FINGERPRINT]
+    annotations = changed()["metadata"]["annotations"][FINGERPRINT]
     selected = changed(nodeSelector={"pool": "a"}, tolerations=[{"key": "t"}], schedulingGates=[{"name": "g"}])
-    assert selected["metadata"]["annotations"][FINGERPRINT] == told
-    assert changed(containers=[])["metadata"]["annotations"][FINGERPRINT] != told
-    assert fingerprint({**changed()["spec"], "suspend": True}) == told
-    assert fingerprint({**changed()["spec"], "backoffLimit": 9}) != told
+    assert selected["metadata"]["annotations"][FINGERPRINT] == annotations
+    assert changed(containers=[])["metadata"]["annotations"][FINGERPRINT] != annotations
+    assert job_fingerprint({**changed()["spec"], "suspend": True}) == annotations
+    assert job_fingerprint({**changed()["spec"], "backoffLimit": 9}) != annotations
 
 
 # Pods of the world --------------------------------------------------------------------------------------------------
@@ -225,15 +229,15 @@ def test_a_spare_goes_anywhere_and_an_exclusive_jobs_pods_do_not():
     assert "affinity" not in world_pod(None, **group)["spec"]
 
 
-def test_pods_of_a_later_attempt_say_so_and_belong_to_a_membership_of_their_own():
+def test_pods_of_a_later_attempt_report_it_and_belong_to_a_membership_of_their_own():
     first, later = world_pod(0), world_pod(0, {"coordinator": {"epoch": 7, "formerEpoch": 7}, "restarts": 1})
     assert names.LABEL_ATTEMPT not in first["metadata"]["labels"]
     assert later["metadata"]["labels"][names.LABEL_ATTEMPT] == "7"
     assert later["metadata"]["labels"][keys.RESTART_ATTEMPT] == "1"
 
     def uid(pod: Mapping[str, Any]) -> str:
-        (told,) = [x["value"] for x in pod["spec"]["initContainers"][0]["env"] if x["name"] == names.ENV_JOB]
-        return str(told)
+        (result,) = [x["value"] for x in pod["spec"]["initContainers"][0]["env"] if x["name"] == names.ENV_JOB]
+        return str(result)
 
     assert '"uid":"job-uid"' in uid(first)
     assert '"uid":"job-uid-7"' in uid(later)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.operator.given import a_job
-from understudy_operator.plan.jobset.patterns import found, invalid_pattern
+from understudy_operator.plan.jobset.patterns import invalid_pattern, matches_pattern
 from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule
 
 
@@ -20,7 +20,7 @@ from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule
     ],
 )
 def test_what_matches(pattern: str, message: str, matches: bool):
-    assert found(pattern, message) is matches
+    assert matches_pattern(pattern, message) is matches
 
 
 @pytest.mark.parametrize("pattern", ["(", r"(?=x)", r"(a)\1"])  # the latter two are Python's, and not RE2's
@@ -28,10 +28,10 @@ def test_a_pattern_that_is_none_is_complained_about_and_matches_nothing(
     pattern: str, capfd: pytest.CaptureFixture[str]
 ):
     rules = (FailureRule("a", Action.FAIL, patterns=("fine",)), FailureRule("b", Action.FAIL, patterns=(pattern,)))
-    told = invalid_pattern(a_job(spec={"failure": FailurePolicy(rules=rules)}).spec)
-    assert told.startswith("failurePolicy.rules[1].onJobFailureMessagePatterns: ")
-    assert told.endswith(": correct the pattern")
-    assert not found(pattern, "x")
+    message = invalid_pattern(a_job(spec={"failure": FailurePolicy(rules=rules)}).spec)
+    assert message.startswith("failurePolicy.rules[1].onJobFailureMessagePatterns: ")
+    assert message.endswith(": correct the pattern")
+    assert not matches_pattern(pattern, "x")
     assert capfd.readouterr().err == ""
 
 

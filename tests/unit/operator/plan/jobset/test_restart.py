@@ -14,20 +14,20 @@ from tests.unit.operator.given import (
 from understudy_operator.plan.spec import FailurePolicy
 
 JOB = a_job(status=in_round(3), spec={"failure": FailurePolicy(max_restarts=2)})
-WHY = f"no rule applies, restart 1 of 2: {FAILED.message}"
+REASON = f"no rule applies, restart 1 of 2: {FAILED.message}"
 
 
-def test_a_restart_is_a_recovery_that_says_why():
-    told = status_of(observed(JOB, snapshot=a_snapshot(number=3, closed=FAILED)))
-    last = told["lastRecovery"]
-    assert (last["strategy"], last["reason"], last["cause"]["message"]) == ("JobRestart", WHY, WHY)
-    assert told["recoveriesByStrategy"] == {"jobRestart": 1}
+def test_a_restart_is_a_recovery_that_gives_the_reason():
+    status = status_of(observed(JOB, snapshot=a_snapshot(number=3, closed=FAILED)))
+    last = status["lastRecovery"]
+    assert (last["strategy"], last["reason"], last["cause"]["message"]) == ("JobRestart", REASON, REASON)
+    assert status["recoveriesByStrategy"] == {"jobRestart": 1}
 
 
 def test_the_recovery_that_lasted_is_the_one_and_keeps_its_cause_and_its_own_reason():
     lasts = replace(a_recovery(), strategy=None, reason="pod a1 failed twice within 1 h")
-    told = status_of(observed(JOB, snapshot=a_snapshot(number=3, closed=FAILED, recoveries=[lasts])))
-    (last,) = told["recoveries"]
+    status = status_of(observed(JOB, snapshot=a_snapshot(number=3, closed=FAILED, recoveries=[lasts])))
+    (last,) = status["recoveries"]
     assert last["strategy"] == "JobRestart"
-    assert last["reason"] == f"pod a1 failed twice within 1 h; {WHY}"
+    assert last["reason"] == f"pod a1 failed twice within 1 h; {REASON}"
     assert last["cause"]["pod"] == "a1"

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.given import IMAGE, NOW, TEMPLATE, a_group, a_job, observed
-from understudy_operator.plan.jobset.validation import complaint, complaints
+from understudy_operator.plan.jobset.validation import describe_spec_error, find_spec_errors
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.spec import Action, CoordinatorPod, FailurePolicy, FailureRule, Network, VolumeClaim
 
 
-def told(**spec: Any) -> list[str]:
+def find_messages(**spec: Any) -> list[str]:
     job = a_job(spec=spec)
-    return [found.message for found in complaints(job.name, job.spec)]
+    return [found.message for found in find_spec_errors(job.name, job.spec)]
 
 
 def claims(*names: str) -> tuple[VolumeClaim, ...]:
@@ -25,12 +25,12 @@ def rules(*names: str) -> FailurePolicy:
 
 def test_an_ordinary_spec_is_not_complained_about():
     ordinary = {"claims": claims("data", "logs"), "failure": rules("a", "b"), "coordinator": CoordinatorPod("workers")}
-    assert told(**ordinary) == []
-    assert complaint("llm", a_job(spec=ordinary).spec) == ""
+    assert find_messages(**ordinary) == []
+    assert describe_spec_error("llm", a_job(spec=ordinary).spec) == ""
 
 
 def test_two_claims_of_a_name_would_be_one_whose_retention_nobody_knows():
-    assert told(claims=claims("data", "logs", "data")) == [
+    assert find_messages(claims=claims("data", "logs", "data")) == [
         "volumeClaimPolicies[].templates[].metadata.name: two claims have the name data: rename or remove one of them"
     ]
 
@@ -39,7 +39,7 @@ def test_two_claims_of_a_name_would_be_one_whose_retention_nobody_knows():
 def test_the_coordinators_label_has_at_most_63_characters(name: str, fits: bool):
     # <24>-workers-0-0.<24> is 60 characters long, and each character of the name counts twice
     spec = a_job(spec={"coordinator": CoordinatorPod("workers", 10, 0)}).spec
-    assert [found.message for found in complaints(name, spec)] == (
+    assert [found.message for found in find_spec_errors(name, spec)] == (
         []
         if fits
         else [
@@ -52,14 +52,14 @@ def test_the_coordinators_label_has_at_most_63_characters(name: str, fits: bool)
 
 def test_a_subdomain_of_ones_own_counts_in_it():
     spec = a_job(spec={"coordinator": CoordinatorPod("workers"), "network": Network(subdomain="s" * 50)}).spec
-    (found,) = complaints("llm", spec)
+    (found,) = find_spec_errors("llm", spec)
     assert "of 66 characters" in found.message
 
 
 @pytest.mark.parametrize(("replicas", "parallelism", "fits"), [(20_000, 107_374, True), (20_000, 107_375, False)])
 def test_pods_can_be_counted(replicas: int, parallelism: int, fits: bool):
     groups = (a_group("a", replicas, parallelism),)
-    assert told(replicated_jobs=groups, world=None) == (
+    assert find_messages(replicated_jobs=groups, world=None) == (
         []
         if fits
         else [
@@ -71,7 +71,7 @@ def test_pods_can_be_counted(replicas: int, parallelism: int, fits: bool):
 
 def test_a_rule_may_not_have_the_name_that_another_has_by_default():
     # as observe/read_spec.py reads a rule without a name, after one that is called failurePolicyRule1
-    assert told(failure=rules("failurePolicyRule1", "failurePolicyRule1")) == [
+    assert find_messages(failure=rules("failurePolicyRule1", "failurePolicyRule1")) == [
         "failurePolicy.rules[1].name: two rules have the name failurePolicyRule1 (a rule without a name is "
         "called failurePolicyRule and its number, from 0): rename one of them"
     ]
@@ -96,7 +96,7 @@ ALL_RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", 
 def test_no_kubelet_restarts_a_launcher(of_trainer: dict[str, Any], of_other: dict[str, Any], field: str):
     trainer, logs = {"name": "trainer", "command": ["x"], **of_trainer}, {"name": "logs", **of_other}
     job = a_job(pod_template={"spec": {"containers": [logs, trainer]}})
-    (found,) = complaints("llm", job.spec)
+    (found,) = find_spec_errors("llm", job.spec)
     assert found.message == (
         f"replicatedJobs[0].template.spec.template.spec: {field} would make the kubelet restart the launcher, "
         "but the launcher restarts workers itself (recovery.inPlace): remove it"
@@ -106,10 +106,10 @@ def test_no_kubelet_restarts_a_launcher(of_trainer: dict[str, Any], of_other: di
 
 def test_containers_beside_a_launcher_and_pods_without_one_may_have_such_rules():
     trainer, logs = {"name": "trainer", "restartPolicy": "Never"}, {"name": "logs", "restartPolicyRules": RULES}
-    assert told() == []
-    assert list(complaints("llm", a_job(pod_template={"spec": {"containers": [logs, trainer]}}).spec)) == []
+    assert find_messages() == []
+    assert list(find_spec_errors("llm", a_job(pod_template={"spec": {"containers": [logs, trainer]}}).spec)) == []
     jobs = a_group("a", pod_template={"spec": {"containers": [{"name": "trainer", "restartPolicyRules": RULES}]}})
-    assert told(replicated_jobs=(jobs,), world=None) == []
+    assert find_messages(replicated_jobs=(jobs,), world=None) == []
 
 
 @pytest.mark.attack("C4", "a template that mounts the volume with the job's key", before="the trainer got the key")
@@ -121,7 +121,7 @@ def test_no_container_of_the_users_mounts_a_volume_that_is_ours_alone(kind: str,
     curious: dict[str, Any] = {"name": "curious", "volumeMounts": mounts}
     spec: dict[str, Any] = {"containers": [trainer]}
     spec[kind] = [*spec.get(kind, []), curious]
-    (found,) = complaints("llm", a_job(pod_template={"spec": spec}).spec)
+    (found,) = find_spec_errors("llm", a_job(pod_template={"spec": spec}).spec)
     assert found.message == (
         f"replicatedJobs[0].template.spec.template.spec: volumeMounts understudy-{volume} of container curious: only "
         "Understudy may mount this volume: remove the mount"
@@ -134,24 +134,24 @@ def test_no_container_of_the_users_mounts_a_volume_that_is_ours_alone(kind: str,
 def test_no_name_of_a_container_lets_it_mount_the_key(name: str):
     curious = {"name": name, "volumeMounts": [{"name": "understudy-membership", "mountPath": "/x"}]}
     spec = {"containers": [{"name": "trainer", "command": ["x"]}, curious]}
-    (found,) = complaints("llm", a_job(pod_template={"spec": spec}).spec)
+    (found,) = find_spec_errors("llm", a_job(pod_template={"spec": spec}).spec)
     assert f"volumeMounts understudy-membership of container {name}: only Understudy may" in found.message
 
 
 def test_a_container_may_mount_the_folder_that_sidecar_and_trainer_share():
     mounts = [{"name": "understudy", "mountPath": "/understudy"}]
     containers: list[dict[str, Any]] = [{"name": "trainer"}, {"name": "logs", "volumeMounts": mounts}]
-    assert list(complaints("llm", a_job(pod_template={"spec": {"containers": containers}}).spec)) == []
+    assert list(find_spec_errors("llm", a_job(pod_template={"spec": {"containers": containers}}).spec)) == []
 
 
-def test_the_words_for_a_job_that_is_there_say_how_to_correct_it():
+def test_the_words_for_a_job_that_is_there_state_how_to_correct_it():
     # given what may be changed while the job is suspended, and what may not be changed
     groups = (a_group("a", 65536, 32768, TEMPLATE),)
     changeable, fixed = a_job(spec={"replicated_jobs": groups}).spec, a_job(spec={"claims": claims("d", "d")}).spec
-    assert complaint("llm", changeable).endswith(
+    assert describe_spec_error("llm", changeable).endswith(
         ": lower one of them. The job does not start; to change this field, suspend the job, and resume it afterwards"
     )
-    assert complaint("llm", fixed).endswith(
+    assert describe_spec_error("llm", fixed).endswith(
         ": rename or remove one of them. The job does not start; to change this field, delete the job and create it "
         "again"
     )
@@ -174,7 +174,7 @@ def test_a_job_that_the_operator_cannot_hold_in_memory_is_refused_and_not_planne
     # given such a job
     job = a_job(**spec)
     # then the webhook and the condition Invalid say so
-    assert field in complaint(job.name, job.spec)
+    assert field in describe_spec_error(job.name, job.spec)
     # and its reconcile makes nothing, and lists nothing
     plan = reconcile(observed(job, ()), IMAGE, NOW)
     assert (plan.pods, plan.jobs) == ((), ())
@@ -186,6 +186,6 @@ def test_a_job_that_the_operator_cannot_hold_in_memory_is_refused_and_not_planne
 def test_jobs_without_a_launcher_are_not_counted_without_end_either() -> None:
     group = a_group(replicas=2_000_000_000, parallelism=0)
     job = a_job(spec={"replicated_jobs": (group,), "world": None})
-    assert "replicatedJobs[0].replicas is 2000000000; at most 20000" in complaint(job.name, job.spec)
+    assert "replicatedJobs[0].replicas is 2000000000; at most 20000" in describe_spec_error(job.name, job.spec)
     plan = reconcile(observed(job, ()), IMAGE, NOW)
     assert (plan.pods, plan.jobs) == ((), ())

@@ -28,16 +28,16 @@ from tests.unit.operator.given import (
 )
 from tests.unit.operator.given_pool import OLD, a_spare, a_view, not_ready
 from understudy_operator.plan import queue as kueue
-from understudy_operator.plan.failed_starts import pause_s
+from understudy_operator.plan.failed_starts import start_pause_s
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.gang import SCHEDULERS_MARKS
 from understudy_operator.plan.intents import ClaimPod, CreatePod, DeletePod, Plan, ReleaseClaim, intent_key
 from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_operator.plan.reconcile import reconcile
-from understudy_operator.plan.refusals import Refusal, Why
+from understudy_operator.plan.refusals import Refusal, RefusalKind
 from understudy_operator.plan.retries import Retries
 from understudy_protocol import pod as names
-from understudy_protocol.words import Fault, FaultClass
+from understudy_protocol.enums import Fault, FaultClass
 
 CLAIMED_GRACE_S = 1
 BOUND_S = 10.0
@@ -119,21 +119,21 @@ def test_for_a_spare_whose_claim_is_refused_nobody_waits():
     assert claims(one_lost(P, Q, paused=paused)) == ["q"]
     # and where there is none, the job makes a pod once it has waited for the pool for so long as it is to
     given = one_lost(P, paused=paused)
-    told = plan(given).status or {}
+    result = plan(given).status or {}
     assert (creations(given), condition(given)) == ([], ("False", "ClaimRefused"))
-    waited = replace(given, job=replace(given.job, status=told))
+    waited = replace(given, job=replace(given.job, status=result))
     assert len(creations(waited, NOW + given.job.world.spare_timeout_s)) == 1
 
 
 def test_a_policy_that_refuses_each_claim_is_asked_now_and_then():
-    retries, asked = Retries(), 0
+    retries, requests = Retries(), 0
     for tick in range(1200):  # a minute of a job that changes all the time
         now = NOW + tick * 0.05
         tried = plan(one_lost(P, Q, paused=retries.paused(now)), now)
-        refusals = [Refusal("no", Why.ADMISSION, intent_key(claim)) for claim in tried.claims]
-        asked += len(refusals)
-        retries = retries.after(tried.claims, refusals, now).wanted(tried, now)
-    assert 60 / TRY_AGAIN_S <= asked <= 2 * (60 / TRY_AGAIN_S + 6)
+        refusals = [Refusal("no", RefusalKind.ADMISSION, intent_key(claim)) for claim in tried.claims]
+        requests += len(refusals)
+        retries = retries.after(tried.claims, refusals, now).keep_wanted(tried, now)
+    assert 60 / TRY_AGAIN_S <= requests <= 2 * (60 / TRY_AGAIN_S + 6)
 
 
 def test_the_jobs_own_spares_come_first():
@@ -147,7 +147,7 @@ def test_the_jobs_own_spares_come_first():
     assert (claims(given), len(creations(given))) == ([], 1)
 
 
-def test_a_pod_that_the_coordinator_hears_counts_also_where_the_watch_has_not_told_that_it_runs():
+def test_a_pod_that_is_connected_counts_although_the_watch_has_not_reported_that_it_runs():
     # given two pods of which the coordinator says that they hold the job's ranks; one is yet to start, says the store
     job = a_job(status=in_round(3, "a0"), spares=0, pool="shared")
     snapshot = a_snapshot([member(A0, 0), member(S, 1)], number=3, coordinator=A0, lost=[lost(A1)])
@@ -204,7 +204,7 @@ def test_while_pods_that_failed_to_start_are_held_back_no_spare_is_claimed_for_t
 
     # then the next one is claimed when its pause is over
     assert claims(given) == []
-    assert claims(given, NOW + pause_s(1)) == ["p"]
+    assert claims(given, NOW + start_pause_s(1)) == ["p"]
 
 
 def test_in_the_place_of_a_spare_a_pod_is_in_no_queue_and_has_no_marks_of_a_gang():
@@ -219,9 +219,9 @@ def test_in_the_place_of_a_spare_a_pod_is_in_no_queue_and_has_no_marks_of_a_gang
     (made,) = [intent.manifest for intent in plan(replace(given, job=job)).pods if isinstance(intent, CreatePod)]
 
     # then it is outside of the gang, and nobody else is made in its place
-    told = {**made["metadata"]["labels"], **made["metadata"]["annotations"]}
-    assert told[names.ANNOTATION_FROM_POD] == taken.uid
-    assert not told.keys() & {kueue.QUEUE, kueue.GROUP_NAME, *SCHEDULERS_MARKS}
+    values = {**made["metadata"]["labels"], **made["metadata"]["annotations"]}
+    assert values[names.ANNOTATION_FROM_POD] == taken.uid
+    assert not values.keys() & {kueue.QUEUE, kueue.GROUP_NAME, *SCHEDULERS_MARKS}
 
 
 def test_before_the_first_round_nothing_is_claimed():
@@ -230,7 +230,7 @@ def test_before_the_first_round_nothing_is_claimed():
     assert (claims(given), len(creations(given))) == ([], 1)
 
 
-def test_while_nobody_tells_who_holds_which_rank_nothing_is_claimed_or_released():
+def test_while_rank_holders_are_unknown_nothing_is_claimed_or_released():
     given = replace(one_lost(P, claimed=[a_spare("q", claimed_by="job-uid")]), coordination=observed().coordination)
     assert plan(given).claims == ()
 
@@ -238,7 +238,7 @@ def test_while_nobody_tells_who_holds_which_rank_nothing_is_claimed_or_released(
 # Waiting for the refill ----------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_finds_the_pool_empty_says_so_and_waits_for_its_refill():
+def test_a_job_that_finds_the_pool_empty_reports_it_and_waits_for_its_refill():
     given = one_lost(not_ready(P))
     assert condition(given) == ("False", "PoolEmpty")
     assert creations(given, NOW + 29) == []
@@ -249,7 +249,7 @@ def test_a_job_that_finds_the_pool_empty_says_so_and_waits_for_its_refill():
     )
 
 
-def told(given: Observed, now: float = NOW) -> Observed:
+def pool_status(given: Observed, now: float = NOW) -> Observed:
     """Its status says what it says then."""
     conditions = (plan(given, now).status or {})["conditions"]
     return replace(given, job=replace(given.job, status={**given.job.status, "conditions": conditions}))
@@ -264,15 +264,15 @@ def unheard(given: Observed) -> Observed:
 
 @pytest.mark.parametrize("known", [True, False], ids=["a loss that is told", "one of which no coordinator has told"])
 def test_after_the_spare_timeout_it_makes_a_pod_of_its_own(known: bool):
-    given = told(one_lost(not_ready(P)) if known else unheard(one_lost(not_ready(P))))
+    given = pool_status(one_lost(not_ready(P)) if known else unheard(one_lost(not_ready(P))))
     assert creations(given, NOW + 29) == []
     assert len(creations(given, NOW + 31)) == 1
 
 
 def test_a_pool_that_is_not_there_or_is_to_be_empty_is_not_waited_for():
-    for given in (one_lost(desired=0), replace(one_lost(), pool=a_view(there=False, desired=0))):
+    for given in (one_lost(desired=0), replace(one_lost(), pool=a_view(exists=False, desired=0))):
         assert len(creations(given)) == 1
-    assert condition(replace(one_lost(), pool=a_view(there=False, desired=0))) == ("False", "PoolMissing")
+    assert condition(replace(one_lost(), pool=a_view(exists=False, desired=0))) == ("False", "PoolMissing")
 
 
 def test_a_refill_is_claimed_also_when_the_jobs_own_pod_still_waits_for_a_node():
@@ -298,7 +298,7 @@ def test_while_it_ends_the_job_waits_because_it_still_holds_its_devices():
     assert (plan(given).claims, creations(given), deletions(given)) == ((), [], {})
 
 
-def test_own_spares_that_are_made_anew_at_the_same_time_cover_no_vacant_rank():
+def test_own_spares_that_are_recreated_at_the_same_time_cover_no_vacant_rank():
     # given a job with a spare, which has lost a pod and the spare that had taken its ranks, and makes a spare anew
     job = a_job(status=in_round(3, "a0"), spares=1, pool="shared")
     own = starting(a_pod("own"))
@@ -314,7 +314,7 @@ def test_own_spares_that_are_made_anew_at_the_same_time_cover_no_vacant_rank():
         assert (claims(given), releases(given), creations(given)) == ([], [], [])
 
 
-def test_own_spares_are_made_anew_once_the_jobs_pod_has_the_claimed_spares_place():
+def test_own_spares_are_recreated_once_the_jobs_pod_has_the_claimed_spares_place():
     """On a full cluster they would get it instead, and of the same priority nobody could take it from them."""
     # given a job with a spare, which has lost a pod and the spare that had taken its ranks
     job = a_job(status=in_round(3, "a0"), spares=1, pool="shared")
@@ -327,8 +327,8 @@ def test_own_spares_are_made_anew_once_the_jobs_pod_has_the_claimed_spares_place
         assert creations(replace(given, job=job)) == []
 
     # and makes one as soon as that pod has its place, or finds no room there
-    there = replace(one_lost(claimed=[claimed], pods=(A0, placed)), job=job)
-    assert [made.reason for made in creations(there)] == ["a spare is missing (2 pods are alive)"]
+    present = replace(one_lost(claimed=[claimed], pods=(A0, placed)), job=job)
+    assert [made.reason for made in creations(present)] == ["a spare is missing (2 pods are alive)"]
     stuck = replace(one_lost(claimed=[claimed], pods=(A0, waiting)), job=job)
     assert creations(stuck, NOW + BOUND_S)
 
@@ -373,7 +373,7 @@ def test_a_claim_on_a_node_that_dies_is_released_and_another_spare_is_claimed():
     assert (releases(given), claims(given)) == (["p"], ["q"])
 
 
-def test_a_pod_that_finds_no_room_in_the_spares_place_is_told_and_costs_no_second_spare():
+def test_a_pod_that_finds_no_room_in_the_spares_place_is_reported_and_costs_no_second_spare():
     # given the job's pod, which the scheduler does not find room for
     stuck = replace(pending(in_the_place_of(MINE)), trouble="Unschedulable: Insufficient cpu", created_at=NOW)
     given = one_lost(Q, pods=(A0, stuck))
@@ -382,12 +382,14 @@ def test_a_pod_that_finds_no_room_in_the_spares_place_is_told_and_costs_no_secon
     assert (claims(given), creations(given)) == ([], [])
     assert claims(given, NOW + BOUND_S) == []
     assert condition(given, NOW + BOUND_S) == ("False", "NoRoom")
-    assert len(creations(told(given, NOW + BOUND_S), NOW + BOUND_S + 31)) == 1
+    assert len(creations(pool_status(given, NOW + BOUND_S), NOW + BOUND_S + 31)) == 1
 
 
 def test_a_pod_for_which_others_are_preempted_in_the_spares_place_is_waited_for():
     # given the job's pod, whose place somebody was faster to get, and yields
-    coming = replace(pending(in_the_place_of(MINE)), trouble="Unschedulable: Insufficient cpu", nominated=MINE.node)
+    coming = replace(
+        pending(in_the_place_of(MINE)), trouble="Unschedulable: Insufficient cpu", nominated_node=MINE.node
+    )
     given = one_lost(Q, pods=(A0, coming))
 
     # then nothing else is made or claimed, and nothing told; but for so long only

@@ -9,7 +9,7 @@ from tests.unit.operator.given import TEMPLATE, a_job
 from tests.unit.operator.given_warm import a_warm_pool
 from understudy_operator.plan.pool.comparing import difference, take_over
 from understudy_operator.plan.pool.warm_facts import PoolLauncher
-from understudy_operator.plan.spec import Rollouts, VolumeClaim
+from understudy_operator.plan.spec import RolloutsSpec, VolumeClaim
 
 
 def with_trainer(**changes: Any) -> dict[str, Any]:
@@ -40,11 +40,11 @@ def test_a_job_of_the_pools_template_and_launcher_can() -> None:
     ],
     ids=["command", "args", "variables", "labels", "empty is not there"],
 )
-def test_what_can_be_told_or_written_may_differ(template: dict[str, Any]) -> None:
+def test_what_can_be_reported_or_written_may_differ(template: dict[str, Any]) -> None:
     assert difference(a_job(pod_template=template), a_warm_pool()) == ""
 
 
-def test_what_a_job_says_of_its_members_goes_along() -> None:
+def test_the_fields_of_members_are_passed_on() -> None:
     job = a_job(min_actives=1, replica_groups=((0, 1),), proactive="Now", fence_s=0.0, warmup=("true",))
     assert difference(job, a_warm_pool()) == ""
 
@@ -70,7 +70,7 @@ def test_what_a_job_says_of_its_members_goes_along() -> None:
         (with_trainer(env=[{"name": "A", "value": "$(B)/x"}]), "$(NAME), which only a kubelet expands"),
     ],
 )
-def test_a_template_that_differs_elsewhere_is_told_with_its_field(template: dict[str, Any], field: str) -> None:
+def test_a_template_that_differs_elsewhere_is_reported_with_its_field(template: dict[str, Any], field: str) -> None:
     job = a_job(pod_template=template, container="")
     assert field in difference(job, a_warm_pool())
 
@@ -89,10 +89,10 @@ def test_a_template_that_differs_elsewhere_is_told_with_its_field(template: dict
         ({"step_timeout_s": 90.0}, "faults.hang.stepTimeout is '90s', and '0s' in the pool"),
         ({"start_timeout_s": 600.0}, "faults.hang.startTimeout is '600s', and '0s' in the pool"),
         ({"spare_priority_class": "spare"}, "spec.priorityClassName"),
-        ({"spec": {"rollouts": Rollouts(("servers",))}}, "rollouts"),
+        ({"spec": {"rollouts": RolloutsSpec(("servers",))}}, "rollouts"),
     ],
 )
-def test_a_job_that_its_launcher_or_sidecar_is_told_otherwise_cannot(world: dict[str, Any], field: str) -> None:
+def test_a_job_with_another_launcher_or_sidecar_cannot(world: dict[str, Any], field: str) -> None:
     assert difference(a_job(**world), a_warm_pool()).startswith(field)
 
 
@@ -118,11 +118,11 @@ def test_gang_schedulers_marks_do_not_matter() -> None:
     assert difference(a_job(pod_template=template), a_warm_pool()) == ""
 
 
-def test_the_launcher_is_told_the_whole_command_and_all_plain_variables() -> None:
+def test_the_launcher_gets_the_whole_command_and_all_plain_variables() -> None:
     secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
     trainer = with_trainer(args=["--lr"], env=[{"name": "LR", "value": "1"}, secret])
-    told = take_over(a_job(pod_template=trainer))
-    assert (told.command, told.env) == (("python", "train.py", "--lr"), {"LR": "1"})
+    result = take_over(a_job(pod_template=trainer))
+    assert (result.command, result.env) == (("python", "train.py", "--lr"), {"LR": "1"})
 
 
 def test_another_warm_up_does_not_matter() -> None:

@@ -6,22 +6,22 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.given import NOW, XID_79, ended
-from tests.unit.operator.given_pool import OLD, SPARE_TEMPLATE, a_pool, a_spare, lacking_room, observed_pool
+from tests.unit.operator.given_pool import OLD, SPARE_TEMPLATE, a_pool, a_spare, observed_pool, without_room
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod, DeletePod
 from understudy_operator.plan.observed import Node, Pod
 from understudy_operator.plan.placement import PREFERRED, REQUIRED
 from understudy_operator.plan.pool.holding import plan_spares
 from understudy_protocol import pod as names
-from understudy_protocol.words import FaultClass
+from understudy_protocol.enums import FaultClass
 
 UNREADY_S = 600.0
 
 CORDON = Finding("cordon", FaultClass.MAINTENANCE, "the node is cordoned", known_to_scheduler=True)
 LEAVES = Finding("gke-maintenance", FaultClass.MAINTENANCE, "ONGOING")
-OVER = Finding("annotation", FaultClass.HARDWARE, "mended", until=NOW)
-HELD = {"bad": (XID_79,), "cordoned": (CORDON,), "leaves": (LEAVES,), "mended": (OVER,), "well": ()}
-NODES = {name: Node(name, True, findings=findings) for name, findings in HELD.items()}
+ENDED = Finding("annotation", FaultClass.HARDWARE, "mended", until=NOW)
+KEPT_BY_FINALIZER = {"bad": (XID_79,), "cordoned": (CORDON,), "leaves": (LEAVES,), "mended": (ENDED,), "well": ()}
+NODES = {name: Node(name, True, findings=findings) for name, findings in KEPT_BY_FINALIZER.items()}
 
 
 def kept_off(tolerations: list[dict[str, str]]) -> list[str]:
@@ -58,14 +58,14 @@ def test_nor_on_one_where_another_has_ended_by_itself():
     assert rather_not_on(made) == []
 
 
-def test_one_that_waits_for_room_is_made_anew_when_a_node_that_it_is_kept_off_is_well_again():
+def test_one_that_waits_for_room_is_recreated_when_a_node_that_it_is_kept_off_is_well_again():
     # given one that was made while two nodes were broken
     given = observed_pool(a_pool(replicas=1), nodes=NODES)
     (made,) = plan_spares(given, 1, NOW)
     assert isinstance(made, CreatePod)
     annotations = made.manifest["metadata"]["annotations"]
     assert annotations[names.ANNOTATION_AVOIDS] == "bad,leaves"
-    waits = replace(lacking_room(a_spare("p")), annotations=annotations)
+    waits = replace(without_room(a_spare("p")), annotations=annotations)
 
     # then it waits as long as they are
     assert plan_spares(replace(given, pods=(waits,)), 1, NOW) == ()
@@ -76,9 +76,11 @@ def test_one_that_waits_for_room_is_made_anew_when_a_node_that_it_is_kept_off_is
     assert drop == DeletePod("p", waits.uid, 0, "it waits for a node, and bad may be used again", waits.version)
 
 
-@pytest.mark.parametrize(("told", "grace_s"), [({}, 1), ({"terminationGracePeriodSeconds": 20}, 20)])
-def test_what_only_holds_a_place_goes_at_once_unless_its_template_says_otherwise(told: dict[str, int], grace_s: int):
-    pool = a_pool(replicas=1, template={"spec": {**SPARE_TEMPLATE["spec"], **told}})
+@pytest.mark.parametrize(("result", "grace_s"), [({}, 1), ({"terminationGracePeriodSeconds": 20}, 20)])
+def test_what_only_holds_a_place_goes_at_once_unless_its_template_states_otherwise(
+    result: dict[str, int], grace_s: int
+):
+    pool = a_pool(replicas=1, template={"spec": {**SPARE_TEMPLATE["spec"], **result}})
     (made,) = plan_spares(observed_pool(pool), 1, NOW)
     assert isinstance(made, CreatePod)
     assert made.manifest["spec"]["terminationGracePeriodSeconds"] == grace_s
@@ -112,13 +114,13 @@ def test_one_that_tolerates_every_taint_is_kept_off_what_the_scheduler_would_kee
 
 
 @pytest.mark.parametrize("count", [1, 100])
-def test_a_spare_that_waits_is_made_anew_when_a_node_that_it_is_kept_off_is_well_again(count: int):
+def test_a_spare_that_waits_is_recreated_when_a_node_that_it_is_kept_off_is_well_again(count: int):
     # given a spare that was made while some nodes were faulty, and finds no other one
     broken = {f"node-{number}": Node(f"node-{number}", True, findings=(XID_79,)) for number in range(count)}
     given = observed_pool(a_pool(replicas=1), nodes=broken)
     (made,) = plan_spares(given, 1, NOW)
     assert isinstance(made, CreatePod)
-    waits = lacking_room(a_spare("t"))
+    waits = without_room(a_spare("t"))
     given = replace(given, pods=(replace(waits, annotations=made.manifest["metadata"]["annotations"]),))
     assert plan_spares(given, 1, NOW) == ()
     # when one of them is well again

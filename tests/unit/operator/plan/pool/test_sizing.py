@@ -8,7 +8,7 @@ from tests.unit.operator.given import NOW
 from tests.unit.operator.given_pool import a_pool, observed_pool
 from understudy_operator.plan.pool import sizing
 from understudy_operator.plan.pool.facts import AutoSize, Client, ObservedPool
-from understudy_operator.plan.pool.sizing import desired, history, spares_for
+from understudy_operator.plan.pool.sizing import desired, spares_for, update_history
 from understudy_operator.plan.rfc3339 import micro_time
 
 DAY_S = 86400.0
@@ -36,7 +36,7 @@ def test_a_pool_for_no_nodes_needs_no_spare_and_one_for_very_many_gets_the_most(
     assert spares_for(1_000_000, 1.2e-3, most=16) == 16
 
 
-def test_replicas_are_what_the_spec_says_where_it_asks_for_no_computing():
+def test_replicas_are_those_of_the_spec_without_auto_sizing():
     assert desired(observed_pool(a_pool(replicas=3)), NOW) == (3, None)
 
 
@@ -46,7 +46,7 @@ def test_the_nodes_are_those_of_the_pods_of_all_jobs_that_name_the_pool_each_cou
     assert (wanted, auto and auto["nodes"], auto and auto["source"]) == (3, 512, "Default")
 
 
-def test_what_the_spec_says_goes_before_all_else():
+def test_what_the_spec_states_goes_before_all_else():
     auto = AutoSize(nodes=128, failures_per_node_day=0.05)
     wanted, status = desired(observed_pool(a_pool(auto=auto), clients=(Client(nodes(2)),)), NOW)
     assert (wanted, status and status["nodes"], status and status["source"]) == (13, 128, "Spec")
@@ -65,51 +65,55 @@ def test_bounds_hold():
 def test_history_counts_once_there_are_a_thousand_days_of_nodes():
     # given 400 nodes, of which one fails every six hours: many more than the default has it
     observed = observed_pool(a_pool(auto=AutoSize(nodes=400)))
-    told = []
+    result = []
     for hour in range(0, 96, 6):
         now = NOW + hour * 3600
         failures = tuple((f"n{past}", NOW + past * 3600) for past in range(0, hour, 6))
         wanted, observed = sized(replace(observed, clients=(Client(nodes(400), failures),)), now)
-        told.append((observed.pool.status["auto"]["source"], wanted))
+        result.append((observed.pool.status["auto"]["source"], wanted))
 
     # then the default holds for two and a half days, and the number grows after that
-    assert told[:10] == [("Default", 3)] * 10
-    assert told[-1][0] == "History"
-    assert told[-1][1] > 3
+    assert result[:10] == [("Default", 3)] * 10
+    assert result[-1][0] == "History"
+    assert result[-1][1] > 3
 
 
 def test_a_failure_is_counted_once():
     before = {"nodeDays": "0", "failures": "0", "countedUntil": micro_time(NOW)}
     observed = observed_pool(clients=(Client(nodes(10), (("n1", NOW + 30), ("n1", NOW + 5000))),))
-    first = history(before, observed, NOW + 3600)
+    first = update_history(before, observed, NOW + 3600)
     assert (first.failures, round(first.node_days, 2)) == (1.0, round(10 * (3600 - 60) / DAY_S, 2))
-    told = {"nodeDays": str(first.node_days), "failures": str(first.failures), "countedUntil": micro_time(first.until)}
-    assert history(told, observed, NOW + 3700) == pytest.approx(first)
-    assert round(history(told, observed, NOW + 7200).failures, 1) == 2.0
+    values = {
+        "nodeDays": str(first.node_days),
+        "failures": str(first.failures),
+        "countedUntil": micro_time(first.until),
+    }
+    assert update_history(values, observed, NOW + 3700) == pytest.approx(first)
+    assert round(update_history(values, observed, NOW + 7200).failures, 1) == 2.0
 
 
 def test_old_history_loses_its_weight_and_an_operator_that_was_away_counts_a_day_at_most():
     before = {"nodeDays": "1000", "failures": "8", "countedUntil": micro_time(NOW)}
-    told = history(before, observed_pool(clients=(Client(nodes(10)),)), NOW + 20 * DAY_S)
+    history_after = update_history(before, observed_pool(clients=(Client(nodes(10)),)), NOW + 20 * DAY_S)
     weight = 0.5 ** (DAY_S / HALF_LIFE_S)
-    assert (told.node_days, told.failures) == pytest.approx((1000 * weight + 10, 8 * weight))
+    assert (history_after.node_days, history_after.failures) == pytest.approx((1000 * weight + 10, 8 * weight))
 
 
 def test_of_the_time_that_an_operator_was_away_for_failures_count_as_its_days_do():
     # given one that comes back after ten days, in each of which a node has failed
     before = {"nodeDays": "0", "failures": "0", "countedUntil": micro_time(NOW)}
     failures = tuple((f"n{day}", NOW + (day + 0.5) * DAY_S) for day in range(10))
-    told = history(before, observed_pool(clients=(Client(nodes(10), failures),)), NOW + 10 * DAY_S)
+    history_after = update_history(before, observed_pool(clients=(Client(nodes(10), failures),)), NOW + 10 * DAY_S)
 
     # then it counts a day of ten nodes, and the failure of that day
-    assert (told.node_days, told.failures) == (10.0, 1.0)
+    assert (history_after.node_days, history_after.failures) == (10.0, 1.0)
 
 
-def test_a_node_that_several_jobs_tell_of_has_failed_once():
+def test_a_node_that_several_jobs_report_has_failed_once():
     before = {"nodeDays": "0", "failures": "0", "countedUntil": micro_time(NOW)}
     clients = [Client(nodes(2), (("n0", NOW + second), ("", NOW + second))) for second in (1, 2)]
-    told = history(before, observed_pool(clients=tuple(clients)), NOW + 3600)
-    assert told.failures == 3.0, "n0, and two that nobody names"
+    history_after = update_history(before, observed_pool(clients=tuple(clients)), NOW + 3600)
+    assert history_after.failures == 3.0, "n0, and two that nobody names"
 
 
 def test_it_grows_at_once_and_shrinks_only_after_a_day():

@@ -30,7 +30,7 @@ from understudy_operator.plan.pool.adopting import plan_adoptions
 from understudy_operator.plan.pool.warm_facts import Adoption
 from understudy_operator.plan.reconcile import reconcile
 from understudy_protocol import pod as names
-from understudy_protocol.words import Fault
+from understudy_protocol.enums import Fault
 
 ADOPT_WITHIN_S = 10.0
 REPLACE_FOR_S = 60.0
@@ -106,12 +106,12 @@ def test_of_a_later_attempt_it_gets_that_attempts_label() -> None:
     ],
     ids=["an old template", "another key", "no address"],
 )
-def test_one_that_could_not_be_told_is_claimed_as_a_place(view: PoolView) -> None:
+def test_one_that_could_not_be_adopted_is_claimed_as_a_place(view: PoolView) -> None:
     (claim,) = plan(one_lost(view)).claims
     assert isinstance(claim, ClaimPod)
 
 
-def test_a_job_that_is_made_otherwise_claims_places_and_says_why() -> None:
+def test_a_job_that_is_made_otherwise_claims_places_and_gives_the_reason() -> None:
     # given a job with other workers in each pod
     given = one_lost(a_warm_view(P), world={"nproc_per_node": 4})
     (claim,) = plan(given).claims
@@ -122,10 +122,10 @@ def test_a_job_that_is_made_otherwise_claims_places_and_says_why() -> None:
     spare = replace(spare, labels={**spare.labels, names.LABEL_CLAIMED_BY: "job-uid"})
     later = one_lost(a_warm_view(), world={"nproc_per_node": 4}, claimed=(spare,))
     later = replace(later, nodes={**later.nodes, spare.node: Node(spare.node, True)})
-    told = condition(later)
-    assert told[:2] == ("True", "SpareClaimed")
-    assert "Replace and not Warm, because launcher.nprocPerNode is 4, and 8 in the pool" in told[2]
-    assert any(event.message == told[2] for event in plan(later).events)
+    result = condition(later)
+    assert result[:2] == ("True", "SpareClaimed")
+    assert "Replace and not Warm, because launcher.nprocPerNode is 4, and 8 in the pool" in result[2]
+    assert any(event.message == result[2] for event in plan(later).events)
 
 
 def test_of_several_the_newest_template_comes_first_for_it_can_be_claimed_warm() -> None:
@@ -137,7 +137,7 @@ def test_of_several_the_newest_template_comes_first_for_it_can_be_claimed_warm()
 # Who is told ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_claimed_spare_is_told_whose_it_is_and_the_condition_says_warm() -> None:
+def test_a_claimed_spare_is_informed_of_whose_it_is_and_the_condition_states_warm() -> None:
     given = one_lost(a_warm_view(), (A0, W))
     (order,) = plan(given).adopt
     assert isinstance(order, AdoptSpare)
@@ -155,7 +155,7 @@ def test_it_covers_the_lost_rank_so_nothing_else_is_claimed_or_made() -> None:
     assert [step for step in plan(given).pods if not isinstance(step, PatchPod)] == []
 
 
-def test_one_that_has_been_adopted_is_annotated_and_told_no_more() -> None:
+def test_one_that_has_been_adopted_is_annotated_and_not_called_again() -> None:
     given = one_lost(a_warm_view(), (A0, W), adoptions={W.uid: Adoption(NOW - 1, adopted=True)})
     assert annotated(given) == ["w"]
     assert plan(given).adopt == ()
@@ -173,16 +173,16 @@ def test_an_operator_that_takes_over_knows_a_member_by_its_coordinators_word() -
     assert "w" not in deletions(given, NOW + 1000)
 
 
-def test_one_that_this_operator_has_not_told_for_long_is_not_deleted_yet() -> None:
+def test_one_that_this_operator_has_called_only_recently_is_not_deleted_yet() -> None:
     given = one_lost(a_warm_view(), (A0, claimed_warm(at=NOW - 1000)))
     assert deletions(given) == {}
     assert len(plan(given).adopt) == 1
 
 
-def test_one_that_cannot_be_told_is_deleted_and_the_next_claim_is_replace() -> None:
+def test_one_that_cannot_be_adopted_is_deleted_and_the_next_claim_is_replace() -> None:
     # given a spare that has not heard for ten seconds
     tried = {
-        W.uid: Adoption(NOW - ADOPT_WITHIN_S, why_not="the operator could not send the job to 10.1.0.1: TimeoutError()")
+        W.uid: Adoption(NOW - ADOPT_WITHIN_S, failure="the operator could not send the job to 10.1.0.1: TimeoutError()")
     }
     given = one_lost(a_warm_view(P), (A0, W), adoptions=tried)
     assert "the operator could not send the job to 10.1.0.1" in deletions(given)["w"]
@@ -197,7 +197,7 @@ def test_one_that_cannot_be_told_is_deleted_and_the_next_claim_is_replace() -> N
     assert isinstance(later, ClaimWarm)
 
 
-def test_a_job_that_is_suspended_or_has_ended_tells_nobody() -> None:
+def test_a_suspended_or_ended_job_sends_nothing() -> None:
     given = one_lost(a_warm_view(), (A0, W))
     suspended = replace(given, job=replace(given.job, spec=replace(given.job.spec, suspend=True)))
     closed = a_snapshot([member(A0, 0)], number=3, coordinator=A0, closed=SUCCEEDED)

@@ -14,10 +14,10 @@ from understudy_operator.plan.intents import CreatePod, DeletePod, PoolPlan
 from understudy_operator.plan.observed import Pod
 from understudy_operator.plan.pool.comparing import difference
 from understudy_operator.plan.pool.facts import Pool
-from understudy_operator.plan.pool.manifest import fingerprint
+from understudy_operator.plan.pool.manifest import pool_fingerprint
 from understudy_operator.plan.pool.reconcile import reconcile_pool
 from understudy_operator.plan.pool.warm_facts import PoolLauncher
-from understudy_operator.plan.pool.warm_manifest import secret_name
+from understudy_operator.plan.pool.warm_manifest import pool_secret_name
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
 
@@ -62,28 +62,28 @@ def test_the_pools_secret_is_created_before_its_first_pod() -> None:
     assert plan().objects == ()
 
 
-def test_the_name_of_the_secret_tells_keys_apart_and_contains_none() -> None:
+def test_the_name_of_the_secret_distinguishes_keys_and_contains_none() -> None:
     pool = a_warm_pool()
     others = [replace(pool, uid="another"), replace(pool, namespace="other")]
-    told = {secret_name(pool, KEYRING), *(secret_name(other, KEYRING) for other in others)}
-    told.add(secret_name(pool, Keyring(b"another master secret, of 34 bytes")))
-    assert len(told) == 4
-    assert all(re.fullmatch(r"shared-[0-9a-f]{16}\.pool", name) for name in told)
-    assert not any(name[7:23] in KEYRING.of_pool("research", "pool-uid") for name in told)
+    result = {pool_secret_name(pool, KEYRING), *(pool_secret_name(other, KEYRING) for other in others)}
+    result.add(pool_secret_name(pool, Keyring(b"another master secret, of 34 bytes")))
+    assert len(result) == 4
+    assert all(re.fullmatch(r"shared-[0-9a-f]{16}\.pool", name) for name in result)
+    assert not any(name[7:23] in KEYRING.of_pool("research", "pool-uid") for name in result)
 
 
 def test_a_pool_whose_spares_only_hold_places_has_no_secret() -> None:
-    assert secret_name(a_warm_pool(launcher=None), KEYRING) == ""
+    assert pool_secret_name(a_warm_pool(launcher=None), KEYRING) == ""
 
 
 def test_a_process_that_has_just_started_takes_a_secret_that_a_spare_has_mounted_for_created() -> None:
-    told = plan(P, pool=a_warm_pool(replicas=2), writes=SecretWrites())
-    assert told.objects == ()
-    assert [type(step) for step in told.pods] == [CreatePod]
+    result = plan(P, pool=a_warm_pool(replicas=2), writes=SecretWrites())
+    assert result.objects == ()
+    assert [type(step) for step in result.pods] == [CreatePod]
 
 
 def test_a_secret_that_spares_wait_for_is_created_again() -> None:
-    waiting = replace(P, ready=False, sidecar_started=False, sidecar_ran=False, waits_since=NOW - 30.0)
+    waiting = replace(P, ready=False, sidecar_started=False, sidecar_ran=False, waiting_since=NOW - 30.0)
     assert [x.manifest["metadata"]["name"] for x in plan(waiting).objects] == [SECRET]
     assert plan(waiting, writes=SecretWrites({SECRET: NOW - 29.0})).objects == ()
 
@@ -94,11 +94,11 @@ def test_a_spare_has_sidecar_and_launcher_and_belongs_to_no_job() -> None:
     (sidecar,) = spec["initContainers"]
     (trainer,) = spec["containers"]
     assert sidecar["image"] == IMAGE
-    told = variables(sidecar)
-    assert told[names.ENV_POOL] == "pool-uid"
-    assert not {names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX} & told.keys()
+    result = variables(sidecar)
+    assert result[names.ENV_POOL] == "pool-uid"
+    assert not {names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX} & result.keys()
     assert sidecar["readinessProbe"]["httpGet"]["path"] == "/ready"
-    assert trainer["command"] == ["/bin/sh", f"{names.SHARED_FOLDER}/{names.LAUNCHER_STUB}", "python", "train.py"]
+    assert trainer["command"] == ["/bin/sh", f"{names.SHARED_FOLDER}/{names.LAUNCHER_SCRIPT}", "python", "train.py"]
     assert spec["restartPolicy"] == "Never"
     assert "hostname" not in spec
     assert made["metadata"]["annotations"] == {}
@@ -132,12 +132,12 @@ def test_no_name_of_a_container_lets_a_pools_template_mount_the_keys(kind: str) 
     assert created(template={"metadata": {}, "spec": spec})["spec"][kind][-1]["volumeMounts"] == []
 
 
-def test_what_the_pools_launcher_says_reaches_it() -> None:
+def test_what_the_pools_launcher_states_reaches_it() -> None:
     launcher = PoolLauncher("trainer", 4, zygote=True, preload=("json",), warmup=("python", "warm.py"))
-    told = variables(created(launcher=launcher)["spec"]["containers"][0])
-    assert told[names.ENV_NPROC] == "4"
-    assert told[names.ENV_PRELOAD] == "json"
-    assert told[names.ENV_WARMUP] == '["python", "warm.py"]'
+    result = variables(created(launcher=launcher)["spec"]["containers"][0])
+    assert result[names.ENV_NPROC] == "4"
+    assert result[names.ENV_PRELOAD] == "json"
+    assert result[names.ENV_WARMUP] == '["python", "warm.py"]'
 
 
 @pytest.mark.parametrize(
@@ -172,18 +172,18 @@ def test_it_knows_which_variables_are_the_templates_own() -> None:
             ]
         }
     }
-    told = variables(created(template=template)["spec"]["containers"][0])
-    assert told[names.ENV_TEMPLATE_VARIABLES] == '["LR"]'
+    result = variables(created(template=template)["spec"]["containers"][0])
+    assert result[names.ENV_TEMPLATE_VARIABLES] == '["LR"]'
 
 
 def test_a_change_of_the_launcher_is_a_new_template() -> None:
-    assert fingerprint(a_warm_pool()) != fingerprint(a_warm_pool(launcher=PoolLauncher(nproc_per_node=4)))
-    assert fingerprint(a_warm_pool()) != fingerprint(a_warm_pool(launcher=None))
+    assert pool_fingerprint(a_warm_pool()) != pool_fingerprint(a_warm_pool(launcher=PoolLauncher(nproc_per_node=4)))
+    assert pool_fingerprint(a_warm_pool()) != pool_fingerprint(a_warm_pool(launcher=None))
 
 
 def test_a_spare_with_the_key_of_another_master_secret_is_replaced_like_one_of_an_old_template() -> None:
-    former = secret_name(a_warm_pool(), Keyring(b"another master secret, of 34 bytes"))
-    steps = plan(a_warm_spare("p", secret=former)).pods
+    previous = pool_secret_name(a_warm_pool(), Keyring(b"another master secret, of 34 bytes"))
+    steps = plan(a_warm_spare("p", secret=previous)).pods
     assert [type(step) for step in steps] == [CreatePod]
 
 
@@ -195,5 +195,5 @@ def test_a_spare_that_is_not_ready_for_long_is_replaced() -> None:
 
 
 def test_the_pool_looks_again_when_one_will_have_been_unready_for_too_long() -> None:
-    assert plan(replace(P, ready=False, unready_since=NOW - UNREADY_S + 7)).again_in_s == 7.0
-    assert plan(P).again_in_s is None
+    assert plan(replace(P, ready=False, unready_since=NOW - UNREADY_S + 7)).requeue_after_s == 7.0
+    assert plan(P).requeue_after_s is None

@@ -1,0 +1,149 @@
+"""Whether an installation works: `python -m understudy_operator.dry_run`, which `helm test` runs in a pod of its own.
+
+Looked at from outside, through the API server alone: our kinds are served; a replica of each Deployment is available;
+somebody leads; a TrainingJob is accepted (a dry run: nothing is made). All of it is tried for LIMIT_S, since the chart
+may have been installed a moment ago; then each thing that is wrong is told, with what to do, and the exit code is 1.
+
+UNDERSTUDY_NAMESPACE is where it is installed, UNDERSTUDY_JOBS_NAMESPACE one that the operator watches, in which a job
+is tried, UNDERSTUDY_DEPLOYMENTS the names of its Deployments, with commas between,
+UNDERSTUDY_LEASE (namespace/name) the Lease of the operator's replicas.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kubernetes.aio import client, config
+
+from understudy_operator.apply.api import API_FAILURES, Api, ApiError
+from understudy_operator.plan.ownership import API_VERSION, KIND
+
+LIMIT_S = 60.0
+EVERY_S = 1.0
+PLURALS = ("trainingjobs", "hotsparepools", "injectedjobs")
+log = logging.getLogger(__name__)
+
+
+def example(namespace: str) -> dict[str, Any]:
+    """A small job with what makes pods survive."""
+    trainer = {"name": "trainer", "image": "example.com/trainer:1", "command": ["python3", "train.py"]}
+    template = {"spec": {"parallelism": 2, "completions": 2, "template": {"spec": {"containers": [trainer]}}}}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "understudy-test", "namespace": namespace},
+        "spec": {
+            "launcher": {"nprocPerNode": 1},
+            "spares": {"replicas": 1},
+            "replicatedJobs": [{"name": "trainer", "template": template}],
+        },
+    }
+
+
+class InstallationCheck:
+    """jobs_namespace: one that the operator watches."""
+
+    def __init__(
+        self, api: Api, namespace: str, jobs_namespace: str, deployments: Sequence[str], lease: tuple[str, str]
+    ) -> None:
+        self._api, self._namespace, self._deployments, self._lease = api, namespace, deployments, lease
+        self._jobs_namespace = jobs_namespace
+        self._renewed: object = None  # when the Lease was, at the first look
+
+    async def run(self, limit_s: float, every_s: float = EVERY_S) -> list[str]:
+        """What is wrong in the end."""
+        wrong = await self.find_problems()
+        try:
+            async with asyncio.timeout(limit_s):
+                while wrong:
+                    await asyncio.sleep(every_s)
+                    wrong = await self.find_problems()
+        except TimeoutError:
+            pass
+        return wrong
+
+    async def find_problems(self) -> list[str]:
+        """What is wrong now; what could not be asked for is."""
+        checks = [self._kinds(), self._leader(), self._acceptance(), *map(self._deployment, self._deployments)]
+        found = await asyncio.gather(*checks, return_exceptions=True)
+        wrong = []
+        for result in found:
+            if isinstance(result, BaseException) and not isinstance(result, API_FAILURES):
+                raise result
+            if result:
+                wrong.append(str(result))
+        return wrong
+
+    async def _kinds(self) -> str:
+        resources: Mapping[str, Any] = {}
+        try:
+            resources = await self._api.get(f"/apis/{API_VERSION}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        served = {resource["name"] for resource in resources.get("resources", ())}
+        missing = [plural for plural in PLURALS if plural not in served]
+        return f"the API server does not serve {', '.join(missing)}: apply the CRDs (crds.install)" if missing else ""
+
+    async def _deployment(self, name: str) -> str:
+        path = f"/apis/apps/v1/namespaces/{self._namespace}/deployments/{name}"
+        status = (await self._api.get(path)).get("status", {})
+        if status.get("availableReplicas", 0) > 0:
+            return ""
+        return f"no replica of Deployment {name} is available: run kubectl --namespace {self._namespace} get pods"
+
+    async def _leader(self) -> str:
+        """Two looks at the Lease: no clocks are compared."""
+        namespace, name = self._lease
+        nobody = f"no replica renews Lease {name}: see the operator's log"
+        try:
+            lease = await self._api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return nobody
+        renewed = lease.get("spec", {}).get("renewTime")
+        if self._renewed is None:
+            self._renewed = renewed
+        return nobody if renewed == self._renewed else ""
+
+    async def _acceptance(self) -> str:
+        path = f"/apis/{API_VERSION}/namespaces/{self._jobs_namespace}/trainingjobs"
+        try:
+            await self._api.dry_run(path, example(self._jobs_namespace))
+        except ApiError as error:
+            return f"the API server rejects a TrainingJob ({error.status}): {error}"
+        return ""
+
+
+async def _main(env: Mapping[str, str]) -> int:
+    await config.load_config()  # type: ignore[no-untyped-call]
+    namespace, _, name = env["UNDERSTUDY_LEASE"].partition("/")
+    async with client.ApiClient() as api_client:
+        check = InstallationCheck(
+            Api(api_client),
+            env["UNDERSTUDY_NAMESPACE"],
+            env["UNDERSTUDY_JOBS_NAMESPACE"],
+            env["UNDERSTUDY_DEPLOYMENTS"].split(","),
+            (namespace, name),
+        )
+        wrong = await check.run(LIMIT_S)
+    for text in wrong:
+        log.error("%s", text)
+    if not wrong:
+        log.info(
+            "the kinds are served, a replica of each Deployment is available, one is the leader, and a job is accepted"
+        )
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stdout)
+    return asyncio.run(_main(os.environ))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

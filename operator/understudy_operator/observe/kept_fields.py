@@ -1,0 +1,122 @@
+"""What is kept of an object: what is read of it, and no more. A job of 5,000 pods has 400 MB of raw objects otherwise.
+
+Rules: of a pod and of a node the fields of decoded_fields.py. Metadata without managedFields and without long
+annotations (kubectl's copy of the manifest is the longest); of a node's long ones, and long messages, the beginning. Of
+a pod's containers the variables that tell what it was made for, and of its volumes those of the operator's Secrets. A
+job keeps its spec: its pods are made from it. The nodes that a pod was kept off may be many: they are kept, and for all
+pods that have the same ones once. What is kept has the types that decoded_fields.py lists, and a name; any other object
+raises Malformed.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from understudy_operator.observe.decoded_fields import (
+    check_job_fields,
+    decode_metadata_fields,
+    decode_node_fields,
+    decode_pod_fields,
+)
+from understudy_operator.plan.malformed import Malformed
+from understudy_protocol import pod as names
+
+Raw = Mapping[str, Any]
+LONGEST_ANNOTATION = 1024
+#: Of a message in a condition of a node. A source may list several codes in one.
+LONGEST_MESSAGE = 4096
+#: Volumes of a pod with a Secret of the operator's.
+SECRET_VOLUMES = (names.KEY_VOLUME, names.ROLLOUT_VOLUME)
+#: Fields of any object that are objects themselves.
+_OBJECTS = ("spec", "status")
+_CONTAINERS = ("initContainers", "containers")
+_NODES = (names.ANNOTATION_AVOIDS, names.ANNOTATION_PREFERS_NOT)
+#: Annotations that are kept however long they are.
+_WHOLE = (names.ANNOTATION_WRITTEN,)
+#: Variables that tell what a pod was made for; every other one is the containers' own business.
+_VARIABLES = (names.ENV_INDEX, names.ENV_NPROC, names.ENV_COORDINATOR)
+
+
+def select_fields(raw: Raw) -> Raw:
+    """An object of any kind but the two that there are thousands of."""
+    if not isinstance(raw, Mapping):
+        raise Malformed(f"expected an object, got {type(raw).__name__}")
+    for field in _OBJECTS:
+        if not isinstance(raw.get(field, {}), Mapping):
+            raise Malformed(f"{field}: expected an object, got {type(raw[field]).__name__}")
+    return {**raw, "metadata": _metadata(decode_metadata_fields(raw.get("metadata")))}
+
+
+def select_job_fields(raw: Raw) -> Raw:
+    """A Job of batch/v1."""
+    check_job_fields(raw)
+    return select_fields(raw)
+
+
+def select_pod_fields(raw: Raw) -> Raw:
+    kept = decode_pod_fields(raw)
+    kept["metadata"] = _metadata(kept.get("metadata", {}))
+    spec = kept.setdefault("spec", {})
+    kept.setdefault("status", {})
+    for field in _CONTAINERS:
+        if field in spec:
+            spec[field] = [_container(container) for container in spec[field] or ()]
+    volumes = spec.pop("volumes", None) or ()
+    mounted = ((volume["name"], secret_of(volume)) for volume in volumes if volume.get("name") in SECRET_VOLUMES)
+    if kept_volumes := _volumes(tuple(mounted)):
+        spec["volumes"] = kept_volumes
+    if nodes := {name: sys.intern(text) for name, text in _annotations(raw) if name in _NODES}:
+        kept["metadata"]["annotations"] |= nodes
+    return kept
+
+
+def select_node_fields(raw: Raw) -> Raw:
+    """With all of its conditions and annotations: which say something is for the table of fault sources to tell."""
+    kept = decode_node_fields(raw)
+    metadata = _metadata(kept.get("metadata", {}))
+    annotations = {name: text[:LONGEST_ANNOTATION] for name, text in _annotations(raw)}
+    kept["metadata"] = {**metadata, "annotations": annotations} if annotations else metadata
+    for condition in kept.get("status", {}).get("conditions") or ():
+        if "message" in condition:
+            condition["message"] = condition["message"][:LONGEST_MESSAGE]
+    return kept
+
+
+def secret_of(volume: Raw) -> str:
+    """The name of the Secret that the volume has the files of; "" if it has none."""
+    return str((volume.get("secret") or {}).get("secretName", ""))
+
+
+@lru_cache(4096)
+def _volumes(named: tuple[tuple[str, str], ...]) -> list[dict[str, Any]]:
+    """One list for all pods of a job's attempt. named: a volume, and its Secret."""
+    return [{"name": name, "secret": {"secretName": secret}} for name, secret in named]
+
+
+def _annotations(raw: Raw) -> Iterable[tuple[str, str]]:
+    annotations: Raw = raw["metadata"].get("annotations") or {}
+    return annotations.items()
+
+
+def _metadata(metadata: Raw) -> dict[str, Any]:
+    """Of fields that decoded_fields.py has checked."""
+    kept = {name: value for name, value in metadata.items() if value is not None}
+    if not kept.get("name"):
+        raise Malformed("metadata.name: missing")
+    if "annotations" in kept:
+        annotations = kept["annotations"].items()
+        kept["annotations"] = {
+            name: text for name, text in annotations if len(text) <= LONGEST_ANNOTATION or name in _WHOLE
+        }
+    return kept
+
+
+def _container(container: Raw) -> dict[str, Any]:
+    kept: dict[str, Any] = {"name": container.get("name", "")}
+    if variables := [entry for entry in container.get("env") or () if entry.get("name") in _VARIABLES]:
+        kept["env"] = variables
+    limits = (container.get("resources") or {}).get("limits") or {}
+    if memory := limits.get("memory"):
+        kept["resources"] = {"limits": {"memory": memory}}
+    return kept

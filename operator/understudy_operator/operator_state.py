@@ -1,0 +1,54 @@
+"""What the operator knows when Prometheus asks: its store, and its workers. Jobs, pools and nodes are gone through, and
+pods are not.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from understudy_operator.clock import Clock
+from understudy_operator.observe.read_injected import raw_jobs
+from understudy_operator.observe.read_node import NodeReader
+from understudy_operator.observe.read_pool import read_pool
+from understudy_operator.observe.store import Kind, Raw, Store
+from understudy_operator.plan.observed import Node
+from understudy_operator.pool_worker import PoolWorker
+from understudy_operator.worker import JobWorker
+
+
+@dataclass(frozen=True)
+class OperatorState:
+    """leads, filled: whether this replica does, and whether its store has been."""
+
+    store: Store
+    read_node: NodeReader
+    clock: Clock
+    leads: Callable[[], bool]
+    filled: Callable[[], bool]
+    workers: Callable[[], Collection[JobWorker]]
+    pool_workers: Callable[[], Collection[PoolWorker]]
+    offenders: Callable[[], int]
+
+    def knows(self) -> bool:
+        return self.leads() and self.filled()
+
+    def jobs(self) -> list[Raw]:
+        return raw_jobs(self.store)
+
+    def pools(self) -> list[Raw]:
+        return [{"status": pool.status} for pool in self.store.facts(Kind.POOL, read_pool)]
+
+    def nodes(self) -> list[Node]:
+        return self.store.facts(Kind.NODE, self.read_node)
+
+    def malformed(self) -> Mapping[str, int]:
+        return {kind.value: len(self.store.malformed(kind)) for kind in Kind}
+
+    def waiting(self) -> int:
+        jobs = sum(worker.is_queued for worker in self.workers())
+        return jobs + sum(worker.is_queued for worker in self.pool_workers())
+
+    def without_coordinator(self) -> int:
+        return sum(worker.misses_coordinator for worker in self.workers())
+
+    def now(self) -> float:
+        return self.clock.wall()

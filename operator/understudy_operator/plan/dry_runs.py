@@ -1,0 +1,42 @@
+"""What the API server is asked before anything of a job is made: whether it would take a Job and a pod of each kind.
+
+A typo in a template is a field that the CRD does not know, and keeps, because it may be one newer than the CRD. The
+API server refuses it when the first object is created: better before the first of the others is.
+"""
+
+from collections.abc import Iterator
+
+from understudy_operator.plan.intents import Manifest
+from understudy_operator.plan.jobset.manifests import job_manifest
+from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.pods import pod_manifest
+
+
+def plan_dry_runs(observed: Observed, sidecar_image: str) -> tuple[Manifest, ...]:
+    """Nothing where something of the job is there already."""
+    if (
+        observed.templates_checked
+        or observed.spec_error
+        or observed.pods
+        or observed.previous_pods
+        or observed.children
+    ):
+        return ()
+    if observed.job.injected is not None:
+        return ()  # it makes neither
+    return tuple(_examples(observed, sidecar_image))
+
+
+def _examples(observed: Observed, sidecar_image: str) -> Iterator[Manifest]:
+    job = observed.job
+    yield from (job_manifest(job, group, 0, sidecar_image) for group in job.spec.children if group.replicas)
+    first = 0
+    for group in () if job.spec.world is None else job.world.groups:
+        yield pod_manifest(
+            job,
+            index=first,
+            serial=observed.entropy,
+            coordinator_address=observed.coordinator_address,
+            sidecar_image=sidecar_image,
+        )
+        first += group.pods

@@ -1,0 +1,106 @@
+"""A suspension that no pass has seen: the job was suspended, changed and resumed in one moment, or without an operator.
+
+replicatedJobs may only be changed while the job is suspended, which ends what runs. Where nobody saw that, Jobs and
+pods run on that were made of former templates: they are ended now, and made anew.
+
+Rules: each carries a hash of what the user had written when it was made, and of nothing that an operator adds. One that
+differs proves nothing by itself, for a newer CRD may have other defaults: an upgrade ends no job. But since the
+generation that was acted on last there must have been two changes, to suspend and to resume. Whatever carries no hash,
+because a former version made it, stays. The world ends as by the suspension, and Jobs are deleted one by one. Until all
+of that is under way status keeps the former generation: so whoever goes on, another operator included, goes on with it.
+Status also keeps it until all Jobs of a suspended job are suspended, because the user may resume the job before that.
+
+The coordinator closes the rendezvous of a suspended job before the operator writes the suspension to status. If the
+user resumes the job between the two, the workers have stopped and their pods can never train again: the attempt ends.
+"""
+
+from collections.abc import Iterator
+
+from understudy_operator.plan.jobset.views import is_current
+from understudy_operator.plan.observed import ChildJob, Observed
+from understudy_protocol import pod as names
+from understudy_protocol.enums import CloseReason
+
+MISSED_CHANGE = (
+    "the operator missed that the job was suspended, changed and resumed: it recreates the Jobs and pods that have "
+    "an old template"
+)
+
+
+RESUMED_AFTER_CLOSE = (
+    "the job was resumed right after its suspension had stopped the workers: the operator recreates its pods"
+)
+
+
+def unrecorded_suspension(observed: Observed) -> str:
+    """Why the attempt of the world ends by a suspension that status does not record; "" if it does not."""
+    if is_missed_by_world(observed):
+        return MISSED_CHANGE
+    return RESUMED_AFTER_CLOSE if _was_closed_by_suspension(observed) else ""
+
+
+def _was_closed_by_suspension(observed: Observed) -> bool:
+    job = observed.job
+    if job.spec.suspend or job.spec.world is None or observed.close is not None:
+        return False
+    if job.injected is not None:  # its pods do not record their attempt: a close may be from an earlier one
+        closed = None if observed.snapshot is None else observed.snapshot.closed
+        return closed is not None and closed.reason is CloseReason.SUSPENDED
+    return any(close.reason is CloseReason.SUSPENDED for close in observed.reported_closes)
+
+
+def is_missed_by_world(observed: Observed) -> bool:
+    """Whether pods that train, or will, were made of former templates."""
+    if not _missed(observed) or observed.job.spec.world is None or observed.close is not None:
+        return False
+    wanted = observed.job.world.template_hash
+    hashes = (pod.annotations.get(names.ANNOTATION_TEMPLATE_HASH, wanted) for pod in observed.pods if pod.alive)
+    return any(template_hash != wanted for template_hash in hashes)
+
+
+def outdated_jobs(observed: Observed) -> Iterator[ChildJob]:
+    """Those that run, or wait in a queue, and were made of a former template."""
+    if not _missed(observed):
+        return
+    wanted = {group.name: group.template_hash for group in observed.job.spec.children}
+    for child in observed.children:
+        if (
+            _is_suspended(child)
+            or child.ended
+            or child.deleting
+            or not child.template_hash
+            or not is_current(observed, child)
+        ):
+            continue
+        if child.template_hash != wanted[child.group]:
+            yield child
+
+
+def handled_generation(observed: Observed) -> int:
+    """The generation that status tells."""
+    missed = is_missed_by_world(observed) or any(True for _ in outdated_jobs(observed))
+    return _last_generation(observed) if missed or _has_jobs_to_suspend(observed) else observed.job.generation
+
+
+def _has_jobs_to_suspend(observed: Observed) -> bool:
+    """Whether a Job of a suspended job runs or queues: if the user changes and resumes the job now, it is outdated."""
+    return observed.job.spec.suspend and any(
+        not (_is_suspended(child) or child.ended or child.deleting) and is_current(observed, child)
+        for child in observed.children
+    )
+
+
+def _is_suspended(child: ChildJob) -> bool:
+    """It gets the newest template when it is resumed."""
+    return child.suspended and not child.queue
+
+
+def _missed(observed: Observed) -> bool:
+    job = observed.job
+    if job.injected is not None or job.terminal or job.spec.suspend:
+        return False
+    return job.generation >= _last_generation(observed) + 2
+
+
+def _last_generation(observed: Observed) -> int:
+    return int(observed.job.status.get("observedGeneration", observed.job.generation))

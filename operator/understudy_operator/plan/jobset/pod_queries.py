@@ -1,0 +1,101 @@
+"""Pods of child Jobs: when they are asked for, and what is told of them.
+
+No watch tells of them: they are the Job controller's, and there may be thousands. So a few are asked for while a Job
+waits for pods, and told is what they wait for.
+
+Rules: asked is for pods that are Pending, while a Job has not had all of its pods ready for SLOW_S; and for those on
+nodes that are not ready, while pods of a Job end. Again after EVERY_S, and twice as late each time (at most
+SELDOM_S) while what is known explains it.
+A pod that is Terminating on a dead node is told, and not removed by force: nothing fences its containers, which may run
+on, and no kubelet says that they have ended.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.jobset.views import is_current
+from understudy_operator.plan.observed import ChildJob, Node, Observed, Pod
+from understudy_operator.plan.reconcile_clock import is_due
+from understudy_operator.plan.stuck import describe_slow_start
+
+SLOW_S = 1.0
+EVERY_S = 2.5
+SELDOM_S = 30.0
+#: So many nodes are asked about, and so many pods of each answer are looked at.
+NODES = 3
+PODS = 20
+MAX_REPORTED = 3
+#: The Job controller creates all pods within so long after it has started the Job, unless something keeps it from that.
+MISSING_S = 3.0
+#: It starts a new Job within so long.
+NOT_STARTED_S = 30.0
+
+
+@dataclass(frozen=True)
+class PodQueries:
+    """Field selectors of the lists that are wanted now."""
+
+    selectors: tuple[str, ...] = ()
+
+
+def plan_pod_queries(children: Iterable[ChildJob], nodes: Mapping[str, Node], now: float) -> PodQueries:
+    active = [child for child in children if not child.ended]
+    waits = any(_waits(child) and is_due(child.created_at + SLOW_S, now) for child in active)
+    ends = any(child.deleting or child.terminating for child in active)
+    down = sorted(node.name for node in nodes.values() if not node.ready)[:NODES] if ends else []
+    pending = ["status.phase=Pending"] if waits else []
+    return PodQueries((*pending, *(f"spec.nodeName={name}" for name in down)))
+
+
+def query_pause_s(before_s: float, pods: Sequence[Pod]) -> float:
+    """Until they are asked for again."""
+    explained = any(pod.trouble or pod.deleting_since is not None for pod in pods)
+    return min(max(2 * before_s, EVERY_S), SELDOM_S) if explained else EVERY_S
+
+
+def describe_job_pods(observed: Observed, now: float) -> list[str]:
+    """What child Jobs wait for, in words. Of an injected job they are whose pods train, and not its children."""
+    if observed.job.injected is not None:
+        return []
+    pods = observed.job_pods
+    alive = [pod for pod in pods if pod.alive]
+    lines = [f"pod {pod.name}: {pod.trouble}" for pod in alive if pod.trouble][:MAX_REPORTED]
+    lines += filter(None, (describe_slow_start(pod, now) for pod in alive))
+    lines += list(_on_dead_nodes(observed))[:MAX_REPORTED]
+    return [*lines, *list(_missing(observed, now))[:MAX_REPORTED]]
+
+
+def _waits(child: ChildJob) -> bool:
+    return not child.suspended and not child.deleting and child.ready + child.succeeded < child.desired_pods
+
+
+def _on_dead_nodes(observed: Observed) -> Iterator[str]:
+    for pod in observed.job_pods:
+        if pod.deleting_since is not None and pod.node and not pod.is_done and not observed.node_ready(pod.node):
+            yield (
+                f"Job {pod.labels.get(keys.JOB_NAME, '')} waits for pod {pod.name}, which is Terminating on node "
+                f"{pod.node} and may still run, because the node is not ready: delete the node, or give it the taint "
+                "node.kubernetes.io/out-of-service"
+            )
+
+
+def _missing(observed: Observed, now: float) -> Iterator[str]:
+    for child in observed.children:
+        if child.ended or not is_current(observed, child) or not _waits(child):
+            continue
+        count = child.active + child.succeeded
+        if count >= child.desired_pods:
+            continue
+        if not child.started_at and is_due(child.created_at + NOT_STARTED_S, now):
+            yield (
+                f"Job {child.name} was created {NOT_STARTED_S:g} s ago, but the Job controller has not started it: see "
+                "the events of the Job, and check that kube-controller-manager runs"
+            )
+        if child.started_at and is_due(child.started_at + MISSING_S, now):
+            reason = "see the events of the Job (a quota or an admission webhook may reject its pods)"
+            if child.failed:
+                reason = (
+                    f"{child.failed} of its pods have failed, and the Job controller pauses before it creates others"
+                )
+            yield f"Job {child.name} has {count} of {child.desired_pods} pods: {reason}"

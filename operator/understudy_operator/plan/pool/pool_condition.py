@@ -1,0 +1,79 @@
+"""What a job tells of the pool that it names: condition PoolAvailable, and an event whenever it says something new."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from understudy_operator.plan.intents import Event
+from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.pool.adopting import unadopted
+from understudy_operator.plan.pool.vacancies import (
+    CONDITION,
+    candidates,
+    claimable,
+    coming_claims,
+    count_vacancies,
+    is_stuck,
+)
+from understudy_operator.plan.pool.warm_claims import replacement_reason
+from understudy_operator.plan.reported_conditions import DesiredCondition
+
+IDLE, CLAIMED, EMPTY, MISSING, NO_ROOM = "Idle", "SpareClaimed", "PoolEmpty", "PoolMissing", "NoRoom"
+REFUSED = "ClaimRefused"
+
+
+def pool_condition(observed: Observed, now: float) -> Iterator[DesiredCondition]:
+    """None for a job that names no pool."""
+    pool = observed.pool
+    if pool is None or observed.job.terminal:
+        return
+    stuck = next((pod for pod in observed.live() if is_stuck(pod, now)), None)
+    if not pool.exists:
+        where = f"namespace {observed.job.namespace}"
+        message = (
+            f"spares.pool names {pool.name}, but {where} has no HotSparePool of that name: create it, or correct "
+            "spares.pool"
+        )
+        yield CONDITION, False, MISSING, message
+    elif warm := unadopted(observed):
+        spares = ", ".join(f"{pod.name} on {pod.node}" for pod in warm)
+        yield (
+            CONDITION,
+            True,
+            CLAIMED,
+            f"claimed Warm from pool {pool.name}, so these spares join the job as they are: {spares}",
+        )
+    elif coming := coming_claims(observed):
+        spares = ", ".join(f"{pod.name} on {pod.node}" for pod in coming)
+        detail = "".join(
+            f"; Replace and not Warm, because {detail}" for detail in filter(None, [replacement_reason(observed, now)])
+        )
+        message = f"claimed from pool {pool.name}, so pods of the job replace these spares: {spares}{detail}"
+        yield CONDITION, True, CLAIMED, message
+    elif stuck is not None:
+        message = f"pod {stuck.name} does not fit in the place of the spare of pool {pool.name}: {stuck.trouble}"
+        yield CONDITION, False, NO_ROOM, message
+    elif count_vacancies(observed, now) and not claimable(observed, now):
+        if candidates(observed, now):
+            yield (
+                CONDITION,
+                False,
+                REFUSED,
+                f"the API server rejects the claim of a spare of pool {pool.name}: see condition Blocked",
+            )
+        else:
+            yield (
+                CONDITION,
+                False,
+                EMPTY,
+                f"pool {pool.name} has no spare to claim: the job waits until the operator creates one",
+            )
+    else:
+        yield CONDITION, True, IDLE, ""
+
+
+def pool_events(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
+    """Of two states of the condition, each empty if there is none."""
+    if not after or after["reason"] == IDLE:
+        return
+    if (before.get("reason"), before.get("message")) != (after["reason"], after["message"]):
+        yield Event("Normal" if after["status"] == "True" else "Warning", after["reason"], after["message"])

@@ -1,0 +1,98 @@
+"""The links of callers that have proved the key, as the core's events and effects have them: by number.
+
+Rules: effects are done in their order, SLICE at a time with other work between the slices, because a coordinator of ten
+thousand members sends each of them something in the same moment. A message to many links is encoded once.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from understudy_protocol import compiled
+from understudy_protocol.observer import Snapshot
+from understudy_sidecar.link import Link
+from understudy_sidecar.membership.core import FromObserver, ObserverDown, ObserverUp
+from understudy_sidecar.membership.events import Broadcast, Dropped, Hangup, Received, Send
+
+#: So many effects are done in one turn of the loop.
+SLICE = 500
+Event = Received | Dropped | ObserverUp | ObserverDown | FromObserver
+Effect = Send | Broadcast | Hangup
+log = logging.getLogger(__name__)
+
+
+class CallerLinks:
+    """on_event hears what comes from the links. on_snapshot hears how many seconds of CPU time a snapshot took.
+
+    Of CPU time: on a busy node the sidecar stands still for moments, which would hold the next snapshot up for longer.
+    """
+
+    def __init__(self, on_event: Callable[[Event], None], on_snapshot: Callable[[float], None]) -> None:
+        self._on_event, self._on_snapshot = on_event, on_snapshot
+        self._links: dict[int, Link] = {}
+        self._pending: deque[Effect] = deque()  # to be done in the next turns of the loop, in this order
+        self._is_scheduled = False
+
+    # From the server --------------------------------------------------------------------------------------------------
+
+    def add(self, link: Link) -> None:
+        self._links[link.number] = link
+
+    def on_message(self, link: Link, message: object) -> None:
+        self._on_event(Received(link.number, message))
+
+    def on_dropped(self, link: Link, silent: bool) -> None:
+        self._links.pop(link.number, None)
+        self._on_event(Dropped(link.number, silent))
+
+    def add_observer(self, link: Link) -> None:
+        self._links[link.number] = link
+        self._on_event(ObserverUp(link.number))
+
+    def on_observer_message(self, link: Link, message: object) -> None:
+        self._on_event(FromObserver(link.number, message))
+
+    def on_observer_dropped(self, link: Link) -> None:
+        self._links.pop(link.number, None)
+        self._on_event(ObserverDown(link.number))
+
+    # From the core ----------------------------------------------------------------------------------------------------
+
+    def enqueue(self, effect: Effect) -> None:
+        """At the next flush, or later if many are to be done before it."""
+        self._pending.append(effect)
+
+    def flush(self) -> None:
+        """Do a slice of what is left, unless the next one is scheduled already."""
+        if not self._is_scheduled:
+            self._do_slice()
+
+    def _do_slice(self) -> None:
+        """The links of this slice need not wait for those of the next."""
+        for _ in range(min(SLICE, len(self._pending))):
+            self._do(self._pending.popleft())
+        self._is_scheduled = bool(self._pending)
+        if self._pending:
+            asyncio.get_running_loop().call_soon(self._do_slice)
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Send(number, message):
+                self._send((number,), message)
+            case Broadcast(numbers, message):
+                self._send(numbers, message)
+            case Hangup(number, reason):
+                log.debug("closes connection %d: %s", number, reason)
+                if number in self._links:
+                    self._links[number].hangup()
+
+    def _send(self, numbers: tuple[int, ...], message: object) -> None:
+        begun = time.thread_time()
+        encoded = compiled.encode(message)
+        for number in numbers:
+            if number in self._links:
+                self._links[number].send_encoded(encoded)
+        if isinstance(message, Snapshot):
+            self._on_snapshot(time.thread_time() - begun)

@@ -1,0 +1,270 @@
+"""The heir: every sidecar that is not in office answers callers, and may come into office by their votes.
+
+    state        event                                           next         what it does
+    -----------  ----------------------------------------------  -----------  ---------------------------------------
+    IDLE         a member calls, and the job is closed           IDLE         Close
+    IDLE         a member calls, and the coordinator is known    IDLE         Elsewhere: call that one; hangs up
+    IDLE         a member calls, and this is no heir             IDLE         Elsewhere: nobody known; hangs up
+    IDLE         a member calls an heir without a coordinator    COLLECTING   the caller waits in the hall
+    COLLECTING   a majority of the electorate waits              CAMPAIGNING  Candidacy for the next term, to all
+    CAMPAIGNING  grants of a majority have come                  ELECTED      AssumeLeadership, with all who wait
+    CAMPAIGNING  somebody knows a newer office of this epoch     CAMPAIGNING  Candidacy for a newer term, in a moment
+    COLLECTING   the last caller has gone                        IDLE
+    CAMPAIGNING  somebody knows a newer electorate, or epoch     IDLE         Elsewhere: they call the next
+    any          the coordinator is known, or the job is closed  IDLE         tells it to all who wait
+
+Rules: an heir asks for nothing before a majority has come to it, so a member that cannot hear the coordinator alone
+moves no term. Callers come because they have lost theirs, each of them in one hall at a time, and all in the same
+order (calling.py): votes hardly split. How long they wait is theirs to say. The heir's own member is one of them,
+wherever it looks meanwhile, until it has given another candidate its vote. An epoch begins by the operator's
+appointment alone: an heir stands for terms of its electorate's epoch only.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from understudy_protocol import membership as m
+from understudy_protocol.enums import Term
+from understudy_protocol.hard_state import HardState
+from understudy_sidecar.membership.events import (
+    AssumeLeadership,
+    CandidateEffect,
+    CandidateEvent,
+    Dropped,
+    Hangup,
+    JoinReceived,
+    Log,
+    Received,
+    RecordHardState,
+    Send,
+    Tick,
+)
+from understudy_sidecar.membership.voter import Voter
+from understudy_sidecar.membership.voter_config import Tally, VoterConfig
+
+#: Two heirs that wait in each other's hall refuse each other: the first of the list asks again at once, others later.
+RETRY_S = 0.1
+
+
+class State(Enum):
+    IDLE = "idle"
+    COLLECTING = "open"
+    CAMPAIGNING = "standing"
+    ELECTED = "elected"
+
+
+@dataclass(frozen=True)
+class MemberInfo:
+    """What the pod's own member knows now.
+
+    apart: it has a launcher and no coordinator, and waits for no candidate that has its vote: it would vote here.
+    """
+
+    coordinator: m.StandbyCoordinator | None
+    closed: m.Close | None
+    may_vote: bool
+    hard_state: HardState
+    replacement_reason: str = ""  # why the pod has to be replaced
+
+
+class CandidateMachine:
+    """See the module. One life lasts until it is elected; then the coordinator's machine takes its place."""
+
+    def __init__(self, pod_uid: str, voter: Voter, member_info: MemberInfo) -> None:
+        self.pod_uid, self.voter = pod_uid, voter
+        self.state = State.IDLE
+        self._member_info = member_info
+        self._callers: dict[int, m.Join] = {}
+        self._links: dict[str, int] = {}  # of the callers, by pod uid: the newest
+        self._leader_snapshot: m.LeaderSnapshot | None = None  # that the tallies are of
+        self._connected = Tally(VoterConfig())  # callers, and the own member
+        self._votes = Tally(VoterConfig())
+        self._campaign_term: Term | None = None
+        self._newest_refused_term: Term | None = None
+        self._retry_at: float | None = None
+        self._out: list[CandidateEffect] = []
+
+    def handle(self, event: CandidateEvent, member_info: MemberInfo, now: float) -> list[CandidateEffect]:
+        self._member_info = member_info
+        self._recount_for_new_leader_snapshot()
+        match event:
+            case JoinReceived(link, join):
+                self._on_call(link, join)
+            case Received(link, m.VoteGranted(term)) if link in self._callers and term == self._campaign_term:
+                self._on_vote_granted(self._callers[link].pod_uid)
+            case Received(link, m.VoteDenied() as denied) if link in self._callers:
+                self._on_vote_denied(denied, now)
+            case Dropped(link):
+                self._on_dropped(link)
+            case Received() | Tick():
+                pass
+        self._redirect_if_coordinator_known()
+        self._campaign_if_possible()
+        if self._retry_at is not None and now >= self._retry_at:
+            self._campaign_again()
+        effects, self._out = self._out, []
+        return effects
+
+    def deadline(self) -> float | None:
+        return self._retry_at
+
+    @property
+    def callers(self) -> dict[int, m.Join]:
+        """Who waits, by link."""
+        return dict(self._callers)
+
+    @property
+    def voter_config(self) -> VoterConfig:
+        return self._connected.voter_config
+
+    def _recount_for_new_leader_snapshot(self) -> None:
+        leader_snapshot = self.voter.hard_state.leader_snapshot
+        if leader_snapshot is not None and leader_snapshot is not self._leader_snapshot:
+            self._leader_snapshot = leader_snapshot
+            voter_config = VoterConfig(
+                leader_snapshot.config_version,
+                frozenset(leader_snapshot.voters),
+                frozenset(leader_snapshot.former_voters),
+            )
+            if voter_config.version != self.voter_config.version and self.state is State.CAMPAIGNING:
+                self._stop_campaign()
+            self._connected, self._votes = Tally(voter_config, self._connected), Tally(voter_config, self._votes)
+
+    # Callers --------------------------------------------------------------------------------------------------------
+
+    def _on_call(self, link: int, join: m.Join) -> None:
+        if not self._may_campaign() and self._member_info.closed is None and self._member_info.coordinator is None:
+            self._redirect(link, None)
+            return
+        self._callers[link] = join
+        self._links[join.pod_uid] = link
+        self._connected.add(join.pod_uid)
+        if self.state is State.IDLE:
+            self.state = State.COLLECTING
+        elif self.state is State.CAMPAIGNING:
+            self._request_vote(link)
+
+    def _may_campaign(self) -> bool:
+        """Whether this is an heir of the newest epoch that it knows."""
+        return self.voter_config.exists and self.voter_config.version.epoch == self.voter.hard_state.term.epoch
+
+    def _on_dropped(self, link: int) -> None:
+        self._forget(link)
+        if not self._callers and self.state is State.COLLECTING:
+            self._close_pool()
+
+    def _redirect_if_coordinator_known(self) -> None:
+        closed, coordinator = self._member_info.closed, self._member_info.coordinator
+        if closed is not None:
+            for link in list(self._callers):
+                self._out += [Send(link, closed), Send(link, m.ShutdownComplete())]
+            self._close_pool()
+        elif coordinator is not None and coordinator.pod_uid != self.pod_uid:
+            for link in list(self._callers):
+                self._redirect(link, coordinator)
+            self._close_pool()
+
+    # The election ---------------------------------------------------------------------------------------------------
+
+    def _next_term(self) -> Term:
+        callers_terms = [join.term for join in self._callers.values()]
+        newest = max([self.voter.hard_state.term, *callers_terms])
+        return Term(newest.epoch, newest.number + 1)
+
+    def _campaign_if_possible(self) -> None:
+        """A majority is here, the own member included, wherever that looks meanwhile."""
+        if (
+            self.state not in (State.IDLE, State.COLLECTING)
+            or not self._may_campaign()
+            or self._member_info.coordinator is not None
+        ):
+            return
+        if self._member_info.may_vote:
+            self._connected.add(self.pod_uid)
+        elif self.pod_uid not in self._links:
+            self._connected.discard(self.pod_uid)
+        if self._member_info.closed is None and self._connected.has_majority():
+            self._campaign(self._next_term())
+
+    def _campaign(self, term: Term) -> None:
+        if term.epoch != self.voter_config.version.epoch:
+            self._disconnect_callers(f"the voter configuration of epoch {term.epoch} is not known")
+            return
+        self.state, self._campaign_term, self._votes = State.CAMPAIGNING, term, Tally(self.voter_config)
+        self._newest_refused_term = self._retry_at = None
+        self._out.append(Log(f"is a candidate in term {term}: {len(self._callers)} members are connected"))
+        for link in self._callers:
+            self._request_vote(link)
+        request = m.RequestVote(term, self.voter_config.version, self.pod_uid)
+        if self._member_info.may_vote and self.voter.grant_vote(request):
+            self._out.append(RecordHardState(self.voter.hard_state))
+            self._on_vote_granted(self.pod_uid)
+
+    def _request_vote(self, link: int) -> None:
+        if self._campaign_term is not None:
+            self._out.append(Send(link, m.RequestVote(self._campaign_term, self.voter_config.version, self.pod_uid)))
+
+    def _on_vote_granted(self, uid: str) -> None:
+        self._votes.add(uid)
+        if self.state is State.CAMPAIGNING and self._campaign_term is not None and self._votes.has_majority():
+            self.state = State.ELECTED
+            self._newest_refused_term = self._retry_at = None
+            self._out.append(Log(f"elected as coordinator of term {self._campaign_term} by {len(self._votes)} members"))
+            self._out.append(AssumeLeadership(self._campaign_term, self.voter.hard_state.leader_snapshot))
+
+    def _on_vote_denied(self, denied: m.VoteDenied, now: float) -> None:
+        if self.state is not State.CAMPAIGNING or self._campaign_term is None:
+            return
+        newer = denied.config_version > self.voter_config.version
+        if newer or denied.term.epoch > self._campaign_term.epoch:
+            self._disconnect_callers(
+                f"a member knows voter configuration {denied.config_version} and term {denied.term}"
+            )
+        elif denied.term >= self._campaign_term:
+            self._newest_refused_term = max(denied.term, self._newest_refused_term or denied.term)
+            if self._retry_at is None:
+                self._retry_at = now + RETRY_S * self._position()
+
+    def _campaign_again(self) -> None:
+        self._retry_at = None
+        if self._newest_refused_term is not None:
+            term = max(self._newest_refused_term, self.voter.hard_state.term)
+            self._campaign(Term(term.epoch, term.number + 1))
+
+    def _position(self) -> int:
+        """Among the heirs: 0 for the first."""
+        standbys = self.voter.hard_state.standby_coordinators
+        return next(
+            (position for position, standby in enumerate(standbys) if standby.pod_uid == self.pod_uid), len(standbys)
+        )
+
+    def _disconnect_callers(self, reason: str) -> None:
+        self._out.append(Log(f"disconnects {len(self._callers)} members of its candidate pool: {reason}"))
+        for link in list(self._callers):
+            self._redirect(link, None)
+        self._close_pool()
+
+    def _redirect(self, link: int, to: m.StandbyCoordinator | None) -> None:
+        self._forget(link)
+        self._out.append(Send(link, m.Redirect("", "") if to is None else m.Redirect(to.pod_uid, to.ip)))
+        self._out.append(Hangup(link, "redirected"))
+
+    def _forget(self, link: int) -> None:
+        join = self._callers.pop(link, None)
+        if join is not None and self._links[join.pod_uid] == link:  # it has not called again meanwhile
+            del self._links[join.pod_uid]
+            self._connected.discard(join.pod_uid)
+            self._votes.discard(join.pod_uid)
+
+    def _stop_campaign(self) -> None:
+        """Stand no longer: the grants were asked for under another electorate."""
+        self.state, self._votes = State.COLLECTING, Tally(self.voter_config)
+        self._campaign_term = self._newest_refused_term = self._retry_at = None
+
+    def _close_pool(self) -> None:
+        self._callers.clear()
+        self._links.clear()
+        self._connected, self._votes = Tally(self.voter_config), Tally(self.voter_config)
+        self._campaign_term = self._newest_refused_term = self._retry_at = None
+        if self.state is not State.ELECTED:
+            self.state = State.IDLE

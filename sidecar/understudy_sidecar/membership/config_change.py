@@ -1,0 +1,168 @@
+"""Who comes after this coordinator, told while it is well: the electorate, its heirs, and what they inherit.
+
+Rules: all linked members that can vote belong to the electorate. When they have changed, the coordinator proposes
+another electorate, at most every CONFIG_CHANGE_S and not before the last proposal counts; the first one while a round
+runs. While a proposal is pending, members that join and heirs that are chosen meanwhile receive the same version again.
+Heirs are at most MAX_STANDBY_COORDINATORS: spares first (the least likely to fail with the training), each on another
+node than those before it and than the coordinator as long as there are such nodes. Only heirs get the list of voters,
+and what members do not bring back: the counts, and the ladder's history.
+"""
+
+from understudy_protocol import membership as m
+from understudy_protocol.recovery import History
+from understudy_sidecar.membership.coordinator_state import CONFIG_CHANGE_S, CoordinatorState, Phase
+from understudy_sidecar.membership.roster import MemberRecord
+from understudy_sidecar.membership.voter_config import Tally, VoterConfig
+
+MAX_STANDBY_COORDINATORS = 5
+#: Of the recoveries that last: a member brings them in its Join, which has to stay small.
+MAX_OPEN_RECOVERIES_SENT = 5
+#: While more members than this have not acknowledged their assignment, nothing else is asked of them.
+MANY_UNACKED = 100
+
+
+def propose_config_change(state: CoordinatorState, now: float) -> None:
+    """Propose what has changed, if that is due. Nothing is proposed before a round was formed."""
+    if state.config_change_due is None or now < state.config_change_due:
+        return
+    state.config_change_due = None
+    if state.phase is Phase.REBUILDING or state.closed is not None:
+        return
+    if len(state.roster.unacked) > MANY_UNACKED:
+        state.config_change_due = now + CONFIG_CHANGE_S
+        return  # a round's assignments come first
+    if state.voter_configs.pending is not None:
+        _resend_pending(state, state.voter_configs.pending)
+        return
+    if not state.voter_configs.committed.exists and state.phase is not Phase.RUNNING:
+        return  # the first electorate has all actives of a round: who is cut off cannot make one of itself
+    voters = [x.uid for x in state.roster.members.values() if x.join.stores_votes]
+    if proposed := state.voter_configs.next_voters(voters):
+        _propose(state, proposed)
+    elif state.leader_snapshot_is_stale:
+        send_leader_snapshot(state)
+
+
+def on_config_change_ack(state: CoordinatorState, member: MemberRecord, ack: m.ConfigChangeAck, now: float) -> None:
+    if state.voter_configs.acknowledge(member.uid, ack.config_version):
+        state.version += 1
+        state.roster.set_voter_config(state.voter_configs.committed)
+        state.log(
+            f"voter configuration {ack.config_version} is in effect: {len(state.voter_configs.committed.voters)} voters"
+        )
+        send_leader_snapshot(state)
+        state.on_members_changed(now)  # somebody may have come or gone meanwhile
+
+
+def choose_standby_coordinators(state: CoordinatorState) -> tuple[m.StandbyCoordinator, ...]:
+    """In the order in which they are to be called."""
+    able = [
+        x
+        for x in state.roster.members.values()
+        if x.uid in state.roster.connected
+        and x.join.stores_votes
+        and x.uid != state.pod_uid
+        and x.uid not in state.roster.leaving
+        and not state.hardware_finding(x.node)
+    ]
+    able.sort(key=lambda x: (x.group_rank is not None, x.joined_at if x.group_rank is None else x.group_rank, x.uid))
+    own = state.roster.members.get(state.pod_uid)
+    nodes = {own.node} if own is not None else set()
+    on_other_nodes: list[MemberRecord] = []
+    for member in able:
+        if member.node not in nodes and len(on_other_nodes) < MAX_STANDBY_COORDINATORS:
+            nodes.add(member.node)
+            on_other_nodes.append(member)
+    chosen = {x.uid for x in on_other_nodes}
+    rest = [x for x in able[: 2 * MAX_STANDBY_COORDINATORS] if x.uid not in chosen]
+    return tuple(m.StandbyCoordinator(x.uid, x.join.ip) for x in (*on_other_nodes, *rest)[:MAX_STANDBY_COORDINATORS])
+
+
+def has_electable_standby(state: CoordinatorState) -> bool:
+    """Whether somebody comes into office after this coordinator, and knows what it knows.
+
+    The others elect. Of two voters, one is no majority: the operator appoints it after 8 s.
+    """
+    has_standby = state.voter_configs.committed.exists and any(
+        standby.pod_uid in state.roster.connected for standby in state.standby_coordinators
+    )
+    others = state.roster.connected - {state.pod_uid}
+    return has_standby and (
+        len(state.voter_configs.newest.voters) == 2 or Tally(state.voter_configs.newest, others).has_majority()
+    )
+
+
+def report_round(state: CoordinatorState, now: float) -> None:
+    """Send the pods of a new round to the standby coordinators: this coordinator may be lost at any moment.
+
+    In a large job the assignments come first, because the message has an entry for each rank.
+    """
+    if len(state.roster.unacked) > MANY_UNACKED:
+        state.send_leader_snapshot_later(now)
+    else:
+        send_leader_snapshot(state)
+
+
+def send_leader_snapshot(state: CoordinatorState) -> None:
+    state.leader_snapshot_is_stale = False
+    voter_config = state.voter_configs.newest
+    if not voter_config.exists:
+        return
+    state.history_number += 1
+    state.offences.sent_in_terms.add(state.term)
+    offences = state.offences.newest(state.now)
+    own = state.roster.members.get(state.pod_uid)
+    leader_snapshot = m.LeaderSnapshot(
+        voter_config.version,
+        tuple(sorted(voter_config.voters)),
+        tuple(sorted(voter_config.former_voters)),
+        state.pod_uid,
+        tuple(offence.at for offence in offences if offence.is_charged),
+        dict(state.recovery_log.counts),
+        History(
+            state.term,
+            state.history_number,
+            offences,
+            dict(state.offences.evicted),
+            tuple(state.recovery_log.open[-MAX_OPEN_RECOVERIES_SENT:]),
+            state.backoff.failures,
+        ),
+        state.token,
+        tuple(state.roster.last_holders[rank] for rank in sorted(state.roster.last_holders)),
+        state.stepped,
+        tuple(sorted(state.roster.suspects)),
+        "" if own is None else own.name,
+        "" if own is None else own.node,
+    )
+    uids = [standby.pod_uid for standby in state.standby_coordinators] + [
+        state.pod_uid
+    ]  # itself: its sidecar may crash alone
+    members = (state.roster.members.get(uid) for uid in uids)
+    state.broadcast([x.link for x in members if x is not None and x.link is not None], leader_snapshot)
+
+
+def _propose(state: CoordinatorState, voters: frozenset[str]) -> None:
+    voter_config = state.voter_configs.propose(voters)
+    state.roster.set_voter_config(voter_config)
+    _update_standby_coordinators(state)
+    state.broadcast(state.roster.links(), m.ConfigChange(voter_config.version, state.standby_coordinators))
+
+
+def _resend_pending(state: CoordinatorState, voter_config: VoterConfig) -> None:
+    """The pending proposal once more: to all if the heirs have changed, else to those who have not acknowledged it."""
+    before = state.standby_coordinators
+    _update_standby_coordinators(state)
+    members = state.roster.members.values()
+    receivers = [
+        x for x in members if before != state.standby_coordinators or not state.voter_configs.has_acknowledged(x.uid)
+    ]
+    links = [x.link for x in receivers if x.link is not None]
+    state.broadcast(links, m.ConfigChange(voter_config.version, state.standby_coordinators))
+
+
+def _update_standby_coordinators(state: CoordinatorState) -> None:
+    """Before the succession that names them: a named heir can serve."""
+    # Without any that is connected, the former ones: a coordinator that steps down calls them, too.
+    state.standby_coordinators = choose_standby_coordinators(state) or state.standby_coordinators
+    state.version += 1
+    send_leader_snapshot(state)

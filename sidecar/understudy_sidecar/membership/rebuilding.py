@@ -1,0 +1,258 @@
+"""New in office over a job that already trained: what the members' claims make of the former coordinator's round.
+
+Rules: if all its ranks are claimed and their workers train, the round goes on as it is, and nobody restarts. If all are
+claimed and some have failed, the next round is formed of them. Who does not come is waited for REBUILD_S; but once
+everybody who can be there has come (the electorate without the former coordinator's own pod), only RETURN_S, in which
+a sidecar that has crashed alone comes back, and not at all where the training has broken anyway; nor is anybody waited
+for of whom the operator knows that the pod has ended, or that was given up. What the former coordinator had told and
+not mended is not told, nor charged, again. Who failed first while nobody was in office nobody knows.
+"""
+
+from understudy_protocol.enums import Fault, WorkersState
+from understudy_protocol.membership import RankHolder
+from understudy_protocol.observer import Cause, Lost
+from understudy_sidecar.membership import escalation, faults, hangs, joining
+from understudy_sidecar.membership.calling import FIRST_WAIT_S
+from understudy_sidecar.membership.coordinator_state import CoordinatorState, Phase
+from understudy_sidecar.membership.former_round import FormerRound, former_round
+from understudy_sidecar.membership.recoveries import WORKER_FAULTS
+
+#: Whoever waits in another hall, in vain, has come by then.
+REBUILD_S = FIRST_WAIT_S + 2.0
+RETURN_S = 5.0
+NOT_JOINED = "it did not join the new coordinator"
+DISCONNECTED_AGAIN = "it lost its connection to the new coordinator"
+_ENDED = (WorkersState.IDLE, WorkersState.FAILED)
+
+
+def rebuild(state: CoordinatorState, now: float) -> None:
+    """SETTLING: adopt the former round, or know what is missing of it."""
+    former = former_round(state.roster.members.values(), state.shape.actives)
+    if not former.is_complete and now < _rebuild_deadline(state, former):
+        return
+    _take_over(state, former)
+    state.version += 1
+    if former.is_training:
+        _adopt(state, now)
+        return
+    state.phase, state.is_first_round, state.vacant_since = Phase.WAITING, False, now
+    state.newcomers = frozenset(x.uid for x in state.roster.members.values() if x.join.disconnected_s is None)
+    if not former.is_complete:
+        _replace_missing(state, former, now)
+        return
+    if _continues_recovery(state, now):
+        return
+    stopped = next((x for x in former.members.values() if x.workers is WorkersState.IDLE), None)
+    if stopped is not None:  # by its fence, or drained: no worker's fault, though its peers' workers failed then
+        text = "its workers were stopped while the job had no coordinator"
+        faults.open_fault(
+            state, Fault.POD, faults.cause_of(state, stopped, None, text), now, at=_disconnected_at(state, now)
+        )
+        return
+    leaving = next((x for x in former.members.values() if x.uid in state.roster.leaving), None)
+    if leaving is not None:  # that its peers' workers failed is a consequence
+        text = "its pod was asked to end while the job had no coordinator"
+        faults.open_fault(
+            state, Fault.POD, faults.cause_of(state, leaving, None, text), now, at=_disconnected_at(state, now)
+        )
+        return
+    member = next(x for x in former.members.values() if x.workers is WorkersState.FAILED)
+    failure = member.failure or member.join.failure
+    text = failure.message if failure else "its workers ended while the job had no coordinator"
+    cause = faults.cause_of(state, member, failure, text)
+    escalation.open_worker_fault(state, Fault.PROCESS, member, cause, now, keep_reason=escalation.UNCERTAIN)
+
+
+def _replace_missing(state: CoordinatorState, former: FormerRound, now: float) -> None:
+    """One entry for each pod that held a rank and has not come, unless its coordinator had reported its loss."""
+    rank_holders, coordinator_uid = _known_rank_holders(state, former)
+    former_rank_holders = () if state.former_leader_snapshot is None else state.former_leader_snapshot.rank_holders
+    names = {
+        rank_holder.pod_uid: (rank_holder.pod_name, rank_holder.node)
+        for rank_holder in (*former_rank_holders, *rank_holders)
+    }
+    if (
+        state.former_coordinator
+        and state.former_leader_snapshot is not None
+        and state.former_leader_snapshot.coordinator_pod
+    ):
+        names.setdefault(
+            state.former_coordinator,
+            (state.former_leader_snapshot.coordinator_pod, state.former_leader_snapshot.coordinator_node),
+        )
+    silent = _silent_uids(state, coordinator_uid)
+    silent_nodes = {rank_holder.node for rank_holder in rank_holders if rank_holder.pod_uid in silent}
+    expected = state.voter_configs.committed.voters | {
+        rank_holder.pod_uid for rank_holder in rank_holders if rank_holder.group_rank not in former.members
+    }
+    for uid in sorted(expected - state.roster.members.keys()):
+        name, node = names.get(uid, (uid, ""))
+        fault = Fault.NODE if uid in silent or node in silent_nodes else Fault.POD
+        state.lost[uid] = Lost(uid, name, node, fault, NOT_JOINED, now)
+    known = {entry.cause.pod for entry in state.recovery_log.open}
+    absent = [
+        rank_holder
+        for rank_holder in rank_holders
+        if rank_holder.pod_uid not in state.roster.members and rank_holder.pod_name not in known
+    ]
+    missing = [rank_holder for rank_holder in absent if rank_holder.group_rank not in former.members]
+    # If a pod is missing, a worker may have failed because of that: it is not charged.
+    is_continued, at = _continues_recovery(state, now, may_charge=not missing), _disconnected_at(state, now)
+    why, had_ranks = NOT_JOINED, ""
+    if not missing and not is_continued and (missing := _disconnected_again(state, former, rank_holders)):
+        why = DISCONNECTED_AGAIN
+    elif not missing and not is_continued and (missing := _earlier_rank_holders(state, former)):
+        assert state.former_leader_snapshot is not None
+        had_ranks = (
+            f"; it had these ranks in round {state.former_leader_snapshot.token.round}, and the newest round is unknown"
+        )
+    for rank_holder in missing:
+        coordinated = (
+            "it was the coordinator, and " if rank_holder.pod_uid in (coordinator_uid, state.former_coordinator) else ""
+        )
+        rank = rank_holder.group_rank * state.shape.nproc_per_node
+        cause = Cause(rank, rank_holder.pod_name, rank_holder.node, None, None, f"{coordinated}{why}{had_ranks}")
+        fault = Fault.NODE if rank_holder.node in silent_nodes else Fault.POD
+        worker_entry = state.recovery_log.newest_worker_fault()
+        if (
+            worker_entry is not None
+            and worker_entry.strategy is None
+            and not state.offences.is_counted(worker_entry.detected_at)
+        ):
+            state.recovery_log.revise(fault, cause, faults.LOST)  # that worker only failed because this pod was gone
+            state.send_leader_snapshot_later(now)
+        else:
+            faults.open_fault(state, fault, cause, now, faults.LOST, at=at)
+    if missing or is_continued:
+        return
+    name, node = (
+        ("", "") if state.former_coordinator in state.roster.members else names.get(state.former_coordinator, ("", ""))
+    )
+    text = f"it was the coordinator, and {NOT_JOINED}; " if name else "the previous coordinator was lost; "
+    cause = Cause(None, name, node, None, None, f"{text}which other pods of its round were lost is unknown")
+    faults.open_fault(state, Fault.NODE if state.former_coordinator in silent else Fault.POD, cause, now, at=at)
+
+
+def _known_rank_holders(state: CoordinatorState, former: FormerRound) -> tuple[tuple[RankHolder, ...], str]:
+    """The pods of the former round, as far as they are known, and the uid of the one that coordinated.
+
+    If no pod claims a rank, all pods of the newest round that the former coordinator or the operator knew are gone.
+    """
+    leader_snapshot = state.former_leader_snapshot
+    if leader_snapshot is not None and leader_snapshot.rank_holders:
+        unclaimed = not former.members and leader_snapshot.token.round >= state.token.round
+        if unclaimed or leader_snapshot.token == former.token:
+            return leader_snapshot.rank_holders, leader_snapshot.coordinator_uid
+    appointment = state.appointment
+    if appointment is None or appointment.at_least_round != state.token.round:
+        return (), ""
+    return appointment.rank_holders, appointment.coordinator_uid
+
+
+def _disconnected_again(
+    state: CoordinatorState, former: FormerRound, seats: tuple[RankHolder, ...]
+) -> list[RankHolder]:
+    """The holders of the missing ranks that have joined this coordinator and are disconnected now."""
+    members = state.roster.members
+    missing = [seat for seat in seats if seat.group_rank not in former.members and seat.pod_uid in members]
+    return [seat for seat in missing if members[seat.pod_uid].link is None]
+
+
+def _earlier_rank_holders(state: CoordinatorState, former: FormerRound) -> list[RankHolder]:
+    """Who held the missing ranks when the former coordinator last told its heirs, and has not come."""
+    if state.former_leader_snapshot is None or not former.members:
+        return []
+    missing = [
+        rank_holder
+        for rank_holder in state.former_leader_snapshot.rank_holders
+        if rank_holder.group_rank not in former.members
+    ]
+    reported = {entry.cause.pod for entry in state.recovery_log.open}
+    gone = [x for x in missing if x.pod_uid not in state.roster.members and x.pod_name not in reported]
+    return [rank_holder for rank_holder in gone if rank_holder.group_rank < former.size]
+
+
+def _silent_uids(state: CoordinatorState, coordinator_uid: str) -> set[str]:
+    """The uids of the pods whose machines stopped responding, as the former coordinator and its members report.
+
+    The former coordinator's own did if no member saw its kernel close a connection.
+    """
+    coordinator_uid = coordinator_uid or state.former_coordinator
+    found = set() if state.former_leader_snapshot is None else set(state.former_leader_snapshot.silent_members)
+    joins = [x.join for x in state.roster.members.values() if x.join.disconnected_s is not None]
+    if joins and all(join.disconnected_silently for join in joins):
+        found.add(coordinator_uid)
+    return found
+
+
+def _disconnected_at(state: CoordinatorState, now: float) -> float:
+    """When the first member lost the former coordinator, by the time that it says has passed since.
+
+    If no member had one, when the operator lost it.
+    """
+    members = state.roster.members.values()
+    lost_s = None if state.appointment is None else state.appointment.coordinator_lost_s
+    lost_at = now if lost_s is None else state.since - lost_s
+    joins = (x.joined_at - x.join.disconnected_s for x in members if x.join.disconnected_s is not None)
+    return min(joins, default=lost_at)
+
+
+def _continues_recovery(state: CoordinatorState, now: float, *, may_charge: bool = True) -> bool:
+    """Whether the former coordinator was about to mend this: it is one recovery, over both offices."""
+    entry = state.recovery_log.without_round()
+    if entry is None:
+        return False
+    state.check_needed = True
+    state.log(f"continues a recovery of the previous coordinator: {entry.fault.value} of {entry.cause.pod}")
+    active = {x.name: x for x in state.roster.active_members()}
+    for waiting in [x for x in state.recovery_log.open if x.strategy is None and x.cause.pod not in active]:
+        if waiting.reason not in state.offences.evicted.values():
+            state.recovery_log.on_loss(waiting.cause.pod, faults.LOST)
+    culprit = active.get(entry.cause.pod)
+    if (
+        may_charge
+        and culprit is not None
+        and entry.fault in WORKER_FAULTS
+        and not state.offences.is_counted(entry.detected_at)
+    ):
+        escalation.count_fault(state, culprit, entry.cause, entry.detected_at, now, keep_reason=escalation.UNCERTAIN)
+    return True
+
+
+def _rebuild_deadline(state: CoordinatorState, former: FormerRound) -> float:
+    expected = state.running_pods or state.voter_configs.committed.voters
+    gone = {state.former_coordinator, *state.offences.evicted}
+    if not expected or expected - state.roster.members.keys() - gone:
+        return state.since + REBUILD_S
+    if state.running_pods:
+        return state.since
+    broken = any(x.workers in _ENDED for x in former.members.values())
+    return state.since + (0.0 if broken else RETURN_S)
+
+
+def _take_over(state: CoordinatorState, former: FormerRound) -> None:
+    roster = state.roster
+    roster.resize(former.size)
+    state.size = former.size
+    for rank, member in former.members.items():
+        roster.assign_rank(member, rank, state.domain(member.node) or member.join.domain)
+    for member in roster.waiting_members():
+        if member.join.group_rank is not None:
+            joining.send_standby(state, member, member.join.token)
+    if former.is_training:  # its members name the round by this token, whatever number another coordinator has reached
+        state.token = former.token
+    else:
+        state.token = max(former.token, state.token, key=lambda token: token.round)
+    state.recovery_log.on_round_continued(state.token.round)
+
+
+def _adopt(state: CoordinatorState, now: float) -> None:
+    state.phase, state.is_first_round, state.formed_at = Phase.RUNNING, False, state.since
+    hangs.expect_step(state, now)
+    state.on_members_changed(now)
+    state.log(f"round {state.token} of the previous coordinator continues")
+    for member in state.roster.active_members():
+        if member.workers is WorkersState.FINISHED:
+            faults.on_finished(state, member)
+        elif member.workers is WorkersState.STARTING:
+            state.roster.starting.add(member.uid)

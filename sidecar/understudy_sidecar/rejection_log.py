@@ -1,0 +1,45 @@
+"""Warnings about callers, few enough to read: one a kind and address, however often it calls.
+
+Rules: the first of a kind from an address is logged; what follows within QUIET_S is counted, and told with the first
+one after that. At most LINES are logged within QUIET_S, whoever calls: a scanner with many addresses fills no log.
+"""
+
+import logging
+from collections.abc import Callable
+
+from understudy_sidecar.clock import now
+
+QUIET_S = 60.0
+LINES = 100
+
+
+class RejectionLog:
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = now) -> None:
+        self._log = log
+        self._clock = clock
+        self._since = clock()
+        self._suppressed: dict[tuple[str, str], int] = {}  # since the last line about it
+
+    def log(self, peer: str, kind: str, text: str) -> None:
+        """kind: what all complaints have in common that need only one line. text: that line."""
+        self._reset_after_quiet()
+        subject = (kind, peer)
+        if subject in self._suppressed:
+            self._suppressed[subject] += 1
+        elif len(self._suppressed) < LINES:
+            self._suppressed[subject] = 0
+            self._log.warning("%s %s", peer, text)
+        else:
+            self._suppressed[_OTHERS] = self._suppressed.get(_OTHERS, 0) + 1
+
+    def _reset_after_quiet(self) -> None:
+        if self._clock() < self._since + QUIET_S:
+            return
+        for (kind, peer), count in self._suppressed.items():
+            if count:
+                self._log.warning("%s %d more times: %s", peer, count, kind)
+        self._suppressed.clear()
+        self._since = self._clock()
+
+
+_OTHERS = ("various reasons", "others")

@@ -1,0 +1,84 @@
+"""The sidecar of an injected pod without a launcher: it is no member of anything, and keeps `verdict.json` for
+`understudy_torch.exit_on_fault()`.
+
+What is held about the node reaches it as an annotation of the pod, which the operator writes (annotation.py); and as a
+file of the node's, where one is named. It ends when it is asked to: the kubelet does that once the pod's own containers
+have ended.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy_protocol import pod
+from understudy_protocol.membership import NodeVerdict
+from understudy_sidecar import health, records
+from understudy_sidecar.annotation import INTERVAL_S, AnnotationFile
+from understudy_sidecar.node_file import NodeFile
+from understudy_sidecar.records import SHIPPED_FILES
+from understudy_sidecar.verdicts import Verdicts
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AloneSettings:
+    folder: Path
+    state: Path  # of files that only the sidecar may read and write
+    verdict_folder: Path  # the file with the annotation's text
+    shipped: Path
+    look_every_s: float = INTERVAL_S
+    nologin: str = ""
+    listen: str | None = None
+    health_port: int = pod.HEALTH_PORT
+
+
+def read_alone(env: Mapping[str, str]) -> AloneSettings:
+    return AloneSettings(
+        folder=Path(env.get(pod.ENV_SHARED_FOLDER) or pod.SHARED_FOLDER),
+        state=Path(env.get(pod.ENV_STATE_FOLDER) or pod.STATE_FOLDER),
+        verdict_folder=Path(env.get(pod.ENV_VERDICT_FOLDER) or pod.VERDICT_FOLDER) / pod.ANNOTATED_VERDICT_FILE,
+        shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED_FILES),
+        nologin=env.get(pod.ENV_NOLOGIN, ""),
+        listen=env.get(pod.ENV_LISTEN) or None,
+    )
+
+
+class SidecarAlone:
+    def __init__(self, settings: AloneSettings) -> None:
+        self._settings = settings
+        self._verdicts = Verdicts(settings.folder, settings.state, settings.nologin)
+        self._end_event = asyncio.Event()
+
+    async def run(self) -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._end_event.set)
+        records.install_launcher(self._settings.folder, self._settings.shipped)
+        self._verdicts.on_node_file(False)
+        annotation = AnnotationFile(
+            self._settings.verdict_folder, self._on_annotated_verdict, self._settings.look_every_s
+        )
+        annotation.start()
+        node_file = self._watch_node()
+        probes = await health.listen(self._settings.health_port, self._settings.listen)
+        log.info("the pod has no launcher, so this sidecar joins no job; it keeps only the node health verdict")
+        await self._end_event.wait()
+        annotation.stop()
+        if node_file is not None:
+            node_file.stop()
+        probes.close()
+
+    def _on_annotated_verdict(self, verdict: NodeVerdict) -> None:
+        log.info("node health verdict: %s", verdict)
+        self._verdicts.on_verdict(verdict)
+
+    def _watch_node(self) -> NodeFile | None:
+        if not self._settings.nologin:
+            return None
+        path = Path(pod.NODE_FOLDER) / os.path.basename(self._settings.nologin)
+        node_file = NodeFile(path, self._verdicts.on_node_file)
+        node_file.start()
+        return node_file

@@ -1,0 +1,187 @@
+"""What is kept of an object is enough to read it by, and little."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import IMAGE, a_job
+from tests.unit.operator.observe.test_read import AT, LIMITED, POD
+from tests.unit.webhook.golden import pod as golden_pod
+from understudy_operator.observe.kept_fields import select_fields, select_node_fields, select_pod_fields
+from understudy_operator.observe.read import read_pod
+from understudy_operator.observe.read_node import read_node
+from understudy_operator.plan.faults.avoidance import avoided_by, prefers_not
+from understudy_operator.plan.injection.pods import inject
+from understudy_operator.plan.pods import pod_manifest
+from understudy_protocol import pod as names
+
+LONGEST_ANNOTATION = 1024
+
+
+def a_whole_pod() -> dict[str, Any]:
+    """As an API server tells it, with all that nobody here reads."""
+    manifest = pod_manifest(a_job(), index=1, serial="1", coordinator_address="10.0.0.7:8478", sidecar_image=IMAGE)
+    metadata = {**POD["metadata"], **manifest["metadata"], "managedFields": [{"manager": "kubelet", "x": "y" * 2000}]}
+    status = {
+        **POD["status"],
+        "hostIPs": [{"ip": "10.0.0.1"}],
+        "containerStatuses": [
+            {
+                "name": "trainer",
+                "image": "example.com/trainer:1",
+                "imageID": "sha256:1",
+                "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}},
+            }
+        ],
+    }
+    return {"metadata": metadata, "spec": manifest["spec"], "status": status}
+
+
+def test_a_pod_reads_the_same_before_and_after():
+    raw = a_whole_pod()
+    assert read_pod(select_pod_fields(raw)) == read_pod(raw)
+    assert read_pod(raw).out_of_memory
+    kept = copy.deepcopy(raw)
+    kept["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    kept["metadata"]["finalizers"] = ["kueue.x-k8s.io/managed"]
+    target = {"type": "TerminationTarget", "status": "True", "reason": "Preempted", "message": "for llm-2"}
+    kept["status"]["conditions"] = [target]
+    assert read_pod(select_pod_fields(kept)) == read_pod(kept)
+    assert read_pod(kept).gates
+    assert read_pod(kept).disruption
+    limited = copy.deepcopy(raw)
+    limited["spec"]["containers"][0]["resources"] = LIMITED["resources"]
+    assert "limit 64Gi" in read_pod(select_pod_fields(limited)).out_of_memory
+
+
+@pytest.mark.parametrize("count", [1, 10, 100, 900])
+def test_it_is_known_which_nodes_a_pod_was_kept_off_however_many(count: int):
+    def raw() -> dict[str, Any]:
+        manifest = a_whole_pod()
+        nodes = ",".join(f"gke-training-a3-mega-pool-{number:04d}" for number in range(count))
+        manifest["metadata"]["annotations"] |= {names.ANNOTATION_AVOIDS: nodes, names.ANNOTATION_PREFERS_NOT: nodes}
+        return manifest
+
+    one, other = select_pod_fields(raw()), select_pod_fields(raw())
+    pod = read_pod(one)
+    assert (len(avoided_by(pod)), len(prefers_not(pod))) == (count, count)
+    # and that takes no more memory for a thousand such pods than for one
+    texts = [fields["metadata"]["annotations"][names.ANNOTATION_AVOIDS] for fields in (one, other)]
+    assert texts[0] is texts[1]
+
+
+def test_an_injected_one_reports_which_secret_it_mounts():
+    raw = inject(golden_pod("job"), IMAGE).pod
+    raw["metadata"] |= {"name": "train-0-x", "uid": "u", "creationTimestamp": AT}
+    assert read_pod(select_pod_fields(raw)) == read_pod(raw)
+    uid = raw["metadata"]["labels"]["batch.kubernetes.io/controller-uid"]
+    assert read_pod(raw).secrets == {f"job.train-{uid}-membership"}
+
+
+def test_so_does_one_of_the_operators_own_and_the_users_secrets_are_not_kept():
+    raw = a_whole_pod()
+    raw["spec"]["volumes"] += [
+        {"name": names.ROLLOUT_VOLUME, "secret": {"secretName": "llm-job-uid-rollouts"}},
+        {"name": "wandb", "secret": {"secretName": "wandb"}},
+    ]
+    fields = select_pod_fields(raw)
+    assert read_pod(fields).secrets == read_pod(raw).secrets == {"llm-job-uid-membership", "llm-job-uid-rollouts"}
+    # and the names take no more memory for a thousand such pods than for one
+    assert select_pod_fields(raw)["spec"]["volumes"] is fields["spec"]["volumes"]
+
+
+def test_whether_its_volumes_are_mounted_is_reported_by_its_kubelet():
+    raw = a_whole_pod()
+    assert not read_pod(raw).volumes_mounted
+    raw["status"]["conditions"] = [{"type": "PodReadyToStartContainers", "status": "False"}]
+    assert not read_pod(select_pod_fields(raw)).volumes_mounted
+    raw["status"]["conditions"] = [{"type": "PodReadyToStartContainers", "status": "True"}]
+    assert read_pod(select_pod_fields(raw)).volumes_mounted
+
+
+def test_one_that_is_stuck_or_has_failed_does_too():
+    raw = a_whole_pod()
+    raw["metadata"] |= {"finalizers": ["a/b"], "deletionTimestamp": AT, "deletionGracePeriodSeconds": 0}
+    raw["status"] |= {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices present"}
+    assert read_pod(select_pod_fields(raw)) == read_pod(raw)
+    assert (read_pod(raw).blocking_finalizers, read_pod(raw).failure) == (
+        ("a/b",),
+        "UnexpectedAdmissionError: no healthy devices present",
+    )
+    raw["status"] = {
+        "phase": "Pending",
+        "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": AT}],
+    }
+    assert read_pod(select_pod_fields(raw)) == read_pod(raw)
+    assert read_pod(raw).waiting_since
+
+
+def test_one_that_others_are_preempted_for_does_too():
+    raw = a_whole_pod()
+    raw["status"]["nominatedNodeName"] = "n1"
+    assert read_pod(select_pod_fields(raw)) == read_pod(raw)
+    assert read_pod(raw).nominated_node == "n1"
+
+
+def test_a_pod_that_has_just_been_created_reads_the_same_too():
+    raw = {"metadata": POD["metadata"], "spec": {"initContainers": POD["spec"]["initContainers"]}}
+    assert read_pod(select_pod_fields(raw)) == read_pod(raw)
+
+
+def test_less_than_half_of_a_pod_is_kept():
+    raw = a_whole_pod()
+    assert len(json.dumps(select_pod_fields(raw))) < len(json.dumps(raw)) / 2
+
+
+def test_a_node_reads_the_same_and_its_images_are_not_kept():
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z", "lastHeartbeatTime": "x"}
+    raw = {
+        "metadata": {"name": "n1", "labels": {"rack": "r1"}, "annotations": {"understudy.dev/faulty": "Xid 79"}},
+        "spec": {"taints": [{"key": "node.kubernetes.io/out-of-service"}], "podCIDR": "10.0.0.0/24"},
+        "status": {"conditions": [{"type": "DiskPressure", "status": "False"}, ready], "images": [{"names": ["x"]}]},
+    }
+    assert read_node(select_node_fields(raw)) == read_node(raw)
+    kept = {name: ready[name] for name in ("type", "status", "lastTransitionTime")}
+    assert select_node_fields(raw)["status"] == {"conditions": [{"type": "DiskPressure", "status": "False"}, kept]}
+
+
+@pytest.mark.attack(
+    "A1", "writes a message of 1 MB into a condition of its node", before="each read of the node took 80 s"
+)
+def test_of_a_long_message_of_a_node_the_beginning_is_kept():
+    condition = {"type": "XIDErrors", "status": "True", "message": "Xid 79 " + "x" * 1_000_000}
+    (kept,) = select_node_fields({"metadata": {"name": "n1"}, "status": {"conditions": [condition]}})["status"][
+        "conditions"
+    ]
+    assert len(kept["message"]) == 4096
+    assert kept["message"].startswith("Xid 79 ")
+
+
+def test_of_a_long_annotation_of_a_node_the_beginning_is_kept_for_a_source_may_look_at_it():
+    long = "Xid 79 on GPU 3, and what the kernel said: " + "x" * LONGEST_ANNOTATION
+    raw = {"metadata": {"name": "n1", "annotations": {"understudy.dev/faulty": long, "understudy.dev/other": "y"}}}
+    kept = select_node_fields(raw)
+    assert kept["metadata"]["annotations"] == {
+        "understudy.dev/faulty": long[:LONGEST_ANNOTATION],
+        "understudy.dev/other": "y",
+    }
+    blocked = read_node(kept).verdict_at(0.0)
+    assert blocked is not None
+    assert blocked.reason.startswith("Xid 79 on GPU 3")
+
+
+def test_of_a_pod_what_we_have_noted_on_it_is_kept_however_long():
+    avoids = ",".join(f"ip-10-0-{number}-17.eu-west-1.compute.internal" for number in range(100))
+    own = {names.ANNOTATION_AVOIDS: avoids, names.ANNOTATION_PREFERS_NOT: avoids}
+    raw = a_whole_pod()
+    raw["metadata"]["annotations"] = {**own, "last-applied": "x" * (LONGEST_ANNOTATION + 1)}
+    assert select_pod_fields(raw)["metadata"]["annotations"] == own
+
+
+def test_a_long_annotation_is_not_kept_and_the_object_given_is_not_changed():
+    manifest = "x" * (LONGEST_ANNOTATION + 1)
+    raw = {"metadata": {"name": "a", "annotations": {"last-applied": manifest, "short": "y"}}, "spec": {"z": 1}}
+    assert select_fields(raw) == {"metadata": {"name": "a", "annotations": {"short": "y"}}, "spec": {"z": 1}}
+    assert raw["metadata"]["annotations"]["last-applied"] == manifest  # type: ignore[index]

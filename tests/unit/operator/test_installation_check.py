@@ -1,0 +1,101 @@
+"""What `helm test` says of an installation."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.fake_api import FakeApi
+from understudy_operator.installation_check import PLURALS, InstallationCheck, example
+from understudy_operator.observe.read import read_job
+
+KINDS = "/apis/understudy.dev/v1alpha1"
+DEPLOYMENT = "/apis/apps/v1/namespaces/system/deployments/{}"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/system/leases/operator"
+JOBS = f"{KINDS}/namespaces/team/trainingjobs"
+
+
+class Installation:
+    """One that works: each look at its Lease finds it renewed."""
+
+    def __init__(self) -> None:
+        self.api = FakeApi()
+        self.api.put(KINDS, {"metadata": {}, "resources": [{"name": plural} for plural in PLURALS]})
+        for name in ("operator", "webhook"):
+            self.api.put(DEPLOYMENT.format(name), {"metadata": {}, "status": {"availableReplicas": 1}})
+        self.renew(1)
+        self.check = InstallationCheck(self.api, "system", "team", ["operator", "webhook"], ("system", "operator"))
+
+    def renew(self, at: int) -> None:
+        self.api.put(LEASE, {"metadata": {}, "spec": {"renewTime": at}})
+
+    async def wrong(self) -> list[str]:
+        await self.check.find_problems()
+        self.renew(2)
+        return await self.check.find_problems()
+
+
+@pytest.fixture
+def installation() -> Installation:
+    return Installation()
+
+
+async def test_nothing_is_wrong_where_everything_is_there(installation: Installation) -> None:
+    assert await installation.wrong() == []
+    # and nothing was written
+    assert {method for method, _ in installation.api.calls} == {"GET", "CHECK"}
+
+
+async def test_a_lease_that_nobody_renews_is_no_leader(installation: Installation) -> None:
+    await installation.check.find_problems()
+    assert await installation.check.find_problems() == ["no replica renews Lease operator: see the operator's log"]
+
+
+@pytest.mark.parametrize(
+    ("path", "result"),
+    [
+        (KINDS, "the API server does not serve trainingjobs, hotsparepools, injectedjobs: apply the CRDs"),
+        (LEASE, "no replica renews Lease operator"),
+        (DEPLOYMENT.format("webhook"), "not found"),
+    ],
+)
+async def test_what_is_not_there_is_reported(installation: Installation, path: str, result: str) -> None:
+    del installation.api.objects[path]
+    (wrong,) = await installation.check.find_problems() if path == LEASE else await installation.wrong()
+    assert result in wrong
+
+
+async def test_a_deployment_without_an_available_replica_is_reported(installation: Installation) -> None:
+    installation.api.put(DEPLOYMENT.format("operator"), {"metadata": {}, "status": {}})
+    (wrong,) = await installation.wrong()
+    assert "no replica of Deployment operator is available: run kubectl --namespace system get pods" in wrong
+
+
+async def test_a_job_that_is_refused_is_reported_in_the_api_servers_words(installation: Installation) -> None:
+    installation.api.refuse = lambda _: "spec.spares: Invalid value"
+    (wrong,) = await installation.wrong()
+    assert wrong == "the API server rejects a TrainingJob (422): spec.spares: Invalid value"
+
+
+async def test_it_waits_for_what_comes_and_no_longer(installation: Installation) -> None:
+    installation.api.put(DEPLOYMENT.format("operator"), {"metadata": {}, "status": {}})
+    reads = 0
+
+    def comes(_: Any) -> str:
+        nonlocal reads
+        reads += 1
+        if reads == 3:
+            installation.api.put(DEPLOYMENT.format("operator"), {"metadata": {}, "status": {"availableReplicas": 1}})
+            installation.renew(2)
+        return ""
+
+    installation.api.refuse = comes
+    assert await installation.check.run(limit_s=10.0, every_s=0.0) == []
+    assert reads <= 4
+    installation.api.refuse = lambda _: "no"
+    assert len(await installation.check.run(limit_s=0.01, every_s=0.001)) == 1
+
+
+def test_the_example_has_a_world_and_a_spare() -> None:
+    made = {"uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-11-20T10:00:00Z"}
+    job = read_job({**example("system"), "metadata": {**example("system")["metadata"], **made}})
+    assert (job.world.actives, job.world.spares) == (2, 1)

@@ -1,0 +1,109 @@
+"""What a gateway keeps for the one after it, and whom it counts for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from understudy_rollout import State
+from understudy_rollout.gateway.__main__ import options
+from understudy_rollout.gateway.listener import NOBODY
+from understudy_rollout.gateway.weights_file import WeightsFile, open_weights_file
+from understudy_rollout.weights import Abandon, Begin, Call, Commit, Event, Group, Join, Lost, Refused, Weights
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format": 1}', '{"format": 2, "server": "x", "weights": {}}', "[]"])
+def test_what_cannot_be_read_is_not_trusted(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "weights.json"
+    file.write_text(text)
+    weights = open_weights_file(file, "this server", "v0").weights
+    assert weights.state is State.UNCERTAIN
+    assert "cannot read its state file" in weights.reason
+
+
+def test_what_cannot_be_read_is_not_quoted(tmp_path: Path) -> None:
+    file = tmp_path / "weights.json"
+    file.write_text('{"format": "0123456789"}')
+    reason = open_weights_file(file, "this server", "v0").weights.reason
+    assert str(file) in reason
+    assert "0123456789" not in reason
+
+
+@pytest.mark.parametrize("listener", ["another one", NOBODY, None])
+def test_only_the_same_process_is_trusted(tmp_path: Path, listener: str | None) -> None:
+    file = tmp_path / "weights.json"
+    assert open_weights_file(file, "boot:1", "v0").weights.state is State.FRESH
+    assert open_weights_file(file, "boot:1", "v0").weights.state is State.FRESH
+    weights = open_weights_file(file, listener, "v0").weights
+    assert (weights.state, weights.version) == (State.UNCERTAIN, "")
+    assert open_weights_file(file, "boot:1", "v0").weights.state is State.UNCERTAIN, "and that is kept as well"
+
+
+def test_a_server_that_comes_up_after_its_gateway_is_the_first_one(tmp_path: Path) -> None:
+    file = tmp_path / "weights.json"
+    keeper = open_weights_file(file, NOBODY, "v0")
+    assert keeper.on_listener("boot:1") is None
+    assert keeper.weights.state is State.FRESH
+    # and from then on it is known
+    assert open_weights_file(file, "boot:2", "v0").weights.state is State.UNCERTAIN
+
+
+def test_where_a_server_that_was_updated_is_not_seen_to_listen_no_look_is_relied_on(tmp_path: Path) -> None:
+    # given a machine whose kernel does not tell who listens, and a whole update
+    file = tmp_path / "weights.json"
+    keeper = open_weights_file(file, NOBODY, "")
+    keeper.handle(Begin("u", "v1"))
+    keeper.handle(Commit("u"))
+    assert keeper.weights.state is State.FRESH
+    # then the next gateway does not take it for told that nobody has listened all the time
+    assert open_weights_file(file, NOBODY, "").weights.state is State.UNCERTAIN
+
+
+def test_a_first_version_without_a_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--engine", "http://127.0.0.1:1", "--token-file", "t", "--initial-version", "v0"]
+    with pytest.raises(SystemExit):
+        options(words)
+    assert "--initial-version needs --state-file" in capsys.readouterr().err
+    assert options([*words, "--state-file", "f"]).state_file == Path("f")
+
+
+def test_a_first_version_that_no_header_can_carry_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--engine", "http://127.0.0.1:1", "--token-file", "t", "--state-file", "f", "--initial-version", "v\n0"]
+    with pytest.raises(SystemExit):
+        options(words)
+    assert r"--initial-version: version: expected printable ASCII" in capsys.readouterr().err
+
+
+EVENTS = st.one_of(
+    st.builds(Begin, st.sampled_from("ab"), st.sampled_from("12"), st.sampled_from([(0, 0, 1), (0, 0, 2)])),
+    st.builds(Call, st.sampled_from("ab")),
+    st.builds(Join, st.sampled_from("ab"), st.just(Group("10.0.0.7", 29500, 9, "g"))),
+    st.builds(Commit, st.sampled_from("ab")),
+    st.builds(Abandon, st.sampled_from("ab"), st.booleans(), st.just("why")),
+    st.builds(Lost, st.just("gone")),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(EVENTS, max_size=8), st.lists(EVENTS, max_size=4))
+def test_who_goes_on_with_what_was_kept_behaves_as_who_was_there_all_the_time(
+    before: list[Event], after: list[Event]
+) -> None:
+    weights = Weights.fresh("0")
+    for event in before:
+        handled(weights, event)
+    again = Weights.of(weights.known())
+    for event in after:
+        assert handled(again, event) == handled(weights, event)
+        assert again.known() == weights.known()
+
+
+def handled(weights: Weights, event: Event) -> str:
+    try:
+        WeightsFile(weights).handle(event)
+    except Refused as refused:
+        return str(refused)
+    return ""

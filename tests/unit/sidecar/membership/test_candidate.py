@@ -1,0 +1,189 @@
+"""A sidecar that is not in office: where it sends callers, and how it comes into office."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from understudy_protocol import membership as m
+from understudy_protocol.enums import NO_ROUND, CloseReason, ConfigVersion, Term, WorkersState
+from understudy_protocol.hard_state import HardState
+from understudy_sidecar.membership import events as e
+from understudy_sidecar.membership.candidate import CandidateMachine, MemberInfo, State
+from understudy_sidecar.membership.voter import Voter
+
+AGAIN_S = 0.1
+
+E1, E2 = ConfigVersion(1, 1, 1), ConfigVersion(1, 1, 2)
+O1, O2, O3 = Term(1, 1), Term(1, 2), Term(1, 3)
+ELSEWHERE = m.StandbyCoordinator("uid-other", "10.0.0.9")
+CLOSED = m.Close(CloseReason.SUCCEEDED, "done")
+
+
+class CandidatePool:
+    """The heir `a` of an electorate a, b, c, d, e; its own member looks for a coordinator."""
+
+    def __init__(self, *, place: int = 0, leader_snapshot: bool = True) -> None:
+        standbys = tuple(m.StandbyCoordinator(name, f"10.0.0.{number}") for number, name in enumerate("abc"))
+        standbys = standbys if place == 0 else (*standbys[1 : 1 + place], standbys[0])
+        given = m.LeaderSnapshot(E1, tuple("abcde"), (), "office", (), {}) if leader_snapshot else None
+        self.voter = Voter(HardState(O1, "", E1, standbys, given))
+        self.known = MemberInfo(None, None, True, self.voter.hard_state)
+        self.machine = CandidateMachine("a", self.voter, self.known)
+        self.now = 100.0
+        self.links = {name: number for number, name in enumerate("abcdefgh", start=1)}
+
+    def do(self, event: e.CandidateEvent, **changes: Any) -> list[e.CandidateEffect]:
+        self.known = replace(self.known, hard_state=self.voter.hard_state, **changes)
+        effects = self.machine.handle(event, self.known, self.now)
+        return [x for x in effects if not isinstance(x, e.Log)]
+
+    def call(self, *names: str, term: Term = O1) -> list[e.CandidateEffect]:
+        effects = []
+        for name in names:
+            join = m.Join(
+                name, name, "n", "ip", None, NO_ROUND, None, WorkersState.IDLE, 1, term, E1, stores_votes=True
+            )
+            effects += self.do(e.JoinReceived(self.links[name], join))
+        return effects
+
+    def grant(self, *names: str, term: Term = O2) -> list[e.CandidateEffect]:
+        return [x for name in names for x in self.do(e.Received(self.links[name], m.VoteGranted(term)))]
+
+    def refuse(self, name: str, term: Term, voter_config: ConfigVersion = E1) -> list[e.CandidateEffect]:
+        return self.do(e.Received(self.links[name], m.VoteDenied(term, voter_config)))
+
+    def vote_requests(self, effects: list[e.CandidateEffect]) -> dict[int, Term]:
+        sent = [x for x in effects if isinstance(x, e.Send) and isinstance(x.message, m.RequestVote)]
+        return {x.link: x.message.term for x in sent if isinstance(x.message, m.RequestVote)}
+
+
+def elected(effects: list[e.CandidateEffect]) -> Term | None:
+    return next((x.term for x in effects if isinstance(x, e.AssumeLeadership)), None)
+
+
+def sent_away(to: m.StandbyCoordinator, link: int) -> list[e.CandidateEffect]:
+    return [e.Send(link, m.Redirect(to.pod_uid, to.ip)), e.Hangup(link, "redirected")]
+
+
+# Who calls
+
+
+def test_who_knows_the_coordinator_says_so() -> None:
+    pool = CandidatePool()
+    pool.do(e.Tick(), coordinator=ELSEWHERE)
+    assert pool.call("b") == sent_away(ELSEWHERE, 2)
+
+
+def test_who_is_no_heir_keeps_nobody() -> None:
+    assert CandidatePool(leader_snapshot=False).call("b") == sent_away(m.StandbyCoordinator("", ""), 2)
+
+
+def test_a_late_comer_is_told_of_the_close_by_whoever_it_calls() -> None:
+    pool = CandidatePool(leader_snapshot=False)
+    pool.do(e.Tick(), closed=CLOSED)
+    assert pool.call("b") == [e.Send(2, CLOSED), e.Send(2, m.ShutdownComplete())]
+
+
+def test_who_waits_is_told_as_soon_as_somebody_is_found() -> None:
+    pool = CandidatePool()
+    assert pool.call("b") == []
+    assert pool.do(e.Tick(), coordinator=ELSEWHERE) == sent_away(ELSEWHERE, 2)
+    assert pool.machine.state is State.IDLE
+
+
+# The election
+
+
+def test_nothing_is_asked_before_a_majority_is_here() -> None:
+    pool = CandidatePool()
+    assert pool.call("b") == []
+    assert pool.vote_requests(pool.call("c")) == {2: O2, 3: O2}  # with its own member they are three of five
+
+
+def test_who_is_no_voter_does_not_count() -> None:
+    pool = CandidatePool()
+    assert pool.call("f", "g", "h", "b") == []
+
+
+def test_nor_does_its_own_member_while_it_would_not_vote() -> None:
+    pool = CandidatePool()
+    pool.do(e.Tick(), may_vote=False)
+    assert pool.call("b", "c") == []
+    assert pool.vote_requests(pool.call("d")) == {2: O2, 3: O2, 4: O2}
+
+
+def test_its_own_vow_is_stored_before_its_own_vote_counts() -> None:
+    pool = CandidatePool()
+    effects = pool.call("b", "c")
+    assert e.RecordHardState(pool.voter.hard_state) in effects
+    assert (pool.voter.hard_state.term, pool.voter.hard_state.voted_for) == (O2, "a")
+
+
+def test_a_majority_of_grants_is_an_office() -> None:
+    pool = CandidatePool()
+    pool.call("b", "c")
+    assert elected(pool.grant("b")) is None
+    assert elected(pool.grant("c")) == O2
+    assert set(pool.machine.callers) == {2, 3}
+
+
+def test_who_comes_late_is_asked_too() -> None:
+    pool = CandidatePool()
+    pool.call("b", "c")
+    assert pool.vote_requests(pool.call("d")) == {4: O2}
+    pool.grant("b")
+    assert elected(pool.grant("d")) == O2
+
+
+def test_grants_of_another_office_count_for_nothing() -> None:
+    pool = CandidatePool()
+    pool.call("b", "c")
+    assert elected(pool.grant("b", "c", term=O3)) is None
+
+
+def test_the_term_is_after_every_one_that_a_caller_knows() -> None:
+    pool = CandidatePool()
+    assert pool.vote_requests(pool.call("b", "c", term=Term(1, 7))) == {2: Term(1, 8), 3: Term(1, 8)}
+
+
+def test_where_somebody_knows_a_newer_office_it_asks_for_the_next() -> None:
+    pool = CandidatePool()
+    pool.call("b", "c")
+    assert pool.vote_requests(pool.refuse("b", O3)) == {2: Term(1, 4), 3: Term(1, 4)}
+
+
+def test_two_that_refuse_each_other_do_not_ask_again_at_the_same_time() -> None:
+    pool = CandidatePool(place=2)
+    pool.call("b", "c")
+    assert pool.vote_requests(pool.refuse("b", O2)) == {}
+    pool.now += 2 * AGAIN_S + 0.01
+    assert pool.vote_requests(pool.do(e.Tick())) == {2: O3, 3: O3}
+
+
+def test_where_somebody_knows_a_newer_electorate_it_gives_way() -> None:
+    pool = CandidatePool()
+    pool.call("b", "c")
+    nobody = m.StandbyCoordinator("", "")
+    assert pool.refuse("b", O1, E2) == [*sent_away(nobody, 2), *sent_away(nobody, 3)]
+    assert pool.machine.state is State.IDLE
+
+
+def test_an_heir_of_an_older_epoch_stands_for_nothing() -> None:
+    pool = CandidatePool()
+    pool.voter.follow(Term(2, 1))
+    assert pool.call("b", "c") == [
+        *sent_away(m.StandbyCoordinator("", ""), 2),
+        *sent_away(m.StandbyCoordinator("", ""), 3),
+    ]
+
+
+def test_while_a_new_electorate_does_not_count_it_needs_majorities_of_both() -> None:
+    pool = CandidatePool()
+    pool.voter.store_leader_snapshot(m.LeaderSnapshot(E2, tuple("abcde"), tuple("afgh"), "office", (), {}))
+    assert pool.call("b", "c") == []
+    pool.call("f")
+    assert pool.vote_requests(pool.call("g")) == {2: O2, 3: O2, 6: O2, 7: O2}
+    pool.grant("b", "c")
+    assert elected(pool.grant("f")) is None
+    assert elected(pool.grant("g")) == O2

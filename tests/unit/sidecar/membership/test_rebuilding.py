@@ -1,0 +1,559 @@
+"""A coordinator that takes office over a job that trains already: it adopts the round, or knows what is missing."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.sidecar.membership.driven import START, DrivenCoordinator, running
+from understudy_protocol import membership as m
+from understudy_protocol.enums import (
+    CloseReason,
+    ConfigVersion,
+    Fault,
+    RoundToken,
+    Strategy,
+    Term,
+    WorkersState,
+)
+from understudy_protocol.observer import Cause, Recovery
+from understudy_protocol.recovery import History
+from understudy_sidecar.membership.coordinator_state import Phase
+from understudy_sidecar.membership.events import Tick
+
+SETTLE_S = 12.0
+
+ROUND = RoundToken(1, 1, 3)
+RUNNING, FINISHED = WorkersState.RUNNING, WorkersState.FINISHED
+
+
+def successor(actives: int = 2) -> DrivenCoordinator:
+    return DrivenCoordinator(actives, epoch=2, at_least_round=3)
+
+
+def test_a_round_that_is_claimed_whole_goes_on_and_nobody_restarts() -> None:
+    driven = successor()
+    driven.join("spare-0")
+    driven.join("active-0", ROUND, 0, RUNNING)
+    driven.join("active-1", ROUND, 1, RUNNING)
+    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.token == ROUND
+    assert driven.assigned() == {}
+
+
+def test_a_round_that_goes_on_keeps_its_token_even_if_the_operator_knows_a_higher_number() -> None:
+    """Found by the simulation (seed 20484): its members' messages were dropped, and the job was never closed."""
+    # given an appointed coordinator, and an operator that has seen round 3 of an earlier coordinator
+    driven = successor()
+    # when all members of round 0 of a later term come
+    later_round = RoundToken(1, 2, 0)
+    driven.join("active-0", later_round, 0, RUNNING)
+    driven.join("active-1", later_round, 1, RUNNING)
+    # then this round goes on, and ends the job
+    assert driven.token == later_round
+    driven.receive("active-0", m.Finished(later_round))
+    driven.receive("active-1", m.Finished(later_round))
+    assert driven.coordinator.closed is not None
+
+
+def test_an_elected_coordinator_numbers_its_rounds_after_those_of_the_former_one() -> None:
+    """Found by the simulation (seed 20484): the number of the round fell from 4 to 0."""
+    # given members that have held no rank, and elect one of them after the loss of the coordinator and the only active
+    voters = ("uid-active-0", "uid-spare-0", "uid-spare-1")
+    rank_holders = (m.RankHolder(0, "uid-active-0", "active-0", "node-0"),)
+    leader_snapshot = m.LeaderSnapshot(
+        ConfigVersion(1, 1, 1), voters, (), "uid-active-0", (), {}, token=ROUND, rank_holders=rank_holders
+    )
+    driven = DrivenCoordinator(1, elected=leader_snapshot)
+    driven.join("spare-0")
+    driven.join("spare-1")
+    # when the next round is formed
+    driven.later(SETTLE_S + 1, "spare-0", "spare-1")
+    # then its number is higher
+    assert driven.token.round == 4
+
+
+def test_without_a_member_the_next_round_waits_for_it_and_then_takes_a_spare() -> None:
+    driven = successor()
+    driven.join("spare-0")
+    driven.join("active-0", ROUND, 0, RUNNING)
+    driven.later(SETTLE_S - 1, "spare-0", "active-0")
+    assert driven.assigned() == {}
+    driven.later(2, "spare-0", "active-0")
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1}
+    assert driven.token == RoundToken(2, 1, 4)
+
+
+def test_nobody_is_waited_for_whose_pod_has_ended() -> None:
+    driven = DrivenCoordinator(2, epoch=2, at_least_round=3, running_pods=("uid-spare-0", "uid-active-0"))
+    driven.join("spare-0")
+    assert driven.assigned() == {}
+    driven.join("active-0", ROUND, 0, RUNNING)
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1}
+
+
+def test_ranks_that_had_moved_stay_where_they_are() -> None:
+    driven = successor()
+    driven.join("spare-0", ROUND, 1, RUNNING)
+    driven.join("active-1")  # replaced in round 3, and back as one that waits
+    driven.join("active-0", ROUND, 0, RUNNING)
+    ranks = {x.pod_name: x.group_rank for x in driven.coordinator.snapshot().members}
+    assert ranks == {"active-0": 0, "spare-0": 1, "active-1": None}
+
+
+def test_what_finishes_before_the_round_is_adopted_is_finished() -> None:
+    """Found by the simulation (seed 21): such a job was never closed."""
+    driven = successor()
+    driven.join("active-0", ROUND, 0, RUNNING)
+    driven.receive("active-0", m.Finished(ROUND))
+    driven.join("active-1", ROUND, 1, RUNNING)
+    driven.receive("active-1", m.Finished(ROUND))
+    assert driven.coordinator.closed is not None
+    assert driven.coordinator.closed.reason is CloseReason.SUCCEEDED
+
+
+def test_who_was_asked_to_leave_meanwhile_is_the_cause_of_what_failed_then() -> None:
+    """Found by the simulation (seed 601311): a worker was blamed, and charged, that had only lost its peer."""
+    driven = successor()
+    driven.join("spare-0")
+    driven.join("active-0", ROUND, 0, RUNNING, leaving=m.Leaving("the trainer container got SIGTERM", 30.0))
+    driven.join("active-1", ROUND, 1, WorkersState.FAILED)
+    recovery = driven.recovery()
+    assert (recovery.fault, recovery.cause.pod) == (Fault.POD, "active-0")
+
+
+def test_what_fails_before_the_round_is_adopted_is_mended() -> None:
+    driven = successor()
+    driven.join("active-0", ROUND, 0, RUNNING)
+    driven.fail_worker("active-0", at_round=ROUND)
+    driven.join("active-1", ROUND, 1, RUNNING)
+    assert driven.assigned() == {"active-0": 0, "active-1": 1}
+    assert driven.token == RoundToken(2, 1, 4)
+
+
+@pytest.mark.parametrize("workers", [WorkersState.FAILED, WorkersState.IDLE])
+def test_a_member_whose_workers_have_ended_makes_a_new_round_at_once(workers: WorkersState) -> None:
+    driven = successor()
+    driven.join("active-0", ROUND, 0, RUNNING)
+    driven.join("active-1", ROUND, 1, workers)
+    assert driven.assigned() == {"active-0": 0, "active-1": 1}
+    assert driven.recovery().fault is (Fault.PROCESS if workers is WorkersState.FAILED else Fault.POD)
+    assert driven.recovery().cause.pod == "active-1"
+
+
+@pytest.mark.parametrize("known_to_be_gone", [True, False])
+def test_an_appointee_that_was_told_nothing_by_the_former_coordinator_names_the_pods_that_the_operator_knows(
+    known_to_be_gone: bool,
+) -> None:
+    """Found on a cluster: a spare that had come after the loss was appointed, and the entry named no pod.
+
+    So it was if a node lost its power within half a second after the start of the job.
+    """
+    # given an appointee, to which the operator has sent which pods held the ranks
+    rank_holders = tuple(
+        m.RankHolder(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(2)
+    )
+    running_pods = ("uid-spare-0", "uid-active-0", *(() if known_to_be_gone else ("uid-active-1",)))
+    driven = DrivenCoordinator(
+        2,
+        epoch=2,
+        at_least_round=3,
+        running_pods=running_pods,
+        rank_holders=rank_holders,
+        coordinator_uid="uid-active-1",
+    )
+    # when all others have come, which lost the coordinator without its kernel closing a connection
+    driven.join("spare-0", disconnected_s=7.0, disconnected_silently=True)
+    driven.join("active-0", ROUND, 0, RUNNING, disconnected_s=7.5, disconnected_silently=True)
+    driven.later(0.0 if known_to_be_gone else SETTLE_S + 1, "spare-0", "active-0")
+    # then that one is named
+    (reported,) = driven.coordinator.snapshot().recoveries
+    assert (reported.fault, reported.cause.rank, reported.cause.pod, reported.cause.node) == (
+        Fault.NODE,
+        1,
+        "active-1",
+        "node-1",
+    )
+    assert reported.cause.message == "it was the coordinator, and it did not join the new coordinator"
+    assert [(x.pod_name, x.node) for x in driven.coordinator.snapshot().lost] == [("active-1", "node-1")]
+
+
+def test_where_nobody_comes_from_the_newest_round_how_long_training_paused_is_unknown() -> None:
+    """Found by the simulation (seed 96358): the newest round had made steps, and both of its pods were gone."""
+    # given a coordinator that the operator told of round 5, and a member that stepped in round 3
+    driven = DrivenCoordinator(2, epoch=2, at_least_round=5)
+    driven.join("active-1", ROUND, 1, WorkersState.FAILED, stepped=ROUND)
+    driven.join("spare-0")
+    driven.later(SETTLE_S + 1, "active-1", "spare-0")
+    driven.report_started("active-1", "spare-0")
+    driven.report_step("active-1", pause_s=49.3)
+    (reported,) = driven.coordinator.snapshot().recoveries
+    assert reported.resumed_at is not None
+    assert reported.pause_s is None
+
+
+def test_a_pod_that_had_finished_and_was_lost_is_known_to_the_next_coordinator() -> None:
+    """Found by the simulation (seed 60907): the recovery named no pod."""
+    # given a coordinator of two pods that has lost one whose workers had all exited 0
+    before = running(spares=2)
+    before.later(1.0, "active-0", "active-1", "spare-0", "spare-1")
+    before.receive("active-1", m.Finished(before.token))
+    before.drop("active-1")
+    before.later(1.0, "active-0", "spare-0", "spare-1")
+    leader_snapshot = before.take("spare-0", m.LeaderSnapshot)[-1]
+    # when the next one is elected
+    after = DrivenCoordinator(2, elected=leader_snapshot)
+    after.join("active-0", before.token, 0, FINISHED)
+    after.later(SETTLE_S + 1, "active-0")
+    # then it names that pod
+    assert [(x.cause.pod, x.cause.rank) for x in after.coordinator.snapshot().recoveries] == [("active-1", 1)]
+
+
+@pytest.mark.parametrize("appointed", [False, True])
+def test_each_pod_that_was_lost_with_the_coordinator_is_an_entry_with_its_name_and_the_time_of_the_loss(
+    appointed: bool,
+) -> None:
+    """Found on a cluster (appointed): the entry named no pod after two of three voters had been lost with a node."""
+    # given a round of four pods, of which two are lost, one with the coordinator in it
+    pods = ("active-0", "active-1", "active-2", "active-3")
+    rank_holders = tuple(m.RankHolder(rank, f"uid-{name}", name, f"node-{rank}") for rank, name in enumerate(pods))
+    voters = tuple(f"uid-{name}" for name in (*pods, "spare-0"))
+    leader_snapshot = m.LeaderSnapshot(
+        ConfigVersion(1, 1, 1), voters, (), "uid-active-1", (), {}, token=ROUND, rank_holders=rank_holders
+    )
+    driven = (
+        DrivenCoordinator(4, epoch=2, at_least_round=3, known=leader_snapshot)
+        if appointed
+        else DrivenCoordinator(4, elected=leader_snapshot)
+    )
+    # when the others come, the first of which lost its coordinator 7.5 s ago
+    driven.join("spare-0", disconnected_s=7.0)
+    driven.join("active-0", ROUND, 0, WorkersState.FAILED, disconnected_s=7.5)
+    driven.join("active-3", ROUND, 3, WorkersState.FAILED, disconnected_s=6.0)
+    joined_at = driven.now
+    driven.later(SETTLE_S + 1, "spare-0", "active-0", "active-3")
+    # then both are told, detected when the coordinator was lost
+    reported = driven.coordinator.snapshot().recoveries
+    assert [(x.cause.rank, x.cause.pod, x.cause.node, x.cause.message) for x in reported] == [
+        (1, "active-1", "node-1", "it was the coordinator, and it did not join the new coordinator"),
+        (2, "active-2", "node-2", "it did not join the new coordinator"),
+    ]
+    assert {x.detected_at for x in reported} == {joined_at - 7.5}
+    assert {(x.pod_name, x.node) for x in driven.coordinator.snapshot().lost} == {
+        ("active-1", "node-1"),
+        ("active-2", "node-2"),
+    }
+
+
+@pytest.mark.parametrize("appointed_by", ["operator", "operator, with an estate", "members"])
+def test_pods_of_a_round_that_no_pod_is_left_of_are_named_too(appointed_by: str) -> None:
+    """Found by the simulation (seed 64): the entry of a lone pod that was lost with its coordinator named no pod."""
+    # given a job of one pod, which is lost, and a spare whose sidecar takes office
+    rank_holders = (m.RankHolder(0, "uid-active-0", "active-0", "node-0"),)
+    voters = ("uid-active-0", "uid-spare-0", "uid-spare-1")
+    leader_snapshot = m.LeaderSnapshot(
+        ConfigVersion(1, 1, 1), voters, (), "uid-spare-1", (), {}, token=ROUND, rank_holders=rank_holders
+    )
+    match appointed_by:
+        case "operator":
+            driven = DrivenCoordinator(
+                1, epoch=2, at_least_round=3, running_pods=("uid-spare-0",), rank_holders=rank_holders
+            )
+        case "operator, with an estate":
+            driven = DrivenCoordinator(
+                1, epoch=2, at_least_round=3, running_pods=("uid-spare-0",), known=leader_snapshot
+            )
+        case _:
+            driven = DrivenCoordinator(1, elected=leader_snapshot)
+    # when it has come
+    driven.join("spare-0", disconnected_s=7.0)
+    driven.later(SETTLE_S + 1, "spare-0")
+    # then the entry names the lost pod
+    reported = driven.coordinator.snapshot().recoveries[0].cause
+    assert (reported.rank, reported.pod, reported.node) == (0, "active-0", "node-0")
+
+
+def test_an_observer_is_sent_what_the_new_coordinator_finds_missing() -> None:
+    """Found by the simulation (seed 57): the operator never heard of the loss, and did not replace the pod."""
+    # given an appointed coordinator that waits for the pods of the former round, and has sent a snapshot
+    driven = successor()
+    driven.join("active-0", ROUND, 0, FINISHED)
+    driven.later(SETTLE_S - 1, "active-0")
+    sent = driven.coordinator.state.version
+    # when it finds that one does not come
+    driven.later(2, "active-0")
+    assert driven.recovery().fault is Fault.POD
+    # then the snapshot is sent again
+    assert driven.coordinator.state.version > sent
+
+
+@pytest.mark.parametrize(("silently", "fault"), [(True, Fault.NODE), (False, Fault.POD)])
+def test_pods_on_the_node_of_a_coordinator_that_stopped_responding_are_lost_with_their_node(
+    silently: bool, fault: Fault
+) -> None:
+    # given a round of three pods, two of which are on the node of the coordinator
+    nodes = ("node-0", "node-0", "node-1", "node-2")
+    rank_holders = tuple(
+        m.RankHolder(rank, f"uid-active-{rank}", f"active-{rank}", node) for rank, node in enumerate(nodes)
+    )
+    voters = tuple(f"uid-active-{rank}" for rank in range(4))
+    leader_snapshot = m.LeaderSnapshot(
+        ConfigVersion(1, 1, 1), voters, (), "uid-active-0", (), {}, token=ROUND, rank_holders=rank_holders
+    )
+    driven = DrivenCoordinator(4, elected=leader_snapshot)
+    # when another member comes, whose connection to the coordinator no kernel has closed, or one has
+    driven.join("active-2", ROUND, 2, WorkersState.FAILED, disconnected_s=3.0, disconnected_silently=silently)
+    driven.later(SETTLE_S + 1, "active-2")
+    # then the pods of that node are told as lost with it, and the pod of another node as a pod
+    reported = driven.coordinator.snapshot().recoveries
+    assert [(x.cause.pod, x.fault) for x in reported] == [
+        ("active-0", fault),
+        ("active-1", fault),
+        ("active-3", Fault.POD),
+    ]
+
+
+@pytest.mark.parametrize(("silently", "fault"), [(True, Fault.NODE), (False, Fault.POD)])
+def test_a_coordinator_that_was_lost_at_once_after_a_new_round_is_named(silently: bool, fault: Fault) -> None:
+    # given a coordinator that was lost before it told its standby coordinators the pods of its newest round
+    before = RoundToken(1, 1, ROUND.round - 1)
+    voters = tuple(f"uid-active-{rank}" for rank in range(3))
+    version = ConfigVersion(1, 1, 1)
+    named = replace(
+        m.LeaderSnapshot(version, voters, (), "uid-active-0", (), {}),
+        coordinator_pod="active-0",
+        coordinator_node="node-0",
+    )
+    leader_snapshot = replace(named, token=before)
+    driven = DrivenCoordinator(3, elected=leader_snapshot)
+    # when all others come from that round
+    for rank in (1, 2):
+        who = f"active-{rank}"
+        driven.join(who, ROUND, rank, WorkersState.FAILED, disconnected_s=3.0, disconnected_silently=silently)
+    driven.later(SETTLE_S + 1, "active-1", "active-2")
+    # then the recovery names the coordinator, and the operator gets the name of its pod
+    (reported,) = driven.coordinator.snapshot().recoveries
+    assert (reported.cause.pod, reported.cause.node, reported.fault) == ("active-0", "node-0", fault)
+    assert reported.cause.message == (
+        "it was the coordinator, and it did not join the new coordinator; "
+        "which other pods of its round were lost is unknown"
+    )
+    assert [(x.pod_name, x.node) for x in driven.coordinator.snapshot().lost] == [("active-0", "node-0")]
+
+
+def test_of_a_newer_round_than_the_coordinator_told_a_lost_pod_is_named_by_its_earlier_ranks() -> None:
+    """Found by the simulation (seed 48900): the former coordinator came, and another pod of its round was lost."""
+    # given a coordinator that told the pods of round 2, and hung right after it had formed round 3
+    rank_holders = tuple(
+        m.RankHolder(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(3)
+    )
+    voters = (*(rank_holder.pod_uid for rank_holder in rank_holders), "uid-spare-0")
+    before = RoundToken(1, 1, ROUND.round - 1)
+    leader_snapshot = m.LeaderSnapshot(
+        ConfigVersion(1, 1, 1), voters, (), "uid-spare-0", (), {}, token=before, rank_holders=rank_holders
+    )
+    driven = DrivenCoordinator(3, elected=leader_snapshot)
+    # when all but active-2 come from round 3, in which the coordinator's pod has taken rank 0
+    driven.join("spare-0", ROUND, 0, WorkersState.FAILED)
+    driven.join("active-1", ROUND, 1, WorkersState.FAILED)
+    driven.later(SETTLE_S + 1, "spare-0", "active-1")
+    # then that pod is named, and how that is known
+    (reported,) = driven.coordinator.snapshot().recoveries
+    assert (reported.cause.pod, reported.cause.rank, reported.cause.node) == ("active-2", 2, "node-2")
+    assert reported.cause.message == (
+        "it did not join the new coordinator; it had these ranks in round 2, and the newest round is unknown"
+    )
+
+
+def test_a_pod_that_joins_the_new_coordinator_and_is_disconnected_again_is_named() -> None:
+    """Found by the simulation (seed 134505): after a second partition the recovery named no pod."""
+    # given a round whose pods have finished, and whose coordinator, a spare, is lost
+    rank_holders = tuple(
+        m.RankHolder(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(3)
+    )
+    voters = (*(rank_holder.pod_uid for rank_holder in rank_holders), "uid-spare-0")
+    leader_snapshot = m.LeaderSnapshot(
+        ConfigVersion(1, 1, 1), voters, (), "uid-spare-0", (), {}, token=ROUND, rank_holders=rank_holders
+    )
+    new = DrivenCoordinator(3, elected=leader_snapshot)
+    new.join("active-0", ROUND, 0, FINISHED, group_world_size=3)
+    # when a member joins the new coordinator, and the connection to it is lost before the last one joins
+    new.join("active-2", ROUND, 2, FINISHED, group_world_size=3)
+    new.drop("active-2", silent=True)
+    new.join("active-1", ROUND, 1, FINISHED, group_world_size=3)
+    new.join("spare-0")
+    new.later(5.1, "active-0", "active-1", "spare-0")
+    # then the recovery names that pod
+    (reported,) = new.coordinator.snapshot().recoveries
+    assert (reported.cause.pod, reported.cause.rank, reported.cause.node) == ("active-2", 2, "node-2")
+    assert reported.cause.message == "it lost its connection to the new coordinator"
+
+
+def test_a_pod_whose_loss_was_told_is_not_told_again_by_its_earlier_ranks() -> None:
+    # given a coordinator that told the pods of round 2, and then the loss of active-2, which round 3 mended
+    rank_holders = tuple(
+        m.RankHolder(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(3)
+    )
+    voters = (*(rank_holder.pod_uid for rank_holder in rank_holders), "uid-spare-0")
+    version, before = ConfigVersion(1, 1, 1), RoundToken(1, 1, ROUND.round - 1)
+    cause = Cause(2, "active-2", "node-2", None, None, "its connection ended")
+    reported = Recovery(ROUND.round, Fault.POD, Strategy.SPARE_SWAP, cause, START - 5.0, None, "its pod is lost")
+    history = History(Term(1, 1), 1, (), {}, (reported,), 0)
+    leader_snapshot = m.LeaderSnapshot(version, voters, (), "uid-spare-0", (), {}, history, before, rank_holders)
+    named = replace(leader_snapshot, coordinator_pod="spare-0", coordinator_node="node-3")
+    driven = DrivenCoordinator(3, elected=named)
+    # when the coordinator, which has taken its rank, is lost as well
+    driven.join("active-0", ROUND, 0, WorkersState.FAILED)
+    driven.join("active-1", ROUND, 1, WorkersState.FAILED)
+    driven.later(SETTLE_S + 1, "active-0", "active-1")
+    # then the next recovery names the coordinator
+    assert [x.cause.pod for x in driven.coordinator.snapshot().recoveries] == ["active-2", "spare-0"]
+
+
+def test_round_numbers_do_not_fall_when_members_continue_an_older_round() -> None:
+    """Found by the simulation (seed 45210): a frozen pod returned from a round that had been replaced in vain."""
+    # given a coordinator that was told of round 5
+    leader_snapshot = m.LeaderSnapshot(
+        ConfigVersion(1, 1, 1), ("uid-active-0",), (), "uid-spare-0", (), {}, token=RoundToken(1, 1, 5)
+    )
+    driven = DrivenCoordinator(1, elected=leader_snapshot)
+    assert driven.coordinator.snapshot().token.round == 5
+    # when the only member comes from round 3, and trains
+    driven.join("active-0", ROUND, 0, RUNNING)
+    # then its round continues, the number that observers see stays, and the next round has a higher one
+    assert (driven.coordinator.phase, driven.token) == (Phase.RUNNING, ROUND)
+    assert driven.coordinator.snapshot().token.round == 5
+    driven.fail_worker("active-0", at_round=ROUND)
+    assert driven.token.round == 6
+
+
+def test_a_step_that_a_late_member_brings_makes_the_pause_of_others_unknown() -> None:
+    """Found by the simulation (seed 47988): active-1 knew only the steps of an older round."""
+    # given a coordinator whose first round has a pod that made its last step in round 3
+    driven = DrivenCoordinator(2, epoch=2, at_least_round=3)
+    driven.join("active-1", ROUND, 1, WorkersState.FAILED, stepped=ROUND)
+    driven.join("spare-0")
+    driven.later(SETTLE_S + 1, "active-1", "spare-0")
+    driven.report_started("active-1", "spare-0")
+    # when a pod of round 4 comes late, before the first step
+    driven.join("active-0", RoundToken(1, 1, 4), 0, WorkersState.FAILED, stepped=RoundToken(1, 1, 4))
+    driven.report_step("active-1", pause_s=276.4)
+    # then the recovery ends, and how long training paused is not told
+    (reported,) = driven.coordinator.snapshot().recoveries
+    assert reported.resumed_at is not None
+    assert reported.pause_s is None
+
+
+@pytest.mark.parametrize(("silent", "fault"), [(True, Fault.NODE), (False, Fault.POD)])
+def test_a_pod_whose_connection_went_silent_before_its_coordinator_stepped_down_is_lost_with_its_node(
+    silent: bool, fault: Fault
+) -> None:
+    # given a coordinator of two pods that has lost the connection to one of them, and with it its majority
+    before = DrivenCoordinator(2)
+    before.join("active-0")
+    before.join("active-1")
+    before.later(1.0, "active-0", "active-1")
+    before.report_started("active-0", "active-1")
+    before.later(1.0, "active-0", "active-1")
+    if silent:
+        before.drop("active-1", silent=True)
+    before.later(1.0, "active-0")
+    snapshot = before.take("active-0", m.LeaderSnapshot)[-1]
+    # when the operator appoints the other pod
+    after = DrivenCoordinator(2, epoch=2, at_least_round=before.token.round, known=snapshot)
+    after.join("active-0", before.token, 0, WorkersState.FAILED, disconnected_s=3.0)
+    after.later(SETTLE_S + 1, "active-0")
+    # then the lost one is lost with its node, or as a pod if its connection was not silent
+    assert [(x.cause.pod, x.fault) for x in after.coordinator.snapshot().recoveries] == [("active-1", fault)]
+
+
+@pytest.mark.parametrize("appointed", [False, True])
+def test_a_step_before_rounds_that_no_pod_is_left_of_is_not_the_last_one(appointed: bool) -> None:
+    # given a round that has stepped, whose pods are all lost with their coordinator
+    rank_holders = tuple(m.RankHolder(rank, f"uid-lost-{rank}", f"lost-{rank}", f"node-{rank}") for rank in range(2))
+    voters = ("uid-lost-0", "uid-lost-1", "uid-active-0", "uid-spare-0", "uid-spare-1")
+    leader_snapshot = m.LeaderSnapshot(
+        ConfigVersion(1, 1, 1), voters, (), "uid-lost-0", (), {}, token=ROUND, rank_holders=rank_holders, stepped=ROUND
+    )
+    driven = (
+        DrivenCoordinator(2, epoch=2, at_least_round=3, known=leader_snapshot)
+        if appointed
+        else DrivenCoordinator(2, elected=leader_snapshot)
+    )
+    # and a pod that stepped in an earlier round
+    driven.join("active-0", stepped=RoundToken(1, 1, 2))
+    driven.join("spare-0")
+    driven.join("spare-1")
+    driven.later(SETTLE_S + 1, "active-0", "spare-0", "spare-1")
+    assert set(driven.assigned()) == {"active-0", "spare-0"}
+    # when the next round steps, and that pod has measured the time since its own last step
+    driven.report_step("active-0", pause_s=24.9)
+    # then nobody knows how long training stood still
+    assert driven.recovery().resumed_at is not None
+    assert driven.recovery().pause_s is None
+
+
+def test_a_member_that_has_come_and_is_out_of_touch_is_not_one_that_was_lost() -> None:
+    """Found by a scenario: the member of the new coordinator's own pod, in the moment in which it changed its link."""
+    # given a round of three pods, whose coordinator is lost
+    pods = ("active-0", "active-1", "active-2")
+    rank_holders = tuple(m.RankHolder(rank, f"uid-{name}", name, f"node-{rank}") for rank, name in enumerate(pods))
+    voters = tuple(f"uid-{name}" for name in pods)
+    leader_snapshot = m.LeaderSnapshot(
+        ConfigVersion(1, 1, 1), voters, (), "uid-active-0", (), {}, token=ROUND, rank_holders=rank_holders
+    )
+    driven = DrivenCoordinator(3, elected=leader_snapshot)
+    # when one of the others comes and calls elsewhere, and the other one brings the failure of its worker
+    driven.join("active-1", ROUND, 1, RUNNING, group_world_size=3)
+    driven.receive("active-1", m.Disconnecting("its own sidecar became the coordinator"))
+    driven.join("active-2", ROUND, 2, WorkersState.FAILED, group_world_size=3)
+    # then the coordinator alone was lost
+    assert [x.cause.pod for x in driven.coordinator.snapshot().recoveries] == ["active-0"]
+
+
+def test_a_coordinator_that_stands_still_before_it_knows_the_round_waits_for_its_majority() -> None:
+    """Found by the simulation (seed 83443): it gave the rank of a member away, and stopped its workers."""
+    # given one that was just elected, and stands still for longer than it waits for members
+    driven = loses_an_active_coordinator(RUNNING)
+    driven.now += SETTLE_S + 5.0
+    driven.do(Tick())
+    assert driven.coordinator.snapshot().recoveries == ()
+    # when a majority has answered, then members have 2 s to connect again
+    driven.answer_heartbeats("spare-0", "active-1", "active-2")
+    driven.later(1.9, "spare-0", "active-1", "active-2")
+    assert driven.coordinator.snapshot().recoveries == ()
+    # and then it decides
+    driven.later(0.2, "spare-0", "active-1", "active-2")
+    assert [x.cause.pod for x in driven.coordinator.snapshot().recoveries] == ["active-0"]
+
+
+def loses_an_active_coordinator(workers: WorkersState) -> DrivenCoordinator:
+    """A job of three actives and a spare, whose coordinator held rank 0; the others elect, in this state of theirs."""
+    pods = ("active-0", "active-1", "active-2")
+    rank_holders = tuple(m.RankHolder(rank, f"uid-{name}", name, f"node-{rank}") for rank, name in enumerate(pods))
+    voters = tuple(f"uid-{name}" for name in (*pods, "spare-0"))
+    leader_snapshot = m.LeaderSnapshot(
+        ConfigVersion(1, 1, 1), voters, (), "uid-active-0", (), {}, token=ROUND, rank_holders=rank_holders
+    )
+    driven = DrivenCoordinator(3, elected=leader_snapshot)
+    driven.join("spare-0")
+    driven.join("active-1", ROUND, 1, workers)
+    driven.join("active-2", ROUND, 2, workers)
+    return driven
+
+
+def test_if_the_workers_of_its_peers_hang_a_lost_coordinator_is_waited_for_5_s() -> None:
+    """It may be that only its sidecar has crashed, and that its workers train."""
+    driven = loses_an_active_coordinator(RUNNING)
+    driven.later(4.5, "spare-0", "active-1", "active-2")
+    assert driven.assigned() == {}
+    driven.later(1.0, "spare-0", "active-1", "active-2")
+    assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+
+
+def test_if_they_fail_the_next_round_follows_at_once() -> None:
+    assert loses_an_active_coordinator(WorkersState.FAILED).assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+    # and as soon as one of them fails during the wait
+    driven = loses_an_active_coordinator(RUNNING)
+    driven.later(1.0, "spare-0", "active-1", "active-2")
+    driven.fail_worker("active-1", at_round=ROUND)
+    assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}

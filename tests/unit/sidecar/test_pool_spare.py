@@ -1,0 +1,344 @@
+"""The sidecar of a pool's spare over real connections: it waits, is claimed, and becomes its job's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.ports import free_port
+from tests.unit.sidecar.recording_handler import (
+    KEY,
+    OPERATOR,
+    OTHER_KEY,
+    OTHER_OPERATOR,
+    SealedCaller,
+    begin,
+    serving,
+    until,
+)
+from tests.unit.sidecar.relay import To, relayed
+from understudy_operator.observe.adoption_link import Adopter, AdoptionKeys, adopt
+from understudy_operator.observe.line import Keys
+from understudy_operator.plan.intents import AdoptSpare
+from understudy_protocol import handshake, launcher, membership, pod, wire
+from understudy_protocol.adoption import Adopt, Adopted
+from understudy_protocol.enums import NO_ROUND, WorkersState
+from understudy_protocol.frames import ProtocolError
+from understudy_protocol.handshake import Call, HandshakeCaller, Role
+from understudy_protocol.launcher import CheckReadiness, LauncherHello, Readiness, TakeOver
+from understudy_protocol.noise import public_key
+from understudy_protocol.observer import Observe, Refused
+from understudy_protocol.order import Order
+from understudy_protocol.pod import JobShape
+from understudy_sidecar import pool_spare, records
+from understudy_sidecar.client import Address
+from understudy_sidecar.settings import read_spare
+
+POOL, POOL_KEY, POD = "pool-uid", bytes(range(200, 232)), "pod-uid"
+TAKE_OVER = TakeOver(("python", "train.py"), {"LR": "0.1"})
+ORDER = Order(JobShape("job-uid", "research", "llm", 2, 8, 10, 3600.0), "127.0.0.1:1", KEY.hex(), TAKE_OVER)
+OTHER = Order(JobShape("other-uid", "research", "b", 2, 8, 10, 3600.0), "127.0.0.1:1", OTHER_KEY.hex(), TAKE_OVER)
+TO_LAUNCHER = {cls.__name__: cls for cls in launcher.TO_LAUNCHER}
+
+
+def operator(
+    role: Role = Role.CLAIMANT, uid: str = POOL, key: bytes = POOL_KEY, private: bytes | None = OPERATOR
+) -> HandshakeCaller:
+    """The operator as a caller of a spare; or somebody else, with another private key or none."""
+    return HandshakeCaller(key, role, uid, Call("", "127.0.0.1"), private)
+
+
+@dataclass
+class Spare:
+    """A pod's folders and its address, which outlive its sidecar's lives."""
+
+    folder: Path
+    host: str = "127.0.0.1"
+    task: asyncio.Task[None] | None = None
+
+    def env(self) -> dict[str, str]:
+        return {
+            pod.ENV_POOL: POOL,
+            pod.ENV_POD_UID: POD,
+            pod.ENV_POD_NAME: "shared-abcde",
+            pod.ENV_NODE: "n1",
+            pod.ENV_POD_IP: self.host,
+            pod.ENV_KEY_FOLDER: str(self.folder / "key"),
+            pod.ENV_STATE_FOLDER: str(self.folder / "state"),
+            pod.ENV_SHARED_FOLDER: str(self.folder / "shared"),
+            pod.ENV_SHIPPED_FOLDER: str(self.folder / "shipped"),
+            pod.ENV_VERDICT_FOLDER: str(self.folder / "told"),
+            pod.ENV_LISTEN: self.host,
+        }
+
+    def start(self) -> None:
+        self.task = asyncio.create_task(pool_spare.run(self.env()))
+
+    async def end(self) -> None:
+        """As a kubelet ends it; its folders stay."""
+        assert self.task is not None
+        if not self.task.done():
+            await eventually(self.ready)  # it listens, and so it hears signals
+            os.kill(os.getpid(), signal.SIGTERM)
+        await self.task
+
+    async def ready(self) -> int:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{self.host}:{pod.HEALTH_PORT}/ready") as got,
+        ):
+            return got.status
+
+    @asynccontextmanager
+    async def line(self, as_caller: HandshakeCaller) -> AsyncIterator[SealedCaller]:
+        """Through the handshake. Raises handshake.NotProven, or EOFError where the sidecar hangs up."""
+        url = f"http://{self.host}:{pod.COORDINATOR_PORT}{pod.MEMBERSHIP_PATH}"
+        async with aiohttp.ClientSession() as session, session.ws_connect(url) as link:
+            sealed = await begin(link, as_caller, answered_by=POD)
+            if sealed is None:
+                raise EOFError
+            yield sealed
+
+    async def adopt(self, order: Order = ORDER) -> object:
+        async with self.line(operator()) as link:
+            await link.send(Adopt(order))
+            return await link.receive()
+
+    @asynccontextmanager
+    async def launcher(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_unix_connection(self.folder / "shared" / pod.LAUNCHER_SOCKET)
+        writer.write(wire.encode(LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, 4711)).encode() + b"\n")
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
+
+async def eventually(call):
+    """What an attempt gives once it works: the sidecar may not listen yet."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return await call()
+            except (OSError, EOFError, aiohttp.ClientError, handshake.NotProven):
+                await asyncio.sleep(0.01)
+
+
+async def order_of(reader: asyncio.StreamReader) -> object:
+    return wire.decode(await reader.readline(), TO_LAUNCHER)
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A unix socket's path has at most 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="understudy-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+async def spare(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spare]:
+    for name in ("COORDINATOR_PORT", "HEALTH_PORT"):
+        monkeypatch.setattr(pod, name, free_port())
+    for name in ("key", "state", "shared", "shipped", "told"):
+        (short_folder / name).mkdir()
+    (short_folder / "key" / pod.KEY_FILE).write_text(POOL_KEY.hex())
+    (short_folder / "key" / pod.OPERATOR_KEY_FILE).write_text(public_key(OPERATOR).hex())
+    it = Spare(short_folder)
+    it.start()
+    yield it
+    await it.end()
+
+
+async def test_it_is_ready_when_its_launcher_says_so_and_only_then(spare: Spare) -> None:
+    assert await eventually(spare.ready) == 503
+    async with spare.launcher() as (reader, writer):
+        check = await order_of(reader)
+        assert isinstance(check, CheckReadiness)
+        writer.write(wire.encode(Readiness(check.number, True)).encode() + b"\n")
+
+        async def becomes(status: int) -> None:
+            async with asyncio.timeout(10):
+                while await spare.ready() != status:  # noqa: ASYNC110 (the sidecar tells nobody)
+                    await asyncio.sleep(0.01)
+
+        await becomes(200)
+        writer.write(wire.encode(Readiness(check.number, False, "the fork server loads")).encode() + b"\n")
+        await becomes(503)
+
+
+async def test_the_operator_sends_it_an_order_and_it_becomes_a_member_of_that_job(spare: Spare) -> None:
+    assert await eventually(spare.adopt) == Adopted("job-uid")
+
+    # then it proves the job's key, and is a member's sidecar that does not coordinate
+    async def ask() -> object:
+        async with spare.line(operator(Role.OBSERVER, "job-uid", KEY)) as link:
+            await link.send(Observe())
+            return await link.receive()
+
+    assert isinstance(await eventually(ask), Refused)
+
+    # and its launcher is told what to run before anything else
+    async def connect() -> object:
+        async with spare.launcher() as (reader, _):
+            return await order_of(reader)
+
+    assert await eventually(connect) == TAKE_OVER
+
+
+async def test_the_jobs_coordinator_hears_that_it_waited_warm(spare: Spare) -> None:
+    # given the job's coordinator
+    async with serving() as coordinator:
+        order = replace(ORDER, coordinator=f"127.0.0.1:{coordinator.port}")
+
+        # when the spare is claimed, and its launcher is there
+        assert await eventually(lambda: spare.adopt(order)) == Adopted("job-uid")
+
+        async def connect() -> None:
+            async with spare.launcher() as (reader, _):
+                assert await order_of(reader) == TAKE_OVER
+                await until(lambda: coordinator.handler.messages)
+
+        await eventually(connect)
+
+        # then that is in its first message
+        (join,) = coordinator.handler.messages[:1]
+        assert isinstance(join, membership.Join)
+        assert (join.pod_uid, join.index, join.warm) == (POD, None, True)
+
+
+def intent(spare: Spare, pod_uid: str = POD, shape: JobShape = ORDER.shape) -> AdoptSpare:
+    return AdoptSpare(pod_uid, spare.host, POOL, shape, ORDER.coordinator, TAKE_OVER)
+
+
+KEYS = AdoptionKeys(Keys(POOL_KEY, OPERATOR), KEY.hex())
+
+
+async def test_the_operator_calls_it_until_it_has_answered(spare: Spare) -> None:
+    changed = asyncio.Event()
+    adopter = Adopter(changed.set, time.time)
+    adopter.follow([(intent(spare), KEYS)])
+    async with asyncio.timeout(10):
+        await changed.wait()
+    assert adopter.adoptions[POD].adopted
+    assert records.recorded_order(spare.folder / "state") == ORDER
+
+    # when another operator takes over, it gets the same answer
+    assert await eventually(lambda: adopt(intent(spare), KEYS)) == ""
+    adopter.follow([])
+    assert adopter.adoptions == {}
+    await adopter.close()
+
+
+async def test_the_operator_learns_why_a_spare_was_not_adopted(spare: Spare) -> None:
+    await eventually(spare.adopt)
+    refused = await eventually(lambda: adopt(intent(spare, shape=OTHER.shape), KEYS))
+    assert refused == "it already belongs to job job-uid"
+    with pytest.raises(ProtocolError, match="closed the connection"):
+        await adopt(intent(spare), AdoptionKeys(Keys(OTHER_KEY, OPERATOR), KEY.hex()))
+
+
+async def test_it_keeps_the_first_order_and_says_whose_it_is(spare: Spare) -> None:
+    await eventually(spare.adopt)
+    assert await eventually(lambda: spare.adopt(OTHER)) == Adopted("job-uid")
+
+
+async def test_of_two_orders_at_once_it_keeps_the_first(spare: Spare) -> None:
+    # given a sidecar that has not ended its waiting yet
+    it = pool_spare.PoolSpareSidecar(read_spare(spare.env()))
+
+    # when two operators send it orders of different jobs
+    answers = [it.adopt(order) for order in (ORDER, OTHER)]
+
+    # then both learn of the first
+    assert answers == [Adopted("job-uid"), Adopted("job-uid")]
+    assert records.recorded_order(spare.folder / "state") == ORDER
+
+
+async def test_one_that_is_started_anew_is_the_jobs_still(spare: Spare) -> None:
+    await eventually(spare.adopt)
+    await spare.end()
+    spare.start()
+    assert await eventually(lambda: spare.adopt(OTHER)) == Adopted("job-uid")
+    assert records.recorded_order(spare.folder / "state") == ORDER
+
+
+async def test_nobody_else_in_the_pod_can_read_the_jobs_key(spare: Spare) -> None:
+    await eventually(spare.adopt)
+    file = spare.folder / "state" / records.ORDER_FILE
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not [
+        path for path in (spare.folder / "shared").rglob("*") if path.is_file() and KEY.hex() in path.read_text()
+    ]
+
+
+async def test_an_order_for_one_spare_cannot_be_passed_on_to_another_one(spare: Spare) -> None:
+    # given a relay at the address of another spare of the pool
+    await eventually(spare.ready)
+    other = replace(intent(spare), pod_uid="uid-of-the-other-spare", ip="127.0.0.2")
+    async with relayed(Address(spare.host, pod.COORDINATOR_PORT), other.ip, pod.COORDINATOR_PORT) as relay:
+        # when the operator calls that address, and the relay passes the call on to this spare
+        with pytest.raises(ProtocolError, match="closed the connection"):
+            await adopt(other, KEYS)
+        # then this spare refuses it, and the operator sends no order
+        assert [len(frames) for frames in relay.seen.values()] == [1, 1], "a Hello, and a close frame"
+        assert b"'127.0.0.2', which is not this pod's" in relay.seen[To.CALLER][0][1]
+    assert records.recorded_order(spare.folder / "state") is None
+
+
+async def test_a_spare_at_an_address_that_another_pod_has_left_gets_no_order_of_that_pod(spare: Spare) -> None:
+    await eventually(spare.ready)
+    with pytest.raises(handshake.NotProven, match="pod 'pod-uid' answers at the address of pod another"):
+        await adopt(intent(spare, pod_uid="another"), KEYS)
+    assert records.recorded_order(spare.folder / "state") is None
+    assert await adopt(intent(spare), KEYS) == ""
+
+
+@pytest.mark.attack("C1", "a caller without the pool's key that gives orders to its spares", before="refused, too")
+@pytest.mark.parametrize(
+    "as_caller",
+    [
+        operator(key=OTHER_KEY),
+        operator(uid="another-pool"),
+        operator(Role.MEMBER, private=None),
+        operator(Role.OBSERVER, "job-uid", KEY),
+        operator(Role.MEMBER, "", b"", private=None),
+        operator(Role.OBSERVER, "", b""),
+    ],
+    ids=["another key", "another pool", "a member", "an observer", "a member without a key", "an observer without one"],
+)
+async def test_no_other_caller_is_accepted(spare: Spare, as_caller: HandshakeCaller) -> None:
+    await eventually(spare.ready)
+    with pytest.raises(EOFError):
+        async with spare.line(as_caller):
+            pass
+
+
+@pytest.mark.attack("C2", "a spare that sends another one an order", before="the pool's key was enough")
+@pytest.mark.parametrize("private", [OTHER_OPERATOR, None], ids=["with-a-key-of-its-own", "without-one"])
+async def test_the_pools_key_does_not_let_anybody_act_as_the_operator(spare: Spare, private: bytes | None) -> None:
+    await eventually(spare.ready)
+    with pytest.raises(EOFError):
+        async with spare.line(operator(private=private)):
+            pass
+    assert records.recorded_order(spare.folder / "state") is None
+
+
+async def test_an_order_of_another_version_ends_the_connection(spare: Spare, caplog: pytest.LogCaptureFixture) -> None:
+    await eventually(spare.ready)
+    async with spare.line(operator()) as link:
+        await link.send_text('{"v":3,"type":"Adopt","order":{"shape":{}}}')
+        with pytest.raises(EOFError):
+            await link.receive()
+    assert any("Adopt.order" in text for text in caplog.messages)
+    assert records.recorded_order(spare.folder / "state") is None
