@@ -57,7 +57,7 @@ class Frames:
         self._mask_flag, self._mask_bytes = (_MASKED, 4) if masked else (0, 0)
 
     def take(self) -> Optional[tuple[int, bytes]]:
-        """The next message, PING, PONG or CLOSE with its payload; None until more is received. Raises Broken."""
+        """The next message, PING, PONG or CLOSE with its payload; None until more is received. Raises ProtocolError."""
         received = self._received
         if len(received) < 2:
             return None

@@ -25,7 +25,7 @@ class NotUpgraded(ProtocolError):
 
 
 def take_head(received: bytearray, limit_bytes: int = HEAD_BYTES) -> Optional[bytes]:
-    """Take a complete head off `received`; None while it is incomplete. Raises Broken if it is too long."""
+    """Take a complete head off `received`; None while it is incomplete. Raises ProtocolError if it is too long."""
     end = received.find(b"\r\n\r\n", 0, limit_bytes)
     if end < 0:
         if len(received) >= limit_bytes:
@@ -73,7 +73,7 @@ def accept(head: bytes, path: str) -> bytes:
 
 
 def check_answer(head: bytes, token: bytes) -> None:
-    """Raises Broken if the head does not accept our request."""
+    """Raises ProtocolError if the head does not accept our request."""
     line, headers = _parse(head)
     if line.split(b" ")[1:2] != [b"101"]:
         raise ProtocolError(f"expected status 101, got {line[:80]!r}")

@@ -102,11 +102,11 @@ class Link(asyncio.Protocol):
         """The TCP connection is there."""
 
     def on_head(self, head: bytes) -> None:
-        """The peer's HTTP head is there; frames follow. Raises Broken."""
+        """The peer's HTTP head is there; frames follow. Raises ProtocolError."""
         raise NotImplementedError
 
     def on_text(self, text: bytes) -> None:
-        """A message is there. Raises Broken or WireError."""
+        """A message is there. Raises ProtocolError or WireError."""
         raise NotImplementedError
 
     def on_protocol_error(self, error: ProtocolError | wire.WireError) -> None:
@@ -179,7 +179,7 @@ class Link(asyncio.Protocol):
             self._take(*message)
 
     def _next_message(self) -> tuple[int, bytes] | None:
-        """Raises Broken."""
+        """Raises ProtocolError."""
         if self._is_proven:
             return self._frames.take()
         before = len(self._received)

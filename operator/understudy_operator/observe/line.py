@@ -270,7 +270,7 @@ class Line:
         await asyncio.get_running_loop().sock_sendall(self._peer, data)
 
     async def _read(self) -> None:
-        """Receive some more. Raises EOFError, TimeoutError, or Broken where the peer may not send any more."""
+        """Receive some more. Raises EOFError, TimeoutError, or ProtocolError where the peer may not send any more."""
         most = min(READ_BYTES, max(self._room, KEPT_BYTES) - len(self._received))
         if self._unproven_left is not None:
             most = min(most, self._unproven_left)

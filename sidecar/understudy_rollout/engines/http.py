@@ -114,9 +114,9 @@ class EngineServer:
             self._check_answered(self.admission, response.headers.get(NOT_ANSWERED_HEADER), text)
         raise Refused(text, response.status, answer)
 
-    def _check_answered(self, door: CallAdmission, not_answered: Optional[str], told: str) -> None:
+    def _check_answered(self, admission: CallAdmission, not_answered: Optional[str], told: str) -> None:
         if not_answered == REFUSED:
-            door.refused()
+            admission.refused()
             raise NotAdmitted(told)
         if not_answered == NOT_DELIVERED:
             raise NotDelivered(told)

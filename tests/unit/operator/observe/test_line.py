@@ -253,7 +253,7 @@ async def test_a_redirect_is_not_followed(status: str):
             url = f"http://{elsewhere}:{COORDINATOR_PORT}{names.MEMBERSHIP_PATH}"
             await peer.send(f"HTTP/1.1 {status}\r\nLocation: {url}\r\nContent-Length: 0\r\n\r\n".encode())
 
-        assert f"Broken: expected status 101, got b'HTTP/1.1 {status}'" == await failure_of(redirect)
+        assert f"ProtocolError: expected status 101, got b'HTTP/1.1 {status}'" == await failure_of(redirect)
         assert not received.is_set()
 
 
@@ -313,11 +313,11 @@ async def huge_number(peer: Peer) -> None:
 @pytest.mark.parametrize(
     ("do", "expected"),
     [
-        (oversized, "Broken: expected at most 1048576 bytes, got a message of 1048577 or more"),
+        (oversized, "ProtocolError: expected at most 1048576 bytes, got a message of 1048577 or more"),
         (deeply_nested, "WireError: invalid message: maximum recursion depth exceeded"),
         (deeply_nested_type, "WireError: invalid message: "),
         (wrong_lists, "WireError: invalid message: Expected `object`, got `array` - at `$.members[0]`"),
-        (many_values, "Broken: expected at most 32768 values, got a message of 40003"),
+        (many_values, "ProtocolError: expected at most 32768 values, got a message of 40003"),
         (huge_number, "WireError: expected numbers of at most 18 digits, got a longer one"),
     ],
 )
@@ -570,14 +570,14 @@ async def message_in_fragments(peer: Peer) -> None:
 @pytest.mark.parametrize(
     ("do", "expected"),
     [
-        (changed_bit, "Broken: a message cannot be opened with the session's key"),
-        (repeated_message, "Broken: a message cannot be opened with the session's key"),
-        (lost_message, "Broken: a message cannot be opened with the session's key"),
-        (message_of_the_operators_own, "Broken: a message cannot be opened with the session's key"),
-        (message_in_clear, "Broken: expected a binary frame, got a text one"),
-        (ping_from_anybody, "Broken: expected a message, got a control frame (9)"),
-        (pong_from_anybody, "Broken: expected a message, got a control frame (10)"),
-        (message_in_fragments, "Broken: expected a message in one frame, got a frame that begins with 0x02"),
+        (changed_bit, "ProtocolError: a message cannot be opened with the session's key"),
+        (repeated_message, "ProtocolError: a message cannot be opened with the session's key"),
+        (lost_message, "ProtocolError: a message cannot be opened with the session's key"),
+        (message_of_the_operators_own, "ProtocolError: a message cannot be opened with the session's key"),
+        (message_in_clear, "ProtocolError: expected a binary frame, got a text one"),
+        (ping_from_anybody, "ProtocolError: expected a message, got a control frame (9)"),
+        (pong_from_anybody, "ProtocolError: expected a message, got a control frame (10)"),
+        (message_in_fragments, "ProtocolError: expected a message in one frame, got a frame that begins with 0x02"),
     ],
 )
 async def test_a_message_that_a_relay_has_made_or_changed_ends_the_line(

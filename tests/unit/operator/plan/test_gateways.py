@@ -98,7 +98,7 @@ def test_workers_find_every_replica_by_their_variables(tmp_path: Path) -> None:
     replicas = replicas_of_this_job(SglangEngine, ranks=4, environment=result)
     assert [(x.name, x.ranks) for x in replicas] == [("llm-rollout-0", 4), ("llm-rollout-1", 4)]
     # and call each server through its gateway
-    assert [x.engine.server.door for x in replicas] == [x.admission for x in replicas]  # type: ignore[attr-defined]
+    assert [x.engine.server.admission for x in replicas] == [x.admission for x in replicas]  # type: ignore[attr-defined]
     assert [x.admission.server.url for x in replicas] == [  # type: ignore[attr-defined]
         "http://llm-rollout-0-0.llm:8080",
         "http://llm-rollout-1-0.llm:8080",
