@@ -76,7 +76,7 @@ async def test_a_failed_one_is_told_with_its_first_error_before_the_caller_sees_
         failure = job.heard[-1].failure
         assert failure is not None
         assert (failure.version, failure.in_a_row, failure.blocked) == ("v1", 1, ())
-        assert failure.message == "ProtocolError: rollout-1 broke in receive"
+        assert failure.message == "Broken: rollout-1 broke in receive"
 
 
 async def test_failures_in_a_row_are_counted_until_an_update_is_whole() -> None:
