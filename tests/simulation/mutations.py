@@ -451,10 +451,10 @@ MUTATIONS = (
         ("worker unkillable",),
     ),
     Mutation(
-        "a vow that cannot be stored is ignored",
-        (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
+        "a hard state that cannot be stored is ignored",
+        (Rule.A_MAJORITY_ELECTS,),
         _patch(Core, "_on_store_failed", _nothing),
-        30000,
+        3000,
         ("state volume full",),
     ),
     Mutation(
