@@ -202,7 +202,7 @@ def test_without_room_it_reports_it_and_rolls_when_a_claim_takes_the_spare(
 
     # and when a job claims the spare, the new one takes its place
     lost = victim(job)
-    with compared(job, fault_of(lost, "Pod", "SpareSwap"), RECOVERED_S):
+    with compared(job, fault_of(lost, "Pod", "PodRecreate"), RECOVERED_S):
         take_away(job, lost)
         wait_until("the job's pod stands in the spare's place", lambda: from_pool(job), RECOVERED_S, seen=pool.text)
     wait_until("the pool has rolled", lambda: pool.condition("Rolling")["status"] == "False", 60, seen=pool.text)
