@@ -45,7 +45,7 @@ def running(job: Job, folder: Path, script: str, **env: str) -> tuple[Member, in
     job.join(member)
     job.round(0, member)
     (worker,) = member.pids("pids", 1)
-    ours, theirs = "SIGTERM: HeldBack._on_sigterm", "SIGTERM: _terminate_process_handler"
+    ours, theirs = "SIGTERM: HeldSignals._on_sigterm", "SIGTERM: _terminate_process_handler"
     wait_for(lambda: member.err.rfind(ours) > member.err.rfind(theirs) >= 0, lambda: member.err)
     return member, worker
 

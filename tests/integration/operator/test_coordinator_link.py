@@ -221,7 +221,7 @@ async def test_the_time_of_the_search_is_known_until_somebody_is_found(sidecars:
     async with await asyncio.start_server(hang_up, sidecars[0].ip, COORDINATOR_PORT):
         await learner.until(lambda _: dials >= 3)
     # then that it has gone is told once, however often it is dialed
-    assert learner.coordination == Coordination(in_seventh(4), since=since)
+    assert learner.coordination == Coordination(in_seventh(4), since=since, lost_at=since)
     assert learner.changes == changes
 
     # when it comes back
