@@ -97,7 +97,7 @@ def test_one_of_two_pods_goes_on_when_the_other_one_is_killed(job: PlainJob) -> 
     before, victim = job.status(), actives(job)[0]
     # when the active pod is killed
     kill(job, victim)
-    # then the spare takes the ranks; the record of the steps before, with which other tests compare, is lost with the pod
+    # then the spare takes the ranks; the record of the steps before is lost with the pod, so no time is compared
     status = job.wait_for("it makes steps again", lambda status: "resumedAt" in status.get("lastRecovery", {}))
     recovery = status["lastRecovery"]
     assert (recovery["fault"], recovery["strategy"]) == ("Pod", "SpareSwap")
