@@ -404,7 +404,10 @@ def test_helms_test_passes_with_the_rights_that_it_brings_and_fails_without_a_le
         "PYTHONPATH": f"{CHECKOUT / 'operator'}:{CHECKOUT / 'sidecar'}",
         "PYTHONWARNINGS": "ignore",
     }
-    program = "import sys; from understudy_operator import installation_check as check; check.LIMIT_S = {}; sys.exit(check.main())"
+    program = (
+        "import sys; from understudy_operator import installation_check as check; "
+        "check.LIMIT_S = {}; sys.exit(check.main())"
+    )
 
     def run(limit_s: float) -> "subprocess.Popen[str]":
         command = [sys.executable, "-c", program.format(limit_s)]
