@@ -162,7 +162,7 @@ def _known_leadership(observed: Observed) -> Leadership:
 
 
 def _unfit(observed: Observed, holder: Pod | None, now: float) -> str:
-    """Why the leader cannot go on, if there is no voter configuration; "" if it can."""
+    """Why the leader cannot continue, if there is no voter configuration; "" if it can."""
     if holder is None:
         return "the coordinator's pod is gone"
     if holder.ended:

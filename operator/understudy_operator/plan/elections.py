@@ -9,7 +9,7 @@ succeed. It appoints a coordinator only if it has found no leader for UNREACHABL
 
 Proof that a pod has ended: its phase, from its kubelet; or its node is deleted, or has the taint out-of-service; or the
 object is deleted while its node is ready, whose kubelet then has ended the pod. An object that was deleted by force
-from a dead node proves nothing. A restarted operator knows no voter configuration: it goes by time alone.
+from a dead node proves nothing. A restarted operator knows no voter configuration: it relies on time alone.
 
 As long as members that answer name a coordinator, that is available to them, and only the operator cannot reach it:
 members would not follow an appointed one.
@@ -62,7 +62,7 @@ def reason_against_election(observed: Observed, term: Term, now: float) -> str:
         return ""
     fence_s = observed.job.world.fence_s
     if fence_s and is_due(link.since + 2 * fence_s, now):
-        return f"no coordinator was heard for {2 * fence_s:g} s, twice the coordinatorLossTimeout"
+        return f"no coordinator was found for {2 * fence_s:g} s, twice the coordinatorLossTimeout"
     proof = "" if snapshot is None or not snapshot.voters else _prove_lost_majority(snapshot, ended)
     return f"no coordinator was found for {UNREACHABLE_S:g} s, and {proof}" if proof else ""
 
@@ -154,7 +154,7 @@ def _rank_holders(observed: Observed) -> dict[str, str]:
 
 
 def waits_for_election(observed: Observed, now: float) -> str:
-    """What a job without a coordinator waits for, as a message; "" if it has one, or lost it only a moment ago."""
+    """A message about the wait of a job without a coordinator; "" if it has one, or lost it only a moment ago."""
     link = observed.coordination
     if observed.job.round < 0 or link.coordinator_uid or not is_due(link.since + UNREACHABLE_S, now):
         return ""
@@ -165,7 +165,7 @@ def waits_for_election(observed: Observed, now: float) -> str:
             f"the operator to connect to port {COORDINATOR_PORT} of the job's pods"
         )
     fence_s = observed.job.world.fence_s
-    until = f", or {2 * fence_s:g} s after the last coordinator was heard"
+    until = f", or {2 * fence_s:g} s after the last coordinator was lost"
     return (
         "waiting for a coordinator: the pods elect one if a majority of them is left; otherwise the operator appoints "
         f"one when the missing pods have ended, or when their nodes are deleted or have the taint {OUT_OF_SERVICE}"

@@ -19,7 +19,7 @@ from understudy_operator.plan.reported_conditions import condition, reported_ref
 from understudy_operator.plan.retries import is_same_refusal
 from understudy_operator.plan.rfc3339 import parse_time
 
-#: A new leader sends again what status has recorded within this time.
+#: A new leader writes the events of this time again, from status.
 RECENT_S = 600.0
 #: Limit for the text of an unexpected error.
 ERROR_CHARACTERS = 200
@@ -90,7 +90,7 @@ def _leadership_events(before: Mapping[str, Any], leadership: Leadership) -> Ite
 def recorded_events(status: Mapping[str, Any], now: float) -> tuple[Event, ...]:
     """The events of the faults and of the end that this status records, as far as they are recent.
 
-    A former leader may have written the status and lost the leadership before it wrote the event.
+    A previous leader may have written the status and lost the leadership before it wrote the event.
     """
     return tuple(event for at, event in _recorded(status) if parse_time(at) >= now - RECENT_S)
 

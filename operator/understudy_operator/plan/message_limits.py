@@ -1,4 +1,4 @@
-"""Limits what a coordinator sends before a decision uses it: the message and its clock are another machine's.
+"""Limits the messages of a coordinator before a decision uses them: their values and clock are another machine's.
 
 Rules:
 - The operator accepts a time that is at most AHEAD_S ahead of its own clock, because clocks differ. It replaces a time

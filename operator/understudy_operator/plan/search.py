@@ -1,4 +1,4 @@
-"""The search for the leader: which pods to connect to, which one is the leader, and what to send. Pure: an edge dials.
+"""The search for the leader: which pods to connect to, which one is the leader, which messages to send. Pure: no I/O.
 
     state      event                                            next       action
     ---------  -----------------------------------------------  ---------  -------------------------------------------

@@ -177,7 +177,7 @@ class World:
     spare_priority_class: str = ""  # of the spares' pods; "": the template's
     in_place_max_restarts: int = 10
     in_place_window_s: float = 3600.0
-    in_place_max_per_pod: int = 1  # restarts in place that one pod's workers may cost within the window
+    in_place_max_per_pod: int = 1  # restarts in place that one pod's workers may cause within the window
     min_actives: int = 0  # members that an elastic job may shrink to; 0: it is not elastic
     spare_timeout_s: float = 30.0
     fence_s: float = 30.0  # 0: Off

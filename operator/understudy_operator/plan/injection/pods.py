@@ -8,7 +8,7 @@ The containers are those of a TrainingJob's pods (plan/pods.py), with these diff
 - Without a launcher the sidecar is alone: it is no member, and only stores the node's findings.
 
 Rules: injection keeps all that is there already, even if another webhook has changed it: a second call adds nothing,
-or only what another webhook has removed. The trainer of the first call stays the trainer.
+or only the parts that another webhook has removed. The trainer of the first call stays the trainer.
 """
 
 import copy

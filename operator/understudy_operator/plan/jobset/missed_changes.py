@@ -2,7 +2,7 @@
 operator ran.
 
 A user may change replicatedJobs only while the job is suspended, which ends its pods. If the operator misses that, Jobs
-and pods of old templates go on running: it ends and recreates them.
+and pods of old templates keep running: it ends and recreates them.
 
 Rules:
 - Each Job and pod has a hash of the user's template at its creation, without additions of an operator. Another hash

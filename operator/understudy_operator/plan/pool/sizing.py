@@ -18,7 +18,7 @@ from understudy_operator.plan.reconcile_clock import is_due
 from understudy_operator.plan.rfc3339 import micro_time, parse_time
 
 ENOUGH = 0.99
-MOST_LIKELY = 0.999  # from 1 - 1e-17 a float is 1.0, and the logarithm of the rest fails
+MOST_LIKELY = 0.999  # a rate that rounds to 1.0 would make log(1 - rate) fail
 DAY_S = 86400.0
 HISTORY_NODE_DAYS = 1000.0
 PRIOR_FAILURES = 2.0
