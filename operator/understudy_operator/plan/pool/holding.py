@@ -3,7 +3,7 @@
 Rules:
 - A claimed pod is no longer the pool's: the pool does not change it, and creates another one. It waits with that until
   the job has a pod in the claimed one's place, for TAKING_S at most: on a full cluster that place is the only free one,
-  and a new spare would get it before the job. For the same reason a spare without a node is deleted until then.
+  and a new spare would get it before the job. So it also deletes spares without a node meanwhile.
 - The pool replaces a spare on a node that is not ready or has findings, and a spare without a node that avoids a node
   which is usable again.
 - A spare of an old template stays usable. The pool deletes it only if more spares are ready than desired, so it creates

@@ -43,7 +43,7 @@ def count_vacancies(observed: Observed, now: float) -> int:
 
 
 def claim_budget(observed: Observed, now: float) -> int:
-    """The claims with which the job ends up with no more pods than it declares."""
+    """The most claims that leave the job with no more pods than it declares."""
     if not _uses_pools(observed):
         return 0
     world = observed.job.world
