@@ -66,7 +66,7 @@ class PodAnswers:
         return PodAnswers(others, self.since) if others else NO_ANSWERS
 
     def on_lines(self, uids: Container[str]) -> "PodAnswers":
-        """A pod without an open connection may follow another coordinator by now: drop its coordinator and replacement."""
+        """A pod without an open connection may follow another coordinator by now: drop both of its reports."""
         stale = {
             pod: replace(answer, coordinator_uid="", replacement_reason="", replaced_at=NEVER)
             for pod, answer in self.by_pod.items()
