@@ -1,4 +1,4 @@
-"""Tells what belongs to the attempt that counts from what is left of former ones, before anything is decided."""
+"""Separates the pods of the current attempt from those of previous ones, before any decision."""
 
 from dataclasses import replace
 
@@ -7,11 +7,11 @@ from understudy_operator.plan.observed import Coordination, Observed
 
 
 def select_attempt(observed: Observed) -> Observed:
-    """Pods of former attempts are set apart, and what a former coordinator said is forgotten."""
+    """Move pods of previous attempts to previous_pods, and drop the report of a previous attempt's coordinator."""
     epoch, coordination = observed.job.previous_epoch, observed.coordination
     if coordination.snapshot is not None and epoch and coordination.snapshot.token.epoch <= epoch:
         coordination = Coordination(since=coordination.since)
-    # Injected pods do not know their attempt. What ends one is a suspension, whose pods their controller removes.
+    # Injected pods do not know their attempt. Only a suspension ends one, and then their controller deletes the pods.
     is_injected = observed.job.injected is not None
     return replace(
         observed,

@@ -1,9 +1,9 @@
-"""What a pod's own status knows about its loss, and the coordinator cannot: that its container ran out of memory, or
-that somebody took it away (preemption, a drain, Kueue), and why.
+"""Causes of a loss that a pod's own status has, and the coordinator cannot know: its container ran out of memory, or
+the pod was disrupted (preemption, a drain, Kueue), with the reason.
 
-Rules: a pod ends once, so what its container says belongs to the newest of its losses. The kubelet tells it a moment
-after the coordinator has told the loss, and takes it along with the pod: once told it stays. A worker that ran out of
-memory alone is told by its launcher, in its own message.
+Rules: a pod ends once, so the state of its container belongs to the newest of its losses. The kubelet reports it a
+moment after the coordinator has reported the loss, and it disappears with the pod: so status keeps it. If only a worker
+ran out of memory, its launcher reports that in its own message.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ _JOINT = "; "
 
 
 def explain_causes(entries: Sequence[Entry], before: Sequence[Entry], pods: Iterable[Pod]) -> list[Entry]:
-    """The entries of status with what the pods say of themselves. before: as status has them now."""
+    """The entries of status with the causes from the pods' status. before: the entries that status has now."""
     recorded = identified(before)
     reasons = {pod.name: reason for pod in pods if (reason := pod.out_of_memory or pod.disruption)}
     losses = {
@@ -40,7 +40,7 @@ def explain_causes(entries: Sequence[Entry], before: Sequence[Entry], pods: Iter
 
 
 def adds_to(more: Entry | None, less: Entry | None) -> bool:
-    """Whether both tell of the same fault, and one of them in more words."""
+    """Whether both describe the same fault, and `more` has a longer cause."""
     if more is None or less is None or more["cause"].get("pod") != less["cause"].get("pod"):
         return False
     return str(more["cause"].get("message", "")).endswith(f"{_JOINT}{less['cause'].get('message', '')}")

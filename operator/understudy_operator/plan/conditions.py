@@ -1,7 +1,7 @@
-"""The conditions of a TrainingJob: what holds, why, and since when.
+"""The conditions of a TrainingJob, each with reason, message and time.
 
-Rules: each is computed from what is observed, never from another condition; lastTransitionTime moves only when the
-condition flips. Invalid and Blocked stay as they were until this operator has tried to write the job's objects itself.
+Rules: each is computed from observed facts, never from another condition. lastTransitionTime changes only with the
+condition's status. Invalid and Blocked stay as they are until this operator has tried to write the job's objects.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,12 +24,12 @@ from understudy_operator.plan.reported_conditions import DesiredCondition
 from understudy_operator.plan.stuck import describe_leftovers, stuck_ends, stuck_starts
 
 MAX_REPORTED_PODS = 3
-#: A pod that was lost so long ago is not why another one is missing now.
+#: A pod that was lost so long ago does not explain why another one is missing now.
 LOST_REPORTED_S = 600.0
 NOTHING_TO_RUN = (
     "replicas is 0 in all replicatedJobs, so the job has nothing to run: suspend the job, set replicas, and resume it"
 )
-#: Whether workers are forked from the zygote. If not, each restart costs the time of their imports.
+#: Whether the zygote forks the workers. If not, each restart costs the time of their imports.
 FORKED = "WorkersForked"
 STARTUP = ("StartupPolicyInProgress", "StartupPolicyCompleted")
 
@@ -37,13 +37,13 @@ STARTUP = ("StartupPolicyInProgress", "StartupPolicyCompleted")
 def plan_conditions(
     observed: Observed, status: Mapping[str, Any], result: Outcome | None, now: float
 ) -> list[dict[str, Any]]:
-    """All conditions; `status` is this pass's, with phase and counts in place, and `result` its outcome."""
+    """All conditions; `status` is this reconcile's, with phase and counts in place, and `result` its outcome."""
     phase = status["phase"]
     before = {entry["type"]: entry for entry in observed.job.status.get("conditions", ())}
     reason, message = _end_reason(phase, result, before)
     shrunk = _describe_shrunk_job(observed) if phase == "Running" else ""
     pods = _pods_in_trouble(observed, now)
-    all_train = phase == "Running" and not shrunk  # what a pod waits for then keeps the job from a spare only
+    all_train = phase == "Running" and not shrunk  # then pods in trouble are only missing as spares
     wait_reason = _describe_wait(observed, () if all_train else pods, now)
     wanted: list[DesiredCondition] = [
         ("Running", phase == "Running", phase, wait_reason or shrunk or ("" if all_train else message))
@@ -88,13 +88,13 @@ def _forked_condition(observed: Observed, before: Mapping[str, Mapping[str, Any]
 def _refusal_condition(
     kind: str, observed: Observed, *, lasting: bool, before: Mapping[str, Mapping[str, Any]]
 ) -> DesiredCondition:
-    """Whether the API server has refused something for a reason that lasts, or for one that may pass."""
+    """Whether the API server has rejected a request: for a permanent reason if `lasting`, else for a temporary one."""
     condition = before.get(kind)
     if lasting and observed.spec_error:
         return kind, True, "InvalidSpec", observed.spec_error
     if observed.refusals is None and condition is not None:
         return kind, condition["status"] == "True", condition["reason"], condition["message"]
-    # A former Secret that cannot be deleted, such as one with somebody's finalizer, holds nothing of the job up.
+    # The Secret of a previous attempt that cannot be deleted, for example because of a finalizer, does not block a job.
     refusals = (x for x in observed.refusals or () if not x.key.startswith(DELETE_SECRET))
     refusal = next((x for x in refusals if x.is_lasting == lasting), None)
     if refusal is not None:
@@ -103,7 +103,7 @@ def _refusal_condition(
 
 
 def _end_reason(phase: str, result: Outcome | None, before: Mapping[str, Any]) -> tuple[str, str]:
-    """Why and how the job has ended, said once; before it has, the phase."""
+    """The reason and message of the end, which stay the same; before the end, the phase."""
     if isinstance(result, Completed | Failed):
         return result.reason, result.message
     if isinstance(result, Restart):
@@ -117,7 +117,7 @@ def _end_reason(phase: str, result: Outcome | None, before: Mapping[str, Any]) -
 
 
 def _suspended(observed: Observed, before: Mapping[str, Any]) -> Iterator[DesiredCondition]:
-    """As in JobSet, a job that never was suspended has no such condition."""
+    """As in JobSet, a job that was never suspended has no such condition."""
     if observed.job.terminal:
         return
     if observed.job.spec.suspend:
@@ -137,7 +137,7 @@ def _startup(observed: Observed) -> Iterator[DesiredCondition]:
 
 
 def _keep_conditions(before: Mapping[str, Mapping[str, Any]], *kinds: str) -> Iterator[DesiredCondition]:
-    """A job that has ended keeps what was told of its beginning; suspended it is no more."""
+    """A job that has ended keeps the conditions of its start; Suspended becomes False."""
     for condition in (before[kind] for kind in kinds if kind in before):
         is_true = condition["status"] == "True" and condition["type"] != "Suspended"
         yield condition["type"], is_true, condition["reason"], condition["message"]
@@ -152,7 +152,7 @@ def _describe_shrunk_job(observed: Observed) -> str:
 
 
 def _describe_wait(observed: Observed, pods: Iterable[str], now: float) -> str:
-    """What keeps the job from running, in words; "" if nothing does. pods: what is wrong with its pods."""
+    """A message about why the job does not run; "" if nothing prevents it. pods: messages about its pods."""
     job = observed.job
     if observed.close is not None or job.terminal:
         return ""
@@ -175,7 +175,7 @@ def _describe_wait(observed: Observed, pods: Iterable[str], now: float) -> str:
 
 
 def _pods_in_trouble(observed: Observed, now: float) -> list[str]:
-    """What keeps pods from starting, in words."""
+    """Messages about why pods do not start."""
     job = observed.job
     if observed.close is not None or job.terminal or job.spec.world is None:
         return []
@@ -186,7 +186,7 @@ def _pods_in_trouble(observed: Observed, now: float) -> list[str]:
 
 
 def _lost_without_ranks(observed: Observed, now: float) -> list[str]:
-    """Why pods were lost of which no recovery tells, such as spares, while the pods in their place have not started."""
+    """Why pods without a recovery were lost, such as spares, while their replacements have not started."""
     snapshot, world = observed.snapshot, observed.job.world
     started = sum(pod.sidecar_started for pod in observed.live())
     if snapshot is None or observed.before_first_round or started >= world.actives + world.spares:
@@ -199,7 +199,7 @@ def _lost_without_ranks(observed: Observed, now: float) -> list[str]:
 
 
 def _describe_avoided_nodes(pod: Pod) -> str:
-    """What may keep a pod that waits for a node from one that is free."""
+    """The avoided nodes, which may be why a pod without a node does not get one that is free."""
     nodes = set[str]() if pod.node else avoided_by(pod)
     return f" (it avoids {join_names(nodes)}: see status.avoidedNodes)" if nodes else ""
 

@@ -1,19 +1,19 @@
-"""Who coordinates: follows the elections among members, and appoints where none is possible.
+"""The coordinator of a job: the operator follows the elections among members, and appoints one if none is possible.
 
-Rules: the first coordinator is a spare if there is one (the member least likely to fail with the training). Promoted,
-it stays coordinator. Whoever is found in office in the newest (epoch, term) is told in status. The operator appoints,
-in a higher epoch that is written to status first,
+Rules: the first coordinator is a spare if there is one (the member least likely to fail with the training). If it is
+promoted, it stays the coordinator. Status has the leader of the newest (epoch, term) that was found. The operator
+appoints a coordinator, in a higher epoch that it first writes to status,
   - at the start of the job;
-  - while there is no electorate (before the first round; the appointee has not been heard yet; sidecars of version 1):
-    once the coordinator's pod has ended or is being deleted, its node is not ready, it was not found for UNREACHABLE_S,
-    or its sidecar says that it is not in office, and names nobody else;
-  - else only where no election can succeed any more (elections.py), and only who has answered. A coordinator's pod that
-    is being deleted hands its office over by itself.
-Members follow the newest epoch only, and a round needs every rank, so two coordinators that both believe to be in
-office cannot both train.
+  - without a voter configuration (before the first round; before the appointed pod has reported; with sidecars of
+    version 1): once the coordinator's pod has ended or is being deleted, its node is not ready, it was not reachable
+    for UNREACHABLE_S, or its sidecar reports that it is not the leader and names no other;
+  - otherwise only if no election can succeed any more (elections.py), and only a pod that has answered. A coordinator
+    whose pod is being deleted transfers its leadership by itself.
+Members follow only the newest epoch, and a round needs every rank: so of two coordinators that both consider
+themselves the leader, at most one can train.
 
-An epoch is the Unix time of its appointment: a job that is deleted and created anew on the same storage has newer
-rounds than all that its predecessor wrote there, so UNDERSTUDY_ROUND fences across jobs of a name, too.
+An epoch is the Unix time of its appointment: a job that is deleted and recreated on the same storage has newer rounds
+than all that the old job wrote there, so UNDERSTUDY_ROUND also fences across jobs of the same name.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -36,24 +36,24 @@ from understudy_protocol.enums import CloseReason
 from understudy_protocol.membership import Close, RankHolder
 from understudy_protocol.observer import Appoint, End, NodeFact
 
-#: Workers without a coordinator have ended after twice this time. Jobs with coordinatorLossTimeout Off get it too.
+#: Without a coordinator all workers have ended after twice this time. Used also with coordinatorLossTimeout Off.
 FENCE_S = 30.0
-#: How long after its creation a job waits for a spare to be up before an active coordinates.
+#: How long after its creation a job waits for a spare to be up before an active member becomes the coordinator.
 SPARE_PATIENCE_S = 10.0
-#: An Appoint names at most so many pods that held ranks.
+#: An Appoint names at most so many rank holders.
 MAX_RANK_HOLDERS = 100
-#: An appointment that was refused is not followed by another one sooner: answers come within milliseconds.
+#: After a rejected appointment the operator waits at least so long: answers come within milliseconds.
 REFUSED_S = 1.0
-#: What the pods of a deleted job are told. They get their SIGTERM anyway.
+#: The message to the pods of a deleted job. They get SIGTERM anyway.
 JOB_DELETED = Unfollow(End(CloseReason.DELETED, "the TrainingJob was deleted"))
 
 
 @dataclass(frozen=True)
 class Leadership:
-    """Who coordinates now, as it goes into status. reason: why somebody new was appointed, "" if nobody was."""
+    """The current leader, as in status. reason: why the operator has appointed a new one; "" if it has not."""
 
     epoch: int
-    term: int  # 0: appointed, and not heard in office yet
+    term: int  # 0: appointed, and not yet known to lead
     pod: Pod | None
     reason: str
 
@@ -63,12 +63,12 @@ class Leadership:
 
 
 def plan_leadership(observed: Observed, now: float) -> Leadership:
-    """The office after this pass."""
+    """The leadership after this reconcile."""
     leadership = _known_leadership(observed)
     if observed.job.spec.world is None or observed.close is not None or observed.job.deleting:
         return leadership
     if observed.job.spec.suspend:
-        return leadership  # what pods there are still are about to go
+        return leadership  # the remaining pods are about to be deleted
     answered = observed.coordination.answers.pods
     if leadership.epoch <= observed.job.previous_epoch:
         reason, eligible = "the job starts", _eligible_pods(observed, observed.live())
@@ -81,11 +81,11 @@ def plan_leadership(observed: Observed, now: float) -> Leadership:
         )
     elif has_voters(observed, leadership.as_term):
         reason = reason_against_election(observed, leadership.as_term, now)
-        # Who has answered is there, whatever a coordinator without a majority said of it last.
+        # A pod that has answered runs, even if a coordinator without a majority has reported it as lost.
         eligible = (pod for pod in _eligible_pods(observed, observed.pods) if pod.uid in answered)
     else:
         reason = _unfit(observed, leadership.pod, now)
-        # One that is not in office any more may take it in a new epoch; one that is out of reach may not.
+        # A pod that is no longer the leader may become it in a new epoch; an unreachable one may not.
         excluded_uid = "" if leadership.pod is None or leadership.pod.uid in answered else leadership.pod.uid
         eligible = (pod for pod in _eligible_pods(observed, observed.live()) if pod.uid != excluded_uid)
     appointee = _choose(observed, list(eligible), now) if reason else None
@@ -93,7 +93,7 @@ def plan_leadership(observed: Observed, now: float) -> Leadership:
 
 
 def plan_link(observed: Observed, leadership: Leadership, now: float) -> Follow | Unfollow | None:
-    """The operator's own lines to the coordinator, or to those who may know of one."""
+    """The operator's connections to the coordinator, or to pods that may know one."""
     if observed.job.deleting:
         return Unfollow() if observed.job.orphans else JOB_DELETED
     if observed.close is not None:
@@ -112,7 +112,7 @@ def plan_link(observed: Observed, leadership: Leadership, now: float) -> Follow 
     standbys = () if observed.snapshot is None else observed.snapshot.standby_coordinators
     first += [Callee(uid, running[uid].ip) for uid in standbys if uid in running]
     searching = not observed.coordination.coordinator_uid or observed.lacks_majority
-    # Who runs and is no member of the coordinator's may follow one that was replaced, and not know.
+    # A pod that runs and is not a member may follow a replaced coordinator without knowing it.
     members = set() if searching or observed.snapshot is None else {x.pod_uid for x in observed.snapshot.members}
     contacted = [pod for pod in running.values() if pod.sidecar_started and pod.uid not in members]
     others = [Callee(pod.uid, pod.ip) for pod in contacted]
@@ -122,7 +122,7 @@ def plan_link(observed: Observed, leadership: Leadership, now: float) -> Follow 
 
 
 def _send_end(observed: Observed, leadership: Leadership, close: Close) -> Follow | Unfollow:
-    """To pods that run on: their coordinator may have ended before it could tell them, and they are right to exit 0."""
+    """Send the close to pods that still run: their coordinator may have ended before it could. Then they exit 0."""
     if ends_early(observed):
         return Unfollow(End(CloseReason.DELETED, f"the job has ended: {close.message}"))
     end = End(close.reason, close.message)
@@ -152,7 +152,7 @@ def plan_label(observed: Observed, leadership: Leadership) -> tuple[PatchPod, ..
 
 
 def _known_leadership(observed: Observed) -> Leadership:
-    """The newest that status or a coordinator tells."""
+    """The newest leadership that status or a coordinator reports."""
     recorded = observed.job.status.get("coordinator", {})
     epoch, term, uid = int(recorded.get("epoch", 0)), int(recorded.get("term", 0)), str(recorded.get("podUID", ""))
     newest = observed.snapshot
@@ -162,7 +162,7 @@ def _known_leadership(observed: Observed) -> Leadership:
 
 
 def _unfit(observed: Observed, holder: Pod | None, now: float) -> str:
-    """Why the holder of the office cannot go on, where there is no electorate; "" if it can."""
+    """Why the leader cannot continue, if there is no voter configuration; "" if it can."""
     if holder is None:
         return "the coordinator's pod is gone"
     if holder.ended:
@@ -190,7 +190,7 @@ def _unfit(observed: Observed, holder: Pod | None, now: float) -> str:
 
 
 def _patience_s(observed: Observed, holder: Pod) -> float:
-    """How long one that may live is searched for: it may train with those that do not answer either."""
+    """How long to search for a coordinator that may run: it may train with pods that do not answer either."""
     answered = observed.coordination.answers.pods
     may_follow = [pod for pod in observed.pods if pod.sidecar_started and not pod.ended and pod.uid != holder.uid]
     if all(pod.uid in answered for pod in may_follow):
@@ -213,13 +213,13 @@ def _choose(observed: Observed, eligible: list[Pod], now: float) -> Pod | None:
     begun_at = max(observed.job.created_at, min((pod.created_at for pod in observed.pods), default=0.0))
     if first and world.spares and not is_due(begun_at + SPARE_PATIENCE_S, now):
         return None
-    if len(eligible) >= world.actives or not first:  # the first waits for everybody
+    if len(eligible) >= world.actives or not first:  # the first appointment waits for all active pods
         return min(eligible, key=lambda pod: (pod.index is None, pod.index or 0, pod.name), default=None)
     return None
 
 
 def _is_waiting_spare(pod: Pod) -> bool:
-    role = names.ROLE_SPARE if pod.spare else names.ROLE_ACTIVE  # of injected pods no label says it before a round
+    role = names.ROLE_SPARE if pod.spare else names.ROLE_ACTIVE  # injected pods have no role label before a round
     return pod.labels.get(names.LABEL_ROLE, role) == names.ROLE_SPARE
 
 
@@ -227,7 +227,7 @@ def _appointment(observed: Observed, epoch: int, now: float) -> Appoint:
     newest = -1 if observed.snapshot is None else observed.snapshot.token.round
     counts = observed.job.status.get("recoveriesByStrategy", {})
     by_strategy = {name[0].upper() + name[1:]: int(count) for name, count in counts.items()}
-    # A sidecar that is being restarted comes back; who has answered is there, whatever was last said of it.
+    # A sidecar that restarts comes back; a pod that has answered runs, even if it was last reported as lost.
     may_come = {pod.uid for pod in observed.live() if pod.sidecar_ran} - missing_voters(observed)
     may_come |= observed.coordination.answers.pods
     rank_holders, holder = _newest_round(observed, may_come)
@@ -239,9 +239,9 @@ def _appointment(observed: Observed, epoch: int, now: float) -> Appoint:
 
 
 def _newest_round(observed: Observed, may_come: Collection[str]) -> tuple[tuple[RankHolder, ...], str]:
-    """The pods that held its ranks, and the uid of the one that coordinated. Empty if this operator missed that round.
+    """Its rank holders, and the uid of its coordinator. Empty if this operator missed that round.
 
-    The pods that may be lost come first: a node that has just lost its power is Ready for a while.
+    Pods that may be lost come first: a node that has just lost its power is Ready for a while.
     """
     snapshot, answered = observed.snapshot, observed.coordination.answers.pods
     if snapshot is None or snapshot.token.round < observed.job.round:
@@ -264,7 +264,7 @@ def _reachable(callees: Iterable[Callee]) -> tuple[Callee, ...]:
 
 
 def _nodes(observed: Observed, pods: Iterable[Pod], now: float) -> tuple[NodeFact, ...]:
-    """What a pod cannot read itself: the topology domains of the job's pods, and what is held against their nodes."""
+    """Facts that a pod cannot read itself: topology domains of the job's nodes, and the nodes' findings."""
     key = observed.job.world.topology_key
     job_nodes = (observed.nodes.get(name) for name in sorted({pod.node for pod in pods}))
     nodes = (node for node in job_nodes if node is not None and (key or node.findings))

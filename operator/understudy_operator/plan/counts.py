@@ -1,4 +1,4 @@
-"""Members and spares, counted for status. What no coordinator says stays as it was."""
+"""Numbers of members and spares, for status. Without a report from a coordinator they stay as they are."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ MAX_REPORTED_PROMOTED = 20
 
 
 def member_counts(observed: Observed) -> tuple[dict[str, int], dict[str, int]]:
-    """Members and spares."""
+    """The counts of members and of spares."""
     world = observed.job.world
     active, ready, spares, claimed = _counts(observed)
     members = {"desired": world.actives, "active": active, "ready": ready}
@@ -20,7 +20,7 @@ def member_counts(observed: Observed) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def promoted_spares(observed: Observed) -> list[dict[str, Any]]:
-    """For status: pods that were made as spares, as their names say, and hold ranks by now."""
+    """For status: pods that were created as spares, as their names show, and have ranks now."""
     if observed.close is not None:
         return []
     snapshot = observed.snapshot
@@ -53,7 +53,7 @@ def _count_members(observed: Observed, snapshot: Snapshot) -> tuple[int, int, in
     rank_holders = [member for member in members if member.group_rank is not None]
 
     def is_spare(member: MemberView) -> bool:
-        # Before the first round who was made for an index waits too, but for its own rank.
+        # Before the first round a pod that was created for an index has no rank either, but waits for its own.
         return member.group_rank is None and (snapshot.token.round >= 0 or member.index is None)
 
     at_work = sum(member.workers in AT_WORK for member in rank_holders)

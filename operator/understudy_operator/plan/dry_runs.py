@@ -1,7 +1,7 @@
-"""What the API server is asked before anything of a job is made: whether it would take a Job and a pod of each kind.
+"""Dry runs before the first object of a job is created: would the API server accept a Job and a pod of each kind?
 
-A typo in a template is a field that the CRD does not know, and keeps, because it may be one newer than the CRD. The
-API server refuses it when the first object is created: better before the first of the others is.
+A typo in a template is a field that the CRD does not know, and keeps, because the field may be newer than the CRD. The
+API server would reject it when the operator creates an object; the dry runs find it before any object is created.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from understudy_operator.plan.pods import pod_manifest
 
 
 def plan_dry_runs(observed: Observed, sidecar_image: str) -> tuple[Manifest, ...]:
-    """Nothing where something of the job is there already."""
+    """Empty if any object of the job exists already."""
     if (
         observed.templates_checked
         or observed.spec_error
@@ -23,7 +23,7 @@ def plan_dry_runs(observed: Observed, sidecar_image: str) -> tuple[Manifest, ...
     ):
         return ()
     if observed.job.injected is not None:
-        return ()  # it makes neither
+        return ()  # the operator creates no Jobs and pods for it
     return tuple(_examples(observed, sidecar_image))
 
 

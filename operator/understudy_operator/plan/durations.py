@@ -1,4 +1,4 @@
-"""Go durations, as the API and annotations write them."""
+"""Go durations, as in the API and in annotations."""
 
 import re
 

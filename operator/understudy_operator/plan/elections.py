@@ -1,21 +1,21 @@
 """Whether members can still elect a coordinator among themselves.
 
-Rules: once a coordinator has told an electorate, the operator keeps out of the way for as long as an election may
-succeed, and appoints only when nobody was found in office for UNREACHABLE_S, and
-  - every pod that could come into office (the last coordinator, and its heirs) has provably ended, or
-  - less than a majority of the electorate may still run, or
-  - no coordinator has been heard for twice the coordinatorLossTimeout: by then the workers of all members that a
-    coordinator has not reached have ended, wherever they are. With coordinatorLossTimeout Off time proves nothing.
+Rules: once a coordinator has reported a voter configuration, the operator does not interfere as long as an election may
+succeed. It appoints a coordinator only if it has found no leader for UNREACHABLE_S, and
+  - every pod that could become the leader (the last coordinator and its standby coordinators) has provably ended, or
+  - less than a majority of the voters may still run, or
+  - it has found no coordinator for twice the coordinatorLossTimeout: by then the workers of all members without a
+    coordinator have ended, on every node. With coordinatorLossTimeout Off, time proves nothing.
 
-Proof that a pod has ended: its phase, as its kubelet says; that its node is gone, or is tainted out-of-service; that
-its object is gone while its node is ready, whose kubelet then has ended it. An object that was deleted by force under a
-dead node proves nothing. An operator that was restarted knows of no electorate: for it time alone counts.
+Proof that a pod has ended: its phase, from its kubelet; or its node is deleted, or has the taint out-of-service; or the
+object is deleted while its node is ready, whose kubelet then has ended the pod. An object that was deleted by force
+from a dead node proves nothing. A restarted operator knows no voter configuration: it relies on time alone.
 
-As long as members that answer name a coordinator it is there for them, and the operator alone cannot reach it: one that
-was appointed would find nobody who follows it.
+As long as members that answer name a coordinator, that is available to them, and only the operator cannot reach it:
+members would not follow an appointed one.
 
 Of at most two voters, one is no majority, so the operator has the casting vote. It appoints one of them
-  - at once, if that one coordinates and lacks the other voter: nobody can have been elected without its vote
+  - at once, if that one coordinates and lacks the other voter: no other pod can be elected without its vote
   - after WITNESS_S without a coordinator, if the other voter does not respond to the operator either
   - at once, if the other voter has provably ended.
 If no voter is left, it appoints another pod as soon as the last one has provably ended or its node is not ready.
@@ -39,19 +39,19 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
 def has_voters(observed: Observed, term: Term) -> bool:
-    """Whether members may elect somebody within this office's epoch."""
+    """Whether members may elect a coordinator within the epoch of this term."""
     if observed.coordination.answers.config_epoch >= term.epoch:
         return True
     if term.number == 0:
-        return False  # the appointee has not been heard, and an epoch begins without an electorate
+        return False  # the appointed pod has not reported yet, and an epoch begins without a voter configuration
     snapshot = _snapshot_since(observed, term)
     if snapshot is None:
-        return observed.job.round >= 0  # a former operator heard of the office: with the first round come the voters
+        return observed.job.round >= 0  # a previous operator found this leader: since the first round it has voters
     return bool(snapshot.voters)
 
 
 def reason_against_election(observed: Observed, term: Term, now: float) -> str:
-    """Why members cannot elect anybody any more; "" as long as they may, or somebody is in office."""
+    """Why members cannot elect a coordinator any more; "" as long as they may, or there is a leader."""
     link, ended = observed.coordination, provably_ended(observed)
     if link.coordinator_uid or _named_coordinator(observed, ended):
         return ""
@@ -62,49 +62,49 @@ def reason_against_election(observed: Observed, term: Term, now: float) -> str:
         return ""
     fence_s = observed.job.world.fence_s
     if fence_s and is_due(link.since + 2 * fence_s, now):
-        return f"no coordinator was heard for {2 * fence_s:g} s, twice the coordinatorLossTimeout"
+        return f"no coordinator was found for {2 * fence_s:g} s, twice the coordinatorLossTimeout"
     proof = "" if snapshot is None or not snapshot.voters else _prove_lost_majority(snapshot, ended)
     return f"no coordinator was found for {UNREACHABLE_S:g} s, and {proof}" if proof else ""
 
 
-def lacks_other_voter(observed: Observed, held: Term) -> bool:
-    """Whether one of at most two voters coordinates, and the other one is lost to it."""
-    told = _snapshot_since(observed, held)
-    if told is None or observed.coordination.coordinator_uid != told.pod_uid:
+def lacks_other_voter(observed: Observed, term: Term) -> bool:
+    """Whether one of at most two voters is the coordinator, and has lost the other one."""
+    snapshot = _snapshot_since(observed, term)
+    if snapshot is None or observed.coordination.coordinator_uid != snapshot.pod_uid:
         return False
-    return told.lacks_quorum and told.pod_uid in told.voters and len(told.voters) <= FEW_VOTERS
+    return snapshot.lacks_quorum and snapshot.pod_uid in snapshot.voters and len(snapshot.voters) <= FEW_VOTERS
 
 
 def missing_voters(observed: Observed) -> frozenset[str]:
-    """Of at most two voters, those that respond to nobody: an appointed coordinator does not wait for them."""
-    told = observed.snapshot
-    if told is None or len(told.voters) > FEW_VOTERS:
+    """Of at most two voters, those that no process has reached: an appointed coordinator does not wait for them."""
+    snapshot = observed.snapshot
+    if snapshot is None or len(snapshot.voters) > FEW_VOTERS:
         return frozenset()
-    there = observed.coordination.answers.pods
-    if told.lacks_quorum:
-        there |= {told.pod_uid}
-    return frozenset(told.voters) - there
+    reached = observed.coordination.answers.pods
+    if snapshot.lacks_quorum:
+        reached |= {snapshot.pod_uid}
+    return frozenset(snapshot.voters) - reached
 
 
-def _casting_vote(observed: Observed, told: Snapshot, ended: Callable[[str], bool], now: float) -> str:
+def _casting_vote(observed: Observed, snapshot: Snapshot, ended: Callable[[str], bool], now: float) -> str:
     link = observed.coordination
-    left = [uid for uid in told.voters if not ended(uid)]
+    left = [uid for uid in snapshot.voters if not ended(uid)]
     answered = link.answers.pods.intersection(left)
     if answered and len(left) == 1:
         return "the other voter has ended"
     if answered and is_due(max(link.since, link.answers.since) + WITNESS_S, now):
-        missing = ", ".join(_names(observed, told, set(left) - answered)) or "the voters"
+        missing = ", ".join(_names(observed, snapshot, set(left) - answered)) or "the voters"
         return f"{missing} did not respond to the operator and to the other pod for {WITNESS_S:g} s"
     if answered:
         return ""
-    nodes = {member.pod_uid: member.node for member in told.members}
+    nodes = {member.pod_uid: member.node for member in snapshot.members}
     if all(uid in nodes and not observed.node_ready(nodes[uid]) for uid in left):
         return "no voter is left: they have ended, or their nodes are not ready"
     return ""
 
 
-def _names(observed: Observed, told: Snapshot, uids: Collection[str]) -> list[str]:
-    known = {x.pod_uid: x.pod_name for x in told.members} | {pod.uid: pod.name for pod in observed.pods}
+def _names(observed: Observed, snapshot: Snapshot, uids: Collection[str]) -> list[str]:
+    known = {x.pod_uid: x.pod_name for x in snapshot.members} | {pod.uid: pod.name for pod in observed.pods}
     return sorted(known.get(uid, uid) for uid in uids)
 
 
@@ -142,7 +142,7 @@ def unreported_loss(observed: Observed, now: float) -> str:
 
 
 def _rank_holders(observed: Observed) -> dict[str, str]:
-    """The pods that held ranks of the newest round, in words, by uid; by their labels if no coordinator was heard."""
+    """The rank holders of the newest round, described, by uid; from their labels if no coordinator has reported."""
     snapshot = observed.snapshot
     if snapshot is None:
         active_pods = (
@@ -154,7 +154,7 @@ def _rank_holders(observed: Observed) -> dict[str, str]:
 
 
 def waits_for_election(observed: Observed, now: float) -> str:
-    """What a job without a coordinator waits for, in words; "" if it has one, or has lost it only just now."""
+    """A message about the wait of a job without a coordinator; "" if it has one, or lost it only a moment ago."""
     link = observed.coordination
     if observed.job.round < 0 or link.coordinator_uid or not is_due(link.since + UNREACHABLE_S, now):
         return ""
@@ -165,7 +165,7 @@ def waits_for_election(observed: Observed, now: float) -> str:
             f"the operator to connect to port {COORDINATOR_PORT} of the job's pods"
         )
     fence_s = observed.job.world.fence_s
-    until = f", or {2 * fence_s:g} s after the last coordinator was heard"
+    until = f", or {2 * fence_s:g} s after the last coordinator was lost"
     return (
         "waiting for a coordinator: the pods elect one if a majority of them is left; otherwise the operator appoints "
         f"one when the missing pods have ended, or when their nodes are deleted or have the taint {OUT_OF_SERVICE}"
@@ -173,12 +173,12 @@ def waits_for_election(observed: Observed, now: float) -> str:
 
 
 def _named_coordinator(observed: Observed, ended: Callable[[str], bool]) -> str:
-    """Whom members that answer follow; "" if nobody who may run."""
+    """The coordinator that members which answer follow; "" if there is none that may run."""
     return next((uid for uid in sorted(observed.coordination.answers.named_coordinators) if not ended(uid)), "")
 
 
 def _snapshot_since(observed: Observed, term: Term) -> Snapshot | None:
-    """What this operator has heard from who holds that office."""
+    """The newest report of a leader of that term or a later one."""
     snapshot = observed.snapshot
     return None if snapshot is None or term_of(snapshot) < term else snapshot
 
@@ -196,7 +196,7 @@ def _prove_lost_majority(snapshot: Snapshot, ended: Callable[[str], bool]) -> st
 
 
 def provably_ended(observed: Observed) -> Callable[[str], bool]:
-    """For pod uids. Whom nobody knows any more may run."""
+    """A test for pod uids. A pod about which nothing is known may run."""
     pods = {pod.uid: pod for pod in observed.pods}
     snapshot = observed.snapshot
     last_nodes: dict[str, str] = {}

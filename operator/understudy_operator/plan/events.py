@@ -1,4 +1,4 @@
-"""The events that tell people what changed between the status that was and the one that will be: each change once."""
+"""The events about changes from the current status to the new one: one event for each change."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,11 +19,11 @@ from understudy_operator.plan.reported_conditions import condition, reported_ref
 from understudy_operator.plan.retries import is_same_refusal
 from understudy_operator.plan.rfc3339 import parse_time
 
-#: A new leader sends again what status has recorded within this time.
+#: A new leader writes the events of this time again, from status.
 RECENT_S = 600.0
-#: Of an error that nobody has expected.
+#: Limit for the text of an unexpected error.
 ERROR_CHARACTERS = 200
-#: Of the job's end, which there is one of.
+#: Key of the event about the job's end, which happens once.
 END = "end"
 
 
@@ -90,13 +90,13 @@ def _leadership_events(before: Mapping[str, Any], leadership: Leadership) -> Ite
 def recorded_events(status: Mapping[str, Any], now: float) -> tuple[Event, ...]:
     """The events of the faults and of the end that this status records, as far as they are recent.
 
-    A former leader may have written the status and lost the leadership before it wrote the event.
+    A previous leader may have written the status and lost the leadership before it wrote the event.
     """
     return tuple(event for at, event in _recorded(status) if parse_time(at) >= now - RECENT_S)
 
 
 def _recorded(status: Mapping[str, Any]) -> Iterator[tuple[str, Event]]:
-    """Each with the time at which it was so."""
+    """Each with its time."""
     recoveries = status.get("recoveries", ())
     if recoveries and recoveries[-1].get("strategy") == JOB_RESTART:
         restart = Event("Warning", JOB_RESTART, recoveries[-1].get("reason", ""), _restart_key(status))
@@ -114,7 +114,7 @@ def _recorded(status: Mapping[str, Any]) -> Iterator[tuple[str, Event]]:
 def _recoveries(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Event]:
     known = identified(before.get("recoveries", ()))
     for identity, entry in identified(status.get("recoveries", ())).items():
-        if identity not in known and entry.get("strategy") != JOB_RESTART:  # which has an event of its own
+        if identity not in known and entry.get("strategy") != JOB_RESTART:  # a job restart has its own event
             yield _detected(identity, entry)
         elif adds_to(entry, known.get(identity)):
             reason = "OutOfMemory" if "ran out of memory" in entry["cause"]["message"] else "Disrupted"
@@ -136,7 +136,7 @@ def _recovered(identity: tuple[str, int], entry: Mapping[str, Any]) -> Event:
 
 
 def _key(kind: str, identity: tuple[str, int]) -> str:
-    """Of an entry of status.recoveries."""
+    """The event key for an entry of status.recoveries."""
     return "{} {}#{}".format(kind, *identity)
 
 

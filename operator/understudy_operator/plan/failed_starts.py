@@ -1,12 +1,12 @@
-"""Pods that have failed before they could take part, and when others are made in their place.
+"""Pods that failed before they could take part, and when the operator creates their replacements.
 
-A node whose devices are broken refuses each pod that the scheduler puts there, and from an image without a shell none
-can be started. Without a pause each would be followed by the next at once, for as long as nobody looks.
+A node with broken devices rejects each pod that the scheduler assigns to it, and from an image without a shell no pod
+can start. Without a pause, replacements would follow each other at once until a person intervenes.
 
-Rules: a pod has failed to start where its containers could not, or where it failed before the job's first round. Each
-new pod carries how many have failed so one after the other; the next one follows after 1, 2, 4 … s, at most LONGEST_S.
-Only so many are held back as have failed, unless that may be all of them. What has failed longer ago than WINDOW_S is
-forgotten, so one that starts and runs for a while begins anew.
+Rules: a pod has failed to start if its containers could not, or if it failed before the job's first round. Each new pod
+has the number of failures in a row before it; the next one follows after 1, 2, 4 … s, at most LONGEST_S. The operator
+delays as many pods as have failed, or all if that may be the fault of the template. It ignores pods that were created
+more than WINDOW_S ago, so after a pod has run for a while the count starts from 0.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ from understudy_protocol import pod as names
 FIRST_S = 1.0
 LONGEST_S = 60.0
 WINDOW_S = 600.0
-#: So many that failed at once are a fault of the template, and not of their nodes: failed pods are not all kept.
+#: If so many have failed at once, the template is at fault and not the nodes. Not all failed pods are kept.
 ALL = 5
 
 
 @dataclass(frozen=True)
 class StartBackoff:
-    """What is not made anew yet."""
+    """The pods that are not recreated yet."""
 
-    indexes: frozenset[int] = frozenset()  # of actives, before the first round
+    indexes: frozenset[int] = frozenset()  # of active pods, before the first round
     spares: int = 0
     delays_all: bool = False
 
@@ -44,7 +44,7 @@ def plan_start_backoff(observed: Observed, now: float) -> StartBackoff:
 
 
 def failed_in_a_row(observed: Observed, now: float) -> int:
-    """For the annotation of those that are made now."""
+    """For the annotation of the pods that are created now."""
     newest = _newest(observed, now)
     return _in_a_row(newest[0]) if newest else 0
 
@@ -54,19 +54,19 @@ def start_pause_s(in_a_row: int) -> float:
 
 
 def describe_failed_starts(observed: Observed, now: float) -> str:
-    """In words; "" where none has, or where all pods that are wanted have started since."""
+    """A message; "" if no pod has failed so, or if all desired pods have started since."""
     newest, world = _newest(observed, now), observed.job.world
     if not newest or sum(pod.sidecar_started for pod in observed.live()) >= world.actives + world.spares:
         return ""
     pod = newest[-1]
     message = f"pod {pod.name} failed before it could take part: {pod.failure or 'its status gives no reason'}"
     if observed.job.injected is not None:
-        return message  # its controller makes the next one
+        return message  # the pods' controller creates the next one
     return f"{message} (the operator creates the next one {start_pause_s(_in_a_row(pod)):g} s after it)"
 
 
 def _newest(observed: Observed, now: float) -> Sequence[Pod]:
-    """Those that failed last, in the order of their creation."""
+    """The pods with the highest count of failures, in the order of their creation."""
     early = observed.before_first_round
     failed = [
         pod

@@ -1,17 +1,17 @@
-"""The gang: as many pods as train. It starts as one, keeps its quota, and no spare stands in its way.
+"""The gang: as many pods as train. It starts as one and keeps its quota, and no spare takes the resources it needs.
 
-A job has a gang to care for where it is in Kueue's queue, where a gang scheduler is told of its pods, or where its
-spares have a priority of their own. Rules:
-- The gang counts pods, not ranks. It is those that were made for an index, and those made later in place of one that it
-  has lost, whoever holds the ranks by then: a spare that was promoted stays what it was made as. So a job has quota and
-  priority for as many pods as it declares: the actives in the gang, each spare by itself.
-- Kueue deletes a pod beyond its group's size, and counts one that is being deleted until its containers have ended. So
-  a new pod joins once there is room in Kueue's eyes, with the template of the replicatedJob that has lost one.
-- A gang of which nothing is left queues anew, as another group. Each pod says from the start that its group is over
-  when all of it has ended: else Kueue would hold quota and pods for replacements that nobody makes.
-- A spare is its own workload, without the marks of a gang scheduler. It is made once the gang has its nodes, and goes
-  when the gang waits again: so it takes nothing that the gang needs to start.
-- What takes the place of a pool's spare is outside of all this, without marks and in no queue: it has a node already.
+The plan looks after the gang of a job in Kueue's queue, of a job whose pods have the marks of a gang scheduler, and of
+a job whose spares have a priority of their own. Rules:
+- The gang consists of pods, not ranks: the pods created for an index, and those created later to replace a lost one of
+  the gang. Promotion does not change that: a spare stays a spare. So a job has quota and priority for as many pods as
+  it declares: the actives in the gang, and each spare by itself.
+- Kueue deletes a pod beyond its group's size, and counts a pod that is being deleted until its containers have ended.
+  So a new pod joins once Kueue counts a free place, with the template of the replicatedJob that has lost a pod.
+- A gang without pods queues again, as another group. Each pod is created with the mark that its group is finished when
+  all of it has ended: else Kueue would reserve quota and keep pods for replacements that never come.
+- A spare is its own workload, without the marks of a gang scheduler. It is created once the gang has its nodes, and
+  deleted when the gang waits again: so it takes nothing that the gang needs to start.
+- A pod that replaces a pool's spare is outside the gang, without marks and in no queue: it has a node already.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from understudy_operator.plan.reconcile_clock import is_due
 from understudy_operator.plan.spec import ReplicatedJob
 from understudy_protocol import pod as names
 
-#: How long the gang has waited before its spares go. Kueue lets a pod of a group that it has admitted pass at once.
+#: How long the gang waits before its spares are deleted. Kueue opens the gate of an admitted group's pod at once.
 YIELD_S = 5.0
 #: Labels and annotations by which gang schedulers know a pod's group: coscheduling, Koordinator, Volcano, YuniKorn.
 SCHEDULERS_MARKS = (
@@ -47,14 +47,14 @@ SCHEDULING_GROUP = "schedulingGroup"
 
 @dataclass(frozen=True)
 class Gang:
-    pods: tuple[Pod, ...]  # that live
-    counted: tuple[Pod, ...]  # the same as Kueue counts
+    pods: tuple[Pod, ...]  # that are alive
+    counted: tuple[Pod, ...]  # that Kueue counts
     queue: Queue | None
     group: str  # Kueue's pod group; "" without a queue
 
     @property
     def placed(self) -> bool:
-        """Whether any of it has a node: then it has started, or is about to."""
+        """Whether any pod of it has a node: then the gang has started, or is about to."""
         return any(pod.node for pod in self.pods)
 
     @property
@@ -68,23 +68,23 @@ class Gang:
 
 @dataclass(frozen=True)
 class Opening:
-    """A pod that is to be made."""
+    """A pod to create."""
 
     index: int | None  # None: as a spare
-    template: ReplicatedJob | None  # for a spare that takes the place of one of its pods; None: the spares' own
+    template: ReplicatedJob | None  # for a spare that replaces one of its pods; None: the spares' own
     of_gang: bool
     reason: str
 
 
 def has_gang(observed: Observed) -> bool:
-    """Whether it matters which pods are the gang."""
+    """Whether the plan looks after the gang."""
     job = observed.job
     return gang(observed).queue is not None or bool(job.world.spare_priority_class) or has_gang_scheduler(job)
 
 
 @cached_per_reconcile
 def gang(observed: Observed) -> Gang:
-    """What its pods have been told stays, whatever the job says by now: a group has one queue."""
+    """The group and queue come from its pods, even if the job has changed since: a group has one queue."""
     job = observed.job
     live = tuple(pod for pod in observed.live() if in_gang(pod) and not is_abandoned_by_kueue(pod))
     counted = tuple(pod for pod in observed.pods if in_gang(pod) and _counts(pod) and not is_abandoned_by_kueue(pod))
@@ -102,17 +102,17 @@ def in_gang(pod: Pod) -> bool:
 
 
 def gated(pod: Pod) -> bool:
-    """Whether it waits for Kueue."""
+    """Whether the pod waits for Kueue."""
     return kueue.GATE in pod.gates
 
 
 def is_abandoned_by_kueue(pod: Pod) -> bool:
-    """Whether it is of a group that is over for Kueue, which will never open its gate."""
+    """Whether Kueue considers the pod's group finished, and will never open its gate."""
     return gated(pod) and pod.labels.get(kueue.MANAGED) == "true" and kueue.MANAGED not in pod.finalizers
 
 
 def openings(observed: Observed, now: float) -> Iterator[Opening]:
-    """The gang's first."""
+    """The pods to create, those of the gang first."""
     world, live, job_gang = observed.job.world, observed.live(), gang(observed)
     before_first_round, missing = observed.before_first_round, deficit(observed, now)
     gang_openings = list(_of_gang(observed, before_first_round))[: None if before_first_round else max(0, missing)]
@@ -128,7 +128,7 @@ def openings(observed: Observed, now: float) -> Iterator[Opening]:
 
 
 def spares_in_the_way(observed: Observed, now: float) -> tuple[Pod, ...]:
-    """Spares that hold, or may get, what a gang that waits needs."""
+    """Spares that have, or may get, resources that a waiting gang needs."""
     job_gang = gang(observed)
     queued = job_gang.queue is not None or has_gang_scheduler(observed.job)
     if not queued or job_gang.placed or not job_gang.waiting:
@@ -142,7 +142,7 @@ def spares_in_the_way(observed: Observed, now: float) -> tuple[Pod, ...]:
 
 
 def enroll_pod(manifest: dict[str, Any], observed: Observed, opening: Opening) -> dict[str, Any]:
-    """The manifest of a pod, with what makes it one of the gang, or keeps it out."""
+    """The manifest with the marks of the gang, or without marks for a spare."""
     world, job_gang = observed.job.world, gang(observed)
     metadata, spec = manifest["metadata"], manifest["spec"]
     if opening.of_gang:
@@ -152,8 +152,8 @@ def enroll_pod(manifest: dict[str, Any], observed: Observed, opening: Opening) -
             metadata["labels"] |= job_gang.queue.labels | {kueue.GROUP_NAME: job_gang.group}
             metadata["annotations"] |= {
                 kueue.GROUP_SIZE: str(world.actives),
-                # Kueue's own hash tells apart pods that differ in affinity: a pod that avoids a node would be a role
-                # of its own, of which the admitted group has none.
+                # Kueue's own hash differs between pods with different affinity: a pod that avoids a node would have a
+                # role that the admitted group does not contain.
                 kueue.ROLE: metadata["labels"][names.LABEL_REPLICATED_JOB],
                 kueue.RETRIABLE: "false",
             }
@@ -164,13 +164,13 @@ def enroll_pod(manifest: dict[str, Any], observed: Observed, opening: Opening) -
         metadata["labels"] |= own.labels
     if world.spare_priority_class:
         spec["priorityClassName"] = world.spare_priority_class
-        for computed in ("priority", "preemptionPolicy"):  # from the class, and refused if they differ from it
+        for computed in ("priority", "preemptionPolicy"):  # set from the class, and rejected if they differ from it
             spec.pop(computed, None)
     return manifest
 
 
 def unmark(manifest: dict[str, Any]) -> None:
-    """Take a gang scheduler's marks off: the pod is scheduled by itself."""
+    """Remove the marks of gang schedulers: the pod is scheduled alone."""
     for mark in SCHEDULERS_MARKS:
         manifest["metadata"]["labels"].pop(mark, None)
         manifest["metadata"]["annotations"].pop(mark, None)
@@ -178,7 +178,7 @@ def unmark(manifest: dict[str, Any]) -> None:
 
 
 def has_gang_scheduler(job: Job) -> bool:
-    """Whether a gang scheduler is told of the job's pods."""
+    """Whether the job's pods have marks of a gang scheduler."""
 
     def marked(metadata: Mapping[str, Any]) -> bool:
         marks = {**metadata.get("labels", {}), **metadata.get("annotations", {})}
@@ -193,12 +193,12 @@ def has_gang_scheduler(job: Job) -> bool:
 
 
 def _counts(pod: Pod) -> bool:
-    """Whether Kueue counts it as one that runs, will, or has succeeded."""
+    """Whether Kueue counts the pod as running, waiting or succeeded."""
     return pod.phase != "Failed" and (pod.deleting_since is None or bool(pod.node))
 
 
 def _of_gang(observed: Observed, before_first_round: bool) -> Iterator[Opening]:
-    """By replicatedJob, as far as there is room for its pods."""
+    """The missing pods by replicatedJob, as far as the group has room for them."""
     job_gang, first = gang(observed), 0
     indexes_present = {pod.index for pod in job_gang.pods}
     for group in observed.job.world.groups:

@@ -1,9 +1,9 @@
-"""The gateway in front of each rollout server: a native sidecar of its pod, and what workers need to talk to it.
+"""The gateway in front of each rollout server: a native sidecar of its pod, and the workers' access to it.
 
-Rules: gateways and workers share a token, which has a Secret of its own: a gateway's node cannot read the membership
-key. The token is the same in all attempts, because rollouts go on where the world alone restarts. Workers are told how
-rollouts are named, and not each one's address: that would be too long a variable for a thousand. What a gateway knows
-of its server's weights outlives its container, in a memory-backed volume, and not its pod, which has another server.
+Rules: gateways and workers share a token, which has its own Secret: a gateway's node cannot read the membership key.
+The token is the same in all attempts, because rollouts go on when only the world restarts. Workers get the naming
+scheme of rollouts instead of their addresses: a variable with a thousand of them would be too long. A gateway's record
+of its server's weights is in a memory-backed volume: it outlives the container, but not the pod and its server.
 """
 
 import json
@@ -21,7 +21,7 @@ MODULE = "understudy_rollout.gateway"
 TOKEN_PATH = f"{names.ROLLOUT_FOLDER}/{names.ROLLOUT_TOKEN_FILE}"
 STATE_FILE = f"{names.GATEWAY_FOLDER}/weights.json"
 STATE_SIZE = "1Mi"
-STATE_PATH = "/understudy/v1/weights"  # answers once the gateway listens, whatever its server does
+STATE_PATH = "/understudy/v1/weights"  # answers once the gateway listens, in any state of the server
 
 
 def gateway_of(job: Job, group: ReplicatedJob) -> RolloutGateway | None:
@@ -30,7 +30,7 @@ def gateway_of(job: Job, group: ReplicatedJob) -> RolloutGateway | None:
 
 
 def add_gateway(spec: dict[str, Any], job: Job, group: ReplicatedJob, image: str) -> None:
-    """To the spec of a rollout's pod; to any other nothing."""
+    """Add a gateway to the spec of a rollout's pod; other pods stay as they are."""
     gateway = gateway_of(job, group)
     if gateway is None:
         return
@@ -40,7 +40,7 @@ def add_gateway(spec: dict[str, Any], job: Job, group: ReplicatedJob, image: str
 
 
 def add_to_worker(spec: dict[str, Any], trainer: dict[str, Any], job: Job) -> None:
-    """What a trainer's pod needs to update the rollouts, and to tell of it."""
+    """The volume and variables with which a trainer's pod updates the rollouts, and reports it."""
     rollouts = job.spec.rollouts
     if rollouts is None:
         return
@@ -60,7 +60,7 @@ def has_gateways(job: Job) -> bool:
 
 
 def _directory(job: Job, gateway: RolloutGateway) -> str:
-    """How to find them: <job>-<replicatedJob>-<index>, whose server is at pod 0 of it."""
+    """The naming scheme: <job>-<replicatedJob>-<index>, with the server in pod 0."""
     assert job.spec.rollouts is not None
     directory = {
         "job": job.name,
@@ -99,14 +99,14 @@ def _container(gateway: RolloutGateway, image: str) -> dict[str, Any]:
         "command": [PYTHON, "-m", MODULE],
         "args": [word for option in options.items() for word in option],
         "ports": [{"name": "gateway", "containerPort": gateway.port}],
-        # The second one keeps the service account's token out.
+        # The last mount hides the service account's token.
         "volumeMounts": [
             _mount(),
             {"name": names.GATEWAY_VOLUME, "mountPath": names.GATEWAY_FOLDER},
             {**_mount(), "mountPath": names.SERVICE_ACCOUNT_FOLDER},
         ],
         "startupProbe": startup_probe(STATE_PATH, gateway.port),
-        # 2,048 connections of clients of at most 400 KiB each, and 50 MiB.
+        # 2,048 client connections of at most 400 KiB each, and 50 MiB.
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": {
             "runAsNonRoot": True,

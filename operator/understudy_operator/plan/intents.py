@@ -1,4 +1,4 @@
-"""What the operator means to do: values, so that a plan can be read, compared and tested. apply/ executes them."""
+"""The operator's intents: values, so that a plan can be read, compared and tested. apply/ executes them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ from understudy_protocol.observer import Appoint, End, NodeFact, Observe
 from understudy_protocol.pod import JobShape
 
 Manifest = Mapping[str, Any]
-#: A message of a pod may have so many bytes, and POD_BYTES more for each pod of the job: a snapshot lists all of them.
+#: A pod's message may have so many bytes, and POD_BYTES more for each pod of the job: a snapshot lists all of them.
 MESSAGE_BYTES, POD_BYTES = 1 << 20, 1 << 10
 
 
 @dataclass(frozen=True)
 class Create:
-    """Create an object; that it already exists is fine."""
+    """Create an object. If it exists already, that is no error."""
 
     manifest: Manifest
 
@@ -33,7 +33,7 @@ class DeletePod:
     uid: str
     grace_s: int | None  # None: the pod's own; 0: remove the object at once
     reason: str
-    version: str  # as it was seen: the API server refuses the deletion of a pod that has changed since
+    version: str  # as observed: the API server rejects the deletion of a pod that has changed since
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class PatchPod:
 
 @dataclass(frozen=True)
 class ReleasePod:
-    """Take a finalizer from a pod that is being deleted, unless anything about it has changed since it was read: a
-    patch writes all that stay.
+    """Remove a finalizer from a pod that is being deleted, unless the pod has changed since it was read: the patch
+    writes the complete list.
     """
 
     name: str
     uid: str
-    finalizers: tuple[str, ...]  # that stay
+    finalizers: tuple[str, ...]  # the remaining ones
     reason: str
     version: str
 
@@ -63,7 +63,7 @@ PodIntent = CreatePod | DeletePod | PatchPod | ReleasePod
 
 @dataclass(frozen=True)
 class CreateJob:
-    """A child Job. That one of its name exists is fine if it is the job's."""
+    """Create a child Job. If the job's Job of that name exists already, that is no error."""
 
     manifest: Manifest
     reason: str
@@ -71,7 +71,7 @@ class CreateJob:
 
 @dataclass(frozen=True)
 class DeleteJob:
-    """A child Job, and its pods before it."""
+    """Delete a child Job after its pods."""
 
     name: str
     uid: str
@@ -81,9 +81,9 @@ class DeleteJob:
 @dataclass(frozen=True)
 class PatchJob:
     name: str
-    patch: Manifest  # to merge
+    patch: Manifest  # a merge patch
     reason: str
-    restarts_clock: bool = False  # its startTime has to go first, or the API server keeps its template
+    restarts_clock: bool = False  # its startTime has to be removed first, or the API server keeps its template
 
 
 JobIntent = CreateJob | DeleteJob | PatchJob
@@ -91,40 +91,40 @@ JobIntent = CreateJob | DeleteJob | PatchJob
 
 @dataclass(frozen=True)
 class Callee:
-    """A pod whose sidecar may be in office, or know who is."""
+    """A pod whose sidecar may be the leader, or know it."""
 
     pod_uid: str
     ip: str
-    appoint: Appoint | None = None  # to take office with
-    end: End | None = None  # the job is closed, and it may not know; without either it is asked who is in office
+    appoint: Appoint | None = None  # makes it the leader
+    end: End | None = None  # informs it that the job is closed; without both it is asked for the leader
 
     @property
     def epoch(self) -> int:
-        """That it is appointed in; 0 if in none."""
+        """The epoch of its appointment; 0 without one."""
         return 0 if self.appoint is None else self.appoint.epoch
 
     @property
     def greeting(self) -> Appoint | End | Observe:
-        """The first words on its line."""
+        """The first message on its connection."""
         return self.appoint or self.end or Observe()
 
 
 @dataclass(frozen=True)
 class Follow:
-    """Find who is in office, and stay on the line. plan/search.py says how."""
+    """Find the leader, and stay connected to it. plan/search.py has the rules."""
 
-    term: Term  # the newest that status tells: an older one does not count
-    first: tuple[Callee, ...]  # whom to call first, and to keep on the line until somebody is found
-    others: tuple[Callee, ...] = ()  # whom to call in turns, as far as there are lines left
+    term: Term  # the newest in status: an older leader does not count
+    first: tuple[Callee, ...]  # to connect to first, and to stay connected to until a leader is found
+    others: tuple[Callee, ...] = ()  # to connect to in turns, with the remaining connections
     nodes: tuple[NodeFact, ...] = ()  # for the coordinator
     #: Of all pods that have not ended: their addresses, as the API server reports them, by pod uid.
     running: Mapping[str, str] = field(default_factory=dict)
-    message_bytes: int = MESSAGE_BYTES  # the most that a message of a pod may have
+    message_bytes: int = MESSAGE_BYTES  # the largest accepted message of a pod
 
 
 @dataclass(frozen=True)
 class Unfollow:
-    """The job needs no coordinator any more. end: what the one in office is told as a farewell."""
+    """The job needs no coordinator any more. end: the final message to the leader."""
 
     end: End | None = None
 
@@ -136,17 +136,17 @@ class Event:
     type: str  # Normal | Warning
     reason: str
     message: str
-    key: str = ""  # what status records of it: the event is written once under a name of this; "" if status has nothing
+    key: str = ""  # identifies the recorded fact: the event is written once under its name; "": nothing is recorded
 
 
 @dataclass(frozen=True)
 class ClaimPod:
-    """Make this pod of a pool the job's, unless anything about the pod has changed since it was read."""
+    """Claim this pod of a pool for the job, unless the pod has changed since it was read."""
 
     name: str
     uid: str
     version: str
-    finalizers: tuple[str, ...]  # that it has
+    finalizers: tuple[str, ...]  # the present ones
     job_uid: str
     job_name: str
     at: float
@@ -155,7 +155,7 @@ class ClaimPod:
 
 @dataclass(frozen=True)
 class ReleaseClaim:
-    """Take the claim and its finalizer off, unless anything about the pod has changed since it was read."""
+    """Remove the claim and its finalizer, unless the pod has changed since it was read."""
 
     name: str
     uid: str
@@ -166,7 +166,7 @@ class ReleaseClaim:
 
 @dataclass(frozen=True)
 class ClaimWarm:
-    """Make this pod of a pool one of the job's, in one write; not if anything of it has changed since it was read."""
+    """Make this pod of a pool one of the job's, in one write, unless the pod has changed since it was read."""
 
     name: str
     uid: str
@@ -183,7 +183,7 @@ ClaimIntent = ClaimPod | ClaimWarm | ReleaseClaim
 
 @dataclass(frozen=True)
 class AdoptSpare:
-    """Tell a pod that the job has claimed Warm whose it is, until it has heard."""
+    """Send a pod that the job has claimed Warm its job, until the pod has received it."""
 
     pod_uid: str
     ip: str
@@ -202,7 +202,7 @@ class DeleteSecret:
 
 @dataclass(frozen=True)
 class DryRun:
-    """Ask what the API server would say to Plan.checks."""
+    """Send Plan.dry_runs to the API server as dry runs."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class Remove:
     """Delete the TrainingJob itself."""
 
 
-#: What the API server may refuse, but for status, which tells of it, and for events.
+#: Requests that the API server may reject, except those for status, which reports the rejection, and for events.
 Intent = Create | DeleteSecret | DryRun | JobIntent | ClaimIntent | PodIntent | Remove
 
 
@@ -218,7 +218,7 @@ CREATE_POD, DELETE_SECRET = "create Pod", "delete Secret"
 
 
 def intent_key(intent: Intent) -> str:
-    """What a refusal of it holds up. New pods have a new name each time, and one quota; so have Jobs."""
+    """The key under which a rejection pauses the intent. All new pods of a job have one key, and so have new Jobs."""
     match intent:
         case Create(manifest):
             return f"create {manifest['kind']} {manifest['metadata']['name']}"
@@ -252,7 +252,7 @@ def claim_key(pod: str) -> str:
 
 @dataclass(frozen=True)
 class PoolPlan:
-    """What is to be done about a pool, in this order; the events once status is written."""
+    """The changes for a pool, in this order; events follow once status is written."""
 
     objects: tuple[Create, ...] = ()
     status: Manifest | None = None  # the whole status, if it changes
@@ -260,7 +260,7 @@ class PoolPlan:
     pods: tuple[CreatePod | DeletePod, ...] = ()
     events: tuple[Event, ...] = ()
     requeue_after_s: float | None = None
-    paused_writes: frozenset[str] = frozenset()  # what is wanted, and was refused too short a time ago: intent_key()
+    paused_writes: frozenset[str] = frozenset()  # wanted, but rejected too short a time ago: intent_key()
 
     @property
     def writes(self) -> tuple[Intent, ...]:
@@ -269,12 +269,12 @@ class PoolPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """Executed in this order: who is adopted first, for that waits for no write; status before the appointment that it
-    records. Events are sent from the moment that status is written, whatever fails after it.
+    """Executed in this order: adoptions first, because they wait for no write; status before the appointment that it
+    records. Events are sent once status is written, even if a later write fails.
     """
 
     adopt: tuple[AdoptSpare, ...] = ()
-    dry_runs: tuple[Manifest, ...] = ()  # what the API server would say to creating these; nothing is made of them
+    dry_runs: tuple[Manifest, ...] = ()  # to check with the API server, and not to create
     objects: tuple[Create | DeleteSecret, ...] = ()
     status: Manifest | None = None  # the whole status, if it changes
     jobs: tuple[JobIntent, ...] = ()
@@ -282,9 +282,9 @@ class Plan:
     pods: tuple[PodIntent, ...] = ()
     link: Follow | Unfollow | None = None
     events: tuple[Event, ...] = ()
-    remove: str = ""  # why the TrainingJob itself is to be deleted; "" if it is not
+    remove: str = ""  # why to delete the TrainingJob itself; "": keep it
     requeue_after_s: float | None = None  # look again, although nothing may have changed
-    paused_writes: frozenset[str] = frozenset()  # what is wanted, and was refused too short a time ago: intent_key()
+    paused_writes: frozenset[str] = frozenset()  # wanted, but rejected too short a time ago: intent_key()
 
     @property
     def writes(self) -> tuple[Intent, ...]:

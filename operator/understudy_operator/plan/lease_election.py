@@ -1,35 +1,35 @@
-"""Which of the operator's replicas acts: one replica's half of the election over a Lease.
+"""Which of the operator's replicas is the leader: one replica's half of the election over a Lease.
 
 Rules:
-- The Lease belongs to who has written its name into it, for its duration from then on. Nobody's clock is compared with
-  another's: a standby counts the duration from when it first saw that state of the Lease, so clocks may differ.
+- The Lease belongs to the replica that has written its name into it, for its duration from then on. Clocks are not
+  compared: a standby counts the duration from when it first saw that state of the Lease, so clocks may differ.
 - A leader renews every retry_period. It counts its time from when it sent the last renewal that was answered, and stops
-  leading renew_deadline after that: it begins no reconcile any more. A reconcile that runs may send writes for half of
-  the time that the lease still has. The other half is for a write that is on its way: it arrives before another replica
-  may begin. What arrives later still is fenced by its resourceVersion.
-- Only an answered write makes a leader. After one without an answer, or that was refused, it looks first: the Lease may
-  be its own by now, or somebody else's.
-- Who stops in peace writes an empty holder: the next one begins at its next look.
+  leading renew_deadline after that: it starts no more reconciles. A running reconcile may send writes for half of the
+  time that the lease has left. The other half is for writes in transit: they arrive before another replica may start.
+  A write that arrives later is fenced by its resourceVersion.
+- Only an answered write makes a leader. After a write without an answer, or a rejected one, the replica reads first:
+  the Lease may be its own by now, or another replica's.
+- A leader that shuts down writes an empty holder: the next one starts after its next read.
 
-                  Looked, free or own      Looked, somebody's     Wrote                Failed
-    stands by     Write                    Rest, then Look        leads, then Rest     Rest, then Look
-    leads         Write                    stands by              leads on, Rest       Rest, then Look
-    (the time is over: stands by, Look)
+                  Read: free or own        Read: of another       Written              Failed
+    standby       WriteLease               Wait, then ReadLease   leader, then Wait    Wait, then ReadLease
+    leader        WriteLease               standby                leader, then Wait    Wait, then ReadLease
+    (after renew_deadline: standby, ReadLease)
 """
 
 from dataclasses import dataclass
 
-#: How often a standby looks. It takes over within the lease duration and one look from the leader's last renewal, and
-#: within one look from a lease that was given back.
+#: How often a standby reads. It takes over within the lease duration and one read from the leader's last renewal, and
+#: within one read after a leader has shut down.
 READ_EVERY_S = 0.5
-#: After a look or a write that failed.
+#: The pause after a failed read or write.
 RETRY_S = 0.2
 NEVER = float("-inf")
 
 
 @dataclass(frozen=True)
 class LeaseTimes:
-    """In seconds, by client-go's names and with its defaults: they survive an API server that answers in 2 s."""
+    """In seconds, with client-go's names and defaults: they tolerate an API server that answers in 2 s."""
 
     lease_duration: float = 15.0
     renew_deadline: float = 10.0
@@ -37,18 +37,18 @@ class LeaseTimes:
 
     @property
     def writes_until(self) -> float:
-        """After the last renewal: a reconcile that was begun in time may send writes."""
+        """Seconds after the last renewal in which a running reconcile may send writes."""
         return (self.renew_deadline + self.lease_duration) / 2
 
     @property
     def call(self) -> float:
-        """Of one look or one renewal. After a renewal that fails there is time for a look and for another one."""
+        """The time limit of one read or renewal. A failed renewal leaves time for a read and another renewal."""
         return 0.3 * self.renew_deadline
 
 
 @dataclass(frozen=True)
 class Lease:
-    """As it is kept by the API server. version changes with each write."""
+    """The content of the Lease object. version changes with each write."""
 
     holder: str
     duration_s: float
@@ -64,10 +64,10 @@ class ReadLease:
 
 @dataclass(frozen=True)
 class WriteLease:
-    """Put this into the Lease: over the state of that version, or as a new one."""
+    """Write this into the Lease: as an update of that version, or as a new object."""
 
     lease: Lease
-    takes_over: bool  # it was not ours
+    takes_over: bool  # the Lease was not this replica's
     replaces: Lease | None
 
 
@@ -77,7 +77,7 @@ class Wait:
 
 
 class LeaseCandidate:
-    """`now` is this process's own steady clock."""
+    """`now` is this process's own monotonic clock."""
 
     def __init__(self, identity: str, times: LeaseTimes) -> None:
         self._identity, self._times = identity, times
@@ -92,11 +92,11 @@ class LeaseCandidate:
         return self._renewed_at + self._times.renew_deadline
 
     def leads(self, now: float) -> bool:
-        """Whether to begin reconciles."""
+        """Whether to start reconciles."""
         return now < self.leads_until
 
     def may_write_for_s(self, now: float) -> float:
-        """How long writes of a reconcile that was begun may be sent."""
+        """How long a running reconcile may send writes."""
         return max(0.0, self._renewed_at + self._times.writes_until - now)
 
     def next(self, now: float) -> ReadLease | WriteLease | Wait:
@@ -116,7 +116,7 @@ class LeaseCandidate:
         return Wait(self._not_before - now)
 
     def on_lease_read(self, lease: Lease | None, now: float) -> None:
-        """What the Lease is; None if there is none."""
+        """lease: None if the Lease does not exist."""
         if lease is None or self._lease is None or lease.version != self._lease.version:
             self._first_seen = now
         self._lease, self._must_read = lease, False
@@ -124,16 +124,16 @@ class LeaseCandidate:
             self._renewed_at = NEVER
 
     def on_lease_written(self, lease: Lease, sent_at: float) -> None:
-        """A write was answered, that was sent at that time."""
+        """A write that was sent at that time was answered."""
         self._lease, self._first_seen, self._must_read = lease, sent_at, False
         self._renewed_at = sent_at
 
     def on_failure(self, now: float) -> None:
-        """A look or a write was refused, or has no answer."""
+        """A read or a write was rejected, or has no answer."""
         self._must_read, self._not_before = True, now + RETRY_S
 
     def release(self, now: float) -> WriteLease | None:
-        """What to write on a stop in peace; from here on this replica does not lead."""
+        """The write on shutdown; from here on this replica does not lead."""
         led, self._renewed_at = self.leads(now), NEVER
         if not led or self._lease is None:
             return None

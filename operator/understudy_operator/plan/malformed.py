@@ -1,8 +1,7 @@
-"""Objects that cannot be read. A tenant decides what is in the objects that it creates, so readers expect anything.
+"""Objects that cannot be read. Tenants choose the content of the objects that they create, so readers expect anything.
 
-A reader raises Malformed. The store catches it, leaves that object out of everything that reconciles see, logs it once,
-and counts it; apply/malformed_events.py writes an Event on the object. A message names the field and what is wrong with
-it.
+A reader raises Malformed. The store catches it, hides that object from all reconciles, logs it once, and counts it;
+apply/malformed_events.py writes an Event on the object. A message names the field and the problem.
 """
 
 from typing import Any
@@ -12,11 +11,11 @@ DIGITS = 18
 
 
 class Malformed(ValueError):
-    """The object is left out."""
+    """The object is ignored."""
 
 
 class PartlyMalformed(Malformed):
-    """The object counts without its malformed fields. fact: what the reader made of the other ones."""
+    """The object counts without its malformed fields. fact: read from the other fields."""
 
     def __init__(self, message: str, fact: Any) -> None:
         super().__init__(message)
@@ -24,7 +23,7 @@ class PartlyMalformed(Malformed):
 
 
 def number_in(text: object) -> int | None:
-    """The number that a label, an annotation or a variable has; None if it is none."""
+    """The number in a label, an annotation or a variable; None if the text is not a number."""
     if isinstance(text, str) and len(text) <= DIGITS and text.isascii() and text.isdecimal():
         return int(text)
     return None

@@ -1,13 +1,15 @@
-"""Which pods to create and which to delete, so that the declared actives and spares are there.
+"""Which pods to create and which to delete, so that the declared actives and spares exist.
 
-Rules: before the first round each completion index has a pod of its own. From then on ranks move: a lost pod is
-replaced by a new spare, never by name. Pods beyond the declared number go, spares that wait first; the coordinator
-stays. No pod is put on a node that is silent, or faulty; one that still waits for a node when such a node is well again
-is made anew. A lost pod is deleted; on a node that is not ready its object is removed at once, because no kubelet will.
-A pod whose sidecar says that it takes part in nothing any more, and whose launcher does not end, is deleted, too.
-Whom a coordinator without a majority believes to be silent is left alone: it may itself be the one that is cut off.
-Failed pods stay for their logs, the newest few. What fails before it can take part is made anew after growing pauses
-(failed_starts.py).
+Rules:
+- Before the first round each completion index has its own pod. From then on ranks move: a new spare replaces a lost
+  pod, and no name is reused. Pods beyond the declared number are deleted, waiting spares first; the coordinator stays.
+- No pod is created for a node that is silent or faulty. A pod without a node is recreated when a node that it avoids is
+  usable again.
+- A lost pod is deleted; on a node that is not ready its object is removed at once, because no kubelet does it. A pod is
+  also deleted if its sidecar reports that it is no longer a member, and its launcher does not end.
+- A pod that only a coordinator without a majority considers silent stays: that coordinator may itself be cut off.
+- The newest few failed pods stay for their logs. Pods that fail before they can take part are recreated after growing
+  pauses (failed_starts.py).
 """
 
 from collections.abc import Iterator
@@ -48,12 +50,12 @@ from understudy_operator.plan.reconcile_clock import is_due
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason, Fault
 
-#: A coordinator that has been in office for so long knows who holds which rank.
+#: A coordinator that has been the leader for so long knows all rank holders.
 RANKS_KNOWN_S = 30.0
 FAILED_PODS_KEPT = 5
-#: A lost pod whose node is well may come back by itself (its sidecar was restarted): it gets so long.
+#: A lost pod whose node is healthy may come back by itself (its sidecar restarts) within so long.
 RETURN_S = 15.0
-#: After the close pods end by themselves; one that still runs then is deleted. On a busy machine it took over 10 s.
+#: After the close pods end by themselves; a pod that still runs is deleted then. On a busy machine it took over 10 s.
 CLOSED_S = 30.0
 
 
@@ -72,7 +74,7 @@ def plan_members(observed: Observed, sidecar_image: str, now: float) -> tuple[Po
 
 
 def avoided_nodes(observed: Observed, now: float) -> list[str]:
-    """Where no new pod is put, whatever else is free."""
+    """Nodes for which no new pod is created, even if no other node is free."""
     return required(avoidance(observed, now))
 
 
@@ -121,7 +123,7 @@ def _missing(observed: Observed, now: float) -> Iterator[Opening]:
 
 
 def may_start(observed: Observed) -> bool:
-    """Whether the job may have pods of the world: it is not suspended, and what these wait for is there."""
+    """Whether the world may have pods: the job is not suspended, and the dependencies are met."""
     job = observed.job
     if job.spec.suspend or observed.spec_error or waits_for_previous_attempt(observed):
         return False
@@ -129,17 +131,17 @@ def may_start(observed: Observed) -> bool:
 
 
 def _delete(pod: Pod, reason: str) -> DeletePod:
-    """With its own grace period."""
+    """With the pod's own grace period."""
     return DeletePod(pod.name, pod.uid, None, reason, pod.version)
 
 
 def _drop(pod: Pod, reason: str) -> DeletePod:
-    """At once, since no kubelet has it in hand. One whose pod has been heard of meanwhile would end what runs."""
+    """At once, because no kubelet manages it. The version protects a pod that has reported again meanwhile."""
     return DeletePod(pod.name, pod.uid, 0, reason, pod.version)
 
 
 def _clear_previous(observed: Observed) -> Iterator[PodIntent]:
-    """What is left of former attempts; those that have ended may stay for their logs."""
+    """Delete the pods of previous attempts; those that have ended may stay for their logs."""
     reason = "the job is suspended" if observed.job.spec.suspend else "it is from before the restart of the job"
     for pod in observed.previous_pods:
         dead_node = bool(pod.node) and not observed.node_ready(pod.node)
@@ -154,7 +156,7 @@ def _clear_previous(observed: Observed) -> Iterator[PodIntent]:
 
 
 def _release(pod: Pod) -> Iterator[ReleasePod]:
-    """From Kueue, which holds a pod that is being deleted until its containers have ended: on a dead node for ever."""
+    """Remove Kueue's finalizer. It keeps a deleted pod until its containers have ended: forever on a dead node."""
     if pod.deleting_since is not None and kueue.MANAGED in pod.finalizers:
         others = tuple(name for name in pod.finalizers if name != kueue.MANAGED)
         reason = f"node {pod.node} is not ready, so no kubelet reports its end"
@@ -162,13 +164,13 @@ def _release(pod: Pod) -> Iterator[ReleasePod]:
 
 
 def _of_injected(observed: Observed, now: float) -> Iterator[PodIntent]:
-    """Their controller makes them: where a pod is lost, it is removed, so that it makes another one."""
+    """Their controller creates a new pod for each one that the operator deletes because it is lost."""
     if observed.close is None:
         yield from _remove_lost(observed, now)
         yield from _relabel(observed)
         yield from plan_annotations(observed, now)
         return
-    for pod in observed.pods:  # the rest end by themselves: who starts only now is told of the close
+    for pod in observed.pods:  # the others end by themselves: a pod that starts now gets the close from the operator
         if not pod.is_done and pod.node and not observed.node_ready(pod.node):
             yield _drop(pod, f"the job has ended, and node {pod.node} is not ready")
 
@@ -208,7 +210,7 @@ def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
 
 
 def _useless(observed: Observed) -> dict[str, PodAnswer]:
-    """By uid: the pods that say that they take part in nothing any more, and that no coordinator has as members."""
+    """By uid: the pods that report that they are no longer members, and that no coordinator reports as members."""
     found = {uid: answer for uid, answer in observed.coordination.answers.by_pod.items() if answer.replacement_reason}
     if found and observed.snapshot is not None:
         members = {member.pod_uid for member in observed.snapshot.members}
@@ -217,15 +219,15 @@ def _useless(observed: Observed) -> dict[str, PodAnswer]:
 
 
 def _may_return(observed: Observed, pod: Pod, now: float) -> bool:
-    """It was made since its node fell silent: the scheduler has seen that come back, and our watch may be behind."""
+    """It was created since its node became silent: so the scheduler has seen the node come back before our watch."""
     node = observed.nodes.get(pod.node)
     return node is not None and 0.0 < node.since < pod.created_at and not is_due(pod.created_at + RETURN_S, now)
 
 
 def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
-    """Pods that wait, and that another pod would not have to wait for."""
+    """Delete pods that wait if a new pod would not have to."""
     avoid = set(avoided_nodes(observed, now))
-    # Who has just begun to look does not know yet which nodes have fallen silent.
+    # Without a coordinator's report an operator that has just started does not know which nodes are silent.
     nodes_known = observed.snapshot is not None or observed.before_first_round
     for pod in observed.pods:
         if pod.alive and is_abandoned_by_kueue(pod):
@@ -241,7 +243,7 @@ def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
 
 
 def _remove_useless(observed: Observed, now: float) -> Iterator[DeletePod]:
-    """A pod on broken hardware that holds no rank would never be given one: another one takes its place elsewhere."""
+    """A pod on broken hardware without a rank would never get one: replace it by a pod on another node."""
     broken = {
         node.name: finding.description for node in with_findings(observed.nodes) if (finding := _broken(node, now))
     }
@@ -252,7 +254,7 @@ def _remove_useless(observed: Observed, now: float) -> Iterator[DeletePod]:
     elif observed.snapshot is None or not observed.rank_holders_known:
         return
     elif observed.snapshot.waiting_for and not is_due(observed.coordination.since + RANKS_KNOWN_S, now):
-        return  # a coordinator that is new in office may not know yet who holds which rank
+        return  # a new coordinator may not know all rank holders yet
     else:
         rank_holders = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
     for pod in observed.live():
@@ -261,7 +263,7 @@ def _remove_useless(observed: Observed, now: float) -> Iterator[DeletePod]:
 
 
 def _broken(node: Node, now: float) -> Finding | None:
-    """What is held against its hardware."""
+    """The finding about its hardware."""
     finding = node.verdict_at(now)
     return finding if finding is not None and finding.hardware else None
 
@@ -270,7 +272,7 @@ def _surplus(observed: Observed, now: float) -> Iterator[DeletePod]:
     world, live = observed.job.world, observed.live()
     coordinators = {observed.job.status.get("coordinator", {}).get("podUID"), observed.coordination.coordinator_uid}
     if observed.before_first_round:
-        # One that was told a rank has taken part in a round, of which nobody has told us yet.
+        # A pod with a group rank was in a round that no coordinator has reported to this operator yet.
         spares = [pod for pod in live if pod.spare and names.ANNOTATION_GROUP_RANK not in pod.annotations]
         surplus = len(spares) - world.spares
         free = [pod for pod in spares if pod.uid not in coordinators]
@@ -283,17 +285,17 @@ def _surplus(observed: Observed, now: float) -> Iterator[DeletePod]:
     ganged = has_gang(observed)
 
     def deletion_order(pod: Pod) -> tuple[Any, ...]:
-        """Stuck and unstarted ones go first, then the youngest; the gang is kept whole where there is one."""
+        """Stuck and unstarted pods go first, then the youngest; pods of a gang go last."""
         return not is_stuck(pod, now), ganged and in_gang(pod), pod.sidecar_started, _costs(pod), -pod.created_at
 
     free.sort(key=deletion_order)
     for pod in free[: max(0, surplus)]:
-        # As it was seen: one that was given a rank since then was written to.
+        # The deletion requires the observed version: a pod that has got a rank since has another one.
         yield _delete(pod, f"the job has more spares than it needs ({world.spares})")
 
 
 def _costs(pod: Pod) -> tuple[bool, bool]:
-    """What a pod that has not started has cost already: a pool's spare, a place on a node."""
+    """The cost of a pod that has not started: a pool's spare, a place on a node."""
     return names.ANNOTATION_FROM_POD in pod.annotations, bool(pod.node)
 
 
@@ -316,13 +318,13 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:
 
 
 def _may_continue(observed: Observed) -> bool:
-    """Whether a script may still have work to do after its torchrun has succeeded, such as an upload."""
+    """Whether a script may still work after its torchrun has succeeded, for example on an upload."""
     succeeded = observed.close is not None and observed.close.reason is CloseReason.SUCCEEDED
     return succeeded and observed.job.world.mode == TORCHRUN
 
 
 def _relabel(observed: Observed) -> Iterator[PatchPod]:
-    """Let labels tell who holds which rank now."""
+    """Write the current role and group rank to the pods."""
     if observed.snapshot is None or not observed.rank_holders_known or observed.before_first_round:
         return
     ranks = {x.pod_uid: x.group_rank for x in observed.snapshot.members}

@@ -1,11 +1,12 @@
-"""Brings what a coordinator sends within limits before a decision uses it: its clock is another machine's.
+"""Limits the messages of a coordinator before a decision uses them: their values and clock are another machine's.
 
 Rules:
 - The operator accepts a time that is at most AHEAD_S ahead of its own clock, because clocks differ. It replaces a time
   further ahead by the time at which it first received it, and keeps that: the time of a recovery identifies it.
-- A number that status cannot hold ends the line: WireError says which. A number that only describes a fault is dropped.
-- Texts are cut to what somebody reads: they become status, conditions and events, which the operator would otherwise
-  write in its own name as often as a coordinator changes them.
+- A number that does not fit into status ends the connection: WireError names it. A number that only describes a fault
+  is dropped.
+- Texts are cut to a readable length: the operator writes them to status, conditions and events, in its own name and as
+  often as a coordinator changes them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,14 +30,14 @@ from understudy_protocol.wire import WireError
 
 AHEAD_S = 300.0
 TEXT_CHARACTERS = 2000
-#: The most that JSON numbers and the CRD's int32 can be.
+#: The largest JSON number, and the largest int32 of the CRD.
 _MOST, _MOST_COUNT = 2**53, 2**31 - 1
-#: Each attempt of a job is named for a greater epoch than the one before: there have to be enough of them.
+#: Each attempt of a job has a greater epoch as its name than the one before: there have to be enough epochs.
 _MOST_EPOCH = 2**52
 
 
 class MessageLimits:
-    """Of the messages that one job's coordinators send."""
+    """The limits for the messages of one job's coordinators."""
 
     def __init__(self) -> None:
         self._first_received: dict[float, float] = {}  # times far ahead -> when they were first received
@@ -109,7 +110,7 @@ class MessageLimits:
         return max(0.0, at) if at <= now + AHEAD_S else self._first_received.setdefault(at, now)
 
     def _forget(self, snapshot: Snapshot) -> None:
-        """Times that the newest snapshot does not have."""
+        """Drop times that the newest snapshot does not have."""
         if not self._first_received:
             return
         sent = {lost.at for lost in snapshot.lost}
@@ -126,7 +127,7 @@ def _progress(progress: StepProgress, now: float) -> StepProgress:
 
 
 def _cause(cause: Cause) -> Cause:
-    """Its numbers only describe the fault."""
+    """Drop numbers beyond the limits: they only describe the fault."""
     rank, exit_code = (number if _fits(number, _MOST_COUNT) else None for number in (cause.rank, cause.exit_code))
     return replace(
         cause,

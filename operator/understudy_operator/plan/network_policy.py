@@ -1,9 +1,9 @@
-"""The NetworkPolicy of a job's members: they are reached by the pods of their own job, and by whom the chart names.
+"""The NetworkPolicy of a job's members: only the job's own pods and the sources in the chart's values can reach them.
 
-Rules: one a job, of its own, so that it goes with the job. It is about the pods that train and their spares (the
-coordinator is one of them), and takes nothing from other policies: Kubernetes adds them up. Pods of a job's other
-replicatedJobs, and of a JobSet that are not injected, belong to the job. One that differs from what is wanted, by hand
-or because the chart has changed, is set right. If somebody else's object has its name, an event says so.
+Rules: each job owns one policy, which is deleted with it. It selects the pods that train and their spares (the
+coordinator is one of them), and does not limit other policies: Kubernetes adds them up. Pods of a job's other
+replicatedJobs, and pods of a JobSet that are not injected, count as the job's own. The operator corrects a policy that
+differs, because somebody or the chart has changed it. If another owner's object has its name, an event reports it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from understudy_operator.plan.ownership import controller_uid, kind_of, object_u
 from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
-#: Ingress rules, beside the one for the job's own pods.
+#: Ingress rules in addition to the one for the job's own pods.
 Rules = tuple[Raw, ...]
 Key = tuple[str, str]  # namespace, name
 
@@ -40,7 +40,7 @@ def network_policy(job: Job, rules: Rules) -> dict[str, Any]:
 
 
 def _labels(job: Job) -> Iterator[tuple[str, str]]:
-    """Of the job's pods; each of them has one of these."""
+    """The labels of the job's pods; each pod has one of these."""
     yield names.LABEL_JOB_UID, job.uid
     if job.injected is None:
         yield keys.UID, job.uid
@@ -57,7 +57,7 @@ def has_members(job: Job) -> bool:
 
 
 def missing_policies(jobs: Iterable[Job], existing: Mapping[Key, Raw], rules: Rules) -> Iterator[dict[str, Any]]:
-    """The policies to create. A name that a deleted job's policy still has is waited for."""
+    """The policies to create. If a deleted job's policy still has the name, the new job's waits."""
     for job in jobs:
         manifest = network_policy(job, rules)
         if has_members(job) and (job.namespace, manifest["metadata"]["name"]) not in existing:
@@ -65,7 +65,7 @@ def missing_policies(jobs: Iterable[Job], existing: Mapping[Key, Raw], rules: Ru
 
 
 def outdated_policies(jobs: Iterable[Job], existing: Mapping[Key, Raw], rules: Rules) -> Iterator[dict[str, Any]]:
-    """The policies to replace, whole."""
+    """The policies to replace completely."""
     for job in jobs:
         wanted = network_policy(job, rules)
         found = existing.get((job.namespace, wanted["metadata"]["name"]))
@@ -76,7 +76,7 @@ def outdated_policies(jobs: Iterable[Job], existing: Mapping[Key, Raw], rules: R
 
 
 def jobs_without_policy(jobs: Iterable[Job], existing: Mapping[Key, Raw], rules: Rules) -> Iterator[Job]:
-    """The jobs of whose policy somebody else's object has the name."""
+    """The jobs for whose policy another owner's object has the name."""
     for job in jobs:
         found = existing.get((job.namespace, network_policy(job, rules)["metadata"]["name"]))
         if has_members(job) and found is not None and controller_uid(found) != object_uid(job):

@@ -1,13 +1,13 @@
-"""What a job's pods need before they start: the Secrets, the Services, the volume claims.
+"""The objects that a job's pods need before they start: Secrets, Services, volume claims.
 
 Rules:
-- Each attempt of the world has a membership key and a Secret of its own. The Secret of the attempt before is deleted,
-  and so are all Secrets of a suspended job once its attempt has ended: a resumed job never goes on with the key of a
+- Each attempt of the world has its own membership key and Secret. The operator deletes the Secret of the previous
+  attempt, and all Secrets of a suspended job once its attempt has ended: so a resumed job never uses a key from a
   master secret that was replaced meanwhile.
-- The operator reads no Secret. secret_writes.py says when it creates one.
-- If somebody deletes the coordinator's Service, it is created again with the address that pods know, or with another
-  one if another Service has taken that. New pods get the new address. Members need no Service: they know their standby
-  coordinators.
+- The operator reads no Secret. secret_writes.py decides when it creates one.
+- If somebody deletes the coordinator's Service, the operator recreates it with the address that pods know, or with
+  another one if another Service has that. New pods get the new address. Members need no Service: they know their
+  standby coordinators.
 """
 
 import json
@@ -37,14 +37,14 @@ from understudy_protocol import pod as names
 
 
 def plan_objects(observed: Observed, now: float) -> tuple[Create | DeleteSecret, ...]:
-    """The Secrets to delete, and then whatever is missing."""
+    """The Secrets to delete, and then the objects to create."""
     job = observed.job
     created = _of_injected(observed, now) if job.injected is not None else _missing(observed, now)
     return (*map(DeleteSecret, _unneeded_secrets(observed)), *map(Create, created))
 
 
 def has_secrets(observed: Observed) -> bool:
-    """Whether the Secrets exist that pods of the world mount, as far as this process can tell."""
+    """Whether the Secrets that pods of the world mount exist, as far as this process can know."""
     pods, injected = _may_mount(observed), observed.job.injected is not None
     writes = observed.secret_writes
     return all(can_be_mounted(name, writes, pods, injected=injected) for name in _secret_names(observed.job))
@@ -57,14 +57,14 @@ def _missing(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
         yield _coordinator_service(job, _free_address(observed))
     if job.spec.network.hostnames and not observed.has_hostnames_service:
         yield _hostnames_service(job)
-    wanted = () if observed.spec_error else job.spec.claims  # two of a name may say different things of its retention
+    wanted = () if observed.spec_error else job.spec.claims  # with an error, two of a name may differ in retention
     for claim in wanted:
         if claim_name(job, claim.name) not in observed.claims:
             yield claim_manifest(job, claim)
 
 
 def _of_injected(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
-    """First the Service, whose address is in the Secret beside the key: no pod starts before that."""
+    """First the Service, because the Secret also has its address. Pods cannot start before the Secret exists."""
     if not observed.coordinator_address:
         yield _coordinator_service(observed.job, _free_address(observed))
     else:
@@ -89,7 +89,7 @@ def _unneeded_secrets(observed: Observed) -> Iterator[str]:
 
 
 def _secret_names(job: Job) -> tuple[str, ...]:
-    """Those that the job needs while it is not suspended."""
+    """The Secrets that the job needs while it is not suspended."""
     if job.spec.world is None:
         return ()
     return (
@@ -102,7 +102,7 @@ def _may_mount(observed: Observed) -> tuple[Pod, ...]:
 
 
 def _free_address(observed: Observed) -> str:
-    """The ClusterIP that pods have been told; "" if there is none, or the API server has given it to somebody else."""
+    """The ClusterIP that pods have as the coordinator's address; "" if there is none, or another Service has it."""
     taken = any(ADDRESS_TAKEN in refusal.message for refusal in observed.refusals or ())
     return "" if taken else observed.advertised_address.rpartition(":")[0]
 
@@ -144,7 +144,7 @@ def _injected_file(observed: Observed) -> dict[str, str]:
 
 
 def _coordinator_service(job: Job, cluster_ip: str) -> dict[str, Any]:
-    """A ClusterIP that follows the label: pods get the address, so nothing on the recovery path looks up a name."""
+    """A ClusterIP that follows the label: pods get the address, so the recovery path has no DNS lookup."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -1,4 +1,4 @@
-"""What the operator knows when it decides: frozen facts, read from raw objects by observe/read.py."""
+"""The facts on which the operator decides: frozen, read from raw objects by observe/read.py."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from understudy_operator.plan.pool.facts import Pool
     from understudy_operator.plan.stays import Stay
 
-#: What status.terminalState says of each close, as JobSet spells it. Any other close ends pods, and not the job.
+#: The status.terminalState of each close, as JobSet spells it. Any other close ends pods, and not the job.
 TERMINAL_STATES = {CloseReason.SUCCEEDED: "Completed", CloseReason.FAILED: "Failed"}
 
 
-#: Of so many voters none can be lost without the casting vote of the operator (elections.py).
+#: The loss of one of so many voters needs the casting vote of the operator (elections.py).
 FEW_VOTERS = 2
 #: Phases of a pod.
 ENDED = ("Succeeded", "Failed")
@@ -48,30 +48,30 @@ class Job:
     orphans: bool = False  # it is deleted without its pods
     queue: Queue | None = None  # of Kueue
     log_format: str = TEXT  # of the sidecars of its pods
-    injected: InjectedJob | None = None  # its pods are a Job controller's; uid is then what members prove to belong to
+    injected: InjectedJob | None = None  # a Job controller creates its pods; uid is then Owner.membership
 
     @property
     def world(self) -> World:
-        """Of a job that has one: nobody asks it of another."""
+        """The world. Fails for a job without a launcher."""
         assert self.spec.world is not None
         return self.spec.world
 
     @property
     def terminal(self) -> bool:
-        """Whether it has ended, as status tells."""
+        """Whether it has ended, according to status."""
         return bool(self.status.get("terminalState"))
 
     @property
     def previous_epoch(self) -> int:
-        """What names the attempt of the world: the newest epoch before it; 0 in the first one."""
+        """The name of the attempt of the world: the newest epoch before it; 0 in the first one."""
         return int(self.status.get("coordinator", {}).get("formerEpoch", 0))
 
     @property
     def attempt(self) -> int:
-        """Names the attempt of the world whose pods share a key; 0 in the first one. A later one has a greater number.
+        """The number of the world's attempt, whose pods share a key; 0 in the first one. It grows with each attempt.
 
-        Always 0 if the job is injected: its pods name their Secret at their birth, so a suspension does not change it.
-        They follow the newest epoch. Each attempt of a JobSet has an InjectedJob and a uid of its own.
+        Always 0 if the job is injected: its pods are created with their Secret's name, so a suspension does not change
+        it. They follow the newest epoch. Each attempt of a JobSet has its own InjectedJob and uid.
         """
         return self.previous_epoch if self.injected is None else 0
 
@@ -83,27 +83,27 @@ class Job:
 
     @property
     def membership(self) -> str:
-        """What members prove to belong to: pods of one attempt cannot join another one's."""
+        """The job uid under which members authenticate: pods of one attempt cannot join another one."""
         return f"{self.uid}-{self.attempt}" if self.attempt else self.uid
 
     @property
     def restarts(self) -> int:
-        """Of the whole job."""
+        """Restarts of the whole job."""
         return int(self.status.get("restarts", 0))
 
     @property
     def job_restarts_counted(self) -> int:
-        """Of the whole job, those that count towards maxRestarts."""
+        """Restarts of the whole job that count towards maxRestarts."""
         return int(self.status.get("restartsCountTowardsMax", 0))
 
     @property
     def restarts_counted(self) -> int:
-        """All that count towards maxRestarts, of single Jobs as well."""
+        """All restarts that count towards maxRestarts, also those of single Jobs."""
         entries = self.status.get("replicatedJobsStatus", ())
         return self.job_restarts_counted + sum(sum(x.get("jobRestartsCountTowardsMax", ())) for x in entries)
 
     def restarts_of(self, group: str, index: int) -> int:
-        """Of a Job alone."""
+        """Restarts of a single Job."""
         return self._of_job(group, index, "jobRestarts")
 
     def counted_restarts_of(self, group: str, index: int) -> int:
@@ -116,13 +116,13 @@ class Job:
 
     @property
     def round(self) -> int:
-        """The newest round that status tells; -1 before the first."""
+        """The newest round in status; -1 before the first."""
         return int(self.status.get("round", -1))
 
 
 @dataclass(frozen=True)
 class Controller:
-    """What the ownerReferences of an object say of its controller; empty if it has none."""
+    """An object's controller from its ownerReferences; empty if it has none."""
 
     kind: str = ""
     name: str = ""
@@ -136,32 +136,32 @@ class Pod:
     node: str  # "" until it is scheduled
     ip: str
     phase: str
-    spare: bool  # made as a spare
-    index: int | None  # completion index (over all Jobs) it was made for; None for a spare
+    spare: bool  # created as a spare
+    index: int | None  # completion index (over all Jobs) it was created for; None for a spare
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     created_at: float
     deleting_since: float | None
     grace_s: float
-    sidecar_started: bool  # and runs
+    sidecar_started: bool  # and still runs
     sidecar_ran: bool  # at any time
     close: Close | None  # from the sidecar's termination message
-    trouble: str  # why it does not start, as the scheduler or the kubelet says; "" if nothing is wrong
+    trouble: str  # why it does not start, from the scheduler or the kubelet; "" if nothing is wrong
     exit_code: int | None = None  # of the trainer container
-    out_of_memory: str = ""  # that the kernel killed the trainer container for it, in words; "" if it did not
-    attempt: int = 0  # of the world, that it was made in
-    version: str = ""  # of the object, as it was seen
-    gates: tuple[str, ...] = ()  # that keep it from being scheduled
+    out_of_memory: str = ""  # message that the kernel killed the trainer container for lack of memory; "" if not
+    attempt: int = 0  # of the world, in which it was created
+    version: str = ""  # of the observed object
+    gates: tuple[str, ...] = ()  # its scheduling gates
     finalizers: tuple[str, ...] = ()
-    disruption: str = ""  # why it was taken away, in the words of who did; "" if nobody did
-    blocking_finalizers: tuple[str, ...] = ()  # finalizers, where they are all that keeps the object of a deleted pod
-    waiting_since: float = 0.0  # when it got its node, of one that has no container yet; else 0
-    failure: str = ""  # why it has failed, as the kubelet says; "" if it has not
-    could_start: bool = True  # whether all of its containers could be started; known of one that has failed
-    ready: bool = False  # as its probes say
-    unready_since: float = 0.0  # since when they say that it is not; 0 if they do not
+    disruption: str = ""  # why it was evicted or preempted, in the message of the cause; "" if it was not
+    blocking_finalizers: tuple[str, ...] = ()  # finalizers, if only they keep the object of a deleted pod
+    waiting_since: float = 0.0  # when it got its node, if it has no container yet; else 0
+    failure: str = ""  # why it has failed, from the kubelet; "" if it has not
+    could_start: bool = True  # whether all of its containers could be started; known for a failed pod
+    ready: bool = False  # according to its probes
+    unready_since: float = 0.0  # since when its probes fail; 0 if they do not
     nominated_node: str = ""  # the node on which the scheduler preempts others for it
-    owner: str = ""  # uid of the job or the pool that it belongs to, as its ownerReferences confirm
+    owner: str = ""  # uid of the job or the pool that it belongs to, confirmed by its ownerReferences
     controller: Controller = Controller()
     secrets: frozenset[str] = frozenset()  # names of the operator's Secrets that it mounts
     volumes_mounted: bool = False  # all volumes: its kubelet reports a network, which it sets up after them
@@ -172,7 +172,7 @@ class Pod:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is done with: somebody's finalizer may keep the object of what has ended, or was never placed."""
+        """Whether at most its object remains: finalizers may keep that of a pod that ended or was never scheduled."""
         return self.ended or bool(self.blocking_finalizers) or (self.deleting_since is not None and not self.node)
 
     @property
@@ -182,14 +182,14 @@ class Pod:
 
 @dataclass(frozen=True)
 class ChildJob:
-    """A Job of batch/v1 that was made of a replicatedJob."""
+    """A Job of batch/v1 that was created from a replicatedJob."""
 
     uid: str
     name: str
     group: str  # its replicatedJob
     index: int
-    attempt: int  # restarts of the whole job when it was made
-    job_attempt: int  # restarts of this Job alone
+    attempt: int  # restarts of the whole job at its creation
+    job_attempt: int  # restarts of this Job alone, at its creation
     desired_pods: int  # pods that make it ready
     deleting: bool = False
     suspended: bool = False
@@ -206,9 +206,9 @@ class ChildJob:
     message: str = ""
     ended_at: float = 0.0
     fingerprint: str = ""
-    template_hash: str = ""  # ReplicatedJob.template_hash; "" of one that a former version made
-    written_fields: str = ""  # what this operator has written of its template, as its annotation records it
-    queue: str = ""  # Kueue's, which then decides when it runs
+    template_hash: str = ""  # ReplicatedJob.template_hash; "" if an old version created it
+    written_fields: str = ""  # the fields of its template that this operator has written, from its annotation
+    queue: str = ""  # Kueue's; then Kueue decides when it runs
     template: Mapping[str, Any] = field(default_factory=dict)  # of its pods
     backoff_limit: int | None = None
 
@@ -217,24 +217,24 @@ class ChildJob:
 class Node:
     name: str
     ready: bool
-    since: float = 0.0  # when it became ready, or ceased to be; 0 if the node does not say
+    since: float = 0.0  # when it last became ready or not ready; 0 if the node does not record it
     labels: Mapping[str, str] = field(default_factory=dict)
-    findings: tuple[Finding, ...] = ()  # of the fault sources, what counts most first
-    out_of_service: bool = False  # somebody vouches by a taint that nothing runs on it any more
+    findings: tuple[Finding, ...] = ()  # of the fault sources, the one that counts most first
+    out_of_service: bool = False  # an administrator has confirmed by a taint that nothing runs on it
     created_at: float = 0.0
-    forgiven_at: float | None = None  # what was remembered of it before counts no more; None: all does
+    forgiven_at: float | None = None  # the memory ignores offenses before it; None: no such time
 
     def verdict_at(self, now: float) -> Finding | None:
-        """The verdict about it; None if nothing is held against it."""
+        """The verdict about it; None if no finding counts."""
         return find_verdict(self.findings, now) if self.findings else None
 
 
 class NodeMap(dict[str, Node]):
-    """All nodes at one moment, by name. The reconciles of all jobs share it, so nobody changes it."""
+    """All nodes at one moment, by name. The reconciles of all jobs share it, so it must not be changed."""
 
     @cached_property
     def with_findings(self) -> tuple[Node, ...]:
-        """The few that a fault source says something about."""
+        """The few nodes with findings."""
         return tuple(node for node in self.values() if node.findings)
 
 
@@ -244,26 +244,26 @@ def with_findings(nodes: Mapping[str, Node]) -> tuple[Node, ...]:
 
 @dataclass(frozen=True)
 class PoolView:
-    """What a job sees of the HotSparePool that it names."""
+    """The HotSparePool that a job names, as the job sees it."""
 
     name: str
-    exists: bool  # whether there is such a pool
+    exists: bool
     desired: int = 0
-    template: str = ""  # the newest, hashed
+    template: str = ""  # fingerprint of the newest one
     pods: tuple[Pod, ...] = ()
-    definition: "Pool | None" = None  # what the newest are
+    definition: "Pool | None" = None  # of its newest spares
     secret: str = ""  # name of the Secret with the pool's key
 
 
 @dataclass(frozen=True)
 class Coordination:
-    """What the calls to the job's pods tell about who coordinates; plan/search.py keeps it."""
+    """The state of the search for the coordinator among the job's pods; plan/search.py maintains it."""
 
-    snapshot: Snapshot | None = None  # the newest that counts, also of a coordinator that is not there any more
-    coordinator_uid: str = ""  # pod uid of the coordinator that is on the line; "" while nobody was found
-    since: float = NEVER  # when that began: to be found, or to be searched for
-    answers: PodAnswers = NO_ANSWERS  # of the others, while it is searched for
-    lost_at: float | None = None  # when the last one was lost; None: one is in office, or there was none
+    snapshot: Snapshot | None = None  # the newest that counts, also of a coordinator that is gone
+    coordinator_uid: str = ""  # pod uid of the coordinator that the operator is connected to; "" while searching
+    since: float = NEVER  # the start of that state: connected, or searching
+    answers: PodAnswers = NO_ANSWERS  # of other pods, while searching
+    lost_at: float | None = None  # when the last coordinator was lost; None: there is one, or there was none
 
 
 def term_of(snapshot: Snapshot) -> Term:
@@ -271,13 +271,13 @@ def term_of(snapshot: Snapshot) -> Term:
 
 
 def has_majority(snapshot: Snapshot) -> bool:
-    """Whether a majority of those who vote are members; so it is before there is an electorate."""
+    """Whether a majority of the voters are members. True before there is a voter configuration."""
     voters = frozenset(snapshot.voters)
     return not voters or 2 * sum(member.pod_uid in voters for member in snapshot.members) > len(voters)
 
 
 def ends_early(observed: "Observed") -> bool:
-    """Whether the job has ended for a reason other than the world's end: its members train on."""
+    """Whether the job has ended for another reason than the end of the world: its members still train."""
     entries = observed.job.status.get("replicatedJobsStatus", ())
     world_groups = {group.name for group in observed.job.world.groups}
     has_entry = any(entry["name"] in world_groups for entry in entries)
@@ -293,25 +293,25 @@ class Observed:
     keyring: "Keyring" = field(compare=False, repr=False)
     has_hostnames_service: bool
     coordinator_address: str  # ClusterIP:port of the coordinator's Service; "" until it has one
-    entropy: str  # fresh randomness of this pass, for names
-    refusals: tuple[Refusal, ...] | None = None  # by the API server, that stand; None: nothing was tried yet
-    paused: Mapping[str, float] = field(default_factory=dict)  # refused things (intent_key()) -> till when
+    entropy: str  # random text of this reconcile, for names
+    refusals: tuple[Refusal, ...] | None = None  # by the API server, current ones; None: no write was tried yet
+    paused: Mapping[str, float] = field(default_factory=dict)  # rejected writes (intent_key()) -> time of the retry
     secret_writes: SecretWrites = NO_WRITES
-    advertised_address: str = ""  # the coordinator's Service as pods have been told of it; "" if there are none
+    advertised_address: str = ""  # the coordinator's address that the job's pods have; "" if there are none
     children: tuple[ChildJob, ...] = ()
-    previous_pods: tuple[Pod, ...] = ()  # pods of former attempts
-    job_pods: tuple[Pod, ...] = ()  # of child Jobs, those few that hold them up
-    claims: frozenset[str] = frozenset()  # volume claims that are there
-    templates_checked: bool = True  # whether the API server has said what it thinks of this generation's templates
-    offenders: Mapping[str, str] = field(default_factory=dict)  # nodes that have failed jobs before -> in words
+    previous_pods: tuple[Pod, ...] = ()  # pods of previous attempts
+    job_pods: tuple[Pod, ...] = ()  # of child Jobs, a few that delay them
+    claims: frozenset[str] = frozenset()  # existing volume claims
+    templates_checked: bool = True  # whether the API server has answered the dry runs of this generation
+    offenders: Mapping[str, str] = field(default_factory=dict)  # nodes that have failed jobs before -> description
     claimed: tuple[Pod, ...] = ()  # pods of pools that this job has claimed
     pool: PoolView | None = None  # that the job names; None if it names none
     adoptions: Mapping[str, Adoption] = field(default_factory=dict)  # of claimed spares, by pod uid
-    overdue: frozenset[str] = frozenset()  # replicatedJobs of the world whose activeDeadlineSeconds are over
-    has_kueue: bool | None = True  # whether the cluster has; None: not known yet
-    spec_error: str = ""  # why the spec cannot be carried out, beyond what the API server checks
+    overdue: frozenset[str] = frozenset()  # replicatedJobs of the world that are past activeDeadlineSeconds
+    has_kueue: bool | None = True  # whether the cluster has Kueue; None: not known yet
+    spec_error: str = ""  # an error in the spec that the API server does not detect
     past_stays: "tuple[Stay, ...]" = ()  # pods of this job that the operator has seen, and whose objects are gone
-    #: What was made of these facts, by what has made it (reconcile_cache.py).
+    #: Results computed from these facts, by the function that has computed them (reconcile_cache.py).
     computed: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -324,10 +324,9 @@ class Observed:
 
     @property
     def rank_holders_known(self) -> bool:
-        """Whether the snapshot tells who holds which rank.
+        """Whether the snapshot has the rank holders.
 
-        A coordinator that is new in office does not, until it has heard the members; nor is there any before the
-        first round.
+        A new coordinator does not know them until members have reported, and before the first round there are none.
         """
         snapshot = self.snapshot
         return snapshot is not None and (
@@ -336,22 +335,22 @@ class Observed:
 
     @property
     def before_first_round(self) -> bool:
-        """Of this attempt, as far as anybody tells."""
+        """Whether this attempt has had no round, as far as status and the snapshot show."""
         return self.job.round < 0 and (self.snapshot is None or self.snapshot.token.round < 0)
 
     @property
     def lacks_majority(self) -> bool:
-        """Whether the coordinator hears less than a majority: who it believes to be silent may well train elsewhere."""
+        """Whether less than a majority is connected to the coordinator: members it has lost may train elsewhere."""
         return self.snapshot is not None and not has_majority(self.snapshot)
 
     @property
     def has_few_voters(self) -> bool:
-        """Whether the members cannot lose one of them without the operator: one of two voters is no majority."""
+        """Whether the loss of one voter needs the operator's vote: one of two voters is no majority."""
         return self.snapshot is not None and 0 < len(self.snapshot.voters) <= FEW_VOTERS
 
     @property
     def close(self) -> Close | None:
-        """Why the world ended: told by status once the job has, before by the coordinator or by any finished pod."""
+        """Why the world ended: from status once the job has ended, before from the coordinator or any finished pod."""
         for reason, state in TERMINAL_STATES.items():
             if self.job.status.get("terminalState") == state:
                 conditions = self.job.status.get("conditions", ())
@@ -360,13 +359,13 @@ class Observed:
 
     @cached_property
     def world_close(self) -> Close | None:
-        """The world's own end, and not the job's for another reason. Status tells of a success when pods are gone."""
+        """The close of the world itself. When its pods are gone, only status still records a success."""
         found = next((close for close in self.reported_closes if close.reason in TERMINAL_STATES), None)
         return found or self._recorded_close()
 
     @cached_property
     def reported_closes(self) -> tuple[Close, ...]:
-        """The close of this attempt's rendezvous as the coordinator reports it, then as each finished pod does."""
+        """The close of this attempt's rendezvous as reported by the coordinator, then by each finished pod."""
         reported = [pod.close for pod in self.pods]
         if self.snapshot is not None:
             reported.insert(0, self.snapshot.closed)
@@ -389,17 +388,17 @@ class Observed:
         return node is not None and node.ready
 
     def live(self) -> list[Pod]:
-        """Pods that hold a rank, wait, or will: not ended, not deleted, not lost, not stuck on a dead node."""
+        """Pods that have a rank, wait, or will: not ended, not deleted, not lost, not on a dead node."""
         return list(self._live)
 
     @cached_property
     def _live(self) -> tuple[Pod, ...]:
-        """Asked for by many decisions of a pass, and thousands of pods are not looked through for each of them."""
+        """Computed once, because many decisions of a reconcile need it and a job may have thousands of pods."""
         lost = self.lost_uids
         member_uids = set() if self.snapshot is None else {member.pod_uid for member in self.snapshot.members}
 
         def may_run(pod: Pod) -> bool:
-            """A node that is not ready may only be out of the API server's reach: the coordinator may hear its pods."""
+            """A node that is not ready may only be cut off from the API server: the coordinator may reach its pods."""
             if not pod.node or self.node_ready(pod.node):
                 return True
             if (
@@ -410,6 +409,6 @@ class Observed:
                 return pod.uid in self.coordination.answers.by_pod  # no other pod can report its loss
             if self.rank_holders_known:
                 return pod.uid in member_uids
-            return pod.sidecar_started and self.job.round >= 0  # before the first round nobody would miss it
+            return pod.sidecar_started and self.job.round >= 0  # before the first round it can be replaced
 
         return tuple(pod for pod in self.pods if pod.alive and pod.uid not in lost and may_run(pod))

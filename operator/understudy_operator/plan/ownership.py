@@ -1,6 +1,6 @@
-"""Whose an object is: the garbage collector follows it. A job is a TrainingJob, or an InjectedJob.
+"""The owner of an object, for the garbage collector. A job is a TrainingJob, or an InjectedJob.
 
-Labels are no proof of ownership: a copy of an object has them, too. Its ownerReferences are.
+Labels do not prove ownership, because a copy of an object has them, too. Its ownerReferences do.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ def kind_of(job: Job) -> str:
 
 
 def object_path_of(job: Job) -> str:
-    """Where it is served."""
+    """The path of its object in the API."""
     return f"/apis/{API_VERSION}/namespaces/{job.namespace}/{kind_of(job).lower()}s/{job.name}"
 
 
 def object_uid(job: Job) -> str:
-    """Of the object itself; what its members prove to belong to may differ."""
+    """The uid of the object itself; Job.uid of an injected job is another one."""
     return job.uid if job.injected is None else job.injected.uid
 
 
@@ -44,7 +44,7 @@ def controller_uid(raw: Mapping[str, Any]) -> str:
 
 
 def reference(kind: str, name: str, uid: str) -> dict[str, Any]:
-    """Of its one owner, which waits for it where it is deleted in the foreground."""
+    """A reference to the only owner, whose foreground deletion waits for the object."""
     return {
         "apiVersion": API_VERSION,
         "kind": kind,

@@ -1,8 +1,8 @@
-"""What the job is doing, in one word.
+"""The phase of a job.
 
-Rules: the end goes before all else, then that the job rests, then that a former attempt is still there. A job with a
-world is as its training is; one without, as its Jobs are. While no coordinator reports, the phase stays unless
-elections.unreported_loss knows that the job does not train; while all that trained waits in a queue, it is Pending.
+Rules: the end has precedence, then a suspension, then a previous attempt that still exists. A job with a world has the
+phase of its training; a job without one has that of its Jobs. While no coordinator reports, the phase stays, unless
+elections.unreported_loss finds that the job does not train. While the whole gang waits in a queue, it is Pending.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _ENDS = {"Completed": "Succeeded", "Failed": "Failed"}
 
 
 def phase(observed: Observed, status: Mapping[str, Any], jobs: Sequence[JobView], now: float) -> str:
-    """status: this pass's, but for the phase and the conditions."""
+    """status: this reconcile's, without the phase and the conditions."""
     if status.get("terminalState"):
         return _ENDS[status["terminalState"]]
     if observed.job.spec.suspend:
@@ -55,5 +55,5 @@ def _of_world(observed: Observed, status: Mapping[str, Any], now: float) -> str:
     if observed.snapshot.waiting_for:
         starts = any(member.workers is WorkersState.STARTING for member in observed.snapshot.members)
         return "Starting" if starts and not recoveries else "Recovering"
-    # One of the rollouts may be open while a later one, of the training, has ended.
+    # A recovery of the rollouts may be open while a later one, of the training, has ended.
     return "Recovering" if any(is_open(entry) for entry in recoveries) else "Running"

@@ -1,6 +1,6 @@
-"""Which nodes the scheduler may put a pod on, by their names: a node's hostname label may differ.
+"""Node affinity by node names: a node's hostname label may differ from its name.
 
-Rules: what the template asks for stays. Its terms are ORed, so each of them has to say what is required beyond it.
+Rules: the template's affinity stays. Its terms are ORed, so each of them gets the additional requirements.
 """
 
 from collections.abc import Iterable
@@ -11,18 +11,18 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def exclude_nodes(spec: dict[str, Any], nodes: Iterable[str]) -> None:
-    """Keep the pod off nodes whatever else is free."""
+    """Keep the pod off these nodes, even if no other is free."""
     _require(spec, _none_of(nodes))
 
 
 def prefer_other_nodes(spec: dict[str, Any], nodes: Iterable[str]) -> None:
-    """Let the scheduler put the pod there only where nothing else is free."""
+    """Let the scheduler use these nodes only if no other is free."""
     wishes = _node_affinity(spec).setdefault(PREFERRED, [])
     wishes.append({"weight": 100, "preference": {"matchFields": _none_of(nodes)}})
 
 
 def require_node(spec: dict[str, Any], node: str) -> None:
-    """Have the scheduler put the pod there or nowhere. It still asks whether there is room."""
+    """Allow this node only. The scheduler still checks whether the pod fits there."""
     _require(spec, [{"key": "metadata.name", "operator": "In", "values": [node]}])
 
 
@@ -33,7 +33,7 @@ def _require(spec: dict[str, Any], fields: list[dict[str, Any]]) -> None:
 
 
 def _none_of(nodes: Iterable[str]) -> list[dict[str, Any]]:
-    """One value each is all that the API takes here."""
+    """The API accepts only one value in each entry."""
     return [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(nodes)]
 
 

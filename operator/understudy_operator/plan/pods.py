@@ -1,8 +1,8 @@
 """The manifest of a pod: the user's template, plus the sidecar, and the launcher in front of the trainer's command.
 
-The user's own fields win wherever they do not decide how the pod is run: restartPolicy is always Never (the launcher
-restarts workers; one of the trainer container's own is refused), and the trainer's command is put behind the launcher.
-A command that is torchrun is its own launcher, and put behind what tells it of its job.
+The user's fields stay, except those that decide how the pod runs: restartPolicy is always Never (the launcher restarts
+workers; one of the trainer container itself is rejected), and the launcher starts the trainer's command.
+If that is torchrun, it is its own launcher, and an entry script connects it to the job.
 """
 
 import copy
@@ -28,7 +28,7 @@ DEFAULT_GRACE_S = 30
 TORCHRUN = "Torchrun"
 #: The action of a container's restartPolicyRules that restarts all containers of the pod.
 RESTART_ALL = "RestartAllContainers"
-#: Volumes that the operator adds for its own containers alone: keys, their state, a folder of the node.
+#: Volumes that only the operator's own containers may mount: keys, their state, a folder of the node.
 PRIVATE_VOLUMES = (names.KEY_VOLUME, names.STATE_VOLUME, names.VERDICT_VOLUME, names.NODE_VOLUME, names.GATEWAY_VOLUME)
 
 
@@ -45,7 +45,7 @@ def pod_manifest(
 ) -> dict[str, Any]:
     """A pod for the completion index (over all of the job's Jobs), or a spare (None). serial makes its name unique.
 
-    template_of: whose template a spare has, if it is not that of the spares.
+    template_of: the replicatedJob whose template a spare gets; None: the spares' own.
     """
     place = None if index is None else job.world.position(index)
     group = (template_of or job.world.spare_group) if place is None else place.group
@@ -72,13 +72,13 @@ def pod_manifest(
 
 
 def trainer_of(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The container of that name; without one the first."""
+    """The container of that name; the first one if the name is empty."""
     found: dict[str, Any] = next(c for c in spec["containers"] if name in ("", c["name"]))
     return found
 
 
 def kubelet_restarts(spec: Mapping[str, Any], name: str) -> str:
-    """The field that would have the kubelet restart the launcher; "" if none. name: of the trainer container."""
+    """The field with which the kubelet would restart the launcher; "" if none. name: of the trainer container."""
     containers = spec.get("containers") or ()
     for container in containers[:1] if not name else (x for x in containers if x["name"] == name):
         policy = container.get("restartPolicy", "Never")
@@ -93,7 +93,7 @@ def kubelet_restarts(spec: Mapping[str, Any], name: str) -> str:
 
 
 def private_mount(spec: Mapping[str, Any], sidecar: Mapping[str, Any] | None = None) -> str:
-    """The mount of a private volume in a container of the user, and its name; "" if there is none.
+    """The mount of a private volume in a container of the user, described; "" if there is none.
 
     sidecar: the container of the spec that injection added. Every other container is the user's, whatever its name.
     """
@@ -108,7 +108,7 @@ def private_mount(spec: Mapping[str, Any], sidecar: Mapping[str, Any] | None = N
 
 
 def remove_private_mounts(spec: dict[str, Any]) -> None:
-    """From the user's containers of a pod_manifest, whose first init container is the sidecar."""
+    """Remove them from the user's containers of a pod_manifest, whose first init container is the sidecar."""
     for container in (*spec["initContainers"][1:], *spec["containers"]):
         if "volumeMounts" in container:
             mounts = container["volumeMounts"]
@@ -122,7 +122,7 @@ def _hostname(job: Job, group: ReplicatedJob, place: PodPosition | None, serial:
 
 
 def _suffix(job: Job, serial: str) -> str:
-    """Five characters, as Kubernetes' own generated names have."""
+    """Five characters, as in the names that Kubernetes generates."""
     return hashlib.sha256(f"{job.uid}/{serial}".encode()).hexdigest()[:5]
 
 
@@ -160,7 +160,7 @@ def _metadata(
 
 
 def _as_job_controller(job: Job, place: PodPosition) -> dict[str, str]:
-    """The labels that it would have set."""
+    """The labels that the Job controller would set."""
     name = metadata.job_name(job, place.group, place.job_index)
     values = {keys.JOB_NAME: name, keys.LEGACY_JOB_NAME: name, keys.COMPLETION_INDEX: str(place.pod_index)}
     return values | {keys.CONTROLLER_UID: job.uid, keys.LEGACY_CONTROLLER_UID: job.uid}
@@ -177,7 +177,7 @@ def volumes(job: Job) -> list[dict[str, Any]]:
 
 
 def _verdict_volume() -> dict[str, Any]:
-    """The verdict in the pod's annotation, as a file that the kubelet keeps."""
+    """The verdict in the pod's annotation, as a file that the kubelet updates."""
     item = {
         "path": names.ANNOTATED_VERDICT_FILE,
         "fieldRef": {"fieldPath": f"metadata.annotations['{names.ANNOTATION_VERDICT}']"},
@@ -186,7 +186,7 @@ def _verdict_volume() -> dict[str, Any]:
 
 
 def _node_volume(job: Job) -> list[dict[str, Any]]:
-    """The folder, for a file cannot be mounted before it exists; a folder that does not exist is made, empty."""
+    """The folder of the file, which need not exist yet. The kubelet creates a missing folder."""
     if not job.world.nologin_path:
         return []
     folder = posixpath.dirname(job.world.nologin_path)
@@ -259,7 +259,7 @@ def sidecar_container(job: Job, index: int | None, address: str, image: str, gra
             {"name": names.STATE_VOLUME, "mountPath": names.STATE_FOLDER},
             {"name": names.KEY_VOLUME, "mountPath": names.KEY_FOLDER, "readOnly": True},
             {"name": names.VERDICT_VOLUME, "mountPath": names.VERDICT_FOLDER, "readOnly": True},
-            # Keeps the service account's token out of a container that anybody in the network may call.
+            # Hides the service account's token from a container that listens on the network.
             {"name": names.VERDICT_VOLUME, "mountPath": names.SERVICE_ACCOUNT_FOLDER, "readOnly": True},
             *([node_mount] if node_file else []),
         ],

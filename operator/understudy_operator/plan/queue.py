@@ -1,8 +1,8 @@
-"""What Kueue reads and writes on pods and Jobs, and what a TrainingJob says to it by its own labels.
+"""Kueue's labels and annotations on pods and Jobs, and the queue in a TrainingJob's own labels.
 
-Kueue admits plain pods in groups (its docs: "Run Plain Pods"); everything that is said here about it was read in its
-source, pkg/controller/jobs/pod. Its webhook gives each pod that names a queue a scheduling gate and a finalizer; once
-there is quota for the whole group, it opens the gates of all.
+Kueue admits plain pods in groups (its docs: "Run Plain Pods"); the rules here come from its source,
+pkg/controller/jobs/pod. Its webhook gives each pod that names a queue a scheduling gate and a finalizer; once there is
+quota for the whole group, Kueue removes the gates of all its pods.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 API_GROUP = "kueue.x-k8s.io"
 QUEUE = "kueue.x-k8s.io/queue-name"  # label
-PRIORITY_CLASS = "kueue.x-k8s.io/priority-class"  # label; goes before the priority class of the pods
+PRIORITY_CLASS = "kueue.x-k8s.io/priority-class"  # label; has precedence over the priority class of the pods
 MANAGED = "kueue.x-k8s.io/managed"  # label "true", and the finalizer
 GATE = "kueue.x-k8s.io/admission"
 GROUP_NAME = "kueue.x-k8s.io/pod-group-name"  # label
@@ -24,7 +24,7 @@ class Queue:
     """The local queue that an object's labels name."""
 
     name: str
-    priority_class: str = ""  # of Kueue's WorkloadPriorityClass; "": that of the pods counts
+    priority_class: str = ""  # of Kueue's WorkloadPriorityClass; "": the pods' priority counts
 
     @property
     def labels(self) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""What is told of a job that waits in Kueue's queue: the condition QuotaReserved, and words for the others.
+"""Reports on a job that waits in Kueue's queue: the condition QuotaReserved, and messages for the other conditions.
 
-Rules: a job that names no queue, and of which nothing waits for Kueue, has no such condition. It is False while the
-gang as a whole waits, or a Job does: a single pod that has joined a running group passes in a moment, and a spare may
-wait without the job. It is False, too, where nobody manages the queue: the cluster has no Kueue, or Kueue has not seen
-the pods. A pod at any other gate is told by the gate's name; that it waits is no trouble of its own.
+Rules: a job without a queue has no such condition if nothing of it waits for Kueue. The condition is False while the
+whole gang or a Job waits. A single pod that joins a running group is admitted in a moment, and the job does not wait
+for a spare. It is also False if nothing manages the queue: the cluster has no Kueue, or Kueue has not seen the pods. If
+a pod waits at another gate, the message names the gate; the wait is no trouble of the pod.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ NO_KUEUE = f", and the cluster has no Kueue (API group {API_GROUP}): install it,
 
 
 def waits_in_queue(observed: Observed) -> Iterator[str]:
-    """What the job waits for, in words."""
+    """Messages about the job's waits."""
     if observed.job.spec.world is not None:
         job_gang = gang(observed)
         if job_gang.gated:
@@ -36,7 +36,7 @@ def waits_in_queue(observed: Observed) -> Iterator[str]:
 
 
 def quota_reserved(observed: Observed) -> Iterator[DesiredCondition]:
-    """The condition, where there is a queue: type, whether it holds, reason, message."""
+    """The condition, if there is a queue."""
     job = observed.job
     if job.terminal or job.spec.suspend or observed.close is not None:
         return
@@ -52,7 +52,7 @@ def quota_reserved(observed: Observed) -> Iterator[DesiredCondition]:
 
 
 def _of_running_jobs(observed: Observed, queue: str) -> Iterator[DesiredCondition]:
-    """Their queue says nothing about whether Kueue has let them pass."""
+    """The queue of a running Job does not show whether Kueue has admitted it."""
     if observed.has_kueue:
         yield QUOTA_RESERVED, True, ADMITTED, ""
     elif observed.has_kueue is False:
@@ -61,12 +61,12 @@ def _of_running_jobs(observed: Observed, queue: str) -> Iterator[DesiredConditio
             f"quota; install Kueue, or remove the label {QUEUE}"
         )
         yield QUOTA_RESERVED, False, NOT_MANAGED, message
-    elif before := condition(observed.job.status, QUOTA_RESERVED):  # an operator that has just started
+    elif before := condition(observed.job.status, QUOTA_RESERVED):  # has_kueue is unknown after a start of the operator
         yield QUOTA_RESERVED, before["status"] == "True", before["reason"], before["message"]
 
 
 def gang_waits_for_quota(observed: Observed) -> bool:
-    """Whether nothing of the gang has passed Kueue, and none of the spares trains in its place."""
+    """Whether Kueue has admitted no pod of the gang, and no spare trains instead."""
     job_gang = gang(observed)
     if not job_gang.pods or not all(gated(pod) for pod in job_gang.pods):
         return False
@@ -76,7 +76,7 @@ def gang_waits_for_quota(observed: Observed) -> bool:
 
 
 def queue_events(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
-    """Of the condition as it was and as it is; an empty one is none."""
+    """The events between two states of the condition, each empty if there is none."""
     if after.get("reason") == WAITS and before.get("reason") != WAITS:
         yield Event("Normal", WAITS, after["message"])
     elif after.get("reason") == ADMITTED and before.get("reason") != ADMITTED:
@@ -94,7 +94,7 @@ def _of_gang(job_gang: Gang, actives: int) -> str:
 
 
 def _unmanaged(job_gang: Gang) -> str:
-    """That Kueue's webhook has not seen the pods."""
+    """A message if Kueue's webhook has not seen the pods."""
     if job_gang.queue is None or all(pod.labels.get(MANAGED) == "true" for pod in job_gang.pods):
         return ""
     return (
@@ -113,5 +113,5 @@ def _at_other_gates(observed: Observed) -> list[Pod]:
 
 
 def _waiting_jobs(observed: Observed) -> list[ChildJob]:
-    """Kueue suspends a Job for as long as it waits."""
+    """Kueue suspends a Job while it waits."""
     return [x for x in observed.children if x.queue and x.suspended and not x.ended and not x.deleting]

@@ -1,4 +1,4 @@
-"""One pass over one TrainingJob: everything observed in, everything to do out."""
+"""One reconcile of one TrainingJob: from everything observed to the plan."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,32 +36,32 @@ from understudy_operator.plan.status import PROGRESS_EVERY_S, attempt_ends_by_su
 from understudy_protocol.enums import CloseReason
 from understudy_protocol.observer import End
 
-#: While a coordinator is searched for, a child Job's pods are waited for, or a spare is told whose it is: nobody wakes
-#: a pass for what is heard.
+#: Used while the operator searches for a coordinator, waits for a child Job's pods, or sends a spare its job: these
+#: answers do not trigger a reconcile.
 POLL_INTERVAL_S = 2.0
-#: While a job is alive it is looked at so often, whatever may be.
+#: A job that has not ended is reconciled at least so often.
 MAX_INTERVAL_S = 30.0
-#: Where a decision ripens it is made at most so much later: thousands of pods ripen one by one.
+#: Decisions that become due within this time share one reconcile: those of thousands of pods become due one by one.
 MIN_INTERVAL_S = 0.2
 SUSPENDED = Unfollow(End(CloseReason.SUSPENDED, "the job is suspended"))
 
 
 def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
-    """The plan of this pass. Pure: the same facts give the same plan."""
+    """The plan of this reconcile. Pure: the same facts give the same plan."""
     now = ReconcileClock(at)
     observed = resolve_injected_job(select_attempt(observed))
     observed = replace(observed, overdue=overdue(observed, now))
     if observed.job.deleting:
         return Plan(link=plan_link(observed, plan_leadership(observed, now), now))
     if observed.job.spec.managed_by not in keys.OURSELVES:
-        return Plan()  # somebody else's: hands off
+        return Plan()  # another controller manages it
     ended = observed.job.terminal or (observed.close is not None and not observed.job.spec.children)
     leadership = plan_leadership(observed, now)
     status = plan_status(observed, leadership, now)
     dry_runs = () if ended else plan_dry_runs(observed, sidecar_image)
     farewell = _farewell_if_attempt_ends(observed, now)
     claims = plan_claims(observed, sidecar_image, now)
-    # Where an attempt ends nothing else is done: the next pass finds it in status.
+    # If an attempt ends, nothing else is changed: the next reconcile finds the end in status.
     suppress_changes = bool(dry_runs) or farewell is not None or isinstance(outcome(observed), Restart)
     adoptions = () if suppress_changes else plan_adoptions(observed, now)
     plan = Plan(
@@ -96,7 +96,7 @@ def _drop_patches_of_deleted_pods(intents: Sequence[PodIntent]) -> tuple[PodInte
 
 
 def _farewell_if_attempt_ends(observed: Observed, now: float) -> Unfollow | None:
-    """The last words to the members, where this pass ends the attempt of the world."""
+    """The final message to the members, if this reconcile ends the attempt of the world."""
     result = outcome(observed)
     restarts_world = isinstance(result, Restart) and (result.single_job is None or result.single_job.of_world)
     if isinstance(result, Restart) and restarts_world and observed.job.spec.world is not None:
@@ -129,7 +129,7 @@ def _requeue_after_s(observed: Observed, now: ReconcileClock) -> float | None:
 
 
 def _at_most_s(observed: Observed, now: ReconcileClock) -> float:
-    """Until somebody looks what was heard that wakes nobody."""
+    """The longest time until the next reconcile, if nothing triggers one."""
     is_searching = not observed.coordination.coordinator_uid or observed.lacks_majority
     queries = plan_pod_queries(observed.children, observed.nodes, now).selectors
     if queries or unadopted(observed) or (is_searching and observed.job.spec.world is not None):

@@ -1,4 +1,4 @@
-"""What several decisions of a pass ask for is made once: its facts do not change, and may be of thousands of pods."""
+"""Results that several decisions of a reconcile need are computed once: they may depend on thousands of pods."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -11,7 +11,7 @@ Ts = TypeVarTuple("Ts")
 
 
 def cached_per_reconcile(function: Callable[[Observed, *Ts], T]) -> Callable[[Observed, *Ts], T]:
-    """A function that keeps what it has made of a pass's facts, with them. For what nobody changes afterwards."""
+    """A function that stores its results with the facts of the reconcile. Its results must not be changed."""
 
     @wraps(function)
     def cached(observed: Observed, *at: *Ts) -> T:

@@ -1,15 +1,15 @@
-"""The time of a pass, and when the next one has to be: some decisions ripen with time alone.
+"""The time of a reconcile, and when the next one has to be: some decisions become due by time alone.
 
-Rule: whoever compares the time of a pass with another one asks `is_due`. What lies ahead is noted, and the earliest of
-that is when the plan may be another one though nothing has happened (tests/unit/operator/plan/test_reconcile_clock.py:
-no plan changes sooner). Without this a job of thousands of pods would be looked at every other second for nothing.
+Rule: code that compares the time of a reconcile with another one calls `is_due`. That records times ahead; the earliest
+of them is when the plan may change without an event (tests/unit/operator/plan/test_reconcile_clock.py: no plan changes
+sooner). Otherwise a job of thousands of pods would have to be reconciled every other second.
 """
 
 from math import inf
 
 
 class ReconcileClock(float):
-    """Unix time. next_at: the earliest time ahead that a decision of this pass has asked for; inf for none."""
+    """Unix time. next_at: the earliest time ahead that a decision of this reconcile depends on; inf for none."""
 
     next_at: float
 
@@ -20,12 +20,12 @@ class ReconcileClock(float):
 
     @property
     def remaining_s(self) -> float:
-        """Until next_at."""
+        """Seconds until next_at."""
         return self.next_at - self
 
 
 def is_due(at: float, now: float) -> bool:
-    """Whether it is so late; if not, and now is a pass's Moment, it is to be asked again then."""
+    """Whether `at` has come. If not, and now is a ReconcileClock, the next reconcile is due then."""
     if now >= at:
         return True
     if isinstance(now, ReconcileClock):

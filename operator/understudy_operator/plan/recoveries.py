@@ -1,10 +1,10 @@
-"""The recoveries that status tells: the newest ten, over all coordinators that the job has had.
+"""The recoveries in status: the newest ten, over all coordinators that the job has had.
 
-Rules: what the coordinator tells replaces what was known of the same faults, unless that has ended: a successor may go
-on with what it does not know to be mended. Faults of the same moment (two nodes fell silent) are entries of their own,
-and a cause that is revised keeps its entry: so an entry's identity is its time and its place among those of that time.
-An entry that was open when its coordinator was lost, and that its successor does not report, ends when the successor
-reports that all workers run: nothing else will ever end it.
+Rules: the coordinator's report of a fault replaces the recorded one, unless that recovery has ended: a new coordinator
+may continue one without knowing that it has ended. Faults of the same moment (two nodes became silent) are separate
+entries, and an entry stays when its cause is revised: so its time and its place among the entries of that time identify
+it. An entry that was open when its coordinator was lost, and that the new one does not report, ends when the new one
+reports that all workers run: nothing else ends it.
 
 An entry has ended once it has `resumedAt` or, in a job whose workers report no steps, `runningAt`. `seconds` is how
 long training paused, measured by a pod that made the last step before the fault and the first one after it; if no such
@@ -37,12 +37,12 @@ def merge_history(before: Sequence[Entry], snapshot: Snapshot, now: float) -> li
 
 
 def is_open(entry: Entry) -> bool:
-    """Whether the recovery still lasts."""
+    """Whether the recovery has not ended."""
     return "resumedAt" not in entry and "runningAt" not in entry
 
 
 def is_of_rollouts(entry: Entry) -> bool:
-    """Whether rollouts are made anew while training goes on: no step ends that, and a whole update does."""
+    """Whether rollouts are recreated while training goes on: a complete update ends that, and not a step."""
     return (entry["fault"], entry.get("strategy")) == (Fault.WEIGHT_UPDATE.value, Strategy.POD_RECREATE.value)
 
 
@@ -59,7 +59,7 @@ def plain_cause(cause: Cause) -> dict[str, Any]:
 
 
 def identified(entries: Iterable[Entry]) -> dict[tuple[str, int], Entry]:
-    """The entries by what makes each of them one."""
+    """The entries by identity: time, and place among those of that time."""
     seen: Counter[str] = Counter()
     found = {}
     for entry in entries:
@@ -79,7 +79,7 @@ def _ended(entry: Entry, now: float) -> Entry:
 
 
 def _newer(recorded: Entry, reported: Entry) -> Entry:
-    """An end that status has stays; a step may be added to it."""
+    """A recorded end stays; a first step may be added to it."""
     return recorded if recorded and not is_open(recorded) and "resumedAt" not in reported else reported
 
 

@@ -1,8 +1,8 @@
-"""Why the API server did not take a write, and what that means for the job.
+"""Why the API server rejected a write, and the consequence for the job.
 
-Rules: what is wrong with the manifest itself stays wrong however often it is sent: the job is Invalid. Everything else
-(a quota, a webhook, a namespace that is being deleted, missing rights) is not the job's own fault and may pass: the job
-is Blocked, and its writes are tried again.
+Rules: an error in the manifest itself is permanent: the job is Invalid. Every other reason (a quota, a webhook, a
+namespace that is being deleted, missing rights) is outside the job and may pass: the job is Blocked, and the operator
+retries its writes.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class RefusalKind(Enum):
     SERVER = "ServerError"
 
 
-#: Of a Service whose ClusterIP another one has.
+#: In the rejection of a Service whose ClusterIP another one has.
 ADDRESS_TAKEN = "already allocated"
 #: The API server quotes values of the manifest, which may be 1 MB long.
 MESSAGE_CHARACTERS = 2000
@@ -32,7 +32,7 @@ _QUOTA = ("exceeded quota", "unknown for quota", "insufficient quota")
 class Refusal:
     message: str
     kind: RefusalKind = RefusalKind.MANIFEST
-    key: str = ""  # what was refused: intents.intent_key()
+    key: str = ""  # the rejected intent: intents.intent_key()
 
     @property
     def is_lasting(self) -> bool:
@@ -40,7 +40,7 @@ class Refusal:
 
 
 def read_refusal(status: int, message: str, key: str = "") -> Refusal | None:
-    """What an answer of that HTTP status means; None for one that is no refusal, such as a conflict."""
+    """The refusal in a response with that HTTP status; None for other errors, such as a conflict."""
     kind = _refusal_kind(status, message)
     cut = message if len(message) <= MESSAGE_CHARACTERS else f"{message[: MESSAGE_CHARACTERS - 1]}…"
     return None if kind is None else Refusal(cut, kind, key)

@@ -1,4 +1,4 @@
-"""What a status told before this pass, and what of it lasts: a condition's time moves only when the condition flips."""
+"""Conditions of the status before this reconcile: lastTransitionTime changes only with the condition's status."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -7,22 +7,22 @@ from understudy_operator.plan.rfc3339 import whole_seconds
 
 MESSAGE_CHARACTERS = 1024
 
-DesiredCondition = tuple[str, bool, str, str]  # of a condition: type, whether it holds, reason, message
+DesiredCondition = tuple[str, bool, str, str]  # of a condition: type, whether it is True, reason, message
 
 
 def reported_refusal(status: Mapping[str, Any]) -> str:
-    """The refusal that a status tells; "" where nothing was refused."""
+    """The message of the rejection that a status reports; "" if there is none."""
     message = condition(status, "Invalid").get("message") or condition(status, "Blocked").get("message")
     return str(message or "")
 
 
 def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """The condition of that type in a status; empty where there is none."""
+    """The condition of that type in a status; empty if there is none."""
     return next((entry for entry in status.get("conditions", ()) if entry["type"] == kind), {})
 
 
 def build_conditions(before: Mapping[str, Any], wanted: Iterable[DesiredCondition], now: float) -> list[dict[str, Any]]:
-    """As this pass tells them. before: the status that was told."""
+    """The conditions for the new status. before: the previous status."""
     return [_condition(entry, condition(before, entry[0]), now) for entry in wanted]
 
 

@@ -1,10 +1,9 @@
-"""What the API server has refused, and when it is tried again.
+"""Writes that the API server has rejected, and when the operator retries them.
 
-Rules: what was refused is tried again after 0.25, 0.5, 1 … s, at most TRY_AGAIN_S, and whatever wakes the job
-meanwhile does not shorten that; many refused things are tried so many a second. All else of the plan goes on. A refusal
-is told in the words that it had first for as long as it is alike, at least REWORD_AFTER_S: words with a request's id, a
-time or a count in them would otherwise be another status each time. A spec that was changed is tried at once
-(worker.py).
+Rules: the operator retries a rejected write after 0.25, 0.5, 1 … s, at most TRY_AGAIN_S; reconciles in between do not
+shorten that. For many rejected writes the rate of retries is limited. The rest of the plan is not delayed. Status keeps
+the first message of a rejection while later ones are similar, until REWORD_AFTER_S is over: messages with the id
+of a request, a time or a count would otherwise change status each time. A changed spec is tried at once (worker.py).
 """
 
 import re
@@ -17,48 +16,48 @@ from understudy_operator.plan.reconcile_clock import is_due
 from understudy_operator.plan.refusals import Refusal
 
 FIRST_S = 0.25
-#: What the API server has refused is tried again so often: a quota may have room again, a webhook be back.
+#: The longest pause before a retry: a quota may have room again, or a webhook be back.
 TRY_AGAIN_S = 10.0
-#: After the end of its pause it is known for so long what was refused, though nobody wants it.
+#: After its pause a rejection is remembered for so long, even if no plan wants the write.
 FORGET_AFTER_S = 2 * TRY_AGAIN_S
-#: Of one job.
+#: For one job.
 RETRIES_PER_S = 20.0
-#: After so long the newest words are told, though they are much like the former ones.
+#: After so long the newest message is reported, even if it is similar to the reported one.
 REWORD_AFTER_S = 60.0
-#: Words of a refusal. Those with a digit differ from one refusal to the next for the same reason. No search for a digit
-#: within the pattern: over a long word without one it would take the square of the word's length.
+#: Words of a message. Those with a digit differ between rejections for the same reason. The pattern does not search for
+#: the digit: over a long word without one that would take quadratic time.
 _WORD, _DIGIT = re.compile(r"[\w.:+-]+"), re.compile(r"\d")
 T = TypeVar("T", bound=Intent)
 
 
 @dataclass(frozen=True)
 class RetryState:
-    refusal: Refusal  # as it is told
+    refusal: Refusal  # as reported
     worded_at: float
     in_a_row: int
     pause_s: float
     retry_at: float
-    is_wanted: bool = True  # still; else it is not told, and only its pause counts
+    is_wanted: bool = True  # by the newest plan; else it is not reported, and only its pause counts
 
 
 @dataclass(frozen=True)
 class Retries:
-    """By what was refused: intent_key()."""
+    """By the rejected intent: intent_key()."""
 
     by_key: Mapping[str, RetryState] = field(default_factory=dict)
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        """Each refusal once, in an order that stays."""
+        """Each refusal once, in a stable order."""
         wanted = (entry.refusal for entry in self.by_key.values() if entry.is_wanted)
         return tuple(dict.fromkeys(replace(refusal, key="") for refusal in wanted))
 
     def paused(self, now: float) -> Mapping[str, float]:
-        """What is not tried before which time. A clock that was set back holds up nothing."""
+        """The intents that are paused, with the times of their retries. A clock that was set back delays nothing."""
         return {key: entry.retry_at for key, entry in self.by_key.items() if entry.retry_at <= now + entry.pause_s}
 
     def after(self, tried: Iterable[Intent], refusals: Iterable[Refusal], now: float) -> "Retries":
-        """Once these were tried, of which those were refused."""
+        """The state after these intents were tried and these refusals received."""
         refusals = tuple(refusals)
         if not refusals and not self.by_key:
             return self
@@ -70,7 +69,7 @@ class Retries:
         return Retries(kept | new)
 
     def keep_wanted(self, plan: Plan | PoolPlan, now: float) -> "Retries":
-        """What this plan does not want is not told any more. It is known for a while: the next may want it again."""
+        """Rejections of writes that this plan does not want are not reported, but kept for a while for the next one."""
         if not self.by_key:
             return self
         keys = {intent_key(intent) for intent in plan.writes} | set(plan.paused_writes)
@@ -81,7 +80,7 @@ class Retries:
 
 
 def is_same_refusal(one: str, other: str) -> bool:
-    """Whether two refusals say the same, but for ids, names, times and numbers."""
+    """Whether two messages are equal except for ids, names, times and numbers."""
     return _without_numbers(one) == _without_numbers(other)
 
 
@@ -90,7 +89,7 @@ def _without_numbers(text: str) -> str:
 
 
 def without_paused(plan: Plan, paused: Mapping[str, float], now: float) -> Plan:
-    """What is to be tried in this pass; the rest is named as held."""
+    """The plan without paused writes, which it lists in paused_writes."""
     paused_keys = _paused_keys(plan.writes, paused, now)
     if not paused_keys:
         return plan
@@ -107,7 +106,7 @@ def without_paused(plan: Plan, paused: Mapping[str, float], now: float) -> Plan:
 
 
 def without_paused_of_pool(plan: PoolPlan, paused: Mapping[str, float], now: float) -> PoolPlan:
-    """The same of a pool's."""
+    """The same for the plan of a pool."""
     paused_keys = _paused_keys(plan.writes, paused, now)
     if not paused_keys:
         return plan

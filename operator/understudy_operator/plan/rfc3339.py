@@ -1,7 +1,7 @@
-"""Unix seconds as the API writes times.
+"""Unix seconds and the times of the API.
 
-Each number can be written: times before 1970 and after the year 9999 are written as the nearest time that RFC 3339 has.
-A text that is no time is a ValueError.
+Every number can be written: times before 1970 and after the year 9999 become the nearest time that RFC 3339 has. A text
+that is not a time is a ValueError.
 """
 
 from datetime import UTC, datetime

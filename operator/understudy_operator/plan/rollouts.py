@@ -1,10 +1,13 @@
-"""What follows from a failed weight update: which rollouts restart, and what status tells of all of them.
+"""The consequences of a failed weight update: which rollouts restart, and how status reports them.
 
-Rules: a failed update that may not be tried again has one consequence. With RestartJob the coordinator ends the world,
-and failurePolicy says what follows; with RestartRollouts all rollouts are made anew, and training goes on. A failure
-while they come up again is a consequence of that. While an update may be tried again, replicas that stay blocked in its
-process group are made anew alone: nothing but their end frees them. What has been done about a failure is told by
-status.rollouts.restartedFor: it is done once. The recovery lasts until an update is whole.
+Rules:
+- A failed update that may not be retried has one consequence. With RestartJob the coordinator ends the world, and
+  failurePolicy decides. With RestartRollouts the operator recreates all rollouts, and training goes on. Another failure
+  before they are ready again belongs to the first.
+- While an update may be retried, the operator recreates only replicas that stay blocked in its process group: nothing
+  else frees them.
+- status.rollouts.restartedFor records the handled failure, so that each is handled once. The recovery lasts until an
+  update is complete.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,17 +27,17 @@ REASON = "RolloutsRestarted"
 
 @dataclass(frozen=True)
 class RolloutRestart:
-    """Rollouts that are to be made anew."""
+    """Rollouts to recreate."""
 
     jobs: tuple[JobView, ...]
-    action: str  # is done, in words
+    action: str  # for messages
     reason: str
     counts: bool  # towards failurePolicy.maxRestarts
     update: str  # the failed one
 
 
 def plan_rollout_restart(observed: Observed) -> RolloutRestart | None:
-    """None if nothing follows in this pass."""
+    """None if nothing is to be done in this reconcile."""
     failure = _unhandled_failure(observed)
     if failure is None or are_rollouts_restarting(observed):
         return None
@@ -52,7 +55,7 @@ def plan_rollout_restart(observed: Observed) -> RolloutRestart | None:
 
 
 def are_rollouts_restarting(observed: Observed) -> bool:
-    """Whether rollouts were made anew, and are not ready again."""
+    """Whether rollouts were recreated, and are not ready again."""
     if not any(is_of_rollouts(x) and is_open(x) for x in observed.job.status.get("recoveries", ())):
         return False
     spec = observed.job.spec.rollouts
@@ -62,7 +65,7 @@ def are_rollouts_restarting(observed: Observed) -> bool:
 
 
 def rollouts_status(observed: Observed) -> dict[str, Any]:
-    """status.rollouts; empty while nobody has told of any."""
+    """status.rollouts; empty until a coordinator has reported any."""
     before: Mapping[str, Any] = observed.job.status.get("rollouts", {})
     reported = None if observed.snapshot is None else observed.snapshot.rollouts
     if reported is None:
@@ -82,7 +85,7 @@ def rollouts_status(observed: Observed) -> dict[str, Any]:
 def rollout_restart_status(
     observed: Observed, status: Mapping[str, Any], restart: RolloutRestart, now: float
 ) -> dict[str, Any]:
-    """The status with what is done about the failure, as a recovery where all rollouts restart."""
+    """The status with the handled failure, and with a recovery if all rollouts restart."""
     updated = {**status, "rollouts": {**status.get("rollouts", {}), "restartedFor": restart.update}}
     reported = observed.snapshot.rollouts if observed.snapshot is not None else None
     if not restart.counts or reported is None or reported.failure is None or reported.cause is None:
@@ -104,7 +107,7 @@ def rollout_restart_status(
 
 
 def end_rollout_recoveries(recoveries: Sequence[Entry], rollouts: Rollouts | None, now: float) -> list[Entry]:
-    """The recoveries, where those that wait for a whole update end with one."""
+    """The recoveries; a complete update ends those that wait for one."""
     if (
         rollouts is None
         or rollouts.failure is not None
@@ -130,14 +133,14 @@ def _unhandled_failure(observed: Observed) -> UpdateFailure | None:
 
 
 def _jobs(observed: Observed) -> list[JobView]:
-    """Of the rollouts, those that have not ended."""
+    """The Jobs of the rollouts that have not ended."""
     spec = observed.job.spec.rollouts
     groups = () if spec is None else spec.groups
     return [view for view in views(observed) if view.group in groups and view.phase is JobPhase.OPEN]
 
 
 def _is_named(job: str, replicas: Iterable[str]) -> bool:
-    """A replica is named for its Job, or for a pod of that, and perhaps with the domain."""
+    """Whether a replica's name is that of the Job or of one of its pods, with or without a domain."""
     hosts = (replica.partition(".")[0] for replica in replicas)
     return any(host == job or (host.startswith(f"{job}-") and host[len(job) + 1 :].isdigit()) for host in hosts)
 

@@ -1,20 +1,20 @@
-"""The search for who is in office: whom to call, whom to believe, and what to say. Pure: an edge dials, reads, writes.
+"""The search for the leader: which pods to connect to, which one is the leader, which messages to send. Pure: no I/O.
 
-    state      event                                            next       what it does
+    state      event                                            next       action
     ---------  -----------------------------------------------  ---------  -------------------------------------------
-    SEARCHING  Snapshot of the newest office known, or newer    FOUND      tells it of the nodes
-    SEARCHING  Snapshot of an older office                      SEARCHING  nothing: it was replaced, and may not know
-    SEARCHING  Refused with the name of a pod of the job        SEARCHING  calls that pod, too
-    FOUND      Snapshot of a newer office on another line       FOUND      changes over
-    FOUND      Snapshot of an older office on another line      FOUND      tells it who has replaced it
-    FOUND      Refused by who was in office, or its line ended  SEARCHING  calls everybody again
-    any        another epoch is appointed                       SEARCHING  calls the appointee
+    SEARCHING  Snapshot of the newest term known, or newer      FOUND      send the facts about nodes
+    SEARCHING  Snapshot of an older term                        SEARCHING  none: it was replaced, and may not know
+    SEARCHING  Refused with the name of a pod of the job        SEARCHING  connect to that pod, too
+    FOUND      Snapshot of a newer term on another connection   FOUND      take that pod for the leader
+    FOUND      Snapshot of an older term on another connection  FOUND      send the leader that has replaced it
+    FOUND      Refused by the leader, or its connection ended   SEARCHING  connect to all pods again
+    any        another epoch is appointed                       SEARCHING  connect to the appointed pod
 
-Rules: at most MAX_LINES lines. Who is likely to be in office (the last one, its heirs, the named) is called first and
-stays on the line, because an election is told on open lines; all others are called in turns of VISIT_S. Who is found
-gets LINGER_S before the other lines are given up, and keeps them open while it hears no majority of its electorate: it
-may have been replaced, and not know. Who was in office before, and has not said that it is no more, is called until it
-has been told: its members follow it, and nobody else can tell them.
+Rules: there are at most MAX_LINES connections. Likely leaders (the last one, its standby coordinators, pods named in
+answers) come first and stay connected, because an election is reported on open connections; all others take turns of
+VISIT_S. LINGER_S after a leader is found the other connections end. They stay open while it has no majority of its
+voters: it may have been replaced without knowing it. A previous leader that has not reported that it is no longer the
+leader is called until it has received the new one: its members follow it, and only the operator can inform them.
 """
 
 from collections.abc import Iterable
@@ -30,62 +30,62 @@ from understudy_protocol.observer import MemberView, NodeFact, Nodes, Refused, S
 MAX_LINES = 8
 VISIT_S = 1.0
 LINGER_S = 1.0
-#: A line that ended, or could not be had, is tried again after so long; one to who was replaced has less of a hurry.
+#: The pause before a new attempt after a connection ended or failed; a replaced leader is less urgent.
 RETRY_S = 0.5
 RETRY_REPLACED_S = 5.0
 
 
 @dataclass(frozen=True)
 class PodMessage:
-    """To the pod, on its open line."""
+    """A message to the pod, on its open connection."""
 
     pod_uid: str
     message: Nodes | Superseded
 
 
 class Search:
-    """See the module. `version` grows with all that a pass should know at once."""
+    """See the module. `version` grows with every change that should trigger a reconcile."""
 
     def __init__(self, before: Coordination, now: float) -> None:
         self.coordination = Coordination(snapshot=before.snapshot, since=now, lost_at=before.lost_at)
         self.version = 0
         self._follow = Follow(NO_TERM, ())
-        self._lines: dict[str, Callee] = {}  # by pod uid, also those that are being dialed
-        self._ended: dict[str, float] = {}  # when the last line to a pod ended
+        self._lines: dict[str, Callee] = {}  # by pod uid, also connections that are being dialed
+        self._ended: dict[str, float] = {}  # when the last connection to a pod ended
         self._visited: dict[str, float] = {}  # when each of `others` was last called
         self._named: dict[str, Callee] = {}
-        self._replaced: dict[str, Callee] = {}  # who may believe to be in office still
-        self._superseded_sent: dict[str, Superseded] = {}  # those of them, on the line that each has now
-        #: To the one in office. None: nothing yet; (): that nothing is held against any.
+        self._replaced: dict[str, Callee] = {}  # previous leaders that may not know it
+        self._superseded_sent: dict[str, Superseded] = {}  # to them, on the current connection of each
+        #: To the leader. None: nothing yet; (): that no node has findings.
         self._nodes_sent: tuple[NodeFact, ...] | None = None
         self._counted: tuple[MemberView, ...] | None = None
-        self._majority = False  # of those
+        self._majority = False  # of _counted
         self._outbox: list[PodMessage] = []
         self._limits = MessageLimits()
 
     def has_certain_coordinator(self, now: float) -> bool:
-        """Whether who is in office is beyond doubt."""
+        """Whether the leader is certain."""
         found = bool(self.coordination.coordinator_uid)
         return found and self._coordinator_has_majority() and not _within(LINGER_S, self.coordination.since, now)
 
     def is_idle(self, now: float) -> bool:
-        """Whether time alone changes nothing about which lines there should be."""
+        """Whether the wanted connections do not change by time alone."""
         return self.has_certain_coordinator(now) and not self._replaced and not self._follow.others
 
     def follow(self, follow: Follow, now: float) -> list[PodMessage]:
-        """What this pass wants."""
+        """Take over the targets of this reconcile."""
         appointed = _newest_appointment(follow.first) > _newest_appointment(self._follow.first)
         self._follow = follow
         self._replaced = {uid: callee for uid, callee in self._replaced.items() if uid in follow.running}
         self._set_answers(self.coordination.answers.of(follow.running))
         if appointed:
             self._start_search(now)
-            # What the appointee has said before was not about this appointment.
+            # An earlier answer of the appointed pod was not about this appointment.
             self._set_answers(self.coordination.answers.without(follow.first[0].pod_uid))
         return self._take_messages(now)
 
     def calls(self, now: float) -> dict[str, Callee]:
-        """The lines that there should be now, by pod uid. One that is open, and is not among them, is to be ended."""
+        """The wanted connections, by pod uid. An open connection that is not among them has to be closed."""
         holder = self._lines.get(self.coordination.coordinator_uid)
         appointed = [callee for callee in self._follow.first if callee.appoint is not None]
         wanted = [*([] if holder is None else [holder]), *appointed, *self._replaced.values()]
@@ -93,13 +93,13 @@ class Search:
         named = [callee for callee in self._named.values() if callee.pod_uid not in ending]
         if not self.has_certain_coordinator(now):
             wanted += [*self._follow.first, *named]
-        if self._follow.others:  # of a coordinator that was found: who does not follow it, and whom they name
+        if self._follow.others:  # with a known leader: pods that are not its members, and those that they name
             wanted += named
         wanted = _distinct(wanted)[:MAX_LINES]
         wanted += self._next_visits(wanted, MAX_LINES - len(wanted), now)
         self._lines = {callee.pod_uid: self._line(callee) for callee in wanted if self._may_dial(callee, now)}
         answers = self.coordination.answers
-        # Once somebody is found the answers of the search are of the past, but for those that lines still keep true.
+        # Once the leader is certain, answers of the search are outdated, except those of connected pods.
         self._set_answers(
             answers.of(self._lines) if self.has_certain_coordinator(now) else answers.on_lines(self._lines)
         )
@@ -109,27 +109,25 @@ class Search:
         """Raises WireError if the message is beyond the limits of plan/message_limits.py."""
         message = self._limits.apply(message, now)
         if self._lines.get(callee.pod_uid) is not callee:
-            return []  # on a line that another one has replaced
+            return []  # on a connection that another one has replaced
         match message:
             case Snapshot():
                 self._on_snapshot(callee, message, now)
             case Stepping(progress) if (
                 callee.pod_uid == self.coordination.coordinator_uid and self.coordination.snapshot is not None
             ):
-                self.version += (
-                    self.coordination.snapshot.progress is None
-                )  # the first step is news, the next ones are not
+                self.version += self.coordination.snapshot.progress is None  # only the first step triggers a reconcile
                 self.coordination = replace(
                     self.coordination, snapshot=replace(self.coordination.snapshot, progress=progress)
                 )
             case Refused():
                 self._on_refusal(callee, message, now)
             case _:
-                pass  # of a newer version
+                pass  # a message of a newer version
         return self._take_messages(now)
 
     def on_line_ended(self, callee: Callee, now: float) -> None:
-        """The line ended, or could not be had."""
+        """The connection ended, or could not be established."""
         if self._lines.get(callee.pod_uid) is not callee:
             return
         del self._lines[callee.pod_uid]
@@ -139,10 +137,10 @@ class Search:
         if callee.pod_uid == self.coordination.coordinator_uid:
             self._start_search(now)
 
-    # Which lines there are ------------------------------------------------------------------------------------------
+    # Connections -----------------------------------------------------------------------------------------------------
 
     def _line(self, callee: Callee) -> Callee:
-        """A line that is there stays, unless its pod is to be appointed by now, or told that the job has ended."""
+        """An existing connection stays, unless its pod has to get an appointment or the end of the job."""
         line = self._lines.get(callee.pod_uid)
         return line if line is not None and line.epoch >= callee.epoch and line.end == callee.end else callee
 
@@ -152,7 +150,7 @@ class Search:
         return uid in self._lines or not _within(pause_s, self._ended.get(uid, -NEVER), now)
 
     def _next_visits(self, first: list[Callee], places: int, now: float) -> list[Callee]:
-        """Who of the others has the places: who was just called, then who has waited longest."""
+        """The pods of `others` that get the places: those called a moment ago, then those that have waited longest."""
         taken = {callee.pod_uid for callee in first}
         others = [callee for callee in self._follow.others if callee.pod_uid not in taken]
 
@@ -166,13 +164,13 @@ class Search:
         return [*visited, *new]
 
     def _coordinator_has_majority(self) -> bool:
-        """Counted once a snapshot: steps come in between, and there may be thousands of members."""
+        """Counted once for each snapshot, because steps come in between and there may be thousands of members."""
         snapshot = self.coordination.snapshot
         if snapshot is not None and self._counted is not snapshot.members:
             self._counted, self._majority = snapshot.members, has_majority(snapshot)
         return snapshot is not None and self._majority
 
-    # What is heard --------------------------------------------------------------------------------------------------
+    # Received messages -----------------------------------------------------------------------------------------------
 
     def _on_snapshot(self, callee: Callee, snapshot: Snapshot, now: float) -> None:
         newest_term = self._follow.term
@@ -196,10 +194,10 @@ class Search:
         self.coordination = replace(self.coordination, coordinator_uid=callee.pod_uid, since=now, lost_at=None)
         self._set_answers(self.coordination.answers.without(callee.pod_uid))
         for uid in sorted(self._replaced.keys() & self._lines.keys() & answered):
-            self._send_superseded(uid, Superseded(term, callee.pod_uid, callee.ip))  # before, there was nobody to name
+            self._send_superseded(uid, Superseded(term, callee.pod_uid, callee.ip))  # the first that can be named
 
     def _mark_replaced(self, uid: str) -> None:
-        """This one was in office, and has not said that it is no more."""
+        """The pod was the leader, and has not reported that it is no longer."""
         callees = (*self._lines.values(), *self._follow.first, *self._follow.others)
         callee_replaced = next((callee for callee in callees if callee.pod_uid == uid), None)
         if callee_replaced is not None and uid not in self.coordination.answers.pods:
@@ -219,12 +217,12 @@ class Search:
         if callee.pod_uid == self.coordination.coordinator_uid:
             self._start_search(now)
         self._set_answers(self.coordination.answers.with_refusal(callee.pod_uid, refused, now))
-        # The address is the API server's: a pod could name any host for the operator to call.
+        # The address comes from the API server: a pod could name any host for the operator to connect to.
         if address := self._follow.running.get(refused.pod_uid):
             self._named[refused.pod_uid] = Callee(refused.pod_uid, address)
 
     def _send_superseded(self, uid: str, superseded: Superseded) -> None:
-        """Once a line: it may be of a version that does not know the word."""
+        """Once for each connection: the pod may have a version without this message."""
         if self._superseded_sent.get(uid) != superseded:
             self._superseded_sent[uid] = superseded
             self._outbox.append(PodMessage(uid, superseded))
@@ -238,7 +236,7 @@ class Search:
         self.version += 1
 
     def _take_messages(self, now: float) -> list[PodMessage]:
-        """What there is to say by now; who is in office is told what it does not know yet about nodes."""
+        """The messages to send now, with facts about nodes that the leader does not have yet."""
         wanted, holder = self._follow.nodes, self.coordination.coordinator_uid
         if holder and wanted != self._nodes_sent:
             self._nodes_sent = wanted
@@ -248,12 +246,12 @@ class Search:
 
 
 def _within(span_s: float, since: float, now: float) -> bool:
-    """Also where the clock was set back: nothing may wait until it has caught up."""
+    """False also if the clock was set back: nothing may wait until it has caught up."""
     return 0.0 <= now - since < span_s
 
 
 def _distinct(callees: Iterable[Callee]) -> list[Callee]:
-    """The first of each pod."""
+    """The first entry of each pod."""
     found: dict[str, Callee] = {}
     for callee in callees:
         found.setdefault(callee.pod_uid, callee)

@@ -1,11 +1,11 @@
-"""Whether a Secret is to be created, though the operator reads none.
+"""Whether to create a Secret, although the operator reads none.
 
 Rules: this process remembers which Secrets it has created or deleted. A Secret for which the API server answered
-AlreadyExists counts as created. A quota that is used up refuses a Secret that exists before the API server notices
-that it does. So a process that has just started concludes from pods that a Secret exists: the operator creates pods
-only after the Secret that they mount; injected pods come before it, but their sidecars start only once the kubelet has
-found it. If a pod waits on its node for AGAIN_S before its volumes are mounted, somebody may have deleted the Secret:
-it is created again, at most every AGAIN_S.
+AlreadyExists counts as created. But an exhausted quota rejects a Secret before the API server notices that it exists.
+So a process that has just started concludes from pods that a Secret exists: the operator creates pods only after the
+Secret that they mount; injected pods come before it, but their sidecars start only once the kubelet has found it. If a
+pod waits on its node for AGAIN_S before its volumes are mounted, somebody may have deleted the Secret: the operator
+recreates it, at most every AGAIN_S.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,9 +22,9 @@ AGAIN_S = 30.0
 
 @dataclass(frozen=True)
 class SecretWrites:
-    """What this process has done about the Secrets of one job or one pool, by their names. No name is in both."""
+    """This process's writes of the Secrets of one job or one pool, by their names. No name is in both."""
 
-    created: Mapping[str, float] = field(default_factory=dict)  # when, or when the API server said that it exists
+    created: Mapping[str, float] = field(default_factory=dict)  # time of the creation, or of AlreadyExists
     deleted: frozenset[str] = frozenset()
 
     def after_creation(self, name: str, now: float) -> "SecretWrites":
@@ -38,7 +38,7 @@ NO_WRITES = SecretWrites()
 
 
 def can_be_mounted(name: str, writes: SecretWrites, pods: "Collection[Pod]", *, injected: bool = False) -> bool:
-    """Whether the Secret exists, as far as this process can tell. injected: others create the pods."""
+    """Whether the Secret exists, as far as this process can know. injected: another controller creates the pods."""
     if name in writes.created:
         return True
     if name in writes.deleted:

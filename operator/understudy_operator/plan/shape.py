@@ -1,4 +1,4 @@
-"""What every sidecar of a job knows of it from birth."""
+"""The facts about a job that each of its sidecars gets at its start."""
 
 from understudy_operator.plan.observed import Job
 from understudy_protocol import pod as names

@@ -1,8 +1,8 @@
 """A TrainingJob's spec as frozen facts, with the API's defaults in place; observe/read_spec.py reads it.
 
-Two halves: what a JobSet has too, under JobSet's names, and the world, which a job has when it has a launcher: the pods
-that train as one, what they run, and how they recover. The pods of the world's replicatedJobs are ours; every other
-replicatedJob becomes Jobs, whose pods are the Job controller's.
+Two halves: the fields of a JobSet, under JobSet's names; and the world, which a job with a launcher has: the pods that
+train as one, their program, and how they recover. The operator creates the pods of the world's replicatedJobs. Every
+other replicatedJob becomes Jobs, and the Job controller creates their pods.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ DEFAULT_GROUP = "default"
 
 
 class DependencyStatus(Enum):
-    """What a replicatedJob waits for in another one."""
+    """The state of another replicatedJob that a replicatedJob waits for."""
 
     READY = "Ready"
     COMPLETE = "Complete"
@@ -38,7 +38,7 @@ class RestartStrategy(Enum):
 
 
 class Action(Enum):
-    """What a failed Job leads to."""
+    """The consequence of a failed Job."""
 
     FAIL = "FailJobSet"
     RESTART = "RestartJobSet"
@@ -59,10 +59,10 @@ class Dependency:
 
 @dataclass(frozen=True)
 class Exclusive:
-    """Each Job has a topology domain, such as a rack, to itself."""
+    """Each Job has a topology domain, such as a rack, of its own."""
 
     topology_key: str  # of a node's label
-    node_selector: bool = False  # nodes are labelled for their Job by somebody; else pods repel each other
+    node_selector: bool = False  # an administrator labels nodes for their Job; else pods have anti-affinity
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class ReplicatedJob:
 
     @cached_property
     def template_hash(self) -> str:
-        """What its Jobs are made of, as the user wrote it, hashed."""
+        """The hash of the template of its Jobs, as the user wrote it."""
         return _hashed(self.template)
 
     @property
@@ -96,12 +96,12 @@ class ReplicatedJob:
 
     @property
     def parallelism(self) -> int:
-        """Pods of each Job."""
+        """The number of pods of each Job."""
         return int(self.job_spec.get("parallelism", 1))
 
     @property
     def concurrent_pods(self) -> int:
-        """Pods of each Job that run at a time."""
+        """The number of pods of each Job that run at a time."""
         return min(self.parallelism, int(self.job_spec.get("completions", self.parallelism)))
 
     @property
@@ -140,7 +140,7 @@ class FailurePolicy:
 
 @dataclass(frozen=True)
 class CoordinatorPod:
-    """JobSet's coordinator: a pod whose hostname all pods are told. It has nothing to do with ours."""
+    """JobSet's coordinator: all pods get the hostname of this pod. It is not Understudy's coordinator."""
 
     replicated_job: str
     job_index: int = 0
@@ -158,7 +158,7 @@ class VolumeClaim:
 
 @dataclass(frozen=True)
 class PodPosition:
-    """Where a group rank of the world has its pod."""
+    """The position of the pod for a group rank of the world."""
 
     group: ReplicatedJob
     job_index: int
@@ -167,42 +167,42 @@ class PodPosition:
 
 @dataclass(frozen=True)
 class World:
-    """The pods that train as one, what runs in them, and how they recover."""
+    """The pods that train as one, their program, and how they recover."""
 
     groups: tuple[ReplicatedJob, ...]  # in the order of replicatedJobs
     nproc_per_node: int = 1
-    container: str = ""  # of the trainer; "": the first
+    container: str = ""  # name of the trainer; "": the first
     spares: int = 0
     spare_template: str = ""  # the replicatedJob whose template spares have; "": the first of the world
     spare_priority_class: str = ""  # of the spares' pods; "": the template's
     in_place_max_restarts: int = 10
     in_place_window_s: float = 3600.0
-    in_place_max_per_pod: int = 1  # restarts in place that one pod's workers may cost within the window
+    in_place_max_per_pod: int = 1  # restarts in place that one pod's workers may cause within the window
     min_actives: int = 0  # members that an elastic job may shrink to; 0: it is not elastic
     spare_timeout_s: float = 30.0
     fence_s: float = 30.0  # 0: Off
     launcher_timeout_s: float = 15.0
-    backoff_max_s: float = 30.0  # 0: rounds that fail at their start follow each other at once
-    topology_key: str = ""  # of a node's label; "" if spares are taken wherever they are
-    pool: str = ""  # the HotSparePool that more spares are claimed of; "" if of none
+    backoff_max_s: float = 30.0  # 0: no pause after a round that failed at its start
+    topology_key: str = ""  # of a node's label; "" if the location of spares does not matter
+    pool: str = ""  # the HotSparePool from which the job claims more spares; "" if none
     mode: str = "Wrap"  # or Torchrun
     zygote: bool = True
-    preload: tuple[str, ...] | None = None  # None: the launcher's own
+    preload: tuple[str, ...] | None = None  # None: the launcher's default
     on_sigterm: str = "Auto"
     log_prefix: bool = True
-    warmup: tuple[str, ...] = ()  # what a spare runs once before it may be needed; empty: nothing
-    nologin_path: str = ""  # a file on the nodes that makes them faulty; "" if none does
-    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards
+    warmup: tuple[str, ...] = ()  # command that a spare runs once while it waits; empty: none
+    nologin_path: str = ""  # a file whose existence marks a node as faulty; "" if none
+    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks with the same shards
     proactive: str = "Off"  # or NextCheckpoint, Now: whether a member on a bad node is swapped before it fails
-    avoid_nodes: str = "Prefer"  # or Require, Off: how new pods are kept off nodes that something is held against
-    worker_grace_s: float | None = None  # of workers that a round replaces; None: as their environment needs it
-    step_timeout_s: float = 0.0  # without a step() for so long a worker hangs; 0: never
-    start_timeout_s: float = 0.0  # a round that makes no step() for so long after its start hangs; 0: none does
-    script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: none do
+    avoid_nodes: str = "Prefer"  # or Require, Off: how strictly new pods avoid nodes with findings
+    worker_grace_s: float | None = None  # of workers that a round replaces; None: the default of their environment
+    step_timeout_s: float = 0.0  # a worker without a step() for so long hangs; 0: no limit
+    start_timeout_s: float = 0.0  # a round without a step() for so long after its start hangs; 0: no limit
+    script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: no limit
 
     @cached_property
     def template_hash(self) -> str:
-        """What its pods are made of, as the user wrote it, hashed."""
+        """The hash of the templates of its pods, as the user wrote them."""
         return _hashed([[group.name, group.replicas, group.template] for group in self.groups])
 
     @property
@@ -214,7 +214,7 @@ class World:
         return next((group for group in self.groups if group.name == self.spare_template), self.groups[0])
 
     def position(self, index: int) -> PodPosition:
-        """Of a group rank: ranks count through the groups, their Jobs, and the pods of each."""
+        """The position of a group rank: ranks count through the groups, their Jobs, and the pods of each."""
         remaining = index
         for group in self.groups:
             if remaining < group.pods:
@@ -225,12 +225,12 @@ class World:
 
 @dataclass(frozen=True)
 class RolloutGateway:
-    """In front of each rollout server, in its pod."""
+    """The gateway in front of each rollout server, in its pod."""
 
     engine_port: int
     port: int = 8080
-    awaits: bool = False  # requests under way when an update begins; else they are ended
-    initial_version: str = ""  # of the weights that servers start with, if these may be asked
+    awaits: bool = False  # whether an update waits for the requests in flight; else the gateway aborts them
+    initial_version: str = ""  # of the weights at the start of servers, if clients may use these
 
 
 @dataclass(frozen=True)
@@ -250,16 +250,16 @@ class JobSpec:
     network: Network = field(default_factory=Network)
     success: SuccessPolicy = field(default_factory=SuccessPolicy)
     failure: FailurePolicy | None = None
-    in_order: bool = False  # a replicatedJob starts once the one before is ready
+    in_order: bool = False  # a replicatedJob starts once the previous one is ready
     suspend: bool = False
     coordinator: CoordinatorPod | None = None
     managed_by: str = ""
-    ttl_s: float | None = None  # after its end the job is deleted
+    ttl_s: float | None = None  # seconds from the end of the job to its deletion
     claims: tuple[VolumeClaim, ...] = ()
     rollouts: RolloutsSpec | None = None
 
     @property
     def children(self) -> tuple[ReplicatedJob, ...]:
-        """Those that become Jobs."""
+        """The replicatedJobs that become Jobs."""
         world_names = () if self.world is None else tuple(group.name for group in self.world.groups)
         return tuple(group for group in self.replicated_jobs if group.name not in world_names)

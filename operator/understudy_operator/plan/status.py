@@ -1,8 +1,8 @@
 """The status of a TrainingJob. JobSet's fields keep JobSet's names and types.
 
-Rules: computed whole from what is observed, never from a condition set in an earlier pass; only history (recoveries,
-times) is carried over. What no coordinator says (the operator has just started, a new coordinator still asks who is
-there) stays as it was. Without a change there is no write.
+Rules: status is computed from the observed facts, never from a condition of an earlier reconcile; only history
+(recoveries, times) is carried over. Fields that only a coordinator knows stay until it reports (the operator has just
+started, or a new coordinator waits for members). Without a change there is no write.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,10 +31,10 @@ from understudy_operator.plan.stays import fill_in_nodes
 from understudy_protocol.enums import Strategy
 from understudy_protocol.observer import Snapshot
 
-#: Progress alone is not worth a write more often than this.
+#: If only the progress has changed, status is not written more often than this.
 PROGRESS_EVERY_S = 10.0
 PROGRESS = {"progress"}
-#: Of recoveriesByStrategy: what no coordinator counts, because none outlives it.
+#: The part of recoveriesByStrategy that the operator counts, because no coordinator outlives it.
 OF_THE_JOB = "jobRestart"
 #: How long a suspension waits for pods to report that training has ended, if no coordinator responds.
 END_REPORTED_S = 10.0
@@ -42,7 +42,7 @@ NO_SPARES = {"desired": 0, "ready": 0, "claimed": 0}
 
 
 def plan_status(observed: Observed, leadership: Leadership, now: float) -> dict[str, Any]:
-    """The whole status."""
+    """The complete status."""
     job, before, result = observed.job, observed.job.status, outcome(observed)
     status: dict[str, Any] = dict(before)
     status["observedGeneration"] = handled_generation(observed)
@@ -76,7 +76,7 @@ def plan_status(observed: Observed, leadership: Leadership, now: float) -> dict[
 
 
 def attempt_ends_by_suspension(observed: Observed, now: float) -> bool:
-    """Whether the attempt of the world ends in this pass because the job is suspended, or was suspended and resumed."""
+    """Whether the attempt of the world ends in this reconcile, because the job is suspended or was in the meantime."""
     if unrecorded_suspension(observed):
         return True
     if not observed.job.spec.suspend or observed.job.spec.world is None or observed.close is not None:
@@ -85,7 +85,7 @@ def attempt_ends_by_suspension(observed: Observed, now: float) -> bool:
 
 
 def _may_have_ended(observed: Observed, now: float) -> bool:
-    """Whether training may just have ended by itself: no coordinator responds, and pods have not reported their end."""
+    """Whether training may have ended a moment ago: no coordinator responds, and pods have not reported their end."""
     coordination = observed.coordination
     closed = coordination.snapshot is not None and coordination.snapshot.closed is not None
     if coordination.coordinator_uid or closed or observed.job.round < 0 or all(pod.is_done for pod in observed.pods):
@@ -94,7 +94,7 @@ def _may_have_ended(observed: Observed, now: float) -> bool:
 
 
 def is_worth_writing(before: Mapping[str, Any], status: Mapping[str, Any], now: float) -> bool:
-    """Whether anything changed but the progress, or the progress is old enough to be told anew."""
+    """Whether anything but the progress has changed, or the reported progress is old enough."""
     changed = _changed(before, status)
     if changed != PROGRESS:
         return bool(changed)
@@ -103,7 +103,7 @@ def is_worth_writing(before: Mapping[str, Any], status: Mapping[str, Any], now: 
 
 
 def is_news(before: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    """Whether what is written may be of consequence to the next pass."""
+    """Whether the written changes may affect the next reconcile."""
     return bool(_changed(before, status) - PROGRESS)
 
 
@@ -154,7 +154,7 @@ def _from_snapshot(observed: Observed, snapshot: Snapshot, now: float) -> dict[s
 
 
 def _replicated_jobs(observed: Observed, counts: Mapping[str, Counts]) -> Iterator[dict[str, Any]]:
-    """With the restarts of single Jobs, which are history."""
+    """The entries, with the recorded restarts of single Jobs."""
     before = {entry["name"]: entry for entry in observed.job.status.get("replicatedJobsStatus", ())}
     for group in observed.job.spec.replicated_jobs:
         previous = before.get(group.name, {})

@@ -1,7 +1,7 @@
-"""On which node a pod of the job ran at a given time, as the operator itself saw it in pod objects.
+"""The node of a job's pod at a given time, as the operator itself saw it in pod objects.
 
-Coordinators name the node of a fault, too. That name is text of a tenant: it could blame any node of the cluster. So
-the operator takes the node from the pod that the coordinator names, and only if the pod was there when the fault
+Coordinators report the node of a fault, too. That name is text of a tenant: it could blame any node of the cluster. So
+the operator takes the node from the pod that the coordinator names, and only if the pod existed when the fault
 happened.
 
 Rules: a pod counts from its creation until its object is gone, and TOLERANCE_S before and after: clocks differ, and a
@@ -28,11 +28,11 @@ class Stay:
     pod: str  # its name
     node: str
     since: float  # the creation of the pod
-    until: float | None = None  # when its object was gone; None: it is there
+    until: float | None = None  # when its object was gone; None: it exists
 
 
 def list_stays(observed: Observed) -> Iterator[Stay]:
-    """All that this operator has seen: of pods that are there, and of pods that are gone."""
+    """All that this operator has seen, of existing pods and of those whose objects are gone."""
     for pod in (*observed.pods, *observed.previous_pods):
         if pod.node:
             yield Stay(pod.name, pod.node, pod.created_at)

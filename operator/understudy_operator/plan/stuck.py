@@ -1,8 +1,7 @@
-"""Pods that neither end nor begin: what the job is held up by, where no API answer and no container says so.
+"""Pods that do not end or do not start, although neither the API server nor a container reports an error.
 
-Rules: told is what lasts longer than it should, in words that stay the same for as long as it lasts. Nothing is done
-about it here: a pod that is Terminating counts for nothing in the world from the moment of its deletion, whether or not
-it ever ends. Only what waits for it says so.
+Rules: a message reports a state that lasts too long, and stays the same while it lasts. The plan does not act on it
+here: the world ignores a Terminating pod from the moment of its deletion. Only messages about waits mention it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from understudy_operator.plan.observed import Observed, Pod
 from understudy_operator.plan.reconcile_clock import is_due
 
-#: Beyond its grace period: a kubelet that is well takes a moment to tell that all containers have ended.
+#: In addition to the grace period: a healthy kubelet takes a moment to report that all containers have ended.
 OVERDUE_S = 30.0
 #: Between a pod's node and its first container.
 SLOW_START_S = 60.0
@@ -20,18 +19,18 @@ MAX_REPORTED = 3
 
 
 def stuck_ends(observed: Observed, now: float) -> list[str]:
-    """Which pods do not end, in words."""
+    """Messages about pods that do not end."""
     pods = (*observed.pods, *observed.previous_pods)
     return list(_some(_not_ending(observed, pod, now) for pod in pods if pod.deleting_since is not None))
 
 
 def stuck_starts(observed: Observed, now: float) -> list[str]:
-    """Which pods do not start, in words."""
+    """Messages about pods that do not start."""
     return list(_some(describe_slow_start(pod, now) for pod in observed.live() if pod.waiting_since))
 
 
 def describe_leftovers(observed: Observed) -> str:
-    """What a restart that waits for its predecessor waits for."""
+    """The Jobs and pods of the previous attempt that a restart waits for, for messages."""
     jobs = [f"Job {child.name}" for child in observed.children if child.attempt < observed.job.restarts]
     pods = [f"pod {pod.name}" for pod in observed.previous_pods if not pod.is_done]
     leftovers = [*jobs, *pods]
@@ -55,7 +54,7 @@ def _not_ending(observed: Observed, pod: Pod, now: float) -> str:
 
 
 def describe_slow_start(pod: Pod, now: float) -> str:
-    """Of a pod that is to run; "" of one that does, or that says itself what is wrong."""
+    """A message about a pod that does not start; "" if it has started, or reports itself why not."""
     waits = bool(pod.node) and pod.phase == "Pending" and bool(pod.waiting_since) and not pod.trouble
     if not waits or not is_due(pod.waiting_since + SLOW_START_S, now):
         return ""
@@ -66,5 +65,5 @@ def describe_slow_start(pod: Pod, now: float) -> str:
 
 
 def _some(messages: Iterable[str]) -> Iterator[str]:
-    """The first few of them."""
+    """The first few messages."""
     yield from list(filter(None, messages))[:MAX_REPORTED]

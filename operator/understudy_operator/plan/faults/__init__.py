@@ -1,4 +1,4 @@
-"""What is held against nodes: read from their objects by a table of sources, remembered over jobs, and acted upon.
+"""Node health findings: read from node objects by a table of sources, remembered across jobs, and acted upon.
 
 Pure: nothing here reads a clock, a file or the API server.
 """

@@ -1,8 +1,8 @@
-"""The verdict about a pod's node in the pod's own annotation, for when no coordinator is there to tell it.
+"""The node health verdict as an annotation of each pod on the node: pods read it when no coordinator can send it.
 
-Rules: written when the verdict changes, and only then: to pods whose node something is held against, and to those that
-were told so before, for a verdict that is withdrawn is withdrawn in writing. The time in it says which word is newer
-where the coordinator has told another one meanwhile.
+Rules: the operator writes the annotation only when the verdict changes. It writes to pods whose node has findings, and
+to pods that have the annotation: a verdict is also withdrawn in writing. The time in it shows which verdict is newer
+if the coordinator has meanwhile sent another one.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from understudy_protocol.enums import Verdict
 from understudy_protocol.membership import NodeVerdict
 
 _KNOWN = {"NodeVerdict": NodeVerdict}
-#: Written as \\uXXXX each, they stay within what is kept of an annotation (observe/kept_fields.py).
+#: Written as \\uXXXX each, they stay below the size of an annotation that observe/kept_fields.py keeps.
 REASON_CHARACTERS = 100
 NO_VERDICT = NodeVerdict(Verdict.UNKNOWN)
 
@@ -27,10 +27,10 @@ def plan_annotations(observed: Observed, now: float) -> tuple[PatchPod, ...]:
 
 
 def plan_annotation(pod: Pod, node: Node | None, now: float) -> PatchPod | None:
-    """node: the pod's, as far as it is known. None if the pod has been told what is to be told."""
+    """node: the pod's, as far as it is known. None if the pod has the current verdict."""
     finding = None if node is None else node.verdict_at(now)
     if finding is None and names.ANNOTATION_VERDICT not in pod.annotations:
-        return None  # so it is with almost all pods, in each pass
+        return None  # the case of almost all pods, in each reconcile
     if not pod.node or pod.ended:
         return None
     written, current = _written_verdict(pod), node_verdict(finding)
@@ -40,7 +40,7 @@ def plan_annotation(pod: Pod, node: Node | None, now: float) -> PatchPod | None:
 
 
 def node_verdict(finding: Finding | None) -> NodeVerdict:
-    """What is held about a node, as its pods' programs read it; without its time."""
+    """The finding in the form that the programs of the node's pods read, without its time."""
     if finding is None:
         return NO_VERDICT
     verdict = Verdict.FAULTY if finding.hardware else Verdict.UNKNOWN
@@ -50,7 +50,7 @@ def node_verdict(finding: Finding | None) -> NodeVerdict:
 
 
 def _written_verdict(pod: Pod) -> NodeVerdict | None:
-    """What was written before; None if nothing was, or nothing that can be read."""
+    """The verdict in the annotation; None if it is missing or unreadable."""
     text = pod.annotations.get(names.ANNOTATION_VERDICT)
     if text is None:
         return None

@@ -1,17 +1,17 @@
-"""Which nodes a job's new pods are kept off, how strictly, and what status tells of it (faults.avoidNodes).
+"""Which nodes a job's new pods avoid, how strictly, and how status reports it (faults.avoidNodes).
 
-    what is held                                            Prefer     Require    Off
+    finding about the node                                  Prefer     Require    Off
     ------------------------------------------------------  ---------  ---------  ---------
-    a pod fell silent there a moment ago                    required   required   required
+    a pod stopped responding there a moment ago             required   required   required
     a verdict about its hardware                            required   required   -
     maintenance or preemption                               preferred  required   -
-    faults of several jobs, as the memory tells             preferred  required   -
+    faults of several jobs, from the memory                 preferred  required   -
 
-Rules: on broken hardware a pod would get no ranks, so no job is placed better for being put there. Whatever is only
-preferred is the scheduler's to overrule where nothing else is free: no job waits for it, and an event tells. What the
-scheduler knows by itself (taints, cordons, nodes that are not ready) is not told it again, but for pods that tolerate
-every taint: it would put them there. A pod is kept off for good by what it was made with: one that waits for a node is
-made anew once such a node is well again, however many there are.
+Rules: a pod on broken hardware would get no ranks, so scheduling it there helps no job. The scheduler may use a node
+that is only avoided if possible when no other node is free: the job does not wait, and an event reports it. Pods get no
+affinity against nodes that the scheduler avoids by itself (taints, cordons, nodes that are not ready), unless they
+tolerate every taint. The affinity of a pod cannot change: a pod that waits for a node is recreated once a node that it
+avoids is usable again, however many pods that are.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -30,7 +30,7 @@ OFF, REQUIRE = "Off", "Require"
 MEMORY, SILENCE = "memory", "silence"
 MAX_REPORTED_NODES = 20
 MAX_REPORTED_PODS = 5
-#: An affinity names each node: so many of those that are only preferred, and of the others. The names of all are in
+#: An affinity names each node: at most so many nodes that are avoided if possible, and others. The names of all are in
 #: the pod's annotations, which may be 256 KiB long.
 PREFERRED, REQUIRED = 100, 900
 MAX_NAMES = 3
@@ -43,12 +43,12 @@ class Avoided:
     reason: str
     fault_class: str = ""
     until: float | None = None
-    preferred: bool = False  # where nothing else is free it is used all the same
+    preferred: bool = False  # the scheduler may use the node if no other is free
 
 
 @cached_per_reconcile
 def avoidance(observed: Observed, now: float) -> tuple[Avoided, ...]:
-    """By name; the strictest reason of each node. Nothing where somebody else makes the pods."""
+    """By name; the strictest reason of each node. Empty if another controller creates the pods."""
     found: dict[str, Avoided] = {}
     if observed.job.injected is not None:
         return ()
@@ -68,17 +68,17 @@ def preferred(avoided: tuple[Avoided, ...]) -> list[str]:
 
 
 def avoided_by(pod: Pod) -> set[str]:
-    """The nodes that were avoided when the pod was made: it is kept off them for good."""
+    """The nodes that were avoided when the pod was created: its affinity cannot change."""
     return set(filter(None, pod.annotations.get(names.ANNOTATION_AVOIDS, "").split(",")))
 
 
 def usable_again(pod: Pod, avoid: Collection[str], nodes: Mapping[str, Node]) -> list[str]:
-    """Nodes that the pod is kept off, and that a new one would not be. Where one is gone that makes no difference."""
+    """Ready nodes that the pod avoids and a new pod would not. Nodes that no longer exist make no difference."""
     return sorted(name for name in avoided_by(pod) - set(avoid) if name in nodes and nodes[name].ready)
 
 
 def join_names(nodes: Collection[str]) -> str:
-    """The first few names, for people."""
+    """The first few names, for messages."""
     first, remaining = sorted(nodes)[:MAX_NAMES], len(nodes) - MAX_NAMES
     return ", ".join(first) + (f" and {remaining} more" if remaining > 0 else "")
 
@@ -104,12 +104,12 @@ def _with_verdict(observed: Observed, now: float) -> Iterator[Avoided]:
 
 
 def needs_anti_affinity(finding: Finding, tolerates_taints: bool) -> bool:
-    """Whether the scheduler does not keep pods off a node by itself. blind: these tolerate every taint."""
+    """Whether the scheduler places pods on the node despite the finding. tolerates_taints: the pods tolerate all."""
     return finding.hardware or tolerates_taints or not finding.known_to_scheduler
 
 
 def tolerates_all(specs: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether pods of some of these templates go wherever there is room."""
+    """Whether pods of some of these templates tolerate every taint."""
     tolerations = [entry for spec in specs for entry in spec.get("tolerations") or ()]
     every = [entry for entry in tolerations if entry.get("operator") == "Exists" and not entry.get("key")]
     return any(entry.get("effect", "") in ("", "NoSchedule") for entry in every)
@@ -123,11 +123,11 @@ def _remembered(observed: Observed) -> Iterator[Avoided]:
                 yield Avoided(node, MEMORY, reason, preferred=policy != REQUIRE)
 
 
-# Told ----------------------------------------------------------------------------------------------------------------
+# Reported -------------------------------------------------------------------------------------------------------------
 
 
 def avoided_nodes_status(observed: Observed, now: float) -> list[dict[str, Any]]:
-    """status.avoidedNodes: those that have pods of the job first. Silence is over in a minute; its recovery is told."""
+    """status.avoidedNodes: nodes with pods of the job first. Silent nodes are left to the report of their recovery."""
     reported = [entry for entry in avoidance(observed, now) if entry.source != SILENCE]
     pods = _pods_by_node(observed) if reported else {}
     entries = sorted(reported, key=lambda entry: (entry.node not in pods, entry.node))
@@ -157,7 +157,7 @@ def _pods_by_node(observed: Observed) -> dict[str, list[Pod]]:
 
 
 def plan_avoidance_events(observed: Observed, status: Mapping[str, Any]) -> Iterator[Event]:
-    """Once each: that the node of a pod of the job is avoided by now, and that one is used all the same."""
+    """One event each: the job now avoids the node of one of its pods; a pod runs on an avoided node."""
     before = {entry["node"]: entry for entry in observed.job.status.get("avoidedNodes", ())}
     pods = {pod.name: pod for pod in observed.pods}
     for entry in status.get("avoidedNodes", ()):
@@ -178,5 +178,5 @@ def plan_avoidance_events(observed: Observed, status: Mapping[str, Any]) -> Iter
 
 
 def prefers_not(pod: Pod) -> set[str]:
-    """The nodes that were avoided when the pod was made, and might be used all the same."""
+    """The nodes that were avoided if possible when the pod was created."""
     return set(filter(None, pod.annotations.get(names.ANNOTATION_PREFERS_NOT, "").split(",")))

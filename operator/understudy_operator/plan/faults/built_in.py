@@ -1,11 +1,11 @@
 """The built-in sources. docs/how-to/faults.md names the documentation of each; the chart's values add further sources.
 
-Precedence: 100 is a person's word (the annotations), 20 hardware, 15 why NVSentinel has quarantined a node where that
-is not its hardware, 10 a source that knows better than another one that speaks at the same time, 0 everything else. A
-row of the values has 50 unless it says otherwise.
+Precedence: 100 for annotations, which a person sets; 20 for hardware; 15 for the reason why NVSentinel has quarantined
+a node if that is not its hardware; 10 for a source that is more precise than another one that reports at the same time;
+0 for all other sources. A row of the values has 50 by default.
 
-Hardware is what says that a device, or the machine, is lost. A kernel or a daemon in trouble is Maintenance: what the
-workers have in memory is whole, and can be saved.
+A signal is Hardware if it reports that a device or the machine is lost. A kernel or a daemon in trouble is Maintenance:
+the memory of the workers is intact and can be saved.
 """
 
 from understudy_operator.plan.faults.sources import READY, FaultSource, Polarity, SignalKind
@@ -19,7 +19,7 @@ EXPLAINED_PRECEDENCE = 15
 STATE_PRECEDENCE = 10
 UNSET_VALUES = ("", "false")
 
-#: GKE, Azure and AWS tell 30, 30 and 120 seconds before they take a spot machine; so much of it is a pod's.
+#: GKE, Azure and AWS announce the end of a spot machine 30, 30 and 120 seconds before it; pods get so much of it.
 GKE_GRACE_S = 15.0
 AKS_GRACE_S = 15.0
 AWS_GRACE_S = 90.0
@@ -50,7 +50,7 @@ BUILT_IN: tuple[FaultSource, ...] = (
         fault_class=FaultClass.MAINTENANCE,
         precedence=MANUAL_PRECEDENCE,
     ),
-    # It quarantines for maintenance of the cloud as well, and where nobody can ask the GPUs: the conditions say so.
+    # NVSentinel also quarantines for cloud maintenance, and if its GPU check cannot connect: the conditions show it.
     FaultSource(
         "nvsentinel-state", SignalKind.LABEL, ("dgxc.nvidia.com/nvsentinel-state",), precedence=STATE_PRECEDENCE
     ),
@@ -171,7 +171,7 @@ BUILT_IN: tuple[FaultSource, ...] = (
         ("cloud.google.com/active-node-maintenance",),
         values=("ONGOING",),
         fault_class=FaultClass.MAINTENANCE,
-        precedence=STATE_PRECEDENCE,  # the taint of gke-termination is there as well
+        precedence=STATE_PRECEDENCE,  # the node also has the taint of gke-termination
     ),
     FaultSource(
         "gke-termination",
@@ -187,7 +187,7 @@ BUILT_IN: tuple[FaultSource, ...] = (
         fault_class=FaultClass.PREEMPTION,
         grace_s=AWS_GRACE_S,
     ),
-    FaultSource(  # that a spot machine may be taken soon: nobody says when
+    FaultSource(  # AWS may take the spot machine soon, at an unknown time
         "aws-rebalance",
         SignalKind.TAINT,
         ("aws-node-termination-handler/rebalance-recommendation",),

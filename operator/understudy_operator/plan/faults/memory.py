@@ -1,17 +1,19 @@
-"""Which nodes have failed jobs before: a small memory over all jobs, with decay.
+"""Which nodes have failed jobs before: a small memory across all jobs, with decay.
 
-Rules: an offence is a recovery of some job's status whose cause was on the node; its job and time are what makes it
-one, so the same status read twice, or by two operators, adds nothing. A cause that is revised (its coordinator finds
-out whose end came first) takes the place of what was blamed before. A fault of the node itself counts 1. What a
-worker did (Process, Hang) counts a half: it may be the script's. A pod that ended, was deleted, or was swapped before
-anything failed counts nothing. Each halves within HALF_LIFE_S. Of each job only the offence that counts most is
-counted, because its coordinator could report any number; status names a node only if the operator saw the pod there
-(plan/stays.py). A node with OFFENDER_SCORE or
-more is a repeat offender. For the jobs of a namespace, all faults of one other namespace count at most
-MAX_SCORE_OF_OTHERS: kills in one namespace make no node avoided for the jobs of others. These jobs are counted, and
-neither their names nor their words are shown. What happened before a node was made, or before somebody forgave it, does
-not count: its name may stand for another machine, or it was mended. At most MAX_NODES nodes are kept, those that count
-most, with their newest MAX_OFFENCES.
+Rules:
+- An offense is a recovery in some job's status whose cause was on the node. The job and the time identify it, so the
+  same status read twice, or by two operators, adds nothing. If a coordinator revises a cause (it learns which pod ended
+  first), the new offense replaces the old one.
+- A fault of the node counts 1. A fault of a worker (Process, Hang) counts 0.5, because the script may have caused it. A
+  pod that ended, was deleted, or was swapped before a fault counts 0. Each value halves within HALF_LIFE_S.
+- Only the offense of each job that counts most is added, because its coordinator could report any number; status names
+  a node only if the operator saw the pod there (plan/stays.py).
+- A node with OFFENDER_SCORE or more is a repeat offender. For the jobs of a namespace, all faults of one other
+  namespace count at most MAX_SCORE_OF_OTHERS: faults in one namespace alone cannot make the jobs of others avoid a
+  node. Their jobs are counted, but neither their names nor their messages are shown.
+- Offenses from before the creation or the forgiveness of a node do not count: its name may now stand for another
+  machine, or an administrator has fixed it.
+- The memory keeps at most MAX_NODES nodes, those with the highest score, with their newest MAX_OFFENCES.
 """
 
 import json
@@ -33,12 +35,12 @@ OFFENDER_SCORE = 1.5
 MAX_SCORE_OF_OTHERS = 1.0
 MAX_OFFENCES = 6
 MAX_NODES = 400
-#: When an offence counts so little that it is forgotten: after seven half-lives.
+#: An offense is dropped after seven half-lives, when it counts little.
 FORGET_AFTER_S = 7 * HALF_LIFE_S
 #: The name of a node, which is a key of a ConfigMap.
 _NODE = re.compile("[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 REASON_CHARACTERS = 80
-#: Jobs by name in the words of a node.
+#: Jobs named in the description of a node.
 MAX_NAMES = 3
 _WEIGHTS = {Fault.NODE: 1.0, Fault.PROCESS: 0.5, Fault.HANG: 0.5}
 
@@ -60,13 +62,13 @@ class NodeOffence:
 
 @dataclass(frozen=True)
 class Offenders:
-    """The repeat offenders, and why in words."""
+    """The repeat offenders, each with a description."""
 
-    for_all: Mapping[str, str]  # for jobs of namespaces of which no job has failed there
-    by_namespace: Mapping[str, Mapping[str, str]]  # by namespace, for those of which one has
+    for_all: Mapping[str, str]  # for namespaces without a fault on the node
+    by_namespace: Mapping[str, Mapping[str, str]]  # for namespaces with a fault on the node
 
     def of(self, namespace: str) -> Mapping[str, str]:
-        """For the jobs of a namespace."""
+        """The offenders that the jobs of a namespace avoid."""
         own = self.by_namespace.get(namespace)
         return {**self.for_all, **own} if own else self.for_all
 
@@ -77,15 +79,15 @@ class Offenders:
 
 @dataclass(frozen=True)
 class Memory:
-    """Offences by node, the oldest first; never more than the rules of the module keep.
+    """Offenses by node, the oldest first; within the limits of this module.
 
-    A time that is ahead of this clock by more than clocks differ is none: such an offence is not kept.
+    An offense whose time is further ahead of this clock than clocks differ is dropped.
     """
 
     by_node: Mapping[str, tuple[NodeOffence, ...]]
 
     def after(self, jobs: Iterable[Mapping[str, Any]], now: float) -> "Memory":
-        """What these raw jobs' statuses tell; of other recoveries what was known."""
+        """With the recoveries in these raw jobs' statuses; for other recoveries the memory stays as it is."""
         jobs = tuple(jobs)
         offences = [entry for job in jobs for entry in offences_of(job)]
         recoveries = {identity for job in jobs for identity in _recoveries_of(job)}
@@ -98,7 +100,7 @@ class Memory:
         return replace(self, by_node=kept).with_offences(offences, now)
 
     def with_offences(self, new: Iterable[tuple[str, NodeOffence]], now: float) -> "Memory":
-        """After these, and without what has faded by now."""
+        """With these offenses, and without those that have expired by now."""
         merged = {node: {_identity(offence): offence for offence in known} for node, known in self.by_node.items()}
         for node, offence in new:
             merged.setdefault(node, {}).setdefault(_identity(offence), offence)
@@ -113,7 +115,7 @@ NO_MEMORY = Memory({})
 
 
 def offences_of(job: Mapping[str, Any]) -> Iterator[tuple[str, NodeOffence]]:
-    """What the status of a raw TrainingJob tells: node and offence."""
+    """Node and offense of each recovery that counts in the status of a raw TrainingJob."""
     metadata = job["metadata"]
     for entry in job.get("status", {}).get("recoveries", ()):
         cause: Mapping[str, Any] = entry.get("cause", {})
@@ -126,7 +128,7 @@ def offences_of(job: Mapping[str, Any]) -> Iterator[tuple[str, NodeOffence]]:
 
 
 def _recoveries_of(job: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """All that it tells of, also those that count nothing."""
+    """All recoveries in status, also those that do not count."""
     for entry in job.get("status", {}).get("recoveries", ()):
         yield job["metadata"]["uid"], parse_time(entry["detectedAt"])
 
@@ -140,7 +142,7 @@ def encode_memory(memory: Memory) -> dict[str, str]:
 
 
 def decode_memory(data: Mapping[str, str]) -> Memory:
-    """What was written. An entry that somebody has broken says nothing."""
+    """The memory in the data of a ConfigMap. Unreadable entries are ignored."""
     found = {}
     for node, text in data.items():
         try:
@@ -152,7 +154,7 @@ def decode_memory(data: Mapping[str, str]) -> Memory:
 
 
 def find_offenders(memory: Memory, nodes: Mapping[str, Node], now: float) -> Offenders:
-    """Among the nodes that there are."""
+    """Among the nodes that exist."""
     for_all, by_namespace = dict[str, str](), dict[str, dict[str, str]]()
     for name, known in memory.by_node.items():
         node = nodes.get(name)
@@ -171,7 +173,7 @@ def find_offenders(memory: Memory, nodes: Mapping[str, Node], now: float) -> Off
 
 
 def score(offences: Iterable[NodeOffence], now: float) -> float:
-    """How much they count by now: of each job the offence that counts most."""
+    """The sum over jobs of the offense that counts most now."""
     by_job = dict[str, float]()
     for offence in offences:
         counts = _WEIGHTS[offence.fault] * 0.5 ** (max(0.0, now - offence.at) / HALF_LIFE_S)
@@ -181,7 +183,7 @@ def score(offences: Iterable[NodeOffence], now: float) -> float:
 
 def _kept(offences: Iterable[NodeOffence], now: float) -> Iterator[NodeOffence]:
     fresh = [offence for offence in offences if -AHEAD_S <= now - offence.at <= FORGET_AFTER_S]
-    # The newest of each job before a second one of any: no job can displace the offences of others.
+    # The newest offense of each job goes before the second one of any: no job can displace the offenses of others.
     of_job, ranked = Counter[str](), []
     for number, offence in enumerate(sorted(fresh, reverse=True)):
         ranked.append((of_job[offence.job_uid], number, offence))
@@ -198,7 +200,7 @@ def _of(offences: Iterable[NodeOffence], namespace: str) -> list[NodeOffence]:
 
 
 def _describe(offences: list[NodeOffence], namespace: str) -> str:
-    """For the jobs of that namespace."""
+    """The description that jobs of that namespace see."""
     own_jobs = sorted({offence.job for offence in _of(offences, namespace)})
     others = len({offence.job_uid for offence in offences if offence.namespace != namespace})
     named = own_jobs[:MAX_NAMES] + (["…"] if len(own_jobs) > MAX_NAMES else [])

@@ -1,15 +1,15 @@
-"""Nodes that fell silent a moment ago: the scheduler still believes them to be ready."""
+"""Nodes that stopped responding a moment ago, and that the scheduler still takes for ready."""
 
 from understudy_operator.plan.observed import Node, Observed
 from understudy_operator.plan.reconcile_clock import is_due
 from understudy_protocol.enums import Fault
 
-#: A node that fell silent is avoided for so long; then the node controller has marked it, or it is back.
+#: Jobs avoid a silent node for so long. By then the node controller has marked it, or the node is back.
 SUSPECT_S = 60.0
 
 
 def silent_nodes(observed: Observed, now: float) -> list[str]:
-    """Nodes on which a member fell silent a moment ago, and that have not become ready anew since."""
+    """Nodes on which a member stopped responding a moment ago, and that have not become ready since."""
     if observed.snapshot is None:
         return []
     lost = [x for x in observed.snapshot.lost if x.fault is Fault.NODE and not is_due(x.at + SUSPECT_S, now)]

@@ -1,9 +1,8 @@
-"""One row of the table of fault sources: which signal on a node's object says what about the node.
+"""One row of the table of fault sources: it turns a signal on a node object into a finding.
 
-A signal is a condition, label, annotation or taint by its key, or that the node is cordoned. A row matches where the
-signal is there with a value that counts: of a condition its status ("True" unless the row says otherwise), of the
-others any value that is not among the excepted ones. `polarity` says what a match means: the node is Faulty, for a
-reason of some class, or Healthy: its source vouches for the node.
+A signal is a condition, label, annotation or taint with its key, or a cordon. A row matches if the signal exists with a
+value that counts: for a condition its status ("True" by default), for the others any value that is not excepted.
+`polarity` gives the meaning of a match: the node is Faulty, with a class, or the source reports it as Healthy.
 """
 
 import fnmatch
@@ -30,7 +29,7 @@ class Polarity(Enum):
     HEALTHY = "Healthy"
 
 
-#: What keeps the scheduler itself off a node: nobody needs to tell it again.
+#: Signals that keep the scheduler off a node, so that pods need no affinity against it.
 _KNOWN_TO_SCHEDULER = (SignalKind.TAINT, SignalKind.CORDON)
 READY = "Ready"
 REASON_CHARACTERS = 200
@@ -38,35 +37,35 @@ REASON_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class NodeSignal:
-    """One thing that a node's object says of it."""
+    """One signal on a node object."""
 
     kind: SignalKind
     key: str
     value: str
-    text: str = ""  # in the source's own words: a condition's reason and message
-    since: float | None = None  # Unix seconds; None where the object does not say
-    is_preference: bool = False  # a taint that pods are only preferably kept off for
+    text: str = ""  # the source's own text: a condition's reason and message
+    since: float | None = None  # Unix seconds; None if the object does not record it
+    is_preference: bool = False  # a taint with effect PreferNoSchedule
 
 
 @dataclass(frozen=True)
 class FaultSource:
-    """A row. Its name is told with every verdict."""
+    """A row. Every verdict carries its name."""
 
     name: str
     kind: SignalKind
-    keys: tuple[str, ...] = ()  # of which one has to match; `*` stands for any characters
-    values: tuple[str, ...] = ()  # that count; empty: all, but for what is excepted
+    keys: tuple[str, ...] = ()  # one of them has to match; `*` stands for any characters
+    values: tuple[str, ...] = ()  # those that count; empty: all that are not excepted
     excepted: tuple[str, ...] = ()
     polarity: Polarity = Polarity.FAULTY
     fault_class: FaultClass = FaultClass.HARDWARE
     precedence: int = 0
-    xids: frozenset[int] = field(default_factory=frozenset)  # the text has to name one of these; empty: it need not
+    xids: frozenset[int] = field(default_factory=frozenset)  # the text has to name one of them; empty: no condition
     expires_after_s: float | None = None  # since the signal began
-    until: str = ""  # an annotation of the node that tells when it expires; "": none does
-    grace_s: float | None = None  # how long the node stays: less than a pod's own grace, where that is longer
+    until: str = ""  # the node's annotation with the expiry time; "": none
+    grace_s: float | None = None  # how long the node stays; limits the grace period of its pods
 
     def make_finding(self, signal: NodeSignal, annotations: Mapping[str, str]) -> Finding:
-        """What a match says."""
+        """The finding of a match."""
         text = signal.text or (f"{signal.key}={signal.value}" if signal.value else signal.key)
         return Finding(
             source=self.name,
@@ -78,7 +77,7 @@ class FaultSource:
         )
 
     def _until(self, signal: NodeSignal, annotations: Mapping[str, str]) -> float | None:
-        """When it expires: the sooner, where both rules are given."""
+        """When it expires: the earlier time if both rules apply."""
         ends = [time_in(annotations.get(self.until, ""))] if self.until else []
         if self.expires_after_s is not None and signal.since is not None:
             ends.append(signal.since + self.expires_after_s)
@@ -99,16 +98,16 @@ class FaultSource:
 def findings(
     signals: Iterable[NodeSignal], annotations: Mapping[str, str], table: Iterable[FaultSource]
 ) -> tuple[Finding, ...]:
-    """All that the table makes of a node, what counts most first: see verdicts.py for the order."""
+    """All findings of the table about a node, the one that counts most first; verdicts.py has the order."""
     every = tuple(signals)
     matched = [(source, signal) for source in table for signal in every if source.matches(signal)]
     found = [(-source.precedence, source.make_finding(signal, annotations)) for source, signal in matched]
-    found.sort(key=lambda entry: (entry[0], entry[1].rank))  # stable: of equal rank in the order of the table
+    found.sort(key=lambda entry: (entry[0], entry[1].rank))  # stable: equal ranks keep the order of the table
     return tuple(finding for _, finding in found)
 
 
 def time_in(text: str) -> float | None:
-    """Of RFC 3339 text, or Unix seconds; None where it is neither."""
+    """The time in RFC 3339 text or Unix seconds; None for any other text."""
     try:
         return min(float(text), LAST) if text.strip().isdigit() else parse_time(text.strip())
     except ValueError:
@@ -116,5 +115,5 @@ def time_in(text: str) -> float | None:
 
 
 def plain(value: str) -> str:
-    """As values are compared."""
+    """The form in which values are compared."""
     return value.strip().casefold()

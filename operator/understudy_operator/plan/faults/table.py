@@ -1,8 +1,8 @@
-"""The table of fault sources with the rows of the chart's values (faults.sources) in it.
+"""The table of fault sources: the built-in rows, changed by the rows of the chart's values (faults.sources).
 
-Rules: a row that has the name of a built-in one takes its place, whole; `enabled: false` takes it out. A row that is
-wrong, or that nothing could ever match, is refused with its number, field and mend, and nothing is started: a source
-that is silently not read would have checkpoints tried on hardware that is known to be broken.
+Rules: a row with the name of a built-in one replaces it completely; with `enabled: false` it removes it. A row that is
+invalid or can never match is rejected with its number, field and fix, and the operator does not start: with a source
+that is silently ignored, pods would save checkpoints on hardware that is known to be broken.
 """
 
 import json
@@ -17,7 +17,7 @@ from understudy_operator.plan.faults.sources import FaultSource, Polarity, Signa
 from understudy_operator.plan.faults.xids import FATAL
 from understudy_protocol.enums import FaultClass
 
-#: A row of the values outweighs all built-in ones but a person's word.
+#: A row of the values outweighs all built-in ones except annotations.
 PRECEDENCE = 50
 PRECEDENCES = range(1001)
 _FIELDS = (
@@ -45,7 +45,7 @@ E = TypeVar("E", bound=Enum)
 
 
 class InvalidRow(ValueError):
-    """Which row and field of faults.sources is wrong, and what to do about it."""
+    """Names the wrong row and field of faults.sources, and the fix."""
 
     def __init__(self, number: int, field: str, problem: str, fix: str) -> None:
         where = f"faults.sources[{number}]" + (f".{field}" if field else "")
@@ -53,8 +53,8 @@ class InvalidRow(ValueError):
 
 
 def table_of(text: str, built_in: Sequence[FaultSource] = BUILT_IN) -> tuple[FaultSource, ...]:
-    """The whole table, for faults.sources as JSON; "" for none. Raises InvalidRow, or ValueError for what is no
-    list.
+    """The whole table, for faults.sources as JSON; "" for no rows. Raises InvalidRow, or ValueError if the JSON is
+    not a list.
     """
     try:
         rows = json.loads(text) if text.strip() else []
@@ -153,7 +153,7 @@ def _keys(number: int, row: Row, kind: SignalKind) -> tuple[str, ...]:
 
 
 def _values(number: int, row: Row, kind: SignalKind) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What counts, and what does not."""
+    """The values that count, and the excepted ones."""
     values, excepted = _texts(number, row, "values"), _texts(number, row, "except")
     if kind is SignalKind.CONDITION:
         for field, listed in (("values", values), ("except", excepted)):

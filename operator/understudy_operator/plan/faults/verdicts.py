@@ -1,8 +1,8 @@
-"""What is held about a node, where several sources speak of it.
+"""The node health verdict of a node with findings from several sources.
 
-Rules: what has expired says nothing. Of what is left the highest precedence counts alone; there a fault outweighs a
-source that vouches, and of faults Hardware outweighs Preemption, and that Maintenance, for it is better not to save
-than to hang, and better to save early than too late. A source that vouches and is not outweighed clears the node.
+Rules: expired findings are ignored. Among the others only the highest precedence counts. There, Faulty outweighs
+Healthy, and Hardware outweighs Preemption, which outweighs Maintenance: a missing save is better than a hanging one,
+and an early save better than a late one. A Healthy finding that is not outweighed clears the node.
 """
 
 from collections.abc import Iterable
@@ -21,32 +21,32 @@ _RANKS: dict[FaultClass | None, int] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """What one row of the table has found on a node."""
+    """The match of one row of the table on a node."""
 
     source: str  # name of the row
-    fault_class: FaultClass | None  # None: it vouches for the node
+    fault_class: FaultClass | None  # None: the source reports the node as healthy
     reason: str
-    until: float | None = None  # when it expires; None: not by itself
-    grace_s: float | None = None  # how long the node stays; None: as long as its pods may take
-    known_to_scheduler: bool = False  # which puts no pod there by itself
+    until: float | None = None  # when it expires; None: never
+    grace_s: float | None = None  # how long the node stays; None: no limit for its pods
+    known_to_scheduler: bool = False  # the scheduler places no pods there
 
     @property
     def rank(self) -> int:
-        """Among those of equal precedence: the lower counts."""
+        """Among findings of equal precedence, the lowest counts."""
         return _RANKS[self.fault_class]
 
     @property
     def hardware(self) -> bool:
-        """Whether nobody there may save, or be given ranks."""
+        """Whether pods there may neither save nor get ranks."""
         return self.fault_class is FaultClass.HARDWARE
 
     @property
     def description(self) -> str:
-        """As people read it."""
+        """For messages."""
         return f"{self.source}: {self.reason}"
 
 
 def find_verdict(findings: Iterable[Finding], now: float) -> Finding | None:
-    """The verdict: of findings in their order, the first that has not expired, unless it vouches."""
+    """The verdict: the first finding that has not expired, in their order; None if that reports the node as healthy."""
     first = next((finding for finding in findings if finding.until is None or not is_due(finding.until, now)), None)
     return None if first is None or first.fault_class is None else first

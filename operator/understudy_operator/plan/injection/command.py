@@ -1,7 +1,7 @@
-"""What a trainer container's command is: torchrun, or a script that a launcher starts; and its workers per pod.
+"""The kind of a trainer container's command: torchrun, or a script that a launcher starts; and its workers per pod.
 
-Rules: a command that names torchrun, also inside `bash -c`, is one. How many workers a torchrun starts is its own to
-say, and has to be a number here: `gpu`, `auto` and variables are known on the pod's node alone.
+Rules: a command that names torchrun, also inside `bash -c`, is torchrun. Its own option gives the number of workers,
+which has to be a number here: `gpu`, `auto` and variables have a value on the pod's node only.
 """
 
 import re
@@ -16,7 +16,7 @@ _NPROC = re.compile(r"--nproc[-_]per[-_]node(?:=|\s+)(\S+)")
 _BACKEND = re.compile(r"--rdzv[-_]backend(?:=|\s+)(\S+)")
 _STANDALONE = re.compile(r"--standalone\b")
 NPROC_VARIABLE, BACKEND_VARIABLE = "PET_NPROC_PER_NODE", "PET_RDZV_BACKEND"
-#: Of a torchrun whose rounds are ours: what a controller may have set for another rendezvous.
+#: Variables of another rendezvous that a controller may have set, and that our torchrun must not see.
 RENDEZVOUS_VARIABLES = (BACKEND_VARIABLE, "PET_RDZV_ENDPOINT", "PET_STANDALONE", "PET_MAX_RESTARTS", "PET_NNODES")
 
 

@@ -1,4 +1,4 @@
-"""What an InjectedJob is beyond a job with a world."""
+"""The facts of an InjectedJob beyond those of a job with a world."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from understudy_protocol.pod import PodGroup
 
 @dataclass(frozen=True)
 class InjectedJob:
-    uid: str  # of the object itself
+    uid: str  # of the InjectedJob itself
     groups: tuple[PodGroup, ...]
     grace_s: int
     target_kind: str

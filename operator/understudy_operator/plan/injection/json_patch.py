@@ -1,4 +1,4 @@
-"""The difference between a pod and its injected self, as a JSON patch (RFC 6902): whole values at the few paths that
+"""The difference between a pod and the injected pod as a JSON patch (RFC 6902): whole values at the few paths that
 injection changes.
 """
 
@@ -10,7 +10,7 @@ _CONTAINER = ("command", "env", "volumeMounts")
 
 
 def json_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Nothing where nothing differs."""
+    """Empty if the pods are equal."""
     return list(_operations(before, after))
 
 

@@ -1,8 +1,8 @@
-"""Whose pod it is: the Job, JobSet or PyTorchJob that it trains in, by the labels that their controllers write.
+"""The owner of a pod: the Job, JobSet or PyTorchJob that it trains in, from the labels that their controllers write.
 
-Rules: the labels have to name the pod's controller. A copy of a pod has the labels and another controller, or none. A
-JobSet goes before the Job that it has made. A JobSet that restarts has all its pods made anew: they are a job of their
-own, whose name and uid end in the attempt, so that nothing of the former one can join them.
+Rules: the labels have to name the pod's controller. A copy of a pod has the labels, but another controller or none. A
+JobSet has precedence over the Job that it created. A JobSet that restarts recreates all its pods: they form a new job,
+whose name and uid end in the attempt, so that no pod of the previous attempt can join it.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ PYTORCH_OPERATOR = "training.kubeflow.org/operator-name"
 PYTORCH_REPLICA = "training.kubeflow.org/replica-type"
 PYTORCH_INDEX = "training.kubeflow.org/replica-index"
 _PYTORCH_KIND = "PyTorchJob"
-#: Where each kind is served.
+#: API version and plural of each kind.
 PATHS = {
     "Job": ("batch/v1", "jobs"),
     "JobSet": ("jobset.x-k8s.io/v1alpha2", "jobsets"),
@@ -46,23 +46,23 @@ class Owner:
 
     @property
     def group(self) -> str:
-        """Of the InjectedJob. Its dot is what no TrainingJob's name has."""
+        """The name of the InjectedJob. It has a dot, which no TrainingJob's name has."""
         attempt = f".{self.attempt}" if self.attempt else ""
         return shortened(f"{self.kind.lower()}.{self.name}{attempt}", LONGEST)
 
     @property
     def membership(self) -> str:
-        """What its members prove to belong to."""
+        """The job uid under which its members authenticate."""
         return f"{self.uid}-{self.attempt}" if self.attempt else self.uid
 
 
 def is_injected(name: str) -> bool:
-    """Whether a job's name is an InjectedJob's."""
+    """Whether the name is that of an InjectedJob."""
     return "." in name
 
 
 def is_of_target(raw: Mapping[str, Any], uid: str) -> bool:
-    """Whether a pod or a Job of an injected job is the target's. uid: what the job's members prove to belong to."""
+    """Whether a pod or a Job belongs to the target of an injected job. uid: Owner.membership of the job's members."""
     owner = controller_of(raw)
     if raw["metadata"].get("uid") == uid or (
         owner.get("kind") == "JobSet" and _is_attempt_of(uid, owner.get("uid", ""))
@@ -159,7 +159,7 @@ def _number(labels: Mapping[str, str], key: str) -> int:
 
 
 def shortened(name: str, longest: int) -> str:
-    """The name itself where it is short enough; else its beginning, and what makes it its own."""
+    """The name itself if it is short enough; else its beginning and a digest."""
     if len(name) <= longest:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH]

@@ -1,13 +1,14 @@
-"""A pod as a Job controller wants it -> the pod with our sidecar, and the launcher in front of its trainer's command.
+"""A pod as a Job controller creates it -> the pod with our sidecar, and the launcher in front of its trainer's command.
 
-The same containers as a TrainingJob's pods have (plan/pods.py); what differs:
-- Nobody knows the job yet when its first pod is made. So the pod says its place in the job, and what the operator finds
-  out about the job lies beside the membership key in the Secret, without which no kubelet starts the pod.
-- A Job counts restarts of init containers, of which the sidecar is one: its process is started anew inside of it.
-- Without a launcher the sidecar is alone: no member, it only keeps what is held about the node.
+The containers are those of a TrainingJob's pods (plan/pods.py), with these differences:
+- The operator does not know the job yet when its first pod is created. So the pod has its place in the job as a
+  variable. The operator's facts about the job are beside the membership key in the Secret, without which no kubelet
+  starts the pod.
+- A Job counts restarts of init containers, such as the sidecar: so a supervisor inside it restarts its process.
+- Without a launcher the sidecar is alone: it is no member, and only stores the node's findings.
 
-Rules: what is there already stays as it is, whoever has changed it since: a second call adds nothing, one after another
-webhook only what that has taken away. The trainer that was chosen first stays the trainer.
+Rules: injection keeps all that is there already, even if another webhook has changed it: a second call adds nothing,
+or only the parts that another webhook has removed. The trainer of the first call stays the trainer.
 """
 
 import copy
@@ -31,9 +32,9 @@ from understudy_operator.plan.spec import JobSpec
 from understudy_protocol import pod as names
 from understudy_protocol.logs import TEXT
 
-#: What the operator tells a sidecar later, and beside the key.
+#: The sidecar gets these later: from the operator, and from the file beside the key.
 _INJECTED_LATER = (names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX)
-#: How the sidecar's image is started (its ENTRYPOINT takes them).
+#: Arguments of the sidecar's image (its ENTRYPOINT takes them).
 SUPERVISED, ALONE = "--supervised", "--alone"
 
 Raw = Mapping[str, Any]
@@ -78,7 +79,7 @@ def _trainer(spec: Raw, name: str) -> dict[str, Any]:
 
 
 def _refuse_taken_names(pod: Raw, settings: InjectionSettings, image: str) -> None:
-    """Containers and volumes of the user that have the names of ours."""
+    """Reject containers and volumes of the user that have the names of ours."""
     spec = pod["spec"]
     injected = names.ANNOTATION_INJECTED in pod["metadata"]["annotations"]
     added = (x for x in spec.get("initContainers", ()) if injected and _is_sidecar(x, settings, image))
@@ -96,7 +97,7 @@ def _refuse_taken_names(pod: Raw, settings: InjectionSettings, image: str) -> No
 
 
 def _is_sidecar(container: Raw, settings: InjectionSettings, image: str) -> bool:
-    """Whether injection added the container. Another webhook may have changed its registry, or have added to it."""
+    """Whether injection added the container. Another webhook may have changed its registry, or added fields to it."""
     if container["name"] != names.SIDECAR_CONTAINER or container.get("command") or container.get("lifecycle"):
         return False
     args = [ALONE] if settings.launcher == NONE else [SUPERVISED]
@@ -104,7 +105,7 @@ def _is_sidecar(container: Raw, settings: InjectionSettings, image: str) -> bool
 
 
 def _image_name(image: str) -> str:
-    """Without registry, tag and digest."""
+    """The image without registry, tag and digest."""
     return image.rpartition("/")[2].partition("@")[0].partition(":")[0]
 
 
@@ -145,7 +146,7 @@ def _change(
 
 
 def _job(owner: Owner, settings: InjectionSettings, nproc: int, mode: str) -> Job:
-    """As much of it as a pod's containers are told."""
+    """The job, as far as a pod's containers depend on it."""
     world = replace(settings.of_world(nproc, actives=1, spares=0), mode=mode, min_actives=0)
     spec = JobSpec((), world)
     return Job("", owner.group, owner.membership, 1, "", False, 0.0, None, spec, {})
@@ -199,7 +200,7 @@ def _sidecar(job: Job, owner: Owner, image: str, grace_s: int, *, alone: bool) -
 
 
 def _add(holder: dict[str, Any], field: str, wanted: list[dict[str, Any]]) -> None:
-    """What of these is not there by its name."""
+    """Add those that are missing by name."""
     present = {entry["name"] for entry in holder.get(field, ())}
     missing = [entry for entry in wanted if entry["name"] not in present]
     if missing:

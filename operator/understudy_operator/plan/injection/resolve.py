@@ -1,9 +1,9 @@
-"""What an injected job needs beyond its members: where each pod stands, and that its Jobs leave faults to the ladder.
+"""The facts of an injected job beyond its members: the index of each pod. And its Jobs' backoffLimit.
 
-A Job ends when more pods have failed than its backoffLimit says, which in JobSet's PyTorch examples is none. Here a pod
-that is lost or given up is a fault that is recovered from, and how many there may be is the ladder's to say. So while
-the training goes on its Jobs have no limit; once it has failed for good they have none left, and fail at the next pod
-that ends. A PyTorchJob counts otherwise, and is left alone.
+A Job fails when more pods have failed than its backoffLimit, which is 0 in JobSet's PyTorch examples. Here the job
+recovers from a pod that is lost or evicted, and `recovery` limits how many there may be. So the operator removes the
+limit of the Jobs while the training goes on. Once it has failed for good their limit is 0, and they fail at the next
+pod that ends. A PyTorchJob counts differently, and is not changed.
 """
 
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ NO_LIMIT = 2**31 - 1
 
 
 def resolve_injected_job(observed: Observed) -> Observed:
-    """With what an injected job's own objects do not say: each pod's index, which the pod itself was not told at its
-    birth; and whether its Jobs are suspended, whose controller then takes the pods away.
+    """Add the facts that an injected job's own objects do not have: each pod's index, which did not exist when the pod
+    was created; and whether its Jobs are suspended, in which case their controller deletes the pods.
     """
     job = observed.job
     if job.injected is None:
@@ -42,19 +42,19 @@ def _placed(pod: Pod, observed: Observed) -> Pod:
     try:
         place = read_place(text)
     except ValueError:
-        return pod  # somebody has changed it: the pod itself goes by what it was told at its birth
+        return pod  # somebody has changed the annotation; the pod itself uses its variable
     index = group_rank(place, observed.job.injected.groups, observed.job.world.actives)
     return replace(pod, index=index, spare=index is None)
 
 
 def plan_target(observed: Observed) -> Iterator[PatchJob]:
-    """The changes of the Jobs whose pods these are."""
+    """The changes of the Jobs that control the pods."""
     job = observed.job
     if job.injected is None or job.deleting:
         return
     failed = observed.close is not None and observed.close.reason is CloseReason.FAILED
     children = {child.name: child for child in observed.children}
-    # Not by the pods' labels: these could name any Job of the namespace.
+    # Not from the pods' labels: these could name any Job of the namespace.
     controllers = {(x.controller.name, x.controller.uid) for x in observed.pods if x.controller.kind == "Job"}
     limit = 0 if failed else NO_LIMIT
     reason = "the training has failed for good" if failed else "recovery decides which faults end the training"
@@ -63,7 +63,7 @@ def plan_target(observed: Observed) -> Iterator[PatchJob]:
         if child is not None and (child.ended or child.deleting or child.backoff_limit == limit):
             continue
         if child is not None and not failed:
-            continue  # somebody has set it again since: theirs to say
-        # The uid is a precondition: a Job of the same name that was applied since is none of this training.
+            continue  # somebody has set another limit since: keep it
+        # The uid is a precondition: a Job of the same name that was created since is not part of this training.
         metadata = {"uid": uid, "labels": {names.LABEL_JOB: job.name, names.LABEL_JOB_UID: job.uid}}
         yield PatchJob(name, {"metadata": metadata, "spec": {"backoffLimit": limit}}, reason)

@@ -1,7 +1,7 @@
-"""What users write on an injected pod: annotations `understudy.dev/<name>`, in place of a TrainingJob's spec.
+"""The settings on an injected pod: annotations `understudy.dev/<name>`, in place of a TrainingJob's spec.
 
-Rules: a name that is not in the table, or a value that means nothing, is an Objection that names the annotation and the
-mend. What is left out has the default that a TrainingJob has. Sizes are counted in ranks, as torch counts them.
+Rules: an unknown name or an invalid value is an Objection that names the annotation and the fix. Unset annotations have
+the defaults of a TrainingJob. Sizes are numbers of ranks, as in torch.
 """
 
 import re
@@ -15,7 +15,7 @@ from understudy_protocol import pod as names
 
 PREFIX = f"{names.GROUP}/"
 AUTO, WRAP, TORCHRUN, NONE = "Auto", "Wrap", "Torchrun", "None"
-#: What the operator and the webhook write themselves.
+#: Annotations that the operator and the webhook write.
 RESERVED = frozenset(
     {
         names.ANNOTATION_INJECTED,
@@ -29,17 +29,17 @@ RESERVED = frozenset(
 
 
 class Objection(Exception):
-    """Why a pod cannot be injected, and what its owner can do about it."""
+    """Why a pod cannot be injected, and how its owner can fix it."""
 
 
 @dataclass(frozen=True)
 class InjectionSettings:
     launcher: str = AUTO
     container: str = ""  # "": the first
-    nproc_per_node: int = 0  # 0: as the command says, else 1
+    nproc_per_node: int = 0  # 0: the number in the command, else 1
     world_size: int = 0  # ranks; 0: those of all pods
     min_world_size: int = 0
-    world: Mapping[str, Any] = field(default_factory=dict)  # what else of a World is not as usual
+    world: Mapping[str, Any] = field(default_factory=dict)  # other fields of World that differ from the defaults
 
     def of_world(self, nproc: int, actives: int, spares: int) -> World:
         group = ReplicatedJob("workers", {"spec": {"parallelism": actives, "template": {"spec": {}}}})
@@ -76,7 +76,7 @@ def read_injection_settings(annotations: Mapping[str, str]) -> InjectionSettings
 
 
 def settings_of(annotations: Mapping[str, str]) -> dict[str, str]:
-    """The annotations that say something, as the InjectedJob keeps them: by their names without the prefix."""
+    """The settings among the annotations, by their names without the prefix, as the InjectedJob stores them."""
     return {
         key.removeprefix(PREFIX): text
         for key, text in annotations.items()
@@ -85,7 +85,7 @@ def settings_of(annotations: Mapping[str, str]) -> dict[str, str]:
 
 
 def actives_of(settings: InjectionSettings, nproc: int, pods: int) -> int:
-    """Pods that hold ranks; the others wait as spares. Raises Objection."""
+    """Pods with ranks; the others wait as spares. Raises Objection."""
     if not settings.world_size:
         return pods
     key = f"{PREFIX}world-size"
@@ -158,11 +158,11 @@ def _modules(text: str) -> tuple[str, ...]:
     return tuple(part for part in (part.strip() for part in text.split(",")) if part)
 
 
-SHORTEST_LAUNCHER_TIMEOUT_S = 5.0  # as the CRD has it
-LONGEST_WORKER_GRACE_S = 3600.0  # as the CRD has it
+SHORTEST_LAUNCHER_TIMEOUT_S = 5.0  # as in the CRD
+LONGEST_WORKER_GRACE_S = 3600.0  # as in the CRD
 _DURATIONS = "a duration such as 30s, 10m or 1h"
 _OWN = ("launcher", "container", "nproc_per_node", "world_size", "min_world_size")
-#: name: (field of Settings or World, how it is read, what it may be)
+#: name: (field of InjectionSettings or World, reader, valid values for messages)
 _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "launcher": ("launcher", _one_of(AUTO, WRAP, TORCHRUN, NONE), "Auto, Wrap, Torchrun or None"),
     "container": ("container", _text, "the name of the container that trains"),
@@ -192,7 +192,7 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "topology-key": ("topology_key", _text, "the name of a node's label"),
 }
 ANNOTATIONS = tuple(sorted(_TABLE))
-#: Former name -> name.
+#: Old name -> name.
 _RENAMED: Mapping[str, str] = {
     "fence-timeout": "coordinator-loss-timeout",
     "nologin-path": "node-file",

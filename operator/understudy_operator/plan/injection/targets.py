@@ -1,7 +1,7 @@
-"""A Job, JobSet or PyTorchJob whose pods are injected -> what its InjectedJob says: which pods train, in which order.
+"""A Job, JobSet or PyTorchJob with injected pods -> the content of its InjectedJob: which pods train, and their order.
 
-Rules: only templates with the label count. They train as one, so they say the same in their annotations, and all of
-their pods run at once. Ranks count through the templates as the object lists them (a PyTorchJob's Master first).
+Rules: only templates with the label count. They train as one, so they have the same settings in their annotations, and
+all of their pods run at once. Ranks follow the order of the templates in the object (a PyTorchJob's Master first).
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,9 +27,9 @@ REPLICA_TYPES = ("Master", "Worker")
 
 @dataclass(frozen=True)
 class Template:
-    """Of pods that are to be injected."""
+    """A template of pods that are injected."""
 
-    name: str  # of its replicatedJob or replica type, as Place.group has it
+    name: str  # of its replicatedJob or replica type, as in Place.group
     jobs: int
     pods_per_job: int
     template: Raw
@@ -72,7 +72,7 @@ def read_target(kind: str, raw: Raw) -> Target:
 
 
 def spec_of(target: Target, owner: Owner, pod: Raw) -> dict[str, Any]:
-    """Of the InjectedJob, by one of its injected pods. Raises Objection."""
+    """The spec of the InjectedJob, from one of its injected pods. Raises Objection."""
     _check_pods(target)
     annotations = pod["metadata"].get("annotations", {})
     settings = read_injection_settings(annotations)
@@ -92,7 +92,7 @@ def spec_of(target: Target, owner: Owner, pod: Raw) -> dict[str, Any]:
 
 
 def manifest_of(namespace: str, owner: Owner, spec: Raw) -> dict[str, Any]:
-    """It goes when its target goes. Raises Objection."""
+    """The InjectedJob, which is deleted with its target. Raises Objection."""
     target = spec["target"]
     if spec["members"] < 1:
         raise Objection(
@@ -109,7 +109,7 @@ def manifest_of(namespace: str, owner: Owner, spec: Raw) -> dict[str, Any]:
 
 
 def read_nproc(pod: Raw) -> int:
-    """Workers of an injected pod, as its trainer is told; 0 if it has no launcher. Raises Objection."""
+    """Workers of an injected pod, from its trainer's variable; 0 if it has no launcher. Raises Objection."""
     for container in pod["spec"].get("containers", ()):
         for variable in container.get("env", ()):
             if variable.get("name") == names.ENV_NPROC:

@@ -1,12 +1,15 @@
 """Which child Jobs to create, delete, suspend and resume.
 
-Rules: each has its name, so a Job of a former attempt has to go before the next one can come; BlockingRecreate waits
-until all of them, and all former pods, are gone. What runs is never changed, but deleted where a suspension was missed
-(missed_changes.py). A Job that is resumed gets what may be changed of a suspended one (labels, annotations,
-nodeSelector, tolerations, schedulingGates of its pods) as the spec has it now, and keeps what others have added there;
-one that differs in anything else is made anew. After the end of the job, Jobs that have not ended are deleted. A Job in
-Kueue's queue is suspended and resumed by Kueue alone, which would resume what somebody else has suspended: while the
-TrainingJob is suspended there is none.
+Rules:
+- Each attempt uses the same names, so a Job of the previous attempt has to be deleted before the next one is created.
+  BlockingRecreate waits until all Jobs and pods of the previous attempt are gone.
+- A running Job is never changed. It is deleted if the operator missed a suspension (missed_changes.py).
+- A Job that is resumed gets the mutable fields of a suspended Job (labels, annotations, nodeSelector, tolerations,
+  schedulingGates of its pods) from the current spec, and keeps the entries that others have added there. A Job that
+  differs in any other field is recreated.
+- After the end of the job, the operator deletes Jobs that have not ended.
+- Only Kueue suspends and resumes a Job in its queue, and would resume one that the operator has suspended. So while the
+  TrainingJob is suspended such a Job does not exist.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +25,7 @@ from understudy_operator.plan.observed import ChildJob, Observed
 from understudy_operator.plan.spec import ReplicatedJob, RestartStrategy
 from understudy_protocol import pod as names
 
-#: Annotations of a Job that a resumption writes anew.
+#: Annotations of a Job that a resumption updates.
 UPDATED_ANNOTATIONS = (names.ANNOTATION_TEMPLATE_HASH, names.ANNOTATION_WRITTEN)
 
 
@@ -51,7 +54,7 @@ def _deletion_reason(observed: Observed, child: ChildJob) -> str:
 
 
 def waits_for_previous_attempt(observed: Observed) -> bool:
-    """Whether everything of the former attempt has to go before anything of this one is made."""
+    """Whether all Jobs and pods of the previous attempt have to be gone before any of this one is created."""
     policy = observed.job.spec.failure
     if policy is None or policy.strategy is not RestartStrategy.BLOCKING_RECREATE:
         return False
@@ -98,8 +101,8 @@ def _resume(observed: Observed, current: Sequence[ChildJob], sidecar_image: str)
 
 
 def merge_template(existing: Mapping[str, Any], wanted: Mapping[str, Any], written: Written) -> dict[str, Any]:
-    """The merge patch of a suspended Job's pod template: what is wanted now, without what this operator has written
-    before, and with what others have added. written: by this operator, as the Job's annotation records it.
+    """The merge patch of a suspended Job's pod template: the wanted fields, without those that this operator has
+    written before, and with those that others have added. written: by this operator, from the Job's annotation.
     """
     metadata = {x: _keys(x, existing.get("metadata", {}), wanted["metadata"], written) for x in MUTABLE_METADATA}
     spec: dict[str, Any] = {"nodeSelector": _keys("nodeSelector", existing.get("spec", {}), wanted["spec"], written)}
@@ -117,7 +120,7 @@ def merge_template(existing: Mapping[str, Any], wanted: Mapping[str, Any], writt
 def _keys(
     field: str, existing: Mapping[str, Any], wanted: Mapping[str, Any], written: Written
 ) -> dict[str, str | None]:
-    """Of a mapping; None removes a key."""
+    """The patch of one mapping; None removes a key."""
     removed = [key for key in existing.get(field) or () if key in written.get(field, [])]
     return {**dict.fromkeys(removed), **wanted.get(field, {})}
 

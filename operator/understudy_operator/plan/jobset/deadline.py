@@ -1,10 +1,12 @@
-"""activeDeadlineSeconds of the world's Jobs, which exist in name alone: when they began, and which have had their time.
+"""activeDeadlineSeconds of the world's Jobs, which exist only by name: when they started, and which are overdue.
 
-Rules, as the Job controller has them for a Job's startTime: time counts from when the Job may have its pods, whether or
-not these are there or run. While the job is suspended it does not, nor while all that trains waits in Kueue's queue,
-which suspends Jobs for that: then it begins anew. A restart makes other Jobs, with a time of their own; recoveries do
-not. Status keeps when the attempt began. One of which it does not, because it trained before there was this rule, has
-no deadline: an upgrade of the operator ends no job.
+Rules, as the Job controller has them for a Job's startTime:
+- Time counts from the moment when the Job may have pods, whether or not they exist or run.
+- No time counts while the job is suspended, or while the whole gang waits in Kueue's queue, which suspends Jobs for
+  that. Afterwards it starts from 0.
+- A restart creates new Jobs with their own time; recoveries do not.
+- Status keeps the start of the attempt. An attempt without it, because it trained under a version without this rule,
+  has no deadline: an upgrade of the operator ends no job.
 """
 
 from understudy_operator.plan.observed import Observed
@@ -17,20 +19,20 @@ ATTEMPT_START = "attemptStartTime"
 
 
 def attempt_start(observed: Observed, *, may_start: bool, now: float) -> str | None:
-    """For status; None while no time counts. may_start: whether the world may have pods."""
+    """The start for status; None while no time counts. may_start: whether the world may have pods."""
     job, recorded = observed.job, observed.job.status.get(ATTEMPT_START)
     if job.terminal:
         return recorded
     if not any(_limit_s(group) is not None for group in job.world.groups) or not _counts(observed):
         return None
-    # One that Kueue has evicted and let in again has had a round, and begins anew all the same.
+    # A job that Kueue has evicted and admitted again has had a round, but its time starts from 0.
     is_starting = observed.before_first_round or job.status.get("phase") == "Pending"
     was_tried = observed.templates_checked or bool(observed.pods)
     return recorded or (micro_time(now) if is_starting and may_start and was_tried else None)
 
 
 def overdue(observed: Observed, now: float) -> frozenset[str]:
-    """ReplicatedJobs of the world whose Jobs have had their time; of a job that has ended, when it did."""
+    """ReplicatedJobs of the world whose Jobs are past the deadline; for a job that has ended, at its end."""
     job = observed.job
     if job.spec.world is None or ATTEMPT_START not in job.status or not _counts(observed):
         return frozenset()

@@ -23,9 +23,9 @@ NO_SCHEDULE = "alpha.jobset.sigs.k8s.io/no-schedule"
 JOB_NAME = "batch.kubernetes.io/job-name"
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
-#: The same as Kubernetes wrote them before 1.27, and still does.
+#: The keys of Kubernetes before 1.27, which newer versions also write.
 LEGACY_JOB_NAME = "job-name"
 LEGACY_CONTROLLER_UID = "controller-uid"
 
-#: Who may be named in managedBy for this operator to manage the job.
+#: Values of managedBy for which this operator manages the job.
 OURSELVES = ("", "understudy.dev/operator", "jobset.sigs.k8s.io/jobset-controller")

@@ -1,8 +1,8 @@
-"""The manifests of child Jobs and of volume claims: the user's templates, plus what JobSet writes on them.
+"""The manifests of child Jobs and of volume claims: the user's templates, with JobSet's additions.
 
-The fingerprint says what a Job was made from, but for what may be changed in a Job that is suspended: one that differs
-in it can only be made anew. An annotation records the fields that may be changed, as this operator has written them, so
-that a resumption can remove a field that the spec has no more and keep the fields that others have added.
+The fingerprint covers all fields of a Job that are immutable while it is suspended: a Job with another one has to be
+recreated. An annotation records the mutable fields as this operator has written them. So a resumption can remove a
+field that the spec no longer has, and keep the fields that others have added.
 """
 
 import copy
@@ -19,10 +19,10 @@ from understudy_operator.plan.spec import ReplicatedJob, VolumeClaim
 from understudy_protocol import pod as names
 
 FINGERPRINT = f"{names.GROUP}/template"
-#: Of a pod's template: may be changed while the Job is suspended.
+#: Fields of a pod template that are mutable while the Job is suspended.
 MUTABLE_METADATA = ("labels", "annotations")
 MUTABLE_SPEC = ("nodeSelector", "tolerations", "schedulingGates")
-#: What this operator has written of these: the keys of mappings, and the entries of lists, by field.
+#: The keys of mappings and the entries of lists among them that this operator has written, by field.
 Written = Mapping[str, list[Any]]
 
 
@@ -32,7 +32,7 @@ def job_manifest(job: Job, group: ReplicatedJob, index: int, sidecar_image: str 
     spec["suspend"] = job.spec.suspend
     if spec.get("completionMode", "Indexed") == "Indexed":
         spec["completionMode"] = "Indexed"
-        spec.setdefault("completions", group.parallelism)  # which an indexed Job needs
+        spec.setdefault("completions", group.parallelism)  # required for an indexed Job
     template = spec["template"]
     template["metadata"] = _metadata(job, group, index, template.get("metadata", {}))
     template["spec"].setdefault("restartPolicy", "OnFailure")
@@ -46,7 +46,7 @@ def job_manifest(job: Job, group: ReplicatedJob, index: int, sidecar_image: str 
         names.ANNOTATION_TEMPLATE_HASH: group.template_hash,
         names.ANNOTATION_WRITTEN: _encode_written(template),
     }
-    spec.pop("ttlSecondsAfterFinished", None)  # one that has ended and is gone would be made anew, and run again
+    spec.pop("ttlSecondsAfterFinished", None)  # a deleted Job would be recreated, and run again
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -61,7 +61,7 @@ def job_manifest(job: Job, group: ReplicatedJob, index: int, sidecar_image: str 
 
 
 def claim_manifest(job: Job, claim: VolumeClaim) -> dict[str, Any]:
-    """One that is retained has no owner."""
+    """A claim that is retained has no owner."""
     given = claim.template.get("metadata", {})
     own_labels = {names.LABEL_JOB: job.name, names.LABEL_JOB_UID: job.uid, keys.NAME: job.name}
     owner = {} if claim.retained else {"ownerReferences": [owner_reference(job)]}
@@ -80,7 +80,7 @@ def claim_manifest(job: Job, claim: VolumeClaim) -> dict[str, Any]:
 
 
 def job_fingerprint(spec: Mapping[str, Any]) -> str:
-    """Of a Job's spec."""
+    """The fingerprint of a Job's spec."""
     template = spec["template"]
     fixed = {
         **{name: value for name, value in spec.items() if name not in ("suspend", "template")},
@@ -91,14 +91,14 @@ def job_fingerprint(spec: Mapping[str, Any]) -> str:
 
 
 def _encode_written(template: Mapping[str, Any]) -> str:
-    """For the Job's annotation."""
+    """The value of the Job's annotation."""
     parts = {field: template["metadata"].get(field) for field in MUTABLE_METADATA}
     parts |= {field: template["spec"].get(field) for field in MUTABLE_SPEC}
     return json.dumps({field: list(value) for field, value in parts.items() if value}, separators=(",", ":"))
 
 
 def read_written(annotation: str) -> Written:
-    """Nothing of an annotation that somebody has broken."""
+    """Empty if the annotation is unreadable."""
     try:
         written = json.loads(annotation)
     except (ValueError, RecursionError):
@@ -110,7 +110,7 @@ def read_written(annotation: str) -> Written:
 
 
 def _metadata(job: Job, group: ReplicatedJob, index: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Pods of Jobs are not ours: they carry no label that would say so."""
+    """Pods of Jobs are no members, so they do not get the label with the job's uid."""
     own_labels = {names.LABEL_JOB: job.name, names.LABEL_REPLICATED_JOB: group.name}
     return {
         "labels": {**given.get("labels", {}), **metadata.jobset_labels(job, group, index), **own_labels},

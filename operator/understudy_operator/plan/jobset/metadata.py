@@ -1,6 +1,6 @@
-"""What JobSet writes on a Job and on its pods, so that manifests which read it find it: labels and annotations.
+"""The labels and annotations that JobSet writes on a Job and on its pods, for manifests that read them.
 
-A spare belongs to a replicatedJob, and to none of its Jobs: it carries no index.
+A spare belongs to a replicatedJob, but to none of its Jobs: it has no index.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ def job_name(job: Job, group: ReplicatedJob, index: int) -> str:
 
 
 def subdomain(job: Job) -> str:
-    """Of all pods' hostnames: the headless Service's name."""
+    """The subdomain of all pods' hostnames: the name of the headless Service."""
     return job.spec.network.subdomain or job.name
 
 
@@ -46,7 +46,7 @@ def jobset_labels(job: Job, group: ReplicatedJob, index: int | None) -> dict[str
 
 
 def jobset_annotations(job: Job, group: ReplicatedJob, index: int | None) -> dict[str, str]:
-    """The same again, and how Jobs are placed."""
+    """The labels, and the placement of Jobs."""
     values = jobset_labels(job, group, index)
     if group.exclusive is not None:
         values[keys.EXCLUSIVE] = group.exclusive.topology_key
@@ -56,7 +56,7 @@ def jobset_annotations(job: Job, group: ReplicatedJob, index: int | None) -> dic
 
 
 def _before(group: ReplicatedJob, groups: tuple[ReplicatedJob, ...] | list[ReplicatedJob]) -> int:
-    """Jobs of the groups before this one."""
+    """The number of Jobs of the groups before this one."""
     names = [other.name for other in groups]
     return sum(other.replicas for other in groups[: names.index(group.name)])
 
@@ -66,5 +66,5 @@ def _hashed(name: str) -> str:
 
 
 def coordinator_endpoint(name: str, spec: JobSpec, pod: CoordinatorPod) -> str:
-    """name: of the job."""
+    """The endpoint of the pod. name: of the job."""
     return f"{name}-{pod.replicated_job}-{pod.job_index}-{pod.pod_index}.{spec.network.subdomain or name}"

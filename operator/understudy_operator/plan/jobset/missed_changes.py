@@ -1,14 +1,17 @@
-"""A suspension that no pass has seen: the job was suspended, changed and resumed in one moment, or without an operator.
+"""Suspensions that no reconcile has seen: the user suspended, changed and resumed the job within a moment, or while no
+operator ran.
 
-replicatedJobs may only be changed while the job is suspended, which ends what runs. Where nobody saw that, Jobs and
-pods run on that were made of former templates: they are ended now, and made anew.
+A user may change replicatedJobs only while the job is suspended, which ends its pods. If the operator misses that, Jobs
+and pods of old templates keep running: it ends and recreates them.
 
-Rules: each carries a hash of what the user had written when it was made, and of nothing that an operator adds. One that
-differs proves nothing by itself, for a newer CRD may have other defaults: an upgrade ends no job. But since the
-generation that was acted on last there must have been two changes, to suspend and to resume. Whatever carries no hash,
-because a former version made it, stays. The world ends as by the suspension, and Jobs are deleted one by one. Until all
-of that is under way status keeps the former generation: so whoever goes on, another operator included, goes on with it.
-Status also keeps it until all Jobs of a suspended job are suspended, because the user may resume the job before that.
+Rules:
+- Each Job and pod has a hash of the user's template at its creation, without additions of an operator. Another hash
+  alone proves nothing, because a newer CRD may have other defaults, and an upgrade ends no job. But a suspension and a
+  resumption raise the generation by at least two since the one that status has.
+- Jobs and pods without a hash, created by an old version, stay.
+- The world ends as by the suspension; Jobs are deleted one by one. Until all of that is under way status keeps the old
+  generation, so that the next reconcile, also of another operator, continues. Status also keeps it until all Jobs of a
+  suspended job are suspended, because the user may resume the job before that.
 
 The coordinator closes the rendezvous of a suspended job before the operator writes the suspension to status. If the
 user resumes the job between the two, the workers have stopped and their pods can never train again: the attempt ends.
@@ -50,7 +53,7 @@ def _was_closed_by_suspension(observed: Observed) -> bool:
 
 
 def is_missed_by_world(observed: Observed) -> bool:
-    """Whether pods that train, or will, were made of former templates."""
+    """Whether pods of the world have old templates."""
     if not _missed(observed) or observed.job.spec.world is None or observed.close is not None:
         return False
     wanted = observed.job.world.template_hash
@@ -59,7 +62,7 @@ def is_missed_by_world(observed: Observed) -> bool:
 
 
 def outdated_jobs(observed: Observed) -> Iterator[ChildJob]:
-    """Those that run, or wait in a queue, and were made of a former template."""
+    """Jobs with an old template that run or wait in a queue."""
     if not _missed(observed):
         return
     wanted = {group.name: group.template_hash for group in observed.job.spec.children}
@@ -77,7 +80,7 @@ def outdated_jobs(observed: Observed) -> Iterator[ChildJob]:
 
 
 def handled_generation(observed: Observed) -> int:
-    """The generation that status tells."""
+    """The observedGeneration for status."""
     missed = is_missed_by_world(observed) or any(True for _ in outdated_jobs(observed))
     return _last_generation(observed) if missed or _has_jobs_to_suspend(observed) else observed.job.generation
 

@@ -1,17 +1,17 @@
-"""What becomes of the job when Jobs have ended: the success policy and the failure policy.
+"""The outcome for the job when Jobs have ended: the success policy and the failure policy.
 
-    what has happened                                      what follows
+    event                                                  outcome
     -----------------------------------------------------  ------------------------------------------------------------
-    a Job has failed, there is no failure policy           Failed
-    a Job has failed, the first rule that applies says     Failed, a restart of the whole job, or of this Job alone
-    a Job has failed, no rule applies                      a restart of the whole job
-    such a restart counts, and maxRestarts are spent       Failed
-    a weight update has failed (plan/rollouts.py)          a restart of rollouts alone; Failed where none is left
-    Jobs have succeeded, as the success policy wants them  Completed
+    a Job has failed, and there is no failure policy       Failed
+    a Job has failed, and a rule applies                   its action: Failed, or a restart of the job or of this Job
+    a Job has failed, and no rule applies                  a restart of the whole job
+    the restart counts, and maxRestarts are spent          Failed
+    a weight update has failed (plan/rollouts.py)          a restart of the rollouts; Failed if maxRestarts are spent
+    Jobs have succeeded as the success policy requires     Completed
 
-Rules: a failure goes before a success. A rule applies to the failure's reason, its message and the replicatedJob; of
-the Jobs that it applies to the first to fail is meant. The world fails and restarts as a whole: where one of its Jobs
-is to restart alone, all of them do, at the cost of one restart.
+Rules: a failure has precedence over a success. A rule applies by the failure's reason, its message and the
+replicatedJob. The first rule that applies counts; among the Jobs that it applies to, the first that failed. The world
+fails and restarts as a whole: if one of its Jobs restarts alone, all of them do, at the cost of one restart.
 """
 
 from collections.abc import Iterable
@@ -41,20 +41,20 @@ class Failed:
 
 @dataclass(frozen=True)
 class Restart:
-    """Of the whole job, or of one Job alone."""
+    """A restart of the whole job, or of one Job."""
 
     reason: str
     message: str
     counts: bool  # towards maxRestarts
     single_job: JobView | None = None
-    rollouts: RolloutRestart | None = None  # rollouts, all of which restart alone
+    rollouts: RolloutRestart | None = None  # set if the rollouts restart alone
 
 
 Outcome = Completed | Failed | Restart
 
 
 def outcome(observed: Observed) -> Outcome | None:
-    """What follows in this pass; None if nothing has to."""
+    """The outcome in this reconcile; None if there is none."""
     if observed.job.terminal:
         return None
     jobs = views(observed)
@@ -67,7 +67,7 @@ def outcome(observed: Observed) -> Outcome | None:
     if rollout_restart is not None:
         return _after_failed_update(observed, rollout_restart)
     if _succeeded(observed.job.spec, jobs):
-        close = observed.close  # the world's own words, where it is all there is
+        close = observed.close  # its message, if there is one
         return Completed(close.message if close is not None and close.message else _completion_message(observed, jobs))
     return None
 
@@ -113,7 +113,7 @@ def _after_failure(observed: Observed, failed: list[JobView]) -> Outcome:
 
 
 def _after_failed_update(observed: Observed, rollout_restart: RolloutRestart) -> Outcome:
-    """At the cost of one restart, as any restart that failurePolicy allows."""
+    """Costs one restart, like every restart under failurePolicy."""
     policy, spent = observed.job.spec.failure, observed.job.restarts_counted
     allowed = 0 if policy is None else policy.max_restarts
     if rollout_restart.counts and spent >= allowed:

@@ -1,4 +1,4 @@
-"""Regular expressions of failure rules, with RE2's meaning: what is found anywhere in a Job's message matches."""
+"""Regular expressions of failure rules, as RE2 understands them: a match anywhere in a Job's message counts."""
 
 import functools
 from typing import Any
@@ -7,13 +7,13 @@ from understudy_operator.plan.spec import JobSpec
 
 
 def matches_pattern(pattern: str, message: str) -> bool:
-    """Of a pattern that is none: False."""
+    """False if the pattern is invalid."""
     compiled = _compiled(pattern)
     return not isinstance(compiled, str) and compiled.search(message) is not None
 
 
 def invalid_pattern(spec: JobSpec) -> str:
-    """The first pattern that is no regular expression, and why, in words; "" if all are."""
+    """A message about the first pattern that is not a regular expression; "" if all are."""
     rules = () if spec.failure is None else spec.failure.rules
     for number, rule in enumerate(rules):
         for pattern in rule.patterns:
@@ -28,7 +28,7 @@ def invalid_pattern(spec: JobSpec) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _compiled(pattern: str) -> Any:
-    """The expression, or the reason why it is none."""
+    """The compiled expression, or the reason why the pattern is invalid."""
     import re2  # here, because local mode, which has no failure policy, has no RE2 either
 
     options = re2.Options()

@@ -1,13 +1,13 @@
-"""Pods of child Jobs: when they are asked for, and what is told of them.
+"""Pods of child Jobs: when the operator lists them, and how the job reports them.
 
-No watch tells of them: they are the Job controller's, and there may be thousands. So a few are asked for while a Job
-waits for pods, and told is what they wait for.
+The operator does not watch these pods: they belong to the Job controller, and there may be thousands. Instead it lists
+a few while a Job waits for pods, and reports why they wait.
 
-Rules: asked is for pods that are Pending, while a Job has not had all of its pods ready for SLOW_S; and for those on
-nodes that are not ready, while pods of a Job end. Again after EVERY_S, and twice as late each time (at most
-SELDOM_S) while what is known explains it.
-A pod that is Terminating on a dead node is told, and not removed by force: nothing fences its containers, which may run
-on, and no kubelet says that they have ended.
+Rules: the operator lists Pending pods while a Job has not had all its pods ready for SLOW_S, and the pods on nodes that
+are not ready while pods of a Job end. It repeats this after EVERY_S; while the known pods explain the wait the pause
+doubles each time, up to SELDOM_S.
+A pod that is Terminating on a dead node is reported, and not removed by force: nothing fences its containers, which may
+still run, and no kubelet reports their end.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,19 +22,19 @@ from understudy_operator.plan.stuck import describe_slow_start
 SLOW_S = 1.0
 EVERY_S = 2.5
 SELDOM_S = 30.0
-#: So many nodes are asked about, and so many pods of each answer are looked at.
+#: Limits on the nodes of one query, and on the pods read from each answer.
 NODES = 3
 PODS = 20
 MAX_REPORTED = 3
-#: The Job controller creates all pods within so long after it has started the Job, unless something keeps it from that.
+#: The Job controller creates all pods within so long after it has started the Job, unless a request fails.
 MISSING_S = 3.0
-#: It starts a new Job within so long.
+#: The Job controller starts a new Job within so long.
 NOT_STARTED_S = 30.0
 
 
 @dataclass(frozen=True)
 class PodQueries:
-    """Field selectors of the lists that are wanted now."""
+    """Field selectors of the lists to request now."""
 
     selectors: tuple[str, ...] = ()
 
@@ -49,13 +49,13 @@ def plan_pod_queries(children: Iterable[ChildJob], nodes: Mapping[str, Node], no
 
 
 def query_pause_s(before_s: float, pods: Sequence[Pod]) -> float:
-    """Until they are asked for again."""
+    """Seconds until the next query."""
     explained = any(pod.trouble or pod.deleting_since is not None for pod in pods)
     return min(max(2 * before_s, EVERY_S), SELDOM_S) if explained else EVERY_S
 
 
 def describe_job_pods(observed: Observed, now: float) -> list[str]:
-    """What child Jobs wait for, in words. Of an injected job they are whose pods train, and not its children."""
+    """Messages about the pods that child Jobs wait for. None for an injected job: its Jobs' pods are members."""
     if observed.job.injected is not None:
         return []
     pods = observed.job_pods

@@ -1,8 +1,8 @@
-"""What the job as a whole adds to the spec of each of its pods, whoever creates it: network, volumes, placement.
+"""The parts of a pod's spec that come from the job as a whole: network, volumes, placement.
 
-Exclusive placement: JobSet's webhook sends all pods of a Job after the first one, once that is scheduled. There is no
-webhook here: every pod of the Job asks for the company of its Job's pods, and repels those of all other Jobs, in its
-topology domain. Where they land is the same; the scheduler has more to compare.
+Exclusive placement: JobSet's webhook sends all pods of a Job to the domain of the first one, once that is scheduled.
+Here no webhook is needed: every pod of a Job has affinity to the pods of its Job, and anti-affinity to those of all
+other Jobs, in its topology domain. The placement is the same; the scheduler has more to compare.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ def claim_name(job: Job, claim: str) -> str:
 
 
 def complete_spec(spec: dict[str, Any], job: Job, group: ReplicatedJob, index: int | None) -> None:
-    """index: of the Job; None for a spare, which goes anywhere."""
+    """index: of the Job; None for a spare, which may run anywhere."""
     if job.spec.network.hostnames:
         spec["subdomain"] = metadata.subdomain(job)
     _add_volumes(spec, job)
@@ -31,7 +31,7 @@ def complete_spec(spec: dict[str, Any], job: Job, group: ReplicatedJob, index: i
 
 
 def _add_volumes(spec: dict[str, Any], job: Job) -> None:
-    """The claims that one of the containers mounts."""
+    """Add the claims that one of the containers mounts."""
     containers = (*spec.get("initContainers", ()), *spec.get("containers", ()))
     mounted = {mount["name"] for container in containers for mount in container.get("volumeMounts", ())}
     for claim in job.spec.claims:
@@ -41,7 +41,7 @@ def _add_volumes(spec: dict[str, Any], job: Job) -> None:
 
 
 def _select_nodes(spec: dict[str, Any], job: Job, group: ReplicatedJob, index: int) -> None:
-    """Nodes that somebody has labelled for this Job, and tainted for all others."""
+    """Nodes that an administrator has labeled for this Job, and tainted against all others."""
     name = f"{job.namespace}_{metadata.job_name(job, group, index)}"
     spec["nodeSelector"] = {**spec.get("nodeSelector", {}), keys.NAMESPACED_JOB: name}
     toleration = {"key": keys.NO_SCHEDULE, "operator": "Exists", "effect": "NoSchedule"}
@@ -62,8 +62,8 @@ def _keep_together(spec: dict[str, Any], job_key: str, topology_key: str) -> Non
 
 
 def startup_probe(path: str, port: int) -> dict[str, Any]:
-    """Of a container of ours. A slow start is not a failure: on a busy machine a process may need minutes to start and
-    seconds to answer, and a kill makes it slower. A container that hangs is restarted after half an hour.
+    """The probe of a container of ours. A slow start is not a failure: on a busy machine a process may need minutes to
+    start and seconds to answer, and a kill makes it slower. A container that hangs is restarted after half an hour.
     """
     ask = {"path": path, "port": port}
     return {"httpGet": ask, "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 1800}

@@ -1,10 +1,9 @@
-"""A new attempt: what status forgets, and what it counts, when the job restarts or is suspended.
+"""A new attempt: which fields of status a restart or a suspension of the job resets, and which it counts.
 
-Rules: pods carry the attempt that they were made in, and those of a former one are only to be removed: what they say
-does not count. An attempt of the world is named for the newest epoch before it, which no coordinator of it can have:
-the next one is appointed in a higher epoch, so that UNDERSTUDY_ROUND fences what is left of the former attempt. The
-former attempt's members cannot join: what they prove to belong to has the attempt in its name, and their key is of
-their attempt.
+Rules: pods have a label with their attempt. Pods of a previous attempt are only removed; their state does not count. An
+attempt of the world has the newest epoch before it as its name: its coordinator is appointed in a higher epoch, so
+UNDERSTUDY_ROUND fences the processes of the previous attempt. Members of the previous attempt cannot join: the attempt
+is part of the name under which they authenticate, and their key is that of their attempt.
 """
 
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ _ZERO_COUNTS = {"ready": 0, "succeeded": 0, "failed": 0, "active": 0}
 
 
 def restart_status(observed: Observed, status: Mapping[str, Any], restart: Restart, now: float) -> dict[str, Any]:
-    """The status after a restart; what a failed Job alone restarts keeps the rest as it is."""
+    """The status after a restart; if one Job restarts alone, the rest of the status stays."""
     job, updated = observed.job, dict(status)
     world = job.spec.world
     if restart.single_job is None:
@@ -48,13 +47,13 @@ def restart_status(observed: Observed, status: Mapping[str, Any], restart: Resta
 
 
 def reset_status(job: Job, status: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """The status in which nothing of the world has begun yet."""
+    """The status of a world without pods, coordinator and rounds."""
     reset = {name: value for name, value in status.items() if name not in _OF_AN_ATTEMPT}
     names = {group.name for group in job.world.groups}
     reset["replicatedJobsStatus"] = [
         {**entry, **_ZERO_COUNTS} if entry["name"] in names else entry for entry in reset["replicatedJobsStatus"]
     ]
-    # Greater than each one before, whatever the clock says: no two attempts have the same key.
+    # Greater than each epoch before, even if the clock went back: no two attempts have the same key.
     epoch = max(int(job.status.get("coordinator", {}).get("epoch", 0)), int(now), job.previous_epoch + 1)
     reset["members"] = {"desired": job.world.actives, "active": 0, "ready": 0}
     reset["spares"] = {"desired": job.world.spares, "ready": 0, "claimed": 0}
@@ -64,14 +63,14 @@ def reset_status(job: Job, status: Mapping[str, Any], now: float) -> dict[str, A
 
 
 def drop_open_recoveries(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Without recoveries that have not ended: what a suspension takes is not mended, and no fault."""
+    """Without recoveries that have not ended: a suspension neither completes them nor is it a fault."""
     kept = {name: value for name, value in status.items() if name not in ("recoveries", "lastRecovery")}
     ended = [entry for entry in status.get("recoveries", ()) if not is_open(entry)]
     return {**kept, "recoveries": ended, "lastRecovery": ended[-1]} if ended else kept
 
 
 def has_begun(observed: Observed) -> bool:
-    """Whether anything was made, or decided, in the attempt that counts. Injected pods may still be about to go."""
+    """Whether the current attempt has pods or a coordinator. Pods of an injected job do not count: they may be old."""
     has_pods = observed.job.injected is None and bool(observed.pods)
     return has_pods or bool(observed.job.status.get("coordinator", {}).get("podUID"))
 
@@ -100,7 +99,7 @@ def _count_job_restarts(observed: Observed, status: Mapping[str, Any], restart: 
 
 
 def _with_recovery(status: dict[str, Any], restart: Restart, now: float) -> dict[str, Any]:
-    """The restart as a recovery of what was open, or of what it says itself."""
+    """Add the restart: as the strategy of the open recovery, or as a recovery of its own."""
     recoveries = list(status.get("recoveries", ()))
     last = recoveries[-1] if recoveries and is_open(recoveries[-1]) else None
     if last is not None:

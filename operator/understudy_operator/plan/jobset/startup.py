@@ -1,9 +1,9 @@
 """Which replicatedJobs may have their Jobs by now: dependsOn, and startupPolicy InOrder.
 
-Rules: a replicatedJob waits until those that it depends on are Ready (each Job is ready, or has ended) or Complete
-(each has succeeded). In order, each waits until all Jobs of the one before have started. The pods of the world start as
-one: once all that any of its replicatedJobs waits for is there, and in the place of the first of them. While the job is
-suspended the order has no meaning: all Jobs rest.
+Rules: a replicatedJob waits until its dependencies are Ready (each Job is ready, or has ended) or Complete (each has
+succeeded). With InOrder, each waits until all Jobs of the previous one have started. The pods of the world start
+together, in the place of its first replicatedJob, once the dependencies of all its replicatedJobs are met. The order
+does not apply while the job is suspended: all Jobs are suspended.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ NO_COUNTS = Counts()
 @dataclass(frozen=True)
 class Startup:
     started: frozenset[str]  # replicatedJobs that may have Jobs
-    waits_for: str  # what the first of the others waits for, in words; "" if none does
+    waits_for: str  # a message about the first dependency that is not met; "" if none
 
     @property
     def is_complete(self) -> bool:
@@ -40,7 +40,7 @@ def startup(spec: JobSpec, counts: Mapping[str, Counts]) -> Startup:
 
 
 def dependency_cycle(spec: JobSpec) -> str:
-    """The replicatedJobs that wait for each other, in words; "" if none do."""
+    """A message about replicatedJobs that wait for each other; "" if none do."""
     entries = list(_entries(spec))
     remaining = {_named(entry): entry for entry in entries}
     named = {group.name: _named(entry) for entry in entries for group in entry}
@@ -63,7 +63,7 @@ def _dependencies(entry: tuple[ReplicatedJob, ...]) -> list[str]:
 
 
 def _entries(spec: JobSpec) -> Iterator[tuple[ReplicatedJob, ...]]:
-    """What starts as one, in the order of replicatedJobs."""
+    """The groups that start together, in the order of replicatedJobs."""
     world = () if spec.world is None else spec.world.groups
     world_names = {group.name for group in world}
     for group in spec.replicated_jobs:

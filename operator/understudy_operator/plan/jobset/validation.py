@@ -1,7 +1,7 @@
-"""What is wrong with a spec that the API server has accepted: its CRD may be older, and CEL cannot say everything.
+"""Errors in a spec that the API server has accepted: its CRD may be older, and CEL cannot check everything.
 
-Rules: a complaint names the field, what is wrong, and how to correct it. The webhook refuses a new TrainingJob with it.
-The operator does not start a job that has one, and says in the condition Invalid what to do about a job that is there.
+Rules: an error names the field, the problem and the fix. The webhook rejects a new TrainingJob that has one. The
+operator does not start a job that has one, and its condition Invalid describes the fix for an existing job.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from understudy_operator.plan.spec import JobSpec
 
 LONGEST_LABEL = 63
 MOST_PODS = 2**31 - 1
-#: What the operator can hold in its memory: twice the largest job that the tests have run.
+#: Limits of the operator's memory: twice the largest job that the tests have run.
 MOST_MEMBERS, MOST_JOBS = 20_000, 20_000
 
 
@@ -27,7 +27,7 @@ class SpecError:
 
 
 def find_spec_errors(name: str, spec: JobSpec) -> Iterator[SpecError]:
-    """All of a job of that name."""
+    """All errors of a job of that name."""
     if invalid := invalid_pattern(spec):
         yield SpecError(invalid)
     if waiting := dependency_cycle(spec):
@@ -41,7 +41,7 @@ def find_spec_errors(name: str, spec: JobSpec) -> Iterator[SpecError]:
 
 
 def describe_spec_error(name: str, spec: JobSpec) -> str:
-    """The first one, for the status of a job that is there; "" if there is none."""
+    """The first error, for the status of an existing job; "" if there is none."""
     first = next(find_spec_errors(name, spec), None)
     if first is None:
         return ""
@@ -105,7 +105,7 @@ def _rule_names(spec: JobSpec) -> Iterator[SpecError]:
 
 
 def _restarts(spec: JobSpec) -> Iterator[SpecError]:
-    """A launcher that the kubelet restarts is a member that was lost: its ranks are elsewhere by then."""
+    """A member is lost when the kubelet restarts its launcher: by then its ranks are on other pods."""
     if spec.world is None:
         return
     for number, group in enumerate(spec.replicated_jobs):
@@ -119,7 +119,7 @@ def _restarts(spec: JobSpec) -> Iterator[SpecError]:
 
 
 def _private_mounts(spec: JobSpec) -> Iterator[SpecError]:
-    """The job's key would be the trainer's, too; or a folder of the node, with the right to write."""
+    """The trainer could read the job's key, or write to a folder of the node."""
     for number, group in enumerate(spec.replicated_jobs):
         if field := private_mount(group.pod_template["spec"]):
             yield SpecError(

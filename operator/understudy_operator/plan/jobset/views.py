@@ -1,8 +1,8 @@
-"""The Jobs of a TrainingJob as its policies see them: child Jobs, and the world's, which exist in name alone.
+"""The Jobs of a TrainingJob as its policies see them: child Jobs, and the world's, which exist only by name.
 
-Rules: only Jobs of the current attempt count. The world's Jobs share its fate: they are ready while all ranks train,
-have succeeded or failed when it has closed, and fail as a Job does whose pods are at the end of their retries. Those
-whose activeDeadlineSeconds are over fail alone, and end the world (deadline.py).
+Rules: only Jobs of the current attempt count. The world's Jobs have one state: they are ready while all ranks train,
+and succeed or fail when the rendezvous closes; they fail for the reason of a Job that has used up its retries. A Job of
+the world that is past its activeDeadlineSeconds fails alone, and ends the world (deadline.py).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,9 +15,9 @@ from understudy_operator.plan.observed import ChildJob, Observed
 from understudy_operator.plan.reconcile_cache import cached_per_reconcile
 from understudy_protocol.enums import CloseReason
 
-#: Why the world's Jobs fail: as a Job's whose pods were restarted as often as they may be.
+#: The reason when the world's Jobs fail: that of a Job that has used up its retries.
 EXHAUSTED = "BackoffLimitExceeded"
-#: Or because their activeDeadlineSeconds are over, in the Job controller's words.
+#: Or the reason and message of the Job controller for a Job that is past its activeDeadlineSeconds.
 OVERDUE = "DeadlineExceeded", "Job was active longer than specified deadline"
 
 
@@ -44,7 +44,7 @@ class JobView:
 
 @dataclass(frozen=True)
 class Counts:
-    """Of a replicatedJob, as JobSet counts."""
+    """The Jobs of a replicatedJob, as JobSet counts them."""
 
     ready: int = 0
     succeeded: int = 0
@@ -66,32 +66,32 @@ def views(observed: Observed) -> tuple[JobView, ...]:
 
 @cached_per_reconcile
 def group_counts(observed: Observed) -> Mapping[str, Counts]:
-    """Of the current attempt, by replicatedJob."""
+    """The Jobs of the current attempt, by replicatedJob."""
     return count_by_group(views(observed))
 
 
 def pod_counts(observed: Observed) -> dict[str, int]:
-    """For status.members of a job without a launcher: the pods of the current attempt's Jobs, as these count them."""
+    """For status.members of a job without a launcher: the pods of the current attempt's Jobs, from their status."""
     jobs = [child for child in observed.children if is_current(observed, child)]
     desired = sum(group.replicas * group.concurrent_pods for group in observed.job.spec.replicated_jobs)
     return {"desired": desired, "active": sum(x.active for x in jobs), "ready": sum(x.ready for x in jobs)}
 
 
 def is_current(observed: Observed, child: ChildJob) -> bool:
-    """Whether the job has it still, in the attempt that counts."""
+    """Whether the spec has the Job, and it is of the current attempt."""
     return not is_of_previous_attempt(observed, child) and any(
         child.group == group.name and child.index < group.replicas for group in observed.job.spec.children
     )
 
 
 def is_of_previous_attempt(observed: Observed, child: ChildJob) -> bool:
-    """Whether it was made before a restart, of the job or of itself."""
+    """Whether it was created before a restart, of the job or of the Job itself."""
     job = observed.job
     return child.attempt < job.restarts or child.job_attempt < job.restarts_of(child.group, child.index)
 
 
 def count_by_group(views: Iterable[JobView]) -> Mapping[str, Counts]:
-    """By replicatedJob; without those that have no Jobs yet."""
+    """By replicatedJob, without those that have no Jobs yet."""
     of: dict[str, list[JobView]] = {}
     for view in views:
         of.setdefault(view.group, []).append(view)
@@ -161,5 +161,5 @@ def _late(view: JobView) -> JobView:
 
 
 def world_started(observed: Observed) -> bool:
-    """Whether anything of the world was made in this attempt."""
+    """Whether this attempt of the world has pods or had a round."""
     return bool(observed.pods) or observed.job.round >= 0

@@ -1,5 +1,5 @@
 """HotSparePools: pods that several jobs share as spares. Pure; two halves that meet in the labels of the pool's pods.
 
-holding.py keeps a pool's pods there; claiming.py is a job's half: which of them it takes, and how its own pod comes to
-stand in the place of one.
+holding.py is the pool's half: it keeps the number of pods. claiming.py is the job's half: which pods a job claims, and
+how its own pod replaces a claimed one.
 """

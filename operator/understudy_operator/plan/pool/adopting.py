@@ -1,15 +1,15 @@
-"""Spares that a job has claimed Warm: from the claim on they are its pods, and have to be told so.
+"""Spares that a job has claimed Warm: from the claim on they are its pods, and the operator sends them the job.
 
-    such a pod                                   what is done
-    -------------------------------------------  ---------------------------------------------------------------------
-    has the annotation `adopted`                 nothing: it is a pod like any other
-    was heard of as the job's, by whomever       the annotation is written
-    not, and this operator has told it for 10 s  it is deleted: its rank is vacant again
-    not                                          it is told, again and again: whose it is, and what it is to run
+    pod                                                      action
+    -------------------------------------------------------  ---------------------------------------------------------
+    has the annotation `adopted`                             none: it is a pod like any other
+    some process has seen it as a member of the job          write the annotation
+    not seen, and this operator has sent the job for 10 s    delete it: its rank is vacant again
+    not seen                                                 send it the job and the program to run, again and again
 
-Rules: who has been told says so to whoever asks, so an operator that takes over needs no memory. One that could not be
-told may be out of the operator's reach alone; but it was nobody's, and no member knows of it. After that the job's next
-claims are Replace for a while: what has failed for one spare may fail for all of them.
+Rules: an adopted pod answers every request with its job, so an operator that takes over needs no memory. A pod that
+does not answer may be unreachable only for the operator; but it was unused, and no member knows it. After a failure the
+job's next claims are Replace for a while: the cause may affect all spares.
 """
 
 from collections.abc import Iterator
@@ -30,19 +30,19 @@ Intent = AdoptSpare | DeletePod | PatchPod
 
 
 def plan_adoptions(observed: Observed, now: float) -> tuple[Intent, ...]:
-    """Of a job that goes on."""
+    """For a job that has neither ended nor been suspended."""
     if observed.job.spec.world is None or observed.job.spec.suspend or observed.close is not None:
         return ()
     return tuple(_adoptions(observed, now))
 
 
 def unadopted(observed: Observed) -> list[Pod]:
-    """The job's pods that were a pool's spares, and may not know yet that they are the job's."""
+    """The job's pods that were a pool's spares, and may not yet know their job."""
     return [pod for pod in observed.pods if pod.alive and _waits_for_its_job(pod)]
 
 
 def recent_adoption_failure(observed: Observed, now: float) -> str:
-    """Why a claimed spare could not be told whose it is, a moment ago; "" if none has failed."""
+    """Why a claimed spare did not get its job a moment ago; "" if none has failed."""
     for adoption in observed.adoptions.values():
         late = adoption.since + ADOPT_WITHIN_S
         if not adoption.adopted and is_due(late, now) and not is_due(late + REPLACE_FOR_S, now):
@@ -72,7 +72,7 @@ def _waits_for_its_job(pod: Pod) -> bool:
 
 
 def _knows_its_job(observed: Observed, pod: Pod) -> bool:
-    """Whether it has said to be the job's: to this operator, or by proving the job's key to anybody."""
+    """Whether it has identified itself as the job's: to this operator, or to a member with the job's key."""
     adoption = observed.adoptions.get(pod.uid)
     members = () if observed.snapshot is None else observed.snapshot.members
     known_uids = {

@@ -1,22 +1,22 @@
-"""A job's claims on its pool's pods: made, carried out, and given back.
+"""A job's claims on its pool's pods: how they are made, carried out, and released.
 
-A claim is `Warm` where a spare can be the job's as it is (warm_claims.py): one write, and it is the job's pod. Every
-other claim is `Replace`, in several steps. Each pass takes each of these one step further, by what is to be seen of it
-alone; so whoever decides next goes on where the one before was stopped, between whichever two writes that was:
+A claim is `Warm` if the job can use the spare as it is (warm_claims.py): one write, and it is the job's pod. Every
+other claim is `Replace` and takes several steps. Each reconcile takes each claim one step further, from the observed
+state alone; so the next operator continues wherever the previous one stopped, between any two writes:
 
-    the pool's pod is                                 the job's pod is  what is done
+    the pool's pod is                                 the job's pod is  action
     ------------------------------------------------  ----------------  ----------------------------------------
     ready, and a rank is vacant                       -                 claim it: one write, or nothing
-    claimed, and the job has all its pods without it  not there         release it: it is the pool's again, or goes
-    claimed                                           not there         delete it, in CLAIMED_GRACE_S
-    being deleted                                     not there         wait: it still has its devices
-    ended, as its kubelet says                        not there         create it, bound to the same node
-    ended or being deleted                            there             release it: its object may go
-    on a node that is not ready                       not there         release it: nobody will end it
+    claimed, and the job has all its pods without it  missing           release it: to the pool, or it is deleted
+    claimed                                           missing           delete it, in CLAIMED_GRACE_S
+    being deleted                                     missing           wait: it still has its devices
+    ended, as its kubelet reports                     missing           create it, bound to the same node
+    ended or being deleted                            present           release it: the object may be deleted
+    on a node that is not ready                       missing           release it: no kubelet will end it
 
-The claim comes with a finalizer: the object stays until its end is confirmed and the job's pod is made. The latter is
-named after the uid of the pool's pod, so it cannot be made twice. While pods that failed to start are held back
-(failed_starts.py), no spare is claimed in their place.
+The claim adds a finalizer: the object stays until its end is confirmed and the job's pod is created. The name of that
+comes from the uid of the pool's pod, so it cannot be created twice. While pods that failed to start are delayed
+(failed_starts.py), the job claims no spares for them.
 """
 
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ def _steps(observed: Observed, sidecar_image: str, now: float) -> Iterator[Inten
         elif not observed.node_ready(pod.node):
             yield release(pod, f"node {pod.node} is not ready, so no kubelet ends the pod")
         elif not observed.rank_holders_known:
-            continue  # nobody tells at this moment which ranks are vacant
+            continue  # without the rank holders, the vacant ranks are unknown
         elif kept <= 0:
             yield release(pod, "the job has all of its pods")
         else:

@@ -1,10 +1,10 @@
-"""Whether a job could take a pool's spare as it is, and what its workers would run in it.
+"""Whether a job can use a pool's spare as it is, and the program that its workers would run in it.
 
-Rules: the job's own spare and the pool's are made by the same builder, and their specs have to be the same, but for the
-hostname, the key's volume, and the trainer's command, args and plain variables: these are told (TakeOver), and all else
-of a pod cannot be changed. A variable $(NAME) in them only a kubelet fills in. The template's annotations have to be
-the same, too: webhooks and networks read them when a pod is made. Labels are written by the claim. What the launcher
-and the sidecar are told by variables has to be what the pool's are told.
+Rules: the same builder makes the job's own spare and the pool's, and their specs have to be equal, except for the
+hostname, the key's volume, and the trainer's command, args and plain variables: the operator sends these (TakeOver),
+and nothing else of a pod can change. Only a kubelet expands a variable $(NAME) in them. The template's annotations have
+to be equal, too: webhooks and networks read them when a pod is created. The claim writes labels. Variables that
+configure the launcher and the sidecar have to equal the pool's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,18 +24,18 @@ Raw = Mapping[str, Any]
 
 
 def difference(job: Job, pool: Pool) -> str:
-    """The first field of the job that differs from the pool, and how; "" if a spare of the pool will do."""
+    """The first field of the job that differs from the pool, and how; "" if the job can use the pool's spares."""
     return next(_differences(job, pool), "")
 
 
 def take_over(job: Job) -> TakeOver:
-    """What the launcher of a claimed spare is told."""
+    """The message for the launcher of a claimed spare."""
     trainer = trainer_of(job_spare_manifest(job)["spec"], job.world.container)
     return TakeOver(tuple(_words(trainer)), plain_variables(trainer))
 
 
 def job_spare_manifest(job: Job) -> dict[str, Any]:
-    """Of a spare of the job's own that no queue and no gang scheduler knows."""
+    """The manifest of a spare of the job's own, without the marks of queues and gang schedulers."""
     manifest = pod_manifest(job, index=None, serial="", coordinator_address="", sidecar_image="")
     unmark(manifest)
     if job.world.spare_priority_class:
@@ -86,7 +86,7 @@ def _grace(seconds: float | None) -> str:
 
 
 def _words(trainer: Raw) -> list[str]:
-    """Of the command that the launcher is put in front of, after its stub."""
+    """The user's command with its arguments, without the launcher's entry script in front of it."""
     return [*trainer["command"][2:], *trainer.get("args", ())]
 
 
@@ -99,7 +99,7 @@ def _compared(spec: Raw, trainer: Raw) -> dict[str, Any]:
 
 
 def _without_settable(trainer: Raw) -> dict[str, Any]:
-    """The trainer without what can be told."""
+    """The trainer without the fields that TakeOver replaces."""
     kept = {name: value for name, value in trainer.items() if name not in ("command", "args")}
     kept["env"] = [variable for variable in trainer.get("env", ()) if "valueFrom" in variable]
     return kept
@@ -115,7 +115,7 @@ def _annotations(job: Job) -> dict[str, str]:
 
 
 def _spec_differences(job_value: Any, pool_value: Any, path: str) -> Iterator[str]:
-    """Where they differ. What is empty may as well be left out; 0 and false may not, which are nobody's default."""
+    """Where they differ. An empty value equals an unset one; 0 and false do not, because they are nowhere defaults."""
     if isinstance(job_value, Mapping) and isinstance(pool_value, Mapping):
         for name in sorted(job_value.keys() | pool_value.keys()):
             yield from _spec_differences(job_value.get(name), pool_value.get(name), f"{path}.{name}")

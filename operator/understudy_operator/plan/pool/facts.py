@@ -1,8 +1,8 @@
-"""What is known of a pool: frozen facts, read from raw objects by observe/read_pool.py.
+"""The facts about a pool: frozen, read from raw objects by observe/read_pool.py.
 
-A pool's pod has the pool's uid as the label of whose it is. A job that claims it writes its own uid and a finalizer
-onto it, in one write. All that is known of a claim is on that pod, and on the job's pod that takes its place: so
-whoever decides next, another operator included, finds the claim as it was left.
+A pool's pod has the label of the pool's uid. A job that claims it writes its own uid and a finalizer to it, in one
+write. All state of a claim is on that pod, and on the job's pod that replaces it: so every reconcile, also of another
+operator, finds the claim as it is.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,11 +39,11 @@ class Pool:
     generation: int
     resource_version: str
     deleting: bool
-    replicas: int  # of a pool that is not sized by itself
+    replicas: int  # of a pool without auto
     template: Mapping[str, Any]  # of its pods: metadata and spec
     auto: AutoSize | None = None
     topology_key: str = ""  # of a node's label; "" if pods are not spread
-    launcher: PoolLauncher | None = None  # of spares that are warm; None: they hold places
+    launcher: PoolLauncher | None = None  # of warm spares; None: the spares only reserve places
     status: Mapping[str, Any] = field(default_factory=dict)
     log_format: str = TEXT  # of the sidecars of warm spares
 
@@ -53,26 +53,26 @@ class Client:
     """A TrainingJob that names the pool, for its size."""
 
     nodes: frozenset[str]  # that its pods run on
-    node_failures: tuple[tuple[str, float], ...] = ()  # that its coordinator told of: which ("": not known), and when
+    node_failures: tuple[tuple[str, float], ...] = ()  # that its coordinator reported: node ("": unknown), and time
 
 
 @dataclass(frozen=True)
 class ObservedPool:
     pool: Pool
     pods: tuple[Pod, ...]  # its own
-    replacement_pods: tuple[Pod, ...]  # pods of jobs that stand in the place of one of its
+    replacement_pods: tuple[Pod, ...]  # pods of jobs that have replaced pods of the pool
     orphaned_claims: tuple[Pod, ...] = field(
         default=(), kw_only=True
-    )  # claimed ones of a pool of its name that is gone
+    )  # claimed pods of a deleted pool of the same name
     nodes: Mapping[str, Node]
-    active_claimants: frozenset[str]  # uids of the jobs that may still want what they have claimed
-    entropy: str  # fresh randomness of this pass, for names
+    active_claimants: frozenset[str]  # uids of the jobs that may still need their claims
+    entropy: str  # random text of this reconcile, for names
     keyring: "Keyring" = field(compare=False, repr=False)
     clients: tuple[Client, ...] = ()
-    refusals: tuple[Refusal, ...] | None = None  # by the API server, of the last pass; None: nothing was tried yet
+    refusals: tuple[Refusal, ...] | None = None  # by the API server, of the last reconcile; None: no write was tried
     paused: Mapping[str, float] = field(default_factory=dict)  # as in Observed
     sidecar_image: str = ""  # of warm spares
-    secret: str = ""  # name of the one with the pool's key; "" if its spares need none
+    secret: str = ""  # name of the Secret with the pool's key; "" if its spares need none
     secret_writes: SecretWrites = NO_WRITES
     offenders: frozenset[str] = frozenset()  # nodes that have failed jobs before
 
@@ -83,12 +83,12 @@ def claimant(pod: Pod) -> str:
 
 
 def claimed_at(pod: Pod) -> float:
-    """0 if the annotation says no time."""
+    """0 if the annotation has no time."""
     return time_in(pod.annotations.get(names.ANNOTATION_CLAIMED_AT, "")) or 0.0
 
 
 def pool_of(pod: Pod) -> str:
-    """The name of the pool that a pool's pod is of."""
+    """The name of the pool of a pool's pod."""
     return pod.labels.get(names.LABEL_POOL, "")
 
 
@@ -97,21 +97,21 @@ def template_of(pod: Pod) -> str:
 
 
 def unclaimed(pods: Iterable[Pod]) -> list[Pod]:
-    """Those that are the pool's to hold: alive, and claimed by nobody."""
+    """Pods that are alive and not claimed."""
     return [pod for pod in pods if pod.alive and not claimant(pod)]
 
 
 def node_is_well(nodes: Mapping[str, Node], name: str, now: float) -> bool:
-    """Also one that is to be maintained is not: the next pod there would soon be lost, or find the node cordoned."""
+    """False also before maintenance: the next pod there would soon be lost, or find the node cordoned."""
     node = nodes.get(name)
     return node is not None and node.ready and node.verdict_at(now) is None
 
 
 def taken_by(pods: Iterable[Pod]) -> frozenset[str]:
-    """Uids of the pool's pods in whose place one of these stands, or stood."""
+    """Uids of the pool's pods that these pods have replaced."""
     return frozenset(filter(None, (pod.annotations.get(names.ANNOTATION_FROM_POD) for pod in pods)))
 
 
 def available(pods: Iterable[Pod], nodes: Mapping[str, Node], now: float) -> list[Pod]:
-    """Those that a job could claim now."""
+    """The pods that a job could claim now."""
     return [pod for pod in unclaimed(pods) if pod.ready and node_is_well(nodes, pod.node, now)]

@@ -1,14 +1,16 @@
 """Which of a pool's pods to create and which to delete.
 
-Rules: what a job has claimed is not the pool's any more, whatever becomes of it: it is left alone, and another one is
-made, but not before the job has a pod in its place, for TAKING_S at most: on a full cluster that place is the only one,
-and whoever waits for room would get it before the job. So one that waits for room goes until then. A spare on a node
-that is not ready, or that a fault source speaks against, is replaced; so is one that waits for a node, and was kept off
-one that is well again. One of an old template is still a spare: it goes only once there are more ready ones than are
-wanted, so a new one is made first (a surge of one at a time). Where there is no room for that, the roll waits until a
-claim takes a spare. Spares that end by themselves are replaced with growing pauses, and the newest of them are kept for
-their logs. One that is not ready for UNREADY_S is of no use, and is replaced, elsewhere if there is room. Each goes
-only as it was seen: a job may have claimed it since.
+Rules:
+- A claimed pod is no longer the pool's: the pool does not change it, and creates another one. It waits with that until
+  the job has a pod in the claimed one's place, for TAKING_S at most: on a full cluster that place is the only free one,
+  and a new spare would get it before the job. So it also deletes spares without a node meanwhile.
+- The pool replaces a spare on a node that is not ready or has findings, and a spare without a node that avoids a node
+  which is usable again.
+- A spare of an old template stays usable. The pool deletes it only if more spares are ready than desired, so it creates
+  a new one first (a surge of one at a time). Without room for that, the roll waits until a job claims a spare.
+- Spares that end by themselves are replaced after growing pauses; the newest are kept for their logs. A spare that is
+  not ready for UNREADY_S is replaced, on another node if one has room.
+- Every deletion requires the observed version: a job may have claimed the spare since.
 """
 
 from collections.abc import Iterator
@@ -39,7 +41,7 @@ from understudy_operator.plan.secret_writes import can_be_mounted
 ENDED_KEPT = 5
 FIRST_PAUSE_S = 2.0
 UNREADY_S = 600.0
-#: From a claim to the job's pod in the spare's place: the spare's end, and a moment for the operator.
+#: From a claim to the job's pod in the spare's place: the end of the spare, and a moment for the operator.
 TAKING_S = 10.0
 
 
@@ -50,7 +52,7 @@ def plan_spares(observed: ObservedPool, desired: int, now: float) -> tuple[Creat
 
 
 def usable_spares(observed: ObservedPool, now: float) -> list[Pod]:
-    """Spares that are there to stay: alive, unclaimed, and on no node that makes them useless."""
+    """Spares that can stay: alive, unclaimed, and not on a node where they are useless."""
     return [pod for pod in unclaimed(observed.pods) if not pod.node or node_is_well(observed.nodes, pod.node, now)]
 
 
@@ -62,12 +64,12 @@ def outdated(observed: ObservedPool, now: float) -> list[Pod]:
 
 
 def _has_another_key(observed: ObservedPool, pod: Pod) -> bool:
-    """Whether the operator derives another key for the pool: then no order of a job would reach the spare."""
+    """Whether the operator now derives another key for the pool: the spare would reject the orders of a job."""
     return bool(observed.secret) and observed.secret not in pod.secrets
 
 
 def spare_pause_s(observed: ObservedPool, now: float) -> float:
-    """How long no spare is made yet, because the last ones have ended by themselves."""
+    """Seconds until the pool creates a spare again, after spares that ended by themselves."""
     ended = ended_by_themselves(observed)
     if not ended:
         return 0.0
@@ -81,7 +83,7 @@ def ended_by_themselves(observed: ObservedPool) -> list[Pod]:
 
 
 def spares_being_claimed(observed: ObservedPool, now: float) -> list[Pod]:
-    """Spares that a job has claimed a moment ago, and in whose place it has no pod yet."""
+    """Spares that a job has claimed a moment ago, and that no pod of the job has replaced yet."""
     taken = taken_by(observed.replacement_pods)
     return [
         pod
@@ -99,7 +101,7 @@ def _has_kubelet(observed: ObservedPool, pod: Pod) -> bool:
 
 
 def _clear(observed: ObservedPool, now: float) -> Iterator[DeletePod]:
-    """What is of no use any more."""
+    """Delete pods that are no longer useful."""
     nodes, avoid = observed.nodes, set(_avoided(observed, now))
     for pod in observed.pods:
         node, dead = nodes.get(pod.node), bool(pod.node) and not _has_kubelet(observed, pod)
@@ -162,7 +164,7 @@ def _make_way(spares: list[Pod], taken: Pod) -> Iterator[DeletePod]:
 
 
 def _leaving(spares: list[Pod], old: list[Pod], desired: int) -> Iterator[tuple[Pod, str]]:
-    """Never so many that less ready ones are left than are wanted, as long as there is one of an old template."""
+    """While spares of an old template exist, at least the desired number stays ready."""
     for pod in old:
         if not pod.ready:
             yield pod, "it is not ready, and has an old template"
@@ -203,7 +205,7 @@ def _suspects(observed: ObservedPool) -> set[str]:
 
 
 def _avoided(observed: ObservedPool, now: float) -> Iterator[str]:
-    """Nodes where no job would claim a spare, as far as the scheduler does not keep it off them by itself."""
+    """Nodes where no job would claim a spare, and that the scheduler does not avoid by itself."""
     tolerates_taints = tolerates_all([observed.pool.template.get("spec", {})])
     for node in with_findings(observed.nodes):
         finding = node.verdict_at(now)

@@ -1,4 +1,4 @@
-"""The manifest of a pool's pod, and what tells one template from another."""
+"""The manifest of a pool's pod, and the fingerprint of a template."""
 
 import copy
 import hashlib
@@ -17,7 +17,7 @@ HOLDING_GRACE_S = 1
 
 
 def pool_fingerprint(pool: Pool) -> str:
-    """Of what its pods are made from: spares with another one are replaced."""
+    """The fingerprint of all fields that its pods are made from: spares with another one are replaced."""
     made_from: list[Any] = [pool.template, pool.topology_key]
     if pool.launcher is not None:
         made_from.append(asdict(pool.launcher))
@@ -57,13 +57,13 @@ def pool_spare_manifest(
 
 
 def _holding_spec(spec: dict[str, Any]) -> dict[str, Any]:
-    """What only holds a place has nothing to save: whoever preempts it is not to wait for the usual 30 s."""
+    """A pod that only reserves a place has nothing to save: a preempting pod need not wait for the usual 30 s."""
     spec.setdefault("terminationGracePeriodSeconds", HOLDING_GRACE_S)
     return spec
 
 
 def pool_labels(pool: Pool) -> dict[str, str]:
-    """Of all its pods, and of nobody else's."""
+    """Only this pool's pods have both."""
     return {names.LABEL_POOL: pool.name, names.LABEL_JOB_UID: pool.uid}
 
 

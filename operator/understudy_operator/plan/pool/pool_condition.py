@@ -1,4 +1,4 @@
-"""What a job tells of the pool that it names: condition PoolAvailable, and an event whenever it says something new."""
+"""A job's report on the pool that it names: condition PoolAvailable, and an event whenever its message changes."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,7 +22,7 @@ REFUSED = "ClaimRefused"
 
 
 def pool_condition(observed: Observed, now: float) -> Iterator[DesiredCondition]:
-    """None for a job that names no pool."""
+    """Nothing for a job that names no pool."""
     pool = observed.pool
     if pool is None or observed.job.terminal:
         return
@@ -72,7 +72,7 @@ def pool_condition(observed: Observed, now: float) -> Iterator[DesiredCondition]
 
 
 def pool_events(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
-    """Of two states of the condition, each empty if there is none."""
+    """The events between two states of the condition, each empty if there is none."""
     if not after or after["reason"] == IDLE:
         return
     if (before.get("reason"), before.get("message")) != (after["reason"], after["message"]):

@@ -1,4 +1,4 @@
-"""One pass over one HotSparePool: everything observed in, everything to do out."""
+"""One reconcile of one HotSparePool: from everything observed to the plan."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,12 +16,12 @@ from understudy_operator.plan.reconcile_clock import ReconcileClock
 from understudy_operator.plan.retries import TRY_AGAIN_S, without_paused_of_pool
 from understudy_operator.plan.secret_writes import is_to_be_created
 
-#: Where a decision ripens it is made at most so much later.
+#: A decision that becomes due is made at most so much later.
 AT_ONCE_S = 0.2
 
 
 def reconcile_pool(observed: ObservedPool, at: float) -> PoolPlan:
-    """The plan of this pass. Pure: the same facts give the same plan."""
+    """The plan of this reconcile. Pure: the same facts give the same plan."""
     now = ReconcileClock(at)
     releases = plan_releases((*observed.pods, *observed.orphaned_claims), observed.active_claimants)
     if observed.pool.deleting:
@@ -49,7 +49,7 @@ def _objects(observed: ObservedPool, now: float) -> tuple[Create, ...]:
 
 
 def plan_releases(pods: Iterable[Pod], claimants: frozenset[str]) -> tuple[ReleaseClaim, ...]:
-    """Of claims that nobody will carry out: the job is gone, has ended, or rests. Also where the pool is gone."""
+    """Releases of claims whose job is deleted, has ended or is suspended, also if the pool is deleted."""
     reason = "the job that claimed it no longer needs it"
     return tuple(release(pod, reason) for pod in pods if claimant(pod) and claimant(pod) not in claimants)
 

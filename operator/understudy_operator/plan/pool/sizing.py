@@ -1,11 +1,11 @@
-"""How many spares a pool is to have where `auto` asks for it: so many that on 99 of 100 days no more nodes fail.
+"""The number of spares of a pool with `auto`: enough for the failures of 99 of 100 days.
 
-Rules: the failures of a day follow the binomial distribution over the nodes that the spares are for. How likely a node
-is to fail is what the spec says; else what the jobs which name the pool have told of in HISTORY_NODE_DAYS or more days
-of nodes, weighed against the default as if that had been seen for PRIOR_FAILURES failures; until then it is the
-default. Days and failures lose half of their weight in HALF_LIFE_S, so that new hardware, or old, is noticed.
+Rules: the failures of a day follow the binomial distribution over the nodes that the spares are for. The failure rate
+of a node comes from the spec, if set. Otherwise it comes from the failures that the pool's jobs reported, once these
+cover HISTORY_NODE_DAYS or more, with the default as a prior that weighs like PRIOR_FAILURES failures; until then it is
+the default. Days and failures lose half of their weight in HALF_LIFE_S, so that the rate follows the hardware.
 
-Against flapping: the number grows at once, and shrinks only when less would have done for SHRINK_AFTER_S.
+Against flapping: the number grows at once, and shrinks only if fewer would have been enough for SHRINK_AFTER_S.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ from understudy_operator.plan.reconcile_clock import is_due
 from understudy_operator.plan.rfc3339 import micro_time, parse_time
 
 ENOUGH = 0.99
-MOST_LIKELY = 0.999  # 18 nines are 1.0 to a float, which has no logarithm of what is left
+MOST_LIKELY = 0.999  # a rate that rounds to 1.0 would make log(1 - rate) fail
 DAY_S = 86400.0
 HISTORY_NODE_DAYS = 1000.0
 PRIOR_FAILURES = 2.0
 HALF_LIFE_S = 30 * DAY_S
 SHRINK_AFTER_S = DAY_S
-#: How often days and failures are counted, and how late: a recovery is told a moment after its failure.
+#: Days and failures are counted so often, and so late: a recovery is reported a moment after its failure.
 COUNT_EVERY_S = 600.0
 LATE_S = 60.0
-#: What an operator that was away for longer does not know, it does not count.
+#: Of a longer absence the operator counts only the last part: it does not know the nodes of the rest.
 LONGEST_S = DAY_S
 
 
@@ -39,7 +39,7 @@ class FailureHistory:
 
 
 def desired(observed: ObservedPool, now: float) -> tuple[int, dict[str, Any] | None]:
-    """The number of spares; and how it came about, for status, where it was computed."""
+    """The number of spares; and, if it was computed, the inputs for status."""
     pool = observed.pool
     if pool.auto is None:
         return pool.replicas, None
@@ -63,7 +63,7 @@ def desired(observed: ObservedPool, now: float) -> tuple[int, dict[str, Any] | N
 
 
 def spares_for(nodes: int, likely: float, most: int) -> int:
-    """The least number that is enough with the likelihood ENOUGH; at most `most`."""
+    """The smallest number that is enough with probability ENOUGH; at most `most`."""
     covered = 0.0
     for failing in range(min(nodes, most) + 1):
         ways = lgamma(nodes + 1) - lgamma(failing + 1) - lgamma(nodes - failing + 1)
@@ -74,7 +74,7 @@ def spares_for(nodes: int, likely: float, most: int) -> int:
 
 
 def update_history(before: Mapping[str, Any], observed: ObservedPool, now: float) -> FailureHistory:
-    """What is known after this pass; before: status.auto."""
+    """The history after this reconcile; before: status.auto."""
     if not {"countedUntil", "nodeDays", "failures"} <= before.keys():
         return FailureHistory(0.0, 0.0, now)
     recorded = FailureHistory(float(before["nodeDays"]), float(before["failures"]), parse_time(before["countedUntil"]))
@@ -86,7 +86,7 @@ def update_history(before: Mapping[str, Any], observed: ObservedPool, now: float
     reported = [entry for client in observed.clients for entry in client.node_failures]
     failed = [node for node, at in reported if max(recorded.until, until - passed_s) <= at < until]
     days = len(_client_nodes(observed)) * passed_s / DAY_S
-    failures = len(set(failed) - {""}) + failed.count("")  # a node that several jobs tell of has failed once
+    failures = len(set(failed) - {""}) + failed.count("")  # a node that several jobs report has failed once
     return FailureHistory(recorded.node_days * weight + days, recorded.failures * weight + failures, until)
 
 

@@ -1,4 +1,4 @@
-"""The status of a HotSparePool: computed whole from what is observed, but for the history that its size goes by."""
+"""The status of a HotSparePool: computed from the observed facts, except the history for its size."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,7 +23,7 @@ NO_ROOM, TAKEN_AWAY, SPARES = "NoRoom", "TakenAway", "Spares"
 def plan_pool_status(
     observed: ObservedPool, desired: int, auto: Mapping[str, Any] | None, now: float
 ) -> dict[str, Any]:
-    """The whole status."""
+    """The complete status."""
     spares = usable_spares(observed, now)
     status: dict[str, Any] = {
         "observedGeneration": observed.pool.generation,
@@ -45,7 +45,7 @@ def plan_pool_status(
 
 
 def plan_pool_events(before: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[Event, ...]:
-    """What changed, each change once."""
+    """One event for each change."""
     return tuple(_events(before, status))
 
 
@@ -69,7 +69,7 @@ def _events(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Ev
 
 
 def _claimed(observed: ObservedPool) -> int:
-    """Those whose place is being taken, and those whose place a job's pod has taken and holds."""
+    """Claimed spares that no job's pod has replaced yet, and running pods of jobs that have replaced one."""
     taken = taken_by(observed.replacement_pods)
     coming = sum(bool(claimant(pod)) and pod.uid not in taken for pod in observed.pods)
     return coming + sum(pod.alive for pod in observed.replacement_pods)

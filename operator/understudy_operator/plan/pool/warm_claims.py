@@ -1,8 +1,8 @@
-"""The claim `Warm`: a pool's spare becomes the job's pod as it is, by one write that counts on its resourceVersion.
+"""The claim `Warm`: one write, conditional on the resourceVersion, makes a pool's spare the job's pod as it is.
 
-What is written is what the job's own spare would have been made with: labels, annotations, the owner; and which pool it
-came from. There is nothing to delete afterwards, so no finalizer: from then on it is the job's pod, which only has to
-be told so (adopting.py).
+The write sets the labels, annotations and owner of the job's own spares, and records the pool. Nothing has to be
+deleted afterwards, so the claim needs no finalizer: from then on the spare is the job's pod, and the operator only has
+to send it the job (adopting.py).
 """
 
 from understudy_operator.plan.intents import ClaimWarm
@@ -16,7 +16,7 @@ from understudy_protocol import pod as names
 
 
 def warm_claim_obstacle(observed: Observed, now: float) -> str:
-    """Why no spare of its pool can be the job's as it is; "" if one can."""
+    """Why the job can use no spare of its pool as it is; "" if it can."""
     pool = observed.pool
     if pool is None or pool.definition is None or pool.definition.launcher is None:
         return "the pool's spares have no launcher"
@@ -26,7 +26,7 @@ def warm_claim_obstacle(observed: Observed, now: float) -> str:
 
 
 def warm_spare_obstacle(observed: Observed, spare: Pod) -> str:
-    """The same of this spare, where others would do."""
+    """Why the job cannot use this spare as it is, although it could use others; "" if it can."""
     pool = observed.pool
     assert pool is not None, "it has spares"
     if template_of(spare) != pool.template:
@@ -37,7 +37,7 @@ def warm_spare_obstacle(observed: Observed, spare: Pod) -> str:
 
 
 def replacement_reason(observed: Observed, now: float) -> str:
-    """To be told of the claims that are under way; "" of a pool whose spares only hold places."""
+    """Why the current claims are Replace, for messages; "" for a pool whose spares only reserve places."""
     pool = observed.pool
     if pool is None or pool.definition is None or pool.definition.launcher is None:
         return ""

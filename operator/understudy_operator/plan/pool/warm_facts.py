@@ -1,22 +1,22 @@
-"""Facts of warm spares: what a pool's spec says of its launcher, and how far a claimed spare's adoption has come."""
+"""Facts of warm spares: the launcher in a pool's spec, and the progress of a claimed spare's adoption."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class PoolLauncher:
-    """What makes a pool's spares warm, as in the jobs that are to claim them."""
+    """The launcher of a pool's spares, as in the jobs that will claim them."""
 
-    container: str = ""  # of the trainer; "": the first
+    container: str = ""  # name of the trainer; "": the first
     nproc_per_node: int = 1
     zygote: bool = True
-    preload: tuple[str, ...] | None = None  # None: the launcher's own
+    preload: tuple[str, ...] | None = None  # None: the launcher's default
     warmup: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Adoption:
-    """What this operator has heard of a claimed spare that it tells whose it is."""
+    """The results of this operator's attempts to send a claimed spare its job."""
 
     since: float  # the first attempt
     adopted: bool = False

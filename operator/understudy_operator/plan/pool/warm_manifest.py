@@ -1,12 +1,12 @@
-"""The manifest of a spare that waits warm, by the builder of jobs' own spares; and the Secret with its pool's key.
+"""The manifest of a warm spare, from the builder of jobs' own spares; and the Secret with its pool's key.
 
-The Secret's name contains an id of the key. So spares that were created under another master secret are known by the
-Secret that they mount, and replaced.
+The Secret's name contains an id of the key. So the Secret that a spare mounts shows whether it was created under
+another master secret; such spares are replaced.
 
-A pool stands for a job that has no name yet: what a spare is made of is then the same in both, and comparing.py can say
-whether a job could use one. Different are: the sidecar knows the pool in place of job, coordinator and index, mounts
-the pool's key in place of a job's, has a folder for the order of the job that claims it, and is asked whether the spare
-is ready; the launcher knows how many devices it has to see for that. The pod has no hostname of its own.
+The pool stands in for a job that has no name yet: both manifests have the same content, so comparing.py can decide
+whether a job can use a spare. The differences: the sidecar gets the pool instead of job, coordinator and index, mounts
+the pool's key instead of a job's, has a folder for the order of the claiming job, and answers the readiness probe; the
+launcher gets the number of devices that it must see to be ready. The pod has no hostname of its own.
 """
 
 import hashlib
@@ -29,11 +29,11 @@ _OF_A_JOB = (names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX)
 
 
 def warm_spec(pool: Pool, sidecar_image: str, secret: str) -> dict[str, Any]:
-    """Of a pool that has a launcher: its pods' spec. secret: the name of the one with the pool's key."""
+    """The spec of the pods of a pool with a launcher. secret: the name of the Secret with the pool's key."""
     manifest = pod_manifest(_as_job(pool), index=None, serial="", coordinator_address="", sidecar_image=sidecar_image)
     spec: dict[str, Any] = manifest["spec"]
     del spec["hostname"]
-    remove_private_mounts(spec)  # a pool has no validation that could refuse them
+    remove_private_mounts(spec)  # pools are not validated, so nothing has rejected these mounts
     for volume in spec["volumes"]:
         if volume["name"] == names.KEY_VOLUME:
             volume["secret"] = {**volume["secret"], "secretName": secret}
@@ -53,7 +53,7 @@ def warm_spec(pool: Pool, sidecar_image: str, secret: str) -> dict[str, Any]:
 
 
 def count_devices(trainer: dict[str, Any]) -> int:
-    """How many devices the container asks for. Of a quantity that is no plain number only that there are some."""
+    """The number of devices that the container requests; 1 if the quantity is not a plain number."""
     resources = trainer.get("resources", {})
     quantity = str(resources.get("limits", {}).get(names.DEVICES, resources.get("requests", {}).get(names.DEVICES, 0)))
     devices = number_in(quantity)
@@ -61,7 +61,7 @@ def count_devices(trainer: dict[str, Any]) -> int:
 
 
 def plain_variables(trainer: dict[str, Any]) -> dict[str, str]:
-    """Those of a trainer container that the manifest gives a value, ours left out."""
+    """The trainer container's variables with a value in the manifest, without the operator's own."""
     variables = trainer.get("env", ())
     plain = {variable["name"]: str(variable.get("value", "")) for variable in variables if "valueFrom" not in variable}
     return {name: value for name, value in plain.items() if not name.startswith(names.VARIABLES_PREFIX)}
@@ -73,10 +73,10 @@ def launcher_of(pool: Pool) -> PoolLauncher:
 
 
 def pool_secret_name(pool: Pool, keyring: "Keyring") -> str:
-    """ "" if the pool's spares only hold places, and so need no key. No Secret of a job ends in .pool."""
+    """ "" if the pool's spares only reserve places, and so need no key. No Secret of a job ends in .pool."""
     if pool.launcher is None:
         return ""
-    text = f"id of the key {keyring.of_pool(pool.namespace, pool.uid)}"  # from the digest nobody learns the key
+    text = f"id of the key {keyring.of_pool(pool.namespace, pool.uid)}"  # the digest does not reveal the key
     return f"{pool.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.pool"
 
 

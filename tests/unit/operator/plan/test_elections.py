@@ -106,7 +106,7 @@ HOPELESS: Mapping[str, tuple[Observed, str]] = {
     ),
     "nobody was heard for twice the coordinatorLossTimeout": (
         alone(for_s=60.0),
-        "no coordinator was heard for 60 s, twice the coordinatorLossTimeout",
+        "no coordinator was found for 60 s, twice the coordinatorLossTimeout",
     ),
 }
 
@@ -237,7 +237,7 @@ def test_a_job_without_a_coordinator_states_what_it_waits_for():
     assert message(alone()) == (
         "waiting for a coordinator: the pods elect one if a majority of them is left; otherwise the operator appoints "
         "one when the missing pods have ended, or when their nodes are deleted or have the taint "
-        "node.kubernetes.io/out-of-service, or 60 s after the last coordinator was heard"
+        "node.kubernetes.io/out-of-service, or 60 s after the last coordinator was lost"
     )
     off = a_job(status=in_round(3, epoch=4), spares=3, fence_s=0.0)
     assert message(alone(job=off)).endswith("out-of-service (coordinatorLossTimeout is Off: there is no time limit)")
