@@ -115,6 +115,8 @@ class ApiServer:
         self.site.training.world.log("operator", f"deletes {entry.pod.name}: {reason}")
         if grace_s == 0 or entry.phase in ("Succeeded", "Failed"):
             self.objects.pop(entry.pod.name, None)
+            if entry.phase not in ("Succeeded", "Failed") and not is_ready(entry.pod.machine, now):
+                entry.pod.was_abandoned = True
         self.delete_by_user(entry)
 
     def delete_by_user(self, entry: PodObject) -> None:

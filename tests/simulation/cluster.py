@@ -165,7 +165,7 @@ class SimulatedCluster:
         return max(living, key=lambda x: x.coordinator.term if x.coordinator else NO_TERM, default=None)
 
     def closed(self) -> bool:
-        return any(pod.recorded_close is not None for pod in self.pods)
+        return any(pod.effective_close is not None for pod in self.pods)
 
     def on_machine(self, machine: Machine) -> list[Pod]:
         return [pod for pod in self.pods if pod.machine is machine]

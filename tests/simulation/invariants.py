@@ -326,12 +326,12 @@ class Invariants:
 
     def the_end_is_right(self) -> None:
         cluster = self.cluster
-        closes = {pod.recorded_close.reason for pod in cluster.pods if pod.recorded_close is not None}
+        found = [pod.effective_close for pod in cluster.pods if pod.effective_close is not None]
+        closes = {close.reason for close in found}
         if len(closes) != 1:
             raise Violation(Rule.THERE_IS_ONE_CLOSE, f"closed with {closes or 'nothing'}")
         failures = len(cluster.worker_faults) + cluster.training.stale_saves + len(cluster.hangs)
-        failed = [x.recorded_close for x in cluster.pods if x.recorded_close is not None]
-        failed = [close for close in failed if close.reason is CloseReason.FAILED]
+        failed = [close for close in found if close.reason is CloseReason.FAILED]
         if any(close.message.startswith(Fault.WEIGHT_UPDATE.value) for close in failed):
             if not cluster.final_updates:
                 raise Violation(

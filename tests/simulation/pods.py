@@ -55,6 +55,7 @@ class Pod:
         self.launcher_known = False
         self.volume_full = False  # no vow can be stored
         self.reported_at = 0.0  # when its sidecar recorded the close
+        self.was_abandoned = False  # the API server removed its object while its kubelet could not report or end the pod
         self.store_failed = False  # since then it is given up, whatever its launcher hears first
         self.was_evicted = False  # its launcher was told so, and exits with that code if the close comes later
         self.exit_code: int | None = None  # of the trainer container
@@ -64,6 +65,11 @@ class Pod:
         self.changed: Callable[[], None] = lambda: None
         self.spawned: Callable[[SimulatedWorker], None] = lambda worker: None
         self._held: End | None = None  # the dead sidecar's connection, of which the launcher has a duplicate
+
+    @property
+    def effective_close(self) -> Close | None:
+        """The recorded close, unless no process outside of the pod can read it any more."""
+        return None if self.was_abandoned else self.recorded_close
 
     @property
     def ended(self) -> bool:
