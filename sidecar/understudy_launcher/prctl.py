@@ -21,7 +21,7 @@ def become_subreaper() -> Optional[str]:
 
 
 def dies_with_parent() -> Optional[Callable[[], None]]:
-    """A function for a child to run before its exec, so that it gets SIGKILL when the launcher ends; None: not needed."""
+    """A function for a child to run before exec, so that it gets SIGKILL when the launcher ends; None: not needed."""
     libc = _libc()
     parent = os.getpid()
     if parent == 1 or libc is None:
