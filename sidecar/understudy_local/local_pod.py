@@ -70,7 +70,7 @@ class LocalPod:
 
     @property
     def failed_to_start(self) -> bool:
-        """Whether it has ended by itself with an error. A launcher that ends by a signal counts as an ordinary fault."""
+        """Whether it has ended by itself with an error. A launcher that ends by a signal is an ordinary fault."""
         code = self.exit_code or 0
         return code != 0 and (self._launcher is None or code < SIGNALED)
 
