@@ -12,7 +12,7 @@ class Phase(Enum):
     REPLACING = "replacing"  # a round waits while the old round's workers have the worker grace
     STARTING = "starting"  # a round waits until no process of the old one is left
     RUNNING = "running"
-    FAILED = "failed"  # a worker failed; its neighbours may still run
+    FAILED = "failed"  # a worker failed; its neighbors may still run
     FINISHED = "finished"  # all workers exited 0
     DRAINING = "draining"  # the workers got SIGTERM, and the launcher stays
     STOPPING = "stopping"  # the workers are killed, and no round follows

@@ -11,7 +11,7 @@
     STARTING            StartWorkers                   STARTING   the newer order replaces the older one
     STARTING            the last group is empty        RUNNING    Spawn, WorkersStarted; once no zygote loads (warm.py)
     any                 alive long after its SIGKILL   as it is   SIGKILL again; Unkillable for each remaining process
-    RUNNING, FAILED     a worker fails                 FAILED     WorkerExited; SIGKILL to its group, neighbours run on
+    RUNNING, FAILED     a worker fails                 FAILED     WorkerExited; SIGKILL to its group, neighbors run on
     RUNNING             the last worker exits 0        FINISHED   WorkersFinished
     RUNNING             a worker makes no step         RUNNING    its stacks, then Hung, if enabled (hangs.py)
     RUNNING             WriteStacks, no step was made  RUNNING    the same for all workers
@@ -315,7 +315,7 @@ class Supervisor:
         self.phase = Phase.LEAVING
         self._exit = e.Exit(code, reason)
         self._leave_by = now + LEAVE_WITHIN_S
-        self._kill_all(f"leaves ({reason})", now)
+        self._kill_all(f"shuts down ({reason})", now)
         self._advance(now)
 
     def _exit_now(self) -> None:

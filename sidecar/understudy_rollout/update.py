@@ -306,7 +306,7 @@ class WeightUpdate:
             cancelled = await run_uninterrupted(*self._undos(first))
             cancelled = await run_uninterrupted(partial(self._tell_job, first)) or cancelled
             if cancelled is not None and cancelled is not first:
-                note(first, "and cancelled while the update was undone; the undo finished all the same")
+                note(first, "and cancelled while the update was undone; the undo still finished")
         finally:
             self._unclaim()
 
