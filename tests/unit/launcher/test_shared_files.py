@@ -80,7 +80,7 @@ NO_FOLDERS_OF_OURS = {
 }
 
 
-@pytest.mark.attack("C4", "an entry instead of the folder of workers' error files", before="refused, too")
+@pytest.mark.attack("C4", "an entry instead of the folder of workers' error files", before="rejected, too")
 @pytest.mark.parametrize("obstacle", NO_FOLDERS_OF_OURS.values(), ids=NO_FOLDERS_OF_OURS)
 def test_a_folder_of_another_user_is_not_used_for_errors(
     folder: Path, monkeypatch: pytest.MonkeyPatch, obstacle: Obstacle
@@ -100,7 +100,7 @@ def test_a_folder_of_another_user_is_not_used_for_errors(
 NO_ERROR_FILES = {**UNREADABLE, "hard-link": OBSTACLES["hard-link"]}
 
 
-@pytest.mark.attack("C4", "an entry instead of a worker's error file, before the worker starts", before="refused, too")
+@pytest.mark.attack("C4", "an entry instead of a worker's error file, before the worker starts", before="rejected, too")
 @pytest.mark.parametrize("obstacle", NO_ERROR_FILES.values(), ids=NO_ERROR_FILES)
 def test_anything_at_the_path_of_an_error_file_is_removed_or_ignored(folder: Path, obstacle: Obstacle) -> None:
     private = folder / "private"

@@ -247,7 +247,7 @@ def test_a_stop_cancels_a_waiting_round() -> None:
     driven.do(start(1), m.StopWorkers("fenced"), ended(0, 137, "SIGKILL"), ended(1, 137, "SIGKILL"))
     driven.do(e.GroupEmptied(0), e.GroupEmptied(1))
     assert driven.phase is Phase.IDLE
-    assert driven.do(start(1)) == [], "the round that was taken back is not newer than itself"
+    assert driven.do(start(1)) == [], "the canceled round is not newer than itself"
     assert driven.do(start(2))[0] == e.Spawn(start(2))
 
 
@@ -274,7 +274,7 @@ def test_a_sidecar_that_reconnects_gets_the_failures_of_the_round() -> None:
     hello = m.LauncherHello(1, token(0), 1, WorkersState.FAILED, PORT)
     assert driven.do(e.Connected()) == [e.Report(hello), e.Report(failure)]
     driven.do(start(1))
-    assert driven.do(e.Connected())[1:] == [], "an old round's failures are of no interest"
+    assert driven.do(e.Connected())[1:] == [], "an old round's failures are not reported"
 
 
 def test_a_sidecar_that_reconnects_gets_the_remaining_grace() -> None:

@@ -112,7 +112,7 @@ def test_however_a_drained_worker_ends_it_is_no_fault(code: int, signal: str | N
     driven = draining()
     effects = driven.do(*gone(0, 1, code=code, signal=signal))
     assert [effect for effect in effects if isinstance(effect, e.Report)] == [drained()]
-    assert driven.do(m.ExitLauncher(81, "Failed")) == [e.Exit(81, "Failed")], "nor has it a say in the exit code"
+    assert driven.do(m.ExitLauncher(81, "Failed")) == [e.Exit(81, "Failed")], "and it does not set the exit code"
 
 
 def test_a_worker_that_has_not_saved_when_the_grace_is_over_is_killed() -> None:
@@ -207,7 +207,7 @@ def test_a_newer_round_kills_workers_that_save_and_the_drain_stays_unanswered() 
     effects = driven.do(*gone(0, 1, code=137, signal="SIGKILL"))
     assert effects[-2:] == [e.Spawn(start(1)), e.Report(m.WorkersStarted(token(1)))]
     assert drained() not in effects
-    assert driven.later(60) == [], "the drain's grace is of no more interest"
+    assert driven.later(60) == [], "the drain's grace no longer counts"
 
 
 @pytest.mark.parametrize("order", [drain(1), SIGTERM])

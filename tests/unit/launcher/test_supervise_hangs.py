@@ -99,7 +99,7 @@ def test_a_step_in_the_meantime_cancels_the_report() -> None:
     driven.pages = [steps(8, rank=rank, at=driven.now) for rank in (0, 1)]
     assert hung(driven.later(10.0)) == []
     assert driven.log[-1].endswith("its workers step again")
-    assert len(hung(driven.later(TIMEOUT_S))) == 1, "and it is watched on"
+    assert len(hung(driven.later(TIMEOUT_S))) == 1, "the worker is still watched"
 
 
 def test_a_worker_is_watched_from_its_first_step_on() -> None:
@@ -199,7 +199,7 @@ def test_a_step_in_the_meantime_is_the_answer() -> None:
     driven.do(m.WriteStacks(token(0)))
     driven.do(steps(1, rank=1, at=driven.now))
     assert hung(driven.later(10.0)) == []
-    assert len(hung(driven.later(TIMEOUT_S))) == 1, "and it is watched on"
+    assert len(hung(driven.later(TIMEOUT_S))) == 1, "the worker is still watched"
 
 
 def test_workers_that_have_stepped_write_nothing() -> None:

@@ -210,7 +210,7 @@ async def test_a_request_detects_a_lost_server_too() -> None:
         assert (await site.state())["state"] == "Uncertain"
 
 
-@pytest.mark.attack("C1", "a stranger that tells a gateway of an update of weights", before="refused, too")
+@pytest.mark.attack("C1", "a stranger that sends a gateway messages about a weight update", before="refused, too")
 @in_virtual_time
 async def test_messages_of_updates_need_the_token() -> None:
     async with guarded() as site:

@@ -257,7 +257,7 @@ async def test_a_request_that_is_too_large_is_rejected_with_the_reason() -> None
         assert await answer_to(site, "POST", "/tokenize", headers=fields) == (431, many)
 
 
-@pytest.mark.attack("D2", "sends to a gateway what is no HTTP", before="a traceback was logged for each request")
+@pytest.mark.attack("D2", "sends data to a gateway that is not HTTP", before="a traceback was logged for each request")
 @in_virtual_time
 async def test_a_request_that_is_not_http_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with guarded() as site:

@@ -39,7 +39,7 @@ def test_only_the_same_process_is_trusted(tmp_path: Path, listener: str | None) 
     assert open_weights_file(file, "boot:1", "v0").weights.state is State.FRESH
     weights = open_weights_file(file, listener, "v0").weights
     assert (weights.state, weights.version) == (State.UNCERTAIN, "")
-    assert open_weights_file(file, "boot:1", "v0").weights.state is State.UNCERTAIN, "and that is kept as well"
+    assert open_weights_file(file, "boot:1", "v0").weights.state is State.UNCERTAIN, "and that is stored too"
 
 
 def test_a_server_that_comes_up_after_its_gateway_is_the_first_one(tmp_path: Path) -> None:

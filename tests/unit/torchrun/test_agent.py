@@ -226,12 +226,12 @@ def test_a_step_that_is_read_late_does_not_count_for_the_next_round() -> None:
 
 def test_a_newer_round_interrupts_the_agent_which_then_begins_it() -> None:
     driven = running()
-    assert driven.do(start(1)) == [], "a worker that dies before the agent looks costs it a restart"
+    assert driven.do(start(1)) == [], "a worker that dies before the agent polls costs it a restart"
     assert driven.looks_around() == [KILL]
     assert driven.do(died(0)) == []
     effects = driven.do(died(1))
     assert answers(effects) == [INTERRUPT]
-    assert reports(effects) == [], "no failure, and no start of workers that the agent has still to start"
+    assert reports(effects) == [], "no failure, and no start before the agent starts the workers"
     assert answers(driven.wants_round()) == [c.Begin(start(1))]
     assert reports(driven.do(c.WorkersSeen([0, 1]))) == [m.WorkersStarted(token(1))]
 
