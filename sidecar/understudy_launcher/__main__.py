@@ -46,9 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     _introduce(settings, logs.write_line)
     code = _run(loop, logs.write_line)
     logs.finish()
-    os._exit(
-        code
-    )  # Python's own shutdown is not needed, and on a faulty node it takes longer than the rest of the exit
+    # Python's own shutdown is not needed, and on a faulty node it takes longer than the rest of the exit
+    os._exit(code)
 
 
 def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:

@@ -18,9 +18,7 @@ class Graces:
 
     def __init__(self, pod_s: float) -> None:
         self.pod_s = pod_s
-        self.pod_by: Optional[float] = (
-            None  # the end of the pod's grace period minus the margin; None before its SIGTERM
-        )
+        self.pod_by: Optional[float] = None  # the end of the pod's grace minus the margin; None before its SIGTERM
         self._order_by: Optional[float] = None
 
     def pod_ends(self, now: float, at_most_s: Optional[float] = None) -> None:

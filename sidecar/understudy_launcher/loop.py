@@ -104,9 +104,8 @@ class Loop:
             if self._exit is not None:
                 self._logs.write_line(f"exits {self._exit.code}: {self._exit.reason}")
                 if self._exit.code == UNFIT_EXIT_CODE or (self._exit.code == EVICTED_EXIT_CODE and os.getpid() == 1):
-                    termination_message.write_termination_message(
-                        self._exit.reason
-                    )  # but not when local mode runs in another container
+                    # pid 1: not when local mode runs in another container
+                    termination_message.write_termination_message(self._exit.reason)
                 return self._exit.code
             self._wait()
 

@@ -112,9 +112,8 @@ class _Call(Generic[T]):
         assert self._task is not None
         if not self._cancelled:
             self._cancelled = True
-            self._loop.call_soon(
-                self._task.cancel
-            )  # after its first step: else the coroutine never starts, and cannot undo
+            # after its first step: else the coroutine never starts, and cannot undo
+            self._loop.call_soon(self._task.cancel)
 
     def _hand_over(self, task: "asyncio.Task[T]") -> None:
         if task.cancelled():

@@ -385,10 +385,8 @@ class WeightUpdate:
         if error is None and commits:
             replica.weights.handle(Commit(self.id))
         else:
-            full_reason = (
-                f"{reason}; the report to its gateway failed: {describe(error)}" if error is not None else reason
-            )
-            replica.weights.handle(Abandon(self.id, touched or error is not None, full_reason))
+            details = f"{reason}; the report to its gateway failed: {describe(error)}" if error is not None else reason
+            replica.weights.handle(Abandon(self.id, touched or error is not None, details))
 
     async def _try(
         self, undo: Undo, side: str, call: Call, first: BaseException, limit_s: float

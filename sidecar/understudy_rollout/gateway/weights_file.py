@@ -95,9 +95,7 @@ def _read(file: Path, listener: Optional[str], initial_version: str) -> WeightsF
     except FileNotFoundError:
         return WeightsFile(Weights.fresh(initial_version) if initial_version else Weights(), file, listener)
     except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
-        why = (
-            error.strerror if isinstance(error, OSError) else type(error).__name__
-        )  # other errors' texts quote the file
+        why = error.strerror if isinstance(error, OSError) else type(error).__name__  # other texts quote the file
         reason = f"this gateway was restarted and cannot read its state file {file}: {why}"
         return WeightsFile(Weights.of(Known(Held(reason=reason))), file, listener)
     weights_file = WeightsFile(Weights.of(known), file, server)

@@ -168,9 +168,8 @@ class InterruptedAt:
 def test_ctrl_c_at_any_instruction_leaves_nothing_half_done_and_is_always_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        signal, "valid_signals", lambda: {signal.SIGINT, signal.SIGTERM}
-    )  # else most instructions are in its loop
+    # with all signals, most instructions would be those of their loop
+    monkeypatch.setattr(signal, "valid_signals", lambda: {signal.SIGINT, signal.SIGTERM})
     # given Ctrl-C before the first instruction of an update, the second, and so on
     instruction, happened = 0, True
     while happened:
