@@ -1,8 +1,8 @@
-"""Pid 1 of the trainer container: starts, stops and watches the workers as its sidecar says.
+"""Process 1 of the trainer container: starts, stops and watches the workers as its sidecar orders.
 
-`supervise` decides and does nothing else, on what `rounds`, `groups`, `graces`, `steps` and `hangs` know; `loop` acts.
-`environment` is pure too; `processes`, `step_page`, `ports`, `sidecar_link`, `held_socket` and `prctl` are the edges.
-`package` builds what the sidecar's image carries into the trainer.
+`supervise` makes the decisions and has no side effects; `rounds`, `groups`, `graces`, `steps` and `hangs` hold its
+state. `loop` executes them. `environment` is pure too; `processes`, `step_page`, `ports`, `sidecar_link`, `kept_socket`
+and `prctl` do I/O. `package` builds the files that the sidecar's image copies into the trainer container.
 
-Standard library only, and Python 3.9's: it runs under whatever interpreter the user's image has.
+Standard library only, Python 3.9 or newer: the launcher runs under the Python of the user's image.
 """

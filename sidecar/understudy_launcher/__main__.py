@@ -1,6 +1,6 @@
-"""`python launcher.pyz -- COMMAND…`: reads what the pod says, runs the loop, and never leaves workers behind.
+"""`python launcher.pyz -- COMMAND…`: reads the pod's settings, runs the loop, and never leaves workers behind.
 
-Exit codes of its own: 64 for a wrong call, 78 for a wrong setting of the pod, 70 for a bug in the launcher.
+Exit codes of its own: 64 for a wrong command line, 78 for a wrong setting of the pod, 70 for a bug in the launcher.
 """
 
 import json
@@ -19,17 +19,17 @@ from understudy_launcher.phases import OnSigterm
 from understudy_protocol import pod
 
 USAGE, BROKEN, MISCONFIGURED = 64, 70, 78
-#: What every training with torch imports, if only in its first step.
+#: Modules that every training with torch imports, some of them only in its first step.
 DEFAULT_PRELOAD = "torch,torch.distributed,torch._dynamo,numpy"
 DEFAULT_GRACE_S = "30"  # Kubernetes' own
 
 
 class SettingError(ValueError):
-    """A variable of the pod that means nothing: what was seen, and what was expected."""
+    """A variable of the pod has an invalid value. The text has the value and the expected form."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a member's workers; the container's exit code."""
+    """Run a member's workers. Return the container's exit code."""
     command = list(arguments[1:]) if arguments[:1] == ["--"] else list(arguments)
     logs = Logs()
     if not command:
@@ -42,11 +42,12 @@ def main(arguments: Sequence[str]) -> int:
         return MISCONFIGURED
     if settings.log_prefix:
         logs.start()
-    loop = Loop(settings, logs)  # from here on it hears signals
+    loop = Loop(settings, logs)  # it handles signals from here on
     _introduce(settings, logs.write_line)
     code = _run(loop, logs.write_line)
     logs.finish()
-    os._exit(code)  # Python's own end takes longer than all that comes before it on a faulty node, and nothing needs it
+    # Python's own shutdown is not needed, and on a faulty node it takes longer than the rest of the exit
+    os._exit(code)
 
 
 def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
@@ -115,7 +116,7 @@ def _introduce(settings: Settings, log: Callable[[str], None]) -> None:
 def _run(loop: Loop, log: Callable[[str], None]) -> int:
     try:
         return loop.run()
-    except BaseException:  # noqa: BLE001 - whatever it is, no worker may outlive it
+    except BaseException:  # noqa: BLE001 - no worker may outlive the launcher
         log("a bug in the launcher; all workers are killed\n" + traceback.format_exc())
         loop.kill_all()
         return BROKEN

@@ -1,8 +1,8 @@
-"""Which interpreter a container's command runs, with which options, and what it runs: what a zygote has to know. Pure.
+"""Parse a container's command: the interpreter, its options and the program, as the zygote needs them. Pure.
 
-Rules: what is not understood is no program for a zygote, and starts as a fresh process each time, as written. That is
-so for what is not Python, for `python -i` and `python -`, for folders, zip files and compiled files, and for an `env`
-with options.
+A command that this parser does not understand is no program for a zygote: the launcher starts it as a fresh process
+each time. Examples are a command that is not Python, `python -i`, `python -`, folders, zip files, compiled files, and
+an `env` with options.
 """
 
 import os
@@ -30,17 +30,17 @@ class PythonProgram:
     kind: str
     target: str
     arguments: tuple[str, ...]
-    env: tuple[tuple[str, str], ...] = ()  # what an `env` before it sets
+    env: tuple[tuple[str, str], ...] = ()  # set by an `env` before it
 
 
 def python_program(command: Sequence[str]) -> Optional[PythonProgram]:
-    """What a command runs, if that is a program of Python's which a zygote can run as well."""
+    """The program of a command, if it is a Python program that a zygote can also run; else None."""
     program = python_call(command)
     return None if program is None or (program.kind == FILE and not _is_source(program.target)) else program
 
 
 def python_call(command: Sequence[str]) -> Optional[PythonProgram]:
-    """The same, whatever the file is that it runs, and whether or not there is one."""
+    """Like python_program, for any file, also one that does not exist."""
     words, env = _without_env(list(command))
     if not words:
         return None
@@ -70,7 +70,7 @@ def _without_env(words: list[str]) -> tuple[list[str], tuple[tuple[str, str], ..
 
 
 def _by_shebang(words: list[str]) -> list[str]:
-    """The words that the kernel makes of a script that is executed."""
+    """The arguments that the kernel passes when it executes a script."""
     path = shutil.which(words[0])
     if path is None:
         return []
@@ -87,7 +87,7 @@ def _by_shebang(words: list[str]) -> list[str]:
 
 
 def _parse(words: list[str]) -> Optional[tuple[tuple[str, ...], str, str, tuple[str, ...]]]:
-    """(options, kind, target, arguments), as Python reads its command line."""
+    """(options, kind, target, arguments), as Python parses its command line."""
     at = 1
     while at < len(words):
         word = words[at]
@@ -102,7 +102,7 @@ def _parse(words: list[str]) -> Optional[tuple[tuple[str, ...], str, str, tuple[
             if ends is None:
                 return None
             if kind:
-                flags = (word[:ends],) if ends > 1 else ()  # what comes before the m or c of one word
+                flags = (word[:ends],) if ends > 1 else ()  # flags before the m or c in the same word
                 rest = words[at + 1 :] if attached is None else [attached, *words[at + 1 :]]
                 return ((*words[1:at], *flags), kind, rest[0], tuple(rest[1:])) if rest else None
             at += ends
@@ -110,9 +110,9 @@ def _parse(words: list[str]) -> Optional[tuple[tuple[str, ...], str, str, tuple[
 
 
 def _read_flags(word: str) -> tuple[Optional[int], str, Optional[str]]:
-    """(how many words this option takes, "", None); for -m and -c (where in the word, kind, what is attached).
+    """For an option: (number of words it takes, "", None). For -m and -c: (position in the word, kind, attached text).
 
-    None in place of the number: it is an option that no zygote is made for.
+    The number is None for an option that a zygote does not support.
     """
     for place, letter in enumerate(word[1:], 1):
         attached = word[place + 1 :] or None

@@ -1,7 +1,7 @@
-"""A process that looks for the container's devices (devices.py), and tells through a pipe what it has found.
+"""A process that checks the container's devices (devices.py) and reports the result through a pipe.
 
-Rules: the library that it asks is loaded there and nowhere else, so whatever a broken driver does to it, it does to
-that process. One at a time: one that hangs within the driver is not even ended by SIGKILL, until the driver lets go.
+Rules: only this process loads NVIDIA's library, so a broken driver can harm no other process. At most one check runs at
+a time: if the process hangs in the driver, even SIGKILL ends it only after the driver returns.
 """
 
 import os
@@ -18,7 +18,7 @@ ENDED = "the device check ended without a result"
 
 
 class DeviceCheck:
-    """`watch` and `unwatch` hear of the pipe that is to be selected for reading. wanted: how many devices."""
+    """`watch` and `unwatch` get the pipe to select for reading. wanted: the number of devices."""
 
     def __init__(self, wanted: int, watch: Callable[[int], None], unwatch: Callable[[int], None]) -> None:
         self._wanted, self._watch, self._unwatch = wanted, watch, unwatch
@@ -27,7 +27,7 @@ class DeviceCheck:
         self._read_end = -1  # while it runs
 
     def start(self) -> list[DevicesChecked]:
-        """Its answer, if it could not even be started."""
+        """Return a result only if the process cannot be started."""
         assert self._read_end < 0, "one at a time"
         dies_with_us = prctl.dies_with_parent()
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -46,7 +46,7 @@ class DeviceCheck:
         return []
 
     def on_packet(self) -> list[DevicesChecked]:
-        """The pipe is readable: it has answered, or ended."""
+        """The pipe is readable: the process has reported its result, or ended."""
         packet = os.read(self._read_end, _LONGEST + 1)
         self._unwatch(self._read_end)
         os.close(self._read_end)
@@ -59,19 +59,19 @@ class DeviceCheck:
         return [DevicesChecked("" if packet[:1] == _SEEN else packet[1:].decode(errors="replace"))]
 
     def end(self) -> None:
-        """It takes too long. That it has ended is heard like an answer."""
+        """Kill a check that takes too long. on_packet then reports its end."""
         if self._read_end >= 0 and self._process is not None:
             self._process.kill()
 
 
 def _check_devices(wanted: int, write_end: int, dies_with_parent: Optional[Callable[[], None]]) -> NoReturn:
-    """In the fork."""
+    """Runs in the fork."""
     try:
         forked.begin("devices", write_end, signal.SIG_DFL)
         if dies_with_parent is not None:
             dies_with_parent()
         os.write(write_end, _packet(devices.missing_devices_reason(devices.visible_devices(wanted, os.environ))))
-    except BaseException as error:  # noqa: BLE001 - whatever it is, this process is no launcher
+    except BaseException as error:  # noqa: BLE001 - the fork must never run the launcher's code
         os.write(write_end, _packet(f"the device check failed: {type(error).__name__}: {error}"))
     finally:
         os._exit(0)

@@ -1,9 +1,10 @@
-"""Whether a container sees the devices that it was given (nvidia.com/gpu). Asked in a process of its own: device_check.
+"""Check that a container sees the devices that it was given (nvidia.com/gpu). Runs in its own process: device_check.
 
-Rules: NVIDIA's management library is asked, which makes no CUDA context. Each device is asked for its memory: one that
-has fallen off the bus, hangs, or may not be opened any more (the container's cgroup was written anew) does not answer.
-A GPU that is divided (MIG) counts by its parts. Where NVIDIA_VISIBLE_DEVICES names the devices, one that is named twice
-is one. Where the image has no such library, the files in /dev say whether any device can be opened, and no more.
+Rules: the check uses NVIDIA's management library, which creates no CUDA context. It reads each device's memory: a
+device does not answer if it has fallen off the bus, hangs, or may no longer be opened (the container's cgroup was
+rewritten). A GPU that is divided (MIG) counts by its parts. If NVIDIA_VISIBLE_DEVICES names the devices, one that is
+named twice counts once. If the image lacks the library, the check only tries whether any device file in /dev can be
+opened.
 """
 
 import os
@@ -17,15 +18,15 @@ MAX_NAMED = 3
 _SUCCESS, _NO_PERMISSION = 0, 4
 
 
-def visible_devices(told: int, env: Mapping[str, str]) -> int:
-    """How many different devices. told: how many the manifest asks for."""
+def visible_devices(wanted: int, env: Mapping[str, str]) -> int:
+    """The number of different devices. wanted: the number that the manifest requests."""
     named = {word.strip() for word in env.get(VISIBLE, "").split(",") if word.strip()}
     known = bool(named) and all(word.startswith(("GPU-", "MIG-")) for word in named)
-    return min(told, len(named)) if known else told
+    return min(wanted, len(named)) if known else wanted
 
 
 def missing_devices_reason(wanted: int) -> str:
-    """Why not so many devices answer; "" if they do."""
+    """Why fewer than `wanted` devices answer; "" if enough do."""
     library = _load()
     return by_files("/dev") if library is None else by_library(library, wanted)
 
@@ -44,7 +45,7 @@ def by_library(nvml: Any, wanted: int) -> str:
         handle = c_void_p()
         code = nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(index), byref(handle))
         if code == _NO_PERMISSION:
-            continue  # the node's, and not this container's
+            continue  # a device of the node that this container was not given
         parts = _parts(nvml, handle) if code == _SUCCESS else None
         if code == _SUCCESS and parts is None:
             code = _ask(nvml, handle)
@@ -57,7 +58,7 @@ def by_library(nvml: Any, wanted: int) -> str:
 
 
 def by_files(folder: str) -> str:
-    """Whether there is a device at all."""
+    """Why no device can be opened; "" if one can."""
     troubles = []
     for name in sorted(name for name in os.listdir(folder) if re.fullmatch(r"nvidia[0-9]+", name)):
         path = os.path.join(folder, name)
@@ -72,7 +73,7 @@ def by_files(folder: str) -> str:
 
 
 def _ask(nvml: Any, handle: Any) -> int:
-    """Something that only the device itself can answer."""
+    """Query a value that only the device itself can return."""
     from ctypes import byref, c_ulonglong
 
     total_free_used = (c_ulonglong * 3)()
@@ -81,10 +82,10 @@ def _ask(nvml: Any, handle: Any) -> int:
 
 
 def _parts(nvml: Any, handle: Any) -> Optional[int]:
-    """How many parts of a divided GPU the container has; None of one that is whole."""
+    """The number of MIG parts that the container has; None if the GPU is not divided."""
     from ctypes import byref, c_uint, c_void_p
 
-    mode = getattr(nvml, "nvmlDeviceGetMigMode", None)  # older libraries know of none
+    mode = getattr(nvml, "nvmlDeviceGetMigMode", None)  # older libraries lack it
     current, pending, most = c_uint(), c_uint(), c_uint()
     if mode is None or mode(handle, byref(current), byref(pending)) != _SUCCESS or current.value != 1:
         return None

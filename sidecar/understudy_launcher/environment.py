@@ -1,8 +1,8 @@
 """The environment of a worker: the launcher's own, with the round's values as torchrun would set them. Pure.
 
-Rules: what the round decides overrides the manifest (rank 0 may live on another pod by now, so a MASTER_ADDR written
-there is wrong). The pod's internals stay with the launcher. The folder with `understudy_torch` comes last on
-PYTHONPATH, so that it shadows nothing of the user's. OMP_NUM_THREADS is the user's, and 1 where torchrun says so.
+Rules: values of the round override the manifest (rank 0 may run on another pod by now, so a MASTER_ADDR in the manifest
+is wrong). Internal variables of the pod are removed. The folder with `understudy_torch` comes last on PYTHONPATH, so
+that it shadows no module of the user. OMP_NUM_THREADS is the user's value, or 1 where torchrun sets 1.
 """
 
 import json
@@ -42,7 +42,7 @@ _INTERNAL = (
     pod.ENV_DEVICES,
     pod.ENV_STEP_FOLDER,
 )
-#: Variables that an interpreter, or what the zygote has imported, reads when it starts: by how their names begin.
+#: Prefixes of the variables that the interpreter, or a module that the zygote imports, reads only at its start.
 _READ_AT_START = (
     "PYTHON",
     "LD_",
@@ -56,11 +56,11 @@ _READ_AT_START = (
     "TORCH",
     "PYTORCH_",
 )
-#: Of these, those that are read later.
+#: Exceptions: these are read later.
 _READ_LATER = ("TORCH_NCCL_", "TORCH_GLOO_", "TORCHELASTIC_")
-#: What is told with each fork has to fit into one packet, with the round's own variables.
+#: The changed variables of a fork have to fit into one packet, with the round's own variables.
 _MAX_NAME_CHARACTERS = 1 << 16
-#: Variables that have torch write what NCCL's flight recorder has recorded; and how long that may take by default.
+#: Variables that make torch dump NCCL's flight recorder, and the default time for the dump.
 _DUMP_ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 _RECORDED = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 FLIGHT_RECORDER_GRACE_S = 5.0
@@ -71,7 +71,7 @@ DEFAULT_RUN_ID = "understudy"
 
 
 def common_environment(launcher: Mapping[str, str], nproc: int) -> dict[str, str]:
-    """What all workers of all rounds see, and the zygote, which they are forked from."""
+    """The variables that all workers of all rounds get, and the zygote that forks them."""
     env = {name: value for name, value in launcher.items() if name not in _INTERNAL and name != _ERROR_FILE}
     env["PYTHONPATH"] = _python_path(launcher)
     if single_threaded(launcher, nproc):
@@ -80,7 +80,7 @@ def common_environment(launcher: Mapping[str, str], nproc: int) -> dict[str, str
 
 
 def zygote_environment(launcher: Mapping[str, str], nproc: int) -> dict[str, str]:
-    """Arrow's allocator starts a thread when it is imported, unless it is told otherwise, and forks have one thread."""
+    """By default Arrow's allocator starts a thread when it is imported, and a fork has only one thread."""
     return {_ARROW_MALLOC: "background_thread:false", **common_environment(launcher, nproc)}
 
 
@@ -92,7 +92,7 @@ def worker_environment(
     step_files: tuple[int, int],
     error_file: Optional[str],
 ) -> dict[str, str]:
-    """What the worker `local_rank` of the round sees."""
+    """The variables of the worker `local_rank` of the round."""
     env = common_environment(launcher, nproc)
     env.update(_ranks(start, local_rank, nproc))
     env.update(_torchelastic(launcher, start))
@@ -105,25 +105,25 @@ def worker_environment(
 
 
 def environment_after_take_over(launcher: Mapping[str, str], order: TakeOver) -> dict[str, str]:
-    """The launcher's environment as the job's manifest would have made it."""
+    """The launcher's environment as the job's manifest would have set it."""
     of_the_pool = json.loads(launcher.get(pod.ENV_TEMPLATE_VARIABLES) or "[]")
     return {**{name: value for name, value in launcher.items() if name not in of_the_pool}, **order.env}
 
 
 def fresh_start_reason(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Why a zygote that was started with the one cannot fork for the other; "" if it can."""
+    """Why a zygote that was started with `before` cannot fork for `after`; "" if it can."""
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     early = [name for name in changed if name.startswith(_READ_AT_START) and not name.startswith(_READ_LATER)]
     if early:
         return f"the job sets {early[0]} to another value, and Python or a module reads it only at start"
-    told = sum(len(name) + len(after.get(name, "")) for name in changed)
+    size = sum(len(name) + len(after.get(name, "")) for name in changed)
     return (
-        f"the job's variables differ by {told} characters, too many for a fork" if told > _MAX_NAME_CHARACTERS else ""
+        f"the job's variables differ by {size} characters, too many for a fork" if size > _MAX_NAME_CHARACTERS else ""
     )
 
 
 def worker_grace_s(asked_s: Optional[float], launcher: Mapping[str, str]) -> float:
-    """How long workers may run on when a round replaces them. asked_s: the job's word; None: it says nothing."""
+    """How long workers may continue when a round replaces them. asked_s: the job's setting; None: unset."""
     if asked_s is not None:
         return asked_s
     return FLIGHT_RECORDER_GRACE_S if _dumps_flight_recorder(launcher) else 0.0
@@ -143,7 +143,7 @@ def without(env: Mapping[str, str], common: Mapping[str, str]) -> dict[str, str]
 
 
 def single_threaded(launcher: Mapping[str, str], nproc: int) -> bool:
-    """Whether OMP_NUM_THREADS is set to 1 unasked, as torchrun does it: so that workers do not overload the CPU."""
+    """Whether OMP_NUM_THREADS is unset and becomes 1, as with torchrun, so that workers do not overload the CPU."""
     return nproc > 1 and _THREADS not in launcher
 
 
@@ -169,9 +169,9 @@ def _torchelastic(launcher: Mapping[str, str], start: StartWorkers) -> dict[str,
     return {
         "TORCHELASTIC_RUN_ID": launcher.get("TORCHELASTIC_RUN_ID") or DEFAULT_RUN_ID,
         "TORCHELASTIC_RESTART_COUNT": str(start.token.round),
-        # Rounds are counted by the coordinator, whose budget is one of time: no number is true here.
+        # The coordinator's budget is a number of restarts in a time window, so no fixed number is true here.
         "TORCHELASTIC_MAX_RESTARTS": launcher.get("TORCHELASTIC_MAX_RESTARTS") or "0",
-        # Whether a store listens already (torch's name for it). If not, the worker of rank 0 serves it.
+        # Whether a store listens already (torch's name for it). If not, rank 0 serves it.
         "TORCHELASTIC_USE_AGENT_STORE": str(start.agent_store),
     }
 

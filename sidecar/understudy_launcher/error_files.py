@@ -1,11 +1,11 @@
-"""Where a worker may leave the text and the time of its failure (torch's `@record` writes both), and what it says.
+"""The files in which workers write the text and the time of a failure (as torch's `@record` does), and their content.
 
-One file a worker and round, in the shared folder (mode 0777, whatever uid the trainer has) or, failing that, in the
-temporary folder. Where neither can be written there is none, and a failure's message is its exit code. A script may
-put anything there: only a regular file of at most a mebibyte is read, in a folder that is this user's own.
+One file per worker and round, in the shared folder (mode 0777, for any uid of the trainer) or else in the temporary
+folder. If neither is writable there is no file, and the failure's message is its exit code. A script can write anything
+there, so the launcher reads only regular files of at most 1 MiB, in a folder that its own user owns.
 
-The time is that of the exception. It tells which worker failed first where an abort ends many at once: they end, and
-are reaped, in any order. torch writes whole seconds, so the file's own time makes it exact if it agrees.
+The time is that of the exception. It shows which worker failed first when an abort ends many at once, because workers
+end and are reaped in any order. torch writes whole seconds; the file's mtime gives the exact time if both agree.
 """
 
 import contextlib
@@ -21,19 +21,21 @@ from understudy_protocol import files
 
 MESSAGE_LIMIT = 500
 _READ_LIMIT = 1 << 20
-_WRITTEN_WITHIN_S = 2.0  # of the beginning of the second that torch writes
-_CLOCKS_DIFFER_S = 1.0  # whole seconds are earlier than the truth
+_WRITTEN_WITHIN_S = 2.0  # after the start of the second that torch writes
+_CLOCKS_DIFFER_S = 1.0  # torch rounds down to whole seconds
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a worker wrote. message: the first line, bounded. at: when the exception was raised, by its clock."""
+    """The content of an error file. message: the first line, truncated. at: when the exception was raised, Unix
+    seconds.
+    """
 
     message: Optional[str] = None
     at: Optional[float] = None
 
     def time_of(self, started_at: float, ended_at: float) -> float:
-        """When the worker failed: while it ran, or else when it was seen to have ended."""
+        """When the worker failed: the file's time if the worker ran then, else `ended_at`."""
         if self.at is None or not started_at - _CLOCKS_DIFFER_S <= self.at <= ended_at:
             return ended_at
         return max(self.at, started_at)
@@ -43,7 +45,7 @@ NOTHING = Failure()
 
 
 def make_folder(shared_folder: str) -> Optional[str]:
-    """A folder of our own that we can write to, or None."""
+    """A writable folder that this user owns, or None."""
     name = f"errors-{os.getuid()}"
     for parent in (shared_folder, tempfile.gettempdir):
         with contextlib.suppress(OSError):
@@ -56,13 +58,13 @@ def make_folder(shared_folder: str) -> Optional[str]:
 
 
 def _is_own_folder(path: str) -> bool:
-    """Not a link: the launcher removes files there."""
+    """A link is rejected, because the launcher removes files in this folder."""
     found = os.lstat(path)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 def fresh_path(folder: str, token: str, local_rank: int) -> str:
-    """The file of one worker of one round; what a former launcher left there is gone."""
+    """The path for one worker of one round. A file that an earlier launcher left there is deleted."""
     path = os.path.join(folder, f"{token}-{local_rank}.json")
     forget(path)
     return path
@@ -74,7 +76,7 @@ def forget(path: str) -> None:
 
 
 def read(path: Optional[str]) -> Failure:
-    """What the worker wrote, as far as we understand it."""
+    """The parts of the worker's file that can be parsed."""
     if path is None:
         return NOTHING
     try:

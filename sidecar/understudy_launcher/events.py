@@ -1,7 +1,7 @@
-"""What the supervisor hears (events) and asks for (effects). Facts only: nothing here decides or acts.
+"""The supervisor's inputs (events) and outputs (effects). Data only, no decisions.
 
-Orders of `understudy_protocol.launcher`, as StartWorkers, are events too.
-Times named `at` are wall-clock times for the messages; the supervisor's own timers run on the `now` of `handle`.
+The orders of `understudy_protocol.launcher`, such as StartWorkers, are events too. Times named `at` are wall-clock
+times for messages; the supervisor's own timers use the `now` of `handle`.
 """
 
 from collections.abc import Mapping
@@ -24,21 +24,23 @@ from understudy_protocol.launcher import (
 
 @dataclass(frozen=True)
 class Started:
-    """The launcher itself runs: the first event. worker_grace_s: how long a new round lets replaced workers run on."""
+    """The launcher itself runs: the first event. worker_grace_s: how long replaced workers may still run in a new
+    round.
+    """
 
     worker_grace_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class CommandReplaced:
-    """The launcher runs what a TakeOver said."""
+    """The launcher has applied a TakeOver."""
 
     worker_grace_s: float
 
 
 @dataclass(frozen=True)
 class Connected:
-    """The sidecar's socket took the connection, for the first time or again."""
+    """The sidecar's socket accepted a connection, the first or a later one."""
 
 
 @dataclass(frozen=True)
@@ -48,26 +50,26 @@ class PortReserved:
 
 @dataclass(frozen=True)
 class WorkerEnded:
-    """A worker was reaped. Its group may still hold its children, until GroupEmptied."""
+    """A worker was reaped. Its children may remain in its group until GroupEmptied."""
 
     local_rank: int
     exit_code: Optional[int]  # None: a signal ended it
     signal: Optional[str]
-    shell_code: int  # as a shell tells it: 128 + n for signal n
+    shell_code: int  # as in a shell: 128 + n for signal n
     message: str
     at: float
 
 
 @dataclass(frozen=True)
 class GroupEmptied:
-    """Nothing is left of a worker and its children."""
+    """No process of a worker's group remains."""
 
     local_rank: int
 
 
 @dataclass(frozen=True)
 class LeftoversFound:
-    """Processes that had left their worker's group have got SIGKILL; each is told once."""
+    """Processes that had left their worker's group got SIGKILL. Each is reported once."""
 
     processes: tuple[str, ...]
 
@@ -96,15 +98,15 @@ class StepsRead:
     total: Optional[int]
     reports: int
     at: float
-    stepped_at: float  # the same moment, by the clock of `handle`
-    first_at: Optional[float] = None  # when the worker made its first step, by that clock; None: with this one
+    stepped_at: float  # the same time, by the clock of `handle`
+    first_at: Optional[float] = None  # when the worker made its first step, by that clock; None: this is the first
 
 
 @dataclass(frozen=True)
 class ZygoteReady:
     """Workers can be forked from now on. missing: module -> why it could not be imported.
 
-    cuda: the module whose import has touched CUDA, so that each fork has to become a fresh process; "": none has.
+    cuda: the module whose import initialized CUDA, so that each fork has to become a fresh process; "": none did.
     """
 
     seconds: float
@@ -114,7 +116,7 @@ class ZygoteReady:
 
 @dataclass(frozen=True)
 class ZygoteLost:
-    """There is no zygote (any more). final: another one would end the same way."""
+    """No zygote runs. is_final: another one would end in the same way."""
 
     reason: str
     is_final: bool
@@ -122,7 +124,7 @@ class ZygoteLost:
 
 @dataclass(frozen=True)
 class ZygoteEnded:
-    """It was ended, because what a job runs is not what it was started for. wanted: the command may be forked."""
+    """The launcher ended it, because it cannot run the job's command. was_wanted: the new command may be forked."""
 
     was_wanted: bool
 
@@ -146,23 +148,23 @@ class StoreFailed:
 
 @dataclass(frozen=True)
 class ZygoteChecked:
-    """A fork that does nothing has run, for the check of that number."""
+    """The fork for the readiness check of that number, which does nothing, has run."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class DevicesChecked:
-    """The process that looks for the container's devices has ended. reason: they are not all there; "": they are."""
+    """The device check has ended. reason: why devices are missing; "": all answer."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class AskedToEnd:
-    """The launcher got SIGTERM (or SIGINT, or SIGHUP). faulty: what is wrong with its node; "" if nothing is known.
+    """The launcher got SIGTERM, SIGINT or SIGHUP. hardware_finding: the fault of its node; "" if none is known.
 
-    grace_s: how long the node stays; None: as long as the pod may take.
+    grace_s: how long the node remains; None: at least the pod's grace period.
     """
 
     signal: str
@@ -208,7 +210,7 @@ Event = Union[
 
 
 class Aim(Enum):
-    """What a signal is and whom it is for."""
+    """A signal and its target."""
 
     TERM_WORKER = "SIGTERM to the worker"
     TERM_HANDLER = "SIGTERM to the worker, if it handles or ignores that"
@@ -218,7 +220,7 @@ class Aim(Enum):
 
 @dataclass(frozen=True)
 class Spawn:
-    """Start all workers of this member for the round. warm: forked by the zygote."""
+    """Start all workers of this member for the round. is_warmup_done: let the zygote fork them."""
 
     start: StartWorkers
     is_warmup_done: bool = False
@@ -237,24 +239,24 @@ class Signal:
 
 @dataclass(frozen=True)
 class FindSurvivors:
-    """Find the processes that outlive their SIGKILL; answered by SurvivorsFound."""
+    """Find the processes that have outlived their SIGKILL; answered by SurvivorsFound."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Tell the sidecar; dropped while it is not connected, for the next hello says it all."""
+    """Send a message to the sidecar. Dropped while disconnected, because the next hello repeats the state."""
 
     message: Any
 
 
 @dataclass(frozen=True)
 class ReservePort:
-    """Keep a free port for a later round's store; answered by PortReserved."""
+    """Reserve a free port for a later round's store; answered by PortReserved."""
 
 
 @dataclass(frozen=True)
 class ReleasePort:
-    """Let go of the reserved port: rank 0 is about to bind it."""
+    """Release the reserved port: rank 0 is about to bind it."""
 
 
 @dataclass(frozen=True)
@@ -264,50 +266,50 @@ class StartZygote:
 
 @dataclass(frozen=True)
 class EndZygote:
-    """It takes too long."""
+    """Kill a zygote that takes too long."""
 
 
 @dataclass(frozen=True)
 class MakeStore:
-    """Have a store held for a later round, answered by StoreReady or StoreFailed. Others end, but for those at
-    `keep`.
-    """
+    """Create a store for a later round; answered by StoreReady or StoreFailed. Only the stores at `keep` survive."""
 
     keep: tuple[int, ...] = ()  # ports
 
 
 @dataclass(frozen=True)
 class CheckZygote:
-    """Have it fork a process that does nothing, answered by ZygoteChecked."""
+    """Let the zygote fork a process that does nothing; answered by ZygoteChecked."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class CheckDevices:
-    """Have a process look for the container's devices, answered by DevicesChecked."""
+    """Start a device check; answered by DevicesChecked."""
 
 
 @dataclass(frozen=True)
 class EndDeviceCheck:
-    """It takes too long. That it has ended is told as DevicesChecked."""
+    """Kill a device check that takes too long. DevicesChecked follows when it has ended."""
 
 
 @dataclass(frozen=True)
 class ReplaceCommand:
-    """From now on workers run what this says. Answered by Became, and by ZygoteEnded where the zygote is of no use."""
+    """Run the command of this TakeOver from now on. Answered by CommandReplaced, and by ZygoteEnded if the zygote
+    cannot run it.
+    """
 
     order: TakeOver
 
 
 @dataclass(frozen=True)
 class ReadSteps:
-    """Answered by a StepsRead of each worker that has reported since."""
+    """Answered by a StepsRead for each worker that has reported a step since the last one."""
 
 
 @dataclass(frozen=True)
 class DumpStacks:
-    """Have a worker write its Python stacks to its stderr."""
+    """Make a worker write its Python stacks to its stderr."""
 
     local_rank: int
 

@@ -1,5 +1,5 @@
-"""What a fork of the launcher that goes on as itself does first: nothing of the launcher's stays open in it, least of
-all its copy of the sidecar's connection, and no signal is heard as the launcher hears it.
+"""The first actions of a fork of the launcher that does not exec: it closes the launcher's files, above all its copy of
+the sidecar's connection, and resets the launcher's signal handlers.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ _STDERR = 2
 
 
 def begin(name: str, keep: int, on_end_signals: signal.Handlers) -> None:
-    """name: as `ps` shows it. keep: the one descriptor that it needs beside its outputs."""
+    """name: as `ps` shows it. keep: the only descriptor that the fork needs besides its outputs."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

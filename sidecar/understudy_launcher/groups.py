@@ -1,9 +1,9 @@
-"""Who is left of the workers: which live, whose process groups hold anything yet, and what outlives its SIGKILL.
+"""The workers that are alive, the process groups that are not empty yet, and the processes that outlive SIGKILL.
 
 Rules: a worker's group may outlive it, and a process that has left the group (setsid, a daemon) may outlive that. Such
-leftovers are one more group, of the local rank LEFTOVERS, which counts once all that is left is to be killed. After
-that nothing more can be saved, and what is still there after LOG_EVERY_S (it sleeps uninterruptibly in the kernel)
-gets another SIGKILL and is reported. Pure.
+leftovers count as one more group, with the local rank LEFTOVERS, once all remaining processes are to be killed. After
+that nothing more can be saved. Processes that remain after LOG_EVERY_S (they sleep uninterruptibly in the kernel) get
+another SIGKILL and are reported. Pure.
 """
 
 from typing import Optional
@@ -16,14 +16,14 @@ LEFTOVERS = -2
 
 
 class Groups:
-    """Local ranks, and the times of the caller's clock."""
+    """Contains local ranks. Times are by the caller's clock."""
 
     def __init__(self) -> None:
-        self.alive: set[int] = set()  # whose worker runs
-        self.left: set[int] = set()  # of which any process is left
-        self.leftovers = False  # whether there may be any
+        self.alive: set[int] = set()  # the worker runs
+        self.left: set[int] = set()  # the group is not empty
+        self.leftovers = False  # whether there may be leftovers
         self.log_at: Optional[float] = None
-        self._killed_at: Optional[float] = None  # when all that was left got SIGKILL
+        self._killed_at: Optional[float] = None  # when all remaining processes got SIGKILL
 
     @property
     def killed(self) -> bool:
@@ -45,7 +45,7 @@ class Groups:
             self._killed_at = self.log_at = None
 
     def term(self, aim: Aim = Aim.TERM_WORKER) -> list[Signal]:
-        """To the workers alone, as torchrun does: one may need its DataLoader children for a save."""
+        """SIGTERM to the workers only, as torchrun does: a worker may need its DataLoader children for a save."""
         return [Signal(rank, aim) for rank in sorted(self.alive)]
 
     def kill(self, now: float) -> list[Signal]:
@@ -55,7 +55,7 @@ class Groups:
         return [Signal(rank, Aim.KILL_GROUP) for rank in sorted(self.left)]
 
     def is_late(self, now: float) -> bool:
-        """Whether what is left is to be reported and killed again by now; the next time is LOG_EVERY_S later."""
+        """Whether the remaining processes are to be reported and killed again. It is due again LOG_EVERY_S later."""
         if self.log_at is None or now < self.log_at:
             return False
         self.log_at = now + LOG_EVERY_S

@@ -1,22 +1,22 @@
-"""Whether the workers of a round hang: one has made steps, and then none for the step timeout. Pure.
+"""Detects that the workers of a round hang: a worker has made steps, and then none for the step timeout. Pure.
 
-The coordinator alone knows whether a worker of another pod has made a step. So it decides that a round hangs before its
-first step, and asks.
+Only the coordinator knows whether a worker of another pod has made a step. So the coordinator decides that a round
+hangs before its first step, and sends WriteStacks.
 
     state     event                                      next      what it does
     --------  -----------------------------------------  --------  ---------------------------------------------------
     WATCHING  a worker has made no step for the timeout  DUMPING   every worker that has stepped dumps its stacks
     WATCHING  WriteStacks, and no worker has stepped     DUMPING   every worker dumps its stacks
-    DUMPING   the dumps are out                          REPORTED  Hung of the slowest worker
-    DUMPING   the dumps that were asked for are out      WATCHING  Hung without a step
-    REPORTED  REPORT_AGAIN_S has passed                  REPORTED  Hung again: who is in office may be new
-    DUMPING   whoever was silent has stepped, or ended   WATCHING
-    REPORTED  whoever was silent has stepped, or ended   WATCHING
+    DUMPING   all stacks are written                     REPORTED  Hung of the slowest worker
+    DUMPING   all stacks for WriteStacks are written     WATCHING  Hung without a step
+    REPORTED  REPORT_AGAIN_S has passed                  REPORTED  Hung again: the coordinator may be a new one
+    DUMPING   the silent worker has stepped, or ended    WATCHING
+    REPORTED  the silent worker has stepped, or ended    WATCHING
 
-Rules: a worker is watched from its first step() of the round on, until it ends. One dumps after the other, the slowest
-first, because they write to one log: each has SLOT_S for it, and all together ALL_SLOTS_S. The kill follows the report,
-so that waits at least DUMP_S. The slowest is the one with the lowest step, of these who made it first. What is known is
-as old as the last look (steps.py), so that is what silence is counted to.
+Rules: a worker is watched from its first step() of the round until it ends. Workers dump one after the other, the
+slowest first, because they write to one log: each has SLOT_S, and all together have ALL_SLOTS_S. The report follows
+DUMP_S or later after the start of the dumps, because it makes the coordinator kill the workers. The slowest worker has
+the lowest step; among equals, it made that step first. Silence is measured up to the last look at the steps (steps.py).
 """
 
 from collections.abc import Collection
@@ -37,27 +37,27 @@ NO_STEP = -1
 class State(Enum):
     WATCHING = "watching"
     DUMPING = "dumping"
-    REPORTED = "told"
+    REPORTED = "reported"
 
 
 class HangWatch:
-    """The workers of one round. timeout_s: 0 for never."""
+    """The workers of one round. timeout_s: 0 disables hang detection."""
 
     def __init__(self, start: StartWorkers, steps: RoundSteps, timeout_s: float, started_at: float) -> None:
         self.state = State.WATCHING
         self._start, self._steps, self._timeout_s, self._started_at = start, steps, timeout_s, started_at
-        self._asked = False  # for the stacks of workers that have made no step
+        self._asked = False  # by WriteStacks
         self._to_dump: list[int] = []  # local ranks
         self._slot_s = SLOT_S
-        self._next_at = 0.0  # the next dump, or report
-        self._reported_from = 0.0  # not before
+        self._next_at = 0.0  # the next dump or report
+        self._reported_from = 0.0  # earliest time of the report
 
     def deadline(self) -> Optional[float]:
-        """While it watches, the next look is early enough."""
+        """None while WATCHING: the next look at the steps is early enough."""
         return None if self.state is State.WATCHING else self._next_at
 
     def on_time(self, alive: Collection[int], now: float) -> list[e.Effect]:
-        """alive: the local ranks whose workers run."""
+        """alive: the local ranks of the running workers."""
         if self._asked:
             return self._answer(alive, now)
         if not self._timeout_s:
@@ -75,7 +75,7 @@ class HangWatch:
         return [e.Report(self._hung(min(watched, key=self._slowness)))]
 
     def write_stacks(self, alive: Collection[int], now: float) -> list[e.Effect]:
-        """The coordinator asks for them: it has heard of no step of this round."""
+        """The coordinator orders this if no worker has reported a step in this round."""
         if self._asked or self.state is not State.WATCHING or self._steps.newest:
             return []
         self._asked = True
@@ -107,11 +107,11 @@ class HangWatch:
         self._next_at = now + self._slot_s
         if not self._to_dump:
             self._next_at = max(self._next_at, self._reported_from)
-        who = f"worker local_rank={rank} rank={self._start.rank_offset + rank}"
+        worker = f"worker local_rank={rank} rank={self._start.rank_offset + rank}"
         since = f"{now - self._started_at:.0f} s since its start"
         if not self._asked:
             since = f"{self._steps.silent_s(rank):.0f} s since step {self._steps.newest[rank].step}"
-        return [self._log(f"{who} made no step for {since}: its stacks follow"), e.DumpStacks(rank)]
+        return [self._log(f"{worker} made no step for {since}: its stacks follow"), e.DumpStacks(rank)]
 
     def _slowness(self, rank: int) -> tuple[int, float, int]:
         newest = self._steps.newest[rank]

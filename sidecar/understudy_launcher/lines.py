@@ -1,9 +1,9 @@
-"""What a worker writes, as the lines of a log that many share: whole, and each with its prefix. Pure.
+"""Splits a worker's output into lines for a shared log: whole lines, each with its prefix. Pure.
 
-Rules: a line ends at \\n, and at \\r as well, which is how a progress bar writes the next state over the last. What has
-no end comes out as a line of its own when nothing follows for HOLD_S (a prompt), at LINE_BYTES, and at the end of all;
-a \\n that comes after that ends no second line. It waits on where a writer's full buffer was cut, for the rest of that
-is still in the writer.
+Rules: a line ends at \\n, and also at \\r, with which a progress bar overwrites its last state. Text without an end
+becomes a line of its own if nothing follows for HOLD_S (a prompt), at LINE_BYTES, and at the end of the stream; a \\n
+that follows ends no second line. Text that ends where a writer's full buffer was cut waits without a time limit,
+because the rest is still in the writer.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Optional
 
 HOLD_S = 0.2
 LINE_BYTES = 1 << 16
-#: Full buffers of Python's and C's files are multiples of it.
+#: The buffer sizes of Python's and C's files are multiples of it.
 BLOCK_BYTES = 4096
 
 _AT_LINE_START = re.compile(rb"(^|\n)\r+(?!\n)")
@@ -20,16 +20,16 @@ _REST_OF_AN_END = re.compile(rb"\r*\n")
 
 
 class LinePrefixer:
-    """One stream. `feed` and `end` return what is to be written: whole lines, or nothing."""
+    """One stream. `feed` and `end` return the text to write: whole lines, or nothing."""
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix
-        self._unfinished = b""  # of a line whose end is to come
-        self._ended = False  # the last line, though its own \n may still come
+        self._unfinished = b""  # of a line that has not ended yet
+        self._ended = False  # the last line has ended, though its own \n may follow
         self._due: Optional[float] = None
 
     def feed(self, chunk: bytes, now: float) -> bytes:
-        """What was read; never empty."""
+        """chunk: the bytes that were read; never empty."""
         rest = _REST_OF_AN_END.match(chunk) if self._ended else None
         text = self._unfinished + (chunk[rest.end() :] if rest else chunk)
         self._ended = text.endswith(b"\r")
@@ -43,13 +43,13 @@ class LinePrefixer:
         return self._prefixed(whole)
 
     def end(self) -> bytes:
-        """No more is waited for."""
-        held, self._unfinished, self._due = self._unfinished, b"", None
-        self._ended = self._ended or bool(held)
-        return self._prefixed(held + b"\n") if held else b""
+        """Return the unfinished line as a line."""
+        text, self._unfinished, self._due = self._unfinished, b"", None
+        self._ended = self._ended or bool(text)
+        return self._prefixed(text + b"\n") if text else b""
 
     def due(self) -> Optional[float]:
-        """When the line without an end is to come out; None while nothing is held, or its rest will come."""
+        """When to return the unfinished line; None if there is none, or its rest is certain to follow."""
         return self._due
 
     def _prefixed(self, lines: bytes) -> bytes:

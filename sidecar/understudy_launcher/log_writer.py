@@ -1,7 +1,8 @@
-"""What the process `logs` does: reads the workers' pipes, and writes whole lines with their prefix. See logs.py.
+"""The process `logs`: reads the workers' pipes and writes whole lines with their prefix. See logs.py.
 
-Rules: a pipe is read to its end; once the launcher has gone, all pipes up to what is in them then, for whoever keeps
-one open may write for ever. It blocks where the log does, and holds no more than Lines do.
+Rules: it reads each pipe to its end. Once the launcher has ended, it reads only the bytes that are in the pipes then,
+because a process that keeps a pipe open may write forever. It blocks when the log blocks, and buffers only unfinished
+lines.
 """
 
 import array
@@ -27,11 +28,11 @@ _PACKET_BYTES = 256
 
 
 def become(control: int) -> NoReturn:
-    """In the fork."""
+    """Runs in the fork."""
     try:
-        forked.begin("logs", control, signal.SIG_IGN)  # it ends when there is nothing left to read
+        forked.begin("logs", control, signal.SIG_IGN)  # it ends when all pipes are read
         Writer(socket.socket(fileno=control)).serve()
-    except BaseException:  # noqa: BLE001 - whatever it is, this process is no launcher
+    except BaseException:  # noqa: BLE001 - the fork must never run the launcher's code
         traceback.print_exc(file=sys.stderr)
     finally:
         os._exit(0)
@@ -44,7 +45,7 @@ class _Stream:
 
 
 class Writer:
-    """What the process does. `control`: where the read ends come from."""
+    """`control`: the socket that delivers the pipes' read ends."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -53,7 +54,7 @@ class Writer:
         self._streams: dict[int, _Stream] = {}
 
     def serve(self) -> None:
-        """Until the launcher has gone, and all that was in the pipes then is written."""
+        """Return when the launcher has ended and all bytes that were in the pipes then are written."""
         while True:
             for key, _ in self._selector.select(self._timeout(time.monotonic())):
                 if key.fd != self._control.fileno():
@@ -64,7 +65,7 @@ class Writer:
             self._hold_no_longer(time.monotonic())
 
     def _receive(self) -> bool:
-        """Another pipe; False when nobody hands over any more."""
+        """Receive another pipe. False if the launcher has closed its end."""
         numbers = array.array("i")
         try:
             packet, ancillary, _, _ = self._control.recvmsg(_PACKET_BYTES, socket.CMSG_LEN(numbers.itemsize))
@@ -79,7 +80,7 @@ class Writer:
         return bool(packet)
 
     def _read(self, fd: int, size: int) -> int:
-        """How many bytes it were; 0: nothing is in the pipe now, or ever will be."""
+        """The number of bytes read; 0 if the pipe is empty or has ended."""
         stream = self._streams[fd]
         try:
             chunk = os.read(fd, size)
@@ -95,7 +96,7 @@ class Writer:
         return 0
 
     def _drain(self) -> None:
-        """So much as is there now, for whoever has a pipe open still may write for ever."""
+        """Read only the bytes that are in the pipes now: a process that still has a pipe open may write forever."""
         left = {fd: _bytes_in(fd) for fd in self._streams}
         for fd, stream in list(self._streams.items()):
             while left[fd] > 0 and (read := self._read(fd, min(left[fd], _READ_BYTES))):
@@ -119,7 +120,7 @@ def _bytes_in(pipe: int) -> int:
 
 
 def _write(stream: int, text: bytes) -> None:
-    """All of it. Where nobody reads any more, workers are not to hear of it."""
+    """Write all of it. If the log has no reader any more, the workers must not notice."""
     with contextlib.suppress(OSError):
         while text:
             text = text[os.write(stream, text) :]

@@ -1,14 +1,14 @@
-"""Who writes the container's log: a process `logs`, which puts a prefix before each line of the workers'.
+"""The process `logs` writes the container's log, with a prefix before each line of the workers.
 
-The launcher forks it at its start and hands it the read ends of the workers' pipes (SCM_RIGHTS), each in a packet
-`STREAM PREFIX`, where STREAM is 1 (stdout) or 2 (stderr). So a log that nobody reads holds up this process and, once
-their pipes are full, the workers, as it always did, but never the launcher: whose own lines come this way too, and are
-dropped where there is no room.
+The launcher forks it at its start and sends it the read ends of the workers' pipes (SCM_RIGHTS), each in a packet
+`STREAM PREFIX`, where STREAM is 1 (stdout) or 2 (stderr). If nothing reads the log, this process blocks and then, once
+their pipes are full, the workers block, as without Understudy. The launcher never blocks: its own lines take the same
+way, and are dropped when the pipe is full.
 
-Rules: what was written is not lost with its writer. When the launcher exits it waits for it to be in the log, at most
-FLUSH_WITHIN_S; a process that has left its worker's group and keeps a pipe open is not waited for. The launcher keeps
-copies of the newest round's read ends: if that process is killed, another one goes on with them, GIVE_UP times. A
-stream that is a terminal is left as it is, for programs behave otherwise on one.
+Rules: output is not lost when its writer ends. A launcher that exits waits at most FLUSH_WITHIN_S until all output is
+in the log; it does not wait for a process that has left its worker's group and keeps a pipe open. The launcher keeps
+copies of the newest round's read ends: if the process `logs` is killed, a new one continues with them, at most GIVE_UP
+times. A stream that is a terminal is not redirected, because programs behave differently on a terminal.
 """
 
 import array
@@ -28,7 +28,7 @@ STDOUT, STDERR = 1, 2
 
 @dataclass(frozen=True)
 class Outputs:
-    """The write ends that a process is to have as its stdout and stderr. -1: what the launcher has."""
+    """The write ends for a process's stdout and stderr. -1: inherited from the launcher."""
 
     stdout: int = -1
     stderr: int = -1
@@ -50,12 +50,12 @@ class _Source:
 
 
 class Logs:
-    """The launcher's side. Before `start`, and where that was never called, everything is inherited."""
+    """The launcher's side. Without `start`, all outputs are inherited."""
 
     def __init__(self) -> None:
-        self.pid = 0  # of the process; 0: there is none
+        self.pid = 0  # of the process `logs`; 0: it does not run
         self._control: Optional[socket.socket] = None
-        self._own_end = -1  # of the launcher's own lines
+        self._own_end = -1  # the write end for the launcher's own lines
         self._own: list[_Source] = []
         self._sources: list[_Source] = []
         self._is_lost = 0
@@ -67,13 +67,13 @@ class Logs:
         self._fork()
 
     def watch(self, watch: Callable[[int], None]) -> None:
-        """watch: hears of the descriptor that is readable when the process has gone, now and after each revival."""
+        """watch: gets the descriptor that becomes readable when the process ends, now and after each revival."""
         self._watch = watch
         if self._control is not None:
             watch(self._control.fileno())
 
     def revive(self, unwatch: Callable[[int], None]) -> None:
-        """It has gone: start another one, with all that it had read from."""
+        """The process has ended: start another one with the same pipes."""
         self._hang_up(unwatch)
         self._is_lost += 1
         if self._is_lost > GIVE_UP:
@@ -94,12 +94,12 @@ class Logs:
         self.write_line(f"{why}: this round's remaining lines are lost, and later rounds log without a prefix")
 
     def new_round(self) -> None:
-        """Nothing is left of the former round's workers; what they have left in their pipes is read all the same."""
+        """No process of the previous round is left. Its remaining output is still read."""
         self._drop(self._sources)
         self._sources = []
 
     def outputs(self, prefix: str) -> Outputs:
-        """Pipes for a process of its own, to be closed once that has them."""
+        """Pipes for one process. The caller closes them once that process has them."""
         if self._control is None:
             return INHERITED
         ends = {}
@@ -108,13 +108,13 @@ class Logs:
         return Outputs(ends[STDOUT], ends[STDERR])
 
     def write_line(self, text: str) -> None:
-        """A line of the launcher's own, in one write, so that no other line falls into it."""
+        """Write a line of the launcher itself, in one write, so that no other line mixes with it."""
         line = f"understudy launcher: {text}\n".encode(errors="backslashreplace")
-        with contextlib.suppress(OSError):  # nobody reads it any more, or the log is full; the workers matter more
+        with contextlib.suppress(OSError):  # the log has no reader, or is full; the workers matter more
             os.write(STDERR if self._own_end < 0 else self._own_end, line)
 
     def finish(self) -> None:
-        """Have all that was written so far be in the log. The last thing that a launcher does."""
+        """Flush all output so far into the log. The last action of a launcher."""
         if self._control is None:
             return
         with contextlib.suppress(OSError):
@@ -145,7 +145,7 @@ class Logs:
         except BlockingIOError:
             return False
         except OSError:
-            pass  # it has gone: the next one gets it
+            pass  # the process has ended: the next one gets the pipe
         return True
 
     def _fork(self) -> None:

@@ -1,9 +1,9 @@
-"""The launcher's shell: one thread that waits for something to happen, asks the supervisor, and does what it says.
+"""The launcher's event loop: one thread that waits for events, passes them to the supervisor, and executes its effects.
 
-Rules: nothing is decided here. Everything is waited for in one `select`: the sidecar's socket, the workers' bells, and
-the wakeup pipe into which Python writes each signal's number. No busy wait: a timeout is the next deadline, and
-GROUP_POLL_S only while a group outlives its worker. SIGHUP counts as SIGTERM: a pod never gets one, and in local mode
-a closed terminal must not leave workers behind.
+Rules: nothing is decided here. One `select` waits for everything: the sidecar's socket, the workers' bells, and the
+wakeup pipe into which Python writes each signal's number. No busy wait: the timeout is the next deadline, or
+GROUP_POLL_S while a group outlives its worker. SIGHUP counts as SIGTERM: a pod never gets one, and in local mode a
+closed terminal must not leave workers behind.
 """
 
 import os
@@ -35,7 +35,7 @@ from understudy_protocol.enums import EVICTED_EXIT_CODE, UNFIT_EXIT_CODE
 from understudy_protocol.launcher import StartWorkers, TakeOver
 
 GROUP_POLL_S = 0.1
-MAX_WAIT_S = 86400.0  # a grace may be longer than select can count
+MAX_WAIT_S = 86400.0  # a grace may be longer than select's maximum
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _WAKEUP = "signals"
 _SIDECAR = "sidecar"
@@ -46,7 +46,7 @@ _DEVICES = "devices"
 
 @dataclass(frozen=True)
 class Settings:
-    """What the pod tells its launcher."""
+    """The pod's settings for its launcher."""
 
     command: Sequence[str]
     nproc: int
@@ -54,20 +54,18 @@ class Settings:
     folder: str
     socket: str
     env: Mapping[str, str]
-    zygote: Optional[PythonProgram] = None  # what the command runs, if that is to be forked
+    zygote: Optional[PythonProgram] = None  # the command's program, if it is to be forked
     preload: Sequence[str] = ()
     on_sigterm: OnSigterm = OnSigterm.AUTO
     log_prefix: bool = True
     warmup: Sequence[str] = ()  # a spare's; empty: none
     step_timeout_s: float = 0.0
-    forks: bool = True  # workers are to be forked, if the command is one that can be
-    worker_grace_s: Optional[float] = None  # for workers that a round replaces; None: as their environment needs it
-    devices: int = 0  # that a pool's spare was given, and has to see to be ready
+    forks: bool = True  # fork workers, if the command allows it
+    worker_grace_s: Optional[float] = None  # for workers that a round replaces; None: from their environment
+    devices: int = 0  # given to a spare of a pool, which needs all of them to be ready
 
 
 class Loop:
-    """See the module."""
-
     def __init__(self, settings: Settings, logs: Logs) -> None:
         self._settings, self._logs = settings, logs
         self._selector = selectors.DefaultSelector()
@@ -76,7 +74,7 @@ class Loop:
         self._logs.watch(self._watch_logs)
         self._workers = Workers(settings.command, settings.folder, self._watch, self._unwatch, self._own_children)
         self._zygote = self._make_zygote()
-        self._zygote_env: Mapping[str, str] = {}  # that it was started with
+        self._zygote_env: Mapping[str, str] = {}  # at its start
         self._selection = LinkSelection(self._selector, _SIDECAR)
         self._link = SidecarLink(settings.socket, logs.write_line, self._selection.forget, time.monotonic())
         self._ports = PortReservation()
@@ -100,24 +98,23 @@ class Loop:
         return environment.worker_grace_s(self._settings.worker_grace_s, self._settings.env)
 
     def run(self) -> int:
-        """Until the supervisor says Exit; its code."""
+        """Run until the supervisor returns Exit. Return its code."""
         while True:
             self._decide()
             if self._exit is not None:
                 self._logs.write_line(f"exits {self._exit.code}: {self._exit.reason}")
                 if self._exit.code == UNFIT_EXIT_CODE or (self._exit.code == EVICTED_EXIT_CODE and os.getpid() == 1):
-                    termination_message.write_termination_message(
-                        self._exit.reason
-                    )  # unless local mode runs in a container of somebody else
+                    # pid 1: not when local mode runs in another container
+                    termination_message.write_termination_message(self._exit.reason)
                 return self._exit.code
             self._wait()
 
     def _own_children(self) -> tuple[int, ...]:
-        """Those that are no workers."""
+        """The launcher's children that are not workers."""
         return self._logs.pid, self._devices.pid, 0 if self._zygote is None else self._zygote.pid
 
     def kill_all(self) -> None:
-        """The last resort of a launcher that has broken: leave no worker behind."""
+        """Kill all workers after a bug in the launcher."""
         self._workers.kill_all()
 
     def _decide(self) -> None:
@@ -155,7 +152,7 @@ class Loop:
             return
         self._workers.signal(effect.local_rank, effect.aim)
         if effect.local_rank == LEFTOVERS:
-            self._queue.extend(self._workers.reap())  # there may be none, and then no signal tells that
+            self._queue.extend(self._workers.reap())  # if there are none, no SIGCHLD follows
 
     def _do_with_devices(self, effect: Union[e.CheckDevices, e.EndDeviceCheck]) -> None:
         if isinstance(effect, e.CheckDevices):
@@ -185,7 +182,7 @@ class Loop:
         return Zygote(settings.zygote, settings.command, module, self._watch_zygote, self._unwatch)
 
     def _replace_command(self, order: TakeOver) -> None:
-        """What a job runs, in place of what the pool's template says."""
+        """Run the job's command in place of that of the pool's template."""
         before = self._settings
         env = environment.environment_after_take_over(before.env, order)
         command = order.command or before.command
@@ -202,7 +199,7 @@ class Loop:
             why = why_not or "the command starts another interpreter"
             self._logs.write_line(f"the job cannot use the spare's fork server, which ends: {why}")
         self._zygote = self._make_zygote()
-        self._queue.appendleft(e.ZygoteEnded(self._zygote is not None))  # before a round that may follow
+        self._queue.appendleft(e.ZygoteEnded(self._zygote is not None))  # ahead of a queued StartWorkers
 
     def _do_with_zygote(self, effect: Union[e.StartZygote, e.EndZygote, e.MakeStore, e.CheckZygote]) -> None:
         assert self._zygote is not None, "the supervisor knows that there is a zygote"
@@ -223,16 +220,16 @@ class Loop:
             errors = errors_of[local_rank]
             return environment.worker_environment(settings.env, start, local_rank, settings.nproc, step_files, errors)
 
-        afresh = list(range(settings.nproc))
-        errors_of = {rank: self._error_file(start, rank) for rank in afresh}
+        fresh = list(range(settings.nproc))
+        errors_of = {rank: self._error_file(start, rank) for rank in fresh}
         self._logs.new_round()
         self._workers.oom_kills.forget()
-        outputs_of = {rank: self._logs.outputs(f"[rank {start.rank_offset + rank}] ") for rank in afresh}
+        outputs_of = {rank: self._logs.outputs(f"[rank {start.rank_offset + rank}] ") for rank in fresh}
         if self._store_has_gone(start):
-            afresh.remove(0)
+            fresh.remove(0)
             self._queue.extend(not_started(0, 1, "the store of this round ended before the workers started"))
         if effect.is_warmup_done and self._zygote is not None:
-            of_round = {rank: env_of(rank, (-1, -1)) for rank in afresh}
+            of_round = {rank: env_of(rank, (-1, -1)) for rank in fresh}
             forks = {
                 rank: ForkOrder(
                     environment.without(env, self._zygote_env),
@@ -242,9 +239,9 @@ class Loop:
                 )
                 for rank, env in of_round.items()
             }
-            afresh = self._workers.fork(self._zygote, forks)
-            self._on_zygote_message(self._zygote.receive())  # what it has told meanwhile
-        for rank in afresh:
+            fresh = self._workers.fork(self._zygote, forks)
+            self._on_zygote_message(self._zygote.receive())  # messages that arrived during the fork
+        for rank in fresh:
             self._queue.extend(self._workers.spawn(rank, partial(env_of, rank), outputs_of[rank], errors_of[rank]))
         for outputs in outputs_of.values():
             outputs.close()
@@ -257,9 +254,9 @@ class Loop:
         outputs.close()
 
     def _store_has_gone(self, start: StartWorkers) -> bool:
-        """Its workers would wait for it until they time out."""
-        held = self._zygote is not None and self._zygote.holds(start.master_port)
-        return start.agent_store and start.rank_offset == 0 and not held
+        """If so, the round's workers would wait for the store until they time out."""
+        listens = self._zygote is not None and self._zygote.holds(start.master_port)
+        return start.agent_store and start.rank_offset == 0 and not listens
 
     def _error_file(self, start: StartWorkers, local_rank: int) -> Optional[str]:
         return error_files.fresh_path(self._errors, str(start.token), local_rank) if self._errors else None
@@ -267,7 +264,7 @@ class Loop:
     def _wait(self) -> None:
         self._selection.update(self._link)
         ready = self._selector.select(self._timeout(time.monotonic()))
-        if self._zygote is not None:  # before its workers' ends: with it its store has gone
+        if self._zygote is not None:  # before the ends of its workers: its store has ended too
             self._on_zygote_message(self._zygote.receive())
         for key, mask in ready:
             if key.data == _WAKEUP:
@@ -301,8 +298,8 @@ class Loop:
             self._queue.extend(self._workers.reap())
         asked = [number.name for number in _END_SIGNALS if number in numbers]
         if asked:
-            held = read_node_finding(self._settings.folder, time.time())
-            self._queue.extend(e.AskedToEnd(name, held.hardware_finding, held.grace_s) for name in asked)
+            finding = read_node_finding(self._settings.folder, time.time())
+            self._queue.extend(e.AskedToEnd(name, finding.hardware_finding, finding.grace_s) for name in asked)
 
     def _on_zygote_message(self, answer: Sequence[ZygoteMessage]) -> None:
         ended = False
@@ -339,14 +336,14 @@ class Loop:
 
 
 def _catch_signals() -> int:
-    """The read end of the pipe in which each signal's number appears."""
+    """The read end of the pipe into which Python writes each signal's number."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     for number in (*_END_SIGNALS, signal.SIGCHLD):
-        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored: by nohup
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _ignore_signal)
     return read_end
 
 
 def _ignore_signal(number: int, frame: Any) -> None:
-    """A handler must be there for the wakeup pipe to be written."""
+    """Python writes to the wakeup pipe only for signals that have a handler."""

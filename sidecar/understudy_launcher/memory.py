@@ -1,9 +1,9 @@
-"""Whether the kernel has killed processes of this container because memory ran out, as its control group counts them.
+"""Detects from the control group's counters that the kernel has killed processes of this container for lack of memory.
 
-Where a container is killed whole (cgroup v2 with memory.oom.group, which kubelets set) the launcher dies too, and the
-pod's status tells it. Elsewhere one process dies: a worker by SIGKILL from nowhere, or a child of its, whose end the
-worker reports in words of its own. Rules: what is counted is told once, with the first failure after it. A kernel that
-counts nothing (before 4.13), or a container that cannot see its group, tells nothing.
+If the kernel kills the whole container (cgroup v2 with memory.oom.group, which kubelets set), the launcher dies too,
+and the pod's status shows it. Otherwise one process dies: a worker, which ends by an unexplained SIGKILL, or a child of
+a worker, which the worker reports in its own words. Rules: each kill is reported once, with the first failure after it.
+No kill is reported if the kernel does not count (before 4.13) or the container cannot see its group.
 """
 
 import os
@@ -12,23 +12,23 @@ from typing import Optional
 CGROUPS = "/sys/fs/cgroup"
 OWN_CGROUP = "/proc/self/cgroup"
 _KILLS = "oom_kill"
-#: What version 1 says where there is none, rounded down to pages: nobody sets such a limit.
+#: cgroup v1 shows at least this value for "no limit", rounded down to pages.
 _NO_LIMIT = 1 << 62
 
 
 class OomKills:
-    """Counts from its making on, or from the last `forget`."""
+    """Counts kills since its creation, or since the last `forget`."""
 
     def __init__(self, cgroups: str = CGROUPS, own: str = OWN_CGROUP) -> None:
         self._counter, self._limit = _files(cgroups, own)
         self._counted = self._count()
 
     def forget(self) -> None:
-        """What was counted so far belongs to what has passed."""
+        """Ignore the kills so far."""
         self._counted = self._count()
 
     def describe_new_kills(self) -> str:
-        """What is new, in words; "" if nothing is."""
+        """A text about new kills; "" if there are none."""
         count = self._count()
         new, self._counted = count - self._counted, count
         if new <= 0:
@@ -56,7 +56,9 @@ class OomKills:
 
 
 def _files(cgroups: str, own: str) -> "tuple[Optional[str], Optional[str]]":
-    """Where the counter and the limit are: in the group's own folder, or at the top, where a container sees its own."""
+    """The paths of the counter and the limit: in the group's folder, or at the top, where a container sees its own
+    group.
+    """
     for line in _read(own).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":

@@ -1,18 +1,18 @@
-"""`python -m understudy_launcher.package FOLDER`: what a trainer container needs of us. Run at image build.
+"""`python -m understudy_launcher.package FOLDER`: writes the files that a trainer container needs. Run at image build.
 
     launcher.pyz               the launcher and the protocol, as a zip that Python runs
-    launch                     the stub that /bin/sh runs: it finds a Python for the launcher
-    launch-torchrun            the one for a command that is torchrun
-    with-understudy            the one for a script without a launcher
-    python/understudy_torch/   what the workers may import
+    launch                     the entry script for /bin/sh: it finds a Python for the launcher
+    launch-torchrun            the entry script for a command that is torchrun
+    with-understudy            the entry script without a launcher
+    python/understudy_torch/   packages that workers may import
     python/understudy_rollout/ the same: weight updates in RL
-    python/understudy_zygote/  what forks them
+    python/understudy_zygote/  the fork server of the workers
     python/understudy_torchrun/, …_launcher/, …_protocol/
-                               the rendezvous backend of torchrun, and what it stands on
-    python/….dist-info/        by which torch finds it, as if it were installed
+                               the rendezvous backend of torchrun, and its dependencies
+    python/….dist-info/        the entry point through which torch finds the backend
 
 Rules: the same sources give the same bytes (fixed times, sorted names). The zip is not compressed, because the user's
-Python may lack zlib. Nothing is imported from the packages that are copied.
+Python may lack zlib. This module imports nothing from the packages that it copies.
 """
 
 import os
@@ -26,7 +26,7 @@ from understudy_protocol import pod
 
 _SOURCES = Path(__file__).resolve().parent.parent
 _IN_ZIP = ("understudy_launcher", "understudy_protocol")
-#: For processes of ours alone: they need libraries.
+#: Only for the sidecar and the operator: these modules need libraries.
 _NOT_SHIPPED = {
     Path("understudy_protocol") / name for name in ("compiled.py", "handshake.py", "noise.py", "sessions.py")
 }
@@ -48,7 +48,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def write_package(destination: Path) -> None:
-    """Write all of them into `destination`, which is made if it is missing."""
+    """Write all files into `destination`, which is created if it is missing."""
     destination.mkdir(parents=True, exist_ok=True)
     _write_zipapp(destination / pod.LAUNCHER_ZIPAPP)
     for stub in _STUBS:
@@ -72,12 +72,14 @@ def _write_zipapp(path: Path) -> None:
 
 
 def launcher_sources() -> list[Path]:
-    """The modules of the launcher and of what it needs: they run under the user's Python."""
+    """The modules of the launcher and of its dependencies, which run under the user's Python."""
     return sorted(file for package in _IN_ZIP for file in _sources(package) if file.suffix == ".py")
 
 
 def _sources(package: str) -> Iterator[Path]:
-    """Its files, but for what a user's image cannot run, and the stubs, which lie elsewhere."""
+    """The package's files, except those that a user's image cannot run and the entry scripts, which are copied
+    elsewhere.
+    """
     left_out = {*_NOT_SHIPPED, *(Path("understudy_launcher") / stub for stub in _STUBS)}
     return (file for file in _files(package) if file.relative_to(_SOURCES) not in left_out)
 

@@ -1,9 +1,10 @@
-"""A free TCP port for the store of a later round: bound here, so that nobody else gets it, until rank 0 binds it.
+"""Reserves a free TCP port for the store of a later round: bound here, so that no other process gets it, until rank 0
+binds it.
 
-The socket never listens and takes no SO_REUSEADDR: with it, a second socket that has it too could bind the port as
-well. A bound socket that never had a connection leaves no TIME_WAIT, so the port is free the moment it is closed.
-Between that and rank 0's bind (it imports torch first) nothing holds it: a stray bind(0) in the same network
-namespace could take it, in which case rank 0 fails and the next round has another port.
+The socket never listens and does not set SO_REUSEADDR, with which a second socket could bind the port as well. A bound
+socket that never had a connection leaves no TIME_WAIT, so the port is free as soon as the socket is closed. Between the
+close and rank 0's bind (rank 0 imports torch first) the port is unprotected: another bind(0) in the same network
+namespace could take it. Then rank 0 fails, and the next round gets another port.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ class PortReservation:
         self._socket: Optional[socket.socket] = None
 
     def reserve(self) -> int:
-        """Another free port, on all addresses of IPv6 and IPv4 where the machine has both."""
+        """Reserve another free port, on all addresses of IPv6 and IPv4 if the machine has both."""
         self.release()
         self._socket = _bound()
         return int(self._socket.getsockname()[1])

@@ -1,7 +1,7 @@
-"""Two things that the kernel does for a parent on request, asked for through ctypes; where it is missing, not done.
+"""Two prctl calls about child processes, through ctypes. Without ctypes or kernel support they are skipped.
 
-As pid 1 the launcher inherits every orphan and takes all processes along when it ends. Where it is not (a pod with
-shareProcessNamespace, local mode), it asks for the first and gives each worker the second.
+As pid 1 the launcher inherits every orphan, and all processes end with it. If it is not pid 1 (a pod with
+shareProcessNamespace, local mode), it becomes a subreaper and lets each worker die with it.
 """
 
 import os
@@ -13,7 +13,7 @@ _SET_CHILD_SUBREAPER = 36
 
 
 def become_subreaper() -> Optional[str]:
-    """Inherit the orphans among the descendants. What went wrong, or None."""
+    """Inherit the orphans among the descendants. Return the error, or None."""
     libc = _libc()
     if libc is None:
         return "no ctypes in this Python"
@@ -21,7 +21,7 @@ def become_subreaper() -> Optional[str]:
 
 
 def dies_with_parent() -> Optional[Callable[[], None]]:
-    """What a child runs before its exec to get SIGKILL when the launcher ends; None where that is not needed."""
+    """A function for a child to run before exec, so that it gets SIGKILL when the launcher ends; None: not needed."""
     libc = _libc()
     parent = os.getpid()
     if parent == 1 or libc is None:
@@ -29,7 +29,7 @@ def dies_with_parent() -> Optional[Callable[[], None]]:
 
     def ask() -> None:
         libc.prctl(_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:  # it ended before we asked
+        if os.getppid() != parent:  # the parent ended before the call
             os._exit(1)
 
     return ask

@@ -1,10 +1,9 @@
-"""Processes as the kernel knows them: their entries in /proc, and handles that outlive the reuse of a pid.
+"""Processes in the kernel's view: their entries in /proc, and handles that are safe when a pid is reused.
 
-Rules: a pid alone names nobody, because the kernel may give it to another process once its parent has reaped it. The
-pid and the start time together name one process. A Handle is a pidfd; on a kernel without pidfds (before 5.3) it
-compares the start time before each signal. An entry that cannot be read is a process that has ended. Where /proc is
-mounted for another PID namespace than ours, as `unshare --pid` alone leaves it, the table is empty: its numbers are
-not ours.
+Rules: a pid alone does not identify a process, because the kernel may reuse it after the parent has reaped the process.
+The pid and the start time together do. A Handle is a pidfd; on a kernel without pidfds (before 5.3) it compares the
+start time before each signal. An unreadable entry means that the process has ended. If /proc belongs to another PID
+namespace, as after `unshare --pid` alone, the table is empty, because its pids are not valid here.
 """
 
 import contextlib
@@ -14,12 +13,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Optional
 
-EXISTS = 0  # the signal that only asks whether the process has not been reaped
+EXISTS = 0  # signal 0: tests only whether the process exists
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the process table. state: the kernel's letter, such as D in an uninterruptible sleep."""
+    """A line of the process table. state: the kernel's letter, such as D for an uninterruptible sleep."""
 
     pid: int
     parent: int
@@ -41,7 +40,7 @@ def entry(pid: int) -> Optional[Entry]:
 
 
 def entries() -> list[Entry]:
-    """All that this process can see; one that starts or ends meanwhile may be missing."""
+    """All visible processes. One that starts or ends during the call may be missing."""
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if _is_ours() else []
     found = (_read(pid) for pid in pids)
     return [one for one in found if one is not None]
@@ -65,7 +64,7 @@ def _read(pid: int) -> Optional[Entry]:
 
 
 def has_default_action(pid: int, number: int) -> bool:
-    """Whether the process neither handles nor ignores a signal; True where that cannot be read."""
+    """Whether the process neither handles nor ignores a signal; True if that cannot be read."""
     masks = {}
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         masks = dict(line.split(":", 1) for line in file if line.startswith(("SigIgn:", "SigCgt:")))
@@ -73,17 +72,19 @@ def has_default_action(pid: int, number: int) -> bool:
 
 
 def children() -> list[Entry]:
-    """Of this process, if it has one thread. Complete, because only this process removes one, by reaping it."""
+    """The children of this process, if it has one thread. Complete, because only this process removes one, by reaping
+    it.
+    """
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             found = [entry(int(pid)) for pid in file.read().split()]
-    except OSError:  # a kernel that was built without it
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
         found = [one for one in entries() if one.parent == os.getpid()]
     return [one for one in found if one is not None]
 
 
 def with_descendants(roots: Iterable[Entry], table: Collection[Entry]) -> list[Entry]:
-    """The roots, their children, and so on; each once."""
+    """The roots and all their descendants, each once."""
     children: dict[int, list[Entry]] = {}
     for one in table:
         children.setdefault(one.parent, []).append(one)
@@ -98,17 +99,17 @@ def with_descendants(roots: Iterable[Entry], table: Collection[Entry]) -> list[E
 
 
 class Handle:
-    """One process. parent: its parent, where that is another process than this one and may have reaped it already."""
+    """One process. parent: its parent, if that is another process, which may have reaped it already."""
 
     def __init__(self, pid: int, parent: Optional[int] = None) -> None:
         self._pid, self._fd = pid, _open(pid)
-        now = entry(pid)  # after the open: it is the process that the descriptor stands for, or a later one
+        now = entry(pid)  # read after the open: the entry is of the descriptor's process, or of a later one
         self._started = now.started if now is not None else None
         if parent is not None and now is not None and now.parent != parent:
             self.close()
 
     def send(self, number: int) -> bool:
-        """Whether the process was there to get it; a zombie is. Raises PermissionError."""
+        """Whether the process existed and got the signal; true for a zombie. Raises PermissionError."""
         with contextlib.suppress(ProcessLookupError):
             if self._fd >= 0:
                 signal.pidfd_send_signal(self._fd, number)
@@ -131,7 +132,7 @@ class Handle:
 
 
 def kill(found: Entry) -> bool:
-    """Whether there is something to wait for: False where it has ended, or runs as a user whom we may not signal."""
+    """Whether the process will end: False if it has ended, or runs as a user that we may not signal."""
     handle = Handle(found.pid)
     try:
         now = entry(found.pid)

@@ -1,18 +1,19 @@
-"""The workers as processes: spawning, signalling, reaping, and reading what each tells of its steps (step_page.py).
+"""The workers' processes: start, signal, reap, and read the steps that each reports (step_page.py).
 
 A worker is a fresh process, or forked by the zygote (zygote.py).
 
-Rules: each worker is the leader of a session and process group of its own, so that its children (DataLoader workers,
-what a shell started) can be killed with it. As pid 1 or subreaper we reap whatever ends, ours or inherited. A group's
-number is used only while something is left of the group: afterwards the kernel may give it to others. stdin is
-inherited; stdout and stderr are pipes of its own (logs.py), or inherited too. The zygote reaps what it has forked, and
-tells us; once it is gone we do. Until we hear of that its number may be another process's: we ask a pidfd first.
+Rules: each worker leads its own session and process group, so that its children (DataLoader workers, a shell's
+children) can be killed with it. As pid 1 or subreaper the launcher reaps every child that ends, its own or inherited. A
+group's number is used only while the group is not empty, because afterwards the kernel may reuse it. stdin is
+inherited; stdout and stderr are pipes (logs.py), or inherited too. The zygote reaps its forks and reports them; after
+its end the launcher reaps them. Until that report the fork's pid may have been reused, so the launcher checks a pidfd
+first.
 
-A process that has left its worker's group (setsid, a daemon) is found by descent: what a dead worker leaves behind
-becomes our child. So all children of ours that we have not started are leftovers of workers, with all below them,
-except those that were here before the launcher. Such a child may also be a process that somebody has put into the
-background with `kubectl exec`. Leftovers are killed until a look at the process table finds none, and no child has
-ended since that look began: one that forks and exits during a look can be missed, but not its end.
+A process that has left its worker's group (setsid, a daemon) is found by descent: the orphans of a dead worker become
+the launcher's children. So all children that the launcher has not started are leftovers of workers, with all their
+descendants, except those that are older than the launcher. Such a child may also be a process that `kubectl exec` has
+put into the background. Leftovers are killed until a look at the process table finds none and no child has ended since
+that look began: a look can miss a process that forks and exits during it, but not its end.
 """
 
 import contextlib
@@ -42,21 +43,21 @@ Ended = Union[StepsRead, WorkerEnded, GroupEmptied, LeftoversFound]
 class ForkOrder:
     """A worker that the zygote is to fork."""
 
-    env: Mapping[str, str]  # what differs from the zygote's own
+    env: Mapping[str, str]  # variables that differ from the zygote's
     outputs: Outputs
     error_file: Optional[str]
-    dropped: Sequence[str] = ()  # variables of the zygote's that it does not have
+    dropped: Sequence[str] = ()  # variables of the zygote that the worker does not get
 
 
 @dataclass
 class _Worker:
     local_rank: int
-    pid: int  # and its group's number
+    pid: int  # also the number of its group
     process: Handle
-    steps: Optional[StepFiles]  # None once it has ended
+    steps: Optional[StepFiles]  # None after its end
     error_file: Optional[str]
-    started_at: float  # not before that
-    killed: bool = False  # by us: how it ends is nobody's failure
+    started_at: float  # a lower bound, Unix seconds
+    killed: bool = False  # by the launcher: its end is no failure
 
     @property
     def ended(self) -> bool:
@@ -64,9 +65,9 @@ class _Worker:
 
 
 class Workers:
-    """The processes of one member's workers. `watch` and `unwatch` hear of pipes to be selected for reading.
+    """The processes of one member's workers. `watch` and `unwatch` get the pipes to select for reading.
 
-    folder: for files of its own. own: the pids of the launcher's other children that it has started.
+    folder: for the workers' step files. own: the pids of other children that the launcher has started.
     """
 
     def __init__(
@@ -80,14 +81,14 @@ class Workers:
         self._command, self._folder = list(command), folder
         self._watch, self._unwatch, self._own = watch, unwatch, own
         self._workers: dict[int, _Worker] = {}
-        self._earlier = {child.identity for child in process_table.children()}  # than the launcher
-        self._sweeping = False  # leftovers are being killed
-        self._reported_leftovers: set[tuple[int, int]] = set()  # leftovers that were told of
+        self._earlier = {child.identity for child in process_table.children()}  # children older than the launcher
+        self._sweeping = False  # while leftovers are killed
+        self._reported_leftovers: set[tuple[int, int]] = set()
         self._before_exec = prctl.dies_with_parent()
         self.oom_kills = OomKills()
 
     def run(self, command: Sequence[str]) -> None:
-        """In place of the command so far, from the next worker on."""
+        """Use this command from the next worker on."""
         self._command = list(command)
 
     def spawn(
@@ -98,9 +99,9 @@ class Workers:
         error_file: Optional[str] = None,
         command: Optional[Sequence[str]] = None,
     ) -> list[Union[WorkerEnded, GroupEmptied]]:
-        """Start a worker; `make_env` gets its step files' numbers. A command that cannot run fails: its events.
+        """Start a worker; `make_env` gets the numbers of its step files. If the command cannot run, return its events.
 
-        command: in place of the workers' own.
+        command: replaces the workers' command.
         """
         command = self._command if command is None else list(command)
         started_at = time.time()
@@ -124,15 +125,15 @@ class Workers:
             return not_started(local_rank, 127 if missing else 126, f"cannot start {command[0]!r}: {error}")
         finally:
             steps.given()
-        process.returncode = 0  # it is reaped here: Popen need not look for it
+        process.returncode = 0  # reap() reaps it, not Popen
         self._add(_Worker(local_rank, process.pid, Handle(process.pid), steps, error_file, started_at), steps)
         return []
 
     def fork(self, zygote: Zygote, workers: Mapping[int, ForkOrder]) -> list[int]:
-        """Have these forked, by their local ranks; those of which were not."""
+        """Let the zygote fork these workers, by local rank. Return the local ranks that it did not fork."""
         started_at = time.time()
         files: dict[int, StepFiles] = {}
-        with contextlib.suppress(OSError):  # it is said when those are started afresh
+        with contextlib.suppress(OSError):  # reported when these start as fresh processes
             for local_rank in workers:
                 files[local_rank] = StepFiles(self._folder)
         forks = {
@@ -155,7 +156,7 @@ class Workers:
 
     def signal(self, local_rank: int, aim: Aim) -> None:
         if local_rank == LEFTOVERS:
-            self._sweeping = True  # the next reap() does it
+            self._sweeping = True  # the next reap() kills them
             return
         worker = self._workers.get(local_rank)
         if worker is None:
@@ -165,11 +166,11 @@ class Workers:
             if aim is Aim.TERM_WORKER or aim is Aim.TERM_HANDLER:
                 if aim is Aim.TERM_WORKER or not process_table.has_default_action(worker.pid, signal.SIGTERM):
                     worker.process.send(signal.SIGTERM)
-            elif worker.ended or worker.process.send(EXISTS):  # else its end is about to be told
+            elif worker.ended or worker.process.send(EXISTS):  # else its end is reported soon
                 _signal_group(worker, signal.SIGTERM if aim is Aim.TERM_GROUP else signal.SIGKILL)
 
     def dump_stacks(self, local_rank: int) -> str:
-        """Have its process that steps write its Python stacks to stderr; why it cannot, or ""."""
+        """Make the worker's stepping process write its Python stacks to stderr. Return why it cannot, or ""."""
         worker = self._workers.get(local_rank)
         if worker is None or worker.steps is None:
             return "it has ended"
@@ -182,9 +183,9 @@ class Workers:
             process_table.kill(leftover)
 
     def reap(self) -> list[Ended]:
-        """Everything that has ended, ours and orphans alike; then the groups of which nothing is left.
+        """Reap all ended children, also orphans; then report the groups that are empty.
 
-        While leftovers are to be killed, and once no group is left, those that it finds get SIGKILL.
+        While leftovers are to be killed and no group is left, leftovers that it finds get SIGKILL.
         """
         events: list[Ended] = []
         for pid, status in _ended():
@@ -199,13 +200,13 @@ class Workers:
         if alive:
             return self._found(alive)
         if _has_ended_child():
-            return []  # it may have forked while we looked: its SIGCHLD has us look again
+            return []  # it may have forked during the look: its SIGCHLD starts another one
         self._sweeping = False
         self._reported_leftovers.clear()
         return [GroupEmptied(LEFTOVERS)]
 
     def survivors(self) -> list[Survivor]:
-        """What is there of the workers' groups, and of leftovers while these are being killed."""
+        """The processes in the workers' groups, and the leftovers while these are killed."""
         table = process_table.entries()
         rank_of = {worker.pid: worker.local_rank for worker in self._workers.values()}
         found = {one.pid: rank_of[one.group] for one in table if one.group in rank_of}
@@ -225,18 +226,18 @@ class Workers:
         return [LeftoversFound(tuple(str(one) for one in new))] if new else []
 
     def ended(self, pid: int, status: int) -> list[Ended]:
-        """A process was reaped, by whomever; nothing follows if it was no worker."""
+        """A process was reaped, here or by the zygote. Returns nothing if it was no worker."""
         worker = next((worker for worker in self._workers.values() if worker.pid == pid and not worker.ended), None)
         return [] if worker is None else self._end(worker, status)
 
     def lingering(self) -> bool:
-        """Whether a group outlives its worker: only the kernel's table tells its end, if its orphans are not ours. So
-        it is with leftovers.
+        """Whether a group outlives its worker, or leftovers are to be killed: the launcher polls for their end, because
+        no signal reports it if their orphans are not its children.
         """
         return self._sweeping or any(worker.ended for worker in self._workers.values())
 
     def has_news(self, bell: int) -> list[StepsRead]:
-        """What is to be told of a bell that became readable."""
+        """The steps after a bell became readable."""
         worker = next((x for x in self._workers.values() if x.steps is not None and x.steps.bell == bell), None)
         if worker is None or worker.steps is None:
             return []
@@ -246,11 +247,11 @@ class Workers:
         return self._news(worker)
 
     def read_steps(self) -> list[StepsRead]:
-        """What the workers have told since."""
+        """The steps that the workers have reported since the last call."""
         return [news for worker in self._workers.values() for news in self._news(worker)]
 
     def _end(self, worker: _Worker, status: int) -> list[Ended]:
-        steps = self._news(worker)  # its last step, before its end
+        steps = self._news(worker)  # its last step goes before its end
         assert worker.steps is not None, "it ends once"
         if worker.steps.bell >= 0:
             self._unwatch(worker.steps.bell)
@@ -272,7 +273,7 @@ class Workers:
 
 def _ended() -> list[tuple[int, int]]:
     ended = []
-    with contextlib.suppress(ChildProcessError):  # no children at all
+    with contextlib.suppress(ChildProcessError):  # there are no children
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
@@ -292,7 +293,7 @@ def _signal_group(worker: _Worker, number: signal.Signals) -> None:
     try:
         os.killpg(worker.pid, number)
     except ProcessLookupError:
-        worker.process.send(number)  # forked a moment ago, and leads no group yet
+        worker.process.send(number)  # just forked: it does not lead a group yet
 
 
 def _is_empty(group: int) -> bool:
@@ -300,13 +301,13 @@ def _is_empty(group: int) -> bool:
         os.killpg(group, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # what is left runs as another user: we can do nothing about it
+    except PermissionError:  # the rest runs as another user and cannot be signaled
         return True
     return False
 
 
 def worker_ended(local_rank: int, code: int, failure: Failure, started_at: float) -> WorkerEnded:
-    """code: as os.waitstatus_to_exitcode has it."""
+    """code: as returned by os.waitstatus_to_exitcode."""
     at = failure.time_of(started_at, time.time())
     if code >= 0:
         return WorkerEnded(local_rank, code, None, code, failure.message or f"exit code {code}", at)
@@ -315,7 +316,7 @@ def worker_ended(local_rank: int, code: int, failure: Failure, started_at: float
 
 
 def not_started(local_rank: int, code: int, why: str) -> list[Union[WorkerEnded, GroupEmptied]]:
-    """What is told of a worker that never was. code: as a shell has it."""
+    """The events of a worker that could not be started. code: as in a shell."""
     return [WorkerEnded(local_rank, code, None, code, why, time.time()), GroupEmptied(local_rank)]
 
 

@@ -1,13 +1,13 @@
-"""Whether a pool's spare would start workers at once, asked by its sidecar again and again. Pure.
+"""Checks whether a spare of a pool would start workers at once. Its sidecar asks periodically. Pure.
 
-Rules: it is ready once the zygote forks and the warm-up is over; and each check has the zygote fork a process that does
-nothing, so a zygote that hangs, or a machine that cannot fork any more, is found before a job needs it. One that has
-not forked within CHECK_WITHIN_S is replaced (warm.py). A zygote that was given up makes the spare useless for good.
-What is no zygote's, or was not to be, is ready with its launcher.
+Rules: the spare is ready once the zygote can fork and the warm-up is over. Each check lets the zygote fork a process
+that does nothing, so a zygote that hangs, or a machine that cannot fork, is found before a job needs it. A zygote that
+has not forked within CHECK_WITHIN_S is replaced (warm.py). If the launcher has given up its zygote, the spare is
+permanently unusable. A command that does not use a zygote is ready with its launcher.
 
-A spare that was given devices has to see them, too: each check looks for them in a process of its own (devices.py),
-never in the zygote. One that has not told within LOOK_WITHIN_S gets SIGKILL. It may stay all the same, within a driver
-that hangs: then no other one is started beside it, and the spare is not ready until it has ended.
+A spare with devices must see them too: each check looks for them in its own process (devices.py), never in the zygote.
+If that process does not report within LOOK_WITHIN_S, it gets SIGKILL. It may survive inside a driver that hangs: then
+no other one starts, and the spare is not ready until it has ended.
 """
 
 from typing import Optional, Union
@@ -27,18 +27,18 @@ Answer = Union[e.ZygoteChecked, e.DevicesChecked]
 
 
 class SelfCheck:
-    """Of a launcher that nobody asks it does nothing. devices: the spare was given some."""
+    """Does nothing unless the sidecar asks. devices: the spare was given some."""
 
     def __init__(self, warm: ForkServerWatch, warmup: Warmup, devices: bool = False) -> None:
         self._warm, self._warmup, self._devices = warm, warmup, devices
         self._number = 0
-        self._open = False  # the check of that number has no answer yet
-        self._ready = False  # as was told last
-        self._forked = False  # in the check of that number
-        self._unseen: Optional[str] = None  # likewise: why devices are not seen; "": they are; None: not known yet
-        self._answer_by: Optional[float] = None  # the zygote
-        self._look_by: Optional[float] = None  # the process that looks for devices, while there is one
-        self._killed = False  # that process
+        self._open = False  # check `_number` has no answer yet
+        self._ready = False  # as last reported
+        self._forked = False  # in check `_number`
+        self._unseen: Optional[str] = None  # likewise: why devices are missing; "": none are; None: not known yet
+        self._answer_by: Optional[float] = None  # deadline of the zygote
+        self._look_by: Optional[float] = None  # deadline of the device check; None: none runs
+        self._killed = False  # the device check got SIGKILL
 
     def handle(self, event: Union[CheckReadiness, Answer], now: float) -> list[e.Effect]:
         if isinstance(event, CheckReadiness):
@@ -51,7 +51,7 @@ class SelfCheck:
         return self._conclude()
 
     def on_change(self) -> list[e.Effect]:
-        """Something may have happened to the zygote."""
+        """Called after every event of the zygote."""
         reason = self._reason()
         if not reason:
             return []
@@ -59,19 +59,19 @@ class SelfCheck:
         return [self._report(reason)] if self._ready else []
 
     def on_late(self, now: float) -> list[e.Effect]:
-        """Whoever looks for the devices takes too long."""
+        """Kill a device check that takes too long."""
         if self._look_by is None or self._killed or now < self._look_by:
             return []
         self._killed, self._unseen = True, SILENT
         return [e.EndDeviceCheck(), *self._conclude()]
 
     def forget(self) -> None:
-        """It is no pool's any more: nobody asks."""
+        """A job has claimed the spare: its sidecar asks no more."""
         self._open = self._ready = False
         self._answer_by = None
 
     def hangs(self, now: float) -> bool:
-        """The zygote."""
+        """Whether the zygote is past its deadline."""
         return self._answer_by is not None and now >= self._answer_by
 
     def deadline(self) -> Optional[float]:
@@ -97,14 +97,14 @@ class SelfCheck:
         return [*effects, *self._conclude()]
 
     def _conclude(self) -> list[e.Effect]:
-        """The answer, as soon as it is known."""
+        """Report the result as soon as it is known."""
         why_not = self._unseen
         if not self._open or why_not is None or not (why_not or self._forked):
             return []
         return [self._report(why_not)]
 
     def _reason(self) -> str:
-        """Why it is not ready; "" if nothing is known that speaks against it."""
+        """Why it is not ready; "" if no reason is known."""
         if self._warm.state is WarmState.LOADING:
             return "the fork server is loading its modules"
         if self._warm.has_given_up:

@@ -1,8 +1,8 @@
-"""What the launcher knows of its newest round: the order, how its workers ended, and what a sidecar must hear of it.
+"""The launcher's newest round: its order, how its workers ended, and the messages that a sidecar must receive about it.
 
-Rules: a worker's failure and a drain are told when they happen and again on every connect, for the sidecar may have
-been away; never once a newer round has come. Only workers that failed by themselves have a say in the exit code, and
-the first of them counts. Pure.
+Rules: a worker's failure and a drain are reported when they happen and again on every connect, because the sidecar may
+have been disconnected; never once a newer round has started. The exit code is that of the first worker that failed by
+itself. Pure.
 """
 
 from enum import Enum
@@ -16,22 +16,22 @@ from understudy_protocol.launcher import StartWorkers, WorkerExited, WorkersDrai
 
 
 class Drain(Enum):
-    """Whether the round's workers were asked to end, and whether the sidecar was told that they have."""
+    """Whether the round's workers were asked to end, and whether the sidecar got WorkersDrained."""
 
     NOT_ASKED = "not asked"
     ASKED = "asked"
-    REPORTED = "told"
+    REPORTED = "reported"
 
 
 class Round:
-    """Without `start`: before the first one."""
+    """`start` is None before the first round."""
 
     def __init__(self, start: Optional[StartWorkers] = None) -> None:
         self.start = start
         self.failures: list[WorkerExited] = []
         self.first_code: Optional[int] = None  # of its first failed worker
         self.drain = Drain.NOT_ASKED
-        self.steps: Optional[RoundSteps] = None  # from the spawn on, until it is stopped
+        self.steps: Optional[RoundSteps] = None  # from the spawn until StopWorkers
         self.hangs: Optional[HangWatch] = None  # likewise
 
     @property
@@ -57,6 +57,6 @@ class Round:
         return WorkersDrained(self.token)
 
     def history(self) -> list[Any]:
-        """What a sidecar that has just connected may not have heard."""
+        """The messages that a newly connected sidecar may have missed."""
         lines = [WorkersDrained(self.token)] if self.drain is Drain.REPORTED else []
         return [*self.failures, *lines]

@@ -1,10 +1,10 @@
-"""The launcher's end of the unix socket to its sidecar: JSON lines, reconnecting for ever.
+"""The launcher's end of the unix socket to its sidecar: JSON lines; reconnects forever.
 
-Rules: connection attempts start RETRY_FROM_S apart and grow to RETRY_TO_S apart; one log line tells that the sidecar
-has not been there for LOG_AFTER_S. What is sent while there is no connection is dropped: on each connect the
-supervisor states everything again. A line that is no message is logged and dropped. A sidecar that does not read, or
-sends a line without end, is hung up on: nothing here may grow without bound. The socket that the sidecar has us hold
-stays held when this connection ends.
+Rules: connection attempts start RETRY_FROM_S apart and grow to RETRY_TO_S apart. One log line reports that the sidecar
+has been unreachable for LOG_AFTER_S. Messages sent while disconnected are dropped: on each connect the supervisor
+reports its whole state again. A line that is no message is logged and dropped. A sidecar that does not read, or sends
+an endless line, is disconnected: no buffer may grow without bound. The socket that the launcher keeps for the sidecar
+survives the end of this connection.
 """
 
 import os
@@ -26,14 +26,14 @@ _KNOWN: dict[str, type[Any]] = {cls.__name__: cls for cls in TO_LAUNCHER}
 
 
 class LinkSelection:
-    """Keeps a link's socket in a selector, for what it waits for. key: the data that its events come with."""
+    """Keeps a link's socket registered in a selector for the events that it waits for. key: the data of its events."""
 
     def __init__(self, selector: selectors.BaseSelector, key: str) -> None:
         self._selector, self._key = selector, key
         self._selected: Optional[socket.socket] = None
 
     def update(self, link: "SidecarLink") -> None:
-        """Before each select."""
+        """Call before each select."""
         current = link.socket
         if current is None:
             return
@@ -45,14 +45,14 @@ class LinkSelection:
             self._selector.modify(current, mask, self._key)
 
     def forget(self, closing: socket.socket) -> None:
-        """At once, not before the next select: another file may get the socket's number before that."""
+        """Unregister at once, because another file may get the socket's number before the next select."""
         if self._selected is closing:
             self._selector.unregister(closing)
             self._selected = None
 
 
 class SidecarLink:
-    """At most one connection. `closing` hears of its socket just before that is closed, and its number free again."""
+    """At most one connection. `closing` gets its socket just before it is closed and its number becomes free."""
 
     def __init__(
         self, path: str, log: Callable[[str], None], closing: Callable[[socket.socket], None], now: float
@@ -65,21 +65,21 @@ class SidecarLink:
         self._retry_s, self._retry_at = RETRY_FROM_S, now
 
     def deadline(self) -> Optional[float]:
-        """When to try again; None while connected."""
+        """When to reconnect; None while connected."""
         return None if self.socket is not None else self._retry_at
 
     def wants_to_write(self) -> bool:
         return self.socket is not None and bool(self._unsent)
 
     def connect(self, now: float) -> list[Any]:
-        """Try to connect if that is due: [Connected()] once it worked."""
+        """Try to connect if that is due. Return [Connected()] on success."""
         if self.socket is not None or now < self._retry_at:
             return []
         attempt = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         attempt.setblocking(False)
         try:
             attempt.connect(self._path)
-        except OSError as error:  # not there yet, refused, or its backlog is full
+        except OSError as error:  # missing, refused, or its backlog is full
             attempt.close()
             self._not_connected(error, now)
             return []
@@ -94,7 +94,7 @@ class SidecarLink:
         self.flush(now)
 
     def flush(self, now: float) -> None:
-        """Write what the socket takes."""
+        """Write as much as the socket accepts."""
         if self.socket is None:
             return
         try:
@@ -108,7 +108,7 @@ class SidecarLink:
             self._hang_up("it does not read its socket", now)
 
     def receive(self, now: float) -> list[Any]:
-        """The orders for the supervisor that have come in."""
+        """The orders for the supervisor that have arrived."""
         if self.socket is None:
             return []
         try:
@@ -130,7 +130,7 @@ class SidecarLink:
         return orders
 
     def close(self) -> None:
-        """For good: also the socket that is held for the sidecar."""
+        """Close for good, also the socket that is kept for the sidecar."""
         if self.socket is not None:
             self._closing(self.socket)
             self.socket.close()
@@ -138,7 +138,7 @@ class SidecarLink:
         self._kept_socket.drop()
 
     def keep_open(self) -> None:
-        """Until the process has exited, which the sidecar learns from the end of this connection."""
+        """Leave the connection open until the process has exited: the sidecar takes its end for the launcher's."""
         if self.socket is not None:
             self._closing(self.socket)
             self.socket.detach()

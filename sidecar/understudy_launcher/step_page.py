@@ -1,8 +1,8 @@
-"""The launcher's side of step(): the two files that a worker inherits, or finds by their paths, and what they say.
+"""The launcher's side of step(): the two files that a worker inherits, or opens by path, and their content.
 
-What is in them is written in understudy_torch/progress.py. Rules: the page is read by a system call, never mapped: a
-worker that cuts its file short must not end the launcher. A look may meet a call halfway, and tell the former total
-with the new step; the next look tells both.
+understudy_torch/progress.py writes them. Rules: the launcher reads the page with a system call and never maps it,
+because a worker that truncates its file must not crash the launcher. A read during a call may combine the previous
+total with the new step; the next read has both.
 """
 
 import contextlib
@@ -24,34 +24,34 @@ _WORDS = struct.Struct("8q")
 _BLANK = _WORDS.pack(MAGIC, 0, 0, -1, 0, 0, 0, 0)
 _NEW_PAGE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _CHUNK = 1 << 12
-#: Their numbers in the worker are high, where nothing that a script opens lands by chance: in a child that closed
-#: them, a low one would soon be somebody else's file.
+#: The worker gets high descriptor numbers, which no file that a script opens gets by chance: in a child that has closed
+#: them, a low number would soon belong to another file.
 _FROM = 200
 
 
 @dataclass(frozen=True)
 class StepReading:
-    """What a worker has told up to now."""
+    """A worker's report."""
 
     calls: int
     step: int
     total: Optional[int]
-    at: float  # when it told it, by time.monotonic()
-    pid: int  # of the process that steps
-    stack_signal: int  # on which that dumps its Python stacks; 0: on none
-    first_at: float = 0.0  # when that process told its first step, by time.monotonic()
+    at: float  # time of the newest step, by time.monotonic()
+    pid: int  # of the process that calls step()
+    stack_signal: int  # the process dumps its Python stacks on this signal; 0: on none
+    first_at: float = 0.0  # time of its first step, by time.monotonic()
 
 
 class StepPage:
-    """The launcher's end of one worker's page. fd: stays the caller's."""
+    """The launcher's end of one worker's page. fd: owned by the caller."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._words = b""
-        self.newest: Optional[StepReading] = None  # the newest that it has told
+        self.newest: Optional[StepReading] = None  # the newest report
 
     def read(self) -> Optional[StepReading]:
-        """What has been told since this was asked last; None if nothing has."""
+        """The report, if it has changed since the last call; else None."""
         words = os.pread(self._fd, _WORDS.size, 0)
         if words == self._words or len(words) != _WORDS.size:
             return None
@@ -62,7 +62,7 @@ class StepPage:
         return StepReading(calls, step, total if total >= 0 else None, at_ns / 1e9, pid, stack_signal, first_ns / 1e9)
 
     def steps_read(self, local_rank: int) -> list[StepsRead]:
-        """The same as an event of the supervisor's."""
+        """The same as an event for the supervisor."""
         calls, seen = self.newest.calls if self.newest is not None else 0, self.read()
         if seen is None:
             return []
@@ -73,9 +73,9 @@ class StepPage:
         return [StepsRead(local_rank, seen.step, seen.total, max(1, seen.calls - calls), at, stepped_at, first_at)]
 
     def dump_stacks(self, group: int) -> str:
-        """Have the process that steps write its Python stacks to stderr; why it cannot, or "".
+        """Make the process that steps write its Python stacks to stderr. Return why it cannot, or "".
 
-        group: the worker's process group. Its number may be anybody's once nothing is left of the group.
+        group: the worker's process group. Its number may be reused once the group is empty.
         """
         process = self.newest or self._before_first_step()
         if process is None:
@@ -86,7 +86,7 @@ class StepPage:
             if os.getpgid(process.pid) != group:
                 return "its process has left the worker's process group"
             if self.newest is None and process_table.has_default_action(process.pid, process.stack_signal):
-                return "its process no longer handles the stack signal"  # it has executed another program since
+                return "its process no longer handles the stack signal"  # it has run exec since
             os.kill(process.pid, process.stack_signal)
         except OverflowError:
             return "its step page has no pid"
@@ -103,25 +103,25 @@ class StepPage:
 
 
 class StepFiles:
-    """Both ends, until `given` closes the worker's of the bell. folder: where a page may lie, if need be."""
+    """Both ends, until `given` closes the worker's end of the bell. folder: for a page that cannot be in memory."""
 
     def __init__(self, folder: str) -> None:
         self._file = _new_page(folder)
         self.page = StepPage(self._file)
-        self.bell, ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)  # a full pipe must hold up neither side
+        self.bell, ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)  # a full pipe must block neither side
         self.ring = _high(ring)
 
     @property
     def inherited(self) -> tuple[int, int]:
-        """What the worker gets, in this order."""
+        """The numbers that the worker inherits, in this order."""
         return self.ring, self._file
 
     def given(self) -> None:
-        """The worker has its end, or there is none."""
+        """Close the worker's end: the worker has its own, or did not start."""
         os.close(self.ring)
 
     def has_news(self) -> bool:
-        """Read the bell; False once nobody is left who could ring it."""
+        """Read the bell. False if no process can write to it any more."""
         with contextlib.suppress(BlockingIOError):
             return bool(os.read(self.bell, _CHUNK))
         return True
@@ -137,9 +137,9 @@ class StepFiles:
 
 
 class StepFolder:
-    """The same by path, for all workers of a pod that inherit no files: one bell, and a page for each local rank.
+    """The same by path, for the workers of a pod that inherit no files: one bell, and a page for each local rank.
 
-    We hold the bell's write end too: a pipe that nobody writes to is readable all the time. Raises OSError.
+    It also keeps the bell's write end open, because a pipe without a writer is always readable. Raises OSError.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -166,7 +166,7 @@ class StepFolder:
 
 
 def _new_page(folder: str) -> int:
-    """A file without a name, in memory where this Python can ask for that (not where it was built for an old libc)."""
+    """An unnamed file: in memory if this Python supports that (not if built for an old libc), else in `folder`."""
     if hasattr(os, "memfd_create"):
         file = os.memfd_create("steps", os.MFD_CLOEXEC)
     else:
@@ -176,7 +176,7 @@ def _new_page(folder: str) -> int:
 
 
 def _high(low: int) -> int:
-    """The same file under a high number; under its own where RLIMIT_NOFILE is lower than that."""
+    """The same file under a high number; under its own if RLIMIT_NOFILE is lower than that."""
     try:
         high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FROM)
     except OSError:

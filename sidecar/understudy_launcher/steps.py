@@ -1,10 +1,10 @@
-"""What the workers of one round tell of their steps: when they are looked at, and what the sidecar hears.
+"""The steps of one round's workers: when the launcher reads them, and when it reports them to the sidecar.
 
-Rules: a worker's first step comes unasked, because a recovery ends with it; from the first one on all workers are
-looked at every READ_EVERY_S. The sidecar hears of the member's first worker: its first step of a round at once, after
-that the newest one at most every REPORT_EVERY_S, and its last one with its end. The median is that of the last
-INTERVALS intervals between reports of this round; 0.0 while there is none. A launcher that looks LATE_S too late has
-stood still, and its workers too as far as it can know: nobody was silent before that. Pure: the caller brings the time.
+Rules: a worker's first step is reported at once, because it ends a recovery. From then on the launcher reads all
+workers' steps every READ_EVERY_S. The sidecar gets only the steps of the member's first worker: the first step of a
+round at once, then the newest one at most every REPORT_EVERY_S, and the last one when the worker ends. The median is
+that of the last INTERVALS intervals between steps of this round; 0.0 if there is none. A launcher that reads LATE_S too
+late was stopped, and perhaps its workers too, so silence before that does not count. Pure: the caller passes the time.
 """
 
 from collections import deque
@@ -30,26 +30,26 @@ class RoundSteps:
         self.newest: dict[int, StepsRead] = {}
         self._pace = StepPace(token, last_stepped_at)
         self._read_at: Optional[float] = None  # None while no worker has stepped
-        self._last_read_at = 0.0  # when it was last, or a worker rang
+        self._last_read_at = 0.0  # the last read, or a worker's bell
         self._awake_since = 0.0
 
     def on_steps_read(self, read: StepsRead, now: float) -> Optional[Stepped]:
-        """A report was read: what to tell now, if anything."""
+        """A report was read. Return the message to send now, or None."""
         self.newest[read.local_rank] = read
         if self._read_at is None:
             self._read_at, self._last_read_at, self._awake_since = now + READ_EVERY_S, now, now
         return self._pace.on_steps_read(read, now) if read.local_rank == 0 else None
 
     def due(self, now: float) -> Optional[Stepped]:
-        """What is to be told by now, if anything."""
+        """The message that is due by now, or None."""
         return self._pace.due(now)
 
     def ended(self, local_rank: int, now: float) -> Optional[Stepped]:
-        """A worker has ended: what it has told last, if the sidecar has not heard it."""
+        """A worker has ended: return its last step if it is not reported yet."""
         return self._pace.last(now) if local_rank == 0 else None
 
     def is_due(self, now: float) -> bool:
-        """Whether a look is due by now; the next one is so later."""
+        """Whether a read is due by now; the next one is due READ_EVERY_S later."""
         if self._read_at is None or now < self._read_at:
             return False
         if now >= self._read_at + LATE_S:
@@ -58,11 +58,11 @@ class RoundSteps:
         return True
 
     def silent_s(self, local_rank: int) -> float:
-        """How long this worker had made no step when it was last looked at."""
+        """How long this worker had made no step at the last read."""
         return max(0.0, self._last_read_at - max(self.newest[local_rank].stepped_at, self._awake_since))
 
     def deadline(self) -> Optional[float]:
-        """When something is to be looked at, or told; None while nothing is."""
+        """When the next read or report is due; None if none is."""
         return min((at for at in (self._read_at, self._pace.deadline()) if at is not None), default=None)
 
 
@@ -80,7 +80,7 @@ class StepPace:
         self._unreported = False
 
     def on_steps_read(self, read: StepsRead, now: float) -> Optional[Stepped]:
-        """A report was read: what to tell now, if anything."""
+        """A report was read. Return the message to send now, or None."""
         if self._newest is not None:
             each = max(0.0, read.stepped_at - self._newest.stepped_at) / read.reports
             self._intervals.extend([each] * min(read.reports, INTERVALS))
@@ -91,12 +91,12 @@ class StepPace:
         return self.due(now)
 
     def due(self, now: float) -> Optional[Stepped]:
-        """What is to be told by now, if anything."""
+        """The message that is due by now, or None."""
         deadline = self.deadline()
         return None if deadline is None or now < deadline else self.last(now)
 
     def last(self, now: float) -> Optional[Stepped]:
-        """The newest, if it was not told yet."""
+        """The newest step, if it is not reported yet."""
         newest = self._newest
         if newest is None or not self._unreported:
             return None
@@ -104,7 +104,7 @@ class StepPace:
         return Stepped(self._token, newest.step, newest.total, self._median_s(), newest.at, self._pause_s)
 
     def deadline(self) -> Optional[float]:
-        """When something is to be told; None while all is."""
+        """When a report is due; None if all steps are reported."""
         if not self._unreported:
             return None
         return self._read_at if self._reported_at is None else self._reported_at + REPORT_EVERY_S

@@ -1,27 +1,27 @@
-"""What the launcher does about its workers: a sans-IO state machine. `handle(event, now)` returns the effects.
+"""Supervises the workers: a sans-IO state machine. `handle(event, now)` returns the effects.
 
     phase               event                          next       effects
     ------------------  -----------------------------  ---------  ----------------------------------------------------
     IDLE                StartWorkers                   RUNNING    Spawn, WorkersStarted (by way of STARTING)
-    RUNNING … STOPPING  StartWorkers                   STARTING   SIGKILL to every group: the round is dead
+    RUNNING … STOPPING  StartWorkers                   STARTING   SIGKILL to every group: the old round is over
     RUNNING, FAILED     StartWorkers, a worker grace   REPLACING  SIGTERM to every worker that handles it
-    REPLACING           StartWorkers                   REPLACING  the newer one takes the older one's place
+    REPLACING           StartWorkers                   REPLACING  the newer order replaces the older one
     REPLACING           the grace is over              STARTING   SIGKILL to every group
     REPLACING           the last group is empty        RUNNING    Spawn, WorkersStarted (by way of STARTING)
-    STARTING            StartWorkers                   STARTING   the newer one takes the older one's place
+    STARTING            StartWorkers                   STARTING   the newer order replaces the older one
     STARTING            the last group is empty        RUNNING    Spawn, WorkersStarted; once no zygote loads (warm.py)
-    any                 alive long after its SIGKILL   as it is   SIGKILL again; Unkillable of each process that is left
-    RUNNING, FAILED     a worker fails                 FAILED     WorkerExited; SIGKILL to its group, neighbours run on
+    any                 alive long after its SIGKILL   as it is   SIGKILL again; Unkillable for each remaining process
+    RUNNING, FAILED     a worker fails                 FAILED     WorkerExited; SIGKILL to its group, neighbors run on
     RUNNING             the last worker exits 0        FINISHED   WorkersFinished
-    RUNNING             a worker makes no step         RUNNING    its stacks, then Hung, if it was asked to (hangs.py)
-    RUNNING             WriteStacks, no step was made  RUNNING    the same of all workers
+    RUNNING             a worker makes no step         RUNNING    its stacks, then Hung, if enabled (hangs.py)
+    RUNNING             WriteStacks, no step was made  RUNNING    the same for all workers
     IDLE … STOPPING     StopWorkers                    STOPPING   SIGKILL to every group
-    STOPPING            the last group is empty        IDLE       LauncherHello: nothing runs any more
+    STOPPING            the last group is empty        IDLE       LauncherHello: no process is left
     REPLACING … FAILED  DrainWorkers                   DRAINING   SIGTERM to every worker that can save
     DRAINING            DrainWorkers                   DRAINING   the grace may become shorter
     DRAINING            the grace is over              DRAINING   SIGKILL to every group
     DRAINING            the last group is empty        IDLE       WorkersDrained
-    other phases        DrainWorkers                   as it is   WorkersDrained, as soon as nothing is left
+    other phases        DrainWorkers                   as it is   WorkersDrained, as soon as no process is left
     IDLE … STOPPING     AskedToEnd, workers can save   SAVING     Terminating; SIGTERM to every worker
     IDLE … STOPPING     AskedToEnd, none can save      LEAVING    Terminating
     IDLE … CLOSING      AskedToEnd, no save is tried   LEAVING    Terminating; SIGKILL to every group
@@ -36,26 +36,26 @@
     SAVING, CLOSING     the grace is over              LEAVING    SIGKILL to every group
     SAVING, CLOSING     StopWorkers, ExitLauncher      LEAVING    SIGKILL to every group
     LEAVING             the last group is empty        -          Exit; also when LEAVE_WITHIN_S is over
-    IDLE                CheckReadiness                 IDLE       what that leads to is in readiness.py
-    IDLE                TakeOver, before any round     IDLE       Become
+    IDLE                CheckReadiness                 IDLE       see readiness.py
+    IDLE                TakeOver, before any round     IDLE       ReplaceCommand
     any                 Ping                           as it is   Pong
 
-Rules: a StartWorkers whose token is not newer than the newest is dropped (an equal one is done already), and so is one
-in SAVING, CLOSING and LEAVING. A new round's workers start only when nothing is left of the old ones: "the last group
-is empty" includes processes that have left their worker's group, which are killed by then. What ends because
-of our own SIGKILL is no failure. A worker can save while it lives and has not got that; SIGTERM it gets once, whoever
-asks, and after it no worker's end is reported: it is a consequence, and exit 0 then may mean "saved", not "finished".
-So a training that ends just as it is drained has drained, unless WorkersFinished was told before. A DrainWorkers of
-another round than the newest is answered at once, for nothing of it runs; a newer round leaves one unanswered. How
-graces add up is in `graces`.
+Rules: a StartWorkers whose token is not newer than the newest is dropped (an equal one is already executed), and so is
+one in SAVING, CLOSING and LEAVING. A new round's workers start only when no process of the old ones is left: "the last
+group is empty" includes processes that have left their worker's group, which are killed by then. A worker that the
+launcher kills has not failed. A worker can save while it is alive and has not got SIGKILL. It gets SIGTERM at most
+once. After that no worker's end is reported, because exit 0 may then mean "saved", not "finished". So a training that
+ends during a drain counts as drained, unless WorkersFinished was sent before. A DrainWorkers of another round than the
+newest is answered at once, because none of its workers run; if a newer round starts, the drain gets no answer.
+`graces` combines the grace periods.
 
-The worker grace lets the healthy neighbours of a failed worker finish what the failure has them write (a dump of NCCL's
-flight recorder, a core file, a checkpoint). A worker that does not handle SIGTERM would be dead at once, so it gets the
-time without the signal.
+The worker grace lets the healthy neighbors of a failed worker finish what they write after the failure (a dump of
+NCCL's flight recorder, a core file, a checkpoint). SIGTERM would end a worker without a handler at once, so such a
+worker gets the time without the signal.
 
-The launcher exits 0 only when the sidecar says so; otherwise its code is that of the round's first failed worker, so
-that the pod shows the truth. A close with a grace has the last word: who dies of our SIGTERM has not failed. The first
-close's code stays.
+The launcher exits 0 only when the sidecar orders it. Otherwise its code is that of the round's first failed worker, so
+that the pod's status shows the failure. A close with a grace sets the exit code, because a worker that ends by the
+launcher's SIGTERM has not failed. A later close does not change the code of the first.
 """
 
 from collections.abc import Iterable
@@ -85,11 +85,11 @@ from understudy_launcher.warmup import WARMUP, Warmup
 from understudy_protocol import launcher as m
 from understudy_protocol.enums import NO_ROUND, Verdict, WorkersState
 
-#: So long the launcher waits for its killed workers before it exits all the same: as pid 1 it takes them along.
+#: The launcher waits this long for its killed workers, and then exits anyway: they end with pid 1.
 LEAVE_WITHIN_S = 1.0
-#: Of the processes that outlive SIGKILL at one time, so many are reported.
+#: At most this many processes that outlive SIGKILL are reported at one time.
 MAX_UNKILLABLE = 16
-#: Exit codes of a launcher that was asked to end: its workers ended by themselves, and did not.
+#: Exit codes after SIGTERM: the workers ended in time; they did not; no checkpoint was tried.
 ENDED_BY_SIGTERM = 143
 KILLED_AT_GRACE_END = 137
 NO_CHECKPOINT = 1
@@ -97,9 +97,9 @@ _IF_HANDLED = ", only to those that handle it"
 
 
 class Supervisor:
-    """See the module. `pid` is the launcher's own; `grace_s` the pod's termination grace period.
+    """See the module. `pid` is the launcher's own; `grace_s` is the pod's termination grace period.
 
-    step_timeout_s: a worker that has made a step, and then none for so long, hangs; 0: none does. devices: see
+    step_timeout_s: a worker hangs if it has made a step and then none for this time; 0 disables this. devices: see
     readiness.py.
     """
 
@@ -118,7 +118,7 @@ class Supervisor:
     ) -> None:
         self.phase = Phase.IDLE
         self._pid, self._nproc = pid, nproc
-        self._round = Round()  # the newest that was accepted
+        self._round = Round()  # the newest accepted round
         self._groups = Groups()
         self._master_port = 0
         self._graces = Graces(grace_s)
@@ -128,8 +128,8 @@ class Supervisor:
         self._self_check = SelfCheck(self._warm, self._warmup, devices)
         self._on_sigterm, self._step_timeout_s = on_sigterm, step_timeout_s
         self._last_step_at: Optional[float] = None  # when any worker of any round made its last step
-        self._stepped = NO_ROUND  # the newest round in which one has
-        self._is_taken_over: Optional[m.TakeOver] = None  # by the job that has claimed this spare
+        self._stepped = NO_ROUND  # the newest round in which a worker made a step
+        self._is_taken_over: Optional[m.TakeOver] = None  # the order of the job that has claimed this spare
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
         self._leave_by: Optional[float] = None
         self._exit: Optional[e.Exit] = None
@@ -161,13 +161,13 @@ class Supervisor:
         }
 
     def handle(self, event: e.Event, now: float) -> list[e.Effect]:
-        """What is to be done about an event at the time `now` (any clock that only grows)."""
+        """The effects of an event at the time `now` (any monotonic clock)."""
         self._handlers[type(event)](event, now)
         effects, self._out = self._out, []
         return effects
 
     def deadline(self) -> Optional[float]:
-        """When a Tick is due, None while none is."""
+        """When a Tick is due; None if none is."""
         steps, hangs = self._steps(), self._hangs()
         times = [
             self._kill_at(),
@@ -190,7 +190,7 @@ class Supervisor:
         self._worker_grace_s = event.worker_grace_s
 
     def _on_connected(self, _: e.Connected, now: float) -> None:
-        """The hello states everything; what was told once follows, for the sidecar may not have heard of it."""
+        """The hello reports the state. Messages that are sent once follow, because the sidecar may have missed them."""
         self._hello()
         self._out.extend(e.Report(message) for message in self._round.history())
         if self._warm.fork_fallback_reason:
@@ -291,14 +291,14 @@ class Supervisor:
             self._ask_to_save(Phase.SAVING, f"{event.signal}, with a grace period of {self._graces.pod_s:g} s")
 
     def _no_save_reason(self, event: e.AskedToEnd) -> str:
-        """What speaks against a checkpoint; "" if it may be tried."""
+        """Why no checkpoint is tried; "" if one may be."""
         if self._on_sigterm is OnSigterm.NEVER:
             return "termination.onSigterm is Never"
         faulty = event.hardware_finding and self._on_sigterm is not OnSigterm.ALWAYS
         return f"the node is faulty: {event.hardware_finding}" if faulty else ""
 
     def _can_save(self) -> bool:
-        """After SIGTERM a worker that was a shell may be dead, and the training behind it save."""
+        """After SIGTERM a worker that is a shell may be dead while the training that it started still saves."""
         savers = self._groups.left if self.phase in AFTER_SIGTERM else self._groups.alive
         return bool(savers) and not self._groups.killed
 
@@ -309,13 +309,13 @@ class Supervisor:
         self._out.extend(signals)
 
     def _leave(self, code: int, reason: str, now: float) -> None:
-        """Kill what is left, and exit when it is gone."""
+        """Kill all remaining processes, and exit when they have ended."""
         if self.phase is Phase.LEAVING:
             return
         self.phase = Phase.LEAVING
         self._exit = e.Exit(code, reason)
         self._leave_by = now + LEAVE_WITHIN_S
-        self._kill_all(f"leaves ({reason})", now)
+        self._kill_all(f"shuts down ({reason})", now)
         self._advance(now)
 
     def _exit_now(self) -> None:
@@ -351,7 +351,7 @@ class Supervisor:
             self._report(m.WorkersFinished(self._round.token))
 
     def _worker_ended_after_sigterm(self, event: e.WorkerEnded) -> None:
-        """A shell that died of our SIGTERM leaves the training behind, unasked: pass the signal on to the rest."""
+        """A shell that ended by our SIGTERM does not pass it to the training: send SIGTERM to the rest of its group."""
         aim = e.Aim.TERM_GROUP if event.signal == "SIGTERM" else e.Aim.KILL_GROUP
         self._out.append(e.Signal(event.local_rank, aim))
         if self.phase is Phase.SAVING:
@@ -385,7 +385,7 @@ class Supervisor:
         self._out.extend(self._groups.kill(now))
 
     def _advance(self, now: float) -> None:
-        """What waits for the old workers' end goes on once nothing is left of them."""
+        """Continue a phase that waits for the old workers, once all their processes have ended."""
         if self._groups.left:
             return
         if self._groups.leftovers and self._must_be_empty():
@@ -410,7 +410,7 @@ class Supervisor:
             self._exit_now()
 
     def _must_be_empty(self) -> bool:
-        """Whether what follows needs that no leftover runs. In SAVING and CLOSING the pod's end is what follows."""
+        """Whether leftovers must end first. Not in SAVING and CLOSING: the end of the pod follows and kills them."""
         if self.phase in (Phase.SAVING, Phase.CLOSING):
             return False
         return self._round.drain is Drain.ASKED or self.phase in EMPTYING
@@ -442,15 +442,15 @@ class Supervisor:
         self._out.extend(e.Report(message) for message in _without_unset([stepped]))
 
     def _steps(self) -> Optional[RoundSteps]:
-        """Of a round whose workers may make a step that counts: they may finish one before they save."""
+        """The steps, in phases in which they count: a drained worker may finish a step before it saves."""
         return self._round.steps if self.phase in STEPPING else None
 
     def _hangs(self) -> Optional[HangWatch]:
-        """Once a worker has failed, what its neighbours do says nothing."""
+        """None once a worker has failed: its neighbors then stop making steps anyway."""
         return self._round.hangs if self.phase is Phase.RUNNING else None
 
     def _on_renew_store(self, _: m.RenewStore, now: float) -> None:
-        """Its sidecar was restarted, or follows another coordinator: the one before may have named the store."""
+        """The sidecar was restarted or follows another coordinator; the previous one may have named the store."""
         if self._warm.store_port:
             self._renew_store(perhaps_named=True)
 
@@ -500,7 +500,7 @@ class Supervisor:
     # Time -------------------------------------------------------------------------------------------------------------
 
     def _kill_at(self) -> Optional[float]:
-        """When the workers have had time enough to save."""
+        """When the workers' time to save is over."""
         return self._graces.over_at() if self.phase in AFTER_SIGTERM and not self._groups.killed else None
 
     def _on_tick(self, _: e.Tick, now: float) -> None:
@@ -533,7 +533,7 @@ class Supervisor:
             why = f"{self._close.reason}; {too_long}" if self._close else too_long
             self._leave(self._own_code(KILLED_AT_GRACE_END), why, now)
 
-    # Words ------------------------------------------------------------------------------------------------------------
+    # Messages ---------------------------------------------------------------------------------------------------------
 
     def _hello(self) -> None:
         known = self._round

@@ -1,9 +1,9 @@
-"""The verdict on this node, from the file that the sidecar keeps: read when the pod is asked to end, and then only.
+"""The verdict on this node, from the sidecar's file. Read only when the pod is asked to end.
 
-Rules: no network, no lock, nothing imported, and no wait for a FIFO: the folder is open to the workers. A file that is
-missing, broken, expired or not a regular file is ignored: a checkpoint is skipped only if a verdict says that the node
-is faulty. A node that goes for another reason (maintenance, preemption) works until then: its workers may save, within
-the grace that is left.
+Rules: no network, no lock, no import, and no wait for a FIFO, because workers can write to the folder. A file that is
+missing, broken, expired or not a regular file is ignored: a checkpoint is skipped only if a verdict reports the node as
+faulty. A node that leaves for another reason (maintenance, preemption) works until then, so its workers may save within
+the remaining grace.
 """
 
 import os
@@ -18,8 +18,8 @@ _LIMIT_BYTES = 1 << 16
 
 
 class NodeFinding(NamedTuple):
-    hardware_finding: str = ""  # why no checkpoint is to be tried on this node; "" if one may be
-    grace_s: Optional[float] = None  # how long the node stays; None: as long as the pod may take
+    hardware_finding: str = ""  # why no checkpoint is tried on this node; "" if one may be
+    grace_s: Optional[float] = None  # how long the node remains; None: at least the pod's grace period
 
 
 def read_node_finding(folder: str, now: float) -> NodeFinding:
@@ -36,5 +36,5 @@ def read_node_finding(folder: str, now: float) -> NodeFinding:
 
 
 def read_hardware_finding(folder: str, now: float) -> str:
-    """Why no checkpoint is to be tried; "" if one may be."""
+    """Why no checkpoint is tried; "" if one may be."""
     return read_node_finding(folder, now).hardware_finding

@@ -1,19 +1,20 @@
-"""Whether workers are forked or started afresh, and which store the next round may use. Pure.
+"""Whether workers are forked or start as fresh processes, and which store the next round may use. Pure.
 
     state    event                                      next     effects
     -------  -----------------------------------------  -------  -------------------------------------
-    OFF      -                                          OFF      a command that is no zygote's, or it was turned off
-    READY    -                                          READY    who runs this machine holds stores by itself
-    LOADING  it can fork                                READY    its first store is made
-    LOADING  it has gone, or LOAD_WITHIN_S is over      OFF      this launcher's workers start afresh
-    READY    it has gone, for the first GIVE_UP times   LOADING  a new one is started
-    READY    it has gone again, or finally              OFF
-    any      another one is needed for a job's command  LOADING  a new one is started; OFF if that is not forked
-    READY    the newest store has gone, or is in use    READY    another one is made
+    OFF      -                                          OFF      the command is no zygote's, or it was turned off
+    READY    -                                          READY    with own_stores: no zygote is needed
+    LOADING  the zygote can fork                        READY    its first store is created
+    LOADING  it has ended, or LOAD_WITHIN_S is over     OFF      workers start as fresh processes
+    READY    it has ended, for the first GIVE_UP times  LOADING  a new one is started
+    READY    it has ended again, or finally             OFF
+    any      a job's command needs another one          LOADING  a new one is started; OFF if it cannot be forked
+    READY    the newest store has ended, or is in use   READY    another one is created
 
-Where workers were to be forked and start as fresh processes, fork_fallback_reason says why; the sidecar hears it when
-it changes. While it loads a round waits for it: the imports take one process less than all workers of the pod at once.
-A store that a round uses is offered to no later one; until the next one listens rank 0 would serve its own.
+If workers should be forked but start as fresh processes, fork_fallback_reason has the reason, and each change is
+reported to the sidecar. A round waits while the zygote loads: one import is faster than the imports of all workers of
+the pod at once. A store that a round uses is offered to no later round; until the next store listens, rank 0 would
+serve its own.
 """
 
 from enum import Enum
@@ -38,19 +39,19 @@ class ForkServerWatch:
 
     def __init__(self, wanted: bool, *, own_stores: bool = False) -> None:
         self.state = State.READY if own_stores else State.OFF
-        self.fork_fallback_reason = ""  # "": workers are forked, or were not to be
-        self.store_port = 0  # of a store that no round has used; 0: none listens
+        self.fork_fallback_reason = ""  # "": workers are forked, or need not be
+        self.store_port = 0  # a store that no round has used; 0: none listens
         self._is_wanted = wanted
         self._load_by: Optional[float] = None
         self._losses = 0
 
     @property
     def has_given_up(self) -> bool:
-        """Whether workers start afresh that were to be forked."""
+        """Whether workers that should be forked start as fresh processes."""
         return self._is_wanted and self.state is State.OFF
 
     def start(self, now: float) -> list[e.Effect]:
-        """With the launcher."""
+        """Called when the launcher starts."""
         if self.state is State.READY:
             return [e.MakeStore()]
         if not self._is_wanted:
@@ -84,9 +85,9 @@ class ForkServerWatch:
         return []
 
     def next_store(self, in_use: tuple[int, ...], *, perhaps_named: bool = False) -> list[e.Effect]:
-        """The one that is offered is so no more. in_use: the port of the running round's store, if it has one.
+        """Offer another store. in_use: the port of the running round's store, if it has one.
 
-        perhaps_named: a round that is on its way may use it.
+        perhaps_named: a StartWorkers that is on its way may name the offered store, so keep it.
         """
         keep = (*in_use, self.store_port) if perhaps_named else in_use
         self.store_port = 0

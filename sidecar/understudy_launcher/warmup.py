@@ -1,14 +1,14 @@
-"""The warm-up of a spare: a command of the user's that runs once, before any round, and that nothing depends on. Pure.
+"""The warm-up of a spare: a command of the user that runs once, before any round; nothing depends on it. Pure.
 
     state    event                                 next     effects
     -------  ------------------------------------  -------  ----------------------------------------------
     WAITING  no zygote loads (any more)            RUNNING  SpawnWarmup
     WAITING  a round starts, or the launcher ends  DONE     it never runs
-    RUNNING  it ends, with whatever code           DONE     its time is logged
+    RUNNING  it ends, with any exit code           DONE     its time is logged
     RUNNING  a round starts, or the launcher ends  RUNNING  SIGKILL to its group, as to any (supervise.py)
 
-To processes and groups it is one worker more, of the local rank WARMUP: the round that ends it starts when nothing is
-left of it, for it may hold the GPU's memory.
+Processes and groups treat it as one more worker, with the local rank WARMUP: the round that ends it starts only when
+none of its processes is left, because it may occupy GPU memory.
 """
 
 from enum import Enum
@@ -25,7 +25,7 @@ class State(Enum):
 
 
 class Warmup:
-    """wanted: the pod is a spare whose job has one."""
+    """wanted: the pod is a spare whose job has a warm-up."""
 
     def __init__(self, wanted: bool) -> None:
         self.state = State.WAITING if wanted else State.DONE
@@ -33,14 +33,14 @@ class Warmup:
         self._end_reason = ""
 
     def start(self, now: float) -> list[e.Effect]:
-        """Nothing else runs, and nothing loads."""
+        """Called when no worker runs and no zygote loads."""
         if self.state is not State.WAITING:
             return []
         self.state, self._since = State.RUNNING, now
         return [e.Log("the warm-up starts"), e.SpawnWarmup()]
 
     def end(self, why: str) -> None:
-        """It is not to start any more, or gets SIGKILL."""
+        """It must not start any more, or gets SIGKILL."""
         if self.state is State.WAITING:
             self.state = State.DONE
         self._end_reason = self._end_reason or why

@@ -1,7 +1,8 @@
-"""The launcher's side of the zygote (understudy_zygote/serve.py): starts it, has it fork, hears what it tells.
+"""The launcher's side of the zygote, a fork server (understudy_zygote/serve.py): starts it, sends orders, reads
+answers.
 
-Rules: a fork is waited for, at most FORKS_WITHIN_S for all workers of a round: whoever has no process by then starts
-as a fresh one. A zygote that does not answer is ended, and what it has forked ends with it.
+Rules: the launcher waits at most FORKS_WITHIN_S for all forks of a round; a worker that is not forked by then starts as
+a fresh process. A zygote that does not answer is killed, and its forks end with it.
 """
 
 import array
@@ -27,17 +28,17 @@ PACKET_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class ForkRequest:
-    """What a fork gets: variables that differ from the zygote's, and files."""
+    """What a fork gets: files, and the variables that differ from the zygote's."""
 
     env: Mapping[str, str]
     step_files: tuple[int, int]  # bell and page
     outputs: Outputs = INHERITED
-    dropped: Sequence[str] = ()  # variables of the zygote's that it does not have
+    dropped: Sequence[str] = ()  # variables of the zygote that the fork does not get
 
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """A process that the zygote had forked has ended, and was reaped by it."""
+    """A fork of the zygote has ended, and the zygote has reaped it."""
 
     pid: int
     status: int
@@ -55,7 +56,7 @@ class _Store:
 
 
 class Zygote:
-    """`watch` and `unwatch` hear of the socket that is to be selected for reading."""
+    """`watch` and `unwatch` get the socket to select for reading."""
 
     def __init__(
         self,
@@ -65,19 +66,19 @@ class Zygote:
         watch: Callable[[int], None],
         unwatch: Callable[[int], None],
     ) -> None:
-        """command: what a fresh process would be started with. module: the path of understudy_zygote/__main__.py."""
+        """command: the command of a fresh process. module: the path of understudy_zygote/__main__.py."""
         self._program, self._command, self._module = program, list(command), module
         self._watch, self._unwatch = watch, unwatch
-        self._started_for = program  # what this one runs if it is not told otherwise
+        self._started_for = program  # the program that this zygote runs by default
         self._control: Optional[socket.socket] = None
         self.pid = 0  # 0: none runs
         self._process: Optional[Handle] = None
         self._stores: dict[int, _Store] = {}  # by pid
-        self._early_messages: list[ZygoteMessage] = []  # told while a fork was waited for
+        self._early_messages: list[ZygoteMessage] = []  # received during fork()
         self._before_exec = prctl.dies_with_parent()
 
     def start(self, env: Mapping[str, str], preload: Sequence[str]) -> list[ZygoteMessage]:
-        """In place of one that has gone. Its events, if it cannot even be started."""
+        """Replace the zygote. Return events only if it cannot be started."""
         self.end()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         program = self._started_for = self._program
@@ -95,7 +96,7 @@ class Zygote:
             return [e.ZygoteLost(f"cannot start {program.interpreter!r}: {error}", is_final=True)]
         finally:
             theirs.close()
-        process.returncode = 0  # whoever ends is reaped in one place, not by Popen
+        process.returncode = 0  # processes.reap() reaps it, not Popen
         self.pid, self._process = process.pid, Handle(process.pid)
         self._control = ours
         self._watch(ours.fileno())
@@ -103,7 +104,7 @@ class Zygote:
         return []
 
     def fork(self, workers: Mapping[int, ForkRequest]) -> dict[int, int]:
-        """Local rank -> pid, of those that were forked. workers: by their local ranks."""
+        """Return local rank -> pid of the workers that were forked. workers: by local rank."""
         pids: dict[int, int] = {}
         for local_rank, fork in workers.items():
             bell, page = fork.step_files
@@ -133,7 +134,7 @@ class Zygote:
         return pids
 
     def make_store(self, keep: Collection[int]) -> None:
-        """All others end but those that listen at `keep`."""
+        """End all stores except those that listen at `keep`, and create another one."""
         for pid in [pid for pid, store in self._stores.items() if store.port not in keep]:
             process = self._stores.pop(pid).process
             process.kill()
@@ -141,18 +142,18 @@ class Zygote:
         self._send({"store": True})
 
     def run(self, program: PythonProgram, command: Sequence[str]) -> None:
-        """From the next fork on, and in each zygote that follows: a program of the same interpreter."""
+        """Run this program from the next fork on, also in a new zygote. It needs the same interpreter."""
         self._program, self._command = program, list(command)
 
     def check(self, number: int) -> None:
         self._send({"check": number})
 
     def holds(self, port: int) -> bool:
-        """Whether a store of its own listens there."""
+        """Whether a store of this zygote listens at the port."""
         return any(store.port == port for store in self._stores.values())
 
     def receive(self) -> list[ZygoteMessage]:
-        """What it has told, without waiting."""
+        """The messages so far, without waiting."""
         messages, self._early_messages = self._early_messages, []
         if self._control is not None and select.select([self._control], [], [], 0)[0]:
             for answer in self._packets():
@@ -161,7 +162,7 @@ class Zygote:
 
     def end(self) -> None:
         for store in self._stores.values():
-            store.process.close()  # it dies with the zygote
+            store.process.close()  # the store ends with the zygote
         self._stores.clear()
         self._hang_up()
         if self._process is not None:
@@ -199,7 +200,7 @@ class Zygote:
         return [e.StoreFailed(answer["why"])] if "why" in answer else []
 
     def _packets(self) -> list[dict[str, Any]]:
-        """What is readable now; at its end the zygote has gone."""
+        """The packets that are readable now. If the socket has ended, the zygote has ended too."""
         assert self._control is not None
         packets: list[dict[str, Any]] = []
         while True:
@@ -210,7 +211,7 @@ class Zygote:
             except ConnectionError:
                 packet = b""
             if not packet and packets:
-                return packets  # its last words come before its end, which is read again
+                return packets  # the last packets come before the end, which the next call reads
             if not packet:
                 self.end()
                 self._early_messages.append(e.ZygoteLost("it has ended", is_final=False))
@@ -221,5 +222,5 @@ class Zygote:
         if self._control is None:
             return
         files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        with contextlib.suppress(OSError):  # it has gone: that is told by what is read
+        with contextlib.suppress(OSError):  # the zygote has ended: the next read finds that
             self._control.sendmsg([json.dumps(order).encode()], files)

@@ -1,6 +1,6 @@
-"""`understudy local …`: runs a job on this machine; `… local kill`: breaks something of it.
+"""`understudy local …` runs a job on this machine; `… local kill` injects a fault.
 
-Exit codes: 0 once it has succeeded, 1 when it has failed, 2 for a wrong call, 130 after Ctrl-C.
+Exit codes: 0 if the job has succeeded, 1 if it has failed, 2 for a wrong command line, 130 after Ctrl-C.
 """
 
 import asyncio
@@ -106,7 +106,7 @@ def _ask(asked: Kill | Show) -> int:
 
 
 def _free_network() -> str:
-    """The first two numbers of addresses that no other run has: their directory's address is free."""
+    """The first two numbers of addresses that no other run uses: the address of their directory is free."""
     for number in _NETWORKS:
         network = f"127.{(number + os.getpid()) % len(_NETWORKS) + _NETWORKS.start}"
         with socket.socket() as probe:
@@ -120,7 +120,7 @@ def _free_network() -> str:
 
 
 def _devices() -> tuple[str, ...]:
-    """The GPUs that the user lets us have, by the names that CUDA gives them."""
+    """The GPUs that the user allows, by the names that CUDA gives them."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return tuple(name for name in chosen.split(",") if name)

@@ -1,7 +1,7 @@
-"""The operator's plan, with processes in place of pods: who coordinates, which pods there are, when it is over.
+"""Executes the operator's plan with processes in place of pods: the coordinator, the pods, and the end of the job.
 
-A node is a name and an address of the loopback network, on which one pod runs at a time, as far as there are enough.
-Nothing is decided here that the operator's plan decides: this is its worker and its gateway for one machine.
+A node is a name and an address of the loopback network, on which one pod runs at a time, as long as there are enough
+nodes. The operator's plan makes all decisions: this is its worker and its gateway for one machine.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from understudy_protocol.observer import Snapshot
 from understudy_sidecar.server import Server, SidecarIdentity
 
 IMAGE = "local"
-#: While something is left of a launcher that was killed, or a pod waits for a node.
+#: While a killed launcher has live descendants, or a pod waits for a node.
 RECONCILE_AGAIN_S = 0.05
 INTERRUPTED = 130
 FAILED = 1
@@ -43,11 +43,11 @@ _EXIT_CODES = {"Completed": 0, "Failed": FAILED}
 
 
 class NoSuchTarget(ValueError):
-    """What is to be killed is not there: says what is."""
+    """The target does not exist: the text lists the targets that do."""
 
 
 class LocalCluster:
-    """network: the first two numbers of the run's addresses, as in 127.93. devices: the machine's, as CUDA has them."""
+    """network: the first two numbers of the run's addresses, as in 127.93. devices: the machine's, by CUDA's names."""
 
     def __init__(
         self, options: Options, folder: RunFolder, network: str, devices: Sequence[str], output: Output
@@ -57,21 +57,21 @@ class LocalCluster:
         self.pods: dict[str, LocalPod] = {}
         self.status: dict[str, Any] = {}
         self.started_at = time.time()
-        self.changed: Callable[[], None] = lambda: None  # for who watches
+        self.changed: Callable[[], None] = lambda: None  # set by the live view
         self._nodes = [f"node-{number}" for number in range(options.nodes + options.spares)]
         self._uid, self._keyring = secrets.token_hex(16), Keyring(secrets.token_bytes(32))
         self._key = self._keyring.of_job("", self._uid, 0)
         self._addresses = 0
         self._wakeup = asyncio.Event()
-        self._ending = ""  # why, if it was asked to
+        self._ending = ""  # the reason, once the run has to end
         self._failed = False
-        self._waits_for_node = False  # a pod that the plan asks for
+        self._waits_for_node = False  # a planned pod waits
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
         self._directory = JobCallers()
 
     async def run(self) -> int:
-        """Until the job has ended, and its processes; the exit code."""
+        """Run until the job and its processes have ended. Return the exit code."""
         operator_key = self._keyring.operator_public()
         (self.folder.key / names.KEY_FILE).write_text(self._key)
         (self.folder.key / names.OPERATOR_KEY_FILE).write_text(operator_key)
@@ -100,7 +100,7 @@ class LocalCluster:
         return (self._coordination if self._link is None else self._link.coordination).snapshot
 
     def end(self, why: str) -> None:
-        """Workers may save for the grace; asked again: at once."""
+        """Workers may save for the grace period. A second call kills them at once."""
         if self._ending:
             for pod in self.pods.values():
                 pod.kill()
@@ -112,7 +112,7 @@ class LocalCluster:
         self._enqueue()
 
     def abandon(self) -> None:
-        """The keeper was killed: nobody waits for a save, and nothing is to outlive it."""
+        """The keeper was killed: kill all processes without a save."""
         self._ending = self._ending or "the keeper was killed"
         for pod in self.pods.values():
             pod.kill()
@@ -129,7 +129,7 @@ class LocalCluster:
             pod.kill()
 
     def kill(self, target: str) -> str:
-        """SIGKILL to a rank's worker or a member: what was killed. Raises NoSuchTarget."""
+        """SIGKILL to a rank's worker or to a member. Return a text about the target. Raises NoSuchTarget."""
         return self._kill_rank(int(target)) if target.isdigit() else self._kill_member(target)
 
     # Faults -----------------------------------------------------------------------------------------------------------
@@ -151,14 +151,14 @@ class LocalCluster:
     def _kill_member(self, name: str) -> str:
         live = [pod for pod in self.pods.values() if pod.holds_node]
         named = [pod for pod in live if name in (pod.place.node, pod.place.pod_name)]
-        pod = min(named, key=lambda pod: pod.deleting, default=None)  # not the one that ends anyway
+        pod = min(named, key=lambda pod: pod.deleting, default=None)  # prefer a pod that is not ending anyway
         if pod is None:
             there = ", ".join(sorted(pod.place.node for pod in live))
             raise NoSuchTarget(f"there is no member {name!r}: the members are {there or 'not started'}")
         pod.kill()
         return f"all processes of {pod.place.node}"
 
-    # A pass ---------------------------------------------------------------------------------------------------------
+    # A reconcile ----------------------------------------------------------------------------------------------------
 
     def _is_over(self) -> bool:
         if any(not pod.ended for pod in self.pods.values()):
@@ -166,7 +166,7 @@ class LocalCluster:
         return bool(self._ending or "terminalState" in self.status)
 
     def _failed_to_start(self) -> bool:
-        """A pod that cannot start before the first round would fail to do so again and again."""
+        """A pod that cannot start before the first round would fail again and again."""
         return int(self.status.get("round", -1)) < 0 and any(pod.failed_to_start for pod in self.pods.values())
 
     def _exit_code(self) -> int:
@@ -216,14 +216,14 @@ class LocalCluster:
                     _patch(self.pods[name].labels, labels)
                     _patch(self.pods[name].annotations, annotations)
                 case _:
-                    pass  # an intent of the same pass has removed it
-        holder = next((pod for pod in self.pods.values() if names.LABEL_COORDINATOR in pod.labels), None)
-        self._directory.set_coordinator(None if holder is None else (holder.place.pod_uid, holder.place.ip))
+                    pass  # an earlier intent of this plan has removed it
+        leader = next((pod for pod in self.pods.values() if names.LABEL_COORDINATOR in pod.labels), None)
+        self._directory.set_coordinator(None if leader is None else (leader.place.pod_uid, leader.place.ip))
         for event in plan.events:
             self._output.event(event.type, event.reason, self._by_node(event.message))
 
     def _by_node(self, text: str) -> str:
-        """Members by the names that their user knows."""
+        """Replace pod names by node names, which the user knows."""
         for pod in self.pods.values():
             node = pod.place.node
             text = text.replace(f"{pod.place.pod_name} (node {node})", node).replace(pod.place.pod_name, node)
@@ -235,12 +235,12 @@ class LocalCluster:
         node = self._node_for(None if index is None else self._nodes[int(index)])
         if node is None:
             self._waits_for_node = True
-            return  # the next pass plans it again
+            return  # the next reconcile plans it again
         self.pods[name] = self._pod(manifest, self._place(name, node))
 
     def _node_for(self, own: str | None) -> str | None:
-        held = {pod.place.node: pod.deleting for pod in self.pods.values() if pod.holds_node}
-        return node_for(self._nodes, own, held)
+        used = {pod.place.node: pod.deleting for pod in self.pods.values() if pod.holds_node}
+        return node_for(self._nodes, own, used)
 
     def _place(self, name: str, node: str) -> Place:
         self._addresses += 1
@@ -267,7 +267,7 @@ class LocalCluster:
             pod.delete(grace_s)
 
     def _address(self, number: int) -> str:
-        """0 is the directory's; pods have 1, 2, …"""
+        """The directory has 0; pods have 1, 2, …"""
         return f"{self._network}.{number // 250}.{number % 250 + 1}"
 
     def _enqueue(self) -> None:
@@ -295,15 +295,16 @@ class LocalCluster:
         await link.close()
 
 
-def node_for(nodes: Sequence[str], own: str | None, held: Mapping[str, bool]) -> str | None:
-    """The node of a new pod: its own, a free one, or one whose pod is ending; None if it has to wait for one.
+def node_for(nodes: Sequence[str], own: str | None, used: Mapping[str, bool]) -> str | None:
+    """The node of a new pod: its own, a free one, or one whose pod is ending; None if the pod has to wait for one.
 
-    own: of a pod that is made for an index at the start. held: the nodes that have a pod, and whether it is ending. The
-    coordinator often knows earlier than this process that a pod is lost, so for a moment all nodes may be held.
+    own: the node of an index, for a pod that is created at the start. used: the nodes that have a pod, and whether the
+    pod is ending. The coordinator often detects the loss of a pod earlier than this process, so for a moment all nodes
+    may be used.
     """
-    if own is not None and own not in held:
+    if own is not None and own not in used:
         return own
-    free = [node for node in nodes if node not in held] or [node for node in nodes if held[node]]
+    free = [node for node in nodes if node not in used] or [node for node in nodes if used[node]]
     return free[-1] if free else None
 
 

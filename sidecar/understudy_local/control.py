@@ -1,6 +1,6 @@
-"""How `understudy local kill` and `show` speak to the run: one JSON line each way, over a unix socket in its folder.
+"""The protocol of `understudy local kill` and `show`: one JSON line each way, over a unix socket in the run's folder.
 
-{"kill": "RANK or MEMBER"}   {"killed": WHAT, "at": time.monotonic() just before}
+{"kill": "RANK or MEMBER"}   {"killed": TEXT, "at": time.monotonic() just before}
 {"show": true}               {"members": [{"node", "role", "ranks", "state", "coordinates"}, …]}
                              or {"error": WHY}
 """
@@ -29,7 +29,7 @@ async def serve(cluster: LocalCluster, path: Path) -> asyncio.Server:
             writer.write(json.dumps(_answer(cluster, line)).encode() + b"\n")
             await writer.drain()
         except (OSError, TimeoutError, ValueError):
-            pass  # who asked has gone, or asks for too much
+            pass  # the caller has disconnected, or its line is too long
         finally:
             writer.close()
 
@@ -55,7 +55,7 @@ def _answer(cluster: LocalCluster, line: bytes) -> dict[str, Any]:
 
 
 def ask(path: Path, question: dict[str, Any]) -> dict[str, Any]:
-    """Raises UsageError for an error that is told, OSError where nobody answers."""
+    """Raises UsageError for an error in the answer, OSError if the run does not answer."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(LIMIT_S)
         connection.connect(str(path))

@@ -1,7 +1,7 @@
-"""What the coordinator's Service is in a cluster: one fixed address, at which members find who coordinates.
+"""Stands for the coordinator's Service of a cluster: a fixed address that redirects members to the coordinator.
 
-It coordinates nothing: who proves the job's key is told where to call, as a sidecar that is not in office does, as soon
-as that is known.
+It is no coordinator itself: as soon as the coordinator is known, it redirects every caller that proves the job's key,
+as a sidecar that is not the leader does.
 """
 
 from understudy_protocol.membership import Join, Redirect
@@ -10,14 +10,14 @@ from understudy_sidecar.link import Link
 
 
 class JobCallers:
-    """A Hall of the sidecar's server."""
+    """A connection handler of the sidecar's server."""
 
     def __init__(self) -> None:
         self._coordinator: tuple[str, str] | None = None
         self._waiting: dict[int, Link] = {}
 
     def set_coordinator(self, coordinator: tuple[str, str] | None) -> None:
-        """Who coordinates from now on: pod uid and address; None while nobody is known."""
+        """coordinator: pod uid and address; None while unknown."""
         self._coordinator = coordinator
         if coordinator is not None:
             for link in self._waiting.values():
@@ -25,7 +25,7 @@ class JobCallers:
             self._waiting.clear()
 
     def add(self, link: Link) -> None:
-        """Its Join comes next."""
+        """The link's Join comes next."""
 
     def on_message(self, link: Link, message: object) -> None:
         if isinstance(message, Join):
@@ -39,7 +39,7 @@ class JobCallers:
         link.send(Refused("this address is the directory of a local run, and no coordinator listens here"))
 
     def on_observer_message(self, link: Link, message: object) -> None:
-        """It has been answered."""
+        """add_observer has already rejected the observer."""
 
     def on_observer_dropped(self, link: Link) -> None:
-        """Nothing was kept of it."""
+        """No state is kept for observers."""

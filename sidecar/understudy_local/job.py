@@ -1,4 +1,4 @@
-"""The options of a local run as the TrainingJob that the operator's plan knows. Pure."""
+"""The options of a local run as a TrainingJob for the operator's plan. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
 
 NAMESPACE, NAME, REPLICATED_JOB, CONTAINER = "local", "local", "workers", "trainer"
 WINDOW_S = 3600.0
-#: A script that fails on all ranks before its first step, so often in a row with the same exception, ends the run.
+#: The run ends if the script fails on all ranks before its first step this often in a row with the same exception.
 SCRIPT_FAULT_ROUNDS = 3
 
 

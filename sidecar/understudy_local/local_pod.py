@@ -1,7 +1,7 @@
-"""A pod of a local run: a sidecar, a launcher, and what a kubelet does about them.
+"""A pod of a local run: a sidecar, a launcher, and the kubelet's work for them.
 
-The sidecar first, and the launcher once it answers the startup probe. A sidecar that ends alone is started again, as a
-native one is. Once the launcher has ended the pod has, and the sidecar gets SIGTERM.
+The sidecar starts first, and the launcher once the sidecar answers the startup probe. A sidecar that ends alone is
+restarted, like a native sidecar. When the launcher ends the pod ends, and the sidecar gets SIGTERM.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from understudy_operator.plan.observed import Pod
 from understudy_protocol import pod as names
 from understudy_sidecar import records
 
-#: A kubelet asks once a second; here nobody else is disturbed.
+#: A kubelet probes once a second; here more frequent probes disturb no other process.
 PROBE_EVERY_S = 0.05
 START_LIMIT_S = 60.0
 RESTART_AFTER_S = 0.5
-#: A sidecar ends by itself after its launcher, which may take the coordinator's adjourning.
+#: A sidecar ends by itself after its launcher; it may first wait for the coordinator's shutdown.
 SIDECAR_ENDS_S = 10.0
 KILLED = 137
-#: Exit codes from here on are signals'.
+#: Exit codes from here on stand for signals.
 SIGNALED = 128
 
 
 class LocalPod:
-    """changed: called whenever something of what `observed` tells is new."""
+    """changed: called whenever the result of `observed` changes."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class LocalPod:
 
     @property
     def failed_to_start(self) -> bool:
-        """Whether it has ended by itself with an error. A launcher that a signal ended is a fault like any other."""
+        """Whether it has ended by itself with an error. A launcher that ends by a signal is an ordinary fault."""
         code = self.exit_code or 0
         return code != 0 and (self._launcher is None or code < SIGNALED)
 
     @property
     def holds_node(self) -> bool:
-        """Whether anything of it may still run."""
+        """Whether any of its processes may be alive."""
         return not (self.ended or self._killed or (self._launcher is not None and not self._launcher.runs))
 
     @property
@@ -110,7 +110,7 @@ class LocalPod:
         )
 
     def delete(self, grace_s: float | None) -> None:
-        """SIGTERM, and SIGKILL when the grace is over. A grace of 0: at once."""
+        """SIGTERM, and SIGKILL at the end of the grace period. With grace 0: SIGKILL at once."""
         if self.ended:
             return
         if self.deleting_since is None:
@@ -125,7 +125,7 @@ class LocalPod:
             self._end_by = asyncio.get_running_loop().call_later(limit_s, self.kill)
 
     def kill(self) -> None:
-        """SIGKILL to all of it, as when its machine goes."""
+        """SIGKILL to all its processes, as when its machine fails."""
         if self.ended:
             return
         self._killed = True
@@ -138,7 +138,7 @@ class LocalPod:
     async def wait_until_over(self) -> None:
         await asyncio.gather(self._life, return_exceptions=True)
 
-    # A kubelet's work -----------------------------------------------------------------------------------------------
+    # The kubelet's work ---------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         code = KILLED

@@ -1,7 +1,7 @@
 """A pod's manifest, as the operator writes it, as the environments and the command of two processes. Pure.
 
-So a local run and a pod differ in nothing that the manifest says: what a pod has at a fixed path lies in folders of the
-run, and each pod has an address of the loopback network, on which its sidecar listens at the usual ports.
+A local run and a pod differ only outside the manifest: a pod's fixed paths become folders of the run, and each pod has
+an address of the loopback network, on which its sidecar listens at the usual ports.
 """
 
 import json
@@ -13,14 +13,14 @@ from typing import Any
 from understudy_protocol import pod as names
 
 Manifest = Mapping[str, Any]
-#: The interface that members reach each other by; a script's own choice counts.
+#: The interface through which members connect to each other; a script can override it.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a pod runs. devices: of the machine's, those of its node; None: it sees what there is."""
+    """Where a pod runs. devices: the GPUs of its node; None: all GPUs of the machine are visible."""
 
     pod_uid: str
     pod_name: str
@@ -45,7 +45,7 @@ def sidecar_environment(manifest: Manifest, place: Place, own: Mapping[str, str]
 
 
 def launcher_environment(manifest: Manifest, place: Place, own: Mapping[str, str]) -> dict[str, str]:
-    """What a worker sees: the user's own environment first, as in a terminal. Lines appear when they are printed."""
+    """The user's own environment comes first, as in a terminal. Python's output is unbuffered."""
     env = {**_LOOPBACK, "PYTHONUNBUFFERED": "1", **own, **_variables(_trainer(manifest), place)}
     if place.devices is not None:
         env[_DEVICES] = ",".join(place.devices)
@@ -57,14 +57,14 @@ def launcher_command(manifest: Manifest, place: Place) -> list[str]:
 
 
 def devices_of(node: int, nodes: int, nproc: int, devices: Sequence[str]) -> tuple[str, ...] | None:
-    """A node's share of the machine's devices: one a worker, where there are enough of them for all nodes."""
+    """A node's share of the machine's devices: one for each worker, if there are enough of them for all nodes."""
     if not devices or len(devices) < nodes * nproc:
         return None
     return tuple(devices[node * nproc : (node + 1) * nproc])
 
 
 def shape_of(manifest: Manifest) -> names.JobShape:
-    """What the sidecars know of the job."""
+    """The job as its sidecars know it."""
     entries = {entry["name"]: entry.get("value", "") for entry in manifest["spec"]["initContainers"][0]["env"]}
     return names.JobShape(**json.loads(entries[names.ENV_JOB]))
 
@@ -89,6 +89,6 @@ def _variables(container: Manifest, place: Place) -> dict[str, str]:
 
 
 def _relocated(word: str, place: Place) -> str:
-    """A path in the pod's shared folder as it is on this machine."""
+    """A path in the pod's shared folder, as a path of this machine."""
     shared = names.SHARED_FOLDER
     return f"{place.folder}{word[len(shared) :]}" if word == shared or word.startswith(f"{shared}/") else word

@@ -1,4 +1,4 @@
-"""The members of a run, as people are told of them."""
+"""The members of a run, for display."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _STATES = {
 
 @dataclass(frozen=True)
 class Row:
-    """A member, as it is shown."""
+    """A member as it is shown."""
 
     node: str
     role: str
@@ -31,13 +31,13 @@ class Row:
 def member_rows(pods: Iterable[LocalPod], snapshot: Snapshot | None, nproc: int) -> list[Row]:
     """The live members, by node."""
     members = {} if snapshot is None else {member.pod_uid: member for member in snapshot.members}
-    holder = "" if snapshot is None else snapshot.pod_uid
+    coordinator = "" if snapshot is None else snapshot.pod_uid
     live = sorted((pod for pod in pods if pod.holds_node), key=lambda pod: int(pod.place.node.rpartition("-")[2]))
-    return [_row(pod, members.get(pod.place.pod_uid), holder, nproc) for pod in live]
+    return [_row(pod, members.get(pod.place.pod_uid), coordinator, nproc) for pod in live]
 
 
-def _row(pod: LocalPod, member: MemberView | None, holder: str, nproc: int) -> Row:
-    coordinates = pod.place.pod_uid == holder
+def _row(pod: LocalPod, member: MemberView | None, coordinator: str, nproc: int) -> Row:
+    coordinates = pod.place.pod_uid == coordinator
     if member is None:
         return Row(pod.place.node, "-", "-", "ending" if pod.deleting else "joining", "yellow", coordinates)
     if member.group_rank is None:

@@ -1,4 +1,4 @@
-"""What may be asked of a local run, checked. Pure."""
+"""The command line of a local run, checked. Pure."""
 
 import argparse
 from collections.abc import Sequence
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from importlib import metadata
 
 MAX_NODES = 64
-#: A run lasts longer than any in-place budget of a cluster would, and its user is there.
+#: More than any in-place budget of a cluster, because the user watches the run.
 RESTARTS = 1000
 
 
 class UsageError(ValueError):
-    """The command line cannot be followed: says which part, and what it should be."""
+    """The command line is wrong: the text has the wrong part and the expected one."""
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,16 @@ class Options:
     grace_s: int = 30
     restarts: int = RESTARTS
     zygote: bool = True
-    preload: tuple[str, ...] | None = None  # None: the launcher's own
-    name: str = ""  # of the run; "": one is made up
+    preload: tuple[str, ...] | None = None  # None: the launcher's default
+    name: str = ""  # of the run; "": random
     plain: bool = False  # lines only, no live view
-    verbose: bool = False  # what launchers and sidecars say, too
+    verbose: bool = False  # also print the lines of launchers and sidecars
     restarts_per_member: int = RESTARTS
 
 
 @dataclass(frozen=True)
 class Kill:
-    """SIGKILL to the worker of a rank, or to all of a member."""
+    """SIGKILL to the worker of a rank, or to all processes of a member."""
 
     target: str
     run: str = ""  # "": the newest
@@ -46,7 +46,7 @@ class Show:
 
 
 def parse(arguments: Sequence[str]) -> Options | Kill | Show:
-    """`local …`, `local kill …`, `local show`. Raises UsageError; SystemExit where the parser has spoken (--help)."""
+    """`local …`, `local kill …`, `local show`. Raises UsageError, or SystemExit if the parser has printed its help."""
     if not arguments or arguments[0] in ("-h", "--help", "--version"):
         _top().parse_args(list(arguments) or ["--help"])
     if arguments[0] != "local":
@@ -86,9 +86,9 @@ def _parse_run(arguments: Sequence[str]) -> Options:
         raise UsageError("expected `--` and the command of a worker: understudy local --nodes 3 -- python train.py")
     least_of = {"nodes": 1, "spares": 0, "nproc": 1, "grace": 1, "restarts": 0, "restarts-per-member": 0}
     for name, least in least_of.items():
-        given = getattr(asked, name.replace("-", "_"))
-        if given < least:
-            raise UsageError(f"--{name} {given}: expected {least} or more")
+        number = getattr(asked, name.replace("-", "_"))
+        if number < least:
+            raise UsageError(f"--{name} {number}: expected {least} or more")
     if asked.nodes + asked.spares > MAX_NODES:
         raise UsageError(f"--nodes and --spares: expected at most {MAX_NODES} together, for one machine")
     preload = None if asked.preload is None else tuple(name for name in asked.preload.split(",") if name)

@@ -1,8 +1,8 @@
-"""Ends what outlives the process that started it: this process inherits it, and kills it.
+"""Kills processes that outlive their parent: this process inherits and kills them.
 
-A worker's own children (a DataLoader, a `subprocess.Popen`) do not end with it. As a subreaper (prctl.py)
-a process becomes the parent of all orphans among its descendants, also of those that have left their session. When it
-kills a child, that one's children become its own: so a few rounds of this reach every descendant.
+A worker's own children (a DataLoader, a `subprocess.Popen`) do not end with it. As a subreaper (prctl.py) a process
+becomes the parent of all orphans among its descendants, also of those that have left their session. The children of a
+killed child become its own children, so a few rounds of kills reach every descendant.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ LOOK_EVERY_S = 0.02
 
 
 def kill_children(spared: Collection[int] = ()) -> bool:
-    """SIGKILL to all children but these. Whether there were any: then call it again, because their own children become
-    this process's when they end.
+    """SIGKILL to all children except these. Return whether there were any: then call it again, because their children
+    become this process's children when they end.
     """
     killed = [pid for pid in _children() if pid not in spared]
-    for pid in killed:  # a pid is its own until it is reaped, which only this process does
+    for pid in killed:  # a pid is not reused until this process has reaped it
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     for pid in killed:
@@ -32,7 +32,7 @@ def kill_children(spared: Collection[int] = ()) -> bool:
 
 
 def end_descendants(limit_s: float) -> list[int]:
-    """SIGKILL to all that descends from this process. The pids of what the kernel has not ended within the limit."""
+    """SIGKILL to all descendants of this process. Return the pids that are alive when the limit is over."""
     until = time.monotonic() + limit_s
     while kill_children():
         if time.monotonic() >= until:

@@ -1,8 +1,8 @@
-"""What a run prints, and what goes to its log files only.
+"""What a run prints, and what it writes only to its log files.
 
-A worker's lines are the user's: they are printed, and in the log. Of a traceback that many workers have, or one worker
-again and again, all but the first are printed as one line (tracebacks.py). What launchers and sidecars say is in the
-log, one a node, and printed with --verbose. What happens to the job is printed as lines that begin with `understudy:`.
+A worker's lines are printed and logged. If many workers, or one worker repeatedly, print the same traceback, only the
+first is printed in full, and the others as one line (tracebacks.py). Lines of launchers and sidecars are logged, in one
+file for each node, and printed with --verbose. Events of the job are printed as lines that begin with `understudy:`.
 """
 
 import sys
@@ -17,14 +17,14 @@ _LAUNCHER = "understudy launcher: "
 
 
 class Screen(Protocol):
-    """Where lines are printed: a terminal with a live view, or whatever stdout is."""
+    """Where lines are printed: a terminal with a live view, or plain stdout and stderr."""
 
     def line(self, text: str, *, error: bool) -> None: ...
     def ours(self, text: str, *, warning: bool) -> None: ...
 
 
 class Plain:
-    """Lines, at once."""
+    """Prints each line at once."""
 
     def line(self, text: str, *, error: bool) -> None:
         _write(sys.stderr if error else sys.stdout, text)
@@ -40,13 +40,13 @@ class Output:
         self._tracebacks = Tracebacks()
 
     def of_pod(self, node: str, log: Path) -> tuple[Sink, Sink]:
-        """For the lines of a pod's sidecar and of its launcher, workers' among them."""
+        """The sinks for a pod's sidecar and for its launcher, whose output includes the workers' lines."""
         if log not in self._files:
             self._files[log] = log.open("a", buffering=1)
         return partial(self._sidecar, node, self._files[log]), partial(self._launcher, node, self._files[log])
 
     def event(self, kind: str, reason: str, message: str) -> None:
-        """kind: Normal or Warning, as Kubernetes has it."""
+        """kind: Normal or Warning, as in Kubernetes."""
         self._screen.ours(f"{reason}: {message}", warning=kind == "Warning")
 
     def note(self, text: str) -> None:

@@ -1,9 +1,9 @@
-"""What keeps a command from starting at all, found before anything is started: one line in place of a traceback a rank.
+"""Detects before the start that a command cannot run: one line in place of a traceback for each rank.
 
-Rules: only what is certain is refused: a script that is not there, a syntax error, and a module that is missing among
-the imports with which the script begins. Those are looked at in order, up to the first one that could change where the
-next are found: any statement that is no import, or a module that was not installed with the interpreter. The user's
-interpreter looks, for it may be of another version and environment than this one. Nothing of the user's is run.
+Rules: only certain errors are rejected: a missing script, a syntax error, and a missing module among the imports at the
+top of the script. The imports are checked in order, up to the first statement that could change where the next modules
+are found: one that is no import, or an import of a module that was not installed with the interpreter. The user's
+interpreter runs the check, because its version and environment may differ from this one's. No code of the user is run.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 from understudy_launcher.command import FILE, python_call, python_program
 
 LOOK_WITHIN_S = 20.0
-#: Says what is wrong as its only line. argv: the kind of program and its target.
+#: Prints the error as its only line. argv: the kind of program, its target, and the folder with our packages.
 _LOOK = r"""
 import ast, importlib.util, os, sys, sysconfig
 
@@ -72,7 +72,7 @@ print(found)
 
 
 def refusal(command: Sequence[str], shipped: Path, env: Mapping[str, str]) -> str:
-    """Why this command cannot start; "" if it may. shipped: the folder with what workers may import of ours."""
+    """Why this command cannot start; "" if it may. shipped: the folder with the packages that workers may import."""
     program = python_call(command)
     if program is None:
         return ""

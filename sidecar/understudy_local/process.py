@@ -1,7 +1,7 @@
-"""One process of a run: started so that it ends with us, and heard line by line; and the orphans of those that ended.
+"""One process of a run: it ends with this process, and its output is read by lines. Also kills orphans.
 
-Rules: it leads a session of its own, so a terminal's Ctrl-C is ours alone. The kernel kills it when this process ends.
-No line is longer than LINE_BYTES: what is, comes in pieces; what has no end comes when the process has ended.
+Rules: it leads its own session, so only this process gets a terminal's Ctrl-C. The kernel kills it when this process
+ends. A line that is longer than LINE_BYTES is split; an unfinished last line is read when the process has ended.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ import psutil
 from understudy_local.orphans import kill_children
 
 LINE_BYTES = 64 * 1024
-#: A grandchild may keep a pipe open for as long as it likes.
+#: A grandchild may keep a pipe open forever.
 LAST_LINES_S = 0.5
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
-_running: set[int] = set()  # the pids that `start` has started, until they are reaped
-_starting: set[object] = set()  # the calls of `start` that do not know their pid yet
+_running: set[int] = set()  # pids of started processes, until they are reaped
+_starting: set[object] = set()  # calls of `start` that have no pid yet
 
 
 class Sink(Protocol):
@@ -33,7 +33,7 @@ class Sink(Protocol):
 
 
 class Started:
-    """A process that runs, or has."""
+    """A process that was started."""
 
     def __init__(self, process: Process, readers: Iterable[Awaitable[None]]) -> None:
         self._process = process
@@ -48,7 +48,7 @@ class Started:
         return self._process.returncode is None
 
     async def ended(self) -> int:
-        """Its exit code, as a shell has it, once its last lines are there."""
+        """Wait for its end and its last lines. Return its exit code, as in a shell."""
         code = await self._process.wait()
         _running.discard(self.pid)
         _, late = await asyncio.wait(self._readers, timeout=LAST_LINES_S)
@@ -60,7 +60,7 @@ class Started:
         self._send(signal.SIGTERM)
 
     def kill_tree(self) -> None:
-        """SIGKILL to it and to all that it has started, in this order: nobody of them starts anything more."""
+        """SIGKILL to it first, so that it starts no more processes, and then to all its descendants."""
         tree: list[psutil.Process] = []
         with contextlib.suppress(psutil.NoSuchProcess):
             tree = psutil.Process(self.pid).children(recursive=True) if self.runs else []
@@ -76,7 +76,7 @@ class Started:
 
 
 async def start(command: Sequence[str], env: Mapping[str, str], sink: Sink) -> Started:
-    """Raises OSError where it cannot be started."""
+    """Raises OSError if it cannot be started."""
     parent = os.getpid()
 
     def before_exec() -> None:  # safe: this process has one thread
@@ -84,7 +84,7 @@ async def start(command: Sequence[str], env: Mapping[str, str], sink: Sink) -> S
         if os.getppid() != parent:
             os._exit(1)
 
-    # Our own pipes: asyncio's would have the process run until the last grandchild has closed them.
+    # Our own pipes: with asyncio's, the process would count as running until the last grandchild has closed them.
     out, out_end = os.pipe()
     err, err_end = os.pipe()
     this = object()
@@ -116,7 +116,7 @@ async def start(command: Sequence[str], env: Mapping[str, str], sink: Sink) -> S
 
 
 def end_orphans() -> bool:
-    """SIGKILL to what a launcher that was killed has left to this process. Whether to call again soon."""
+    """SIGKILL to the orphans of killed launchers. Return whether to call again soon."""
     return bool(_starting) or kill_children(_running)
 
 

@@ -1,9 +1,9 @@
-"""The two processes of a run. The one that the user starts, the keeper, starts the other one, which runs the job.
+"""The two processes of a run: the keeper, which the user starts, and its child, which runs the job.
 
-Rules: whichever of the two is killed, the other one ends everything that the run has started (orphans.py). The keeper
-decides nothing: it passes signals on and waits. The other process has a session of its own, so that a terminal's Ctrl-C
-reaches it once, by way of the keeper. It learns of the keeper's end from a pipe.
-If both are killed at the same moment, processes that workers have started remain: docs/reference/local.md says so.
+Rules: if one of the two is killed, the other one ends all processes of the run (orphans.py). The keeper only forwards
+signals and waits. The child has its own session, so that a terminal's Ctrl-C reaches it once, through the keeper. It
+detects the keeper's end through a pipe. If both are killed at the same moment, processes that workers have started
+remain: see docs/reference/local.md.
 """
 
 import os
@@ -20,20 +20,20 @@ _FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def guard(run: Callable[[int], int]) -> int:
-    """Runs it in another process: its exit code, as a shell has it.
+    """Run it in a child process. Return its exit code, as in a shell.
 
-    run: takes a file that ends with the keeper. It starts with the signals that the keeper passes on blocked, and
-    unblocks them (`handle_signals`) once it handles them.
+    run: gets a file that ends with the keeper. It starts with the forwarded signals blocked, and unblocks them
+    (`handle_signals`) once it has handlers for them.
     """
     trouble = prctl.become_subreaper()
     if trouble:
         _say(f"cannot become a subreaper ({trouble}): processes that workers start may outlive the run")
-    heard = set(_FORWARDED_SIGNALS)
+    forwarded = set(_FORWARDED_SIGNALS)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup
-        heard.remove(signal.SIGHUP)
-    for number in heard:  # a shell without job control has commands in the background ignore SIGINT
+        forwarded.remove(signal.SIGHUP)
+    for number in forwarded:  # a shell without job control makes background commands ignore SIGINT
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*heard, signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*forwarded, signal.SIGCHLD})
     alive, end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -41,7 +41,7 @@ def guard(run: Callable[[int], int]) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         return _run(run, alive)
     os.close(alive)
-    status = _wait(child, {*heard, signal.SIGCHLD})
+    status = _wait(child, {*forwarded, signal.SIGCHLD})
     code = os.waitstatus_to_exitcode(status)
     _end_what_is_left()
     if code < 0:
@@ -50,7 +50,7 @@ def guard(run: Callable[[int], int]) -> int:
 
 
 def handle_signals() -> None:
-    """In the process of the run, once it handles them."""
+    """Called in the process of the run, once it has its handlers."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED_SIGNALS)
 
 
@@ -63,13 +63,13 @@ def _run(run: Callable[[int], int], alive: int) -> int:
         _end_what_is_left()
 
 
-def _wait(child: int, heard: set[signal.Signals]) -> int:
-    """Its wait status."""
+def _wait(child: int, awaited: set[signal.Signals]) -> int:
+    """The child's wait status."""
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             return status
-        number = signal.sigwait(heard)
+        number = signal.sigwait(awaited)
         if number != signal.SIGCHLD:
             os.kill(child, number)
 

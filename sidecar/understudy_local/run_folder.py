@@ -1,11 +1,11 @@
-"""Where a run keeps its files: one folder a run, of which others may ask who runs.
+"""The files of a run: one folder for each run, from which other processes learn which runs are active.
 
-    NAME/control.sock     where `understudy local kill` speaks to it
-    NAME/key/, shipped/   the job's key; what a sidecar image ships
+    NAME/control.sock     the socket for `understudy local kill`
+    NAME/key/, shipped/   the job's key; the files that a sidecar image ships
     NAME/pods/POD/        a pod's shared folder
-    NAME/logs/POD.log     what its launcher and its sidecar said, and its workers
+    NAME/logs/POD.log     the lines of its launcher, its sidecar and its workers
 
-Rules: the parent is this user's alone. A run that has ended keeps its logs; MAX_RUNS of them stay.
+Rules: only this user can access the parent folder. A run that has ended keeps its logs; MAX_RUNS runs are kept.
 """
 
 import os
@@ -57,14 +57,16 @@ class RunFolder:
         return self.logs / f"{name}.log"
 
     def clear(self) -> None:
-        """After the run: its logs alone stay."""
+        """After the run: only its logs remain."""
         self.control.unlink(missing_ok=True)
         for folder in (self.key, self.shipped, self.path / "pods"):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def make(name: str) -> RunFolder:
-    """A fresh one. Raises UsageError where a run of that name lives, the name is none, or its path is too long."""
+    """Create a new folder. Raises UsageError if a run of that name is active, the name is invalid, or its path is too
+    long.
+    """
     if name and (not name.replace("-", "").isalnum() or len(name) > 32):
         raise UsageError(f"--name {name!r}: expected letters, digits and dashes, at most 32")
     parent = _parent()
@@ -84,18 +86,18 @@ def make(name: str) -> RunFolder:
 
 
 def of(name: str) -> RunFolder:
-    """That of a run of that name, whether or not it is there."""
+    """The folder of the run with that name, even if it does not exist."""
     return RunFolder(_parent() / name)
 
 
 def live() -> list[RunFolder]:
-    """The runs that are there, the newest first."""
+    """The active runs, the newest first."""
     runs = [run for run in map(RunFolder, _parent().iterdir()) if _is_live(run)]
     return sorted(runs, key=lambda run: run.control.stat().st_mtime, reverse=True)
 
 
 def _is_live(run: RunFolder) -> bool:
-    """Whether somebody listens: one that was killed has left its socket."""
+    """Whether a process listens: a killed run has left its socket."""
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(str(run.control))
@@ -105,7 +107,7 @@ def _is_live(run: RunFolder) -> bool:
 
 
 def _parent() -> Path:
-    """Raises UsageError if somebody else has made it."""
+    """Raises UsageError if another user has created it."""
     parent = Path(tempfile.gettempdir()) / f"understudy-local-{os.getuid()}"
     parent.mkdir(mode=0o700, exist_ok=True)
     found = parent.lstat()

@@ -1,7 +1,7 @@
-"""Python's tracebacks among the lines of many workers: each is shown once, and in one line from then on. Pure.
+"""Python's tracebacks in the output of many workers: each is shown once in full, and then in one line. Pure.
 
-Rules: two tracebacks are the same if their frames and the exception's type are. A traceback is held back until its last
-line, the exception; if it becomes too long for that it is shown as it is. Other lines pass at once.
+Rules: two tracebacks are equal if their frames and the exception's type are. A traceback waits for its last line, the
+exception; if it becomes too long for that, it is shown in full. Other lines are shown at once.
 """
 
 import re
@@ -13,40 +13,40 @@ _HEAD = "Traceback (most recent call last):"
 
 
 class Tracebacks:
-    """Of the stderr of all workers. A worker is known by the prefix of its lines."""
+    """For the stderr of all workers. The prefix of a line identifies its worker."""
 
     def __init__(self) -> None:
         self._pending: dict[str, list[str]] = {}  # by prefix
         self._shown: set[str] = set()
 
     def feed(self, line: str) -> list[str]:
-        """What is to be shown once a worker has written this line."""
+        """The lines to show after a worker has written this line."""
         match = _PREFIX.match(line)
         prefix = match[0] if match else ""
         text = line[len(prefix) :]
-        held = self._pending.get(prefix)
-        if held is None:
+        pending = self._pending.get(prefix)
+        if pending is None:
             if text != _HEAD:
                 return [line]
             self._pending[prefix] = [text]
             return []
-        held.append(text)
-        if text.startswith(" ") and len(held) < MAX_LINES:
+        pending.append(text)
+        if text.startswith(" ") and len(pending) < MAX_LINES:
             return []
         del self._pending[prefix]
-        return [prefix + shown for shown in self._once(held)]
+        return [prefix + shown for shown in self._once(pending)]
 
     def rest(self) -> list[str]:
-        """What is held back: nothing follows."""
-        lines = [prefix + text for prefix, held in self._pending.items() for text in held]
+        """The waiting lines, at the end of the run."""
+        lines = [prefix + text for prefix, pending in self._pending.items() for text in pending]
         self._pending.clear()
         return lines
 
-    def _once(self, held: list[str]) -> list[str]:
-        *frames, exception = held
+    def _once(self, traceback: list[str]) -> list[str]:
+        *frames, exception = traceback
         key = "\n".join([*frames, exception.partition(":")[0]])
         if key in self._shown:
             return [f"{exception} (its traceback is above)"]
         if len(self._shown) < REMEMBERED:
             self._shown.add(key)
-        return held
+        return traceback

@@ -1,4 +1,4 @@
-"""The live view of a run in a terminal: who holds which ranks, the round, the recoveries. Lines scroll above it."""
+"""The live view of a run in a terminal: members and their ranks, the round, the recoveries. Lines scroll above it."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ RECOVERIES = 5
 
 
 class LiveScreen:
-    """Draws what a cluster is, at most ten times a second and at least once, and prints lines above it."""
+    """Draws the state of a cluster, between once and ten times a second, and prints lines above it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -70,7 +70,7 @@ class LiveScreen:
 
 
 def drawn(cluster: LocalCluster, now: float) -> RenderableType:
-    """A picture of it."""
+    """The current picture."""
     rows = member_rows(cluster.pods.values(), cluster.snapshot, cluster.options.nproc)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("MEMBER", "ROLE", "RANKS", "WORKERS", ""):
@@ -85,7 +85,7 @@ def drawn(cluster: LocalCluster, now: float) -> RenderableType:
 
 
 def headline(status: Mapping[str, Any], snapshot: Snapshot | None, age_s: float) -> str:
-    """Phase, round, step, what is waited for, and for how long it has run."""
+    """Phase, round, step, the reason for a wait, and the run's age."""
     parts = [f"understudy local  {status.get('phase', 'Pending')}"]
     if int(status.get("round", -1)) >= 0:
         parts.append(f"round {status['round']}")
@@ -99,13 +99,13 @@ def headline(status: Mapping[str, Any], snapshot: Snapshot | None, age_s: float)
 
 
 def recovery_lines(entries: Sequence[Mapping[str, Any]], now: float) -> list[str]:
-    """The newest recoveries, one a line; of an open one how long it has lasted."""
+    """The newest recoveries, one per line; for an open one, its duration so far."""
     return [_recovery(entry, now) for entry in entries[-RECOVERIES:]]
 
 
 def _recovery(entry: Mapping[str, Any], now: float) -> str:
     cause = entry["cause"]
-    who = f"rank {cause['rank']}" if "rank" in cause else "a member"
+    subject = f"rank {cause['rank']}" if "rank" in cause else "a member"
     if "seconds" in entry:
         took = f" {entry['seconds']:.2f} s"
     elif is_open(entry):
@@ -115,4 +115,4 @@ def _recovery(entry: Mapping[str, Any], now: float) -> str:
     how = entry.get("strategy", "waiting for a replacement member")
     where = f" on {cause['node']}" if cause.get("node") else ""
     why = f" ({entry['reason']})" if entry.get("reason") and how != Strategy.IN_PLACE.value else ""
-    return f"round {entry['round']}: {entry['fault']}, {who}{where}: {cause.get('message', '')} -> {how}{took}{why}"
+    return f"round {entry['round']}: {entry['fault']}, {subject}{where}: {cause.get('message', '')} -> {how}{took}{why}"

@@ -1,18 +1,18 @@
-"""Finds the process of a rank among what a launcher has started."""
+"""Finds the process of a rank among the children of a launcher."""
 
 import contextlib
 import os
 
 import psutil
 
-#: What a launcher starts besides workers, as the kernel calls it (docs/how-to/workers.md, Names).
+#: The kernel's names of a launcher's children that are not workers (docs/how-to/workers.md, Names).
 _HELPERS = ("zygote", "store", "logs")
 
 
 def worker_pids(launcher: int) -> list[int]:
     """By local rank: workers are started in that order, as children of the launcher or of its zygote.
 
-    Each leads a session of its own, which tells them from what a worker has left behind.
+    Each leads its own session, unlike the orphans of a worker.
     """
     with contextlib.suppress(psutil.NoSuchProcess):
         parent = psutil.Process(launcher)

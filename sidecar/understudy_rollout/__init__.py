@@ -4,7 +4,7 @@
     async with WeightUpdate(replicas, trainer, version="step-7") as update:
         await update.transfer(bucket)
 
-docs/how-to/rl.md describes it. It runs in the trainer's image: Python ≥ 3.9, and aiohttp for the adapters alone.
+See docs/how-to/rl.md. It runs in the trainer's image: Python ≥ 3.9; only the adapters need aiohttp.
 """
 
 from understudy_rollout.blocking import BlockingWeightUpdate, in_thread

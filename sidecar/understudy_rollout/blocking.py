@@ -1,12 +1,12 @@
-"""For trainers without an event loop, and for calls that block.
+"""For trainers without an event loop, and for blocking calls.
 
-`with BlockingWeightUpdate(replicas, trainer, version=…) as update:` is WeightUpdate for a synchronous trainer. The
-update runs on an event loop in a thread of its own, the same for all of them, so connections stay open between
-updates. Ctrl-C, or whatever else the handler of a signal raises, cancels the update and is raised when that is undone;
-a second one does not cut that short.
+`with BlockingWeightUpdate(replicas, trainer, version=…) as update:` is WeightUpdate for a synchronous trainer. All
+updates run on one event loop in its own thread, so connections stay open between updates. Ctrl-C, or any other
+exception of a signal handler, cancels the update and is raised when the update is undone; a second one does not
+interrupt the undo.
 
-`await in_thread(call, …)` runs a blocking call, such as a broadcast of torch's, beside the loop. A thread cannot be
-ended: when the waiting is cancelled the call goes on alone, in a daemon thread, until something makes it return.
+`await in_thread(call, …)` runs a blocking call, such as a broadcast of torch, in a thread. A thread cannot be killed:
+if the await is cancelled, the call continues in a daemon thread until it returns.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ Work = Callable[[], Coroutine[Any, Any, T]]
 
 
 class BlockingWeightUpdate:
-    """Takes what WeightUpdate takes. Engines and trainer are still asynchronous: `in_thread` makes them so."""
+    """Takes the arguments of WeightUpdate. Engines and trainer must be asynchronous: `in_thread` makes them so."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._update = WeightUpdate(*args, **kwargs)
@@ -62,7 +62,7 @@ class BlockingWeightUpdate:
 
     def _leave(self, error: Optional[BaseException]) -> None:
         try:
-            if self._entered:  # it may have been, and was interrupted then
+            if self._entered:  # also if the interruption came right after it
                 _run(lambda: self._update.__aexit__(None, error, None), self._interruptions)
         finally:
             self._interruptions.leave()
@@ -72,14 +72,14 @@ _CLOSED = (BlockingWeightUpdate.__enter__.__code__, BlockingWeightUpdate.__exit_
 
 
 def _run(work: Work[T], interruptions: Interruptions) -> T:
-    """Run it on the loop of the updates' thread, to its end: an interruption cancels it, and is raised afterwards."""
+    """Run it on the updates' loop, to its end. An interruption cancels it and is raised afterwards."""
     interruptions.install()
     interruptions.is_holding = True
     try:
         call = _Call(_loop(), work)
         call.start()
         interruptions.cancel = call.cancel
-        if interruptions.pending_error is not None:  # it came before there was anything to cancel
+        if interruptions.pending_error is not None:  # it came before the call could be canceled
             call.cancel()
         error = call.result.exception()
     finally:
@@ -89,7 +89,7 @@ def _run(work: Work[T], interruptions: Interruptions) -> T:
 
 
 class _Call(Generic[T]):
-    """A coroutine that another thread's loop runs. result: once it has ended."""
+    """A coroutine on another thread's loop. result: set when it has ended."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Work[T]) -> None:
         self.result: Future[T] = Future()
@@ -101,7 +101,7 @@ class _Call(Generic[T]):
         self._loop.call_soon_threadsafe(self._start)
 
     def cancel(self) -> None:
-        """Once it is started; a second time it does nothing."""
+        """Call it after start. Only the first call has an effect."""
         self._loop.call_soon_threadsafe(self._cancel)
 
     def _start(self) -> None:
@@ -112,7 +112,8 @@ class _Call(Generic[T]):
         assert self._task is not None
         if not self._cancelled:
             self._cancelled = True
-            self._loop.call_soon(self._task.cancel)  # after its first step: without that it never begins, to undo
+            # after its first step: else the coroutine never starts, and cannot undo
+            self._loop.call_soon(self._task.cancel)
 
     def _hand_over(self, task: "asyncio.Task[T]") -> None:
         if task.cancelled():
@@ -129,9 +130,9 @@ async def in_thread(call: Callable[..., T], *args: Any) -> T:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def tell(value: Optional[T], error: Optional[BaseException]) -> None:
+    def set_outcome(value: Optional[T], error: Optional[BaseException]) -> None:
         if done.done():
-            return  # nobody waits any more
+            return  # the await was canceled
         if error is not None:
             done.set_exception(error)
         else:
@@ -141,10 +142,10 @@ async def in_thread(call: Callable[..., T], *args: Any) -> T:
         value, error = None, None
         try:
             value = call(*args)
-        except BaseException as failure:  # noqa: BLE001 (it is raised where it is awaited)
+        except BaseException as failure:  # noqa: BLE001 (the await raises it)
             error = failure
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(tell, value, error)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(set_outcome, value, error)
 
     threading.Thread(target=work, name=f"understudy-rollout {call!r}", daemon=True).start()
     return await done
@@ -165,5 +166,5 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
     while True:
-        with suppress(SystemExit, KeyboardInterrupt):  # a task that ends with one stops the loop, and has it as well
+        with suppress(SystemExit, KeyboardInterrupt):  # such an exception of a task stops the loop; the task keeps it
             loop.run_forever()

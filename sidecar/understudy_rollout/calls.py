@@ -1,7 +1,7 @@
-"""Calls to many sides at once, each within its time, and work that no cancellation cuts short.
+"""Parallel calls to several sides with a time limit, and work that no cancellation interrupts.
 
-Rules: the first error ends the others' calls; what these raise is noted on it. Nothing is left running, unless a call
-does not let go when it is cancelled: it is waited for CANCEL_LIMIT_S, and then left alone and named.
+Rules: the first error cancels the other calls; their errors are added to it as notes. No call keeps running, unless it
+ignores its cancellation: after CANCEL_LIMIT_S it is no longer awaited, and its name is logged.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 
 async def run_together(what: str, calls: Mapping[str, Call], limit_s: float) -> None:
-    """Make these calls in parallel. calls: by the name of the side. Raises what failed first, with notes."""
+    """Make these calls in parallel. calls: by the name of the side. Raises the first error, with notes."""
     ended: dict[asyncio.Task[None], None] = {}  # in the order in which they ended
-    tasks = {asyncio.ensure_future(_made(call)): who for who, call in calls.items()}
+    tasks = {asyncio.ensure_future(_made(call)): side for side, call in calls.items()}
     for task in tasks:
         task.add_done_callback(ended.setdefault)
     try:
@@ -46,7 +46,7 @@ async def run_together(what: str, calls: Mapping[str, Call], limit_s: float) -> 
 
 
 async def run_with_limit(what: str, target: str, call: Call, limit_s: float) -> None:
-    """One call within its time."""
+    """Make one call with a time limit."""
     await run_together(what, {target: call}, limit_s)
 
 
@@ -55,10 +55,10 @@ def timed_out(what: str, target: str, limit_s: float) -> StepTimedOut:
 
 
 async def run_uninterrupted(*works: Call) -> Optional[asyncio.CancelledError]:
-    """Do these in parallel, each to its end. Returns the cancellation that came meanwhile, for the caller to raise.
+    """Do these in parallel, each to its end. Return a cancellation that came meanwhile, for the caller to raise.
 
-    asyncio.run cancels every task when its main ends, and a second Ctrl-C ends main: a work that is cut short in that
-    way is done again. So a work must bear repetition.
+    asyncio.run cancels every task when its main ends, and a second Ctrl-C ends main. Work that is canceled in that way
+    is done again, so it must be idempotent.
     """
     cancelled: Optional[asyncio.CancelledError] = None
     running = {asyncio.ensure_future(_made(work)): (work, MAX_CANCELS - 1) for work in works}
@@ -92,7 +92,7 @@ async def _abandon_tasks(what: str, tasks: Mapping["asyncio.Task[None]", str]) -
         return
     _, stuck = await asyncio.wait(running, timeout=CANCEL_LIMIT_S)
     for task in stuck:
-        task.add_done_callback(_error)  # or asyncio complains that nobody has asked
+        task.add_done_callback(_error)  # else asyncio warns that the exception was never retrieved
         log.error(
             "%s, %s: still running %g s after it was cancelled; no longer awaited", what, tasks[task], CANCEL_LIMIT_S
         )
@@ -101,7 +101,7 @@ async def _abandon_tasks(what: str, tasks: Mapping["asyncio.Task[None]", str]) -
 def _all_done(
     tasks: Mapping["asyncio.Task[None]", str], ended: Mapping["asyncio.Task[None]", None]
 ) -> list["asyncio.Task[None]"]:
-    """A task that ended just now has not told its callbacks yet: it comes last."""
+    """A task that has just ended has not run its callbacks yet: it comes last."""
     return [*ended, *(task for task in tasks if task.done() and task not in ended)]
 
 

@@ -1,26 +1,26 @@
-"""What goes wrong in an update, and how what goes wrong later is told with what went wrong first."""
+"""The errors of an update. Later errors are added as notes to the first one."""
 
 import sys
 
 
 class UpdateFailed(Exception):
-    """Of everything that is raised here by name."""
+    """The base class of all errors here."""
 
 
 class StepTimedOut(UpdateFailed):
-    """A call had its time."""
+    """A call did not end within its time limit."""
 
 
 class EngineRefused(UpdateFailed):
-    """An engine has answered, and did not do it."""
+    """An engine answered with an error."""
 
 
 class EngineUnreachable(UpdateFailed):
-    """A server did not answer: it is gone, or its connection is."""
+    """A server did not answer: it or its connection has ended."""
 
 
 class AdmissionRefused(UpdateFailed):
-    """A gateway does not take part in this update."""
+    """A gateway rejects this update."""
 
 
 class UpdateInProgress(UpdateFailed):
@@ -36,11 +36,13 @@ class UpdateNotOpen(UpdateFailed):
 
 
 class TransferCancelled(UpdateFailed):
-    """The body of a WeightUpdate went on after a transfer of it had been cancelled, by its own time limit maybe."""
+    """The body of a WeightUpdate continued after one of its transfers was canceled, perhaps by the body's own time
+    limit.
+    """
 
 
 def note(error: BaseException, text: str) -> None:
-    """Add a line to what a traceback of this error shows (PEP 678; before Python 3.11 only in `__notes__`)."""
+    """Add a line to the traceback of this error (PEP 678; before Python 3.11 only to `__notes__`)."""
     if sys.version_info >= (3, 11):
         error.add_note(text)
     else:

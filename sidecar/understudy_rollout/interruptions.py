@@ -1,7 +1,7 @@
-"""What the handlers of signals raise, such as KeyboardInterrupt, kept back while work has to come to its end.
+"""Delays the exceptions of signal handlers, such as KeyboardInterrupt, until work has come to its end.
 
-A handler is called as ever, at once, in the main thread, where Python calls them; only what it raises there waits. By
-`except` alone this cannot be had: a handler can raise between any two calls, in the `except` itself, too.
+A handler runs as usual, at once and in the main thread; only the exception that it raises is delayed. `except` alone
+cannot do this, because a handler can raise between any two calls, also inside the `except`.
 """
 
 import signal
@@ -14,9 +14,9 @@ Handler = Callable[[int, Optional[FrameType]], Any]
 
 
 class Interruptions:
-    """held: whether they are kept back now; in functions of `closed`, and what these call, they always are.
+    """is_holding: whether exceptions are delayed now. In functions of `closed`, and in their callees, they always are.
 
-    kept: the first that was, until it is raised. cancel: called with each that is kept back.
+    pending_error: the first delayed one, until it is raised. cancel: called for each delayed one.
     """
 
     def __init__(self, closed: Iterable[CodeType] = ()) -> None:
@@ -27,7 +27,7 @@ class Interruptions:
         self._ours: dict[signal.Signals, _InFront] = {}
 
     def install(self) -> None:
-        """Stand in front of the handlers that there are; of those, too, that were set since it was called last."""
+        """Wrap the current handlers, also those that were set since the last call."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in signal.valid_signals():
@@ -37,14 +37,14 @@ class Interruptions:
                 signal.signal(number, ours)
 
     def raise_kept(self, error: Optional[BaseException] = None) -> None:
-        """If there is one. error: what the work has failed with, which is its cause then."""
+        """Raise the delayed exception, if there is one. error: the error of the work, which becomes its cause."""
         kept = self.pending_error
         if kept is not None:
             self.pending_error = None
             raise kept from error
 
     def leave(self) -> None:
-        """Stand aside; raises what is still kept."""
+        """Restore the handlers, and raise the delayed exception."""
         for number, ours in self._ours.items():
             before = ours.handler
             if signal.getsignal(number) is ours:
@@ -52,7 +52,7 @@ class Interruptions:
         self.raise_kept()
 
     def keep(self, error: BaseException, frame: Optional[FrameType]) -> None:
-        """Keep back what was raised in this frame, or raise it."""
+        """Delay an exception that was raised in this frame, or raise it."""
         if not self.is_holding and not self._is_closed(frame):
             raise error
         if self.pending_error is None:

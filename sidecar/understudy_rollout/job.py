@@ -1,12 +1,12 @@
-"""Inside a TrainingJob: what its sidecar is told of each weight update, in the moment it begins and when it has ended.
+"""Inside a TrainingJob: reports each weight update to the sidecar when it begins and when it has ended.
 
-The operator sets UNDERSTUDY_ROLLOUTS_SOCKET in the trainers of a job with `rollouts`; elsewhere nothing is told. Told
-is how many of the process's replicas are in which state, and the failure of the update that has ended, if it failed:
-status.rollouts shows it, and a failure that may not be tried again restarts the job. The words are those of
-understudy_protocol's Replicas, which is not here.
+The operator sets UNDERSTUDY_ROLLOUTS_SOCKET in the trainers of a job with `rollouts`; elsewhere nothing is reported. A
+report has the number of the process's replicas in each state, and the failure of the last update, if it failed.
+status.rollouts shows it, and a failure that must not be retried restarts the job. The fields are those of Replicas in
+understudy_protocol, which trainers do not have.
 
-Rules: telling never fails an update, nor holds it up for more than REPORT_LIMIT_S; what could not be told is logged,
-and noted on the update's error.
+Rules: a report never fails an update, and delays it by at most REPORT_LIMIT_S. A failed report is logged, and added as
+a note to the update's error.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from understudy_rollout.engine import Replica
 from understudy_rollout.failures import UpdateFailed, describe, note
 from understudy_rollout.weights import NO_FENCE, Fence, State, Weights
 
-ENV_SOCKET = "UNDERSTUDY_ROLLOUTS_SOCKET"  # understudy_protocol.pod has these too
+ENV_SOCKET = "UNDERSTUDY_ROLLOUTS_SOCKET"  # also in understudy_protocol.pod
 ENV_ROUND = "UNDERSTUDY_ROUND"
 REPORT_LIMIT_S = 5.0
 MAX_MESSAGE_CHARACTERS = 500
@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 
 
 class ReportFailed(UpdateFailed):
-    """The sidecar did not take what it was told."""
+    """The sidecar did not accept the report."""
 
 
 class JobLink:
-    """One worker's line to its sidecar, for as long as the worker lives."""
+    """One worker's reports to its sidecar, for as long as the worker lives."""
 
     def __init__(self, socket: str, fence: Fence, rank: int) -> None:
         self.fence = fence
@@ -44,7 +44,7 @@ class JobLink:
         self._replicas: dict[str, Weights] = {}  # of all updates so far
         self._version = ""
         self._failed_in_a_row = 0
-        self._failed_update = ""  # the one that was counted last
+        self._failed_update = ""  # the last update that was counted
 
     async def begun(self, replicas: Iterable[Replica]) -> None:
         self._replicas.update((replica.name, replica.weights) for replica in replicas)
@@ -55,11 +55,11 @@ class JobLink:
         await self._tell_or_log(None)
 
     async def called_off(self) -> None:
-        """The update was cancelled, and every replica has the weights from before."""
+        """The update was canceled, and every replica has its previous weights."""
         await self._tell_or_log(None)
 
     async def failed(self, update: str, version: str, error: BaseException, blocked: Iterable[str]) -> None:
-        """Called again for the same update, it counts that once."""
+        """A second call for the same update does not count again."""
         self._failed_in_a_row += update != self._failed_update
         self._failed_update = update
         failure = {
@@ -70,9 +70,9 @@ class JobLink:
             "at": time.time(),
             "blocked": list(blocked)[:MAX_BLOCKED_NAMED],
         }
-        untold = await self._tell_or_log(failure)
-        if untold is not None:
-            note(error, f"and the report to the job's sidecar failed: {describe(untold)}")
+        unsent = await self._tell_or_log(failure)
+        if unsent is not None:
+            note(error, f"and the report to the job's sidecar failed: {describe(unsent)}")
 
     async def _tell_or_log(self, failure: Optional[Mapping[str, Any]]) -> Optional[Exception]:
         try:
@@ -109,7 +109,7 @@ class JobLink:
 
 
 def fence_of(environment: Mapping[str, str]) -> Fence:
-    """The round that this worker belongs to; NO_FENCE outside of a job. Raises ValueError."""
+    """The round of this worker; NO_FENCE outside a job. Raises ValueError."""
     written = environment.get(ENV_ROUND, "")
     if not written:
         return NO_FENCE
@@ -120,7 +120,7 @@ def fence_of(environment: Mapping[str, str]) -> Fence:
 
 
 def link_from(environment: Mapping[str, str]) -> Optional[JobLink]:
-    """None outside of a job with rollouts."""
+    """None outside a job with rollouts."""
     socket = environment.get(ENV_SOCKET, "")
     if not socket:
         return None
@@ -128,7 +128,7 @@ def link_from(environment: Mapping[str, str]) -> Optional[JobLink]:
 
 
 class _OfThisProcess:
-    """A worker is a fork of a process that has no round: the environment is read when it is first asked for."""
+    """A worker is a fork of a process that has no round, so the environment is read at the first use."""
 
     def __init__(self) -> None:
         self._looked, self._link = False, None  # type: tuple[bool, Optional[JobLink]]

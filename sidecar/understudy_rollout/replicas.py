@@ -1,12 +1,12 @@
-"""The rollout servers of the TrainingJob that this process trains in, as its `rollouts.gateway` has them.
+"""The rollout servers of the TrainingJob in which this process trains, reached through `rollouts.gateway`.
 
     replicas = replicas_of_this_job(SglangEngine, ranks=8)
     …
-    await until_up(replicas)  # before each update: servers may just be made anew
+    await until_up(replicas)  # before each update: servers may have just been recreated
     async with WeightUpdate(replicas, …):
 
-Each Job of `rollouts.replicatedJobs` is one replica, named as the Job is: its server is asked at pod 0 of it, through
-its gateway. Needs aiohttp, as the gateway's client does.
+Each Job of `rollouts.replicatedJobs` is one replica with the Job's name. Its server is in pod 0 of the Job, behind its
+gateway. Needs aiohttp, as the gateway's client does.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from understudy_rollout.engines.http import Refused
 from understudy_rollout.failures import EngineUnreachable, StepTimedOut
 from understudy_rollout.gateway import Gateway
 
-HEALTH = "/health"  # which gateways pass on, whatever the weights are
+HEALTH = "/health"  # gateways forward it in every state of the weights
 LOOK_EVERY_S = 0.5
-ENV_ROLLOUTS = "UNDERSTUDY_ROLLOUTS"  # understudy_protocol.pod has these too
+ENV_ROLLOUTS = "UNDERSTUDY_ROLLOUTS"  # also in understudy_protocol.pod
 ENV_TOKEN_FILE = "UNDERSTUDY_ROLLOUT_TOKEN_FILE"  # noqa: S105
 
 
@@ -34,24 +34,24 @@ class NoRollouts(LookupError):
 def replicas_of_this_job(
     engine: Callable[[Gateway], Engine], ranks: int = 1, environment: Mapping[str, str] = os.environ
 ) -> list[Replica]:
-    """engine: makes the adapter of a server, which is asked through its gateway. Raises NoRollouts."""
+    """engine: creates the adapter of a server from its gateway. Raises NoRollouts."""
     missing = [name for name in (ENV_ROLLOUTS, ENV_TOKEN_FILE) if not environment.get(name)]
     if missing:
         raise NoRollouts(f"{', '.join(missing)} not set: expected a TrainingJob with rollouts: {{gateway: …}}")
-    told = json.loads(environment[ENV_ROLLOUTS])
+    settings = json.loads(environment[ENV_ROLLOUTS])
     token = Path(environment[ENV_TOKEN_FILE]).read_text().strip()
     replicas = []
-    for group, number in told["rollouts"].items():
+    for group, number in settings["rollouts"].items():
         for index in range(number):
-            name = f"{told['job']}-{group}-{index}"
-            host = f"http://{name}-0.{told['domain']}"
-            gateway = Gateway(f"{host}:{told['gatewayPort']}", token)
+            name = f"{settings['job']}-{group}-{index}"
+            host = f"http://{name}-0.{settings['domain']}"
+            gateway = Gateway(f"{host}:{settings['gatewayPort']}", token)
             replicas.append(Replica(name, engine(gateway), ranks, gateway))
     return replicas
 
 
 async def until_up(replicas: Iterable[Replica], limit_s: float = 600.0, health: str = HEALTH) -> None:
-    """Until every server answers its health check, through its gateway. Then each replica has what its gateway knows.
+    """Wait until every server passes its health check through its gateway. Then each replica has its gateway's state.
 
     Raises StepTimedOut with the last answer.
     """

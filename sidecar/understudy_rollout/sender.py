@@ -1,8 +1,7 @@
-"""The sending side in an update, and the groups that it could not leave: the next update with that trainer has it leave
-them, as a Replica remembers its own.
+"""The sending side of an update, and the groups that it could not leave: the next update with that trainer leaves them.
 
-A trainer is an object of the user's, so what it has not left is kept beside it. It may be in several updates at once.
-A group that was opened by halves, because open_group failed after an effect, is left as well: as None.
+A trainer is an object of the user, so its open groups are stored beside it. It may take part in several updates at
+once. If open_group failed after an effect, the group is left too, as None.
 """
 
 from typing import Optional
@@ -10,7 +9,9 @@ from typing import Optional
 from understudy_rollout.engine import Trainer
 from understudy_rollout.weights import Group
 
-_not_left: dict[int, tuple[Trainer, list[Optional[Group]]]] = {}  # by the trainer's id, its own as long as it is here
+_not_left: dict[
+    int, tuple[Trainer, list[Optional[Group]]]
+] = {}  # by the id of the trainer, which the entry keeps alive
 
 
 class Sender:
@@ -34,7 +35,7 @@ class Sender:
         return id(self.trainer) in _not_left
 
     async def leave_former_groups(self) -> None:
-        _, groups = _not_left.pop(id(self.trainer), (self.trainer, []))  # so no other update leaves them as well
+        _, groups = _not_left.pop(id(self.trainer), (self.trainer, []))  # no other update must leave them too
         try:
             while groups:
                 await self.trainer.leave_group(groups[0])
@@ -43,7 +44,7 @@ class Sender:
             self._remember(groups)
 
     def end(self) -> None:
-        """Of the update."""
+        """Called at the end of the update."""
         if self.is_open:
             self._remember([self.group])
 

@@ -1,4 +1,4 @@
-"""The weight update as a list of steps, each with what has to be undone once it may have begun.
+"""The weight update as a list of steps, each with the undo that is due once the step may have begun.
 
     CLOSE         owes SETTLE                 LEAVE_GROUP   settles LEAVE_GROUP
     STOP          owes RESUME_GENERATION      RESUME_KV     settles RESUME_KV
@@ -7,11 +7,11 @@
     TRANSFER      owes FLUSH_CACHE            OPEN          settles SETTLE
     FINALIZE
 
-Rules: what a step needs undone is owed before the step starts, so a step that is half done is undone too; an undo must
-therefore be idempotent, and right where its step never happened. It is settled when the step that does the same in a
-good update is done everywhere. Undos are tried in the order of UNDO_ORDER, each though another failed. From the start
-of TRANSFER to the end of FINALIZE the weights are neither the old nor the new ones; outside of that they are whole,
-whatever else failed. No I/O here.
+Rules: an undo is owed from before its step starts, so a half-done step is undone too. An undo must therefore be
+idempotent, and harmless if its step never happened. It is settled when the step with the same effect is done on all
+replicas. Undos are tried in the order of UNDO_ORDER, even if others fail. From the start of TRANSFER to the end of
+FINALIZE the weights are neither the old nor the new ones; at any other time they are whole, whatever else has failed.
+No I/O here.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from enum import Enum
 
 
 class Step(Enum):
-    """In the order in which they are taken. The words stand in errors and notes."""
+    """In the order of execution. Errors and notes contain the values."""
 
     CLOSE = "close admission"
     STOP = "stop generation"
@@ -39,11 +39,11 @@ class Undo(Enum):
     RESUME_KV = "resume the KV cache"
     FLUSH_CACHE = "flush the prefix cache"
     RESUME_GENERATION = "resume generation"
-    SETTLE = "settle admission"  # opened where the weights are whole and all else was undone, marked where not
+    SETTLE = "settle admission"  # open it if the weights are whole and all else is undone, else mark them
 
 
 class Held(Enum):
-    """Which weights every replica holds now."""
+    """The weights that every replica has now."""
 
     OLD = "old"
     MIXED = "mixed"  # some of a replica's tensors may be old, some new
@@ -74,14 +74,14 @@ class OutOfOrder(Exception):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an update is: how many steps have begun, and whether the last of these is done."""
+    """The progress of an update: how many steps have begun, and whether the last of these is done."""
 
     begun: int = 0
     done: int = 0  # begun, or begun - 1
 
     @property
     def step(self) -> Step:
-        """The step that was begun last."""
+        """The last step that has begun."""
         return STEPS[max(self.begun - 1, 0)]
 
     def begin(self, step: Step) -> "Progress":
@@ -101,7 +101,7 @@ class Progress:
 
     @property
     def owed(self) -> tuple[Undo, ...]:
-        """What has to be undone now, in the order in which it is tried."""
+        """The undos that are due now, in the order in which they are tried."""
         due = {undo for step, undo in OWES.items() if self.has_begun(step)}
         due -= {undo for step, undo in SETTLES.items() if self.is_done(step)}
         return tuple(undo for undo in UNDO_ORDER if undo in due)

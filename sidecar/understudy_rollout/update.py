@@ -1,13 +1,13 @@
 """One weight update as a transaction: `async with WeightUpdate(replicas, trainer, version=…) as update:`.
 
-Entering takes the steps up to the built group, the body transfers, leaving takes the others (`steps`). Whatever fails
-(an error, a time limit, a cancellation at any await), everything that may have begun is undone before it is raised:
-all replicas at once, each undo though another failed. Nothing cuts that short: neither a second cancellation, nor the
-end of asyncio.run. Each call in it has `timeouts.undo`. The caller sees what failed first, and what failed later as its
-notes.
+Entering takes the steps up to the built group, the body transfers, leaving takes the other steps (`steps`). After any
+failure (an error, a time limit, a cancellation at any await) every step that may have begun is undone before the error
+is raised: on all replicas in parallel, each undo even if others fail. Neither a second cancellation nor the end of
+asyncio.run interrupts the undo. Each of its calls has the limit `timeouts.undo`. The caller gets the first error, with
+later errors as notes.
 
-An update that failed is no rollback. Where the transfer had begun, the replicas' weights are Uncertain afterwards:
-they can generate, and their admission stays closed until an update comes to its end.
+A failed update is not rolled back. If the transfer had begun, the replicas' weights are Uncertain afterwards: they can
+generate, but their admission stays closed until an update succeeds.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ EndBlocked = Callable[[Replica, str], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Timeouts:
-    """In seconds, for the slowest replica. `undo`: for each call that undoes something."""
+    """In seconds, for the slowest replica. `undo`: for each call that undoes a step."""
 
     close: float = 60.0
     stop: float = 90.0
@@ -65,12 +65,12 @@ class Timeouts:
 class WeightUpdate:
     """See the module. Without a trainer there is no group, and the body calls `load` in place of `transfer`.
 
-    version: names the weights that it brings, in printable ASCII; an int such as the step is taken as text.
-    release_kv: whether the engines give their KV caches' memory back meanwhile. fence: (epoch, term, round) of the
-    trainer, by which gateways tell it from one that has been replaced; left out, the one in UNDERSTUDY_ROUND, if any.
-    end_blocked: called with a replica that did not leave its group within its time, to end its server: nothing else
-    frees it. job: who is told of the update; left out, the TrainingJob that this process is a worker of, if any: it
-    also ends replicas that stay blocked, where there is no end_blocked.
+    version: names the new weights, in printable ASCII; an int such as the step is converted to text. release_kv:
+    whether the engines free the memory of their KV caches meanwhile. fence: (epoch, term, round) of the trainer, by
+    which gateways reject a trainer that has been replaced; if unset, from UNDERSTUDY_ROUND. end_blocked: called with a
+    replica that did not leave its group within its time, to end its server, because nothing else frees it. job: gets
+    the reports of the update; if unset, the TrainingJob of this process, if any. The job also ends replicas that stay
+    blocked if end_blocked is unset.
     """
 
     def __init__(
@@ -98,13 +98,13 @@ class WeightUpdate:
         self._release_kv = release_kv
         self._fence = fence_of(os.environ) if fence is None else fence
         self._job = link_of_this_process() if job is None else job
-        self._blocked: list[str] = []  # replicas that did not leave the group, and that nobody has ended
+        self._blocked: list[str] = []  # replicas that did not leave the group, and whose servers were not ended
         self._timeouts, self._end_blocked = timeouts, end_blocked
         self._progress = Progress()
         self._failed: Optional[BaseException] = None
         self._used = self._in_body = False
-        self._touched = False  # some replica's weights may be other ones than before, and not the new ones
-        self._transferring: Optional[asyncio.Task[object]] = None  # the task whose transfer is under way
+        self._touched = False  # some replica's weights may be neither the old nor the new ones
+        self._transferring: Optional[asyncio.Task[object]] = None  # the task with the running transfer
         self._transfer_over: Optional[asyncio.Event] = None
 
     async def __aenter__(self) -> "WeightUpdate":
@@ -124,7 +124,7 @@ class WeightUpdate:
         return self
 
     async def transfer(self, tensors: Sequence[Tensor]) -> None:
-        """Have the trainer send these and all replicas receive them. As often as there are buckets, one at a time."""
+        """Let the trainer send these and all replicas receive them. Call it once for each bucket, one at a time."""
         sender = self._sender
         if sender is None:
             raise ValueError("transfer: this update has no trainer; call load, or give WeightUpdate a trainer")
@@ -139,7 +139,7 @@ class WeightUpdate:
         )
 
     async def load(self, path: str) -> None:
-        """Have all replicas take the weights from this folder, which their servers can read."""
+        """Let all replicas load the weights from this folder, which their servers can read."""
         self._check_open("load")
         for replica in self.replicas:
             if missing_calls(replica.engine, ["load"]):
@@ -153,13 +153,13 @@ class WeightUpdate:
         cancelled = await run_uninterrupted(self._end_transfer)
         first = self._failed or error or cancelled
         if isinstance(first, TransferCancelled) and error is not None:
-            first = error  # the cancellation, or what the body has made of it, such as asyncio.timeout's TimeoutError
+            first = error  # the cancellation, or the body's own error from it, such as asyncio.timeout's TimeoutError
         elif isinstance(first, TransferCancelled) and cancelled is not None:
             first = cancelled
         if first is None:
             try:
                 await self._complete()
-            except BaseException as failure:  # noqa: BLE001 (it is raised when all is undone)
+            except BaseException as failure:  # noqa: BLE001 (raised when all is undone)
                 first = failure
         if first is None:
             return await self._completed()
@@ -241,7 +241,7 @@ class WeightUpdate:
         leaving: dict[str, Call] = {x.name: x.leave_group for x in self.replicas if x.group is not None}
         if self._sender is not None and self._sender.has_former_groups():
             leaving[TRAINER] = self._sender.leave_former_groups
-        if leaving:  # which an update before has not left, be it of this trainer or of one that was replaced
+        if leaving:  # groups that an earlier update, perhaps of a replaced trainer, has not left
             await run_together(Step.BUILD_GROUP.value, leaving, self._timeouts.build_group)
         if self._sender is not None:
             await self._build_group_with(self._sender)
@@ -277,14 +277,14 @@ class WeightUpdate:
             self._failed = self._failed or cancelled
             raise
         except BaseException as error:
-            self._failed = self._failed or error  # a body that catches it does not commit what is not there
+            self._failed = self._failed or error  # a body that catches it must not commit an incomplete transfer
             raise
         finally:
             self._transferring = None
             self._transfer_over.set()
 
     async def _end_transfer(self) -> None:
-        """That the body has left under way in a task of its own: before anything is undone beside it."""
+        """End a transfer that still runs in another task of the body, before any undo."""
         if self._transferring is None or self._transfer_over is None:
             return
         if self._failed is None:
@@ -301,12 +301,12 @@ class WeightUpdate:
         self._progress = self._progress.end()
 
     async def _undo(self, first: BaseException) -> None:
-        """Undo what is owed, and note on the error what fails of it."""
+        """Undo the steps, and note failed undos on the error."""
         try:
             cancelled = await run_uninterrupted(*self._undos(first))
             cancelled = await run_uninterrupted(partial(self._tell_job, first)) or cancelled
             if cancelled is not None and cancelled is not first:
-                note(first, "and cancelled while the update was undone; the undo finished all the same")
+                note(first, "and cancelled while the update was undone; the undo still finished")
         finally:
             self._unclaim()
 
@@ -314,7 +314,7 @@ class WeightUpdate:
         if self._job is None:
             return
         if not self._touched and not isinstance(first, Exception):
-            await self._job.called_off()  # who cancels an update before it has touched anything means to
+            await self._job.called_off()  # a cancellation before the first write is intended, no failure
         else:
             await self._job.failed(self.id, self.version, first, self._blocked)
 
@@ -331,7 +331,7 @@ class WeightUpdate:
     async def _undo_replica(self, replica: Replica, owed: Sequence[Undo], first: BaseException) -> None:
         engine = replica.engine
         calls: dict[Undo, Call] = {
-            Undo.FLUSH_CACHE: lambda: engine.flush_cache(),  # looked up where a failure of that is noted
+            Undo.FLUSH_CACHE: lambda: engine.flush_cache(),  # a lambda, so that a failing attribute lookup is noted too
             Undo.RESUME_GENERATION: lambda: engine.resume_generation(),
         }
         if replica.group is not None:
@@ -346,7 +346,7 @@ class WeightUpdate:
             error = await self._try(undo, replica.name, calls[undo], first, limit_s)
             if error is not None:
                 failed[undo] = error
-            if isinstance(error, StepTimedOut):  # a server that is silent has had its time
+            if isinstance(error, StepTimedOut):  # a silent server gets less time for the rest
                 limit_s = self._timeouts.undo / 5
         blocked = failed.get(Undo.LEAVE_GROUP)
         if isinstance(blocked, StepTimedOut):
@@ -355,7 +355,7 @@ class WeightUpdate:
             await self._settle(replica, failed, first)
 
     async def _end(self, replica: Replica, blocked: StepTimedOut, first: BaseException) -> None:
-        """It is blocked in the group: have its server ended."""
+        """The replica is blocked in the group: end its server."""
         if self._end_blocked is not None:
             ending = partial(self._end_blocked, replica, f"it does not leave the group of update {self.id}: {blocked}")
             if await self._try(Undo.LEAVE_GROUP, replica.name, ending, first, self._timeouts.undo) is None:
@@ -364,7 +364,7 @@ class WeightUpdate:
             self._blocked.append(replica.name)
 
     async def _settle(self, replica: Replica, failed: Mapping[Undo, Exception], first: BaseException) -> None:
-        """The last of what is undone: say what can be said of the replica's weights."""
+        """The last undo: report the state of the replica's weights."""
         held, commits = self._progress.held, False
         if failed:
             undos = ", ".join(undo.value for undo in failed)
@@ -375,29 +375,31 @@ class WeightUpdate:
             reason = f"the transfer of version {self.version} failed: {describe(first)}"
             commits = held is Held.NEW
         touched = bool(failed) or held is Held.MIXED
-        tell = partial(replica.admission.abandon, self.id, touched, reason)
+        report = partial(replica.admission.abandon, self.id, touched, reason)
         if commits:
-            tell = partial(replica.admission.open, self.id)
-        error = await self._try(Undo.SETTLE, replica.name, tell, first, self._timeouts.undo)
+            report = partial(replica.admission.open, self.id)
+        error = await self._try(Undo.SETTLE, replica.name, report, first, self._timeouts.undo)
         self._touched = self._touched or touched or error is not None
         if replica.weights.update != self.id:
-            return  # it has never begun here
+            return  # the update never began on this replica
         if error is None and commits:
             replica.weights.handle(Commit(self.id))
         else:
-            unheard = f"{reason}; the report to its gateway failed: {describe(error)}" if error is not None else reason
-            replica.weights.handle(Abandon(self.id, touched or error is not None, unheard))
+            details = f"{reason}; the report to its gateway failed: {describe(error)}" if error is not None else reason
+            replica.weights.handle(Abandon(self.id, touched or error is not None, details))
 
-    async def _try(self, undo: Undo, who: str, call: Call, first: BaseException, limit_s: float) -> Optional[Exception]:
+    async def _try(
+        self, undo: Undo, side: str, call: Call, first: BaseException, limit_s: float
+    ) -> Optional[Exception]:
         try:
-            await run_with_limit(f"undo: {undo.value}", who, call, limit_s)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the other undos are tried)
-            note(first, f"and undo: {undo.value}, {who}: {describe(error)}")
+            await run_with_limit(f"undo: {undo.value}", side, call, limit_s)
+        except Exception as error:  # noqa: BLE001 (the other undos are tried anyway)
+            note(first, f"and undo: {undo.value}, {side}: {describe(error)}")
             return error
         return None
 
     def _check_calls(self, trainer: Optional[Trainer], release_kv: bool) -> None:
-        """What cannot be called later, while it is undone, is an error now."""
+        """Reject missing methods now, because during an undo they could not be called."""
         calls = ENGINE_CALLS + (KV_CALLS if release_kv else ()) + (GROUP_CALLS if trainer is not None else ())
         sides: list[tuple[str, object, Sequence[str]]] = []
         for replica in self.replicas:

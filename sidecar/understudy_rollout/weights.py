@@ -1,25 +1,25 @@
-"""Which weights one replica holds: a state machine that the trainer keeps for each replica, and a gateway for its own.
+"""The weights of one replica: a state machine that the trainer keeps for each replica, and a gateway for its own.
 
     state      event             next                      what it does
     ---------  ----------------  ------------------------  ----------------------------------------------------------
-    any        Begin             UPDATING                  remembers what was there; after an update with no end: none
-    UPDATING   Join              UPDATING                  remembers the group, until a Commit or a Lost
+    any        Begin             UPDATING                  stores the previous weights, or none if an update never ended
+    UPDATING   Join              UPDATING                  stores the group, until a Commit or a Lost
     UPDATING   Commit            FRESH                     the version is the update's
-    UPDATING   Abandon, whole    FRESH, UNCERTAIN          what was there before
+    UPDATING   Abandon, whole    FRESH, UNCERTAIN          the previous state
     UPDATING   Abandon, touched  UNCERTAIN                 with the reason
-    any        Lost              UNCERTAIN                 its engine is gone, and with it what it held
-    any        a late event      UNCERTAIN                 the event is refused
+    any        Lost              UNCERTAIN                 its engine has ended, and its weights with it
+    any        a late event      UNCERTAIN                 the event is rejected
 
-Rules: generation is admitted only when FRESH. UNCERTAIN ends only with the Commit of an update, never by itself.
-Events name their update: of another than the one that runs they are refused, but a repetition of the one that ended
-last is done already (unless what it brought is Lost), and so is the Abandon of one whose Begin never came; if that
-comes late, it is refused. A Begin whose fence (epoch, term, round of the job) is older than the newest is refused: it
-comes from a trainer that has been replaced.
+Rules: requests are admitted only when FRESH. UNCERTAIN ends only with the Commit of an update. Events name their
+update. An event of an update that does not run is rejected, with two exceptions: a repeated event of the update that
+ended last is already done (unless its weights are Lost), and so is the Abandon of an update whose Begin never came; if
+that Begin comes late, it is rejected. A Begin whose fence (epoch, term, round of the job) is older than the newest is
+rejected: its trainer has been replaced.
 
-A late event is a Call, a Join, a Commit or an Abandon that says touched, of an update that neither runs nor ended last:
-a newer update has taken over, and the trainer of the older one may have written to the server since. An update that
-runs meanwhile cannot be committed any more, but may still be undone. All that is known can be taken out (`known`) and
-put back (`of`), by a gateway that is restarted. No I/O and no clock here.
+A late event is a Call, a Join, a Commit or an Abandon (touched) of an update that neither runs nor ended last: a newer
+update has replaced it, and its trainer may have written to the server since. An update that runs at that time can no
+longer be committed, but it can be undone. A restarted gateway reads the whole state with `known` and restores it with
+`of`. No I/O and no clock here.
 """
 
 from dataclasses import dataclass
@@ -44,12 +44,12 @@ class Group:
     address: str
     port: int
     world_size: int
-    name: str  # another one for each update: a straggler of an old group finds nobody
+    name: str  # unique for each update: a late member of an old group finds no peer
     backend: str = "nccl"
 
 
 class Refused(Exception):
-    """An event of an update that is not, or no longer, this replica's."""
+    """An event of an update that does not run on this replica, or no longer."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of this update to the server, or the question whether it still runs."""
+    """A call of this update to the server, or a query whether it still runs."""
 
     update: str
     fence: Fence = NO_FENCE
@@ -98,7 +98,7 @@ NEVER_UPDATED = "no update has reached this server yet"
 
 @dataclass(frozen=True)
 class Held:
-    """Which weights, and why they are not Fresh."""
+    """The state of the weights, and why they are not Fresh."""
 
     state: State = State.UNCERTAIN
     version: str = ""
@@ -107,33 +107,33 @@ class Held:
 
 @dataclass(frozen=True)
 class Known:
-    """All that a Weights knows."""
+    """The whole state of a Weights."""
 
     now: Held = Held()
-    before: Held = Held()  # what an update that touches nothing leaves
-    update: str = ""  # the one that runs
+    before: Held = Held()  # restored by an update that touches nothing
+    update: str = ""  # the running one
     ended: str = ""  # the one that ended last
-    committed: bool = False  # whether that was
+    committed: bool = False  # whether `ended` was committed
     fence: Fence = NO_FENCE
-    group: Optional[Group] = None  # that the server was to join, and that no whole update has left since
+    group: Optional[Group] = None  # the group that the server had to join, and that no complete update has left since
 
 
 @dataclass(frozen=True)
 class Former:
-    """What an update finds: the weights from before, and the group that was not left."""
+    """What an update finds: the previous weights, and the group that was not left."""
 
     held: Held
     group: Optional[Group] = None
 
 
 class Weights:
-    """state, and with it: version (of the weights while FRESH, of those on their way while UPDATING) and reason."""
+    """state, version (of the weights if FRESH, of the coming ones if UPDATING) and reason."""
 
     def __init__(self) -> None:
         self.state = State.UNCERTAIN
         self.version = ""
         self.reason = NEVER_UPDATED
-        self.update = ""  # the id of the one that runs
+        self.update = ""  # the id of the running one
         self._before = Held()
         self._ended = ("", False)  # the update that ended last, and whether it was committed
         self._fence = NO_FENCE
@@ -141,7 +141,7 @@ class Weights:
 
     @classmethod
     def fresh(cls, version: str) -> "Weights":
-        """Of a server that was started with these weights."""
+        """For a server that was started with these weights."""
         weights = cls()
         weights.state, weights.version, weights.reason = State.FRESH, version, ""
         return weights
@@ -159,11 +159,11 @@ class Weights:
         return Known(self._held(), self._before, self.update, *self._ended, self._fence, self._group)
 
     def former(self) -> Former:
-        """For the update that has begun."""
+        """For the update that has just begun."""
         return Former(self._before, self._group)
 
     def found(self, held: Held) -> None:
-        """By the word of a gateway: it is newer than what is known here. In an update, of the weights before it."""
+        """Take over a gateway's state, which is newer. In an update it is the state before that update."""
         if self.state is State.UPDATING:
             self._before = held
         elif held.state is State.UPDATING:
@@ -255,7 +255,7 @@ class Weights:
 
 
 def version_of(given: object) -> str:
-    """The version as text that an HTTP header can carry: gateways write it into each answer. Raises ValueError."""
+    """The version as text for an HTTP header, which gateways add to each answer. Raises ValueError."""
     expected = "a unique name of these weights: an int, or text such as 'step-700'"
     if isinstance(given, bool) or not isinstance(given, (int, str)):
         raise ValueError(f"version: expected {expected}; got {type(given).__name__} {given!r:.80}")

@@ -1,7 +1,7 @@
-"""What a training script may import from Understudy. It needs no torch, and does nothing outside of a job.
+"""The functions that a training script may import from Understudy. Needs no torch, and does nothing outside a job.
 
-step(n, total)     how far the training is
-exit_on_fault()    for scripts without the launcher: SIGTERM on a faulty node ends them at once
+step(n, total)     reports the training's progress
+exit_on_fault()    for scripts without the launcher: on a faulty node SIGTERM ends them at once
 """
 
 from typing import Optional
@@ -10,7 +10,7 @@ from understudy_torch.progress import show_stacks, step
 
 
 def exit_on_fault(folder: Optional[str] = None) -> None:
-    """See understudy_torch.sigterm, which is imported only now: most scripts have the launcher."""
+    """See understudy_torch.sigterm. Imported only here, because most scripts run under the launcher."""
     from understudy_torch import sigterm
 
     sigterm.exit_on_fault(folder)

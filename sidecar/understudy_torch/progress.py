@@ -1,24 +1,25 @@
-"""`step(n)` tells the launcher how far the training is, and that it lives: four numbers in a page that both can see.
+"""`step(n)` reports progress to the launcher: the step and that the worker is alive, in a page that both can access.
 
-The worker inherits two files, and their numbers in UNDERSTUDY_STEP_FD, as `BELL,PAGE`; torchrun's workers inherit none,
-and find them in the folder UNDERSTUDY_STEP_FOLDER, as `bell` and `page-LOCAL_RANK`:
+The worker inherits two files, and their numbers in UNDERSTUDY_STEP_FD as `BELL,PAGE`. torchrun's workers inherit none;
+they open `bell` and `page-LOCAL_RANK` in the folder UNDERSTUDY_STEP_FOLDER:
 
-    BELL   a pipe: whoever steps for the first time in its process writes a byte, and the launcher looks at once
-    PAGE   64 bytes, mapped: native signed 64-bit words. The launcher looks at them twice a second, and at the end
+    BELL   a pipe: a process writes a byte at its first step, and the launcher reads the page at once
+    PAGE   64 bytes, mapped: native signed 64-bit words. The launcher reads them twice a second, and at the end
            0 MAGIC      1 calls of step()  2 the newest step  3 the total, or -1
-           4 when, in ns of CLOCK_MONOTONIC                   5 the pid of the process that steps
-           6 the signal on which it dumps its stacks (stacks.py), 0: on none
-           7 when that process told its first step, in nanoseconds of time.monotonic_ns()
+           4 its time, in ns of CLOCK_MONOTONIC               5 the pid of the process that steps
+           6 the signal on which it dumps its stacks (stacks.py); 0: on none
+           7 the time of that process's first step, in nanoseconds of time.monotonic_ns()
 
-The launcher's side of it is understudy_launcher/step_page.py; both come out of one image, so it has no versions.
+The launcher's side is understudy_launcher/step_page.py. Both come from one image, so the page has no versions.
 
-Rules: it never fails, never blocks, starts no thread, and makes no system call after the first time, so that a script
-may call it in every step. Outside of a job it does nothing; what is no integer of 64 bits is not told. A fork of the
-process shares the page, and rings anew when it steps. A process that inherited the variable but not the files (whoever
-started it closed them) must not write into what has their numbers now: only a pipe and a page with MAGIC count.
+Rules: step() never fails, never blocks, starts no thread, and makes no system call after the first time, so that a
+script may call it in every step. Outside a job it does nothing. A value that is not a 64-bit integer is not reported. A
+fork of the process shares the page, and rings the bell again at its own first step. A process that inherited the
+variable but not the files (its parent closed them) must not write into other files with these numbers: only a pipe and
+a page with MAGIC count.
 
-Where a round without a first step is to be found (UNDERSTUDY_START_TIMEOUT_SECONDS), the import writes words 5 and 6.
-A child that imports this module, too, does not replace its parent: the first process that lives stays until a step.
+If UNDERSTUDY_START_TIMEOUT_SECONDS is set (detection of a round without a first step), the import writes words 5 and 6.
+A child that imports this module does not replace its parent: until a step, the first live process remains in the page.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ from typing import Optional
 
 from understudy_torch import stacks
 
-ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # understudy_protocol.pod has all three; that package is not here
+ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # also in understudy_protocol.pod, which workers do not have
 ENV_STEP_FOLDER = "UNDERSTUDY_STEP_FOLDER"
 ENV_START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"
 MAGIC = 0x75_6E_64_73_74_65_70_31
@@ -38,13 +39,13 @@ PAGE_BYTES = 64
 _CALLS, _STEP, _TOTAL, _AT, _PID, _SIGNAL, _FIRST = range(1, 8)
 _NO_PAGE = (OSError, ValueError, OverflowError, KeyError)
 
-_files: Optional[tuple[int, memoryview]] = None  # bell and page, once they are found
-_page: Optional[memoryview] = None  # from the first step on
-_looked = False  # for a page, in this process
+_files: Optional[tuple[int, memoryview]] = None  # bell and page, once opened
+_page: Optional[memoryview] = None  # set at the first step
+_looked = False  # whether this process has looked for a page
 
 
 def step(n: int, total: Optional[int] = None) -> None:
-    """Report that step `n` (of `total`, where that is known) is done."""
+    """Report that step `n` (of `total`, if known) is done."""
     page = _page
     if page is None:
         if not _looked:
@@ -61,7 +62,7 @@ def step(n: int, total: Optional[int] = None) -> None:
 
 
 def _first_step(n: int, total: Optional[int]) -> None:
-    """The first one in this process: finds the page, and rings."""
+    """The first step in this process: find the page, and ring the bell."""
     global _page, _looked
     _looked = True
     with contextlib.suppress(*_NO_PAGE):
@@ -73,7 +74,7 @@ def _first_step(n: int, total: Optional[int]) -> None:
 
 
 def show_stacks() -> None:
-    """From now on the launcher can have this process's stacks, if a start without a step is to be found."""
+    """If a start timeout is set, let the launcher request this process's stacks from now on."""
     if not os.environ.get(ENV_START_TIMEOUT):
         return
     with contextlib.suppress(*_NO_PAGE):
@@ -83,7 +84,7 @@ def show_stacks() -> None:
 
 
 def _find() -> tuple[int, memoryview]:
-    """Bell and page of this process."""
+    """The bell and the page of this process."""
     global _files
     if _files is None:
         bell, file = _open()
@@ -95,7 +96,7 @@ def _find() -> tuple[int, memoryview]:
 
 
 def _open() -> tuple[int, int]:
-    """Bell and page."""
+    """The file descriptors of bell and page."""
     numbers = os.environ.get(ENV_STEP_FD)
     if numbers is not None:
         bell, page = map(int, numbers.split(","))
@@ -106,7 +107,7 @@ def _open() -> tuple[int, int]:
 
 
 def _forget() -> None:
-    """In a fork: it is another process that steps now."""
+    """In a fork: another process steps now."""
     global _files, _page, _looked
     _files, _page, _looked = None, None, False
 

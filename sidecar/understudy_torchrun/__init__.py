@@ -1,18 +1,18 @@
-"""`torchrun --rdzv-backend=understudy`: stock torchrun as a member of a job, in the launcher's place.
+"""`torchrun --rdzv-backend=understudy`: stock torchrun as a member of a job, in place of the launcher.
 
-understudy_launcher.supervise decides what is to be done, as in the launcher. Here:
+understudy_launcher.supervise makes the decisions, as in the launcher. Here:
 
-    agent.py, calls.py       between that machine and the calls that torchrun's agent makes (pure)
-    session.py               the thread that has socket, timers and signals, and the calls that wait for answers
-    workers.py, steps.py     torchrun's workers: seen, heard, signalled, never reaped
-    handler.py, stores.py    torch's interfaces, the only ones that import torch
+    agent.py, calls.py       translate between the supervisor and the calls of torchrun's agent (pure)
+    session.py               the thread with the socket, timers and signals, and the calls that wait for answers
+    workers.py, steps.py     torchrun's workers: found, watched, signaled, never reaped
+    handler.py, stores.py    torch's interfaces; only these import torch
 
-torch finds `handlers` by the entry point group torchrun.handlers (package.py writes it), whenever anything imports
-torch.distributed.elastic.rendezvous, in a worker as well: so nothing of ours or of torch is imported here.
+torch finds `handlers` by the entry point group torchrun.handlers (package.py writes it) whenever a process imports
+torch.distributed.elastic.rendezvous, also in a worker. So this module imports nothing of Understudy or torch.
 
-A torchrun that the pod's command starts has to use this backend: with another one, or with --standalone, it would never
-join the job, or train alone. The stub launch-torchrun refuses that where it can read the command; inside of a shell it
-cannot. So such a torchrun ends before its first rendezvous. A torchrun that a worker starts is left alone.
+A torchrun that the pod's command starts must use this backend: with another one, or with --standalone, it would never
+join the job, or train alone. The entry script launch-torchrun rejects that if it can read the command, but not inside a
+shell. So such a torchrun exits before its first rendezvous. A torchrun that a worker starts is not affected.
 """
 
 import os
@@ -26,14 +26,14 @@ _ENV_TORCHRUN, _ENV_ROUND = "UNDERSTUDY_TORCHRUN", "UNDERSTUDY_ROUND"
 
 
 def handlers() -> Callable[[Any], Any]:
-    """What torch registers under the entry point's name: parameters -> handler."""
+    """torch registers the result under the entry point's name: parameters -> handler."""
     if os.environ.get(_ENV_TORCHRUN) and _ENV_ROUND not in os.environ:
         _refuse_other_backends()
     return _create
 
 
 def _refuse_other_backends() -> None:
-    """RendezvousParameters is what torchrun makes first for each backend, whichever way its user has asked for it."""
+    """torchrun creates RendezvousParameters first for each backend, however the user has selected it."""
     api = sys.modules.get("torch.distributed.elastic.rendezvous.api")
     parameters: Any = getattr(api, "RendezvousParameters", None)
     if parameters is None:

@@ -1,36 +1,35 @@
-"""Between torchrun's agent and the launcher's machine (understudy_launcher.supervise): sans-IO, `handle(event, now)`.
+"""Translates between torchrun's agent and the launcher's supervisor (supervise.py): sans-IO, `handle(event, now)`.
 
-The supervisor decides as it does for workers of its own. Torchrun's workers are the agent's, which does what it is
-asked only when it calls: so its orders wait for the next call, and what has become of them is told by that call.
+The supervisor decides as it does for the launcher's own workers. Torchrun's workers belong to its agent, which can be
+instructed only when it calls. So orders wait for the next call, and that call also shows the result.
 
     state                 event                             next        what it does
     --------------------  --------------------------------  ----------  -------------------------------------------
-    AWAY                  WantsRound, workers were to end   RENDEZVOUS  nothing is left of them
-    AWAY                  WantsRound, nobody has asked      RENDEZVOUS  a worker has failed; nothing is left of them
+    AWAY                  WantsRound, workers were to end   RENDEZVOUS  none of them is left
+    AWAY                  WantsRound, without an order      RENDEZVOUS  a worker has failed; none of them is left
     RENDEZVOUS            Spawn                             AWAY        Begin
     AWAY                  the last worker has been seen     AWAY        WorkersStarted
     AWAY                  PollsMembers                      AWAY        ContinueTraining; WorkersStarted, if unseen
-    AWAY                  PollsMembers, workers are to end  POLL        the signal that waited for this goes out
-    POLL                  the last worker has ended         AWAY        nothing is left of them; Interrupt
+    AWAY                  PollsMembers, workers are to end  POLL        the signal that waited for this is sent
+    POLL                  the last worker has ended         AWAY        none of them is left; Interrupt
     AWAY                  no call, for UNCLEAR_S            AWAY        a worker that ended unseen has failed
-    AWAY                  a neighbour fails before a call   AWAY        a worker that ended unseen has failed
+    AWAY                  a neighbor fails before a call    AWAY        a worker that ended unseen has failed
     AWAY                  WorkersSucceeded                  BARRIER     all workers exited 0
     BARRIER               Spawn                             -           RestartRendezvous: no agent returns
-    other states          Exit                              AWAY        Leave
-    AWAY                  Exit                              AWAY        Leave, at the next call
+    other states          Exit                              AWAY        LeaveRendezvous
+    AWAY                  Exit                              AWAY        LeaveRendezvous, at the next call
     AWAY                  SIGTERM, workers may save         AWAY        ForwardSignal: torchrun ends them, and itself
     AWAY, POLL            SIGTERM, no save is tried         as it is    SIGKILL to every worker, then ExitNow
     RENDEZVOUS … BARRIER  HandlerClosed                     AWAY        a signal has ended the call
 
-Rules: the supervisor reports a round's workers as started when it orders their start. That report waits until the
-agent has really started them: all of them have been seen, one has stepped, or the agent's next call shows it. Until
-then the hello says STARTING. A worker that is seen to fail is told at once, with what is known of it: the agent
-notices a little later, and then ends its neighbours, for which it may take 30 s. How one ended that the agent was
-faster to reap its next call tells: it calls at once, unless it ends the neighbours. Whether all have succeeded only
-the agent can tell. Signals to workers wait for PollsMembers, because a worker that dies before it costs torchrun one of
-its restarts; but not when one has failed already, and not for longer than START_LIMIT_S. When the agent stops its
-workers by itself (after a failure, or its own SIGTERM), they get SIGTERM from it, and SIGKILL from us where the
-supervisor says so.
+Rules: the supervisor reports a round's workers as started when it orders their start. That report waits until the agent
+has started them: all of them have been seen, one has made a step, or the agent's next call shows it. Until then the
+hello reports STARTING. A worker's failure is reported as soon as it is seen, with the known details: the agent notices
+it a little later, and may then take 30 s to end the neighbors. If the agent reaps a worker first, its next call shows
+how the worker ended; the agent calls at once, unless it ends the neighbors. Only the agent knows that all workers have
+succeeded. Signals to workers wait for PollsMembers, because a worker that dies before it costs torchrun one of its
+restarts; but not if a worker has already failed, and not longer than START_LIMIT_S. When the agent itself stops its
+workers (after a failure, or its own SIGTERM), it sends them SIGTERM, and we send SIGKILL when the supervisor orders it.
 """
 
 from collections.abc import Collection, Iterable
@@ -46,11 +45,11 @@ from understudy_protocol.enums import WorkersState
 from understudy_protocol.launcher import LauncherHello, StartWorkers, WorkerExited, WorkersStarted
 from understudy_torchrun import calls as c
 
-#: How long a signal waits for the agent to look around, which it does ten times a second unless it is told otherwise.
+#: How long a signal waits for the agent's next poll; by default the agent polls ten times a second.
 START_LIMIT_S = 2.0
-#: So long the agent has for its next call after a worker's end, on however busy a machine. It needs milliseconds.
+#: The agent has this long for its next call after a worker's end, also on a busy machine. It needs milliseconds.
 UNCLEAR_S = 2.0
-#: Phases of the supervisor in which the workers that run are not to go on.
+#: Phases of the supervisor in which the running workers have to end.
 _TO_END = (Phase.STARTING, Phase.STOPPING, Phase.DRAINING, Phase.SAVING, Phase.CLOSING, Phase.LEAVING)
 #: The signal by which torchrun ends all workers once one of them has failed.
 BY_TORCHRUN = "SIGTERM"
@@ -60,14 +59,14 @@ _UNREPORTED = "a worker failed; see the error that torchrun logged"
 
 
 def causes_first(ends: Iterable[e.WorkerEnded]) -> list[e.WorkerEnded]:
-    """Of workers that were seen to have ended at the same time: crashes come first, and workers that torchrun may have
-    ended last. A crash leaves no time of its end, and the error files of workers that have lost a peer do.
+    """Order workers whose ends were seen at the same time: crashes first, then the others, and last those that torchrun
+    may have ended. A crash does not record its time, but workers that lost a peer do, in their error files.
     """
     return sorted(ends, key=lambda end: (end.signal == BY_TORCHRUN, end.signal not in _CRASHES, end.at))
 
 
 class State(Enum):
-    """Where the agent is."""
+    """The agent's position."""
 
     AWAY = "with its workers, or on its way"
     RENDEZVOUS = "in next_rendezvous()"
@@ -76,7 +75,7 @@ class State(Enum):
 
 
 class Agent:
-    """nproc: as the job's spec has it."""
+    """nproc: from the job's spec."""
 
     def __init__(
         self,
@@ -91,19 +90,19 @@ class Agent:
             pid, nproc, grace_s, own_stores=True, on_sigterm=on_sigterm, step_timeout_s=step_timeout_s
         )
         self._ranks = range(nproc)
-        self._runs = False  # workers, since it was answered Begin
-        self._alive: set[int] = set()  # of those that are watched
-        self._seen: set[int] = set()  # of the round's workers, to run or to have ended
-        self._start_report: Optional[e.Report] = None  # of workers that nobody has seen to run yet
-        self._unclear: Optional[e.WorkerEnded] = None  # the first that ended nobody saw how
-        self._unclear_until: Optional[float] = None  # whether that one failed
-        self._begin: Optional[StartWorkers] = None  # still to be answered
-        self._waiting: Optional[e.Aim] = None  # for PollsMembers
+        self._runs = False  # workers run, since the answer Begin
+        self._alive: set[int] = set()  # the watched workers that run
+        self._seen: set[int] = set()  # the round's workers that were seen to run or to have ended
+        self._start_report: Optional[e.Report] = None  # waits until the workers are seen to run
+        self._unclear: Optional[e.WorkerEnded] = None  # the first whose exit code is unknown
+        self._unclear_until: Optional[float] = None  # then it counts as failed
+        self._begin: Optional[StartWorkers] = None  # not answered yet
+        self._waiting: Optional[e.Aim] = None  # a signal that waits for PollsMembers
         self._waits_until: Optional[float] = None
         self._exit: Optional[e.Exit] = None
-        self._ended_by_torchrun = False  # it has got SIGTERM
+        self._ended_by_torchrun = False  # torchrun has got SIGTERM
         self._ends_now = False
-        self._empty = False  # whether the supervisor is still to hear that nothing is left
+        self._empty = False  # the supervisor has to be informed that no worker is left
         self._out: list[c.Effect] = []
         self._now = 0.0
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -119,7 +118,7 @@ class Agent:
         }
 
     def handle(self, event: Any, now: float) -> list[c.Effect]:
-        """What is to be done about a call of the agent, or an event of the supervisor's."""
+        """The effects of a call of the agent, or of an event for the supervisor."""
         self._now = now
         self._handlers.get(type(event), self._to_supervisor)(event)
         while self._empty:
@@ -128,7 +127,7 @@ class Agent:
         return effects
 
     def deadline(self) -> Optional[float]:
-        """When a Tick is due, None while none is."""
+        """When a Tick is due; None if none is."""
         times = [self.supervisor.deadline(), self._waits_until, self._unclear_until]
         return min((at for at in times if at is not None), default=None)
 
@@ -198,7 +197,7 @@ class Agent:
             self._report_start()
 
     def _report_start(self) -> None:
-        """The workers run, or have run. Nothing is reported of a round that is not to go on."""
+        """The workers run, or have run. Nothing is reported for a round that has to end."""
         report = self._start_report
         if report is not None and self._runs and self._begin is None and self.supervisor.phase is Phase.RUNNING:
             self._start_report = None
@@ -207,9 +206,8 @@ class Agent:
     def _on_worker_ended(self, event: e.WorkerEnded) -> None:
         self._alive.discard(event.local_rank)
         by_torchrun = event.signal == BY_TORCHRUN
-        follows = (
-            event.shell_code != 0 and self._unclear_until is not None
-        )  # else the agent would have called meanwhile
+        # the agent has not called since the unclear end
+        follows = event.shell_code != 0 and self._unclear_until is not None
         if self._unclear is not None and (by_torchrun or follows) and self.supervisor.phase is Phase.RUNNING:
             self._unclear_until = None
             self._to_supervisor(replace(self._unclear, shell_code=1))
@@ -227,7 +225,7 @@ class Agent:
             self._nothing_runs()
 
     def _on_steps_read(self, event: e.StepsRead) -> None:
-        if self._begin is None:  # else it is of the workers before, whose folder is there until the next ones begin
+        if self._begin is None:  # else it is from the previous workers, whose folder remains until the next ones begin
             self._report_start()
             self._to_supervisor(event)
 
@@ -236,7 +234,7 @@ class Agent:
             return
         self._nothing_runs()
         self._report_nothing_left()
-        if self.state is State.POLL:  # and not told to leave
+        if self.state is State.POLL:  # and it has not been answered LeaveRendezvous
             self._answer(c.Interrupt())
 
     def _nothing_runs(self) -> None:
@@ -250,7 +248,7 @@ class Agent:
             self._to_supervisor(e.GroupEmptied(rank))
 
     def _failure(self, at: float) -> e.WorkerEnded:
-        """Of a worker of which the agent knows, and we do not."""
+        """A failed worker that only the agent knows."""
         seen = self._unclear or e.WorkerEnded(0, None, None, 1, _UNREPORTED, at)
         return replace(seen, shell_code=1)
 
@@ -259,7 +257,7 @@ class Agent:
     def _on_asked_to_end(self, event: e.AskedToEnd) -> None:
         held_back = self._runs and self.state is State.AWAY and not self._ended_by_torchrun
         self._ends_now = self._ends_now or self._runs
-        self._to_supervisor(event)  # SIGTERM to the workers is torchrun's to send; SIGKILL goes out now
+        self._to_supervisor(event)  # torchrun sends SIGTERM to the workers; SIGKILL is sent now
         if self.supervisor.phase is not Phase.LEAVING:
             self._ends_now = False
         elif self._ends_now and not self._alive:
@@ -270,8 +268,8 @@ class Agent:
             self._out.append(c.ForwardSignal())
 
     def _on_signal(self, aim: e.Aim, before: Phase) -> None:
-        """To all workers."""
-        if self._begin is not None:  # none has been started
+        """Signal all workers."""
+        if self._begin is not None:  # no worker has been started
             self._begin, self._empty, self._start_report = None, True, None
         if not self._runs:
             return
@@ -314,7 +312,7 @@ class Agent:
         for effect in self.supervisor.handle(event, self._now):
             if isinstance(effect, e.Spawn) and self.state is State.BARRIER:
                 self._answer(c.RestartRendezvous())
-                return  # whoever is started anew says the rest
+                return  # the restarted process reports the rest
             if isinstance(effect, e.Spawn):
                 self._spawn(effect.start)
             elif isinstance(effect, e.Exit):
@@ -326,7 +324,7 @@ class Agent:
             elif not isinstance(event, e.WorkerEnded):
                 self._on_signal(effect.aim, before)
             elif effect.aim is e.Aim.KILL_GROUP and self._runs and self.state is not State.BARRIER:
-                self._out.append(effect)  # what the worker has left behind
+                self._out.append(effect)  # kills the worker's children
 
     def _report(self, report: e.Report) -> None:
         message = report.message

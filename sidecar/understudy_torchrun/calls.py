@@ -1,6 +1,6 @@
-"""What torchrun's agent asks its rendezvous (events), and what it is answered (effects). Facts only.
+"""The calls of torchrun's agent to its rendezvous (events), and the answers (effects). Data only.
 
-Everything else that agent.py hears and asks for is in `understudy_launcher.events`.
+The other events and effects of agent.py are in `understudy_launcher.events`.
 """
 
 from collections.abc import Collection
@@ -13,31 +13,31 @@ from understudy_protocol.launcher import StartWorkers
 
 @dataclass(frozen=True)
 class WantsRound:
-    """next_rendezvous() was called: no worker of its runs. at: wall-clock time, for what is told of it."""
+    """next_rendezvous() was called: none of the agent's workers runs. at: wall-clock time, for messages."""
 
     at: float
 
 
 @dataclass(frozen=True)
 class PollsMembers:
-    """num_nodes_waiting() was called: its workers run, and none of them has failed."""
+    """num_nodes_waiting() was called: the agent's workers run, and none of them has failed."""
 
 
 @dataclass(frozen=True)
 class WorkersSucceeded:
-    """Its exit barrier was entered: all its workers exited 0. at: wall-clock time."""
+    """The agent has entered its exit barrier: all its workers exited 0. at: wall-clock time."""
 
     at: float
 
 
 @dataclass(frozen=True)
 class HandlerClosed:
-    """It waits for no answer any more: a signal has ended the call."""
+    """The agent no longer waits for an answer: a signal has ended the call."""
 
 
 @dataclass(frozen=True)
 class WorkersSeen:
-    """These local ranks' processes are watched from now on."""
+    """The processes of these local ranks are watched from now on."""
 
     local_ranks: Collection[int]
 
@@ -54,12 +54,12 @@ class Begin:
 
 @dataclass(frozen=True)
 class ContinueTraining:
-    """The answer to num_nodes_waiting(): nobody waits."""
+    """The answer to num_nodes_waiting(): 0."""
 
 
 @dataclass(frozen=True)
 class Interrupt:
-    """The answer to num_nodes_waiting(): stop what is left of the workers, and call next_rendezvous()."""
+    """The answer to num_nodes_waiting(): stop the remaining workers, and call next_rendezvous()."""
 
 
 @dataclass(frozen=True)
@@ -72,24 +72,24 @@ class LeaveRendezvous:
 
 @dataclass(frozen=True)
 class RestartRendezvous:
-    """The answer to the exit barrier, from which no agent comes back: the program replaces itself."""
+    """The answer to the exit barrier, from which the agent cannot return: torchrun replaces itself by exec."""
 
 
 @dataclass(frozen=True)
 class SignalWorkers:
-    """To all workers that are watched, each with its group."""
+    """Signal all watched workers, each with its group."""
 
     aim: e.Aim
 
 
 @dataclass(frozen=True)
 class ForwardSignal:
-    """The signal that was held back is torchrun's to handle."""
+    """Let torchrun's own handler handle the signal that was held back."""
 
 
 @dataclass(frozen=True)
 class ExitNow:
-    """End the process, wherever the agent is."""
+    """End the process, whatever the agent does."""
 
     code: int
     reason: str

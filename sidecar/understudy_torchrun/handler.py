@@ -22,10 +22,10 @@ from understudy_torchrun.stores import AgentStore, Stores
 
 
 class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
-    """Of --nnodes and the endpoint nothing is used: how many pods make a round, and where, is the job's to say."""
+    """Ignores --nnodes and the endpoint: the job defines the number of pods in a round and the sidecar's address."""
 
     def __init__(self, parameters: Any) -> None:
-        # Each agent then computes its workers' ranks; else they all ask one store, and wait for who does not come.
+        # Each agent then computes its workers' ranks itself; else all agents wait in one store for every other agent.
         os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
         settings = _settings()
         endpoint = str(parameters.endpoint or "")
@@ -35,20 +35,20 @@ class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
         self._start: Optional[StartWorkers] = None
         self._session = Session(settings, Stores())
         self._closed = False
-        # The session's thread holds the session, so that only this object's end shows that nobody needs it any more.
+        # The session's thread refers to the session, so only the end of this object shows that the session is unused.
         weakref.finalize(self, self._session.end).atexit = False
 
     def get_backend(self) -> str:
         return BACKEND
 
     def get_run_id(self) -> str:
-        """torchrun calls it also after it has started workers, and so set its signal handlers; torch 2.6 does not."""
+        """torchrun also calls this after it has started workers and set its signal handlers; torch 2.6 does not."""
         self._session.name_run()
         return self._run_id
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether a store listens already; if not, the worker of rank 0 serves it."""
+        """Whether a store listens already; if not, rank 0 serves it."""
         return self._start is not None and self._start.agent_store
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -63,18 +63,18 @@ class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
         return RendezvousInfo(store, start.group_rank, start.group_world_size, info)
 
     def num_nodes_waiting(self) -> int:
-        """1 where the workers are to be stopped: what for is learned in next_rendezvous."""
+        """1 if the workers must stop. The agent then calls next_rendezvous, which returns the reason."""
         return 0 if self._session.poll_members() else 1
 
     def is_closed(self) -> bool:
         return self._closed
 
     def set_closed(self) -> None:
-        """For this agent alone. The job goes on: its coordinator closes the rendezvous of all members."""
+        """Closes only this agent's rendezvous. The job continues: its coordinator closes that of all members."""
         self._closed = True
 
     def shutdown(self) -> bool:
-        """Called after a failure too, so nothing is told: the sidecar sees the process end."""
+        """Also called after a failure, so nothing is reported: the sidecar detects the end of the process."""
         return True
 
 

@@ -1,8 +1,8 @@
-"""A session with the pod's sidecar: a thread that hears of everything, and the agent's calls, which wait for answers.
+"""A session with the pod's sidecar: a thread that receives all events, and the agent's calls, which wait for answers.
 
-Rules: nothing is decided here (agent.py does), and whatever is done about a decision is done under one lock, by the
-thread or by the caller. The thread never waits for the agent, which may be in a call that does not return. It ends
-with the process, or with `end()`.
+Rules: nothing is decided here (agent.py decides). Effects are executed under one lock, by the thread or by the caller.
+The thread never waits for the agent, which may be in a call that does not return. It ends with the process, or with
+`end()`.
 """
 
 import atexit
@@ -31,7 +31,7 @@ from understudy_torchrun.signals import HeldSignals
 from understudy_torchrun.steps import TorchrunSteps
 from understudy_torchrun.workers import SearchSchedule, TorchrunWorkers
 
-MAX_WAIT_S = 86400.0  # a grace may be longer than select can count
+MAX_WAIT_S = 86400.0  # a grace may be longer than select's maximum
 BROKEN = 70
 _WAKEUP, _SIDECAR, _STEPS, _WORKER = "wakeup", "sidecar", "steps", "worker"
 _WOKEN = b"\0"
@@ -44,7 +44,7 @@ class Stores(Protocol):
 
 
 class Session:
-    """Made in the main thread, and called from it: each call may end the process by SystemExit."""
+    """Created in the main thread and called from it. Each call may end the process by SystemExit."""
 
     def __init__(self, settings: Settings, stores: Stores) -> None:
         self._settings, self._stores = settings, stores
@@ -60,7 +60,7 @@ class Session:
         self._steps = TorchrunSteps(settings.nproc, self._watch_steps, self._unwatch, log)
         self._step_folder = ""
         self._ports = PortReservation()
-        self._answer: Optional[c.Answer] = None  # to the agent's call
+        self._answer: Optional[c.Answer] = None  # to the agent's current call
         self._signals = HeldSignals(self._woken)
         self._is_over = False
         with self._lock:
@@ -71,14 +71,14 @@ class Session:
     # The agent's calls ----------------------------------------------------------------------------------------------
 
     def next_round(self) -> StartWorkers:
-        """Waits for the next round of which this member is part."""
+        """Wait for the next round that includes this member."""
         answer = self._call(c.WantsRound(time.time()))
         assert isinstance(answer, c.Begin)
         os.environ[pod.ENV_STEP_FOLDER] = self._step_folder
         return answer.start
 
     def poll_members(self) -> bool:
-        """Whether the workers may go on; if they may not, they have ended, as far as they are watched."""
+        """Whether the workers may continue; if not, all watched workers have ended."""
         self.hold_signals_back()
         return isinstance(self._call(c.PollsMembers()), c.ContinueTraining)
 
@@ -91,15 +91,15 @@ class Session:
             os.write(self._woken, _WOKEN)
 
     def hold_signals_back(self) -> None:
-        """From torchrun's handler, which it sets whenever it starts workers."""
+        """Replace torchrun's handler, which it sets whenever it starts workers."""
         self._signals.take_over()
 
     def succeed(self) -> None:
-        """All workers exited 0: waits until the job is closed as succeeded."""
+        """All workers exited 0: wait until the job is closed as succeeded."""
         self._call(c.WorkersSucceeded(time.time()))
 
     def end(self) -> None:
-        """Nobody calls any more: the thread ends, and closes what is open. Safe in any thread, and more than once."""
+        """The session is unused: end the thread and close its files. Safe in any thread, and more than once."""
         with self._lock:
             if not self._is_over:
                 self._is_over = True
@@ -111,7 +111,7 @@ class Session:
             self._find_workers()
             self._answer = None
             self._handle(call)
-            os.write(self._woken, _WOKEN)  # there may be another deadline, or something to be sent
+            os.write(self._woken, _WOKEN)  # the deadline may have changed, or a message may be unsent
             try:
                 while self._answer is None:
                     self._lock.wait()
@@ -153,14 +153,14 @@ class Session:
                 ready = self._selector.select(timeout)
                 with self._lock:
                     self._on_ready(ready)
-        except BaseException:  # noqa: BLE001 - whatever it is, no worker may outlive the word of its end
+        except BaseException:  # noqa: BLE001 - no worker may outlive this thread
             log("a bug in the rendezvous; all workers are killed\n" + traceback.format_exc())
             self._workers.signal(e.Aim.KILL_GROUP)
             os._exit(BROKEN)
 
     def _close(self) -> None:
         if self._agent.ends:
-            self._link.keep_open()  # torchrun needs a second to exit: a sidecar that ends first is started again
+            self._link.keep_open()  # torchrun needs a second to exit, and a sidecar that ends first would be restarted
         else:
             self._link.close()
         self._workers.forget_all()
@@ -169,7 +169,7 @@ class Session:
         self._ports.release()
         self._selector.close()
         os.close(self._wakeup)
-        if self._signals.given_back:  # else the next signal's number is written there
+        if self._signals.given_back:  # else Python writes the next signal's number there
             os.close(self._woken)
 
     def _on_ready(self, ready: Sequence[tuple[selectors.SelectorKey, int]]) -> None:
@@ -201,8 +201,8 @@ class Session:
         numbers = os.read(self._wakeup, 4096)
         if signal.SIGTERM in numbers and not self._signals.is_echo():
             self._find_workers()
-            held = read_node_finding(self._settings.folder, time.time())
-            self._handle(e.AskedToEnd("SIGTERM", held.hardware_finding, held.grace_s))
+            finding = read_node_finding(self._settings.folder, time.time())
+            self._handle(e.AskedToEnd("SIGTERM", finding.hardware_finding, finding.grace_s))
 
     def _on_sidecar(self, mask: int) -> None:
         now = time.monotonic()
@@ -215,7 +215,7 @@ class Session:
         """Workers have ended."""
         ends = [end for end in map(self._workers.ended, pidfds) if end is not None]
         if ends:
-            self._handle(*self._steps.read(), *causes_first(ends))  # their last steps, before their ends
+            self._handle(*self._steps.read(), *causes_first(ends))  # their last steps go before their ends
         for pidfd in pidfds:
             self._workers.forget(pidfd)
 
@@ -234,7 +234,7 @@ class Session:
                 f"{self._workers.expected}"
             )
 
-    # What is decided ------------------------------------------------------------------------------------------------
+    # Effects --------------------------------------------------------------------------------------------------------
 
     def _handle(self, *events: Any) -> None:
         queue = deque(events)
@@ -243,7 +243,7 @@ class Session:
                 queue.extend(self._do(effect))
 
     def _do(self, effect: c.Effect) -> list[Any]:
-        """The events that follow at once."""
+        """Execute an effect. Return the events that follow at once."""
         if isinstance(effect, e.Report):
             self._link.send(effect.message, time.monotonic())
         elif isinstance(effect, c.SignalWorkers):
@@ -296,7 +296,7 @@ class Session:
         self._steps.end()
         os._exit(end.code)
 
-    # What is waited for ---------------------------------------------------------------------------------------------
+    # The selector ---------------------------------------------------------------------------------------------------
 
     def _watch_worker(self, pidfd: int) -> None:
         self._selector.register(pidfd, selectors.EVENT_READ, _WORKER)

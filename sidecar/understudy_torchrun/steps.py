@@ -1,6 +1,7 @@
-"""What torchrun's workers tell of their steps: through files in a folder of each round, for they inherit none.
+"""The steps of torchrun's workers: through files in a folder for each round, because these workers inherit no files.
 
-One a round, so that nothing of an older one is read. Where none can be made, steps are not told, and the log says so.
+One folder for each round, so that no older step is read. If it cannot be created, steps are not reported, and the log
+has the reason.
 """
 
 from typing import Callable, Optional
@@ -10,7 +11,7 @@ from understudy_launcher.step_page import StepFolder
 
 
 class TorchrunSteps:
-    """`watch` and `unwatch` hear of the bell that is to be selected for reading. ranks: workers of the pod."""
+    """`watch` and `unwatch` get the bell to select for reading. ranks: the number of workers of the pod."""
 
     def __init__(
         self, ranks: int, watch: Callable[[int], None], unwatch: Callable[[int], None], log: Callable[[str], None]
@@ -19,7 +20,7 @@ class TorchrunSteps:
         self._folder: Optional[StepFolder] = None
 
     def begin(self) -> str:
-        """The folder's path; "" where there is none."""
+        """The folder's path; "" if there is none."""
         self.end()
         try:
             self._folder = StepFolder(self._ranks)
@@ -39,13 +40,13 @@ class TorchrunSteps:
         return [] if self._folder is None else self._folder.steps_read()
 
     def dump_stacks(self, local_rank: int, group: Optional[int]) -> str:
-        """Why it cannot be had, or ""."""
+        """Why the stacks cannot be written, or ""."""
         if self._folder is None or group is None:
             return "it has ended"
         return self._folder.pages[local_rank].dump_stacks(group)
 
     def end(self) -> None:
-        folder, self._folder = self._folder, None  # the session's thread and the program's end may both come here
+        folder, self._folder = self._folder, None  # the session's thread and the program's end may both call this
         if folder is not None:
             self._unwatch(folder.bell)
             folder.close()

@@ -1,8 +1,8 @@
-"""What torch has as stores, for the agent and for the workers.
+"""torch's stores, for the agent and for the workers.
 
-Workers get a TCPStore that this process serves: one that listens before the round begins, on a port of the kernel's
-choice (the sidecar has been told of it). Agents need none: each computes its workers' ranks by itself, and the one
-thing left for which torchrun's agent uses its store is the barrier at its exit.
+Workers get a TCPStore in this process: it listens before the round begins, on a port that the kernel chose and that was
+reported to the sidecar. Agents need no store: each computes its workers' ranks itself, and torchrun's agent uses its
+store only for the barrier at its exit.
 """
 
 from collections.abc import Collection
@@ -17,31 +17,31 @@ EXIT_BARRIER = "torchelastic/agent/terminal_state"
 
 
 class Stores:
-    """Those that listen here: one for a later round, and the one that a round uses."""
+    """The stores that listen here: one for a later round, and that of the current round."""
 
     def __init__(self) -> None:
         self._listening: dict[int, Any] = {}  # by port
 
     def make(self, keep: Collection[int]) -> Union[e.StoreReady, e.StoreFailed]:
-        """Another one. All others end, but for those that listen at `keep`."""
+        """Create another store. All stores end except those that listen at `keep`."""
         self._listening = {port: store for port, store in self._listening.items() if port in keep}
         try:
             store = TCPStore("localhost", 0, None, True, wait_for_workers=False)
-        except Exception as error:  # noqa: BLE001 - no port, or no torch.distributed: workers serve one
+        except Exception as error:  # noqa: BLE001 - no free port, or no torch.distributed: rank 0 serves it
             return e.StoreFailed(f"{type(error).__name__}: {error}")
         self._listening[store.port] = store
         return e.StoreReady(store.port)
 
 
 class AgentStore(Store):  # type: ignore[misc]
-    """The agent's: nothing but its exit barrier, which lets it pass when the job is closed as succeeded."""
+    """The agent's store: only an exit barrier, which opens when the job is closed as succeeded."""
 
     def __init__(self, pass_barrier: Callable[[], None]) -> None:
         super().__init__()
         self._pass_barrier = pass_barrier
 
     def add(self, key: str, amount: int) -> int:
-        """The agent comes to a barrier, and is never the last one there."""
+        """The agent enters a barrier, and is never the last one to enter."""
         self._check(key)
         return 0
 
@@ -51,7 +51,7 @@ class AgentStore(Store):  # type: ignore[misc]
         self._pass_barrier()
 
     def get(self, key: str) -> bytes:
-        """As a barrier's last step in other versions of torch."""
+        """The last step of a barrier in other versions of torch."""
         self.wait([key])
         return b""
 

@@ -1,11 +1,11 @@
-"""The workers of torchrun's agent: found in /proc, watched by pidfd, signalled with their groups, and never reaped.
+"""The workers of torchrun's agent: found in /proc, watched by pidfd, signaled with their groups, and never reaped.
 
 A worker is a child of this process that leads a session and has the round in its environment, as torchrun starts
-programs (with --run-path, which it does not start so, nothing is seen, and all is left to torchrun).
+programs. With --run-path torchrun starts them differently; then no worker is found, and torchrun alone handles them.
 
-Rules: how a worker has ended is looked at without reaping it (WNOWAIT), for its parent waits for it too. Where the
-parent was faster it stays unknown: no exit code, no signal. As long as a worker is not reaped its group's number is
-its own. A kernel without pidfd shows no workers.
+Rules: a worker's exit status is read without reaping it (WNOWAIT), because its parent waits for it too. If the parent
+reaps it first, the status stays unknown: no exit code, no signal. Until a worker is reaped, the number of its group is
+not reused. Without pidfds no worker is found.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ _UNSEEN = "it has ended; see the exit code that torchrun logged"
 
 
 class SearchSchedule:
-    """When to look for workers that torchrun is about to start: often at first, then less and less often, without end.
+    """When to look for workers that torchrun is about to start: often at first, then ever less often, without an end.
 
-    A busy machine may take long to start them. A worker that was not found gets no signal and delays the next round.
+    A busy machine may take long to start them. A worker that is not found gets no signal and delays the next round.
     """
 
     OFTEN_S = 5.0
@@ -44,11 +44,11 @@ class SearchSchedule:
         self._began = self._looked = -math.inf
 
     def begin(self, now: float) -> None:
-        """A round's workers are about to be started."""
+        """Torchrun is about to start a round's workers."""
         self._began, self._looked = now, -math.inf
 
     def is_due(self, now: float) -> bool:
-        """Whether to look where there is an occasion to."""
+        """Whether to look now, when another event has woken the thread."""
         since = now - self._began
         return since < self.OFTEN_S or now >= self._looked + since * self.GROWTH
 
@@ -56,7 +56,7 @@ class SearchSchedule:
         self._looked = now
 
     def next(self, now: float) -> float:
-        """When to look without an occasion."""
+        """When to look without another event."""
         return now + max(self.EVERY_S, (now - self._began) * self.GROWTH)
 
 
@@ -65,33 +65,33 @@ class _Worker:
     pid: int
     local_rank: int
     error_file: Optional[str]
-    started_at: float  # not before that
+    started_at: float  # a lower bound, Unix seconds
 
 
 class TorchrunWorkers:
-    """Those of one round. `watch` and `unwatch` hear of the pidfds that are to be selected for reading."""
+    """The workers of one round. `watch` and `unwatch` get the pidfds to select for reading."""
 
     def __init__(self, watch: Callable[[int], None], unwatch: Callable[[int], None]) -> None:
         self._watch, self._unwatch = watch, unwatch
-        self._round: Optional[str] = None  # None: nothing is looked for
+        self._round: Optional[str] = None  # None: no worker is looked for
         self._began_at = 0.0
         self._expected = 0  # 0: not known yet
         self._running: dict[int, _Worker] = {}  # by pidfd
-        self._pids: set[int] = set()  # of all that were seen
-        self._local_ranks: set[int] = set()  # of these, and of those that ended unseen
+        self._pids: set[int] = set()  # of all workers that were found
+        self._local_ranks: set[int] = set()  # of these, and of workers that ended before they were found
 
     @property
     def complete(self) -> bool:
-        """Whether there is nobody to look for."""
+        """Whether no worker is missing."""
         return self._round is None or 0 < self._expected <= len(self._local_ranks)
 
     @property
     def expected(self) -> int:
-        """How many torchrun starts; 0 while that is not known."""
+        """The number of workers that torchrun starts; 0 if not known yet."""
         return self._expected
 
     def begin(self, token: str) -> None:
-        """Those of another round."""
+        """Look for the workers of another round."""
         self.forget_all()
         self._pids.clear()
         self._local_ranks.clear()
@@ -102,14 +102,14 @@ class TorchrunWorkers:
             self._forget(fd)
 
     def find(self) -> Collection[int]:
-        """The local ranks that were not seen before, and run."""
+        """The local ranks of running workers that were not found before."""
         if self.complete:
             return []
         found = [self._add(pid) for pid in self._unknown()]
         return [local_rank for local_rank in found if local_rank is not None]
 
     def ended_unseen(self) -> list[WorkerEnded]:
-        """Once, of workers that have all been started: those that ended before they were found."""
+        """Once all workers have been started: those that ended before they were found. Each is returned once."""
         if self.complete or not self._expected or self._unknown():
             return []
         missing = set(range(self._expected)) - self._local_ranks
@@ -121,22 +121,22 @@ class TorchrunWorkers:
             _send(worker.pid, _NUMBERS[aim])
 
     def kill_group(self, local_rank: int) -> None:
-        """What a worker that has ended just now has left behind."""
+        """Kill the remaining processes of a worker that has just ended."""
         for worker in self._running.values():
             if worker.local_rank == local_rank:
                 _send(worker.pid, signal.SIGKILL)
 
     def group_of(self, local_rank: int) -> Optional[int]:
-        """The process group of a worker that runs."""
+        """The process group of a running worker."""
         return next((worker.pid for worker in self._running.values() if worker.local_rank == local_rank), None)
 
     def survivors(self) -> list[Survivor]:
-        """Those that have not ended."""
+        """The workers that have not ended."""
         found = ((worker, process_table.entry(worker.pid)) for worker in self._running.values())
         return [Survivor(worker.local_rank, one.pid, one.state, one.name) for worker, one in found if one is not None]
 
     def ended(self, fd: int) -> Optional[WorkerEnded]:
-        """How the worker of a pidfd that is readable has ended; it is still there for kill_group, until forget()."""
+        """How the worker of a readable pidfd has ended. kill_group can still reach it until forget()."""
         worker = self._running.get(fd)
         return None if worker is None else _end(worker)
 
@@ -145,7 +145,7 @@ class TorchrunWorkers:
             self._forget(fd)
 
     def _unknown(self) -> list[int]:
-        """Processes that may be workers: the kernel shows a program's environment a moment after its start."""
+        """Processes that may be workers: the kernel shows a program's environment only a moment after its start."""
         return [pid for pid in _session_leaders(os.getpid()) if pid not in self._pids]
 
     def _forget(self, fd: int) -> None:
@@ -156,7 +156,7 @@ class TorchrunWorkers:
     def _add(self, pid: int) -> Optional[int]:
         env = _environment(pid)
         if env.get(pod.ENV_ROUND) != self._round or "RANK" not in env:
-            return None  # not a program of torchrun's, or not yet
+            return None  # no worker, or not yet
         try:
             fd = os.pidfd_open(pid)
         except OSError:
@@ -189,7 +189,7 @@ def _send(group: int, number: signal.Signals) -> None:
 
 
 def _session_leaders(parent: int) -> list[int]:
-    """The children that lead a session of their own."""
+    """The children that lead their own session."""
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return [pid for pid in pids if _parent_and_session(pid) == (parent, pid)]
 

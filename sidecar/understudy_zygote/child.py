@@ -1,9 +1,9 @@
-"""What a fork of the zygote does before it runs anything: it becomes what a fresh process would be.
+"""The first steps of a fork of the zygote: they make it equal to a fresh process.
 
-Rules: a session and process group of its own, so that all it starts can be ended with it; it dies with the zygote.
-Signals are as Python sets them at its start. Random numbers are as unlike as those of two processes. Where CUDA was
-touched before the fork it would fail in the fork: then this process becomes a fresh one, by exec. So it does where the
-script sets variables that an import has read already (early_variables.py).
+Rules: it leads its own session and process group, so that all its children can be killed with it, and it dies with the
+zygote. Signals are as Python sets them at its start. Its random numbers differ from those of other forks. If CUDA was
+initialized before the fork, it would fail in the fork, so the fork becomes a fresh process by exec. So does a fork
+whose script sets variables that an import has already read (early_variables.py).
 """
 
 import contextlib
@@ -19,27 +19,27 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _STEP_FD = "UNDERSTUDY_STEP_FD"
 _START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"
-#: Where nothing that a script opens lands by chance.
+#: High enough that no file that a script opens gets such a number by chance.
 _STEP_FD_FROM = 200
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def name_process(name: str) -> None:
-    """As `ps` and `top` show it; at most 15 bytes."""
+    """Set the name that `ps` and `top` show; at most 15 bytes."""
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def begin(parent: int) -> None:
     os.setsid()
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it has died before that
+    if os.getppid() != parent:  # it died before the call
         os._exit(1)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def become_worker(env: Mapping[str, str], files: Mapping[str, int], command: Sequence[str]) -> None:
-    """files: see serve.py. command: what a fresh process would have been started with."""
+    """files: see serve.py. command: the command of a fresh process."""
     _become_outputs(files)
     os.environ.update(env)
     os.environ[_STEP_FD] = ",".join(str(_inherited(files[name])) for name in ("bell", "page"))
@@ -49,14 +49,14 @@ def become_worker(env: Mapping[str, str], files: Mapping[str, int], command: Seq
 
 
 def show_stacks() -> None:
-    """If a start without a step is to be found: a script imports understudy_torch late, or never."""
+    """Import understudy_torch if a start timeout is set, because a script imports it late, or never."""
     if os.environ.get(_START_TIMEOUT):
-        with contextlib.suppress(Exception):  # whatever there is under that name
+        with contextlib.suppress(Exception):  # the user may have another module of that name
             importlib.import_module("understudy_torch")
 
 
 def _become_outputs(files: Mapping[str, int]) -> None:
-    """Where it has none of its own, it writes to where the zygote does."""
+    """Without files of its own, the fork writes to the zygote's outputs."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         if name in files:
             os.dup2(files[name], number)
@@ -64,7 +64,7 @@ def _become_outputs(files: Mapping[str, int]) -> None:
 
 
 def _inherited(fd: int) -> int:
-    """The same file under a high number, which what the worker starts inherits."""
+    """The same file under a high number, which the worker's own children inherit."""
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD, _STEP_FD_FROM)
     except OSError:  # RLIMIT_NOFILE is lower than that
@@ -75,23 +75,23 @@ def _inherited(fd: int) -> int:
 
 
 def _reseed() -> None:
-    """Python's own `random` does it by itself."""
+    """Python's own `random` reseeds itself."""
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed()
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.default_generator.seed()  # not torch.seed(), which speaks to CUDA too
+        torch.default_generator.seed()  # not torch.seed(), which also initializes CUDA
 
 
 def cuda_is_spoiled() -> bool:
-    """In a fork: CUDA was touched before it."""
+    """In a fork: whether CUDA was initialized before the fork."""
     cuda = sys.modules.get("torch.cuda")
     return cuda is not None and bool(cuda._is_in_bad_fork())
 
 
 def start_afresh(command: Sequence[str]) -> None:
     """Never returns."""
-    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and what it executes would too
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and the executed program would inherit that
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     os.execvp(command[0], list(command))  # noqa: S606 - the user's command

@@ -1,12 +1,12 @@
-"""Whether a script sets variables that a module reads when it is imported, before it imports that module.
+"""Detects that a script sets variables that a module reads during its import, before the script imports that module.
 
-A fork has the module already, so the variable would change nothing there: that worker has to be a fresh process.
+A fork has already imported the module, so the variable would have no effect: that worker must be a fresh process.
 
-Rules: the script is read, and not run. Only what it sets itself is seen, not what a module of its own does. A line
-counts as run before another one if it stands before it, also within functions. Where a script sets variables whose
-names it computes, in a loop for instance, each known name that stands before the import counts. A value that is there
-already changes nothing. A script that leaves the import to modules that are not known here is taken to import it last
-of all. What cannot be parsed fails when it is run.
+Rules: the script is parsed, not run. Only variables that the script itself sets are found, not those set by its
+modules. A line counts as run before another one if it precedes it, also within functions. If a script computes the
+names of the variables that it sets, in a loop for instance, each known name that precedes the import counts. A value
+that the variable already has changes nothing. If a script leaves the import to modules that are not known here, the
+import counts as its last one. A script that cannot be parsed fails when it runs.
 """
 
 import ast
@@ -21,7 +21,7 @@ from typing import Optional, Union
 from understudy_zygote.script import CODE, FILE, Program
 
 _THREADS = ("OMP_", "GOMP_", "KMP_", "MKL_")
-#: How the names of the variables begin that a module reads when it is imported.
+#: Prefixes of the variables that a module reads during its import.
 _READ_AT_IMPORT = {
     "torch": (*_THREADS, "TORCH", "PYTORCH_"),
     "numpy": (*_THREADS, "OPENBLAS_", "GOTO_", "BLIS_", "NPY_"),
@@ -40,7 +40,7 @@ _IMPORTED_BY = {
     "numpy": ("torch", *_ON_TORCH),
     "huggingface_hub": ("accelerate", "datasets", "diffusers", "transformers"),
 }
-#: Of these, those that are read later.
+#: Exceptions: these are read later.
 _READ_LATER = (
     "TORCH_NCCL_",
     "TORCH_GLOO_",
@@ -59,7 +59,7 @@ Position = tuple[int, int]  # line and column
 
 @dataclass(frozen=True)
 class _Setting:
-    """name: None for one that is computed. value: None if it is computed, or if the variable is removed."""
+    """name: None if it is computed. value: None if it is computed, or if the variable is removed."""
 
     at: Position
     name: Optional[str]
@@ -68,13 +68,13 @@ class _Setting:
 
 
 def fresh_start_reason(program: Program) -> str:
-    """Why a fork would run this program otherwise than a fresh process; "" if it would not."""
+    """Why this program would run differently in a fork than in a fresh process; "" if it would not."""
     source = _source(program)
     if b"env" not in source:
         return ""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they come again when it is run
+            warnings.simplefilter("ignore")  # they appear when the script runs
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
@@ -90,7 +90,7 @@ def fresh_start_reason(program: Program) -> str:
 
 
 def _first(nodes: Sequence[ast.AST]) -> "Optional[tuple[str, str, Position]]":
-    """The module, the variable, and where it is set."""
+    """The module, the variable, and the position of the assignment."""
     settings = sorted(_settings(nodes), key=lambda setting: setting.at)
     for module, prefixes in _READ_AT_IMPORT.items():
         if module in sys.modules:
@@ -110,7 +110,7 @@ def _changes(name: str, setting: _Setting) -> bool:
 
 
 def _first_import(nodes: Sequence[ast.AST], module: str) -> Position:
-    """Where the script imports it, or else its last import outside of functions."""
+    """The position of the script's first import of the module, or else of its last import outside functions."""
     imports = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
     importers = {module, *_IMPORTED_BY.get(module, ())}
     known = [_at(node) for node in imports if importers.intersection(_imported(node))]
@@ -118,7 +118,7 @@ def _first_import(nodes: Sequence[ast.AST], module: str) -> Position:
 
 
 def _imported(node: Union[ast.Import, ast.ImportFrom]) -> list[str]:
-    """The packages, by their first names."""
+    """The top-level names of the packages."""
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
     return [name.partition(".")[0] for name in names]
 
@@ -172,7 +172,7 @@ def _text(node: ast.expr) -> Optional[str]:
 
 
 def _texts(nodes: Sequence[ast.AST], end: Position) -> list[str]:
-    """All that stand before that."""
+    """All string constants before that position."""
     constants = (node for node in nodes if isinstance(node, ast.Constant) and _at(node) < end)
     return [node.value for node in constants if isinstance(node.value, str)]
 
@@ -182,7 +182,7 @@ def _at(node: Union[ast.expr, ast.stmt]) -> Position:
 
 
 def _source(program: Program) -> bytes:
-    """b"" where there is none that Python would compile."""
+    """b"" if there is no source that Python would compile."""
     if program.kind == CODE:
         return program.target.encode(errors="replace")
     path = program.target if program.kind == FILE else _path_of(program.target)
@@ -195,7 +195,7 @@ def _source(program: Program) -> bytes:
 
 
 def _path_of(module: str) -> str:
-    """Found without importing its packages."""
+    """Finds the module without importing its packages."""
     path: Optional[Sequence[str]] = None
     found = ""
     for name in (*_prefixes(module), f"{module}.__main__"):

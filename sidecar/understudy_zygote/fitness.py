@@ -1,9 +1,9 @@
-"""Whether this process may be forked and, if not, which module or thread is at fault.
+"""Whether this process may be forked; if not, the module or thread that prevents it.
 
-Rules: a fork copies one thread, and every lock as it is. So nothing is forked beside a second thread, except to find
-out whether the thread ends at a fork, as OpenBLAS's do. Where CUDA has been touched, a fork could not use it: it
-becomes a fresh process. Both are looked at after each import, so that the module is known. Threads of C have a name of
-up to 15 bytes in /proc; those of Python have their own.
+Rules: a fork copies one thread, and every lock in its current state. So a process with a second thread is not forked,
+except to check whether the thread ends at a fork, as OpenBLAS's threads do. If CUDA is initialized, a fork cannot use
+it and becomes a fresh process. Both are checked after each import, so that the module is known. Threads of C have a
+name of up to 15 bytes in /proc; Python's threads have their own names.
 """
 
 import os
@@ -21,8 +21,8 @@ _LONGEST_NAME = 60
 
 class ForkSafety:
     def __init__(self) -> None:
-        self._importer_of = dict.fromkeys(_threads(), "")  # by thread: the module whose import has started it
-        self.cuda_importer = ""  # the module whose import has touched CUDA; "": none has
+        self._importer_of = dict.fromkeys(_threads(), "")  # by thread: the module whose import started it
+        self.cuda_importer = ""  # the module whose import initialized CUDA; "": none did
 
     def imported(self, module: str) -> None:
         for thread in _threads():
@@ -31,7 +31,7 @@ class ForkSafety:
             self.cuda_importer = module
 
     def unsafe_reason(self) -> str:
-        """Why nothing may be forked; "" if it may."""
+        """Why this process must not be forked; "" if it may be."""
         if len(_threads()) == 1:
             return ""
         _fork_says(lambda: False)
@@ -70,7 +70,7 @@ def _name(thread: int) -> str:
 
 
 def _fork_says(question: Callable[[], bool]) -> bool:
-    """The answer of a fork that does nothing else."""
+    """The answer of a fork that only evaluates the question."""
     pid = os.fork()
     if pid == 0:
         answer = 0

@@ -1,9 +1,9 @@
-"""Runs a program in this process as the interpreter would have: `PYTHON FILE`, `PYTHON -m MODULE`, `PYTHON -c CODE`.
+"""Runs a program in this process as the interpreter would: `PYTHON FILE`, `PYTHON -m MODULE`, `PYTHON -c CODE`.
 
-Rules: `__main__` is a module of its own that stays in sys.modules to the end, so that what it defines can be pickled by
-threads and at exit. sys.argv, sys.path[0] and sys.orig_argv are what they would be. An exception's traceback begins in
-the program, and its text goes to torch's error file, unless torch's `@record` has written that: so the launcher can say
-which exception has ended a worker.
+Rules: `__main__` is a separate module that stays in sys.modules until the end, so that threads and exit handlers can
+pickle its objects. sys.argv, sys.path[0] and sys.orig_argv have their usual values. The traceback of an exception
+begins in the program. Its text is written to torch's error file, unless torch's `@record` has written that, so the
+launcher can report the exception that ended a worker.
 """
 
 import builtins
@@ -19,7 +19,7 @@ from importlib.machinery import BuiltinImporter, SourceFileLoader
 
 FILE, MODULE, CODE = "file", "module", "code"
 _SWITCHES = {FILE: [], MODULE: ["-m"], CODE: ["-c"]}
-#: Of sys.orig_argv before the target: this package's __main__.py, the control socket's number, and the kind.
+#: Entries of sys.orig_argv before the target: this package's __main__.py, the control socket's number, and the kind.
 _OURS = 3
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
@@ -31,19 +31,21 @@ class Program:
     arguments: tuple[str, ...]
 
 
-def prepare(program: Program, told_arguments: int) -> None:
-    """All that the interpreter sets up before it runs it. told_arguments: of the program on our command line."""
+def prepare(program: Program, own_arguments: int) -> None:
+    """Set up what the interpreter sets up before it runs a program. own_arguments: how many our command line has for
+    it.
+    """
     argv0 = {FILE: program.target, MODULE: "-m", CODE: "-c"}[program.kind]
     sys.argv[:] = [argv0, *program.arguments]
     if hasattr(sys, "orig_argv"):  # since Python 3.10
-        options = sys.orig_argv[: -1 - told_arguments - _OURS]
+        options = sys.orig_argv[: -1 - own_arguments - _OURS]
         sys.orig_argv[:] = [*options, *_SWITCHES[program.kind], program.target, *program.arguments]
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
         sys.path.insert(0, _first_path(program))
 
 
 def run(program: Program) -> None:
-    """Run it to its end. Raises SystemExit."""
+    """Run the program to its end. Raises SystemExit."""
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     if "__annotations__" in vars(sys.modules["__main__"]):  # not in every version
@@ -65,7 +67,7 @@ def run(program: Program) -> None:
 
 
 def _write_error_file(error: BaseException) -> None:
-    with contextlib.suppress(Exception):  # no variable, a file that @record has written, an exception without a text
+    with contextlib.suppress(Exception):  # no variable, a file written by @record, or an exception without a text
         error_text = {"message": f"{type(error).__name__}: {error}", "extraInfo": {"timestamp": str(int(time.time()))}}
         with open(os.environ[_ERROR_FILE], "x", encoding="utf-8") as file:
             json.dump({"message": error_text}, file)

@@ -1,26 +1,26 @@
-"""The zygote: imports what the workers need, then forks a worker at each order. Never computes, has one thread.
+"""The zygote: imports the workers' modules, then forks a worker for each order. Computes nothing, has one thread.
 
-Orders and answers are JSON objects, each a packet of its own on the control socket (SOCK_SEQPACKET):
+Orders and answers are JSON objects, each in its own packet on the control socket (SOCK_SEQPACKET):
 
     {"preload": ["torch", …]}                          the first one
         {"ready": SECONDS, "missing": {MODULE: WHY},   it can fork
-         "cuda": MODULE}                               whose import has touched CUDA, so that forks begin afresh; or ""
+         "cuda": MODULE}                               the module that initialized CUDA, so that forks exec; or ""
         {"unfit": WHY}                                 it cannot: it ends
     {"fork": LOCAL_RANK, "env": {NAME: VALUE}, "command": […], "files": […]}
-                                                       files: what comes along (SCM_RIGHTS), in this order, of "bell",
-                                                       "page" (both its step files), "stdout" and "stderr";
-                                                       and where it is not what the zygote was started for, "dropped":
+                                                       files: the names of the attached files (SCM_RIGHTS), in this
+                                                       order: "bell", "page" (its step files), "stdout", "stderr";
+                                                       if the zygote was started for another program, also "dropped":
                                                        [NAME, …] and "program": [KIND, TARGET, ARGUMENT, …]
         {"forked": LOCAL_RANK, "pid": PID}
-    {"store": true}                                    keep a store for a later round
-        {"pid": PID, "port": PORT}                     said by the store itself; or
+    {"store": true}                                    serve a store for a later round
+        {"pid": PID, "port": PORT}                     sent by the store itself; or
         {"pid": PID, "why": WHY}                       it cannot
     {"check": NUMBER}                                  fork a process that does nothing
-        {"checked": NUMBER}                            said by that
-    {"ended": PID, "status": STATUS}                   unasked, as os.waitpid has it
+        {"checked": NUMBER}                            sent by that process
+    {"ended": PID, "status": STATUS}                   unrequested, as from os.waitpid
 
-Rules: what lets a fork hang is a lock that another thread holds, so nothing is forked beside a second thread
-(fitness.py). When the launcher is gone the zygote ends, and the kernel ends its forks with it.
+Rules: a fork hangs if it needs a lock that another thread had, so a process with a second thread is not forked
+(fitness.py). When the launcher has ended the zygote ends, and the kernel ends its forks with it.
 """
 
 import array
@@ -41,11 +41,11 @@ from understudy_zygote.fitness import ForkSafety
 from understudy_zygote.script import Program
 
 PACKET_BYTES = 1 << 18
-FILES = 4  # that come along with an order
+FILES = 4  # at most, with one order
 
 
 def main(arguments: Sequence[str]) -> Optional[Program]:
-    """Serve until the launcher goes: None. In a fork: the program that it is to run."""
+    """Serve until the launcher ends, then return None. In a fork, return the program to run."""
     fd, kind, target, *rest = arguments
     child.name_process("zygote")
     control = socket.socket(fileno=int(fd))
@@ -88,7 +88,7 @@ class Zygote:
                     return program
 
     def _obey(self, order: dict[str, Any], fds: list[int]) -> Optional[Program]:
-        """The program to run, in a fork."""
+        """In a fork, return the program to run."""
         unfit = self._fitness.unsafe_reason()
         if unfit:
             _send(self._control, {"unfit": unfit})
@@ -105,7 +105,7 @@ class Zygote:
     def _fork(self) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
-        gc.freeze()  # or the first collection of each fork copies all that was imported
+        gc.freeze()  # else the first collection in each fork copies the pages of all imported objects
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -150,12 +150,12 @@ class Zygote:
 
 
 def _python() -> str:
-    """What the kernel calls a process that was started as this one was."""
+    """The kernel's name for a process that was started like this one."""
     return os.path.basename(sys.executable)[:15]
 
 
 def _import_all(names: Sequence[str], fitness: ForkSafety) -> dict[str, str]:
-    """What cannot be imported, and why. What a module prints or spoils is the user's own."""
+    """Return the modules that cannot be imported, and why. Output and side effects of a module are the user's."""
     missing = {}
     for name in names:
         try:
@@ -167,7 +167,7 @@ def _import_all(names: Sequence[str], fitness: ForkSafety) -> dict[str, str]:
 
 
 def _receive(control: socket.socket) -> tuple[Optional[dict[str, Any]], list[int]]:
-    """An order and the files that came with it; None when nobody orders any more."""
+    """An order and the files that came with it; None if the launcher has closed the socket."""
     numbers = array.array("i")
     try:
         packet, ancillary, _, _ = control.recvmsg(PACKET_BYTES, socket.CMSG_LEN(FILES * numbers.itemsize))
@@ -183,4 +183,4 @@ def _send(control: socket.socket, answer: dict[str, Any]) -> None:
     try:
         control.send(json.dumps(answer).encode())
     except OSError:
-        sys.exit(0)  # the launcher is gone
+        sys.exit(0)  # the launcher has ended

@@ -1,6 +1,6 @@
 """Adapters for real inference servers, one file each, over HTTP (aiohttp).
 
-They belong to no event loop, and need not be closed.
+They are not bound to an event loop, and need no close.
 """
 
 from understudy_rollout.engines.sglang import SglangEngine

@@ -1,12 +1,13 @@
-"""Requests to one server. It takes no time limit of its own: those are the update's, which cancels.
+"""Requests to one server, without a time limit of their own: the update cancels them.
 
-Rules: an answer that is no success is EngineRefused, with what the server said. A request that never left here is
-NotDelivered: the server has surely not done it. Of any other failure nobody knows. Each request has a connection of its
-own: uvicorn hangs up after an error without having said so, and what undoes that would meet it. So nothing here belongs
-to an event loop, and there is nothing to close.
+Rules: an error answer raises EngineRefused with the server's text. A request that could not be delivered raises
+NotDelivered: the server has certainly not executed it. After any other failure that is unknown. Each request has its
+own connection, because uvicorn closes a connection after an error without notice, and the undo would hit that. So
+nothing here is bound to an event loop, and nothing needs a close.
 
-A server that is given as its Gateway is asked through that: calls carry the update and its fence, and the gateway
-passes on those of the update that runs. A call that finds no gateway waits GATEWAY_BACK_S for it: containers restart.
+If the server is given as its Gateway, requests go through the gateway: they carry the update and its fence, and the
+gateway forwards those of the running update. A call that finds no gateway waits GATEWAY_BACK_S for it, because
+containers restart.
 """
 
 import asyncio
@@ -18,9 +19,9 @@ import aiohttp
 from understudy_rollout.failures import AdmissionRefused, EngineRefused, EngineUnreachable
 
 MAX_ERROR_CHARACTERS = 500
-#: Of a call that a gateway passes on: the update that calls.
+#: Headers of a call through a gateway: the calling update.
 UPDATE_HEADER, FENCE_HEADER = "Understudy-Update", "Understudy-Fence"
-#: Of an answer that is the gateway's and not the server's: why the server has not answered.
+#: Header of an answer of the gateway itself: why the server has not answered.
 NOT_ANSWERED_HEADER = "Understudy-Not-Answered"
 REFUSED, NOT_DELIVERED, BROKEN_OFF = "refused", "not-delivered", "broken-off"
 GATEWAY_BACK_S = 5.0
@@ -28,11 +29,11 @@ ASK_AGAIN_S = 0.1
 
 
 class NotDelivered(EngineUnreachable):
-    """The server could not be connected to: it has surely not got the request."""
+    """The connection failed: the server has certainly not got the request."""
 
 
 class _NobodyListens(NotDelivered):
-    """At the address that was asked, be it the server's or its gateway's."""
+    """Nothing listens at the requested address, of the server or of its gateway."""
 
 
 class Refused(EngineRefused):
@@ -42,23 +43,23 @@ class Refused(EngineRefused):
 
 
 class NotAdmitted(AdmissionRefused, NotDelivered):
-    """The gateway has not passed it on: another update has taken over."""
+    """The gateway has not forwarded it: another update has replaced this one."""
 
 
 class CallAdmission(Protocol):
-    """The way to a server through its gateway."""
+    """The path to a server through its gateway."""
 
     engine_url: str
 
     def call_headers(self) -> Mapping[str, str]:
-        """Which update calls. Raises AdmissionRefused if that was refused before."""
+        """Headers with the calling update. Raises AdmissionRefused if the update was rejected before."""
 
     def refused(self) -> None:
-        """The call was."""
+        """The gateway has rejected the call."""
 
 
 class EngineServer:
-    """at: http://host:port, or a Gateway to go through."""
+    """at: http://host:port, or a Gateway in front of it."""
 
     def __init__(self, at: Union[str, CallAdmission], headers: Optional[Mapping[str, str]] = None) -> None:
         self.admission = None if isinstance(at, str) else at
@@ -67,12 +68,12 @@ class EngineServer:
             raise ValueError(f"url: expected http://host:port of the server; got {url!r}")
         self.url = url.rstrip("/")
         self._headers = dict(headers or {})
-        self._gateway_gone = self.admission is None  # it was waited for, and has not answered since
+        self._gateway_gone = self.admission is None  # a call has waited for it, and it has not answered since
 
     async def post(
         self, path: str, body: Optional[Mapping[str, Any]] = None, params: Optional[Mapping[str, str]] = None
     ) -> str:
-        """The answer's text."""
+        """Return the text of the answer."""
         return await self._request("POST", path, body, params)
 
     async def get(self, path: str) -> str:
@@ -114,14 +115,14 @@ class EngineServer:
             self._check_answered(self.admission, response.headers.get(NOT_ANSWERED_HEADER), text)
         raise Refused(text, response.status, answer)
 
-    def _check_answered(self, admission: CallAdmission, not_answered: Optional[str], told: str) -> None:
+    def _check_answered(self, admission: CallAdmission, not_answered: Optional[str], text: str) -> None:
         if not_answered == REFUSED:
             admission.refused()
-            raise NotAdmitted(told)
+            raise NotAdmitted(text)
         if not_answered == NOT_DELIVERED:
-            raise NotDelivered(told)
+            raise NotDelivered(text)
         if not_answered == BROKEN_OFF:
-            raise EngineUnreachable(told)
+            raise EngineUnreachable(text)
 
 
 def _session(headers: Mapping[str, str]) -> aiohttp.ClientSession:

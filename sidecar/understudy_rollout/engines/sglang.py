@@ -1,24 +1,24 @@
-"""SGLang's HTTP server. Read: its page "SGLang for RL Systems", and SGLang 0.5.23's `srt/entrypoints/http_server.py`
-with what it calls in `srt/managers`. Older ones of 0.5 are asked in the same way, but for sessions, which they lack.
+"""SGLang's HTTP server. Sources: its page "SGLang for RL Systems", and SGLang 0.5.23's `srt/entrypoints/http_server.py`
+with the functions of `srt/managers` that it calls. Older versions of 0.5 get the same calls, but they lack sessions.
 
-It needs `--enable-memory-saver` for the KV cache's memory to be given back; without it release and resume do nothing.
+It frees the KV cache's memory only with `--enable-memory-saver`; without that, release and resume have no effect.
 
-Two traps. SGLang ends its scheduler, and with it the server, when memory is to be released while that is not idle: a
-pause ends when all requests have their answers, and it may still hold the last of them. So it is waited for, which a
-flush does.
+Two traps. SGLang's scheduler exits, and the server with it, if memory has to be released while the scheduler is not
+idle. A pause returns when all requests are answered, but the scheduler may not have finished the last of them. So the
+adapter waits for idleness with a flush.
 
-The same follows when memory is to be resumed that is not released. So it is kept here whether it is. A request that was
-sent and not answered is taken for done: the server finishes what it has received, in the order of its arrival, whether
-anybody still waits or not. One that is refused is taken for not done. After either, `resume_generation` has the server
-generate a token, and corrects a wrong assumption.
+It also exits if memory has to be resumed that is not released. So the adapter tracks whether it is. A request that was
+sent and got no answer counts as executed, because the server executes each received request in order, even if its
+client has gone. A rejected request counts as not executed. After either, `resume_generation` lets the server generate a
+token, and corrects a wrong assumption.
 
-A server that sleeps does not survive an update: some of its memory was released by another program, or by a trainer
-that ended in its update. No request tells. But it generates no token, and answers `/health_generate` with 503 after
-20 s. So an adapter asks that before its first update. Where there is none, the KV cache is resumed, which is what an
-update releases; where there is still none, the server is refused.
+A sleeping server does not survive an update: another program, or a trainer that ended during its update, has released
+some of its memory. No request reports that. But the server generates no token, and answers `/health_generate` with 503
+after 20 s. So an adapter sends that request before its first update. If no token comes, it resumes the KV cache, which
+is the memory that an update releases; if still none comes, it rejects the server.
 
-Tensors are received within a session, `/begin_weight_update` to `/end_weight_update`. One that was left open keeps the
-next one out, so it is ended in any case.
+Tensors are received within a session, from `/begin_weight_update` to `/end_weight_update`. A session that was left open
+blocks the next one, so the adapter always ends it.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from understudy_rollout.weights import Group
 
 KV = {"tags": ["kv_cache"]}
 IDLE_S = 30.0
-ASK_AGAIN_S = 0.05  # older ones take no time limit for a flush, and refuse at once
+ASK_AGAIN_S = 0.05  # older versions have no time limit for a flush, and reject it at once
 NO_SUCH_GROUP = "does not exist"
 NO_SESSION = "no weight-update session is open"
 NOT_FOUND = 404
@@ -44,9 +44,9 @@ class SglangEngine:
         self.server = EngineServer(at, bearer(api_key))
         self._load_format = load_format
         self._kv_released = False
-        self._is_uncertain = True  # whether it is released is not sure: so at first, and after no answer, or an error
-        self._has_generated = False  # a token, for this adapter: so none of its memory was released
-        self._session: Optional[bool] = None  # one is open there; None: a former trainer may have left one
+        self._is_uncertain = True  # whether `_kv_released` may be wrong: at first, and after an error or no answer
+        self._has_generated = False  # a token for this adapter: so none of its memory was released
+        self._session: Optional[bool] = None  # one is open on the server; None: an earlier trainer may have left one
 
     async def stop_generation(self) -> None:
         if not self._has_generated:
@@ -55,7 +55,7 @@ class SglangEngine:
 
     async def release_kv(self) -> None:
         if self._kv_released:
-            return  # by an update that could not resume it
+            return  # an earlier update could not resume it
         await self._until_idle()
         await self._change_memory("/release_memory_occupation", released=True)
 
@@ -73,13 +73,13 @@ class SglangEngine:
     async def receive(self, group: Group, tensors: Sequence[Tensor]) -> None:
         if not self._session:
             self._session = True
-            await self._begin_session()  # which ends one that was left
+            await self._begin_session()  # also ends one that was left open
         body = {
             "names": [tensor.name for tensor in tensors],
             "dtypes": [tensor.dtype for tensor in tensors],
             "shapes": [list(tensor.shape) for tensor in tensors],
             "group_name": group.name,
-            "flush_cache": False,  # a step of its own
+            "flush_cache": False,  # flush_cache is a separate step
         }
         await self.server.post("/update_weights_from_distributed", body)
 
@@ -118,11 +118,11 @@ class SglangEngine:
             await self._make_sure()
 
     async def healthy(self) -> None:
-        """Raises if it is not."""
+        """Raises if the server is unhealthy."""
         await self.server.get("/health")
 
     async def _until_idle(self) -> None:
-        """Raises Refused where it is not within IDLE_S."""
+        """Raises Refused if it is not idle within IDLE_S."""
         loop = asyncio.get_running_loop()
         end = loop.time() + IDLE_S
         while True:
@@ -140,7 +140,7 @@ class SglangEngine:
         except Refused as error:
             if error.status == NOT_FOUND:
                 return  # an older SGLang
-            await self.server.post("/end_weight_update", {})  # of an update that was left behind
+            await self.server.post("/end_weight_update", {})  # a session that an earlier update left open
             await self.server.post("/begin_weight_update", {})
 
     async def _end_session(self, *, may_be_none: bool = False) -> None:
@@ -159,16 +159,16 @@ class SglangEngine:
                 raise
 
     async def _until_awake(self) -> None:
-        """Raises EngineRefused where it is not, before anything is done to it."""
+        """Raises EngineRefused if it does not wake up. Nothing else has been done to it by then."""
         if await self._generates():
             return
-        await self.server.post("/continue_generation", {})  # a trainer before this one may have paused it
+        await self.server.post("/continue_generation", {})  # an earlier trainer may have paused it
         await self._make_sure()
 
     async def _make_sure(self) -> None:
         if await self._generates():
             return
-        if self._is_uncertain:  # its cache is what it lacks, or more than that
+        if self._is_uncertain:  # its KV cache may be released
             await self._change_memory("/resume_memory_occupation", released=False)
             if await self._generates():
                 return

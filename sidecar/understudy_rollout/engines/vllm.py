@@ -1,19 +1,21 @@
-"""vLLM's HTTP server. Read: vLLM 0.32.0, `entrypoints/rl/online`, `entrypoints/serve/dev` and what these call.
+"""vLLM's HTTP server. Sources: vLLM 0.32.0, `entrypoints/rl/online`, `entrypoints/serve/dev` and the functions that
+they call.
 
-It needs `VLLM_SERVER_DEV_MODE=1`, `--weight-transfer-config '{"backend": "nccl"}'`, and for the KV cache's memory to be
-given back `--enable-sleep-mode`. The weights stay where they are.
+It needs `VLLM_SERVER_DEV_MODE=1`, `--weight-transfer-config '{"backend": "nccl"}'`, and `--enable-sleep-mode` to free
+the KV cache's memory. The weights stay in memory.
 
-Traps, each of which the adapter goes around:
-- A server does not survive that memory is touched which sleeps: after /sleep, or an update that could not resume its KV
-  cache. So it is asked, and woken up, before it is paused.
-- Waking up resumes generation as soon as all memory is there. It is paused again: that is a step of its own.
-- Layers take their tensors one by one. An update that breaks off leaves layers that wait for the rest: a request then
-  ends the engine, and the next update's tensors are taken for that rest, so that its last ones are dropped. What puts
-  such layers in order is the end of an update, also of one that brings nothing. A chunk that failed has ended its
-  update without that. So what may be left is ended before anything else is brought, and before generation resumes.
-- Where no weight transfer is configured there is no such update. Then weights that may meet what a load has left are
-  loaded twice: the end of the first load puts all layers in order.
-- The prefix cache that could not be reset is told in an answer of status 200.
+Traps that the adapter avoids:
+- A server crashes if sleeping memory is used: after /sleep, or after an update that could not resume its KV cache. So
+  the adapter checks for that, and wakes the server up before it pauses it.
+- A wake-up resumes generation as soon as all memory is back. So the adapter pauses the server again, because resuming
+  is a separate step.
+- Layers receive their tensors one by one. After an interrupted update some layers wait for the rest: a request then
+  crashes the engine, and the next update's first tensors are taken for that rest, so that its last ones are dropped.
+  The end of an update repairs such layers, even of an update without tensors; a failed chunk ends its update without
+  that. So the adapter ends any unfinished update before it sends more tensors, and before generation resumes.
+- Without a configured weight transfer no such update exists. Then weights that may meet an interrupted load are loaded
+  twice: the end of the first load repairs all layers.
+- A failed reset of the prefix cache is reported in an answer with status 200.
 """
 
 import json
@@ -34,16 +36,16 @@ class VllmEngine:
     def __init__(
         self, at: Union[str, CallAdmission], *, api_key: str = "", init_info: Optional[Mapping[str, Any]] = None
     ) -> None:
-        """at: http://host:port or a Gateway. init_info: what the transfer's backend takes too ({"packed": True})."""
+        """at: http://host:port or a Gateway. init_info: more fields for the transfer's backend ({"packed": True})."""
         self.server = EngineServer(at, bearer(api_key))
         self._init_info = dict(init_info or {})
-        self._paused = False  # it was to pause, and was not resumed since
-        self._open = False  # an update was started there, and has not been told to be finished
-        self._is_usable = False  # surely no layer waits for tensors: another trainer may have left some that do
-        self._loading = False  # a load was begun there, and has not ended well
+        self._paused = False  # a pause was requested, and no resume since
+        self._open = False  # an update was started on the server, and not finished
+        self._is_usable = False  # no layer waits for tensors; False at first, because of earlier trainers
+        self._loading = False  # a load was begun, and has not succeeded
 
     async def stop_generation(self) -> None:
-        # Paused by a trainer before this one it says so as well: then waking it up changes nothing.
+        # A server that an earlier trainer has paused also reports that it sleeps: a wake-up has no effect then.
         if _answer_field(await self.server.get("/is_sleeping"), "is_sleeping") is True:
             await self._wake_up()
         await self._pause()
@@ -101,7 +103,7 @@ class VllmEngine:
         except Refused as error:
             if DURING_AN_UPDATE not in error.answer:
                 raise
-            await self._restore()  # it was left open by a trainer before this one
+            await self._restore()  # an earlier trainer left it open
             await self.server.post("/shutdown_weight_transfer_engine")
 
     async def resume_kv(self) -> None:
@@ -129,11 +131,13 @@ class VllmEngine:
         self._paused = False
 
     async def healthy(self) -> None:
-        """Raises if it is not."""
+        """Raises if the server is unhealthy."""
         await self.server.get("/health")
 
     async def _restore(self) -> None:
-        """End an update that brings nothing, or the one that is open. Raises Refused where none is configured."""
+        """Repair the layers: end the open update, or one without tensors. Raises Refused if no weight transfer is
+        configured.
+        """
         try:
             await self.server.post("/start_weight_update")
         except Refused as error:
@@ -152,7 +156,7 @@ class VllmEngine:
 
 def _answer_field(answer: str, name: str) -> Any:
     try:
-        told = json.loads(answer)
+        fields = json.loads(answer)
     except ValueError:
         return None
-    return told.get(name) if isinstance(told, dict) else None
+    return fields.get(name) if isinstance(fields, dict) else None

@@ -1,16 +1,16 @@
-"""A gateway in front of one inference server: it lets a request through only while the weights are known to be whole.
+"""A gateway in front of one inference server: it admits requests only while the weights are known to be whole.
 
-    flights  what is under way, and how it is ended when an update begins (no HTTP)
-    keeper   what is known of the weights, in a file for the gateway that comes after this one
-    watch    whether the server is the one that was there; listener: who listens at its port
-    proxy    one request to the server and its answer back, streamed
-    connections, bodies   what a client, which proves nothing, can make the gateway keep
-    messages what an update tells, checked
-    app      the routes: what clients may ask, what an update tells, and its calls to the server
-    client   the trainer's end of that: `Replica(…, admission=Gateway(url, token))`
+    flights       running requests, and their end when an update begins (no HTTP)
+    weights_file  the state of the weights, in a file for a restarted gateway
+    watch         detects a restart of the server; listener: the process that listens at its port
+    proxy         one request to the server and its answer, streamed
+    connections, bodies   limit the resources that an unauthenticated client can use
+    messages      the messages of an update, checked
+    app           the routes for clients, for messages of an update, and for its calls to the server
+    client        the trainer's side: `Replica(…, admission=Gateway(url, token))`
 
-The trainer calls the server through the gateway, which passes on the calls of the update that runs. So the server
-listens where only its gateway reaches it: on 127.0.0.1 in the same pod.
+The trainer calls the server through the gateway, which forwards the calls of the running update. So the server listens
+where only its gateway reaches it: on 127.0.0.1 in the same pod.
 """
 
 from understudy_rollout.gateway.client import Gateway

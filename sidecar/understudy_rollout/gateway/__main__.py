@@ -1,6 +1,6 @@
 """`python -m understudy_rollout.gateway --engine http://127.0.0.1:30000 --port 8080 --token-file FILE`.
 
-On uvloop where it is installed, as in the sidecar's image: a request costs less there.
+Uses uvloop if it is installed, as in the sidecar's image: it is faster.
 """
 
 import argparse
@@ -88,9 +88,9 @@ async def serve(chosen: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, over.set)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each client has two
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each client needs two
     gc.collect()
-    gc.freeze()  # what was imported is never looked at again: that takes milliseconds, in the middle of requests
+    gc.freeze()  # the collector skips imported objects from now on: each scan would delay requests by milliseconds
     await over.wait()
     app.connections.close()
     await runner.cleanup()

@@ -1,17 +1,17 @@
 """The gateway's routes.
 
-    POST /understudy/v1/weights/{close,…,abandon}   what an update tells, with the token
-    GET  /understudy/v1/weights                     what is known of the weights
-    *    /understudy/v1/engine/…                    passed on for the update that runs, with the token
-    POST GENERATION                                 passed on while the weights are Fresh, 503 otherwise
-    GET  READING                                    passed on always: metrics, the models
-    GET  HEALTH                                     passed on, but answered here during an update
+    POST /understudy/v1/weights/{close,…,abandon}   messages of an update, with the token
+    GET  /understudy/v1/weights                     the state of the weights
+    *    /understudy/v1/engine/…                    forwarded for the running update, with the token
+    POST GENERATION                                 forwarded while the weights are Fresh, else 503
+    GET  READING                                    always forwarded: metrics, the models
+    GET  HEALTH                                     forwarded, but answered here during an update
 
-A server may generate a token to see whether it is well. Paused for an update it cannot, and says after a while that it
-is not, as SGLang does. So a health check meets no update, as no request does.
+A server may generate a token for a health check. While it is paused for an update it cannot, and reports after a while
+that it is unhealthy, as SGLang does. So health checks, like requests, do not reach it during an update.
 
-Everything else is answered 403: the server's own ways to change its weights are not for clients. The server is watched
-(`watch`): one that was there and listens no more has lost what it held, and comes back Uncertain.
+All other requests are answered 403: clients must not use the server's own API for its weights. The server is watched
+(`watch`): if it stops listening it has lost its weights, and is Uncertain when it is back.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ READING = {
     *("/get_model_info", "/model_info", "/get_server_info", "/server_info"),
 }
 OF_THE_GATEWAY = (http.UPDATE_HEADER, http.FENCE_HEADER)
-#: Of a call of an update, which has shown the token.
+#: For an update's call, which has the token.
 CALL_BYTES = 1 << 30
 E = TypeVar("E")
 log = logging.getLogger(__name__)
@@ -111,13 +111,13 @@ class GatewayApp:
         return self._flights.handle(event)
 
     async def _call(self, request: web.Request) -> web.Response:
-        """An update's own call to the server. What only reads needs no update."""
+        """An update's call to the server. Calls that only read need no running update."""
         self._check_token(request, "Proxy-Authorization")
         with self.connections.handled(request):
             return await self._handle_engine_call(request)
 
     async def _handle_engine_call(self, request: web.Request) -> web.Response:
-        body = await request.read()  # nothing is awaited between this and the call
+        body = await request.read()  # no await between this and the call
         if request.method in ("GET", "HEAD") and request.path[len(ENGINE) :] in READING | HEALTH:
             return await self._asked(request, body)
         try:
@@ -156,7 +156,7 @@ class GatewayApp:
             event = read(await _limited_body(request))
         except ValueError as error:
             return web.json_response({"error": str(error)}, status=400)
-        self._watch.check()  # a server that was restarted a moment ago has not got what is told of it
+        self._watch.check()  # a server that was just restarted does not have the weights of this message
         weights = self._flights.weights
         before = weights.known().now
         try:
@@ -200,7 +200,7 @@ class GatewayApp:
         if denied is not None:
             return _unavailable(denied)
         body = await bodies.body_of(request, self._most_body)
-        denied = self._flights.denied()  # an update may have begun meanwhile
+        denied = self._flights.denied()  # an update may have begun during the await
         if denied is not None:
             return _unavailable(denied)
         answer, error = await self._in_flight(request, body, self._flights.weights.version)
@@ -209,18 +209,18 @@ class GatewayApp:
     async def _in_flight(
         self, request: web.Request, body: Body, version: str
     ) -> tuple[Answer, Optional[BaseException]]:
-        """What the client has got, and what has ended that early."""
+        """The client's answer, and the error that has ended it early."""
         answer = Answer()
         with self._flights.flight() as flight:
-            # In this task, and not in one of its own: that costs a tenth of all that a request costs.
+            # In this task, because a separate one would cost a tenth of the whole request.
             try:
                 await self._proxy.pass_on(request, body, answer, version)
             except asyncio.CancelledError as cancelled:
                 if not flight.aborted:
-                    raise  # the client has gone away
+                    raise  # the client has disconnected
                 _continue_without_caller(flight.task)
                 return answer, cancelled
-            except Exception as failed:  # noqa: BLE001 (whatever it is, the client is told)
+            except Exception as failed:  # noqa: BLE001 (the client gets every error)
                 return answer, failed
         return answer, None
 
@@ -246,7 +246,7 @@ class GatewayApp:
                 return _await_answer(answer)
             if answer.begun is not None:
                 return self._broken_off(request, error, answer)
-        if self._flights.weights.update:  # no more, as soon as the server is lost
+        if self._flights.weights.update:  # "" as soon as the server is lost
             return web.Response(text="the inference server is up; its weights are being updated\n")
         return web.Response(status=502, text=f"the inference server does not answer: {str(error) or 'it closed'}\n")
 
@@ -259,13 +259,13 @@ class GatewayApp:
         return _await_answer(answer)
 
     def _on_engine_lost(self, lost: Lost) -> None:
-        """A server that starts anew holds the weights that it starts with, not those of the last update."""
+        """A restarted server has its initial weights, not those of the last update."""
         aborted = self._flights.on_engine_lost(lost)
         log.warning("%s: %d requests aborted", lost.reason, aborted)
 
 
 async def _limited_body(request: web.Request) -> bytes:
-    """At most one byte more than a message may have."""
+    """Read at most one byte more than a message may have."""
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk
@@ -275,8 +275,8 @@ async def _limited_body(request: web.Request) -> bytes:
 
 
 def _continue_without_caller(task: "Optional[asyncio.Task[Any]]") -> None:
-    """It was cancelled, and answers instead of ending."""
-    if task is not None and hasattr(task, "uncancel"):  # from Python 3.11 on
+    """The task was canceled, but answers instead of ending."""
+    if task is not None and hasattr(task, "uncancel"):  # since Python 3.11
         task.uncancel()
 
 
@@ -287,7 +287,7 @@ def _await_answer(answer: Answer) -> web.StreamResponse:
 
 
 def _not_answered(status: int, why: str, message: str) -> web.Response:
-    """In the server's place."""
+    """An answer of the gateway itself."""
     return web.json_response({"error": message}, status=status, headers={http.NOT_ANSWERED_HEADER: why})
 
 

@@ -1,12 +1,11 @@
-"""The body of a request of a client that has proved nothing, on its way to the server.
+"""The body of a request of an unauthenticated client, on its way to the server.
 
 Rules:
-- It has at most `most` bytes. A Content-Length beyond that is refused before anything is read, as is any body of a
+- It has at most `most` bytes. A larger Content-Length is rejected before the body is read, and so is any body of a
   request that only reads.
-- A body of at most SMALL bytes is kept. Any other is passed on to the server in parts as they come, under the length
-  that the client has told.
-- It comes within BODY_S, or the connection is closed.
-- Compressed bodies are passed on as they are.
+- A body of at most SMALL bytes is buffered. Any other is forwarded in parts, under the client's Content-Length.
+- It has to arrive within BODY_S, or the connection is closed.
+- Compressed bodies are forwarded unchanged.
 """
 
 import asyncio
@@ -25,11 +24,11 @@ Body = Union[bytes, AsyncIterator[bytes], None]
 
 
 class TooLarge(Exception):
-    """More bytes have come than a body may have."""
+    """The client has sent more bytes than a body may have."""
 
 
 def refusal(request: web.Request, most: int) -> Optional[web.Response]:
-    """By what its head says."""
+    """An error answer if the request's head breaks a limit."""
     if sum(len(name) + len(value) for name, value in request.raw_headers) > HEAD_BYTES:
         return web.Response(status=431, text=f"the header fields of the request have more than {HEAD_BYTES} bytes\n")
     if request.method in ("GET", "HEAD") and request.body_exists:
@@ -44,7 +43,7 @@ def too_large(most: int) -> str:
 
 
 async def body_of(request: web.Request, most: int) -> Body:
-    """None: it has none. What is passed on in parts raises TooLarge."""
+    """None if there is no body. A body in parts may raise TooLarge."""
     if not request.body_exists:
         return None
     length = request.content_length

@@ -1,7 +1,7 @@
-"""The trainer's end of a gateway: what a weight update tells it, and the way through it to the server.
+"""The trainer's side of a gateway: the messages of a weight update, and the path through it to the server.
 
-Rules: after one refusal nothing more of that update is sent, because a late call would make the weights of the next
-update Uncertain. The refusal of a Begin is none: that update has to be abandoned.
+Rules: after one rejection no more messages of that update are sent, because a late call would make the weights of the
+next update Uncertain. A rejected Begin does not count: that update has to be abandoned.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ CONFLICT = 409
 
 
 class Gateway:
-    """Admission through the gateway at this address. An adapter that is given it calls its server through it."""
+    """Admission through the gateway at this address. An adapter that gets it calls its server through it."""
 
     def __init__(self, url: str, token: str) -> None:
         self.server = EngineServer(url, bearer(token))
         self.engine_url = self.server.url + ENGINE
         self._token = token
-        self._update, self._fence = "", NO_FENCE  # that was begun last
+        self._update, self._fence = "", NO_FENCE  # of the last update that was begun
         self._is_refused = False
 
     async def close(self, update: str, version: str, fence: Fence) -> Optional[Former]:
@@ -43,11 +43,11 @@ class Gateway:
         answer = json.loads(
             await self._call_for_running_update("confirm", {"update": update, "fence": list(self._fence)})
         )
-        if answer["state"] != State.UPDATING.value:  # it runs, so that it can be undone
+        if answer["state"] != State.UPDATING.value:  # it still runs, but only to be undone
             raise AdmissionRefused(f"update {update} cannot be committed: {answer['reason']}")
 
     async def open(self, update: str) -> None:
-        """Within the time that the update has for this: all is transferred, and its gateway may be restarting."""
+        """Retries until the update's time limit: all tensors are transferred, and the gateway may be restarting."""
         while True:
             try:
                 await self._call_for_running_update("open", {"update": update})
@@ -90,12 +90,12 @@ class Gateway:
 
 
 def _former(answer: str) -> Optional[Former]:
-    told = json.loads(answer)["former"]
-    if told is None:
-        return None  # its server was lost meanwhile
-    group = told["group"]
-    return Former(_holding_group(told["held"]), None if group is None else Group(**group))
+    fields = json.loads(answer)["former"]
+    if fields is None:
+        return None  # the server was lost meanwhile
+    group = fields["group"]
+    return Former(_holding_group(fields["held"]), None if group is None else Group(**group))
 
 
-def _holding_group(told: Any) -> Held:
-    return Held(State(told["state"]), told["version"], told["reason"])
+def _holding_group(fields: Any) -> Held:
+    return Held(State(fields["state"]), fields["version"], fields["reason"])

@@ -1,13 +1,14 @@
-"""The connections of clients, which prove nothing: how many there may be, and what one of them costs.
+"""The connections of unauthenticated clients: their number, and the cost of each.
 
 Rules:
-- At most `most` connections are open. If one more comes, the network with the most connections without a whole request
-  loses some, and in it the address with the most of them its oldest. If the requests of all connections wait for the
-  server, the new one is answered 503. A network is a /64 of IPv6, or one address.
-- A connection takes at most some 400 KiB of memory: its unfinished fields (MAX_FIELDS of FIELD_BYTES, kept twice), or
-  one request and one answer, of which the parts that are kept at once are small (bodies.py, proxy.py).
+- At most `most` connections are open. If one more arrives, the gateway closes some of the network that has the most
+  connections without a complete request: the oldest ones of that network's address with the most of them. If the
+  requests of all connections wait for the server, the new one is answered 503. A network is a /64 of IPv6, or one
+  address.
+- A connection takes at most about 400 KiB of memory: its unfinished header fields (MAX_FIELDS of FIELD_BYTES, stored
+  twice), or one request and one answer, of which only small parts are buffered at once (bodies.py, proxy.py).
 - A client that reads nothing for UNREAD_S loses its connection.
-- A request that is no HTTP is answered 400, and not logged.
+- A request that is not HTTP is answered 400, and not logged.
 """
 
 import asyncio
@@ -26,14 +27,14 @@ T = TypeVar("T")
 MAX_CONNECTIONS = 2048
 UNREAD_S = 60
 MAX_FIELDS, FIELD_BYTES = 48, 4096
-#: Of a request's fields, once all of them have come.
+#: Limit for all header fields of a request together.
 HEAD_BYTES = 16 << 10
-#: Of each connection: here, and in the kernel, whose pages count as ours.
+#: Buffers of each connection: here, and in the kernel, whose pages count as the gateway's.
 READ_BYTES = 16 << 10
 _KERNEL_BYTES = 64 << 10
 _BACKLOG = 1024
 _ACCEPT_AGAIN_S = 0.1
-#: How many lose their connection at once, as a part of all: looking for them takes a millisecond.
+#: One in this many connections is closed at once, because the search for them takes a millisecond.
 _EVICTED = 32
 _CROWDED = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
@@ -69,7 +70,7 @@ class Connections:
 
     @contextlib.contextmanager
     def handled(self, request: web.Request) -> Iterator[None]:
-        """From when all of it has come until this ends, its connection is not evicted."""
+        """From the arrival of the whole request until the end of this block, its connection is not evicted."""
         self._handled[request.protocol] = request
         try:
             yield
@@ -103,7 +104,7 @@ class Connections:
             accepted, _ = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
-        except OSError:  # no file is left: try again once some connections have ended
+        except OSError:  # no file descriptor is free: retry once some connections have ended
             loop.remove_reader(self._listener)
             loop.call_later(_ACCEPT_AGAIN_S, self._accept_again)
             return
@@ -117,7 +118,7 @@ class Connections:
         opening.add_done_callback(self._opening.discard)
 
     def _accept_again(self) -> None:
-        if self._listener.fileno() >= 0:  # else it was closed
+        if self._listener.fileno() >= 0:  # else it is closed
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     async def _serve(self, accepted: socket.socket) -> None:
@@ -127,7 +128,7 @@ class Connections:
             accepted.close()
 
     def _evict(self) -> bool:
-        """Whether there is room now."""
+        """Return whether a connection is free now."""
         waiting: dict[str, list[asyncio.Transport]] = {}  # by address, the oldest first
         for protocol in self._server.connections:
             if not self._is_whole(protocol) and (transport := protocol.transport) is not None:
@@ -145,7 +146,7 @@ class Connections:
 
 
 def of_largest(waiting: dict[str, list[T]]) -> list[T]:
-    """By address. Those of the address with the most, in the network with the most."""
+    """waiting: by address. Return the entry of the address with the most, in the network with the most."""
     in_network: Counter[str] = Counter()
     for address, transports in waiting.items():
         in_network[network_of(address)] += len(transports)

@@ -1,11 +1,11 @@
-"""Requests under way through a gateway, and the weights that they meet.
+"""Running requests through a gateway, and the weights that they use.
 
-Rules: a request takes off only while the weights are Fresh, and all of its answer is of that version: an update waits
-until nothing is under way. Policy.ABORT ends what is; Policy.AWAIT lets it come to its end, and ends what is still
-there after await_limit_s. A request that comes during an update is denied, with the reason and when to ask again. When
-the server is lost, everything that is under way ends: its answer could be of whoever listens in that server's place.
-An update also waits until no call of an older one is under way at the server, and is refused if that takes longer than
-CALLS_LIMIT_S. The same ends what is under way when a late call makes the weights Uncertain.
+Rules: a request starts only while the weights are Fresh, and its whole answer is of that version: an update waits until
+no request runs. Policy.ABORT ends the running requests; Policy.AWAIT lets them finish, and ends the rest after
+await_limit_s. A request during an update is denied, with the reason and a time to retry. If the server is lost, all
+running requests end, because their answers could come from another process in its place. An update also waits until no
+call of an older update runs at the server, and is rejected if that takes longer than CALLS_LIMIT_S. Running requests
+also end when a late call makes the weights Uncertain.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ from typing import Any, Optional
 from understudy_rollout.gateway.weights_file import WeightsFile
 from understudy_rollout.weights import Begin, Call, Event, Lost, Refused, State
 
-#: Seconds until a denied client may ask again: an update takes seconds, and what is uncertain waits for the next one.
+#: Seconds until a denied client may retry: an update takes seconds, and Uncertain weights wait for the next update.
 RETRY_AFTER_S = {State.UPDATING: 1, State.UNCERTAIN: 5}
-#: Less than the 60 s that an update has for `close` unless told otherwise.
+#: Less than an update's default timeout for `close`, 60 s.
 AWAIT_LIMIT_S = 45.0
-#: For calls of older updates that are under way at the server when an update begins.
+#: For calls of older updates that run at the server when an update begins.
 CALLS_LIMIT_S = 10.0
 
 
 class Policy(Enum):
-    """What becomes of requests that are under way when an update begins."""
+    """The treatment of running requests when an update begins."""
 
     ABORT = "abort"
     AWAIT = "await"
@@ -42,7 +42,7 @@ class Denied:
 
 @dataclass(eq=False)
 class InFlightRequest:
-    """One request under way, in the task that handles it."""
+    """One running request, in the task that handles it."""
 
     task: "Optional[asyncio.Task[Any]]"
     aborted: bool = False
@@ -56,7 +56,7 @@ class InFlightRequests:
         self._policy, self._await_limit_s = policy, await_limit_s
         self._under_way: set[InFlightRequest] = set()
         self._all_ended: Optional[asyncio.Future[None]] = None
-        self._calls: dict[object, str] = {}  # calls of updates to the server that are under way: of which update
+        self._calls: dict[object, str] = {}  # running calls to the server -> their update
         self._call_ended = asyncio.Event()
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ class InFlightRequests:
 
     @contextmanager
     def flight(self) -> Iterator[InFlightRequest]:
-        """While this task is under way: it is cancelled, and marked as aborted, when it has to end."""
+        """Registers this task as a running request. If it has to end, it is canceled and marked as aborted."""
         assert not self.weights.update
         flight = InFlightRequest(asyncio.current_task())
         self._under_way.add(flight)
@@ -82,7 +82,7 @@ class InFlightRequests:
                 self._all_ended.set_result(None)
 
     async def close(self, begin: Begin) -> int:
-        """Let nothing more take off, and wait until nothing is under way. Returns how many were aborted."""
+        """Admit no more requests, and wait until none runs. Return how many were aborted."""
         self.weights_file.handle(begin)
         if self._policy is Policy.AWAIT:
             await self._until_all_ended(self._await_limit_s)
@@ -92,7 +92,7 @@ class InFlightRequests:
         return aborted
 
     def handle(self, event: Event) -> int:
-        """What an update tells, apart from its Begin. Raises Refused. Returns how many were aborted."""
+        """Handle a message of an update, except its Begin. Raises Refused. Return how many requests were aborted."""
         was_fresh, aborted = self.weights.state is State.FRESH, 0
         try:
             self.weights_file.handle(event)
@@ -103,7 +103,7 @@ class InFlightRequests:
 
     @contextmanager
     def call(self, call: Call) -> Iterator[None]:
-        """While this call of the update that runs is under way at the server. Raises Refused."""
+        """Registers a running call of the running update to the server. Raises Refused."""
         self.handle(call)
         this = object()
         self._calls[this] = call.update
@@ -114,7 +114,7 @@ class InFlightRequests:
             self._call_ended.set()
 
     def on_engine_lost(self, lost: Lost) -> int:
-        """The server is gone. Returns how many were aborted."""
+        """The server is lost. Return how many requests were aborted."""
         self.weights_file.on_engine_lost(lost)
         return self._abort()
 

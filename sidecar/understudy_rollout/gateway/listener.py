@@ -1,7 +1,8 @@
-"""Who listens at a port of this pod: a name that no other process's listening socket has, as the kernel tells it.
+"""Identifies the process that listens at a port of this pod, by the kernel's data about its listening socket.
 
-A server that is restarted listens with another socket, whose inode is another one, too. Inodes are counted anew when
-the machine boots, so the boot's id is part of the name. Containers of a pod share its network: no more is needed.
+A restarted server listens with another socket, which has another inode. The kernel numbers inodes from the start again
+after a boot, so the boot's id is part of the identity. Containers of a pod share its network, so this works from the
+gateway's container.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +27,7 @@ def address_of(url: str) -> tuple[str, int]:
 
 
 def listener_at(address: tuple[str, int], proc: Path = PROC) -> Optional[str]:
-    """NOBODY where nobody listens; None where that cannot be told: the server is elsewhere, or this is not Linux."""
+    """NOBODY if no process listens; None if that is unknown: the server is on another machine, or this is not Linux."""
     host, port = address
     if not _is_here(host):
         return None
@@ -49,7 +50,7 @@ def _listening(table: Path, port: int) -> Iterator[str]:
     if not table.exists():
         return  # a kernel without IPv6
     with table.open() as lines:
-        next(lines, None)  # the heads of the columns
+        next(lines, None)  # the column headers
         yield from _inodes(lines, port)
 
 
@@ -57,6 +58,6 @@ def _inodes(lines: Iterable[str], port: int) -> Iterator[str]:
     for line in lines:
         columns = line.split()
         if columns[_STATE] != _LISTEN:
-            return  # those that listen come first: thousands of connections need not be read
+            return  # listening sockets come first, so thousands of connections need not be read
         if int(columns[_LOCAL_ADDRESS].rpartition(":")[2], 16) == port:
             yield columns[_INODE]

@@ -1,9 +1,10 @@
-"""The messages that an update sends to a gateway: bodies and headers become events, and a wrong one is named.
+"""The messages that an update sends to a gateway: parses bodies and headers into events, and rejects wrong ones by
+name.
 
     close, join, confirm, open, abandon   a JSON body each
     a call to the server                  Understudy-Update and Understudy-Fence beside the server's own headers
 
-Rules: the size is checked before the body is parsed. Nothing here changes state.
+Rules: the size is checked before the body is parsed. This module changes no state.
 """
 
 import json
@@ -19,25 +20,25 @@ _ID_CHARACTERS = 128
 
 
 def begin(body: bytes) -> Begin:
-    """Raises ValueError, as the others do."""
-    told = _object(body, {"update", "version", "fence"})
-    return Begin(_update(told), version_of(told["version"]), _fence(told["fence"]))
+    """Raises ValueError, as the other functions do."""
+    fields = _object(body, {"update", "version", "fence"})
+    return Begin(_update(fields), version_of(fields["version"]), _fence(fields["fence"]))
 
 
 def join(body: bytes) -> Join:
-    told = _object(body, {"update", "group"})
-    group = told["group"]
+    fields = _object(body, {"update", "group"})
+    group = fields["group"]
     texts, numbers = ("address", "name", "backend"), ("port", "world_size")
     if not isinstance(group, dict) or set(group) != {*texts, *numbers}:
         raise ValueError(f"group: expected a JSON object with {', '.join((*texts, *numbers))}")
     if not all(isinstance(group[x], str) for x in texts) or not all(isinstance(group[x], int) for x in numbers):
         raise ValueError(f"group: expected texts as {', '.join(texts)}, and numbers as {', '.join(numbers)}")
-    return Join(_update(told), Group(**group))
+    return Join(_update(fields), Group(**group))
 
 
 def confirm(body: bytes) -> Call:
-    told = _object(body, {"update", "fence"})
-    return Call(_update(told), _fence(told["fence"]))
+    fields = _object(body, {"update", "fence"})
+    return Call(_update(fields), _fence(fields["fence"]))
 
 
 def call(headers: Mapping[str, str]) -> Call:
@@ -54,33 +55,33 @@ def commit(body: bytes) -> Commit:
 
 
 def abandon(body: bytes) -> Abandon:
-    told = _object(body, {"update", "touched", "reason"})
-    if not isinstance(told["touched"], bool) or not isinstance(told["reason"], str):
+    fields = _object(body, {"update", "touched", "reason"})
+    if not isinstance(fields["touched"], bool) or not isinstance(fields["reason"], str):
         raise ValueError("expected a boolean 'touched' and a text 'reason'")
-    return Abandon(_update(told), told["touched"], told["reason"][:_REASON_CHARACTERS])
+    return Abandon(_update(fields), fields["touched"], fields["reason"][:_REASON_CHARACTERS])
 
 
 def _object(body: bytes, keys: set[str]) -> dict[str, Any]:
     if len(body) > BODY_BYTES:
         raise ValueError(f"expected at most {BODY_BYTES} bytes")
     try:
-        told = json.loads(body)
+        fields = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"expected JSON: {error}") from error
-    if not isinstance(told, dict) or not keys <= told.keys():
+    if not isinstance(fields, dict) or not keys <= fields.keys():
         raise ValueError(f"expected a JSON object with {', '.join(sorted(keys))}")
-    return told
+    return fields
 
 
-def _update(told: dict[str, Any]) -> str:
-    update: Union[object, str] = told["update"]
+def _update(fields: dict[str, Any]) -> str:
+    update: Union[object, str] = fields["update"]
     if not isinstance(update, str) or not 0 < len(update) <= _ID_CHARACTERS or not update.isprintable():
         raise ValueError(f"update: expected an id of 1 to {_ID_CHARACTERS} printable characters")
     return update
 
 
-def _fence(told: object) -> Fence:
-    numbers = told if isinstance(told, list) else []
+def _fence(fields: object) -> Fence:
+    numbers = fields if isinstance(fields, list) else []
     if len(numbers) != 3 or any(isinstance(x, bool) or not isinstance(x, int) or x < 0 for x in numbers):
-        raise ValueError(f"fence: expected epoch, term and round as three numbers; got {told!r:.80}")
+        raise ValueError(f"fence: expected epoch, term and round as three numbers; got {fields!r:.80}")
     return (numbers[0], numbers[1], numbers[2])

@@ -1,9 +1,8 @@
-"""One request to the server behind the gateway, and its answer back as it comes: streams are passed on unbuffered.
+"""One request to the server behind the gateway, and its answer: streams are forwarded unbuffered.
 
-Rules: what belongs to a connection stays on it (hop-by-hop headers). An answer that is cut off, because the server
-breaks off or the request is aborted, ends with its connection, so that no client takes a part for the whole. A client
-that goes away ends its request at the server. An answer of more than SMALL bytes is passed on in parts, too, no faster
-than its client reads.
+Rules: hop-by-hop headers are not forwarded. If an answer is cut off, because the server disconnects or the request is
+aborted, the client's connection is closed, so that no client takes a part for the whole. If a client disconnects, its
+request ends at the server. An answer of more than SMALL bytes is forwarded in parts, no faster than its client reads.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,7 +22,7 @@ _OF_THE_CONNECTION = {
 
 
 class EngineGone(Exception):
-    """Nobody listens where the server should be."""
+    """No process listens at the server's address."""
 
 
 class Proxy:
@@ -42,7 +41,7 @@ class Proxy:
             await self._session.close()
 
     async def pass_on(self, request: web.Request, body: Body, answer: "Answer", version: str) -> None:
-        """Raises EngineGone, TooLarge, or aiohttp's errors. answer: what the client has got when this ends."""
+        """Raises EngineGone, TooLarge, or aiohttp's errors. answer: the client's answer so far."""
         assert self._session is not None
         passed = _passed(request.headers)
         if body is not None and request.content_length is not None:
@@ -82,7 +81,7 @@ class Proxy:
 
 
 async def ask(method: str, url: str, headers: Mapping[str, str], body: bytes, dropped: Collection[str]) -> web.Response:
-    """One call of an update, over a connection of its own, and the whole of its answer. Raises as pass_on does."""
+    """One call of an update, over its own connection, with a buffered answer. Raises as pass_on does."""
     passed = _passed(headers)
     for name in dropped:
         passed.popall(name, None)
@@ -97,7 +96,7 @@ async def ask(method: str, url: str, headers: Mapping[str, str], body: bytes, dr
 
 
 class Answer:
-    """What a client has got: nothing yet, a beginning, or all of it."""
+    """The client's answer so far: nothing, a beginning, or all of it."""
 
     def __init__(self) -> None:
         self.begun: Optional[web.StreamResponse] = None

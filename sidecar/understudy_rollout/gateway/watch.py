@@ -1,9 +1,9 @@
-"""Whether the server behind the gateway is the one that was there: a connection held open, and a look each second.
+"""Detects that the server behind the gateway was restarted: by an open connection, and a check each second.
 
-The kernel ends that connection in the moment in which the server's process ends, before another one can listen. So
-while it stands nobody can be asked who is not known, and while it does not stand nobody is asked (`connected`). Its end
-is handled where the event loop tells of it, and not in a task that it wakes: by then an answer could have come of a
-server that was started anew. Servers that hang up on idle connections are connected to again.
+The kernel ends that connection as soon as the server's process ends, before another process can listen. So while the
+connection is open, requests can reach only the known server, and while it is not, none is sent (`connected`). Its end
+is handled in the event loop's callback, not in a task that it wakes: before that task ran, an answer of a restarted
+server could arrive. If a server closes idle connections, the gateway reconnects.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from understudy_rollout.gateway.weights_file import engine_gone
 from understudy_rollout.weights import Lost
 
 CHECK_EVERY_S = 1.0
-SILENT_S = 3  # a server elsewhere whose machine is gone sends no FIN
+SILENT_S = 3  # a server on a machine that has failed sends no FIN
 log = logging.getLogger(__name__)
 
 
@@ -28,12 +28,12 @@ class EngineWatch:
         lost: Callable[[Lost], None],
     ) -> None:
         self._address, self._on_listener, self._on_lost = address, sees, lost
-        self._known = False  # a server elsewhere has been connected to, and its end was not told yet
+        self._known = False  # a server was connected, and its end was not reported yet
         self._standing = asyncio.Event()
         self.connected = False
 
     def check(self) -> None:
-        """Who listens now; what follows is done when this returns."""
+        """Check the listening process. On return the consequences are done."""
         lost = self._on_listener(listener_at(self._address))
         if lost is not None:
             self._on_lost(lost)
@@ -46,9 +46,9 @@ class EngineWatch:
         return self.connected
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs forever."""
         loop = asyncio.get_running_loop()
-        short = 0  # connections in a row that did not last
+        short = 0  # number of consecutive short connections
         while True:
             since = loop.time()
             line = await self._connect()
@@ -73,12 +73,12 @@ class EngineWatch:
             self._refused(str(error))
             return None
         if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
-            transport.abort()  # where nobody listens, the kernel may connect a socket to itself
-            self._refused("nobody listens")
+            transport.abort()  # if no process listens, the kernel may connect a socket to itself
+            self._refused("no process listens")
             return None
         self._known = self.connected = True
         self._standing.set()
-        self.check()  # it may be another one than before that has answered
+        self.check()  # another process than before may have answered
         return line
 
     def _ended(self) -> None:
@@ -87,7 +87,7 @@ class EngineWatch:
         self.check()
 
     def _refused(self, why: str) -> None:
-        """Nobody was there to take a connection."""
+        """No process accepted the connection."""
         self.check()
         known, self._known = self._known, False
         if known and listener_at(self._address) is None:
@@ -95,10 +95,10 @@ class EngineWatch:
 
 
 class _EngineConnection(asyncio.Protocol):
-    """A connection over which nothing is said."""
+    """A connection over which no data is sent."""
 
-    def __init__(self, told: Callable[[], None]) -> None:
-        self._has_reported = told
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self._has_reported = on_end
         self._transport: Optional[asyncio.BaseTransport] = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -117,7 +117,7 @@ class _EngineConnection(asyncio.Protocol):
         self._end()
 
     def close(self) -> None:
-        """Of our own accord: nothing follows from it."""
+        """Close it without a report."""
         self._has_reported = lambda: None
         if self._transport is not None:
             self._transport.close()

@@ -1,9 +1,9 @@
-"""What a gateway knows of its server's weights, kept in a file for the gateway that is started after it.
+"""A gateway's state of its server's weights, in a file for the gateway that starts after it.
 
-Rules: what is told is in the file before it is answered, so a gateway that dies at any point knows afterwards no more
-than was so. What was kept counts only for the server that it was kept about: `listener` tells whether it is still the
-same process. Of any other server, and where that cannot be told, nothing is known: Uncertain. The file belongs on a
-memory-backed volume of the pod, which outlives its containers and not the pod.
+Rules: a message is in the file before it is answered, so a gateway that crashes never knows more afterwards than was
+true. The stored state counts only for the server process that it describes; `listener` identifies that. For any other
+server, or if the process is unknown, the state is Uncertain. The file belongs on a memory-backed volume of the pod,
+which survives the containers but not the pod.
 """
 
 import json
@@ -22,38 +22,36 @@ log = logging.getLogger(__name__)
 
 
 class WeightsFile:
-    """weights: what is known, whatever else is here. Without a file nothing outlives the process."""
+    """weights: the current state. Without a file no state survives the process."""
 
     def __init__(self, weights: Weights, file: Optional[Path] = None, server: Optional[str] = NOBODY) -> None:
         self.weights = weights
         self._file = file
-        self._server = server  # whose weights these are, as `listener_at` names it
+        self._server = server  # the server process with these weights, from `listener_at`
 
     def handle(self, event: Event) -> None:
-        """Raises Refused, or OSError where it could not be kept: then it must not be taken for told."""
+        """Raises Refused, or OSError if the state could not be stored: then the message must not be acknowledged."""
         try:
             self.weights.handle(event)
         except Refused:
-            self._write_or_log()  # a late event is refused, and yet changes what is known
+            self._write_or_log()  # a rejected late event still changes the state
             raise
         if isinstance(event, Call):
             return
         if isinstance(event, Commit) and self._server == NOBODY:
-            self._server = (
-                None  # an update has reached it, so it listens: where that is not seen, no look can be relied on
-            )
+            self._server = None  # it listens, because an update has reached it, so the check is not reliable here
         self.write()
 
     def on_listener(self, listener: Optional[str]) -> Optional[Lost]:
-        """Who listens now. Gives what follows if that is not whose weights these are."""
+        """Take over the process that listens now. Return Lost if these weights belong to another one."""
         if listener is None or listener == self._server:
             return None
-        former, self._server = self._server, listener
-        if not former:
+        previous, self._server = self._server, listener
+        if not previous:
             self._write_or_log()
             return None
-        who = "no process" if listener == NOBODY else "another process"
-        return Lost(engine_gone(f"{who} listens on its port"))
+        process = "no process" if listener == NOBODY else "another process"
+        return Lost(engine_gone(f"{process} listens on its port"))
 
     def on_engine_lost(self, lost: Lost) -> None:
         self.weights.handle(lost)
@@ -62,24 +60,24 @@ class WeightsFile:
     def write(self) -> None:
         if self._file is None:
             return
-        told = {"format": _FORMAT, "server": self._server, "weights": asdict(self.weights.known())}
+        fields = {"format": _FORMAT, "server": self._server, "weights": asdict(self.weights.known())}
         unfinished = self._file.with_name(f"{self._file.name}.unfinished")
-        unfinished.write_text(json.dumps(told, default=lambda value: value.value))
+        unfinished.write_text(json.dumps(fields, default=lambda value: value.value))
         os.replace(unfinished, self._file)
 
     def _write_or_log(self) -> None:
         try:
             self.write()
         except OSError as error:
-            # Whoever comes after us sees another server than the one in the file, and does not trust it.
+            # The next gateway sees another server than the one in the file, and ignores the file.
             log.error("cannot write the state file: %s; after a restart of the gateway, the weights are unknown", error)
 
 
 def open_weights_file(file: Path, listener: Optional[str], initial_version: str) -> WeightsFile:
-    """What a gateway begins with, and has written. listener: who listens at the server's port now.
+    """The initial state of a gateway, which is also written. listener: the process at the server's port now.
 
-    initial_version: of the weights that the server starts with; counts for the first gateway alone, which finds no
-    file. Raises OSError where the file cannot be written.
+    initial_version: of the weights that the server starts with; used only by the first gateway, which finds no file.
+    Raises OSError if the file cannot be written.
     """
     weights_file = _read(file, listener, initial_version)
     weights_file.write()
@@ -92,8 +90,8 @@ def engine_gone(why: str) -> str:
 
 def _read(file: Path, listener: Optional[str], initial_version: str) -> WeightsFile:
     try:
-        told = json.loads(file.read_text())
-        known, server = _known(told), told["server"]
+        fields = json.loads(file.read_text())
+        known, server = _known(fields), fields["server"]
     except FileNotFoundError:
         return WeightsFile(Weights.fresh(initial_version) if initial_version else Weights(), file, listener)
     except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
@@ -108,10 +106,10 @@ def _read(file: Path, listener: Optional[str], initial_version: str) -> WeightsF
     return weights_file
 
 
-def _known(told: Any) -> Known:
-    if told["format"] != _FORMAT:
-        raise ValueError(f"expected format {_FORMAT}; seen {told['format']!r}")
-    weights = dict(told["weights"])
+def _known(fields: Any) -> Known:
+    if fields["format"] != _FORMAT:
+        raise ValueError(f"expected format {_FORMAT}; seen {fields['format']!r}")
+    weights = dict(fields["weights"])
     now, before = _held(weights.pop("now")), _held(weights.pop("before"))
     epoch, term, number = weights.pop("fence")
     group = weights.pop("group")
@@ -119,5 +117,5 @@ def _known(told: Any) -> Known:
     return Known(now=now, before=before, fence=(epoch, term, number), group=joined, **weights)
 
 
-def _held(told: Any) -> Held:
-    return Held(State(told["state"]), told["version"], told["reason"])
+def _held(fields: Any) -> Held:
+    return Held(State(fields["state"]), fields["version"], fields["reason"])

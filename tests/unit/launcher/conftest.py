@@ -21,7 +21,7 @@ Launch = Callable[..., Launched]
 
 @pytest.fixture(scope="session")
 def packaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the sidecar's image carries."""
+    """The files that the sidecar's image copies into the trainer container."""
     folder = tmp_path_factory.mktemp("package")
     write_package(folder)
     return folder
@@ -39,7 +39,7 @@ def folder(packaged: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def default_signals() -> Iterator[None]:
-    """What a shell in the background or nohup has us ignore, launchers would ignore too."""
+    """Launchers would inherit the ignored signals of a background shell or of nohup."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGHUP, signal.SIGINT)}
     yield
     for number, handler in before.items():
@@ -48,7 +48,7 @@ def default_signals() -> Iterator[None]:
 
 @pytest.fixture
 def launch(folder: Path, default_signals: None) -> Iterator[Launch]:
-    """Starts launchers by the stub, as a pod does, with the trainer's Python first on PATH."""
+    """Starts launchers through the entry script, as a pod does, with the trainer's Python first on PATH."""
     launched = []
 
     stub_of_the_pod = ["/bin/sh", f"{folder}/{pod.LAUNCHER_SCRIPT}"]

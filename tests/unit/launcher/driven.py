@@ -1,4 +1,4 @@
-"""A supervisor that a test drives by hand: events in, effects out, and a clock of the test's."""
+"""A supervisor that a test drives: events in, effects out, with the test's own clock."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def token(number: int, term: int = 1) -> RoundToken:
 
 
 def start(number: int = 0, rank_offset: int = 2, term: int = 1, store: int = 0) -> m.StartWorkers:
-    """store: the port of one that listens already."""
+    """store: the port of a store that already listens."""
     where = ("10.0.0.1", store or 4711, bool(store))
     return m.StartWorkers(token(number, term), rank_offset // 2, 2, rank_offset, 4, *where)
 
 
 def ended(rank: int, code: int = 0, signal: str | None = None) -> e.WorkerEnded:
-    said = f"killed by {signal}" if signal else f"exit code {code}"
-    return e.WorkerEnded(rank, None if signal else code, signal, code, said, 1000.0)
+    text = f"killed by {signal}" if signal else f"exit code {code}"
+    return e.WorkerEnded(rank, None if signal else code, signal, code, text, 1000.0)
 
 
 def steps(step: int, reports: int = 1, rank: int = 0, at: float = 0.0) -> e.StepsRead:
-    """at: when it was made, by the clock of the test."""
+    """at: the time of the step, by the test's clock."""
     return e.StepsRead(rank, step, 100, reports, 1000.0 + step, at)
 
 
@@ -45,10 +45,10 @@ def terms(*ranks: int) -> list[e.Effect]:
 
 
 class Driven:
-    """A supervisor of two workers, the time, and every effect but the log lines.
+    """A supervisor of two workers, the time, and every effect except the log lines.
 
-    pages: what workers have told, for the next look at them. leftovers: whether a process has left its worker's
-    group; else each kill of leftovers finds none.
+    pages: the workers' reports for the next read. leftovers: whether a process has left its worker's group; else each
+    kill of leftovers finds none.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Driven:
         return [effect for effect in effects if not isinstance(effect, (e.Log, e.ReadSteps))]
 
     def later(self, seconds: float) -> list[e.Effect]:
-        """Let time pass, with a Tick at each deadline on the way."""
+        """Advance the time, with a Tick at each deadline."""
         until, effects = self.now + seconds, []
         while (due := self.supervisor.deadline()) is not None and due <= until:
             self.now = max(self.now, due)
@@ -134,7 +134,7 @@ def running(number: int = 0, **options: Any) -> Driven:
 
 
 def failed() -> Driven:
-    """Local rank 1 failed with code 3; its group is gone and local rank 0 runs on."""
+    """Local rank 1 failed with code 3; its group is empty, and local rank 0 keeps running."""
     driven = running()
     driven.do(ended(1, 3), e.GroupEmptied(1))
     return driven

@@ -1,4 +1,4 @@
-"""A launcher as the trainer's image runs it, and a sidecar that a test plays by hand."""
+"""A launcher as the trainer's image runs it, and a sidecar that the test plays."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from understudy_protocol import pod, wire
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.launcher import LauncherHello, StartWorkers
 
-#: Of the trainer's image. `make pythons` runs the tests with each that is supported.
+#: The Python of the trainer's image. `make pythons` runs the tests with each supported version.
 TRAINER_PYTHON = os.environ.get("UNDERSTUDY_TRAINER_PYTHON", sys.executable)
-LIMIT_S = 20.0  # for what takes a moment on a busy machine
+LIMIT_S = 20.0  # for work that is short but may be slow on a busy machine
 KNOWN = wire.message_types(messages)
 Message = TypeVar("Message")
 Value = TypeVar("Value")
 
 
 def wait_for(condition: Callable[[], Value], what: str | Callable[[], str], limit_s: float = LIMIT_S) -> Value:
-    """The first true value of the condition. what: is waited for; or tells how things are when it has not come."""
+    """The first true value of the condition. what: the name of the condition, or a function that describes the state,
+    for the error.
+    """
     end = time.monotonic() + limit_s
     while not (value := condition()):
         if time.monotonic() >= end:
@@ -41,7 +43,7 @@ def round_(number: int, rank_offset: int = 0, world_size: int = 4, master_port: 
 
 
 class FakeSidecar:
-    """The server of the unix socket; one connection at a time."""
+    """The server of the unix socket, with one connection at a time."""
 
     def __init__(self, folder: Path, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
@@ -58,27 +60,27 @@ class FakeSidecar:
         self._server.listen()
 
     def accept(self) -> LauncherHello:
-        """Hang up, and take the launcher's next connection; its hello."""
+        """Disconnect, and accept the launcher's next connection. Return its hello."""
         if self._connection is not None:
             self._connection.close()
         return self.accept_beside()
 
     def accept_beside(self) -> LauncherHello:
-        """Take the launcher's next connection, which it makes by itself; its hello."""
+        """Accept the launcher's next connection, which the launcher opens by itself. Return its hello."""
         assert self._server is not None
-        former = self._connection
+        old = self._connection
         self._unread = b""
         self._connection, _ = self._server.accept()
         self._connection.settimeout(self._limit_s)
-        if former is not None:
-            former.close()
+        if old is not None:
+            old.close()
         return self.expect(LauncherHello)
 
     def send(self, *sent: Any) -> None:
         self.send_lines(*[wire.encode(message) for message in sent])
 
     def send_with(self, message: Any, fd: int) -> None:
-        """A message that a file goes with."""
+        """Send a message with a file."""
         assert self._connection is not None
         socket.send_fds(self._connection, [f"{wire.encode(message)}\n".encode()], [fd])
 
@@ -87,13 +89,13 @@ class FakeSidecar:
         self._connection.sendall("".join(f"{line}\n" for line in lines).encode())
 
     def expect(self, kind: type[Message]) -> Message:
-        """The next message of this kind; others are skipped, and are in `heard`."""
+        """The next message of this kind. Others are skipped, and are in `heard`."""
         while not isinstance(message := self.read(), kind):
             pass
         return message
 
     def expect_both(self, one: type[Message], other: type[Value]) -> tuple[Message, Value]:
-        """The next message of each kind, whichever comes first."""
+        """The next message of each kind, in any order."""
         while True:
             message = self.read()
             if isinstance(message, one):
@@ -112,7 +114,7 @@ class FakeSidecar:
         return self.heard[-1]
 
     def is_connected(self) -> bool:
-        """Whether the launcher has its end of the connection open; all that it has sent must have been read."""
+        """Whether the launcher's end of the connection is open. All its messages must have been read before."""
         assert self._connection is not None
         self._connection.setblocking(False)
         try:
@@ -123,7 +125,7 @@ class FakeSidecar:
             self._connection.settimeout(self._limit_s)
 
     def crash(self) -> None:
-        """End without a word, and leave a stale socket behind."""
+        """End without a message, and leave a stale socket."""
         for open_socket in (self._connection, self._server):
             if open_socket is not None:
                 open_socket.close()
@@ -159,11 +161,13 @@ class Launched:
         return self._err.read_text()
 
     def says(self, text: str) -> None:
-        """Wait until it is in the log, which another process writes."""
+        """Wait until the text is in the log, which another process writes."""
         wait_for(lambda: text in self.err, f"the words {text!r}")
 
     def prints(self, text: str) -> None:
-        """Wait until its workers printed exactly this. Another process writes it, perhaps after their ends are sent."""
+        """Wait until its workers have printed exactly this. Another process writes it, perhaps after the report of
+        their ends.
+        """
         wait_for(lambda: self.out == text, lambda: f"{text!r} on stdout; it is {self.out!r}")
 
     def wait(self) -> int:
@@ -174,32 +178,32 @@ class Launched:
         return self.sidecar.accept()
 
     def path(self, name: str) -> Path:
-        """A file of the test's, where its workers write."""
+        """A file of the test, for its workers' output."""
         return self.folder / name
 
     def pids(self, name: str, count: int) -> list[int]:
-        """What workers wrote to a file: so many process ids, one a line."""
+        """The process ids that workers wrote to a file, one per line; waits for `count` of them."""
 
         def complete() -> list[int]:
             lines = self.path(name).read_text().splitlines() if self.path(name).exists() else []
             return [int(line) for line in lines] if len(lines) >= count else []
 
-        return wait_for(complete, f"{count} process ids in {name}; the launcher said:\n{self.err}")
+        return wait_for(complete, f"{count} process ids in {name}; the launcher's output:\n{self.err}")
 
     def end(self) -> None:
         """Leave no process behind, whatever the test did.
 
-        The launcher is stopped and not killed first: what forks meanwhile stays below it, and is found.
+        Stop the launcher before the kill: processes that fork meanwhile stay below it, and are found.
         """
         self.sidecar.crash()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGSTOP)
-            wait_for(self._descendants_end, f"nothing below the launcher is left; it said:\n{self.err}")
+            wait_for(self._descendants_end, f"no descendant of the launcher is left; its output:\n{self.err}")
             self.process.kill()
             self.process.wait()
 
     def _descendants_end(self) -> bool:
-        """Kill them; whether none was left."""
+        """Kill them. Return whether none was left."""
         left = [pid for pid in _descendants(self.process.pid) if alive(pid)]
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
@@ -213,7 +217,7 @@ def alive(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """But for the process that a launcher has write its logs."""
+    """Except the process that writes the launcher's logs."""
     return [child for child in _all_children(pid) if name_of(child) != "logs"]
 
 
@@ -249,6 +253,6 @@ def _state(pid: int) -> str:
 
 
 def plain_environment() -> dict[str, str]:
-    """This process's environment without what would reach into the launcher's."""
+    """This process's environment without variables that would affect the launcher."""
     dropped = ("PYTHON", "UNDERSTUDY", "COV")
     return {name: value for name, value in os.environ.items() if not name.startswith(dropped)}

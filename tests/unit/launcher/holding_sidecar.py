@@ -1,8 +1,9 @@
-"""`python -m tests.unit.launcher.holding_sidecar SOCKET PORT ROUND`: a sidecar that has its launcher hold a connection.
+"""`python -m tests.unit.launcher.holding_sidecar SOCKET PORT ROUND`: a sidecar that lets its launcher keep a
+connection.
 
-It connects to PORT (its coordinator), serves its launcher with the real link, hands it the connection and starts a
-round. It prints the inode of the connection's socket. Told `close` on stdin it closes the connection, `drop_socket` it
-has the launcher drop it.
+It connects to PORT (its coordinator), serves its launcher with the real link, sends it the connection and starts a
+round. It prints the inode of the connection's socket. On `close` from stdin it closes the connection; on `drop_socket`
+it orders the launcher to drop it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A launcher's link that a test drives, with a real socket and a clock of the test's."""
+"""A launcher's link that a test drives, with a real socket and the test's own clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Linked:
 
     def __init__(self, path: str, server: socket.socket) -> None:
         self.log: list[str] = []
-        self.closing: list[int] = []  # the socket's number, while it is still its own
+        self.closing: list[int] = []  # the socket's number, before it is closed
         self.link = SidecarLink(path, self.log.append, lambda socket: self.closing.append(socket.fileno()), 0.0)
         assert self.link.connect(0.0) == [Connected()]
         self.other = server.accept()[0]

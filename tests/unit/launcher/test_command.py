@@ -1,4 +1,4 @@
-"""Which commands a zygote can run, and what it is told of them."""
+"""Which commands a zygote can run, and how they are parsed for it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_code() -> None:
     assert program("python3", "-c", "import x", "a") == PythonProgram("python3", (), CODE, "import x", ("a",))
 
 
-def test_what_env_sets_before_it(script: str) -> None:
+def test_a_program_gets_the_variables_that_env_sets_before_it(script: str) -> None:
     found = program("env", "A=1", "B=x=y", "python3", script)
     assert (found.interpreter, found.env) == ("python3", (("A", "1"), ("B", "x=y")))
 
@@ -99,7 +99,9 @@ def test_an_executable_script_by_its_first_line(tmp_path: Path, monkeypatch: pyt
     ],
     ids=" ".join,
 )
-def test_what_is_no_program_for_a_zygote_starts_afresh(script: str, command: tuple[str, ...]) -> None:
+def test_a_command_that_is_no_program_for_a_zygote_starts_as_a_fresh_process(
+    script: str, command: tuple[str, ...]
+) -> None:
     with zipfile.ZipFile("app.pyz", "w") as app:
         app.writestr("__main__.py", "")
     Path("train.pyc").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""A launcher's process that was given devices, and asks a real library that answers as a test has it."""
+"""A launcher's process with devices, and a real library whose answers the test sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from understudy_protocol.launcher import CheckReadiness, Readiness
 SILENT = "the device check did not finish within 5 s"
 
 Launch = Callable[..., Launched]
-#: GPUs: how many there are, from a file; a file that is not there: they hang.
+#: GPUS: a file with the number of GPUs; if the file is missing, they hang.
 SOURCE = """
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ int nvmlDeviceGetMemoryInfo(void *gpu, unsigned long long memory[3]) {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that has it."""
+    """The folder with the library."""
     folder = tmp_path_factory.mktemp("nvml")
     (folder / "nvml.c").write_text(SOURCE)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / LIBRARY, folder / "nvml.c"], check=True)
@@ -51,17 +51,22 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def given(launch: Launch, library: Path, folder: Path, devices: int, there: int) -> Launched:
-    """A spare that was given devices, of which some are there."""
+    """A spare with devices, of which some answer."""
     gpus = folder / "gpus"
     gpus.write_text(str(there))
-    told = {pod.ENV_DEVICES: str(devices), pod.ENV_ZYGOTE: "false", "LD_LIBRARY_PATH": str(library), "GPUS": str(gpus)}
-    launched = launch("python3", "-c", "print('trained')", **told)
+    variables = {
+        pod.ENV_DEVICES: str(devices),
+        pod.ENV_ZYGOTE: "false",
+        "LD_LIBRARY_PATH": str(library),
+        "GPUS": str(gpus),
+    }
+    launched = launch("python3", "-c", "print('trained')", **variables)
     launched.join()
     return launched
 
 
 def looker(launched: Launched) -> int:
-    """The process that asks for devices, by its name, which each of the launcher's processes gets after its fork."""
+    """The process of the device check, by its name, which each of the launcher's processes gets after its fork."""
     return next((pid for pid in children(launched.process.pid) if name_of(pid) == "devices"), 0)
 
 
@@ -76,7 +81,7 @@ def test_a_spare_is_ready_while_all_devices_that_it_was_given_answer(
     launched = given(launch, library, folder, devices=8, there=8)
     assert check(launched, 1) == Readiness(1, True)
 
-    # when one is lost, then it is not ready; and it is again when that is back
+    # when a device is lost, the spare is not ready; it is ready again when the device is back
     (folder / "gpus").write_text("7")
     assert check(launched, 2) == Readiness(2, False, "7 of 8 devices answer")
     (folder / "gpus").write_text("9")
@@ -84,39 +89,39 @@ def test_a_spare_is_ready_while_all_devices_that_it_was_given_answer(
     wait_for(lambda: not children(launched.process.pid), "no process is left of the checks")
 
 
-def test_a_driver_that_hangs_holds_up_nobody(launch: Launch, library: Path, folder: Path) -> None:
-    # given devices that do not answer
+def test_a_driver_that_hangs_does_not_delay_the_launcher(launch: Launch, library: Path, folder: Path) -> None:
+    # given devices that hang
     launched = given(launch, library, folder, devices=1, there=1)
     (folder / "gpus").unlink()
     launched.sidecar.send(CheckReadiness(1))
     asks = wait_for(lambda: looker(launched), "devices are asked")
 
-    # then that is told, and whoever asks is ended
+    # then the spare reports that, and the check is killed
     assert launched.sidecar.expect(Readiness) == Readiness(1, False, SILENT)
     wait_for(lambda: not Path(f"/proc/{asks}").exists(), "it is ended")
 
-    # and when they answer again, then the spare is ready again
+    # and when they answer again, the spare is ready again
     (folder / "gpus").write_text("1")
     number = 2
     while not check(launched, number).is_ready:
         number += 1
 
 
-def test_a_library_that_crashes_harms_the_process_that_asks_alone(launch: Launch, library: Path, folder: Path) -> None:
-    # given a process that asks for devices which do not answer
+def test_a_library_that_crashes_ends_only_the_device_check(launch: Launch, library: Path, folder: Path) -> None:
+    # given a device check that hangs
     launched = given(launch, library, folder, devices=1, there=1)
     (folder / "gpus").unlink()
-    told, number = Readiness(0, False, SILENT), 0
-    while told.reason == SILENT:  # on a busy machine its time is over before it can be killed
+    readiness, number = Readiness(0, False, SILENT), 0
+    while readiness.reason == SILENT:  # on a busy machine it may time out before the kill
         number += 1
         launched.sidecar.send(CheckReadiness(number))
         asks = wait_for(lambda: looker(launched), "devices are asked")
-        # when it crashes
+        # when the check crashes
         with contextlib.suppress(ProcessLookupError):
             os.kill(asks, signal.SIGSEGV)
-        told = launched.sidecar.expect(Readiness)
-    # then the spare is not ready for that reason, and its launcher lives
-    assert told == Readiness(number, False, "the device check ended without a result")
+        readiness = launched.sidecar.expect(Readiness)
+    # then the spare is not ready for that reason, and its launcher survives
+    assert readiness == Readiness(number, False, "the device check ended without a result")
     (folder / "gpus").write_text("1")
     assert check(launched, number + 1) == Readiness(number + 1, True)
 
@@ -125,6 +130,6 @@ def test_a_library_that_crashes_harms_the_process_that_asks_alone(launch: Launch
 def test_a_spare_that_was_given_a_device_and_sees_none_is_not_ready(launch: Launch) -> None:
     launched = launch("python3", "-c", "print('trained')", **{pod.ENV_DEVICES: "1", pod.ENV_ZYGOTE: "false"})
     launched.join()
-    told = check(launched, 1)
-    assert not told.is_ready
-    assert told.reason
+    readiness = check(launched, 1)
+    assert not readiness.is_ready
+    assert readiness.reason

@@ -1,4 +1,4 @@
-"""Which of the devices that a container was given answer: by a stand-in of NVIDIA's library, and by files."""
+"""Which of a container's devices answer: with a stand-in for NVIDIA's library, and with device files."""
 
 # ruff: noqa: N802, N815 - the library's own names
 
@@ -19,7 +19,9 @@ WORDS = {LOST: b"GPU is lost", UNKNOWN: b"Unknown Error"}
 
 
 class Library:
-    """As libnvidia-ml.so.1 answers through ctypes. gpus: the code that each answers with, or a list of its parts'."""
+    """libnvidia-ml.so.1 as it answers through ctypes. gpus: the code of each GPU's answer, or a list of its parts'
+    codes.
+    """
 
     def __init__(self, *gpus: int | list[int], starts: int = OK) -> None:
         self._gpus, self._starts = gpus, starts
@@ -54,7 +56,7 @@ class Library:
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:
         gpu = self._gpu(handle)
-        assert isinstance(gpu, int), "a divided GPU answers nobody but root"
+        assert isinstance(gpu, int), "a divided GPU answers only root"
         return gpu
 
     def _gpu(self, handle: Any) -> int | list[int]:
@@ -63,7 +65,7 @@ class Library:
 
 
 class OldLibrary(Library):
-    """Of a time before GPUs were divided."""
+    """A version from before GPUs could be divided."""
 
     nvmlDeviceGetMigMode = None  # type: ignore[assignment]
 
@@ -86,23 +88,23 @@ class OldLibrary(Library):
         (Library(*[LOST] * 8), 8, "0 of 8 devices answer: " + "; ".join(f"GPU {i}: {GONE}" for i in range(3))),
     ],
 )  # fmt: skip
-def test_what_answers_is_counted(library: Library, wanted: int, why_not: str) -> None:
+def test_the_devices_that_answer_are_counted(library: Library, wanted: int, why_not: str) -> None:
     assert by_library(library, wanted) == why_not
 
 
-def test_without_the_library_a_file_that_can_be_opened_will_do(tmp_path: Path) -> None:
-    # given no device
+def test_without_the_library_one_device_file_that_can_be_opened_is_enough(tmp_path: Path) -> None:
+    # given no device file
     (tmp_path / "nvidiactl").touch()
     (tmp_path / "nvidia-uvm").touch()
     assert by_files(str(tmp_path)) == (
         f"no device can be opened: there is neither {tmp_path}/nvidia0 nor libnvidia-ml.so.1"
     )
 
-    # given one that cannot be opened
+    # given one that cannot be opened as a device
     (tmp_path / "nvidia0").mkdir()
     assert by_files(str(tmp_path)) == f"no device can be opened: {tmp_path}/nvidia0: Is a directory"
 
-    # given one that can
+    # given one that can be opened
     (tmp_path / "nvidia1").touch()
     assert by_files(str(tmp_path)) == ""
 
@@ -120,5 +122,5 @@ def test_without_the_library_a_file_that_can_be_opened_will_do(tmp_path: Path) -
         ("GPU-a,GPU-b,GPU-c,GPU-d,GPU-e", 4),
     ],
 )
-def test_a_device_that_is_given_twice_is_one(visible: str, devices: int) -> None:
+def test_a_device_that_is_named_twice_counts_once(visible: str, devices: int) -> None:
     assert visible_devices(4, {VISIBLE: visible}) == devices

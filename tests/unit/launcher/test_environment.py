@@ -1,4 +1,4 @@
-"""What a worker's environment is made of."""
+"""The variables of a worker's environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def env(launcher: dict[str, str] | None = None, nproc: int = 8, error_file: str 
     return worker_environment(launcher or {}, START, 2, nproc, (200, 201), error_file)
 
 
-def test_the_round_as_torchrun_would_tell_it() -> None:
+def test_a_worker_gets_the_rounds_variables_as_from_torchrun() -> None:
     assert env() == {
         "RANK": "26",
         "LOCAL_RANK": "2",
@@ -59,12 +59,12 @@ def test_the_round_overrides_the_manifest(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["HOME", "NCCL_DEBUG", "TORCHELASTIC_RUN_ID", "UNDERSTUDY_OF_MY_OWN"])
-def test_what_is_the_users_stays(name: str) -> None:
+def test_a_worker_keeps_the_users_variables(name: str) -> None:
     assert env({name: "mine"})[name] == "mine"
 
 
-def test_the_pods_internals_stay_with_the_launcher() -> None:
-    torchruns = {"ENV_STEP_FIFO", "ENV_NNODES", "ENV_RUN_ID", "ENV_TORCHRUN"}  # which runs without the launcher
+def test_a_worker_does_not_get_the_pods_internal_variables() -> None:
+    torchruns = {"ENV_STEP_FIFO", "ENV_NNODES", "ENV_RUN_ID", "ENV_TORCHRUN"}  # torchrun runs without the launcher
     constants = {constant for constant in vars(pod) if constant.startswith("ENV_")} - torchruns
     internal = {getattr(pod, constant): "x" for constant in constants}
     for_workers = {pod.ENV_ROLLOUTS, pod.ENV_ROLLOUTS_SOCKET, pod.ENV_ROLLOUT_TOKEN_FILE, pod.ENV_START_TIMEOUT}
@@ -76,7 +76,7 @@ def test_the_workers_package_comes_last_on_the_path() -> None:
     assert env({"UNDERSTUDY_FOLDER": "/shared"})["PYTHONPATH"] == "/shared/python"
 
 
-def test_without_a_place_for_it_there_is_no_error_file() -> None:
+def test_a_worker_gets_no_error_file_variable_if_no_folder_is_writable() -> None:
     assert "TORCHELASTIC_ERROR_FILE" not in env({"TORCHELASTIC_ERROR_FILE": "/of/torchrun"}, error_file=None)
 
 
@@ -84,7 +84,7 @@ def test_without_a_place_for_it_there_is_no_error_file() -> None:
     ("nproc", "manifest", "expected"),
     [(1, {}, None), (2, {}, "1"), (1, {"OMP_NUM_THREADS": "4"}, "4"), (8, {"OMP_NUM_THREADS": "4"}, "4")],
 )
-def test_threads_are_the_users_and_else_as_torchrun_has_them(
+def test_the_number_of_threads_is_the_users_or_else_torchruns(
     nproc: int, manifest: dict[str, str], expected: str | None
 ) -> None:
     assert env(manifest, nproc).get("OMP_NUM_THREADS") == expected
@@ -110,13 +110,13 @@ DUMP, BUFFER, FORMER_BUFFER = "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_FR_BUFFER_SIZ
         (30.0, {}, 30.0),
     ],
 )
-def test_healthy_workers_may_run_on_where_the_flight_recorder_dumps_or_the_job_says_so(
+def test_healthy_workers_have_a_grace_if_the_flight_recorder_dumps_or_the_job_sets_one(
     asked_s: float | None, variables: dict[str, str], grace_s: float
 ) -> None:
     assert worker_grace_s(asked_s, variables) == grace_s
 
 
-def test_arrows_allocator_starts_no_thread_in_a_zygote_unless_the_user_says_so() -> None:
+def test_arrows_allocator_starts_no_thread_in_a_zygote_unless_the_user_sets_it() -> None:
     name = "JE_ARROW_MALLOC_CONF"
     assert zygote_environment({}, 8)[name] == "background_thread:false"
     assert zygote_environment({name: "narenas:1"}, 8)[name] == "narenas:1"

@@ -1,4 +1,4 @@
-"""Where workers may write why they failed, and what the launcher makes of it."""
+"""The files in which workers write why they failed, and how the launcher reads them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_first_line_of_a_workers_message(tmp_path: Path, content: Any, messa
 
 
 @pytest.mark.parametrize("content", [b"", b'{"message": "cut of', b"\xff\xfe", None])
-def test_what_is_not_understood_is_no_message(tmp_path: Path, content: bytes | None) -> None:
+def test_content_that_cannot_be_parsed_is_no_message(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "error.json"
     if content is not None:
         path.write_bytes(content)
@@ -51,7 +51,7 @@ def test_a_fifo_in_its_place_is_no_message(tmp_path: Path) -> None:
     [
         ("1700000000", 1700000000.75, 1700000000.75),  # torch writes whole seconds
         ("1700000000", 1700000001.99, 1700000001.99),
-        ("1700000000", 1700000002.0, 1700000000.0),  # somebody has written to it later
+        ("1700000000", 1700000002.0, 1700000000.0),  # the file was written to later
         ("1700000000", 1699999999.9, 1700000000.0),
         (1700000000.5, 1700000001.0, 1700000001.0),
         ("1e999", 1700000000.0, None),
@@ -84,7 +84,7 @@ def test_a_worker_fails_between_its_start_and_its_end(at: float | None, expected
     assert error_files.Failure("x", at).time_of(started_at=100.0, ended_at=110.0) == expected
 
 
-def test_a_former_launchers_file_is_gone(tmp_path: Path) -> None:
+def test_an_earlier_launchers_file_is_deleted(tmp_path: Path) -> None:
     folder = error_files.make_folder(str(tmp_path))
     assert folder is not None
     assert Path(folder).parent == tmp_path
@@ -101,13 +101,13 @@ def test_a_shared_folder_that_cannot_be_written_is_replaced_by_the_temporary_one
     assert Path(error_files.make_folder("/proc") or "").parent == tmp_path
 
 
-def test_a_shared_folder_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_shared_folder_is_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert Path(error_files.make_folder(str(tmp_path / "missing")) or "").parent == tmp_path
     assert not (tmp_path / "missing").exists()
 
 
-def test_where_nothing_can_be_written_there_is_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_writable_folder_there_is_no_error_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_usable() -> str:
         raise FileNotFoundError("no usable temporary directory")
 

@@ -1,4 +1,4 @@
-"""The launcher as the pod runs it: stub, zipapp, real workers, and a sidecar that the test plays."""
+"""The launcher as a pod runs it: entry script, zipapp, real workers, and a sidecar that the test plays."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def started(launched: Launched, number: int = 0, **options: int) -> WorkersStart
 # A job's life ---------------------------------------------------------------------------------------------------------
 
 
-def test_workers_run_to_their_end_and_the_launcher_exits_when_told(launch: Launch) -> None:
+def test_workers_run_to_their_end_and_the_launcher_exits_when_ordered(launch: Launch) -> None:
     launched = launch(
         "sh", "-c", 'echo "rank $RANK of $WORLD_SIZE, $UNDERSTUDY_ROUND"; echo oops >&2', **{pod.ENV_NPROC: "2"}
     )
@@ -84,12 +84,12 @@ def test_a_newer_round_replaces_the_workers_and_all_their_children(launch: Launc
     old = [*launched.pids("pids", 2), *children(launched.process.pid)]
     assert len(old) == 3
     started(launched, 1)
-    assert not [pid for pid in old if alive(pid)], "told as started only when nothing is left of the old ones"
+    assert not [pid for pid in old if alive(pid)], "reported as started only when no old worker is left"
     new = launched.pids("pids", 4)[2:]
     assert all(alive(pid) for pid in new)
 
 
-def test_a_stopped_member_idles_and_takes_part_again(launch: Launch) -> None:
+def test_a_stopped_member_idles_and_joins_the_next_round(launch: Launch) -> None:
     launched = launch(*SLEEPS)
     launched.join()
     started(launched, 0)
@@ -117,7 +117,7 @@ def test_rounds_leave_nothing_open(launch: Launch) -> None:
 # Failures -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_workers_exit_code_is_told_and_becomes_the_containers(launch: Launch) -> None:
+def test_a_workers_exit_code_is_reported_and_becomes_the_containers(launch: Launch) -> None:
     launched = launch("sh", "-c", "exit 3")
     launched.join()
     started(launched)
@@ -128,18 +128,18 @@ def test_a_workers_exit_code_is_told_and_becomes_the_containers(launch: Launch) 
     assert launched.wait() == 3
 
 
-def test_a_killed_worker_is_told_and_its_neighbour_runs_on(launch: Launch) -> None:
+def test_a_killed_worker_is_reported_and_its_neighbor_keeps_running(launch: Launch) -> None:
     launched = launch(*SLEEPS, **{pod.ENV_NPROC: "2"})
     launched.join()
     started(launched)
-    victim, neighbour = launched.pids("pids", 2)
+    victim, neighbor = launched.pids("pids", 2)
     os.kill(victim, signal.SIGKILL)
     exited = launched.sidecar.expect(WorkerExited)
     assert (exited.exit_code, exited.signal, exited.message) == (None, "SIGKILL", "killed by SIGKILL")
-    assert alive(neighbour)
+    assert alive(neighbor)
     launched.sidecar.send(ExitLauncher(81, "Failed"))
     assert launched.wait() == 137
-    assert not alive(neighbour)
+    assert not alive(neighbor)
 
 
 def test_a_failed_workers_children_are_killed(launch: Launch) -> None:
@@ -159,7 +159,7 @@ def test_the_message_is_the_one_in_torchs_error_file(launch: Launch) -> None:
     assert launched.sidecar.expect(WorkerExited).message == "RuntimeError: NCCL"
 
 
-#: What torch's @record does, in a worker that takes long to end after its exception.
+#: torch's @record in a worker that takes long to end after its exception.
 LINGERS = """
 import json, os, time
 failure = {"message": "ValueError: first", "extraInfo": {"timestamp": str(int(time.time()))}}
@@ -188,7 +188,7 @@ def test_a_worker_fails_at_its_exception_and_not_at_its_end(launch: Launch, zygo
     assert before - 0.1 <= exited.at <= raised_by
 
 
-def test_a_command_that_is_not_there_is_a_failure_that_says_so(launch: Launch) -> None:
+def test_a_missing_command_is_reported_as_a_failure(launch: Launch) -> None:
     launched = launch("/nowhere/train", **{pod.ENV_NPROC: "2"})
     launched.join()
     started(launched)
@@ -213,7 +213,7 @@ def test_a_sidecar_that_restarts_finds_the_workers_running(launch: Launch) -> No
     started(launched, 6)
 
 
-def test_a_failure_while_the_sidecar_is_away_is_told_when_it_is_back(launch: Launch) -> None:
+def test_a_failure_while_the_sidecar_is_disconnected_is_reported_when_it_reconnects(launch: Launch) -> None:
     launched = launch(*SLEEPS)
     launched.join()
     started(launched)
@@ -225,7 +225,7 @@ def test_a_failure_while_the_sidecar_is_away_is_told_when_it_is_back(launch: Lau
     assert launched.sidecar.expect(WorkerExited).signal == "SIGKILL"
 
 
-def test_what_is_no_message_is_logged_and_dropped(launch: Launch) -> None:
+def test_a_line_that_is_no_message_is_logged_and_dropped(launch: Launch) -> None:
     launched = launch(*SLEEPS)
     launched.join()
     launched.sidecar.send_lines("{nonsense", '{"v":9,"type":"FromTheFuture"}', '{"v":1,"type":"StopWorkers"}')
@@ -279,14 +279,14 @@ def test_workers_that_do_not_end_are_killed_before_the_grace_is_over(launch: Lau
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_launcher_that_still_waits_for_its_sidecar_ends_at_once(launch: Launch, number: signal.Signals) -> None:
+def test_a_launcher_without_its_sidecar_ends_at_once_on_sigterm(launch: Launch, number: signal.Signals) -> None:
     launched = launch(*SLEEPS)
     wait_for(lambda: "understudy launcher: pid=" in launched.err, "the launcher's first line")
     launched.process.send_signal(number)
     assert launched.wait() == 143
 
 
-def test_nohup_is_honoured(folder: Path, launch: Launch) -> None:
+def test_nohup_is_honored(folder: Path, launch: Launch) -> None:
     launched = launch(*SLEEPS, stub=["nohup", "/bin/sh", f"{folder}/{pod.LAUNCHER_SCRIPT}"])
     launched.join()
     launched.process.send_signal(signal.SIGHUP)
@@ -296,16 +296,16 @@ def test_nohup_is_honoured(folder: Path, launch: Launch) -> None:
 # The next round's port ------------------------------------------------------------------------------------------------
 
 
-def test_the_port_is_held_until_rank_0_binds_it_and_then_another_is(launch: Launch) -> None:
+def test_a_port_is_reserved_until_rank_0_binds_it_and_then_another_one_is(launch: Launch) -> None:
     bind = "import socket, os; s = socket.socket(); s.bind(('', int(os.environ['MASTER_PORT']))); s.listen()"
     launched = launch(TRAINER_PYTHON, "-c", bind)
     port = launched.join().master_port
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("", port))
     started(launched, 0, master_port=port)
-    told, _ = launched.sidecar.expect_both(NextPort, WorkersFinished)
-    assert told.master_port not in (0, port)
-    assert launched.sidecar.restart().master_port == told.master_port
+    ports, _ = launched.sidecar.expect_both(NextPort, WorkersFinished)
+    assert ports.master_port not in (0, port)
+    assert launched.sidecar.restart().master_port == ports.master_port
 
 
 def test_a_member_without_rank_0_keeps_its_port(launch: Launch) -> None:
@@ -327,12 +327,12 @@ def test_a_script_reports_its_steps(launch: Launch) -> None:
     first = launched.sidecar.expect(Stepped)
     assert (first.token.round, first.total) == (2, 3000)
     launched.sidecar.expect(WorkersFinished)
-    told = [message.step for message in launched.sidecar.heard if isinstance(message, Stepped)]
-    assert told == sorted(told)
-    assert told[-1] == 3000
+    reported = [message.step for message in launched.sidecar.heard if isinstance(message, Stepped)]
+    assert reported == sorted(reported)
+    assert reported[-1] == 3000
 
 
-def test_the_newest_step_is_told_while_the_worker_goes_on(launch: Launch) -> None:
+def test_the_newest_step_is_reported_while_the_worker_continues(launch: Launch) -> None:
     script = "import time, understudy_torch\nfor n in range(1, 100): understudy_torch.step(n)\ntime.sleep(600)"
     launched = launch(TRAINER_PYTHON, "-c", script)
     launched.join()
@@ -350,7 +350,7 @@ def test_steps_come_from_behind_a_shell_and_from_a_forked_child(launch: Launch) 
     assert [x.step for x in launched.sidecar.heard if isinstance(x, Stepped)][-1] == 2
 
 
-def test_a_step_is_told_before_the_workers_end(launch: Launch) -> None:
+def test_a_step_is_reported_before_the_workers_end(launch: Launch) -> None:
     launched = launch(TRAINER_PYTHON, "-c", "import understudy_torch; understudy_torch.step(1)")
     launched.join()
     started(launched)
@@ -359,7 +359,7 @@ def test_a_step_is_told_before_the_workers_end(launch: Launch) -> None:
     assert kinds.index(Stepped) < kinds.index(WorkersFinished)
 
 
-def test_the_stacks_of_a_worker_that_hangs_are_in_the_log_before_the_sidecar_hears_of_it(launch: Launch) -> None:
+def test_the_stacks_of_a_worker_that_hangs_are_in_the_log_before_the_report(launch: Launch) -> None:
     script = "import time, understudy_torch\nunderstudy_torch.step(41)\ndef hangs(): time.sleep(600)\nhangs()"
     launched = launch(TRAINER_PYTHON, "-c", script, **{pod.ENV_NPROC: "2", pod.ENV_STEP_TIMEOUT: "1"})
     launched.join()
@@ -376,10 +376,10 @@ def test_the_stacks_of_a_worker_that_hangs_are_in_the_log_before_the_sidecar_hea
 
 
 @pytest.mark.parametrize("zygote", ["true", "false"])
-def test_the_stacks_of_workers_without_a_step_are_in_the_log_before_the_sidecar_hears_of_it(
+def test_the_stacks_of_workers_without_a_step_are_in_the_log_before_the_report(
     launch: Launch, folder: Path, zygote: str
 ) -> None:
-    # given workers that wait for a peer; those of a zygote have not imported understudy_torch themselves
+    # given workers that wait for a peer; the zygote's forks have not imported understudy_torch themselves
     imports = "" if zygote == "true" else "import understudy_torch\n"
     script = "import time\ndef waits_for_a_peer():\n  print('waits', flush=True)\n  time.sleep(600)\nwaits_for_a_peer()"
     (folder / "train.py").write_text(imports + script)
@@ -388,9 +388,9 @@ def test_the_stacks_of_workers_without_a_step_are_in_the_log_before_the_sidecar_
     launched.join()
     order = started(launched, 2)
     wait_for(lambda: launched.out.count("waits") == 2, "both workers")
-    # when the coordinator asks for their stacks
+    # when the coordinator orders their stacks
     launched.sidecar.send(WriteStacks(order.token))
-    # then the answer comes when they are in the log
+    # then the answer arrives when they are in the log
     hung = launched.sidecar.expect(Hung)
     assert (hung.token, hung.local_rank, hung.step) == (order.token, 0, -1)
     log = launched.err
@@ -401,7 +401,7 @@ def test_the_stacks_of_workers_without_a_step_are_in_the_log_before_the_sidecar_
 
 # Leftovers: processes that have left their worker's group -------------------------------------------------------------
 
-#: Starts a process of a session of its own, one behind a double fork, and waits.
+#: Starts a process in its own session, and one through a double fork, and waits.
 ESCAPES = """
 import os, subprocess, sys, time
 def note(pid):
@@ -420,7 +420,7 @@ if len(sys.argv) > 1:
     sys.exit(int(sys.argv[1]))
 time.sleep(600)
 """
-#: The workers of a DataLoader are daemons of multiprocessing; these have made sessions of their own, too.
+#: The workers of a DataLoader are daemons of multiprocessing; these also lead their own sessions.
 DATA_LOADER = """
 import multiprocessing as mp, os, time
 def load():
@@ -437,7 +437,9 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("zygote", ["true", "false"])
 @pytest.mark.parametrize("script", [ESCAPES, DATA_LOADER], ids=["escapes", "data loader"])
-def test_a_round_starts_only_when_nothing_of_the_one_before_is_alive(launch: Launch, script: str, zygote: str) -> None:
+def test_a_round_starts_only_when_no_process_of_the_previous_one_is_alive(
+    launch: Launch, script: str, zygote: str
+) -> None:
     launched = launch("python3", "-c", script, **{pod.ENV_ZYGOTE: zygote, pod.ENV_PRELOAD: "json"})
     launched.join()
     started(launched, 0)
@@ -454,12 +456,12 @@ def test_a_daemon_of_workers_that_have_finished_ends_with_the_next_round(launch:
     started(launched, 0)
     left = launched.pids("pids", 2)
     launched.sidecar.expect(WorkersFinished)
-    assert all(alive(pid) for pid in left), "a daemon may upload what the training has written"
+    assert all(alive(pid) for pid in left), "a daemon may upload the training's output"
     started(launched, 1)
     assert not [pid for pid in left if alive(pid)]
 
 
-def test_nothing_is_left_when_a_round_has_drained_or_was_stopped_or_the_launcher_exits(launch: Launch) -> None:
+def test_no_process_is_left_when_a_round_has_drained_or_was_stopped_or_the_launcher_exits(launch: Launch) -> None:
     launched = launch(TRAINER_PYTHON, "-c", ESCAPES)
     launched.join()
     started(launched, 0)
@@ -479,7 +481,7 @@ def test_nothing_is_left_when_a_round_has_drained_or_was_stopped_or_the_launcher
     assert not [pid for pid in closed if alive(pid)]
 
 
-#: A process that forks itself again and again, each time in another session, and never waits.
+#: A process that forks repeatedly, each time into another session, and never waits.
 HYDRA = """
 import os, time
 if os.fork() == 0:
@@ -491,7 +493,7 @@ time.sleep(600)
 """
 
 
-def test_a_process_that_forks_faster_than_it_can_be_looked_for_is_killed(launch: Launch) -> None:
+def test_a_process_that_forks_faster_than_it_can_be_found_is_killed(launch: Launch) -> None:
     launched = launch(TRAINER_PYTHON, "-c", HYDRA, **{pod.ENV_ZYGOTE: "false"})
     launched.join()
     started(launched, 0)
@@ -501,8 +503,8 @@ def test_a_process_that_forks_faster_than_it_can_be_looked_for_is_killed(launch:
     assert children(launched.process.pid) == []
 
 
-def test_what_ran_before_the_launcher_stays(folder: Path, launch: Launch) -> None:
-    """An entrypoint may start a daemon, and then become the launcher."""
+def test_processes_that_are_older_than_the_launcher_survive(folder: Path, launch: Launch) -> None:
+    """An entrypoint may start a daemon and then exec the launcher."""
     entrypoint = f'sleep 600 & echo $! > "$HERE/earlier"; exec /bin/sh {folder}/{pod.LAUNCHER_SCRIPT} "$@"'
     launched = launch(*SLEEPS, stub=["sh", "-c", entrypoint, "entrypoint"])
     launched.join()
@@ -525,7 +527,7 @@ def test_a_store_and_the_zygote_outlive_the_kill_of_leftovers(launch: Launch) ->
 
 # The worker grace -----------------------------------------------------------------------------------------------------
 
-#: Local rank 1 fails when it is told to; local rank 0 saves what it has at SIGTERM, which takes a moment.
+#: Local rank 1 fails on request; local rank 0 saves at SIGTERM, which takes a moment.
 SAVES_AT_SIGTERM = """
 if [ "$LOCAL_RANK" = 1 ]; then read line < "$HERE/go"; exit 1; fi
 trap 'sleep 0.3; touch "$HERE/saved"; exit 0' TERM
@@ -547,8 +549,8 @@ def test_a_healthy_worker_may_save_within_the_worker_grace(launch: Launch, grace
     assert launched.path("saved").exists() is saved
 
 
-def test_a_worker_that_sigterm_would_end_at_once_has_the_time_without_it(launch: Launch) -> None:
-    """As a rank that dumps what NCCL's flight recorder has, in a thread of torch's."""
+def test_a_worker_without_a_sigterm_handler_gets_the_grace_without_the_signal(launch: Launch) -> None:
+    """For example a rank that dumps NCCL's flight recorder in a thread of torch."""
     dumps = 'echo $$ >> "$HERE/pids"; read line < "$HERE/go"; touch "$HERE/dumped"'
     launched = launch("sh", "-c", dumps, TORCH_NCCL_DUMP_ON_TIMEOUT="1")
     os.mkfifo(launched.path("go"))
@@ -564,7 +566,7 @@ def test_a_worker_that_sigterm_would_end_at_once_has_the_time_without_it(launch:
 
 # A worker that SIGKILL does not end -----------------------------------------------------------------------------------
 
-#: Lets any process trace it, also where the kernel allows that to parents alone (Yama).
+#: Lets any process trace it, even if the kernel allows that only to parents (Yama).
 TRACEABLE = (
     "import ctypes, os, time\n"
     "ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1 % 2**64), 0, 0, 0)\n"
@@ -575,7 +577,7 @@ TRACEABLE = (
 
 @contextlib.contextmanager
 def unkillable(pid: int) -> Iterator[None]:
-    """A process that stops within the kernel on its way out, as if a driver did not let it go. Needs no rights."""
+    """A process that stops inside the kernel during its exit, as if a driver blocked it. Needs no privileges."""
     seize, on_exit, detach = 0x4206, 0x40, 17
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
@@ -587,7 +589,7 @@ def unkillable(pid: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("zygote", ["true", "false"])
-def test_a_worker_that_cannot_be_killed_is_reported_and_holds_up_the_next_round(launch: Launch, zygote: str) -> None:
+def test_a_worker_that_cannot_be_killed_is_reported_and_delays_the_next_round(launch: Launch, zygote: str) -> None:
     launched = launch("python3", "-c", TRACEABLE, **{pod.ENV_ZYGOTE: zygote, pod.ENV_PRELOAD: "json"})
     launched.join()
     started(launched, 0)
@@ -621,7 +623,7 @@ def test_a_leftover_that_cannot_be_killed_is_reported_without_a_local_rank(launc
 
 
 def test_orphans_are_reaped(launch: Launch) -> None:
-    """A grandchild in a session of its own outlives its parents, as a daemon does, and ends later."""
+    """A grandchild in its own session outlives its parents, as a daemon does, and ends later."""
     daemon = 'setsid sh -c "echo \\$\\$ > $HERE/pids; read line < $HERE/go" &'
     launched = launch("sh", "-c", f'{daemon} while [ ! -s "$HERE/pids" ]; do sleep 0.01; done')
     os.mkfifo(launched.path("go"))
@@ -664,7 +666,7 @@ def test_a_bug_in_the_launcher_ends_it_loudly_and_leaves_no_worker(folder: Path,
 
 
 UNSHARE = ("unshare", "-pf", "--kill-child", "--mount-proc")
-#: A Python without ctypes, so that orphans go to pid 1, which here is a shell.
+#: A Python without ctypes, so that pid 1, here a shell, inherits the orphans.
 WITHOUT_CTYPES = (
     "import sys; sys.modules['ctypes'] = None; sys.path.insert(0, sys.argv.pop(1))\n"
     "from understudy_launcher.__main__ import main; sys.exit(main(sys.argv[1:]))"
@@ -676,7 +678,7 @@ def _can_unshare() -> bool:
 
 
 @pytest.mark.skipif(not _can_unshare(), reason="no right to make a PID namespace")
-def test_as_pid_1_it_reaps_and_hears_sigterm(folder: Path, launch: Launch) -> None:
+def test_a_launcher_as_pid_1_reaps_orphans_and_handles_sigterm(folder: Path, launch: Launch) -> None:
     launched = launch(*FAMILY, stub=[*UNSHARE, "/bin/sh", f"{folder}/{pod.LAUNCHER_SCRIPT}"])
     assert launched.join().pid == 1
     started(launched, 0)
@@ -690,14 +692,14 @@ def test_as_pid_1_it_reaps_and_hears_sigterm(folder: Path, launch: Launch) -> No
     assert launched.wait() == 143
 
 
-#: A /dev of the container's own, in which the kubelet has made the file for the termination message.
+#: A /dev of its own, in which the kubelet has created the termination message file.
 OWN_DEV = """
 mkdir dev && touch dev/null dev/termination-log && mount --bind /dev/null dev/null && mount --bind dev /dev && exec "$@"
 """
 
 
 @pytest.mark.skipif(not _can_unshare(), reason="no right to make a PID namespace")
-def test_a_pod_that_is_replaced_leaves_the_reason_as_the_containers_termination_message(
+def test_a_pod_that_is_replaced_writes_the_reason_as_the_containers_termination_message(
     folder: Path, launch: Launch
 ) -> None:
     launched = launch(
@@ -710,8 +712,8 @@ def test_a_pod_that_is_replaced_leaves_the_reason_as_the_containers_termination_
 
 
 @pytest.mark.skipif(not _can_unshare(), reason="no right to make a PID namespace")
-def test_where_proc_shows_another_pid_namespace_rounds_go_on(folder: Path, launch: Launch) -> None:
-    """Leftovers are not found there: the numbers in /proc are not the launcher's."""
+def test_rounds_continue_if_proc_shows_another_pid_namespace(folder: Path, launch: Launch) -> None:
+    """Leftovers are not found there, because the pids in /proc belong to another namespace."""
     without_proc = [word for word in UNSHARE if word != "--mount-proc"]
     launched = launch(*FAMILY, stub=[*without_proc, "/bin/sh", f"{folder}/{pod.LAUNCHER_SCRIPT}"])
     assert launched.join().pid == 1
@@ -722,7 +724,7 @@ def test_where_proc_shows_another_pid_namespace_rounds_go_on(folder: Path, launc
 
 
 @pytest.mark.skipif(not _can_unshare(), reason="no right to make a PID namespace")
-def test_without_ctypes_others_reap_its_orphans_and_rounds_go_on(folder: Path, launch: Launch) -> None:
+def test_without_ctypes_pid_1_reaps_the_orphans_and_rounds_continue(folder: Path, launch: Launch) -> None:
     init = [*UNSHARE, "sh", "-c", '"$@"; exit $?', "init"]
     launched = launch(
         *FAMILY, stub=[*init, TRAINER_PYTHON, "-c", WITHOUT_CTYPES, f"{folder}/{pod.LAUNCHER_ZIPAPP}", "--"]

@@ -1,4 +1,4 @@
-"""Chunks of what a worker writes in, whole lines with their prefix out."""
+"""LinePrefixer: chunks of a worker's output in, whole lines with their prefix out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LINE_BYTES = 1 << 16
 
 
 def fed(*chunks: bytes) -> list[bytes]:
-    """What comes out after each chunk, and at the end."""
+    """The text returned after each chunk, and at the end."""
     lines = LinePrefixer(b"[rank 3] ")
     return [*(lines.feed(chunk, 0.0) for chunk in chunks), lines.end()]
 
@@ -32,7 +32,7 @@ def held_for(lines: LinePrefixer, seconds: float) -> bytes:
         ([b"\xff\x00\n"], [b"[rank 3] \xff\x00\n", b""]),
     ],
 )
-def test_whole_lines_come_out_and_the_rest_waits_for_its_end(chunks: list[bytes], out: list[bytes]) -> None:
+def test_whole_lines_are_returned_and_the_rest_waits_for_its_end(chunks: list[bytes], out: list[bytes]) -> None:
     assert fed(*chunks) == out
 
 
@@ -54,20 +54,20 @@ def test_an_empty_dos_line_stays() -> None:
     assert fed(b"a\r\n\r\nb\r\n") == [b"[rank 3] a\n[rank 3] \n[rank 3] b\n", b""]
 
 
-def test_what_has_no_end_comes_out_when_nothing_follows() -> None:
+def test_text_without_an_end_is_returned_when_nothing_follows() -> None:
     # given a prompt
     lines = LinePrefixer(b"[rank 3] ")
     assert lines.feed(b"name? ", 0.0) == b""
     # when nothing follows for a moment
     assert held_for(lines, HOLD_S / 2) == b""
     assert held_for(lines, HOLD_S) == b"[rank 3] name? \n"
-    # then it is a line, and its own end, when that comes, is not another
+    # then it is a line, and its own line end, if that follows, is not a second one
     assert lines.due() is None
     assert lines.feed(b"\nnext\n", 1.0) == b"[rank 3] next\n"
     assert lines.feed(b"\n", 1.0) == b"[rank 3] \n"
 
 
-def test_more_of_it_begins_the_wait_anew() -> None:
+def test_more_text_restarts_the_wait() -> None:
     lines = LinePrefixer(b"")
     lines.feed(b"a", 0.0)
     lines.feed(b"b", HOLD_S)
@@ -82,7 +82,7 @@ def test_a_line_that_a_full_buffer_has_cut_waits_for_its_rest() -> None:
     assert lines.feed(b"y\n", 60.0) == b"x" * 2 * BLOCK_BYTES + b"y\n"
 
 
-def test_a_line_of_any_length_is_bounded_and_comes_out_in_pieces() -> None:
+def test_a_long_line_is_returned_in_pieces() -> None:
     lines = LinePrefixer(b"> ")
     out = b"".join(lines.feed(b"x" * 1000, 0.0) for _ in range(1000)) + lines.feed(b"\n", 0.0)
     pieces = out.splitlines()
@@ -90,5 +90,5 @@ def test_a_line_of_any_length_is_bounded_and_comes_out_in_pieces() -> None:
     assert all(piece.startswith(b"> ") and len(piece) < 2 * LINE_BYTES for piece in pieces)
 
 
-def test_without_a_prefix_lines_are_as_they_were() -> None:
+def test_without_a_prefix_lines_are_unchanged() -> None:
     assert LinePrefixer(b"").feed(b"a\n\nb\n", 0.0) == b"a\n\nb\n"

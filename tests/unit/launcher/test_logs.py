@@ -1,4 +1,4 @@
-"""What workers write, in the container's log: with real launchers, and a log that may not be read."""
+"""The workers' output in the container's log: with real launchers, and with a log that may have no reader."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ BOTH = "import os, sys; print('to out'); print('to err', file=sys.stderr); os.sy
 
 
 @pytest.mark.parametrize("zygote", ["true", "false"])
-def test_each_line_tells_its_global_rank_and_its_stream_stays(launch: Launch, zygote: str) -> None:
-    # given workers that write to both streams, and have children that do
+def test_each_line_has_its_global_rank_and_keeps_its_stream(launch: Launch, zygote: str) -> None:
+    # given workers that write to both streams, and whose children do so too
     launched = launch(TRAINER_PYTHON, "-u", "-c", BOTH, **{pod.ENV_NPROC: "2", pod.ENV_ZYGOTE: zygote})
     launched.join()
     # when they run as ranks 6 and 7
@@ -42,14 +42,14 @@ def test_each_line_tells_its_global_rank_and_its_stream_stays(launch: Launch, zy
     launched.sidecar.expect(WorkersFinished)
     ended(launched)
     # then
-    told = [f"[rank {rank}] {text}" for rank in (6, 7) for text in ("of a child", "to out")]
-    assert sorted(launched.out.splitlines()) == told
+    expected = [f"[rank {rank}] {text}" for rank in (6, 7) for text in ("of a child", "to out")]
+    assert sorted(launched.out.splitlines()) == expected
     lines = [line for line in launched.err.splitlines() if "to err" in line]
     assert sorted(lines) == ["[rank 6] to err", "[rank 7] to err"]
 
 
 @pytest.mark.parametrize("zygote", ["true", "false"])
-def test_without_the_prefix_all_is_inherited(launch: Launch, zygote: str) -> None:
+def test_without_the_prefix_workers_inherit_the_outputs(launch: Launch, zygote: str) -> None:
     off = {pod.ENV_LOG_PREFIX: "false", pod.ENV_ZYGOTE: zygote}
     launched = launch(TRAINER_PYTHON, "-c", "import os; print('out', os.readlink('/proc/self/fd/1'))", **off)
     launched.join()
@@ -59,8 +59,8 @@ def test_without_the_prefix_all_is_inherited(launch: Launch, zygote: str) -> Non
     assert logs_of(launched.process.pid) == []
 
 
-def test_no_line_falls_into_another(launch: Launch) -> None:
-    # given four workers that write as fast as they can, in pieces
+def test_lines_do_not_mix(launch: Launch) -> None:
+    # given four workers that write partial lines as fast as they can
     write = "import os\nfor _ in range(3000):\n os.write(1, b'a' * 50); os.write(1, b'b' * 50 + b'\\n')"
     launched = launch(TRAINER_PYTHON, "-c", write, **{pod.ENV_NPROC: "4"})
     launched.join()
@@ -83,8 +83,8 @@ def test_a_progress_bar_is_seen_while_it_runs(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize("zygote", ["true", "false"])
-def test_the_last_words_of_a_worker_that_is_killed_are_in_the_log(launch: Launch, zygote: str) -> None:
-    """Without an end of line, and with the launcher gone a moment later."""
+def test_the_last_output_of_a_killed_worker_is_in_the_log(launch: Launch, zygote: str) -> None:
+    """It has no line end, and the launcher exits a moment later."""
     dies = "import os, signal; os.write(1, b'x' * 60000 + b' the end'); os.kill(os.getpid(), signal.SIGKILL)"
     launched = launch(TRAINER_PYTHON, "-c", dies, **{pod.ENV_ZYGOTE: zygote})
     launched.join()
@@ -96,7 +96,7 @@ def test_the_last_words_of_a_worker_that_is_killed_are_in_the_log(launch: Launch
     assert launched.err.splitlines()[-1].startswith("understudy launcher: exits")
 
 
-def test_what_a_worker_of_an_older_round_has_left_is_still_read(launch: Launch) -> None:
+def test_the_remaining_output_of_an_older_rounds_worker_is_read(launch: Launch) -> None:
     launched = launch("sh", "-c", 'printf "round $UNDERSTUDY_ROUND"; echo $$ >> "$HERE/pids"; exec sleep 600')
     launched.join()
     for number in range(3):
@@ -106,8 +106,8 @@ def test_what_a_worker_of_an_older_round_has_left_is_still_read(launch: Launch) 
     assert launched.out.splitlines()[0] == "[rank 0] round 0.1.0"
 
 
-def test_a_process_that_keeps_a_pipe_open_holds_up_nobody(launch: Launch) -> None:
-    # given a process that the launcher cannot find, which writes into a worker's pipe for ever
+def test_a_process_that_keeps_a_pipe_open_does_not_delay_the_exit(launch: Launch) -> None:
+    # given a process that the launcher cannot find, which writes into a worker's pipe forever
     launched = launch("sh", "-c", 'echo said; echo $$ >> "$HERE/worker"; exec sleep 1000')
     launched.join()
     started(launched)
@@ -119,14 +119,14 @@ def test_a_process_that_keeps_a_pipe_open_holds_up_nobody(launch: Launch) -> Non
         launched.sidecar.send(ExitLauncher(0, "Succeeded"))
         try:
             assert launched.wait() == 0
-            # then so does the process that writes the logs
+            # then the process that writes the logs exits too
             wait_for(lambda: not any(alive(pid) for pid in logs), "the end of logs")
         finally:
             other.kill()
 
 
-def test_a_log_that_nobody_reads_does_not_hold_up_the_launcher(launch: Launch, folder: Path) -> None:
-    # given a container whose log is full, and a worker that goes on writing
+def test_a_log_without_a_reader_does_not_block_the_launcher(launch: Launch, folder: Path) -> None:
+    # given a container whose log is full, and a worker that keeps writing
     os.mkfifo(folder / "out")
     os.mkfifo(folder / "err")
     unread = [os.open(folder / name, os.O_RDONLY | os.O_NONBLOCK) for name in ("out", "err")]
@@ -136,10 +136,10 @@ def test_a_log_that_nobody_reads_does_not_hold_up_the_launcher(launch: Launch, f
     wait_for(launched.path("pids").exists, "the worker")
     pid = int(wait_for(launched.path("pids").read_text, "its number"))
     wait_for(lambda: _blocks(pid), "the worker's block in write")
-    # when the launcher has much to say
+    # when the launcher logs many lines
     for number in range(1000):
         launched.sidecar.send(StopWorkers(f"{number} " + "x" * 1000))
-    # then it hears and ends, within the time that it waits for the log
+    # then it still handles SIGTERM and exits, within the time that it waits for the log
     asked = time.monotonic()
     os.kill(launched.process.pid, signal.SIGTERM)
     assert launched.wait() == 143
@@ -161,20 +161,20 @@ def gone(pid: int) -> bool:
     return not alive(pid)
 
 
-def test_another_one_goes_on_where_the_process_that_writes_the_logs_is_killed(launch: Launch) -> None:
-    # given a worker that writes now and then
+def test_a_new_process_continues_the_logs_if_the_first_one_is_killed(launch: Launch) -> None:
+    # given a worker that writes occasionally
     launched = launch("sh", "-c", 'while [ ! -e "$HERE/go" ]; do sleep 0.05; done; echo afterwards; sleep 600')
     launched.join()
     started(launched)
     (logs,) = logs_of(launched.process.pid)
-    # when the process is killed
+    # when the process `logs` is killed
     os.kill(logs, signal.SIGKILL)
     wait_for(lambda: logs not in (others := logs_of(launched.process.pid)) and others, "another one")
     launched.path("go").touch()
-    # then what the worker writes is in the log as before, and the worker lives
+    # then the worker's output is in the log as before, and the worker survives
     wait_for(lambda: launched.out == "[rank 0] afterwards\n", "its line")
     assert len(children(launched.process.pid)) == 1
-    # and one that is killed again and again is given up, aloud
+    # and if it is killed repeatedly, the launcher gives it up with a log line
     for _ in range(3):
         (logs,) = wait_for(lambda: logs_of(launched.process.pid), "the next one")
         os.kill(logs, signal.SIGKILL)
@@ -182,8 +182,8 @@ def test_another_one_goes_on_where_the_process_that_writes_the_logs_is_killed(la
     launched.says("later rounds log without a prefix")
 
 
-def test_only_the_launcher_holds_the_sidecars_connection(launch: Launch) -> None:
-    """The process that writes the logs must not keep anything open whose end means something."""
+def test_only_the_launcher_has_the_sidecars_connection_open(launch: Launch) -> None:
+    """The process `logs` must not keep files open whose end is a signal to a peer."""
     launched = launch("sleep", "600")
     launched.join()
     started(launched)
@@ -196,7 +196,7 @@ def test_only_the_launcher_holds_the_sidecars_connection(launch: Launch) -> None
     assert kinds.count("anon_inode") == 1, "its epoll"
 
 
-def test_an_unknown_setting_is_refused(launch: Launch) -> None:
+def test_an_unknown_setting_is_rejected(launch: Launch) -> None:
     launched = launch("true", **{pod.ENV_LOG_PREFIX: "perhaps"})
     assert launched.wait() == 78
     assert "UNDERSTUDY_LOG_PREFIX='perhaps': expected true or false" in launched.err

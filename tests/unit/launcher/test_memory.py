@@ -1,4 +1,4 @@
-"""Kills for want of memory, from the files of a control group."""
+"""Out-of-memory kills, from the files of a control group."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ GI = 1 << 30
 
 
 class Group:
-    """A container's own group, in the files of a version."""
+    """A container's own group, in the files of a cgroup version."""
 
     def __init__(self, root: Path, version: int, path: str, seen_as: str) -> None:
-        """path: as /proc/self/cgroup has it. seen_as: where the container finds it."""
+        """path: from /proc/self/cgroup. seen_as: its path inside the container."""
         folder = (root if version == 2 else root / "memory") / seen_as.lstrip("/")
         folder.mkdir(parents=True, exist_ok=True)
         self._counter = folder / ("memory.events" if version == 2 else "memory.oom_control")
@@ -52,11 +52,11 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> Group:
     return Group(tmp_path, *request.param)
 
 
-def test_nothing_is_told_of_what_was_killed_for_something_else(group: Group) -> None:
+def test_a_kill_for_another_reason_is_not_reported(group: Group) -> None:
     assert group.kills.describe_new_kills() == ""
 
 
-def test_a_kill_is_told_once_and_with_the_limit_if_there_is_one(group: Group) -> None:
+def test_a_kill_is_reported_once_and_with_the_limit_if_there_is_one(group: Group) -> None:
     group.killed(1)
     assert group.kills.describe_new_kills() == "out of memory: the kernel has killed a process of this container"
     assert group.kills.describe_new_kills() == ""
@@ -68,30 +68,30 @@ def test_a_kill_is_told_once_and_with_the_limit_if_there_is_one(group: Group) ->
     )
 
 
-def test_what_was_killed_in_an_older_round_is_not_told_of_a_newer_one(group: Group) -> None:
+def test_a_kill_in_an_older_round_is_not_reported_for_a_newer_one(group: Group) -> None:
     group.killed(2)
     group.kills.forget()
     assert group.kills.describe_new_kills() == ""
 
 
-@pytest.mark.parametrize(("limit", "told"), [(GI, "1Gi"), (1536 << 20, "1536Mi"), (100 << 10, "100Ki"), (1000, "1000")])
-def test_limits(tmp_path: Path, limit: int, told: str) -> None:
+@pytest.mark.parametrize(("limit", "text"), [(GI, "1Gi"), (1536 << 20, "1536Mi"), (100 << 10, "100Ki"), (1000, "1000")])
+def test_limits(tmp_path: Path, limit: int, text: str) -> None:
     group = Group(tmp_path, 2, "/", "/")
     group.limited(str(limit))
     group.killed(1)
-    assert group.kills.describe_new_kills().endswith(f"(limit {told})")
+    assert group.kills.describe_new_kills().endswith(f"(limit {text})")
 
 
 @pytest.mark.parametrize("own", ["", "0::/\n", "4:memory:/x\n"])
-def test_a_container_that_cannot_see_its_group_tells_nothing(tmp_path: Path, own: str) -> None:
+def test_a_container_that_cannot_see_its_group_reports_no_kill(tmp_path: Path, own: str) -> None:
     (tmp_path / "own").write_text(own)
     kills = OomKills(str(tmp_path), str(tmp_path / "own"))
     kills.forget()
     assert kills.describe_new_kills() == ""
 
 
-def test_a_workers_failure_tells_it(tmp_path: Path) -> None:
-    """Also where it is a child of the worker that was killed, and the worker fails with a message of its own."""
+def test_a_workers_failure_reports_the_kill(tmp_path: Path) -> None:
+    """Also if a child of the worker was killed, and the worker fails with its own message."""
     group = Group(tmp_path, 2, "/", "/")
     command = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
     workers = Workers(command, str(tmp_path), lambda _: None, lambda _: None)

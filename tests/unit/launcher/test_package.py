@@ -1,4 +1,4 @@
-"""What the sidecar's image carries into the trainer: complete, reproducible, and of Python 3.9's syntax."""
+"""The files that the sidecar's image copies into the trainer: complete, reproducible, and in Python 3.9's syntax."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from understudy_launcher import package
 SIDECAR = Path(package.__file__).resolve().parents[1]
 IN_ZIP = ("understudy_launcher", "understudy_protocol")
 FOR_WORKERS = ("understudy_torch", "understudy_zygote")
-#: Part of it runs where aiohttp is: tests/unit/rollout/test_python.py.
+#: Part of it needs aiohttp: tests/unit/rollout/test_python.py.
 ROLLOUT = SIDECAR / "understudy_rollout"
 OURS = (*IN_ZIP, *FOR_WORKERS, "understudy_torchrun")
 SHIPPED = [
     *package.launcher_sources(),
     *sorted(x for name in OURS if name not in IN_ZIP for x in (SIDECAR / name).rglob("*.py")),
 ]
-#: torchrun's rendezvous alone, which torch itself loads.
+#: Only torchrun's rendezvous, which torch itself loads.
 NEEDS_TORCH = {SIDECAR / "understudy_torchrun" / name for name in ("handler.py", "stores.py")}
 
 
@@ -31,7 +31,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_command_writes_the_launcher_the_stub_and_the_workers_package(tmp_path: Path) -> None:
+def test_the_command_writes_the_launcher_the_entry_scripts_and_the_workers_packages(tmp_path: Path) -> None:
     destination = tmp_path / "new" / "folder"
     command = [sys.executable, "-m", "understudy_launcher.package", str(destination)]
     subprocess.run(command, check=True, cwd=SIDECAR)
@@ -73,7 +73,7 @@ def test_the_same_sources_give_the_same_bytes(tmp_path: Path, packaged: Path) ->
     assert files(tmp_path) == files(packaged)
 
 
-def test_the_zip_needs_no_zlib_and_holds_sources_only(packaged: Path) -> None:
+def test_the_zip_needs_no_zlib_and_contains_only_sources(packaged: Path) -> None:
     with zipfile.ZipFile(packaged / "launcher.pyz") as archive:
         entries = archive.infolist()
     assert {entry.compress_type for entry in entries} == {zipfile.ZIP_STORED}
@@ -88,7 +88,7 @@ def test_modules_that_need_a_library_are_not_shipped(packaged: Path, module: str
     assert not (packaged / "python" / "understudy_protocol" / module).exists()
 
 
-def test_a_wrong_call_explains_itself() -> None:
+def test_a_wrong_command_line_prints_the_usage() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "understudy_launcher.package"], check=False, cwd=SIDECAR, capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""Workers as processes, without the loop: what reaping tells, and in which order."""
+"""Workers as processes, without the loop: the events of reaping, and their order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOURCES = str(Path(understudy_torch.__file__).parents[1])
 
 
 class Running:
-    """Workers whose bells are noted, and never selected."""
+    """Workers whose bells are recorded, and never selected."""
 
     def __init__(self, folder: Path, *command: str) -> None:
         self.bells: set[int] = set()
@@ -53,7 +53,7 @@ class Running:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """Starts a worker; none is left after the test."""
+    """Starts a worker. No worker is left after the test."""
     made: list[Running] = []
 
     def start(*command: str) -> Running:
@@ -80,13 +80,13 @@ def test_the_last_step_comes_before_the_end_and_the_end_before_the_groups(run: R
     assert running.bells == set()
 
 
-def test_a_worker_that_never_steps_tells_none(run: Run) -> None:
+def test_a_worker_that_never_steps_reports_no_step(run: Run) -> None:
     running = run(sys.executable, "-c", STEP)
     running.reap_all()
     assert [type(event) for event in running.events] == [WorkerEnded, GroupEmptied]
 
 
-def test_the_first_step_rings(run: Run) -> None:
+def test_the_first_step_rings_the_bell(run: Run) -> None:
     running = run(sys.executable, "-c", STEP + "step(1)\nimport time\ntime.sleep(600)")
     (bell,) = running.bells
     before = time.monotonic()
@@ -96,8 +96,8 @@ def test_the_first_step_rings(run: Run) -> None:
     assert running.workers.read_steps() == [], "nothing is new"
 
 
-def test_a_worker_that_has_closed_its_files_steps_on(run: Run) -> None:
-    """As one does that makes a daemon of itself."""
+def test_a_worker_that_has_closed_its_files_can_still_call_step(run: Run) -> None:
+    """As a process does that becomes a daemon."""
     closes = "import os, time\nos.closerange(3, 300)\nfor n in range(2, 7): step(n)\ntime.sleep(600)"
     running = run(sys.executable, "-c", STEP + "step(1)\n" + closes)
     (bell,) = running.bells
@@ -110,7 +110,7 @@ def test_a_worker_that_has_closed_its_files_steps_on(run: Run) -> None:
     wait_for(over, "the newest step, and the end of the bell")
 
 
-def test_what_spoils_its_page_spoils_nothing_else(run: Run) -> None:
+def test_a_worker_that_breaks_its_page_breaks_nothing_else(run: Run) -> None:
     cut = "import os\nbell, page = map(int, os.environ['UNDERSTUDY_STEP_FD'].split(','))\nos.ftruncate(page, 0)\n"
     running = run(sys.executable, "-c", cut + "os.write(bell, b'?')")
     running.reap_all()
@@ -122,8 +122,8 @@ def seen(running: Running) -> None:
     wait_for(lambda: running.workers.has_news(bell), "its first step")
 
 
-def test_a_worker_that_sits_in_c_dumps_the_stacks_of_all_its_threads(run: Run, capfd: Capture) -> None:
-    """Its main thread holds the interpreter's lock, so no code of Python's can run."""
+def test_a_worker_in_c_code_dumps_the_stacks_of_all_its_threads(run: Run, capfd: Capture) -> None:
+    """Its main thread keeps the interpreter's lock, so no Python code can run."""
     script = """
 import ctypes, threading
 def waits_in_a_thread():
@@ -137,13 +137,13 @@ sits_in_c()
 """
     running = run(sys.executable, "-c", STEP + script)
     seen(running)
-    said = ""
+    output = ""
 
     def dumped() -> bool:
-        nonlocal said
+        nonlocal output
         assert running.workers.dump_stacks(0) == ""
-        said += capfd.readouterr().err
-        return "in waits_in_a_thread" in said and "in sits_in_c" in said
+        output += capfd.readouterr().err
+        return "in waits_in_a_thread" in output and "in sits_in_c" in output
 
     wait_for(dumped, "both stacks")
 
@@ -178,18 +178,18 @@ def test_a_forked_child_that_steps_dumps_its_own(run: Run, capfd: Capture) -> No
         return 2 in found
 
     wait_for(second, "the child's step")
-    said = ""
+    output = ""
 
     def dumped() -> bool:
-        nonlocal said
+        nonlocal output
         assert running.workers.dump_stacks(0) == ""
-        said += capfd.readouterr().err
-        return "in child" in said
+        output += capfd.readouterr().err
+        return "in child" in output
 
     wait_for(dumped, "the child's stack")
 
 
-def test_whoever_has_that_number_by_now_gets_no_signal(run: Run) -> None:
+def test_a_process_with_a_reused_pid_gets_no_signal(run: Run) -> None:
     running = run(sys.executable, "-c", STEP + "import time\nstep(1)\ntime.sleep(600)")
     seen(running)
     files = running.workers._workers[0].steps
@@ -212,35 +212,35 @@ WAITS = "def waits_for_a_peer():\n  print('waits', flush=True)\n  time.sleep(600
 
 
 def waits(capfd: Capture) -> None:
-    said = ""
+    output = ""
 
     def begun() -> bool:
-        nonlocal said
-        said += capfd.readouterr().out
-        return "waits" in said
+        nonlocal output
+        output += capfd.readouterr().out
+        return "waits" in output
 
     wait_for(begun, "the script")
 
 
-def test_a_worker_that_has_made_no_step_dumps_its_stacks_once_it_has_imported_us(
+def test_a_worker_without_a_step_dumps_its_stacks_once_it_has_imported_understudy_torch(
     run: Run, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(*ASKED)
     running = run(sys.executable, "-c", STEP + f"import time\n{WAITS}waits_for_a_peer()")
     waits(capfd)
     assert running.workers.dump_stacks(0) == ""
-    said = ""
+    output = ""
 
     def dumped() -> bool:
-        nonlocal said
-        said += capfd.readouterr().err
-        return "in waits_for_a_peer" in said
+        nonlocal output
+        output += capfd.readouterr().err
+        return "in waits_for_a_peer" in output
 
     wait_for(dumped, "its stacks")
     assert running.workers.read_steps() == [], "that is no step"
 
 
-def test_a_child_that_imports_us_does_not_replace_its_parent(
+def test_a_child_that_imports_understudy_torch_does_not_replace_its_parent(
     run: Run, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(*ASKED)
@@ -271,7 +271,7 @@ def test_a_child_that_imports_us_does_not_replace_its_parent(
         ),
     ],
 )
-def test_a_worker_that_would_die_of_the_signal_does_not_get_it(
+def test_a_worker_that_the_signal_would_end_does_not_get_it(
     run: Run, capfd: Capture, monkeypatch: pytest.MonkeyPatch, script: str, asked: bool, why_not: str
 ) -> None:
     if asked:
@@ -281,7 +281,7 @@ def test_a_worker_that_would_die_of_the_signal_does_not_get_it(
     assert running.workers.dump_stacks(0) == why_not
 
 
-def test_a_worker_whose_step_files_cannot_be_made_has_ended_and_says_why(
+def test_a_worker_whose_step_files_cannot_be_created_has_ended_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "memfd_create")
@@ -316,7 +316,7 @@ def test_a_signal_without_a_name_has_its_number(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("command", "code"), [("/nowhere/x", 127), ("/proc", 126)])
-def test_what_cannot_be_started_has_ended(tmp_path: Path, command: str, code: int) -> None:
+def test_a_command_that_cannot_be_started_has_ended(tmp_path: Path, command: str, code: int) -> None:
     running = Running(tmp_path, command)
     running.spawn(1)
     (ended, emptied) = running.events
@@ -328,7 +328,7 @@ def test_what_cannot_be_started_has_ended(tmp_path: Path, command: str, code: in
 
 @pytest.mark.parametrize("aim", list(Aim))
 def test_no_signal_reaches_the_process_that_got_a_workers_number(run: Run, aim: Aim) -> None:
-    """The zygote reaps its forks before the launcher hears of it, and the kernel may use the number again."""
+    """The zygote reaps its forks before the launcher gets the report, and the kernel may reuse the pid."""
     running = run("true")
     worker = running.workers._workers[0]
     os.waitpid(worker.pid, 0)
@@ -342,7 +342,7 @@ def test_no_signal_reaches_the_process_that_got_a_workers_number(run: Run, aim: 
     running.reap_all()
 
 
-def test_signals_to_what_is_gone_reach_nobody(run: Run) -> None:
+def test_signals_to_ended_workers_reach_no_process(run: Run) -> None:
     running = run("true")
     running.reap_all()
     for aim in Aim:

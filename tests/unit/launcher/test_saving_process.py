@@ -1,4 +1,4 @@
-"""Drains and closes with a grace, with real workers that trap SIGTERM and save."""
+"""Drains and closes with a grace, with real workers that handle SIGTERM and save."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from understudy_protocol.launcher import (
 
 Launch = Callable[..., Launched]
 
-#: Notes each SIGTERM, and saves and exits with CODE once it may.
+#: Records each SIGTERM; saves and exits with CODE once the test allows it.
 SAVES = """
 trap 'asked=yes; echo $RANK >> "$HERE/terms"' TERM
 echo $$ >> "$HERE/pids"
@@ -30,7 +30,7 @@ while [ -z "$asked" ] || [ ! -e "$HERE/may-end" ]; do sleep 0.02; done
 echo $RANK >> "$HERE/saved"; exit $CODE
 """
 STUBBORN = 'trap "" TERM; echo $$ >> "$HERE/pids"; while :; do sleep 600; done'
-#: A training behind a shell that dies of SIGTERM.
+#: A training started by a shell that SIGTERM ends.
 BEHIND_A_SHELL = """
 import os, signal, sys, time
 here = os.environ['HERE']
@@ -45,7 +45,7 @@ def token(number: int) -> RoundToken:
 
 
 def saving(launch: Launch, code: int = 0, nproc: int = 2, grace_s: str = "60") -> Launched:
-    """Workers that run, and wait for a SIGTERM to save."""
+    """Running workers that wait for SIGTERM to save."""
     env = {"CODE": str(code), pod.ENV_NPROC: str(nproc), pod.ENV_GRACE: grace_s}
     return run(launch("sh", "-c", SAVES, **env), nproc)
 
@@ -103,7 +103,7 @@ def test_a_training_behind_a_shell_that_dies_of_sigterm_saves_too(launch: Launch
     assert ranks(launched, "saved") == ["0"]
 
 
-def test_who_does_not_end_within_the_grace_is_killed_and_the_launcher_stays(launch: Launch) -> None:
+def test_a_worker_that_does_not_end_within_the_grace_is_killed_and_the_launcher_stays(launch: Launch) -> None:
     launched = stubborn(launch)
     (worker,) = launched.pids("pids", 1)
     before = time.monotonic()
@@ -123,7 +123,7 @@ def test_a_newer_round_does_not_wait_for_a_drain(launch: Launch) -> None:
     assert not [heard for heard in launched.sidecar.heard if isinstance(heard, WorkersDrained)]
 
 
-def test_a_sidecar_that_restarts_during_a_drain_learns_of_it_and_of_its_end(launch: Launch) -> None:
+def test_a_sidecar_that_restarts_during_a_drain_gets_its_state_and_its_end(launch: Launch) -> None:
     launched = saving(launch)
     drain(launched)
     wait_for(lambda: ranks(launched, "terms") == ["0", "1"], "SIGTERM at both workers")
@@ -136,7 +136,7 @@ def test_a_sidecar_that_restarts_during_a_drain_learns_of_it_and_of_its_end(laun
     assert launched.sidecar.expect(WorkersDrained).token == token(0)
 
 
-def test_sigterm_during_a_drain_leaves_the_workers_their_save(launch: Launch) -> None:
+def test_sigterm_during_a_drain_does_not_interrupt_the_save(launch: Launch) -> None:
     launched = saving(launch)
     drain(launched)
     wait_for(lambda: ranks(launched, "terms") == ["0", "1"], "SIGTERM at both workers")
@@ -172,7 +172,7 @@ def test_closed_workers_save_and_the_launcher_exits_with_the_closes_code(launch:
     assert "exits 82: Suspended, and all workers have ended\n" in launched.err
 
 
-def test_who_does_not_end_within_a_closes_grace_is_killed(launch: Launch) -> None:
+def test_a_worker_that_does_not_end_within_a_closes_grace_is_killed(launch: Launch) -> None:
     launched = stubborn(launch)
     (worker,) = launched.pids("pids", 1)
     launched.sidecar.send(ExitLauncher(83, "Deleted", 0.5))
@@ -180,7 +180,7 @@ def test_who_does_not_end_within_a_closes_grace_is_killed(launch: Launch) -> Non
     assert not alive(worker)
 
 
-def test_a_close_during_a_drain_has_the_last_word(launch: Launch) -> None:
+def test_a_close_during_a_drain_sets_the_exit_code(launch: Launch) -> None:
     launched = saving(launch)
     drain(launched)
     wait_for(lambda: ranks(launched, "terms") == ["0", "1"], "SIGTERM at both workers")
@@ -197,8 +197,8 @@ def test_a_second_close_without_a_grace_ends_the_save_at_once(launch: Launch) ->
     assert launched.wait() == 82
 
 
-def test_no_grace_is_too_long_to_wait_for(launch: Launch) -> None:
-    """Given more seconds than the kernel can count: the launcher waits on, and does not break."""
+def test_a_grace_may_be_longer_than_selects_maximum(launch: Launch) -> None:
+    """Given more seconds than the kernel can count, the launcher keeps waiting and does not fail."""
     launched = saving(launch, nproc=1)
     drain(launched, grace_s=1e12)
     may_end(launched)

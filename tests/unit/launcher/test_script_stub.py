@@ -1,4 +1,4 @@
-"""The stub `with-understudy`: the script runs as it is, and can import understudy_torch."""
+"""The entry script `with-understudy`: the script runs unchanged, and can import understudy_torch."""
 
 import subprocess
 from pathlib import Path
@@ -18,11 +18,11 @@ def test_the_script_imports_understudy_torch_and_keeps_its_own_path_first(packag
     assert done.stdout.split() == ["exit_on_fault", "/mine"], done.stderr
 
 
-def test_the_command_runs_in_the_shells_place_with_its_words_and_its_code(packaged: Path) -> None:
+def test_the_command_replaces_the_shell_with_its_arguments_and_its_code(packaged: Path) -> None:
     done = run(packaged, "bash", "-c", 'printf "<%s>" "$@"; exit 7', "name", "", "two words", "$HOME *")
     assert (done.stdout, done.returncode) == ("<><two words><$HOME *>", 7)
 
 
-def test_without_a_command_it_says_what_is_missing(packaged: Path) -> None:
+def test_without_a_command_the_script_reports_what_is_missing(packaged: Path) -> None:
     done = run(packaged)
     assert (done.returncode, "expected a command" in done.stderr) == (64, True)

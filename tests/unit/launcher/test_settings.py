@@ -1,4 +1,4 @@
-"""What the launcher reads of its pod."""
+"""The launcher's settings from its pod."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MISCONFIGURED = 78
 USAGE = 64
 
 
-def test_a_pod_that_says_nothing() -> None:
+def test_a_pod_without_settings_gets_the_defaults() -> None:
     settings = read_settings(["train"], {})
     assert (settings.nproc, settings.grace_s, settings.folder) == (1, 30.0, "/understudy")
     assert settings.socket == "/understudy/sidecar.sock"
@@ -20,7 +20,7 @@ def test_a_pod_that_says_nothing() -> None:
     assert settings.worker_grace_s is None
 
 
-def test_a_pod_that_says_all() -> None:
+def test_a_pod_can_set_everything() -> None:
     env = {pod.ENV_NPROC: "8", pod.ENV_GRACE: "600", pod.ENV_SHARED_FOLDER: "/s", pod.ENV_STEP_TIMEOUT: "90"}
     settings = read_settings(["train"], env | {pod.ENV_DEVICES: "4", pod.ENV_WORKER_GRACE: "0"})
     assert settings.devices == 4
@@ -41,12 +41,14 @@ def test_a_pod_that_says_all() -> None:
         (pod.ENV_WORKER_GRACE, "5s"),
     ],
 )
-def test_nonsense_is_named(name: str, value: str) -> None:
+def test_an_invalid_setting_is_named(name: str, value: str) -> None:
     with pytest.raises(SettingError, match=f"{name}='{value}'"):
         read_settings(["train"], {name: value})
 
 
-def test_nonsense_ends_the_launcher(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_setting_ends_the_launcher(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv(pod.ENV_NPROC, "eight")
     assert main(["--", "train"]) == MISCONFIGURED
     assert main(["--"]) == USAGE

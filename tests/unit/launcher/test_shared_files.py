@@ -1,4 +1,4 @@
-"""Where the launcher, or a script without one, reads a file in the shared folder, anything may be: it is ignored."""
+"""A file in the shared folder may be anything: the launcher, or a script without one, ignores it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from understudy_torch import sigterm
 
 FAULTY = wire.encode(NodeVerdict(Verdict.FAULTY, "Xid 79"))
 FAILURE = json.dumps({"message": "a key that a link leads to"})
-pytestmark = pytest.mark.timeout(20)  # a FIFO that blocks fails its test
+pytestmark = pytest.mark.timeout(20)  # a FIFO that blocks fails the test
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that every user may enter."""
+    """A folder that every user can access."""
     with tempfile.TemporaryDirectory(prefix="understudy-") as path:
         os.chmod(path, 0o777)
         yield Path(path)
@@ -41,7 +41,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object], object]] = {
 @pytest.mark.attack("C4", "an entry instead of verdict.json or of a worker's error file", before="a FIFO blocked")
 @pytest.mark.parametrize("obstacle", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize(("content", "read", "nothing"), READERS.values(), ids=READERS)
-def test_what_is_not_a_regular_file_is_ignored(
+def test_a_file_that_is_not_regular_is_ignored(
     folder: Path, content: str, read: Callable[[Path], object], nothing: object, obstacle: Obstacle
 ) -> None:
     private = folder / "private"
@@ -61,8 +61,8 @@ def test_a_regular_file_is_read(folder: Path, content: str, read: Callable[[Path
     [("[" * 60_000, ""), ('{"verdict":"Faulty","reason":"\\ud800"}', "\ud800"), (FAULTY + " " * 70_000, "Xid 79")],
     ids=["deep", "half a character", "too long"],
 )
-def test_an_odd_verdict_ends_nothing(folder: Path, text: str, for_script: str) -> None:
-    """The launcher ignores each; a script reads what it can."""
+def test_an_odd_verdict_breaks_neither_launcher_nor_script(folder: Path, text: str, for_script: str) -> None:
+    """The launcher ignores each; a script reads as much as it can."""
     path = folder / pod.VERDICT_FILE
     path.write_text(text)
     assert read_node_finding(str(folder), 0.0) == NodeFinding()
@@ -80,9 +80,9 @@ NO_FOLDERS_OF_OURS = {
 }
 
 
-@pytest.mark.attack("C4", "an entry instead of the folder of workers' error files", before="refused, too")
+@pytest.mark.attack("C4", "an entry instead of the folder of workers' error files", before="rejected, too")
 @pytest.mark.parametrize("obstacle", NO_FOLDERS_OF_OURS.values(), ids=NO_FOLDERS_OF_OURS)
-def test_what_is_no_folder_of_ours_is_not_used_for_errors(
+def test_a_folder_of_another_user_is_not_used_for_errors(
     folder: Path, monkeypatch: pytest.MonkeyPatch, obstacle: Obstacle
 ) -> None:
     """The launcher removes files in it."""
@@ -100,9 +100,9 @@ def test_what_is_no_folder_of_ours_is_not_used_for_errors(
 NO_ERROR_FILES = {**UNREADABLE, "hard-link": OBSTACLES["hard-link"]}
 
 
-@pytest.mark.attack("C4", "an entry instead of a worker's error file, before the worker starts", before="refused, too")
+@pytest.mark.attack("C4", "an entry instead of a worker's error file, before the worker starts", before="rejected, too")
 @pytest.mark.parametrize("obstacle", NO_ERROR_FILES.values(), ids=NO_ERROR_FILES)
-def test_what_is_at_the_path_of_an_error_file_is_removed_or_ignored(folder: Path, obstacle: Obstacle) -> None:
+def test_anything_at_the_path_of_an_error_file_is_removed_or_ignored(folder: Path, obstacle: Obstacle) -> None:
     private = folder / "private"
     private.write_text(FAILURE)
     with obstacle.at(folder / "1.1.0-0.json", private):

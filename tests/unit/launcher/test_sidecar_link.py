@@ -1,4 +1,4 @@
-"""The launcher's end of the socket, with real sockets and a clock of the test's."""
+"""The launcher's end of the socket, with real sockets and the test's own clock."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_stale_socket_is_an_absent_sidecar(path: str, server: socket.socket) -
     assert link.deadline() == RETRY_FROM_S
 
 
-def test_messages_arrive_whole_however_they_are_cut(linked: Linked) -> None:
+def test_messages_arrive_whole_however_they_are_split(linked: Linked) -> None:
     text = (wire.encode(StopWorkers("a")) + "\n" + wire.encode(StopWorkers("b")) + "\n").encode()
     received = []
     for part in (text[:10], text[10:70], text[70:]):
@@ -64,14 +64,14 @@ def test_messages_arrive_whole_however_they_are_cut(linked: Linked) -> None:
     assert linked.link.receive(1.0) == []
 
 
-def test_the_end_of_the_connection_is_followed_by_a_new_one(linked: Linked, server: socket.socket) -> None:
+def test_the_launcher_reconnects_after_the_end_of_the_connection(linked: Linked, server: socket.socket) -> None:
     linked.other.close()
     assert linked.link.receive(7.0) == []
     assert linked.link.socket is None
     assert linked.link.deadline() == 7.0 + RETRY_FROM_S
     linked.link.send(NextPort(1), 7.0)
     assert linked.link.connect(7.1) == [Connected()]
-    assert not linked.link.wants_to_write(), "what was said in between is not repeated"
+    assert not linked.link.wants_to_write(), "messages sent in between are not repeated"
 
 
 def test_a_write_that_fails_ends_the_connection(linked: Linked) -> None:
@@ -81,8 +81,8 @@ def test_a_write_that_fails_ends_the_connection(linked: Linked) -> None:
     assert "writing failed" in linked.log[-1]
 
 
-def test_a_socket_is_given_back_before_it_is_closed(linked: Linked) -> None:
-    """Its number may be a worker's pipe's the next moment: the selector must have let go of it."""
+def test_a_socket_is_unregistered_before_it_is_closed(linked: Linked) -> None:
+    """A worker's pipe may get its number next, so the selector must no longer have it."""
     assert linked.link.socket is not None
     number = linked.link.socket.fileno()
     linked.other.close()
@@ -90,7 +90,7 @@ def test_a_socket_is_given_back_before_it_is_closed(linked: Linked) -> None:
     assert linked.closing == [number]
 
 
-def test_what_the_socket_does_not_take_is_sent_later(linked: Linked) -> None:
+def test_data_that_the_socket_does_not_accept_is_sent_later(linked: Linked) -> None:
     while not linked.link.wants_to_write():
         linked.link.send(NextPort(12345), 1.0)
     received = b""
@@ -104,7 +104,7 @@ def test_what_the_socket_does_not_take_is_sent_later(linked: Linked) -> None:
     assert set(lines[:-1]) == {wire.encode(NextPort(12345)).encode()}
 
 
-def test_a_sidecar_that_never_reads_is_hung_up_on(linked: Linked) -> None:
+def test_a_sidecar_that_never_reads_is_disconnected(linked: Linked) -> None:
     message = StopWorkers("x" * 10_000)
     for _ in range(BUFFER_LIMIT // 5_000):
         linked.link.send(message, 1.0)
@@ -112,7 +112,7 @@ def test_a_sidecar_that_never_reads_is_hung_up_on(linked: Linked) -> None:
     assert "it does not read" in "".join(linked.log)
 
 
-def test_a_line_without_end_is_hung_up_on(linked: Linked) -> None:
+def test_a_sidecar_that_sends_an_endless_line_is_disconnected(linked: Linked) -> None:
     linked.other.setblocking(False)
     for _ in range(BUFFER_LIMIT // 10_000):
         linked.other.send(b"x" * 20_000)

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is tried when the pod is asked to end: what the node's verdict says, and what the job says."""
+"""Whether a checkpoint is tried on SIGTERM: depends on the node's verdict and on the job's setting."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_a_checkpoint_may_be_tried(policy: OnSigterm, asked: e.AskedToEnd) -> No
 
 
 @pytest.mark.parametrize(("stays_s", "grace_s"), [(10.0, 10.0), (3600.0, 30.0)])
-def test_on_a_node_that_is_taken_away_it_may_save_for_as_long_as_that_stays(stays_s: float, grace_s: float) -> None:
+def test_workers_on_a_node_that_leaves_may_save_until_it_leaves(stays_s: float, grace_s: float) -> None:
     driven = running()
     assert driven.do(e.AskedToEnd("SIGTERM", "", stays_s)) == [e.Report(m.Terminating(grace_s)), *terms(0, 1)]
     assert driven.supervisor.deadline() == pytest.approx(driven.now + grace_s - min(2.0, grace_s / 10))
 
 
-def test_a_worker_that_sleeps_in_the_kernel_delays_neither_the_word_nor_the_kill() -> None:
+def test_a_worker_that_sleeps_in_the_kernel_delays_neither_the_report_nor_the_kill() -> None:
     driven = running()
     driven.do(FAULTY)
     (left,) = [x for x in driven.later(1.0) if isinstance(x, e.Exit)]
@@ -80,21 +80,21 @@ def test_a_failure_before_it_keeps_its_code() -> None:
     assert left.code == 3
 
 
-def test_a_save_under_way_is_not_waited_for_on_a_faulty_node() -> None:
-    """The job was suspended, its workers save, and then the pod is deleted because its node has turned out faulty."""
+def test_a_running_save_is_killed_on_a_faulty_node() -> None:
+    """The job was suspended, its workers save, and then the pod is deleted because its node is faulty."""
     driven = running()
     driven.do(ExitLauncher(82, "Suspended", 30.0))
     assert driven.phase is Phase.CLOSING
     assert driven.do(FAULTY)[1:] == kills(0, 1)
     (left,) = [x for x in driven.later(1.0) if isinstance(x, e.Exit)]
-    assert left.code == 82, "the close has the last word"
+    assert left.code == 82, "the close sets the code"
 
 
 @pytest.mark.parametrize("policy", [AUTO, NEVER])
 def test_a_spare_on_a_faulty_node_just_ends(policy: OnSigterm) -> None:
     driven = Driven(on_sigterm=policy)
-    (said, left) = driven.do(FAULTY)
-    assert said == e.Report(m.Terminating(0.0, Verdict.FAULTY))
+    (report, left) = driven.do(FAULTY)
+    assert report == e.Report(m.Terminating(0.0, Verdict.FAULTY))
     assert isinstance(left, e.Exit)
 
 
@@ -116,13 +116,13 @@ def write(folder: Path, text: str | NodeVerdict) -> None:
         (NodeVerdict(Verdict.UNKNOWN), ""),
     ],
 )
-def test_what_is_held_about_the_node(tmp_path: Path, verdict: NodeVerdict, why: str) -> None:
+def test_the_node_health_verdict_file(tmp_path: Path, verdict: NodeVerdict, why: str) -> None:
     write(tmp_path, verdict)
     assert read_hardware_finding(str(tmp_path), now=1000.0) == why
 
 
 @pytest.mark.parametrize(("until", "grace_s"), [(None, 15.0), (1001.0, 15.0), (1000.0, None)])
-def test_a_node_that_goes_lets_its_workers_save_within_its_grace(
+def test_a_node_that_leaves_lets_its_workers_save_within_its_grace(
     tmp_path: Path, until: float | None, grace_s: float | None
 ) -> None:
     write(tmp_path, NodeVerdict(Verdict.UNKNOWN, "gke-termination", until, FaultClass.PREEMPTION, 15.0))
@@ -130,12 +130,12 @@ def test_a_node_that_goes_lets_its_workers_save_within_its_grace(
 
 
 @pytest.mark.parametrize("text", ["", "no json", "{}", '{"v":9,"type":"Later"}', '{"v":2,"type":"NodeVerdict"}'])
-def test_a_broken_file_says_nothing(tmp_path: Path, text: str) -> None:
+def test_a_broken_file_is_ignored(tmp_path: Path, text: str) -> None:
     write(tmp_path, text)
     assert read_hardware_finding(str(tmp_path), now=1000.0) == ""
 
 
-def test_a_missing_one_neither(tmp_path: Path) -> None:
+def test_a_missing_file_is_ignored(tmp_path: Path) -> None:
     assert read_hardware_finding(str(tmp_path), now=1000.0) == ""
 
 
@@ -144,7 +144,7 @@ def test_a_missing_one_neither(tmp_path: Path) -> None:
 STUBBORN = ("sh", "-c", 'trap "" TERM; echo $$ >> "$HERE/pids"; while :; do sleep 600; done')
 
 
-def test_eight_workers_that_ignore_sigterm_are_gone_at_once_with_the_launcher(launch: Launch, folder: Path) -> None:
+def test_eight_workers_that_ignore_sigterm_end_at_once_with_the_launcher(launch: Launch, folder: Path) -> None:
     write(folder, NodeVerdict(Verdict.FAULTY, "Xid 79 on GPU 3"))
     launched = launch(*STUBBORN, **{pod.ENV_NPROC: "8"})
     launched.join()
@@ -160,7 +160,7 @@ def test_eight_workers_that_ignore_sigterm_are_gone_at_once_with_the_launcher(la
     assert "SIGTERM, and no checkpoint is tried: the node is faulty: Xid 79 on GPU 3" in launched.err
 
 
-#: In C, where no signal handler of Python's would ever run: as in a collective.
+#: In C code, where no Python signal handler can run, as in a collective.
 IN_C = """
 import os, signal
 signal.signal(signal.SIGTERM, lambda *_: None)
@@ -172,7 +172,7 @@ sum(iter(int, 1))
 
 @pytest.fixture(params=["forked", "fresh"])
 def busy(request: pytest.FixtureRequest, launch: Launch, folder: Path) -> Launched:
-    """Eight workers that hear nothing, on a node that is known to be faulty."""
+    """Eight workers that handle no signal, on a faulty node."""
     write(folder, NodeVerdict(Verdict.FAULTY, "Xid 79"))
     zygote = "true" if request.param == "forked" else "false"
     launched = launch("python3", "-c", IN_C, **{pod.ENV_NPROC: "8", pod.ENV_ZYGOTE: zygote})
@@ -186,7 +186,7 @@ def terminate(launched: Launched) -> None:
     os.kill(launched.process.pid, signal.SIGTERM)
 
 
-def test_eight_workers_that_sit_in_a_collective_are_gone_too(busy: Launched) -> None:
+def test_eight_workers_in_a_collective_end_at_once_too(busy: Launched) -> None:
     pids = busy.pids("pids", 8)
     terminate(busy)
     assert busy.wait() == 1
@@ -199,8 +199,8 @@ def test_a_second_sigterm_changes_nothing_on_a_faulty_node(busy: Launched) -> No
     terminate(busy)
     assert busy.wait() == 1
     assert not any(alive(pid) for pid in pids)
-    told = [heard for heard in heard_to_the_end(busy) if isinstance(heard, Terminating)]
-    assert told == [Terminating(0.0, Verdict.FAULTY)]
+    reports = [message for message in heard_to_the_end(busy) if isinstance(message, Terminating)]
+    assert reports == [Terminating(0.0, Verdict.FAULTY)]
 
 
 def heard_to_the_end(launched: Launched) -> list[object]:
@@ -231,7 +231,7 @@ def test_a_second_sigterm_leaves_a_save_its_grace(launch: Launch) -> None:
 def test_sigterm_while_the_zygote_imports_ends_it_at_once(
     launch: Launch, folder: Path, verdict: Verdict, code: int
 ) -> None:
-    # given a zygote that takes its time, and a round that waits for it
+    # given a slow zygote, and a round that waits for it
     write(folder, NodeVerdict(verdict, "Xid 79"))
     (folder / "slow.py").write_text("import os, time; open(os.environ['HERE'] + '/slow', 'w'); time.sleep(600)")
     launched = launch("python3", "-c", "", **{pod.ENV_PRELOAD: "slow", "PYTHONPATH": str(folder)})
@@ -241,7 +241,7 @@ def test_sigterm_while_the_zygote_imports_ends_it_at_once(
     (zygote,) = children(launched.process.pid)
     # when the pod is asked to end
     terminate(launched)
-    # then the launcher does, and the zygote with it
+    # then the launcher ends, and the zygote with it
     assert launched.wait() == code
     wait_for(lambda: not alive(zygote), "the end of the zygote")
 
@@ -256,14 +256,14 @@ def test_sigterm_on_a_spare_ends_it_at_once(launch: Launch, folder: Path, verdic
     assert launched.wait() == code
 
 
-def test_sigterm_in_the_midst_of_a_restart_leaves_nothing(busy: Launched) -> None:
-    # given a round that is told while the one before it runs
+def test_sigterm_during_a_restart_leaves_no_process(busy: Launched) -> None:
+    # given a round that is ordered while the previous one runs
     pids = busy.pids("pids", 8)
     busy.sidecar.send(round_(1))
-    # when the pod is asked to end at about that moment
+    # when the pod is asked to end at about the same time
     terminate(busy)
     assert busy.wait() == 1
-    # then nothing of either round is left
+    # then no process of either round is left
     pids += [int(line) for line in busy.path("pids").read_text().split()]
     wait_for(lambda: not any(alive(pid) for pid in pids), "their end")
 
@@ -278,7 +278,7 @@ def test_a_verdict_that_came_while_workers_ran_counts(launch: Launch, folder: Pa
     assert launched.wait() == 1
 
 
-def test_an_unknown_policy_is_refused(launch: Launch) -> None:
+def test_an_unknown_policy_is_rejected(launch: Launch) -> None:
     launched = launch("true", **{pod.ENV_ON_SIGTERM: "Sometimes"})
     assert launched.wait() == 78
     assert "UNDERSTUDY_ON_SIGTERM='Sometimes': expected Auto, Always or Never" in launched.err

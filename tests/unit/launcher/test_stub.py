@@ -1,4 +1,4 @@
-"""The stub `launch`: which Python runs the launcher, and that nothing of the user's reaches into it."""
+"""The entry script `launch`: which Python runs the launcher, and that no user code affects it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STUB_TOOLS = ("sh", "env", "bash")
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A PATH folder with a shell and nothing else: an image without Python."""
+    """A PATH folder with only a shell: an image without Python."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for tool in STUB_TOOLS:
@@ -37,13 +37,13 @@ def script(path: Path, text: str) -> Path:
 
 
 def python_called(path: Path, name: str) -> Path:
-    """A Python of that name which, when it runs the launcher, says so."""
+    """A Python of that name that prints a line when it runs the launcher."""
     says = f'case "$*" in *launcher.pyz*) echo "ran {path / name}" ;; esac'
     return script(path / name, f'#!/bin/sh\n{says}\nexec {TRAINER_PYTHON} "$@"\n')
 
 
 def old_python(path: Path, name: str) -> Path:
-    """A Python that says it is 3.8, as the stub asks: `-I -S -c CODE`."""
+    """A Python that reports version 3.8, in reply to the entry script's `-I -S -c CODE`."""
     claims = 'exec "$python" -I -S -c "import sys; sys.version_info = (3, 8, 18); $4"'
     return script(path / name, f"#!/bin/sh\npython={TRAINER_PYTHON}\n{claims}\n")
 
@@ -98,13 +98,13 @@ def test_python_without_a_3_is_found_too(launch: Launch, path: Path) -> None:
     assert ran_by(launch("bash", "-c", "true", PATH=str(path))) == f"ran {expected}"
 
 
-def test_an_old_python_is_passed_over(launch: Launch, path: Path) -> None:
+def test_an_old_python_is_skipped(launch: Launch, path: Path) -> None:
     old_python(path, "python3")
     expected = python_called(path, "python")
     assert ran_by(launch("python3", "train.py", PATH=str(path))) == f"ran {expected}"
 
 
-def test_an_image_without_a_python_that_is_new_enough_is_refused_with_the_mend(launch: Launch, path: Path) -> None:
+def test_an_image_without_a_new_enough_python_is_rejected_with_the_fix(launch: Launch, path: Path) -> None:
     old_python(path, "python3")
     launched = launch("python3", "train.py", PATH=str(path))
     assert launched.wait() == 127
@@ -115,7 +115,7 @@ def test_an_image_without_a_python_that_is_new_enough_is_refused_with_the_mend(l
     )
 
 
-def test_no_command_is_refused(launch: Launch) -> None:
+def test_a_missing_command_is_rejected(launch: Launch) -> None:
     launched = launch()
     assert launched.wait() == 64
     assert "expected a command" in launched.err
@@ -132,7 +132,7 @@ def test_arguments_arrive_as_they_are(launch: Launch) -> None:
 
 
 def test_the_users_modules_reach_the_workers_and_not_the_launcher(launch: Launch, tmp_path: Path) -> None:
-    """Modules of the standard library's names, on PYTHONPATH and in the working directory, and a broken site hook."""
+    """Modules with standard library names, on PYTHONPATH and in the working directory, and a broken site hook."""
     for name in ("selectors", "socket", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text("print('shadowed', __name__)\n")
     launched = launch(

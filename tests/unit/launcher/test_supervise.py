@@ -1,6 +1,6 @@
-"""The supervisor's rules, one by one, without a process: events in, effects out.
+"""The supervisor's rules, one by one, without processes: events in, effects out.
 
-Drains and the closes with a grace are in test_supervise_graces.
+Drains and closes with a grace are in test_supervise_graces.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_the_first_round_starts_at_once() -> None:
     assert driven.do(start(0)) == [e.Spawn(start(0)), e.Report(m.WorkersStarted(token(0)))]
 
 
-def test_the_member_of_rank_0_hands_its_port_over_and_reserves_another() -> None:
+def test_the_member_with_rank_0_releases_its_port_and_reserves_another() -> None:
     driven = Driven()
     first = start(0, rank_offset=0)
     assert driven.do(first) == [
@@ -55,7 +55,7 @@ def test_the_member_of_rank_0_hands_its_port_over_and_reserves_another() -> None
 
 
 @pytest.mark.parametrize("before", [running, failed])
-def test_a_newer_round_waits_until_nothing_is_left_of_the_old_one(before: Any) -> None:
+def test_a_newer_round_waits_until_no_process_of_the_old_one_is_left(before: Any) -> None:
     driven = before()
     left = [0, 1] if before is running else [0]
     assert driven.do(start(1)) == kills(*left)
@@ -66,7 +66,7 @@ def test_a_newer_round_waits_until_nothing_is_left_of_the_old_one(before: Any) -
     assert driven.do(gone[-1]) == [e.Spawn(start(1)), e.Report(m.WorkersStarted(token(1)))]
 
 
-def test_children_that_outlive_their_worker_hold_up_the_next_round() -> None:
+def test_children_that_outlive_their_worker_delay_the_next_round() -> None:
     driven = running()
     driven.do(start(1), ended(0, 137, "SIGKILL"), ended(1, 137, "SIGKILL"), e.GroupEmptied(0))
     assert driven.phase is Phase.STARTING
@@ -77,7 +77,7 @@ def test_a_finished_round_is_replaced_at_once() -> None:
     assert driven.do(start(1)) == [e.Spawn(start(1)), e.Report(m.WorkersStarted(token(1)))]
 
 
-def test_the_newest_of_the_rounds_that_wait_is_started() -> None:
+def test_the_newest_waiting_round_is_started() -> None:
     driven = running()
     driven.do(start(1), start(2), ended(0, 137, "SIGKILL"), ended(1, 137, "SIGKILL"), e.GroupEmptied(0))
     assert driven.do(e.GroupEmptied(1)) == [e.Spawn(start(2)), e.Report(m.WorkersStarted(token(2)))]
@@ -128,7 +128,7 @@ def test_a_leftover_and_a_warm_up_that_outlive_their_kill_have_no_local_rank() -
     assert driven.do(found) == [unkillable(None, 7, 5.0), unkillable(None, 8, 5.0)]
 
 
-def test_of_hundreds_that_outlive_their_kill_sixteen_are_reported() -> None:
+def test_at_most_sixteen_processes_that_outlive_their_kill_are_reported() -> None:
     driven = running()
     driven.do(start(1))
     driven.later(5.0)
@@ -140,7 +140,7 @@ def test_of_hundreds_that_outlive_their_kill_sixteen_are_reported() -> None:
 
 
 @pytest.mark.parametrize("before", [running, failed, finished])
-def test_a_round_waits_until_leftovers_of_the_one_before_have_ended(before: Any) -> None:
+def test_a_round_waits_until_leftovers_of_the_previous_one_have_ended(before: Any) -> None:
     driven = before()
     driven.leftovers = True
     assert KILL_LEFTOVERS in driven.do(start(1))
@@ -175,7 +175,7 @@ def test_a_member_has_stopped_only_when_no_leftover_runs() -> None:
     assert driven.phase is Phase.IDLE
 
 
-def test_a_daemon_of_workers_that_have_finished_runs_on_until_something_else_follows() -> None:
+def test_a_daemon_of_finished_workers_runs_until_the_next_round_or_exit() -> None:
     driven = running()
     driven.leftovers = True
     effects = driven.do(ended(0), e.GroupEmptied(0), ended(1), e.GroupEmptied(1))
@@ -183,7 +183,7 @@ def test_a_daemon_of_workers_that_have_finished_runs_on_until_something_else_fol
     assert driven.later(3600) == []
 
 
-def test_a_leftover_that_outlives_its_kill_holds_up_the_exit_for_a_bounded_time() -> None:
+def test_a_leftover_that_outlives_its_kill_delays_the_exit_for_a_bounded_time() -> None:
     driven = finished()
     driven.leftovers = True
     assert driven.do(m.ExitLauncher(0, "Succeeded")) == [KILL_LEFTOVERS]
@@ -193,7 +193,7 @@ def test_a_leftover_that_outlives_its_kill_holds_up_the_exit_for_a_bounded_time(
 # Ends of workers ------------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_worker_is_reported_and_its_children_killed_but_not_its_neighbours() -> None:
+def test_a_failed_worker_is_reported_and_its_children_killed_but_not_its_neighbors() -> None:
     driven = running()
     exited = m.WorkerExited(token(0), 1, 3, None, "exit code 3", 1000.0)
     assert driven.do(ended(1, 3)) == [*kills(1), e.Report(exited)]
@@ -225,7 +225,7 @@ def test_a_round_with_a_failure_never_finishes() -> None:
 
 
 @pytest.mark.parametrize("order", [start(1), m.StopWorkers("standby"), m.ExitLauncher(0, "Succeeded")])
-def test_what_our_own_kill_ends_is_no_failure(order: e.Event) -> None:
+def test_a_worker_that_the_launcher_kills_has_not_failed(order: e.Event) -> None:
     driven = running()
     driven.do(order)
     assert driven.do(ended(0, 137, "SIGKILL"), ended(1, 3)) == kills(0, 1)
@@ -234,7 +234,7 @@ def test_what_our_own_kill_ends_is_no_failure(order: e.Event) -> None:
 # Stopping -------------------------------------------------------------------------------------------------------------
 
 
-def test_stopped_workers_are_killed_and_the_sidecar_hears_when_they_are_gone() -> None:
+def test_stopped_workers_are_killed_and_the_sidecar_gets_a_report_of_their_end() -> None:
     driven = running()
     assert driven.do(m.StopWorkers("fenced")) == kills(0, 1)
     driven.do(ended(0, 137, "SIGKILL"), ended(1, 137, "SIGKILL"), e.GroupEmptied(1))
@@ -242,12 +242,12 @@ def test_stopped_workers_are_killed_and_the_sidecar_hears_when_they_are_gone() -
     assert driven.do(e.GroupEmptied(0)) == [e.Report(idle)]
 
 
-def test_a_stop_takes_back_a_round_that_waits() -> None:
+def test_a_stop_cancels_a_waiting_round() -> None:
     driven = running()
     driven.do(start(1), m.StopWorkers("fenced"), ended(0, 137, "SIGKILL"), ended(1, 137, "SIGKILL"))
     driven.do(e.GroupEmptied(0), e.GroupEmptied(1))
     assert driven.phase is Phase.IDLE
-    assert driven.do(start(1)) == [], "the round that was taken back is not newer than itself"
+    assert driven.do(start(1)) == [], "the canceled round is not newer than itself"
     assert driven.do(start(2))[0] == e.Spawn(start(2))
 
 
@@ -259,25 +259,25 @@ def test_a_stop_without_workers_is_answered_at_once() -> None:
 # The sidecar's connection ---------------------------------------------------------------------------------------------
 
 
-def test_the_first_hello_knows_no_round() -> None:
+def test_the_first_hello_has_no_round() -> None:
     assert Driven().hello() == m.LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, PORT)
 
 
-def test_a_sidecar_that_comes_back_hears_what_runs_and_nothing_is_touched() -> None:
+def test_a_sidecar_that_reconnects_gets_the_state_and_workers_keep_running() -> None:
     driven = running(7)
     assert driven.do(e.Connected()) == [e.Report(m.LauncherHello(1, token(7), 1, WorkersState.RUNNING, PORT))]
 
 
-def test_a_sidecar_that_was_away_hears_of_the_failures_of_the_round() -> None:
+def test_a_sidecar_that_reconnects_gets_the_failures_of_the_round() -> None:
     driven = failed()
     failure = m.WorkerExited(token(0), 1, 3, None, "exit code 3", 1000.0)
     hello = m.LauncherHello(1, token(0), 1, WorkersState.FAILED, PORT)
     assert driven.do(e.Connected()) == [e.Report(hello), e.Report(failure)]
     driven.do(start(1))
-    assert driven.do(e.Connected())[1:] == [], "an old round's failures are of no interest"
+    assert driven.do(e.Connected())[1:] == [], "an old round's failures are not reported"
 
 
-def test_a_sidecar_that_was_away_hears_of_the_leave() -> None:
+def test_a_sidecar_that_reconnects_gets_the_remaining_grace() -> None:
     driven = running()
     driven.do(e.AskedToEnd("SIGTERM"))
     driven.later(10)
@@ -292,17 +292,17 @@ def stepped(effects: list[e.Effect]) -> list[tuple[int, float]]:
     return [(message.step, round(message.median_step_s, 3)) for message in messages if isinstance(message, m.Stepped)]
 
 
-def test_the_first_step_is_told_at_once_and_the_newest_of_the_rest_each_half_second() -> None:
+def test_the_first_step_is_reported_at_once_and_the_newest_of_the_rest_each_half_second() -> None:
     driven = running()
     assert stepped(driven.do(steps(10, at=100.0))) == [(10, 0.0)]
-    told = []
-    for number in range(11, 20, 4):  # what a look finds: four steps
+    reported = []
+    for number in range(11, 20, 4):  # each read finds four steps
         driven.pages = [steps(number + 3, reports=4, at=driven.now + 0.5)]
-        told += stepped(driven.later(0.5))
-    assert told == [(14, 0.125), (18, 0.125), (22, 0.125)]
+        reported += stepped(driven.later(0.5))
+    assert reported == [(14, 0.125), (18, 0.125), (22, 0.125)]
 
 
-def test_nobody_is_looked_at_before_a_worker_has_stepped() -> None:
+def test_steps_are_not_read_before_a_worker_has_stepped() -> None:
     driven = running()
     assert driven.supervisor.deadline() is None
     driven.do(steps(1, rank=1))
@@ -314,12 +314,12 @@ def test_the_newest_step_of_each_worker_is_known() -> None:
     driven.do(steps(1, rank=1))
     driven.pages = [steps(7, rank=0), steps(6, rank=1)]
     assert stepped(driven.later(0.5)) == [(7, 0.0)]
-    told = driven.supervisor._round.steps
-    assert told is not None
-    assert {rank: read.step for rank, read in told.newest.items()} == {0: 7, 1: 6}
+    round_steps = driven.supervisor._round.steps
+    assert round_steps is not None
+    assert {rank: read.step for rank, read in round_steps.newest.items()} == {0: 7, 1: 6}
 
 
-def test_the_last_step_before_a_pause_is_told_by_the_timer() -> None:
+def test_the_last_step_before_a_pause_is_reported_by_the_timer() -> None:
     driven = running()
     driven.do(steps(1, at=100.0))
     driven.now += 0.1
@@ -329,7 +329,7 @@ def test_the_last_step_before_a_pause_is_told_by_the_timer() -> None:
     assert driven.later(60) == []
 
 
-def test_the_last_step_before_a_workers_end_is_told_with_it() -> None:
+def test_the_last_step_before_a_workers_end_is_reported_with_it() -> None:
     driven = running()
     driven.do(steps(1, at=100.0))
     driven.now += 0.1
@@ -349,17 +349,17 @@ def test_the_median_is_that_of_the_last_twenty_intervals_of_the_round() -> None:
     driven.do(steps(0, at=driven.now))
     for number, interval_s in enumerate([50.0] * 11 + [1.0] * 10, start=1):
         driven.now += interval_s
-        told = stepped(driven.do(steps(number, at=driven.now)))
-    assert told == [(21, 25.5)], "ten of 50 s and ten of 1 s"
+        reported = stepped(driven.do(steps(number, at=driven.now)))
+    assert reported == [(21, 25.5)], "ten of 50 s and ten of 1 s"
     driven.do(start(1), *[ended(rank, 137, "SIGKILL") for rank in (0, 1)], e.GroupEmptied(0), e.GroupEmptied(1))
     assert stepped(driven.do(steps(22))) == [(22, 0.0)], "a new round knows none"
 
 
-def test_only_the_first_local_worker_speaks_for_the_member() -> None:
+def test_only_the_steps_of_the_first_local_worker_are_reported() -> None:
     assert running().do(steps(1, rank=1)) == []
 
 
-def test_a_dead_round_tells_no_steps() -> None:
+def test_a_round_that_is_over_reports_no_steps() -> None:
     driven = running()
     driven.do(steps(1))
     driven.now += 0.1
@@ -368,17 +368,17 @@ def test_a_dead_round_tells_no_steps() -> None:
 
 
 @pytest.mark.parametrize("ask", [m.DrainWorkers(token(0), 20.0), e.AskedToEnd("SIGTERM")])
-def test_a_step_that_is_finished_before_the_save_is_told(ask: e.Event) -> None:
-    # given workers that have SIGTERM and finish their first step before they save
+def test_a_step_that_is_finished_before_the_save_is_reported(ask: e.Event) -> None:
+    # given workers that have got SIGTERM and finish their first step before they save
     driven = running()
     driven.do(ask)
-    # then it is told at once, and a later one with the worker's end
+    # then that step is reported at once, and a later one with the worker's end
     assert stepped(driven.do(steps(1, at=100.0))) == [(1, 0.0)]
     driven.now += 0.1
     assert stepped(driven.do(steps(2, at=100.1), ended(0), ended(1))) == [(2, 0.1)]
 
 
-# Leaving on the sidecar's word ----------------------------------------------------------------------------------------
+# Exit on the sidecar's order ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_of_several_failures_the_first_counts_and_a_signal_as_128_plus_its_numbe
     assert driven.do(m.ExitLauncher(81, "closed")) == [e.Exit(137, "closed")]
 
 
-def test_what_does_not_die_holds_up_the_exit_for_a_bounded_time() -> None:
+def test_a_worker_that_outlives_its_kill_delays_the_exit_for_a_bounded_time() -> None:
     driven = running()
     assert driven.do(m.ExitLauncher(0, "closed")) == kills(0, 1)
     assert driven.later(LEAVE_WITHIN_S - 0.1) == []
@@ -432,7 +432,7 @@ def test_sigterm_without_workers_ends_the_launcher_at_once(before: Any, code: in
     assert effects == [e.Report(m.Terminating(30.0)), e.Exit(code, "SIGTERM, and no workers ran")]
 
 
-def test_sigterm_goes_to_the_workers_alone_and_their_code_is_kept() -> None:
+def test_sigterm_is_sent_only_to_the_workers_and_their_code_is_kept() -> None:
     driven = running()
     assert driven.do(e.AskedToEnd("SIGTERM")) == [e.Report(m.Terminating(30.0)), *terms(0, 1)]
     assert driven.do(ended(0), e.GroupEmptied(0)) == kills(0)
@@ -446,14 +446,14 @@ def test_no_launcher_exits_0_after_sigterm() -> None:
     assert driven.do(e.GroupEmptied(1)) == [e.Exit(ENDED_BY_SIGTERM, "SIGTERM, and all workers have ended")]
 
 
-def test_after_sigterm_only_the_workers_that_are_left_get_it_and_the_first_failure_counts() -> None:
+def test_only_the_remaining_workers_get_sigterm_and_the_first_failure_counts() -> None:
     driven = failed()
     assert driven.do(e.AskedToEnd("SIGTERM"))[1:] == terms(0)
     driven.do(ended(0, 1))
     assert driven.do(e.GroupEmptied(0)) == [e.Exit(3, "SIGTERM, and all workers have ended")]
 
 
-def test_what_a_shell_leaves_behind_gets_the_signal_that_killed_the_shell() -> None:
+def test_a_killed_shells_children_get_the_signal_that_killed_the_shell() -> None:
     driven = running(nproc=1)
     driven.do(e.AskedToEnd("SIGTERM"))
     assert driven.do(ended(0, 143, "SIGTERM")) == [e.Signal(0, e.Aim.TERM_GROUP)]
@@ -473,7 +473,7 @@ def test_shortly_before_the_end_of_the_grace_the_workers_are_killed(grace_s: flo
     assert driven.do(e.GroupEmptied(1)) == [expected]
 
 
-def test_a_worker_in_the_kernels_hands_cannot_hold_the_exit_beyond_the_grace() -> None:
+def test_a_worker_stuck_in_the_kernel_cannot_delay_the_exit_beyond_the_grace() -> None:
     driven = running(nproc=1)
     driven.do(e.AskedToEnd("SIGTERM"))
     assert [type(effect) for effect in driven.later(30.0)] == [e.Signal, e.Exit]
@@ -520,7 +520,7 @@ def test_after_sigterm_no_workers_end_is_reported(code: int) -> None:
         (m.ExitLauncher(81, "Failed"), e.Exit(81, "Failed")),
     ],
 )
-def test_the_sidecars_word_ends_a_save(order: e.Event, expected: e.Exit) -> None:
+def test_the_sidecars_order_ends_a_save(order: e.Event, expected: e.Exit) -> None:
     driven = running(nproc=1)
     driven.do(e.AskedToEnd("SIGTERM"))
     assert driven.do(order) == kills(0)
@@ -534,30 +534,30 @@ def test_every_log_line_names_its_round() -> None:
     assert all(line.startswith("round=0.1.") for line in driven.log)
 
 
-def test_the_first_step_of_a_round_says_how_long_the_pod_has_made_none() -> None:
-    # given workers that made a step, one of them its last at 140 s
+def test_the_first_step_of_a_round_reports_how_long_the_pod_has_made_none() -> None:
+    # given workers that have made steps, the last one at 140 s
     driven = running()
     driven.do(steps(7, rank=0, at=139.0), steps(7, rank=1, at=140.0))
-    # when the next round's workers make their first
+    # when the next round's workers make their first step
     driven.now = 150.0
     driven.do(start(1), ended(0, signal="SIGKILL"), ended(1, signal="SIGKILL"), e.GroupEmptied(0), e.GroupEmptied(1))
     effects = driven.do(steps(1, rank=0, at=152.5))
-    # then it says how long that took by the launcher's own clock
-    (told,) = [x.message for x in effects if isinstance(x, e.Report) and isinstance(x.message, m.Stepped)]
-    assert (told.token, told.pause_s) == (token(1), 12.5)
-    # and its hello that it has seen steps
+    # then its report has the pause by the launcher's own clock
+    (report,) = [x.message for x in effects if isinstance(x, e.Report) and isinstance(x.message, m.Stepped)]
+    assert (report.token, report.pause_s) == (token(1), 12.5)
+    # and the hello reports that the round has made steps
     (hello,) = [x.message for x in driven.do(e.Connected()) if isinstance(x, e.Report)][:1]
     assert hello.stepped == token(1)
 
 
-def test_a_launcher_that_reads_late_still_knows_when_the_first_step_was_made() -> None:
-    """Found by the simulation (seed 105442): a stopped launcher told the pause until a later step."""
+def test_a_launcher_that_reads_late_reports_the_time_of_the_first_step() -> None:
+    """Found by the simulation (seed 105442): a stopped launcher reported the pause until a later step."""
     driven = running()
     driven.do(steps(7, rank=0, at=140.0))
     driven.do(start(1), ended(0, signal="SIGKILL"), ended(1, signal="SIGKILL"), e.GroupEmptied(0), e.GroupEmptied(1))
     effects = driven.do(e.StepsRead(0, 3, 100, 3, 1000.0, 153.5, 152.5))
-    (told,) = [x.message for x in effects if isinstance(x, e.Report) and isinstance(x.message, m.Stepped)]
-    assert told.pause_s == 12.5
+    (report,) = [x.message for x in effects if isinstance(x, e.Report) and isinstance(x.message, m.Stepped)]
+    assert report.pause_s == 12.5
 
 
 def test_a_step_that_is_read_only_when_its_worker_is_killed_counts() -> None:
@@ -566,5 +566,5 @@ def test_a_step_that_is_read_only_when_its_worker_is_killed_counts() -> None:
     driven.do(start(1), steps(9, rank=0, at=140.5), ended(0, signal="SIGKILL"), ended(1, signal="SIGKILL"))
     driven.do(e.GroupEmptied(0), e.GroupEmptied(1))
     effects = driven.do(steps(1, rank=0, at=142.0))
-    (told,) = [x.message for x in effects if isinstance(x, e.Report) and isinstance(x.message, m.Stepped)]
-    assert told.pause_s == 1.5
+    (report,) = [x.message for x in effects if isinstance(x, e.Report) and isinstance(x.message, m.Stepped)]
+    assert report.pause_s == 1.5

@@ -1,4 +1,4 @@
-"""Workers that may save before they end: drains, closes with a grace, the pod's end, and all of them at once."""
+"""Workers that may save before they end: drains, closes with a grace, the pod's end, and combinations."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def close(grace_s: float = 10.0, code: int = CLOSED) -> m.ExitLauncher:
 
 
 def gone(*ranks: int, code: int = 0, signal: str | None = None) -> list[e.Event]:
-    """The end of workers, and of all that they have started."""
+    """The end of workers, and of all their children."""
     return [event for rank in ranks for event in (ended(rank, code, signal), e.GroupEmptied(rank))]
 
 
@@ -112,10 +112,10 @@ def test_however_a_drained_worker_ends_it_is_no_fault(code: int, signal: str | N
     driven = draining()
     effects = driven.do(*gone(0, 1, code=code, signal=signal))
     assert [effect for effect in effects if isinstance(effect, e.Report)] == [drained()]
-    assert driven.do(m.ExitLauncher(81, "Failed")) == [e.Exit(81, "Failed")], "nor has it a say in the exit code"
+    assert driven.do(m.ExitLauncher(81, "Failed")) == [e.Exit(81, "Failed")], "and it does not set the exit code"
 
 
-def test_who_has_not_saved_when_the_grace_is_over_is_killed() -> None:
+def test_a_worker_that_has_not_saved_when_the_grace_is_over_is_killed() -> None:
     driven = draining()
     driven.do(*gone(0))
     assert driven.later(9.9) == []
@@ -132,13 +132,13 @@ def test_a_worker_that_outlives_the_kill_after_a_drain_is_named_and_killed_again
     assert driven.phase is Phase.DRAINING
 
 
-def test_what_a_shell_leaves_behind_is_drained_too() -> None:
+def test_the_children_of_a_shell_are_drained_too() -> None:
     driven = draining(nproc=1)
     assert driven.do(ended(0, 143, "SIGTERM")) == [e.Signal(0, e.Aim.TERM_GROUP)]
     assert driven.do(e.GroupEmptied(0)) == [drained()]
 
 
-def test_a_training_that_ends_just_as_it_is_drained_has_drained() -> None:
+def test_a_training_that_ends_during_a_drain_has_drained() -> None:
     driven = running()
     driven.do(*gone(0))
     assert driven.do(drain()) == terms(1)
@@ -146,13 +146,13 @@ def test_a_training_that_ends_just_as_it_is_drained_has_drained() -> None:
     assert driven.hello().workers is WorkersState.IDLE
 
 
-def test_a_round_that_was_told_as_finished_stays_finished() -> None:
+def test_a_round_that_was_reported_as_finished_stays_finished() -> None:
     driven = finished()
     assert driven.do(drain()) == [drained()]
     assert driven.hello().workers is WorkersState.FINISHED
 
 
-def test_of_a_finished_round_the_children_are_waited_for() -> None:
+def test_a_drain_waits_for_the_children_of_a_finished_round() -> None:
     driven = running(nproc=1)
     assert driven.do(ended(0))[-1] == e.Report(m.WorkersFinished(token(0)))
     assert driven.do(drain()) == []
@@ -160,7 +160,7 @@ def test_of_a_finished_round_the_children_are_waited_for() -> None:
     assert driven.hello().workers is WorkersState.FINISHED
 
 
-def test_of_a_failed_round_the_neighbours_are_drained_and_the_failure_stands() -> None:
+def test_the_neighbors_in_a_failed_round_are_drained_and_the_failure_remains() -> None:
     driven = failed()
     assert driven.do(drain()) == terms(0)
     assert driven.do(*gone(0))[-1] == drained()
@@ -173,7 +173,7 @@ def test_a_worker_that_failed_gets_no_sigterm_while_its_children_are_killed() ->
     assert driven.do(drain()) == terms(0)
 
 
-def test_of_a_round_that_has_failed_altogether_nothing_is_left_to_drain() -> None:
+def test_a_round_in_which_all_workers_have_failed_has_drained() -> None:
     driven = failed()
     driven.do(*gone(0, code=1))
     assert driven.do(drain()) == [drained()]
@@ -188,26 +188,26 @@ def test_a_round_that_never_ran_here_has_drained(before: Callable[[], Driven], n
     assert driven.phase is phase
 
 
-def test_an_older_round_has_drained_and_the_newer_one_runs_on() -> None:
+def test_an_older_round_has_drained_and_the_newer_one_keeps_running() -> None:
     driven = running(3)
     assert driven.do(drain(2)) == [drained(2)]
     assert driven.phase is Phase.RUNNING
 
 
-def test_a_round_that_waits_for_the_old_ones_end_is_taken_back() -> None:
+def test_a_round_that_waits_for_the_old_ones_end_is_canceled() -> None:
     driven = starting()
     assert driven.do(drain(1)) == []
     assert driven.do(*gone(0, 1, code=137, signal="SIGKILL"))[-1] == drained(1)
     assert driven.phase is Phase.IDLE
 
 
-def test_a_newer_round_kills_what_still_saves_and_the_drain_stays_unanswered() -> None:
+def test_a_newer_round_kills_workers_that_save_and_the_drain_stays_unanswered() -> None:
     driven = draining()
     assert driven.do(start(1)) == kills(0, 1)
     effects = driven.do(*gone(0, 1, code=137, signal="SIGKILL"))
     assert effects[-2:] == [e.Spawn(start(1)), e.Report(m.WorkersStarted(token(1)))]
     assert drained() not in effects
-    assert driven.later(60) == [], "the drain's grace is of no more interest"
+    assert driven.later(60) == [], "the drain's grace no longer counts"
 
 
 @pytest.mark.parametrize("order", [drain(1), SIGTERM])
@@ -246,14 +246,14 @@ def test_workers_that_are_stopped_already_have_drained_when_they_are_gone() -> N
     assert drained() in driven.do(*gone(0, 1, code=137, signal="SIGKILL"))
 
 
-def test_a_sidecar_that_comes_back_learns_that_a_drain_goes_on() -> None:
+def test_a_sidecar_that_reconnects_gets_the_state_of_a_running_drain() -> None:
     driven = draining()
     assert driven.do(e.Connected()) == [
         e.Report(m.LauncherHello(1, token(0), 1, WorkersState.RUNNING, PORT, is_draining=True))
     ]
 
 
-def test_a_sidecar_that_was_away_hears_that_a_round_has_drained() -> None:
+def test_a_sidecar_that_reconnects_gets_the_end_of_a_drain() -> None:
     driven = draining()
     driven.do(*gone(0, 1))
     idle = m.LauncherHello(1, token(0), 1, WorkersState.IDLE, PORT, is_draining=False)
@@ -262,7 +262,7 @@ def test_a_sidecar_that_was_away_hears_that_a_round_has_drained() -> None:
     assert driven.do(e.Connected())[1:] == [], "until there is a newer round"
 
 
-def test_a_sidecar_that_was_away_hears_what_failed_before_the_drain_first() -> None:
+def test_a_sidecar_that_reconnects_gets_failures_before_the_end_of_a_drain() -> None:
     driven = failed()
     driven.do(drain(), *gone(0))
     failure = m.WorkerExited(token(0), 1, 3, None, "exit code 3", 1000.0)
@@ -278,7 +278,7 @@ def test_closed_workers_save_and_the_launcher_exits_with_the_closes_code() -> No
     assert driven.do(e.GroupEmptied(1)) == [e.Exit(CLOSED, "Suspended, and all workers have ended")]
 
 
-def test_who_has_not_saved_when_the_closes_grace_is_over_is_killed() -> None:
+def test_a_worker_that_has_not_saved_when_the_closes_grace_is_over_is_killed() -> None:
     driven = closing()
     driven.do(*gone(0))
     assert driven.later(9.9) == []
@@ -294,11 +294,11 @@ def test_a_worker_that_had_failed_does_not_overrule_a_close_with_a_grace() -> No
 
 
 @pytest.mark.parametrize("before", [Driven, finished])
-def test_a_close_with_a_grace_waits_for_nobody_where_nobody_runs(before: Callable[[], Driven]) -> None:
+def test_a_close_with_a_grace_does_not_wait_if_no_worker_runs(before: Callable[[], Driven]) -> None:
     assert before().do(close()) == [e.Exit(CLOSED, "Suspended")]
 
 
-def test_of_a_close_with_a_grace_the_code_counts_although_nobody_is_left_to_save() -> None:
+def test_the_code_of_a_close_with_a_grace_counts_although_no_worker_is_left() -> None:
     driven = failed()
     driven.do(*gone(0, code=1))
     assert exits(driven.do(close())) == [CLOSED]
@@ -316,7 +316,7 @@ def test_a_close_without_a_grace_kills_at_once() -> None:
     assert driven.do(close(grace_s=0)) == kills(0, 1)
 
 
-def test_no_failure_is_told_after_a_close_with_a_grace() -> None:
+def test_no_failure_is_reported_after_a_close_with_a_grace() -> None:
     effects = closing().do(*gone(0, code=1))
     assert not [effect for effect in effects if isinstance(effect, e.Report)]
 
@@ -350,7 +350,7 @@ def test_a_second_close_can_only_shorten_the_grace() -> None:
 
 
 @pytest.mark.parametrize("grace_s", [0.0, 5.0])
-def test_the_first_closes_code_stays(grace_s: float) -> None:
+def test_a_later_close_does_not_change_the_code_of_the_first(grace_s: float) -> None:
     driven = closing()
     driven.do(close(grace_s, DELETED))
     assert exits(driven.do(*gone(0, 1))) == [CLOSED]
@@ -371,7 +371,7 @@ def test_a_close_after_the_launcher_began_to_leave_changes_nothing() -> None:
 # A drain and a close --------------------------------------------------------------------------------------------------
 
 
-def test_a_close_takes_over_the_workers_of_a_drain_with_a_grace_of_its_own() -> None:
+def test_a_close_replaces_a_drain_and_its_grace() -> None:
     driven = draining()
     assert driven.do(close(60)) == [], "SIGTERM comes once"
     assert driven.later(59) == []
@@ -385,7 +385,7 @@ def test_a_drain_that_a_close_has_overtaken_is_answered_before_the_exit() -> Non
     assert effects[-2:] == [drained(), e.Exit(CLOSED, "Suspended, and all workers have ended")]
 
 
-def test_a_close_finds_the_training_that_a_drained_shell_left_behind() -> None:
+def test_a_close_waits_for_the_training_of_a_drained_shell() -> None:
     driven = draining(nproc=1)
     driven.do(ended(0, 143, "SIGTERM"))
     assert driven.do(close()) == []
@@ -414,7 +414,7 @@ def test_a_drain_does_not_shorten_a_closes_grace_and_is_answered() -> None:
     assert drained() in driven.do(*gone(0, 1))
 
 
-def test_a_drain_of_a_launcher_that_leaves_is_answered_if_all_end_in_time() -> None:
+def test_a_drain_of_a_launcher_that_exits_is_answered_if_all_workers_end_in_time() -> None:
     driven = running()
     driven.do(m.ExitLauncher(81, "Failed"))
     assert driven.do(drain()) == []
@@ -428,7 +428,7 @@ def terminating(grace_s: float = 30.0) -> e.Effect:
     return e.Report(m.Terminating(grace_s))
 
 
-def test_sigterm_during_a_drain_is_told_and_the_workers_get_no_second_one() -> None:
+def test_sigterm_during_a_drain_is_reported_and_the_workers_get_no_second_one() -> None:
     driven = draining()
     assert driven.do(SIGTERM) == [terminating()]
     effects = driven.do(*gone(0, 1))
@@ -436,7 +436,7 @@ def test_sigterm_during_a_drain_is_told_and_the_workers_get_no_second_one() -> N
 
 
 @pytest.mark.parametrize(("drain_s", "pod_s", "kill_s"), [(10.0, 30.0, 10.0), (60.0, 30.0, 28.0)])
-def test_of_a_drains_and_the_pods_grace_the_earlier_end_counts(drain_s: float, pod_s: float, kill_s: float) -> None:
+def test_the_earlier_end_of_a_drains_and_the_pods_grace_counts(drain_s: float, pod_s: float, kill_s: float) -> None:
     for first, second in ((drain(grace_s=drain_s), SIGTERM), (SIGTERM, drain(grace_s=drain_s))):
         driven = running(grace_s=pod_s)
         driven.do(first, second)
@@ -447,7 +447,7 @@ def test_of_a_drains_and_the_pods_grace_the_earlier_end_counts(drain_s: float, p
         assert exits(effects) == [KILLED_AT_GRACE_END]
 
 
-def test_sigterm_finds_the_training_that_a_drained_shell_left_behind() -> None:
+def test_sigterm_waits_for_the_training_of_a_drained_shell() -> None:
     driven = draining(nproc=1)
     driven.do(ended(0, 143, "SIGTERM"))
     assert driven.do(SIGTERM) == [terminating()]
@@ -466,14 +466,14 @@ def test_sigterm_after_a_drain_ends_the_launcher_at_once() -> None:
     assert driven.do(SIGTERM) == [terminating(), e.Exit(ENDED_BY_SIGTERM, "SIGTERM, and no workers ran")]
 
 
-def test_a_drain_while_the_pod_ends_signals_nobody_again_and_is_answered_before_the_exit() -> None:
+def test_a_drain_while_the_pod_ends_sends_no_second_signal_and_is_answered_before_the_exit() -> None:
     driven = saving()
     assert driven.do(drain()) == []
     effects = driven.do(*gone(0, 1))
     assert effects[-2:] == [drained(), e.Exit(ENDED_BY_SIGTERM, "SIGTERM, and all workers have ended")]
 
 
-def test_sigterm_while_a_closed_job_saves_is_told_and_the_closes_code_stays() -> None:
+def test_sigterm_while_a_closed_job_saves_is_reported_and_the_closes_code_remains() -> None:
     driven = closing()
     assert driven.do(SIGTERM) == [terminating()]
     assert driven.phase is Phase.CLOSING
@@ -490,7 +490,7 @@ def test_a_close_gives_no_more_time_than_the_pod_has(close_s: float, kill_s: flo
         assert driven.later(0.2) == kills(0, 1)
 
 
-def test_a_close_while_the_pod_ends_signals_nobody_again_and_has_the_last_word() -> None:
+def test_a_close_while_the_pod_ends_sends_no_second_signal_and_sets_the_exit_code() -> None:
     driven = saving()
     driven.do(*gone(0, code=5))
     assert driven.do(close()) == []
@@ -534,19 +534,19 @@ def test_the_round_starts_as_soon_as_the_healthy_workers_have_ended() -> None:
     assert driven.do(*gone(0))[-2:] == spawned(1)
 
 
-def test_what_does_not_end_within_the_worker_grace_is_killed() -> None:
+def test_a_worker_that_does_not_end_within_the_worker_grace_is_killed() -> None:
     driven = replacing()
     assert driven.later(9.9) == []
     assert driven.later(0.1) == kills(0)
     assert driven.do(*gone(0, code=137, signal="SIGKILL"))[-2:] == spawned(1)
 
 
-def test_how_a_replaced_worker_ends_is_not_reported() -> None:
+def test_the_end_of_a_replaced_worker_is_not_reported() -> None:
     driven = replacing()
     assert driven.do(ended(0, 134, "SIGABRT")) == kills(0)
 
 
-def test_a_newer_round_takes_the_place_of_the_one_that_waits_and_gives_no_more_time() -> None:
+def test_a_newer_round_replaces_a_waiting_one_and_does_not_extend_the_grace() -> None:
     driven = replacing()
     driven.later(6.0)
     assert driven.do(start(2)) == []
@@ -561,7 +561,7 @@ def test_a_fence_ends_the_worker_grace_at_once() -> None:
 @pytest.mark.parametrize(
     "order", [drain(1, grace_s=3.0), SIGTERM, close(grace_s=3.0)], ids=["drain", "SIGTERM", "close"]
 )
-def test_no_worker_gets_sigterm_twice_and_none_is_waited_for_longer(order: e.Event) -> None:
+def test_no_worker_gets_sigterm_twice_or_more_time(order: e.Event) -> None:
     driven = replacing()
     assert terms(0)[0] not in driven.do(order)
     assert kills(0)[0] in driven.later(10.0)
@@ -580,7 +580,7 @@ def test_a_job_that_fails_gives_its_healthy_workers_the_grace_and_keeps_the_fail
     assert exits(driven.do(*gone(0))) == [3]
 
 
-def test_a_job_that_has_succeeded_waits_for_nobody() -> None:
+def test_a_job_that_has_succeeded_waits_for_no_worker() -> None:
     driven = running(worker_grace_s=10.0)
     assert driven.do(close(grace_s=0.0, code=0)) == kills(0, 1)
 
@@ -591,7 +591,7 @@ def test_a_warm_spare_has_the_worker_grace_of_its_job() -> None:
     assert driven.do(start(1)) == handled(0, 1)
 
 
-def test_a_leftover_of_replaced_workers_holds_up_the_round() -> None:
+def test_a_leftover_of_replaced_workers_delays_the_round() -> None:
     driven = replacing()
     driven.leftovers = True
     assert driven.do(*gone(0))[-1] == KILL_LEFTOVERS

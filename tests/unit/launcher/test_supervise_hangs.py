@@ -1,4 +1,4 @@
-"""When the launcher takes its workers for hung, and what it does then."""
+"""When the launcher considers its workers hung, and its reaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LATE_S = 3.0
 LOOK_EVERY_S = 0.5
 
 TIMEOUT_S = 60.0
-#: A look comes up to LOOK_EVERY_S after a step is due, and what it finds counts at the next one.
+#: A read follows up to LOOK_EVERY_S after a step is due, and its result counts at the next read.
 FOUND_S = TIMEOUT_S + 2 * LOOK_EVERY_S
 TOLD_S = FOUND_S + DUMP_S
 
@@ -38,17 +38,17 @@ def dumps(effects: list[e.Effect]) -> list[int]:
     return [effect.local_rank for effect in effects if isinstance(effect, e.DumpStacks)]
 
 
-def test_every_worker_dumps_its_stacks_before_the_slowest_is_told() -> None:
+def test_every_worker_dumps_its_stacks_before_the_slowest_is_reported() -> None:
     driven = stepped()
     assert dumps(driven.later(TIMEOUT_S - LOOK_EVERY_S)) == []
     found = driven.later(3 * LOOK_EVERY_S)
     assert (dumps(found), hung(found)) == ([1, 0], [])
-    (told,) = hung(driven.later(DUMP_S))
-    assert (told.token, told.local_rank, told.step, told.at) == (token(0), 1, 7, 1007.0)
-    assert TIMEOUT_S <= told.silent_s <= FOUND_S
+    (report,) = hung(driven.later(DUMP_S))
+    assert (report.token, report.local_rank, report.step, report.at) == (token(0), 1, 7, 1007.0)
+    assert TIMEOUT_S <= report.silent_s <= FOUND_S
 
 
-def test_a_header_in_the_log_says_whose_stacks_follow() -> None:
+def test_a_header_in_the_log_names_the_worker_whose_stacks_follow() -> None:
     driven = stepped()
     driven.later(TOLD_S)
     assert driven.log[-2:] == [
@@ -60,7 +60,7 @@ def test_a_header_in_the_log_says_whose_stacks_follow() -> None:
 def test_the_slowest_has_the_lowest_step() -> None:
     driven = running(step_timeout_s=TIMEOUT_S)
     driven.do(steps(9, rank=0, at=driven.now - 1), steps(8, rank=1, at=driven.now))
-    assert [told.local_rank for told in hung(driven.later(TOLD_S))] == [1]
+    assert [report.local_rank for report in hung(driven.later(TOLD_S))] == [1]
 
 
 def test_one_worker_that_hangs_is_enough() -> None:
@@ -69,12 +69,12 @@ def test_one_worker_that_hangs_is_enough() -> None:
     for second in range(1, 70):
         driven.pages = [steps(7 + second, rank=0, at=driven.now)]
         found += driven.later(1.0)
-    (told,) = hung(found)
-    assert (told.local_rank, told.step) == (1, 7)
-    assert dumps(found) == [1, 0], "what the others do is of interest too"
+    (report,) = hung(found)
+    assert (report.local_rank, report.step) == (1, 7)
+    assert dumps(found) == [1, 0], "the other workers' stacks are needed too"
 
 
-def test_it_is_told_again_and_the_stacks_are_not() -> None:
+def test_the_hang_is_reported_again_without_the_stacks() -> None:
     driven = stepped()
     driven.later(TOLD_S)
     effects = driven.later(2.5 * AGAIN_S)
@@ -92,14 +92,14 @@ def test_the_stacks_of_many_workers_come_one_after_the_other() -> None:
     assert all(later - sooner >= SLOT_S - 0.001 for sooner, later in pairwise(times))
 
 
-def test_a_step_in_the_meantime_takes_it_back() -> None:
+def test_a_step_in_the_meantime_cancels_the_report() -> None:
     driven = stepped()
     while not dumps(driven.later(0.1)):
         pass
     driven.pages = [steps(8, rank=rank, at=driven.now) for rank in (0, 1)]
     assert hung(driven.later(10.0)) == []
     assert driven.log[-1].endswith("its workers step again")
-    assert len(hung(driven.later(TIMEOUT_S))) == 1, "and it is watched on"
+    assert len(hung(driven.later(TIMEOUT_S))) == 1, "the worker is still watched"
 
 
 def test_a_worker_is_watched_from_its_first_step_on() -> None:
@@ -111,34 +111,34 @@ def test_a_worker_is_watched_from_its_first_step_on() -> None:
         assert hung(driven.later(1.0)) == []
 
 
-def test_without_a_timeout_nobody_hangs() -> None:
+def test_without_a_timeout_no_worker_hangs() -> None:
     driven = stepped(step_timeout_s=0.0)
     effects = driven.later(100 * TIMEOUT_S)
     assert (dumps(effects), hung(effects)) == ([], [])
 
 
-def test_one_that_has_ended_is_watched_no_more() -> None:
+def test_a_worker_that_has_ended_is_no_longer_watched() -> None:
     driven = stepped()
     driven.do(ended(1), e.GroupEmptied(1))
-    assert [told.local_rank for told in hung(driven.later(TOLD_S))] == [0]
+    assert [report.local_rank for report in hung(driven.later(TOLD_S))] == [0]
     driven.do(ended(0), e.GroupEmptied(0))
     assert hung(driven.later(10 * AGAIN_S)) == []
 
 
-def test_once_a_worker_has_failed_its_neighbours_wait_for_nothing_else() -> None:
+def test_once_a_worker_has_failed_its_neighbors_do_not_hang() -> None:
     driven = stepped()
     driven.do(ended(1, 3), e.GroupEmptied(1))
     assert hung(driven.later(10 * TIMEOUT_S)) == []
 
 
 @pytest.mark.parametrize("order", [start(1), m.StopWorkers("replaced"), m.DrainWorkers(token(0), 600.0)])
-def test_what_is_being_ended_does_not_hang(order: e.Event) -> None:
+def test_workers_that_have_to_end_do_not_hang(order: e.Event) -> None:
     driven = stepped()
     driven.do(order)
     assert hung(driven.later(5 * TIMEOUT_S)) == []
 
 
-def test_a_new_round_begins_anew() -> None:
+def test_a_new_round_starts_without_a_hang() -> None:
     driven = stepped()
     driven.later(TIMEOUT_S - 1)
     assert kills(0, 1) == [x for x in driven.do(start(1)) if isinstance(x, e.Signal)]
@@ -148,8 +148,8 @@ def test_a_new_round_begins_anew() -> None:
     assert hung(driven.later(TIMEOUT_S - 1)) == []
 
 
-def test_a_launcher_that_stood_still_takes_nobody_for_hung() -> None:
-    """Its pod was frozen, and its workers with it."""
+def test_a_launcher_that_was_stopped_reports_no_hang() -> None:
+    """Its pod was frozen, including its workers."""
     driven = stepped()
     driven.later(10.0)
     driven.now += TIMEOUT_S
@@ -157,7 +157,7 @@ def test_a_launcher_that_stood_still_takes_nobody_for_hung() -> None:
     assert len(hung(driven.later(TOLD_S - TIMEOUT_S + 1))) == 1
 
 
-def test_one_that_is_a_little_late_has_not_stood_still() -> None:
+def test_a_launcher_that_is_a_little_late_was_not_stopped() -> None:
     driven = stepped()
     for _ in range(30):
         driven.now += LOOK_EVERY_S + LATE_S - 0.1
@@ -165,16 +165,16 @@ def test_one_that_is_a_little_late_has_not_stood_still() -> None:
     assert driven.log[-1].endswith("its stacks follow")
 
 
-# Before the first step: the coordinator asks
+# Before the first step: on the coordinator's order
 
 
 def test_the_stacks_of_workers_that_have_made_no_step_are_written_when_the_coordinator_asks() -> None:
     # given workers that have run for ten minutes, and have made no step
     driven = running()
     driven.now += 600.0
-    # when the coordinator asks
+    # when the coordinator orders their stacks
     first = driven.do(m.WriteStacks(token(0)))
-    # then each of them writes its stacks, and the answer follows
+    # then each writes its stacks, and the answer follows
     assert (dumps(first), hung(first)) == ([0], [])
     assert dumps(driven.later(SLOT_S)) == [1]
     (answer,) = hung(driven.later(DUMP_S))
@@ -187,19 +187,19 @@ def test_the_stacks_of_workers_that_have_made_no_step_are_written_when_the_coord
     assert hung(driven.later(10 * AGAIN_S)) == [], "once"
 
 
-def test_each_question_has_an_answer() -> None:
-    """A new coordinator asks again."""
+def test_each_order_to_write_stacks_has_an_answer() -> None:
+    """A new coordinator sends the order again."""
     driven = running()
     assert len(hung(driven.do(m.WriteStacks(token(0))) + driven.later(5.0))) == 1
     assert len(hung(driven.do(m.WriteStacks(token(0))) + driven.later(5.0))) == 1
 
 
-def test_a_worker_that_steps_meanwhile_answers_by_its_step() -> None:
+def test_a_step_in_the_meantime_is_the_answer() -> None:
     driven = running(step_timeout_s=TIMEOUT_S)
     driven.do(m.WriteStacks(token(0)))
     driven.do(steps(1, rank=1, at=driven.now))
     assert hung(driven.later(10.0)) == []
-    assert len(hung(driven.later(TIMEOUT_S))) == 1, "and it is watched on"
+    assert len(hung(driven.later(TIMEOUT_S))) == 1, "the worker is still watched"
 
 
 def test_workers_that_have_stepped_write_nothing() -> None:
@@ -207,7 +207,7 @@ def test_workers_that_have_stepped_write_nothing() -> None:
     assert dumps(driven.do(m.WriteStacks(token(0))) + driven.later(5.0)) == []
 
 
-def test_nor_do_those_of_another_round() -> None:
+def test_workers_of_another_round_write_nothing() -> None:
     driven = running(1)
     assert dumps(driven.do(m.WriteStacks(token(0))) + driven.later(5.0)) == []
 
@@ -218,7 +218,7 @@ def test_a_worker_that_ends_meanwhile_is_not_in_the_answer() -> None:
     assert [answer.local_rank for answer in hung(driven.later(5.0))] == [1]
 
 
-def test_where_the_workers_have_not_started_there_is_no_answer() -> None:
+def test_an_order_before_the_start_of_the_workers_has_no_answer() -> None:
     driven = running()
     driven.do(start(1), m.WriteStacks(token(1)))
     assert hung(driven.later(0.5)) == []

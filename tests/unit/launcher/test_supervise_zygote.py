@@ -1,4 +1,4 @@
-"""What the supervisor does with a zygote: waits for it, forks by it, offers its stores, and goes on without it."""
+"""The supervisor with a zygote: waits for it, lets it fork, offers its stores, and continues without it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def loading() -> Driven:
 
 
 def ready() -> Driven:
-    """With a store that listens."""
+    """The zygote has a store that listens."""
     driven = loading()
     assert driven.do(READY) == [e.MakeStore()]
     assert driven.do(e.StoreReady(STORE)) == [e.Report(m.NextPort(PORT, STORE))]
@@ -30,7 +30,7 @@ def ready() -> Driven:
 
 
 def spawned(effects: list[e.Effect]) -> list[bool]:
-    """Whether the workers were forked, of each Spawn."""
+    """For each Spawn, whether the workers were forked."""
     return [effect.is_warmup_done for effect in effects if isinstance(effect, e.Spawn)]
 
 
@@ -45,14 +45,14 @@ def test_a_round_waits_for_the_imports_and_is_forked_then() -> None:
     assert driven.supervisor.phase is Phase.RUNNING
 
 
-def test_a_newer_round_takes_the_place_of_the_one_that_waits() -> None:
+def test_a_newer_round_replaces_the_waiting_one() -> None:
     driven = loading()
     driven.do(start(0), start(1))
     effects = driven.do(READY)
     assert [x.start.token.round for x in effects if isinstance(x, e.Spawn)] == [1]
 
 
-def test_without_one_in_time_the_round_starts_afresh() -> None:
+def test_without_a_zygote_in_time_the_round_starts_fresh_processes() -> None:
     driven = loading()
     driven.do(start())
     effects = driven.later(LOAD_WITHIN_S)
@@ -62,7 +62,7 @@ def test_without_one_in_time_the_round_starts_afresh() -> None:
 
 
 @pytest.mark.parametrize("final", [True, False])
-def test_one_that_ends_over_its_imports_is_not_tried_again(final: bool) -> None:
+def test_a_zygote_that_ends_during_its_imports_is_not_restarted(final: bool) -> None:
     driven = loading()
     driven.do(start())
     assert spawned(driven.do(e.ZygoteLost("it crashed", final))) == [False]
@@ -95,7 +95,7 @@ def test_modules_that_are_missing_are_named() -> None:
 # Its end --------------------------------------------------------------------------------------------------------------
 
 
-def test_one_that_was_lost_is_replaced_and_its_workers_have_failed() -> None:
+def test_a_lost_zygote_is_replaced_and_its_workers_have_failed() -> None:
     driven = ready()
     driven.do(start())
     effects = driven.do(GONE)
@@ -106,7 +106,7 @@ def test_one_that_was_lost_is_replaced_and_its_workers_have_failed() -> None:
     assert spawned(driven.do(READY)) == [True]
 
 
-def test_after_some_losses_it_is_given_up() -> None:
+def test_a_zygote_is_given_up_after_some_losses() -> None:
     driven = ready()
     for _ in range(GIVE_UP):
         assert e.StartZygote() in driven.do(GONE)
@@ -115,9 +115,9 @@ def test_after_some_losses_it_is_given_up() -> None:
     assert spawned(driven.do(start())) == [False]
 
 
-def test_one_that_became_unfit_is_not_replaced() -> None:
+def test_a_zygote_that_became_unfit_is_not_replaced() -> None:
     driven = ready()
-    assert e.StartZygote() not in driven.do(e.ZygoteLost("what it has imported runs 2 threads", is_final=True))
+    assert e.StartZygote() not in driven.do(e.ZygoteLost("its imports run 2 threads", is_final=True))
     assert spawned(driven.do(start())) == [False]
 
 
@@ -125,12 +125,12 @@ def test_one_that_became_unfit_is_not_replaced() -> None:
 
 
 def fresh(driven: Driven) -> list[str]:
-    """What a sidecar that connects now is told of it."""
-    told = [effect.message for effect in driven.do(e.Connected()) if isinstance(effect, e.Report)]
-    return [message.reason for message in told if isinstance(message, m.ForkFallback)]
+    """The reasons in the reports to a sidecar that connects now."""
+    messages = [effect.message for effect in driven.do(e.Connected()) if isinstance(effect, e.Report)]
+    return [message.reason for message in messages if isinstance(message, m.ForkFallback)]
 
 
-def test_why_workers_start_afresh_is_told_at_once_and_to_each_sidecar_that_connects() -> None:
+def test_the_reason_for_fresh_processes_is_reported_at_once_and_on_each_connect() -> None:
     driven = loading()
     why = "the import of x starts a thread (bg)"
     reason = f"the fork server is off ({why}): workers start as new processes and import all modules"
@@ -140,7 +140,7 @@ def test_why_workers_start_afresh_is_told_at_once_and_to_each_sidecar_that_conne
     assert fresh(driven) == [reason]
 
 
-def test_a_module_that_touches_cuda_is_told_and_the_zygote_holds_stores_all_the_same() -> None:
+def test_a_module_that_initializes_cuda_is_reported_and_the_zygote_still_serves_stores() -> None:
     driven = loading()
     effects = driven.do(e.ZygoteReady(2.0, {}, cuda="deepspeed"))
     assert e.MakeStore() in effects
@@ -150,14 +150,14 @@ def test_a_module_that_touches_cuda_is_told_and_the_zygote_holds_stores_all_the_
     assert spawned(driven.do(start())) == [True]
 
 
-def test_a_job_that_takes_the_spare_over_begins_without_a_reason() -> None:
+def test_a_job_that_claims_the_spare_starts_without_a_reason() -> None:
     driven = loading()
     driven.do(e.ZygoteLost("the import of x starts a thread (bg)", is_final=True))
     assert e.Report(m.ForkFallback("")) in driven.do(e.ZygoteEnded(was_wanted=True))
     assert fresh(driven) == []
 
 
-def test_nothing_is_told_where_workers_are_forked_or_were_not_to_be() -> None:
+def test_no_reason_is_reported_if_workers_are_forked_or_need_not_be() -> None:
     assert fresh(ready()) == []
     assert fresh(Driven(zygote=False)) == []
 
@@ -165,7 +165,7 @@ def test_nothing_is_told_where_workers_are_forked_or_were_not_to_be() -> None:
 # Stores ---------------------------------------------------------------------------------------------------------------
 
 
-def test_rank_0_takes_the_store_and_another_is_made_for_the_next_round() -> None:
+def test_rank_0_uses_the_store_and_another_is_created_for_the_next_round() -> None:
     driven = ready()
     effects = driven.do(start(rank_offset=0, store=STORE))
     assert spawned(effects) == [True]
@@ -174,47 +174,49 @@ def test_rank_0_takes_the_store_and_another_is_made_for_the_next_round() -> None
     assert driven.do(e.StoreReady(NEXT_STORE)) == [e.Report(m.NextPort(PORT, NEXT_STORE))]
 
 
-def test_other_ranks_leave_their_own_store_for_later() -> None:
+def test_other_ranks_keep_their_own_store_for_later() -> None:
     driven = ready()
     assert e.MakeStore() not in driven.do(start(rank_offset=2, store=6000))
     assert driven.hello().store_port == STORE
 
 
-def test_a_round_without_one_gives_rank_0_the_reserved_port() -> None:
+def test_a_round_without_a_store_gives_rank_0_the_reserved_port() -> None:
     driven = ready()
     effects = driven.do(start(rank_offset=0))
     assert e.ReleasePort() in effects
     assert e.MakeStore() not in effects
 
 
-def test_a_store_that_has_gone_is_replaced() -> None:
+def test_a_store_that_has_ended_is_replaced() -> None:
     driven = ready()
     assert driven.do(e.StoreGone(STORE)) == [e.MakeStore(), e.Report(m.NextPort(PORT, 0))]
 
 
-def test_another_store_is_offered_when_the_sidecar_asks_and_the_one_in_use_stays() -> None:
+def test_another_store_is_offered_when_the_sidecar_asks_and_the_used_one_remains() -> None:
     driven = ready()
     driven.do(start(rank_offset=0, store=STORE), e.StoreReady(NEXT_STORE))
     assert driven.do(m.RenewStore()) == [e.MakeStore(keep=(STORE, NEXT_STORE)), e.Report(m.NextPort(PORT, 0))]
-    assert driven.do(m.RenewStore()) == [], "that one was offered to nobody"
+    assert driven.do(m.RenewStore()) == [], "that one was not offered yet"
 
 
-def test_one_that_a_round_on_its_way_may_use_stays_when_another_is_offered() -> None:
-    """Found by the simulation (seed 807756): a sidecar was restarted as a round was formed on its pod's store."""
+def test_a_store_that_an_ordered_round_may_use_remains_when_another_is_offered() -> None:
+    """Found by the simulation (seed 807756): a sidecar restarted while a round was formed on its pod's store."""
     driven = ready()
     assert driven.do(m.RenewStore(), e.StoreReady(NEXT_STORE))[0] == e.MakeStore(keep=(STORE,))
     effects = driven.do(start(rank_offset=0, store=STORE))
     assert spawned(effects) == [True]
-    assert not [effect for effect in effects if isinstance(effect, e.MakeStore)], "what was offered meanwhile stays"
+    assert not [effect for effect in effects if isinstance(effect, e.MakeStore)], (
+        "the store that was offered meanwhile remains"
+    )
 
 
-def test_a_store_that_served_an_older_round_may_go() -> None:
+def test_a_store_of_an_older_round_may_end() -> None:
     driven = ready()
     driven.do(start(rank_offset=0, store=STORE), e.StoreReady(NEXT_STORE))
     assert driven.do(e.StoreGone(STORE)) == []
 
 
-def test_no_store_can_be_made() -> None:
+def test_without_a_store_the_hello_has_no_store_port() -> None:
     driven = loading()
     driven.do(READY)
     assert driven.do(e.StoreFailed("KeyError: 'torch.distributed'")) == []

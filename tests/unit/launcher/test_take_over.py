@@ -1,4 +1,4 @@
-"""A pool's spare that a job takes over: what its workers run then, and which zygote they are forked from."""
+"""A pool's spare that a job claims: the program of its workers, and the zygote that forks them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from understudy_protocol.launcher import CheckReadiness, NextPort, Readiness, Ta
 Launch = Callable[..., Launched]
 READY = e.ZygoteReady(2.0, {})
 ORDER = TakeOver(("python", "train.py"), {"LR": "0.1"})
-#: Tells what it is and sees, in one line.
+#: Prints its arguments, variables and modules in one line.
 TELLS = "import os, sys; print(sys.argv[1:], os.environ.get('LR'), os.environ.get('GONE'), 'json' in sys.modules)"
 
 
@@ -32,7 +32,7 @@ def spawned(effects: list[e.Effect]) -> list[bool]:
     return [effect.is_warmup_done for effect in effects if isinstance(effect, e.Spawn)]
 
 
-# When it may ----------------------------------------------------------------------------------------------------------
+# When a claim is accepted ---------------------------------------------------------------------------------------------
 
 
 def test_a_spare_that_waits_is_taken_over_and_its_first_round_is_forked() -> None:
@@ -50,20 +50,20 @@ def test_the_same_order_again_changes_nothing() -> None:
     assert "dropped" not in "".join(driven.log)
 
 
-def test_its_readiness_is_told_no_more() -> None:
+def test_a_claimed_spare_reports_no_readiness() -> None:
     driven = warm()
     driven.do(CheckReadiness(1), e.ZygoteChecked(1), ORDER)
     assert driven.do(e.ZygoteLost("it has ended", is_final=False)) == [e.StartZygote()]
 
 
-def test_one_that_has_trained_is_not_taken_over() -> None:
+def test_a_member_that_has_trained_is_not_taken_over() -> None:
     driven = warm()
     driven.do(start())
     assert driven.do(ORDER) == []
     assert "ignored a TakeOver" in driven.log[-1]
 
 
-def test_a_zygote_that_is_of_no_use_for_the_job_is_replaced_and_the_round_waits_for_it() -> None:
+def test_a_zygote_that_the_job_cannot_use_is_replaced_and_the_round_waits_for_it() -> None:
     driven = warm()
     driven.do(e.StoreReady(5000), ORDER)
     assert driven.do(e.ZygoteEnded(was_wanted=True)) == [e.StartZygote(), e.Report(NextPort(PORT, 0))]
@@ -71,7 +71,7 @@ def test_a_zygote_that_is_of_no_use_for_the_job_is_replaced_and_the_round_waits_
     assert spawned(driven.do(READY)) == [True]
 
 
-def test_a_command_that_cannot_be_forked_starts_afresh() -> None:
+def test_a_command_that_cannot_be_forked_starts_as_a_fresh_process() -> None:
     driven = warm()
     driven.do(ORDER, e.ZygoteEnded(was_wanted=False))
     assert spawned(driven.do(start())) == [False]
@@ -80,7 +80,7 @@ def test_a_command_that_cannot_be_forked_starts_afresh() -> None:
 # Variables ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_jobs_variables_take_the_place_of_the_pools() -> None:
+def test_the_jobs_variables_replace_the_pools() -> None:
     of_the_pool = {pod.ENV_TEMPLATE_VARIABLES: '["LR", "ONLY_OF_THE_POOL"]', "LR": "1", "ONLY_OF_THE_POOL": "x"}
     env = environment.environment_after_take_over({"FROM_A_SECRET": "1", **of_the_pool}, ORDER)
     assert env.pop(pod.ENV_TEMPLATE_VARIABLES)
@@ -88,18 +88,18 @@ def test_the_jobs_variables_take_the_place_of_the_pools() -> None:
 
 
 @pytest.mark.parametrize("name", ["PYTHONPATH", "LD_PRELOAD", "OMP_NUM_THREADS", "TORCH_LOGS", "TORCHINDUCTOR_X"])
-def test_what_is_read_at_a_start_needs_another_zygote(name: str) -> None:
+def test_a_variable_that_is_read_at_start_needs_another_zygote(name: str) -> None:
     assert name in environment.fresh_start_reason({}, {name: "x"})
     assert name in environment.fresh_start_reason({name: "x"}, {})
     assert environment.fresh_start_reason({name: "x"}, {name: "x"}) == ""
 
 
 @pytest.mark.parametrize("name", ["LR", "NCCL_DEBUG", "TORCH_NCCL_BLOCKING_WAIT", "CUDA_VISIBLE_DEVICES"])
-def test_what_is_read_later_does_not(name: str) -> None:
+def test_a_variable_that_is_read_later_needs_no_other_zygote(name: str) -> None:
     assert environment.fresh_start_reason({}, {name: "x"}) == ""
 
 
-def test_more_than_a_packet_has_room_for_needs_another_zygote() -> None:
+def test_variables_that_do_not_fit_into_a_packet_need_another_zygote() -> None:
     assert "differ by" in environment.fresh_start_reason({}, {"DATA": "x" * 100_000})
 
 
@@ -108,7 +108,7 @@ def test_more_than_a_packet_has_room_for_needs_another_zygote() -> None:
 
 @pytest.fixture
 def launched(launch: Launch) -> Launched:
-    """A pool's spare, warm."""
+    """A warm spare of a pool."""
     spare = launch(
         "python3",
         "-c",
@@ -150,14 +150,14 @@ def test_a_job_with_another_interpreters_options_gets_a_zygote_of_its_own(launch
     launched.says("the job cannot use the spare's fork server, which ends: the command starts another interpreter")
 
 
-def test_a_job_whose_command_is_no_python_starts_afresh(launched: Launched) -> None:
+def test_a_job_whose_command_is_no_python_starts_fresh_processes(launched: Launched) -> None:
     first_round(launched, TakeOver(("sh", "-c", 'echo "$LR $GONE"'), {"LR": "2"}))
     launched.prints("[rank 0] 2 \n")
     # the launcher kills it and does not wait for its exit before it starts the workers
     wait_for(lambda: not zygotes(launched), "the pool's zygote exits")
 
 
-def test_a_zygote_that_is_lost_after_it_comes_back_as_the_jobs(launched: Launched) -> None:
+def test_a_zygote_that_is_lost_after_a_take_over_is_restarted_for_the_job(launched: Launched) -> None:
     order = TakeOver(("python3", "-c", TELLS), {"LR": "0.1"})
     first_round(launched, order)
     os.kill(zygotes(launched)[0], 9)

@@ -1,4 +1,4 @@
-"""The stub `launch-torchrun`: what torchrun finds in its environment, and which rendezvous is refused."""
+"""The entry script `launch-torchrun`: torchrun's environment, and rejected rendezvous backends."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def run(folder: Path, *command: str, **env: str) -> subprocess.CompletedProcess[
 
 
 def environment(folder: Path, **env: str) -> dict[str, str]:
-    """What the command sees."""
+    """The command's environment."""
     done = run(folder, "env", **env)
     assert done.returncode == 0, done.stderr
     return dict(line.split("=", 1) for line in done.stdout.splitlines())
 
 
-def test_torchrun_is_told_of_the_job_by_its_own_variables(packaged: Path) -> None:
-    told = {name: value for name, value in environment(packaged, **POD).items() if name.startswith("PET_")}
-    assert told == {
+def test_torchrun_gets_the_job_in_its_own_variables(packaged: Path) -> None:
+    variables = {name: value for name, value in environment(packaged, **POD).items() if name.startswith("PET_")}
+    assert variables == {
         "PET_RDZV_BACKEND": "understudy",
         "PET_RDZV_ENDPOINT": "/understudy/sidecar.sock",
         "PET_RDZV_ID": "llm",
@@ -45,7 +45,7 @@ def test_torchrun_is_told_of_the_job_by_its_own_variables(packaged: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["PET_RDZV_ID", "PET_NNODES", "PET_NPROC_PER_NODE", "PET_MAX_RESTARTS"])
-def test_what_the_manifest_or_the_image_says_stays(packaged: Path, name: str) -> None:
+def test_variables_of_the_manifest_or_the_image_are_kept(packaged: Path, name: str) -> None:
     assert environment(packaged, **POD, **{name: "3"})[name] == "3"
     assert environment(packaged, **POD, **{name: ""})[name] == environment(packaged, **POD)[name]
 
@@ -55,7 +55,7 @@ def test_our_folder_comes_last_on_the_users_path(packaged: Path) -> None:
     assert environment(packaged, PYTHONPATH="/a:/b")["PYTHONPATH"] == f"/a:/b:{packaged}/python"
 
 
-def test_the_command_runs_as_it_is_in_the_shells_place(packaged: Path) -> None:
+def test_the_command_replaces_the_shell_unchanged(packaged: Path) -> None:
     script = 'printf "<%s>" "$@"; exit 7'
     done = run(packaged, "bash", "-c", script, "name", "", "two words", "$HOME *", "--standalone")
     assert done.returncode == 64, "an option of torchrun's"
@@ -73,7 +73,7 @@ def test_the_command_runs_as_it_is_in_the_shells_place(packaged: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_another_rendezvous_is_refused_with_the_mend(packaged: Path, command: list[str]) -> None:
+def test_another_rendezvous_is_rejected_with_the_fix(packaged: Path, command: list[str]) -> None:
     done = run(packaged, "torchrun", *command)
     assert done.returncode == 64
     assert "torchrun does not use Understudy's rendezvous" in done.stderr
@@ -81,7 +81,7 @@ def test_another_rendezvous_is_refused_with_the_mend(packaged: Path, command: li
 
 
 @pytest.mark.parametrize("name", ["PET_RDZV_BACKEND", "PET_STANDALONE"])
-def test_so_it_is_in_a_variable(packaged: Path, name: str) -> None:
+def test_another_rendezvous_in_a_variable_is_rejected(packaged: Path, name: str) -> None:
     done = run(packaged, "true", **{name: "1"})
     assert (done.returncode, f"{name}=1" in done.stderr) == (64, True)
 
@@ -96,17 +96,17 @@ def test_so_it_is_in_a_variable(packaged: Path, name: str) -> None:
     ],
     ids=" ".join,
 )
-def test_our_own_and_the_scripts_options_are_not(packaged: Path, words: list[str]) -> None:
+def test_our_own_rendezvous_and_the_scripts_options_are_accepted(packaged: Path, words: list[str]) -> None:
     assert run(packaged, "true", *words).returncode == 0
 
 
-def test_no_command_is_refused(packaged: Path) -> None:
+def test_a_missing_command_is_rejected(packaged: Path) -> None:
     done = run(packaged)
     assert (done.returncode, "expected a command" in done.stderr) == (64, True)
 
 
 @pytest.mark.parametrize("nnodes", ["abc", "2:", ":4", "1:2:3", "0", "4:2", "-1", "2 "])
-def test_a_number_of_pods_that_is_none_is_refused_in_one_line(packaged: Path, nnodes: str) -> None:
+def test_an_invalid_number_of_pods_is_rejected_in_one_line(packaged: Path, nnodes: str) -> None:
     done = run(packaged, "torchrun", "train.py", PET_NNODES=nnodes)
     assert done.returncode == 64
     assert done.stderr == (

@@ -1,4 +1,4 @@
-"""A spare's warm-up: once, when the zygote is there, and out of the way the moment that the spare is needed."""
+"""A spare's warm-up: it runs once, when the zygote is ready, and ends as soon as a job needs the spare."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def warming() -> Driven:
     return driven
 
 
-def test_it_waits_for_the_imports() -> None:
+def test_a_warm_up_waits_for_the_imports() -> None:
     driven = Driven(zygote=True, warmup=True)
     assert e.SpawnWarmup() in driven.do(READY)
     assert e.SpawnWarmup() not in driven.do(e.StoreReady(5000))
 
 
-def test_it_runs_without_a_zygote_too() -> None:
+def test_a_warm_up_runs_without_a_zygote_too() -> None:
     driven = Driven(zygote=True, warmup=True)
     assert e.SpawnWarmup() in driven.do(e.ZygoteLost("it has ended", is_final=True))
 
 
-def test_it_runs_once_whatever_becomes_of_the_zygote_and_of_the_rounds() -> None:
+def test_a_warm_up_runs_only_once() -> None:
     driven = Driven(zygote=True, warmup=True)
     driven.do(READY, ended(WARMUP), e.GroupEmptied(WARMUP))
     later = driven.do(e.ZygoteLost("lost", is_final=False), READY, start(), m.StopWorkers("a spare again"), READY)
     assert e.SpawnWarmup() not in later
 
 
-def test_a_round_that_comes_first_goes_first() -> None:
+def test_a_round_that_comes_first_prevents_the_warm_up() -> None:
     driven = Driven(zygote=True, warmup=True)
     driven.do(start())
     effects = driven.do(READY)
@@ -56,7 +56,7 @@ def test_a_round_that_comes_first_goes_first() -> None:
     assert any(isinstance(effect, e.Spawn) for effect in effects)
 
 
-def test_a_round_kills_it_and_starts_when_nothing_is_left_of_it() -> None:
+def test_a_round_kills_the_warm_up_and_starts_when_none_of_its_processes_is_left() -> None:
     driven = warming()
     assert driven.do(start()) == kills(WARMUP)
     driven.do(ended(WARMUP, 137, "SIGKILL"))
@@ -67,18 +67,18 @@ def test_a_round_kills_it_and_starts_when_nothing_is_left_of_it() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_how_it_ends_means_nothing_to_anybody(code: int) -> None:
+def test_the_result_of_a_warm_up_is_only_logged(code: int) -> None:
     driven = warming()
     driven.later(2.5)
-    assert driven.do(ended(WARMUP, code), e.GroupEmptied(WARMUP)) == kills(WARMUP), "what it has left behind"
-    told = "finished after 2.5 s" if code == 0 else "failed after 2.5 s (exit code 3)"
-    assert f"the warm-up {told}" in driven.log[-1]
+    assert driven.do(ended(WARMUP, code), e.GroupEmptied(WARMUP)) == kills(WARMUP), "its children"
+    result = "finished after 2.5 s" if code == 0 else "failed after 2.5 s (exit code 3)"
+    assert f"the warm-up {result}" in driven.log[-1]
     assert driven.hello().workers is WorkersState.IDLE
     assert any(isinstance(effect, e.Spawn) for effect in driven.do(start()))
 
 
 @pytest.mark.parametrize(("end", "code"), [(e.AskedToEnd("SIGTERM"), 143), (m.ExitLauncher(0, "Succeeded"), 0)])
-def test_it_dies_with_the_launcher_and_saves_nothing(end: e.Event, code: int) -> None:
+def test_a_warm_up_is_killed_with_the_launcher_without_a_save(end: e.Event, code: int) -> None:
     driven = warming()
     assert driven.do(end)[-1:] == kills(WARMUP)
     left = driven.do(ended(WARMUP, 137, "SIGKILL"), e.GroupEmptied(WARMUP))[-1]
@@ -96,7 +96,7 @@ def warm_up(*command: str) -> dict[str, str]:
 
 
 def pids(launched: Launched) -> list[int]:
-    """Of the warm-up and its child; it has no rank."""
+    """The warm-up and its child; it has no rank."""
     wait_for(launched.path("warm").exists, "the warm-up")
     *numbers, rank = launched.path("warm").read_text().split()
     assert rank == "[]"
@@ -104,7 +104,7 @@ def pids(launched: Launched) -> list[int]:
 
 
 @pytest.mark.parametrize("zygote", ["true", "false"])
-def test_a_spare_that_is_needed_ends_it_with_all_it_has_started(launch: Launch, zygote: str) -> None:
+def test_a_claimed_spare_ends_its_warm_up_with_all_its_children(launch: Launch, zygote: str) -> None:
     launched = launch("python3", "-c", "print('trained')", **warm_up("sh", "-c", FAMILY), **{pod.ENV_ZYGOTE: zygote})
     launched.join()
     family = pids(launched)
@@ -118,7 +118,7 @@ def test_a_spare_that_is_needed_ends_it_with_all_it_has_started(launch: Launch, 
 
 
 @pytest.mark.parametrize("command", [["/nowhere/warm"], ["sh", "-c", "echo cold >&2; exit 3"], ["true"]])
-def test_a_spare_goes_on_whatever_its_warm_up_did(launch: Launch, command: list[str]) -> None:
+def test_a_spare_continues_whatever_its_warm_up_did(launch: Launch, command: list[str]) -> None:
     launched = launch("python3", "-c", "print('trained')", **warm_up(*command))
     launched.join()
     word = "finished" if command == ["true"] else "failed"
@@ -129,7 +129,7 @@ def test_a_spare_goes_on_whatever_its_warm_up_did(launch: Launch, command: list[
         launched.says("[warm-up] cold\n")
 
 
-def test_sigterm_on_a_spare_ends_it(launch: Launch) -> None:
+def test_sigterm_on_a_spare_ends_the_warm_up(launch: Launch) -> None:
     launched = launch("true", **warm_up("sh", "-c", f"trap '' TERM; {FAMILY}"))
     launched.join()
     family = pids(launched)
@@ -139,7 +139,7 @@ def test_sigterm_on_a_spare_ends_it(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize("text", ["python3", '"python3"', "[1]", "{}"])
-def test_an_unknown_setting_is_refused(launch: Launch, text: str) -> None:
+def test_an_unknown_setting_is_rejected(launch: Launch, text: str) -> None:
     launched = launch("true", **{pod.ENV_WARMUP: text})
     assert launched.wait() == 78
     assert f"UNDERSTUDY_WARMUP={text!r}: expected a JSON list of a command's words" in launched.err

@@ -1,4 +1,4 @@
-"""The launcher with a zygote, as the pod runs it: workers are forked, and whatever ends, the next round runs."""
+"""The launcher with a zygote, as a pod runs it: workers are forked, and after any process's end the next round runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from understudy_protocol.launcher import ExitLauncher, StartWorkers, WorkerExite
 
 Launch = Callable[..., Launched]
 
-#: Writes who runs in which round, and waits.
+#: Writes its rank and round, and waits.
 SCRIPT = """
 import os, time
 with open(os.environ["HERE"] + "/pids-" + os.environ["UNDERSTUDY_ROUND"].rpartition(".")[2], "a") as pids:
@@ -38,7 +38,7 @@ def launched(launch: Launch, script: Path) -> Launched:
 
 
 def run(launched: Launched, number: int) -> list[int]:
-    """Have a round started; the pids of its workers."""
+    """Start a round. Return the pids of its workers."""
     launched.sidecar.send(round_(number))
     launched.sidecar.expect(WorkersStarted)
     return launched.pids(f"pids-{number}", 2)
@@ -70,7 +70,7 @@ def test_the_command_line_names_the_script(launched: Launched, script: Path) -> 
     assert str(script) in _command_line(pid)
 
 
-def test_a_forks_end_is_told_with_its_code(launch: Launch, folder: Path) -> None:
+def test_the_end_of_a_fork_is_reported_with_its_code(launch: Launch, folder: Path) -> None:
     (folder / "train.py").write_text("import sys; sys.exit(7)")
     launched = launch("python3", str(folder / "train.py"))
     launched.join()
@@ -78,7 +78,7 @@ def test_a_forks_end_is_told_with_its_code(launch: Launch, folder: Path) -> None
     assert launched.sidecar.expect(WorkerExited).exit_code == 7
 
 
-def test_all_forks_finish_and_the_launcher_ends_when_told(launch: Launch, folder: Path) -> None:
+def test_all_forks_finish_and_the_launcher_exits_when_ordered(launch: Launch, folder: Path) -> None:
     launched = launch("python3", "-c", "print('done')", **{pod.ENV_NPROC: "3"})
     launched.join()
     launched.sidecar.send(round_(0))
@@ -91,7 +91,7 @@ def test_all_forks_finish_and_the_launcher_ends_when_told(launch: Launch, folder
 
 
 @pytest.mark.parametrize("turned_off", ["zygote", "shell"])
-def test_what_is_not_forked_starts_afresh(launch: Launch, script: Path, turned_off: str) -> None:
+def test_a_worker_that_is_not_forked_starts_as_a_fresh_process(launch: Launch, script: Path, turned_off: str) -> None:
     python = f"exec python3 -u {script}"
     command = ["python3", "-u", str(script)] if turned_off == "zygote" else ["sh", "-c", python]
     launched = launch(*command, **{pod.ENV_ZYGOTE: "false" if turned_off == "zygote" else "true"})
@@ -101,7 +101,7 @@ def test_what_is_not_forked_starts_afresh(launch: Launch, script: Path, turned_o
     assert children(launched.process.pid) == [pid]
 
 
-def test_a_zygote_that_dies_takes_its_workers_along_and_the_next_round_has_another(launched: Launched) -> None:
+def test_workers_die_with_their_zygote_and_the_next_round_has_another(launched: Launched) -> None:
     launched.join()
     first = run(launched, 0)
     killed = zygote_of(launched)
@@ -114,7 +114,7 @@ def test_a_zygote_that_dies_takes_its_workers_along_and_the_next_round_has_anoth
     launched.says("the fork server ended (it has ended): the launcher restarts it")
 
 
-def test_a_zygote_that_cannot_start_is_told_of_and_workers_start_afresh(
+def test_a_zygote_that_cannot_start_is_reported_and_workers_start_as_fresh_processes(
     launch: Launch, script: Path, folder: Path
 ) -> None:
     (folder / pod.ZYGOTE_MODULE).unlink()
@@ -126,21 +126,21 @@ def test_a_zygote_that_cannot_start_is_told_of_and_workers_start_afresh(
     wait_for(lambda: sorted(children(launched.process.pid)) == sorted(pids), "the workers alone")
 
 
-def test_a_launcher_that_is_killed_takes_all_of_them_along(launched: Launched) -> None:
+def test_all_processes_die_with_a_killed_launcher(launched: Launched) -> None:
     launched.join()
     pids = [*run(launched, 0), zygote_of(launched)]
     launched.process.kill()
     wait_for(lambda: not any(alive(pid) for pid in pids), "the end of all")
 
 
-def test_a_round_whose_store_is_not_there_fails_at_once(launched: Launched) -> None:
+def test_a_round_whose_store_is_missing_fails_at_once(launched: Launched) -> None:
     launched.join()
     launched.sidecar.send(StartWorkers(round_(0).token, 0, 2, 0, 4, "127.0.0.1", 4711, True))
     failure = launched.sidecar.expect(WorkerExited)
     assert (failure.local_rank, failure.message) == (0, "the store of this round ended before the workers started")
 
 
-def test_an_unknown_setting_is_refused(launch: Launch) -> None:
+def test_an_unknown_setting_is_rejected(launch: Launch) -> None:
     launched = launch(TRAINER_PYTHON, "-c", "", **{pod.ENV_ZYGOTE: "perhaps"})
     assert launched.wait() == 78
     assert "UNDERSTUDY_ZYGOTE='perhaps': expected true or false" in launched.err

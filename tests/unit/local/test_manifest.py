@@ -36,7 +36,7 @@ def manifest(index: int | None = 1, **options: Any) -> dict[str, Any]:
     return pod_manifest(job, index=index, serial="1", coordinator_address="127.93.0.1:8478", sidecar_image="local")
 
 
-def test_the_sidecar_is_told_what_a_pod_tells_it(place: Place) -> None:
+def test_the_sidecar_gets_the_variables_of_a_pod(place: Place) -> None:
     settings = sidecar_settings(sidecar_environment(manifest(), place, {"PATH": "/bin"}))
     assert (settings.pod_uid, settings.pod_name, settings.node, settings.ip) == (
         "uid-1",
@@ -54,19 +54,19 @@ def test_a_spare_has_no_index(place: Place) -> None:
     assert sidecar_settings(sidecar_environment(manifest(index=None), place, {})).index is None
 
 
-def test_the_launcher_is_told_what_a_pod_tells_it(place: Place) -> None:
+def test_the_launcher_gets_the_variables_of_a_pod(place: Place) -> None:
     env = launcher_environment(manifest(zygote=False, grace_s=7), place, {})
     settings = launcher_settings(["x"], env)
     assert (settings.nproc, settings.grace_s, settings.folder) == (2, 7.0, str(place.folder))
     assert settings.zygote is None
 
 
-def test_the_users_environment_goes_to_the_workers(place: Place) -> None:
+def test_workers_get_the_users_environment(place: Place) -> None:
     env = launcher_environment(manifest(), place, {"HOME": "/home/me", "GLOO_SOCKET_IFNAME": "eth0"})
     assert (env["HOME"], env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"]) == ("/home/me", "eth0", "lo")
 
 
-def test_the_command_runs_behind_the_stub_of_its_own_folder(place: Place) -> None:
+def test_the_command_runs_through_the_entry_script_of_its_own_folder(place: Place) -> None:
     command = launcher_command(manifest(), place)
     assert command == ["/bin/sh", f"{place.folder}/launch", "python", "train.py", "/understudyish"]
 
@@ -76,11 +76,9 @@ def test_the_command_runs_behind_the_stub_of_its_own_folder(place: Place) -> Non
     [
         (0, "01234567", ("0", "1")),
         (3, "01234567", ("6", "7")),
-        (0, "0123456", None),  # one too few: everybody sees them all
+        (0, "0123456", None),  # one too few: every member sees all of them
         (0, "", None),
     ],
 )
-def test_devices_are_shared_out_where_there_are_enough(
-    node: int, devices: str, expected: tuple[str, ...] | None
-) -> None:
+def test_devices_are_distributed_if_there_are_enough(node: int, devices: str, expected: tuple[str, ...] | None) -> None:
     assert devices_of(node, 4, 2, devices) == expected

@@ -1,4 +1,4 @@
-"""What `understudy local` may be asked for."""
+"""The command line of `understudy local`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ def test_a_command_alone_is_enough() -> None:
     assert parse(["local", "--", "python", "train.py"]) == Options(("python", "train.py"))
 
 
-def test_everything_can_be_said() -> None:
-    said = "--nodes 3 --spares 2 --nproc 4 --grace 5 --restarts 0 --preload a,b --no-zygote --name x --plain --verbose"
-    said += " --restarts-per-member 2"
-    assert parse(["local", *said.split(), "--", "python", "-m", "x", "--", "y"]) == Options(
+def test_every_option_can_be_set() -> None:
+    text = "--nodes 3 --spares 2 --nproc 4 --grace 5 --restarts 0 --preload a,b --no-zygote --name x --plain --verbose"
+    text += " --restarts-per-member 2"
+    assert parse(["local", *text.split(), "--", "python", "-m", "x", "--", "y"]) == Options(
         ("python", "-m", "x", "--", "y"), 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True, 2
     )
 
@@ -31,13 +31,13 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert (ended.value.code, capsys.readouterr().out) == (0, "understudy 1.2.3\n")
 
 
-def test_what_is_to_be_killed() -> None:
+def test_kill_has_a_target_and_a_run() -> None:
     assert parse(["local", "kill", "3"]) == Kill("3")
     assert parse(["local", "kill", "node-1", "--run", "x"]) == Kill("node-1", "x")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (["local", "python", "train.py"], "unrecognized arguments: python train.py"),
         (["local", "--nodes", "3"], "expected `--` and the command of a worker"),
@@ -50,7 +50,7 @@ def test_what_is_to_be_killed() -> None:
         (["run"], "expected `understudy local …`, got 'run'"),
     ],
 )
-def test_a_wrong_call_says_what_is_wrong(arguments: list[str], said: str) -> None:
+def test_a_wrong_command_line_is_reported_with_the_reason(arguments: list[str], text: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse(arguments)
-    assert said in str(raised.value)
+    assert text in str(raised.value)

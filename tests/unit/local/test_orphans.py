@@ -1,4 +1,4 @@
-"""What descends from a process is ended by it, whoever its parents are and however fast they end."""
+"""A process ends all its descendants, whatever their parents are and however fast those end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.launcher.fake_sidecar import alive
 
-#: SIGKILL takes effect at once, as when another core is free, so each child has ended before this process looks again.
+#: SIGKILL takes effect at once, as with a free core, so each child has ended before this process looks again.
 SCRIPT = """
 import os, signal, subprocess, sys, time
 from understudy_launcher import prctl
@@ -35,10 +35,10 @@ send, os.kill = os.kill, kill
         pytest.param("while orphans.kill_children(): pass\nprint([])", id="step by step"),
     ],
 )
-def test_a_grandchild_ends_though_its_parent_ends_at_once(end: str) -> None:
-    # given a child in a session of its own, with a child in another one
+def test_a_grandchild_ends_even_if_its_parent_ends_at_once(end: str) -> None:
+    # given a child in its own session, with a child in another one
     done = subprocess.run([sys.executable, "-c", SCRIPT + end], capture_output=True, text=True, timeout=60, check=True)
-    # then both have ended, and nothing is left
+    # then both have ended, and no process is left
     grandchild, left = done.stdout.splitlines()
     assert left == "[]"
     assert not alive(int(grandchild))

@@ -1,4 +1,4 @@
-"""The two processes of a run, whichever of them ends first: nothing that was started remains."""
+"""The two processes of a run: whichever ends first, no process remains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.launcher.fake_sidecar import alive, wait_for
 
-#: The process of the run starts an orphan in a session of its own, and handles SIGTERM. Its pids go to a file.
+#: The process of the run starts an orphan in its own session, and handles SIGTERM. It writes the pids to a file.
 SCRIPT = """
 import os, select, signal, subprocess, sys
 from understudy_local import process_guard
@@ -58,15 +58,15 @@ def test_a_signal_reaches_the_run_and_its_code_is_the_keepers(kept: Kept) -> Non
     assert not alive(kept.orphan)
 
 
-def test_a_run_that_is_killed_leaves_nothing_behind(kept: Kept) -> None:
+def test_a_killed_run_leaves_no_process(kept: Kept) -> None:
     os.kill(kept.run, signal.SIGKILL)
-    _, said = kept.keeper.communicate(timeout=20)
+    _, errors = kept.keeper.communicate(timeout=20)
     assert kept.keeper.returncode == 137
-    assert said == ("understudy: the run was killed by SIGKILL: all processes that it started are killed, too\n")
+    assert errors == ("understudy: the run was killed by SIGKILL: all processes that it started are killed, too\n")
     assert not alive(kept.orphan)
 
 
-def test_a_keeper_that_is_killed_leaves_nothing_behind(kept: Kept) -> None:
+def test_a_killed_keeper_leaves_no_process(kept: Kept) -> None:
     kept.keeper.kill()
     kept.keeper.wait()
     wait_for(lambda: not alive(kept.run) and not alive(kept.orphan), "the end of its processes")

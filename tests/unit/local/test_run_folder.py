@@ -1,4 +1,4 @@
-"""Where a run keeps its files."""
+"""The files of a run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ KEPT = 5
 
 @pytest.fixture(autouse=True)
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """With a short path, as sockets have to have."""
-    with tempfile.TemporaryDirectory(prefix="understudy-", dir="/tmp") as folder:  # noqa: S108: made by its owner alone
+    """With a short path, because of sockets."""
+    with tempfile.TemporaryDirectory(prefix="understudy-", dir="/tmp") as folder:  # noqa: S108: only its owner can access it
         monkeypatch.setattr("tempfile.tempdir", folder)
         yield Path(folder)
 
 
-def test_a_run_that_is_there_is_found_and_its_name_is_taken() -> None:
+def test_an_active_run_is_found_and_its_name_is_taken() -> None:
     run = run_folder.make("mine")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(run.control))
@@ -33,7 +33,7 @@ def test_a_run_that_is_there_is_found_and_its_name_is_taken() -> None:
             run_folder.make("mine")
 
 
-def test_one_that_was_killed_is_gone_although_it_left_its_socket() -> None:
+def test_a_killed_run_is_inactive_although_it_left_its_socket() -> None:
     run = run_folder.make("mine")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(run.control))
@@ -41,7 +41,7 @@ def test_one_that_was_killed_is_gone_although_it_left_its_socket() -> None:
     assert run_folder.make("mine") == run
 
 
-def test_after_a_run_its_logs_stay_and_the_key_goes() -> None:
+def test_after_a_run_its_logs_remain_and_its_key_is_deleted() -> None:
     run = run_folder.make("")
     (run.key / "key").write_text("secret")
     run.log("node-0").write_text("said")
@@ -58,12 +58,12 @@ def test_the_newest_few_are_kept() -> None:
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "x" * 33, "a b"])
-def test_a_name_is_a_word(name: str) -> None:
+def test_a_run_name_has_letters_digits_and_dashes(name: str) -> None:
     with pytest.raises(UsageError, match="expected letters, digits and dashes"):
         run_folder.make(name)
 
 
-def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_told(
+def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_rejected(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = temporary / ("x" * 80)
@@ -73,7 +73,7 @@ def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_told(
         run_folder.make("mine")
 
 
-def test_a_folder_of_somebody_else_is_not_used(temporary: Path) -> None:
+def test_a_folder_of_another_user_is_not_used(temporary: Path) -> None:
     run_folder.make("")
     parent = next(temporary.iterdir())
     parent.chmod(0o777)

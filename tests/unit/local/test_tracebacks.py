@@ -12,7 +12,7 @@ def show(tracebacks: Tracebacks, rank: int, *texts: str) -> list[str]:
     return [shown for text in texts for shown in tracebacks.feed(f"[rank {rank}] {text}")]
 
 
-def test_the_first_one_is_shown_whole_and_those_like_it_in_one_line() -> None:
+def test_the_first_traceback_is_shown_in_full_and_equal_ones_in_one_line() -> None:
     tracebacks = Tracebacks()
     shown = show(tracebacks, 0, HEAD, *FRAMES, "ValueError: no data for rank 0", "bye")
     assert shown == [f"[rank 0] {text}" for text in (HEAD, *FRAMES, "ValueError: no data for rank 0", "bye")]
@@ -22,14 +22,14 @@ def test_the_first_one_is_shown_whole_and_those_like_it_in_one_line() -> None:
     ]
 
 
-def test_another_exception_or_another_place_is_another_one() -> None:
+def test_another_exception_or_another_line_is_another_traceback() -> None:
     tracebacks = Tracebacks()
     show(tracebacks, 0, HEAD, *FRAMES, "ValueError: no data")
     assert len(show(tracebacks, 0, HEAD, *FRAMES, "KeyError: 'lr'")) == 5
     assert len(show(tracebacks, 0, HEAD, *FRAMES[:1], "ValueError: no data")) == 3
 
 
-def test_those_of_two_ranks_do_not_mix() -> None:
+def test_tracebacks_of_two_ranks_do_not_mix() -> None:
     tracebacks = Tracebacks()
     assert show(tracebacks, 0, HEAD, FRAMES[0]) == []
     assert show(tracebacks, 1, HEAD, FRAMES[0]) == []
@@ -41,19 +41,19 @@ def test_those_of_two_ranks_do_not_mix() -> None:
     assert show(tracebacks, 1, "ValueError: b") == ["[rank 1] ValueError: b (its traceback is above)"]
 
 
-def test_other_lines_pass_at_once() -> None:
+def test_other_lines_are_shown_at_once() -> None:
     assert Tracebacks().feed("[rank 0]   indented") == ["[rank 0]   indented"]
     assert Tracebacks().feed("not of a rank") == ["not of a rank"]
 
 
-def test_one_that_is_cut_off_is_shown_at_the_end() -> None:
+def test_a_traceback_that_is_cut_off_is_shown_at_the_end() -> None:
     tracebacks = Tracebacks()
     show(tracebacks, 0, HEAD, FRAMES[0])
     assert tracebacks.rest() == [f"[rank 0] {HEAD}", f"[rank 0] {FRAMES[0]}"]
     assert tracebacks.rest() == []
 
 
-def test_one_without_end_is_shown_as_it_is() -> None:
+def test_an_endless_traceback_is_shown_in_full() -> None:
     tracebacks = Tracebacks()
     assert len(show(tracebacks, 0, HEAD, *["  endless"] * 999)) == 1000
     assert show(tracebacks, 0, "  endless") == ["[rank 0]   endless"]

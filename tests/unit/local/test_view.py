@@ -1,4 +1,4 @@
-"""What the live view says, without a terminal."""
+"""The text of the live view, without a terminal."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def snapshot(waiting_for: str = "", progress: StepProgress | None = None) -> Sna
     return Snapshot(RoundToken(1, 1, 2), "uid-0", (), (), (), {}, progress, waiting_for, None)
 
 
-def test_before_anything_is_known() -> None:
+def test_the_headline_of_a_new_run_has_only_its_phase() -> None:
     assert headline({}, None, 0.0) == "understudy local  Pending  0:00"
 
 
-def test_how_far_it_is() -> None:
+def test_the_headline_has_the_round_and_the_step() -> None:
     status = {"phase": "Running", "round": 2}
     assert headline(status, snapshot(progress=StepProgress(7, 100, 1.0)), 65.0) == (
         "understudy local  Running  round 2  step 7/100  1:05"
@@ -34,12 +34,12 @@ def test_how_far_it_is() -> None:
     assert "step 7 " in headline(status, snapshot(progress=StepProgress(7, None, 1.0)), 1.0)
 
 
-def test_what_it_waits_for() -> None:
-    told = headline({"phase": "Recovering", "round": 2}, snapshot(waiting_for="1 of 3 members"), 1.0)
-    assert "waiting for 1 of 3 members" in told
+def test_the_headline_has_the_reason_for_a_wait() -> None:
+    line = headline({"phase": "Recovering", "round": 2}, snapshot(waiting_for="1 of 3 members"), 1.0)
+    assert "waiting for 1 of 3 members" in line
 
 
-def test_recoveries_open_and_done() -> None:
+def test_open_and_finished_recoveries_have_a_line_each() -> None:
     cause = {"rank": 3, "pod": "p", "node": "node-1", "message": "killed by SIGKILL"}
     done = {"fault": "Process", "round": 1, "cause": cause, "strategy": "InPlace", "seconds": 0.0712}
     swap = {**done, "strategy": "SpareSwap", "reason": "pod p failed twice within 1 h"}
@@ -52,7 +52,7 @@ def test_recoveries_open_and_done() -> None:
     ]
 
 
-def test_a_recovery_is_not_open_for_less_than_nothing_where_the_clock_was_set_back() -> None:
+def test_an_open_recovery_has_no_negative_duration_if_the_clock_was_set_back() -> None:
     entry = {"fault": "Pod", "round": 2, "cause": {"message": "gone"}, "detectedAt": "2026-11-20T10:00:00.000000Z"}
     (line,) = recovery_lines([entry], parse_time("2026-11-20T09:59:00.000000Z"))
     assert line.endswith("waiting for a replacement member, for 0 s so far")
@@ -65,7 +65,7 @@ def test_only_the_newest_are_shown() -> None:
 
 
 class Terminal(io.StringIO):
-    """What is printed, until it contains a text."""
+    """Collects the output until it contains a text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -77,13 +77,13 @@ class Terminal(io.StringIO):
         return super().write(text)
 
 
-async def test_its_clock_goes_on_while_nothing_changes() -> None:
-    # given a view of a job of which nothing is heard
+async def test_the_views_clock_advances_while_nothing_changes() -> None:
+    # given a view of a job without events
     printed = Terminal("0:02")
     screen = LiveScreen(Console(file=printed, force_terminal=True, width=100))
     output = Output(Plain(), verbose=False)
     screen.watch(LocalCluster(Options(("true",)), RunFolder(Path("/nonexistent")), "127.16", (), output))
-    # when time passes, then its clock shows that
+    # when time passes, then its clock advances
     with screen:
         async with asyncio.timeout(20):
             await printed.expected.wait()

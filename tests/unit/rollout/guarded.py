@@ -1,4 +1,4 @@
-"""A gateway in front of a server whose answers are its version: real HTTP, and either of them can be restarted."""
+"""A gateway in front of a server whose answers are its version: real HTTP; either of them can be restarted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOKEN = "secret"
 
 @dataclass
 class Server:
-    """An inference server whose answers are its version, a token each time that it is let go on."""
+    """An inference server whose answers are its version, one token each time that the test lets it continue."""
 
     version: str = "v0"
     tokens: int = 1
@@ -39,7 +39,7 @@ class Server:
     running: int = 0
     broke_off: int = 0
     controls: list[tuple[str, Any]] = field(default_factory=list)  # calls of trainers, with their bodies
-    seen: list[tuple[str | None, str, str | None]] = field(default_factory=list)  # of these: headers and query
+    seen: list[tuple[str | None, str, str | None]] = field(default_factory=list)  # their headers and query
     runner: web.AppRunner | None = None
     port: int = 0
 
@@ -84,13 +84,13 @@ class Server:
             self.runner = None
 
     async def restart(self, version: str) -> None:
-        """At once: nobody who looks each second sees that it was gone."""
+        """At once: a check each second does not notice that it was down."""
         await self.stop()
         self.version = version
         await self.start()
 
     async def _control(self, request: web.Request) -> web.Response:
-        """What a trainer asks of it. A bucket that it receives takes a token's time."""
+        """A trainer's call. Receiving a bucket takes the time of a token."""
         call = request.match_info["call"]
         self.controls.append((call, json.loads(await request.read() or b"null")))
         headers = request.headers
@@ -109,7 +109,7 @@ class Server:
         return web.Response()
 
     async def _tokenize(self, request: web.Request) -> web.Response:
-        """What it got: the length that the client told, how the body came, and how many bytes it had."""
+        """The request as received: the client's Content-Length, the transfer encoding, and the number of bytes."""
         headers, body = request.headers, await request.read()
         return web.Response(
             text=f"{headers.get('Content-Length')} {headers.get('Transfer-Encoding')} {len(body)}",
@@ -117,7 +117,7 @@ class Server:
         )
 
     async def _health(self, request: web.Request) -> web.Response:
-        """As SGLang's: it generates a token."""
+        """Like SGLang's: it generates a token."""
         self.running += 1
         try:
             await self._token()
@@ -155,7 +155,7 @@ class Guarded:
         self.admission = Gateway(self.url, TOKEN)
 
     async def stop(self) -> None:
-        """As if it was killed: what it knew is what was kept."""
+        """As if killed: only the stored state survives."""
         if self.runner is not None:
             self.app.connections.close()
             await self.runner.cleanup()
@@ -183,8 +183,8 @@ class Guarded:
 
     async def state(self) -> dict[str, object]:
         async with self.client.get(self.url + WEIGHTS) as response:
-            told: dict[str, object] = await response.json()
-            return told
+            fields: dict[str, object] = await response.json()
+            return fields
 
     async def close(self, update: str = "u", version: str = "v1", fence: Fence = NO_FENCE) -> None:
         await self.admission.close(update, version, fence)

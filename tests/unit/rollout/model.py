@@ -1,7 +1,7 @@
-"""A model of rollout servers and a trainer: what they hold, and faults before, in and after each of their calls.
+"""A model of rollout servers and a trainer: their state, and faults before, in and after each of their calls.
 
-A group is one: who joins waits for all its ranks, who receives waits for the sender, and the other way round. So a
-side that fails leaves the others waiting, as NCCL does.
+A group behaves as in NCCL: a side that joins waits for all ranks, a receiver waits for the sender, and the sender for
+the receivers. So a side that fails leaves the others waiting.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from understudy_rollout.weights import Abandon, Begin, Call, Commit, Fence, Form
 
 TENSORS = (Tensor("a", "float32", (2, 2)), Tensor("b", "float32", (4,)))
 TRAINER = "trainer"
-#: The calls of an update that comes to its end, in their order.
+#: The calls of a complete update, in their order.
 OF_ENGINES = (
     "stop_generation",
     "release_kv",
@@ -28,7 +28,7 @@ OF_ENGINES = (
     "flush_cache",
     "resume_generation",
 )
-#: The same, of one whose servers load from a folder.
+#: The same for an update whose servers load from a folder.
 OF_LOADING_ENGINES = (
     "stop_generation",
     "release_kv",
@@ -38,7 +38,7 @@ OF_LOADING_ENGINES = (
     "flush_cache",
     "resume_generation",
 )
-#: Those that also undo: in this order.
+#: The calls that also undo, in this order.
 UNDOS = ("leave_group", "resume_kv", "flush_cache", "resume_generation")
 OF_GATES = ("close", "join", "confirm", "open")
 OF_LOADING_GATES = ("close", "confirm", "open")
@@ -62,7 +62,7 @@ STEP_OF = {
     "open": "open",
 }
 PLENTY_S, SHORT_S = 30.0, 1.0  # in virtual time
-#: For tests whose faults are no hang: a slow machine is none either.
+#: For tests whose faults are not hangs: a slow machine must not time out.
 PATIENT = Timeouts(*[PLENTY_S] * len(Timeouts.__dataclass_fields__))
 
 
@@ -81,14 +81,14 @@ class Kind(Enum):
 
 
 class Broken(Exception):
-    """What an engine may raise."""
+    """An error of an engine."""
 
 
 @dataclass
 class Fault:
-    """Happens once: at the first call of `method` on `who` that gets there."""
+    """Happens once: at the first call of `method` on `side` that gets there."""
 
-    who: str
+    side: str
     method: str
     place: Place
     kind: Kind
@@ -98,15 +98,15 @@ class Fault:
 
 @dataclass
 class World:
-    """All sides, and who of them is where."""
+    """All sides, and their states."""
 
     faults: list[Fault] = field(default_factory=list)
     updating: asyncio.Task[None] | None = None
     present: dict[str, set[int]] = field(default_factory=dict)  # group's name -> ranks
-    wants: set[str] = field(default_factory=set)  # who takes part in the transfer now
+    wants: set[str] = field(default_factory=set)  # the sides in the current transfer
     news: asyncio.Event = field(default_factory=asyncio.Event)
     over: set[str] = field(default_factory=set)  # groups that the trainer has left
-    hangs: asyncio.Event = field(default_factory=asyncio.Event)  # set when what hangs goes on
+    hangs: asyncio.Event = field(default_factory=asyncio.Event)  # set when hanging calls continue
 
     async def until(self, group: Group, fulfilled: Callable[[], bool]) -> None:
         while not fulfilled():
@@ -117,7 +117,7 @@ class World:
 
     async def at(self, side: Side, method: str, place: Place) -> None:
         for fault in self.faults:
-            if (fault.who, fault.method, fault.place) == (side.name, method, place) and not fault.happened:
+            if (fault.side, fault.method, fault.place) == (side.name, method, place) and not fault.happened:
                 fault.happened = True
                 await self._strike(fault, side)
 
@@ -128,7 +128,7 @@ class World:
             fault.raised = ConnectionResetError("Connection reset by peer")
             raise fault.raised
         if fault.kind is Kind.ERROR:
-            fault.raised = Broken(f"{fault.who} broke {fault.place.value} {fault.method}")
+            fault.raised = Broken(f"{fault.side} broke {fault.place.value} {fault.method}")
             raise fault.raised
         if fault.kind is Kind.CANCELLATION:
             assert self.updating is not None
@@ -138,7 +138,7 @@ class World:
 
 @dataclass
 class Side:
-    """Whatever takes calls: they have an effect by halves, and can fail before, between and after these."""
+    """Anything that gets calls. Each call has its effect in two halves, and can fail before, between and after."""
 
     name: str
     world: World
@@ -165,7 +165,7 @@ class ModelEngine(Side):
     holds: dict[str, str] = field(default_factory=lambda: {tensor.name: "v0" for tensor in TENSORS})
     version: str = "v0"
     prefixes_of: set[str] = field(default_factory=lambda: {"v0"})
-    sent: Callable[[], str] = lambda: "v0"  # what the trainer sends now
+    sent: Callable[[], str] = lambda: "v0"  # the version that the trainer sends now
 
     async def stop_generation(self) -> None:
         await self.call("stop_generation", lambda: self._set(generating=False), lambda: None)
@@ -224,10 +224,10 @@ class ModelEngine(Side):
 class ModelTrainer(Side):
     group: Group | None = None
     groups: int = 0
-    listens: bool = False  # where the group meets
+    listens: bool = False  # at the group's address
 
     async def open_group(self, world_size: int) -> Group:
-        assert self.group is None, "it has left the former one, or is asked to"
+        assert self.group is None, "it has left the previous group, or was asked to"
         await self.call("open_group", lambda: setattr(self, "listens", True), lambda: None)
         self.groups += 1
         return Group("127.0.0.1", 29500 + self.groups, world_size, f"update-{self.groups}", "gloo")
@@ -255,7 +255,7 @@ class ModelTrainer(Side):
 
 @dataclass
 class ModelGate(Side):
-    """A gateway: in front of its engine, with a state of its own."""
+    """A gateway in front of its engine, with its own state."""
 
     weights: Weights = field(default_factory=lambda: Weights.fresh("v0"))
 
@@ -284,13 +284,13 @@ class ModelGate(Side):
 
 
 class Cluster:
-    """A trainer and its replicas, and what must be true of them between updates."""
+    """A trainer and its replicas, and their invariants between updates."""
 
     def __init__(self, replicas: int = 2) -> None:
         self.world = World()
         self.trainer = ModelTrainer(TRAINER, self.world)
         self.sends = "v0"
-        self.loads = False  # from a folder, without a trainer, in place of being sent
+        self.loads = False  # whether servers load from a folder, without a trainer
         names = [f"rollout-{n}" for n in range(replicas)]
         self.engines = {name: self._engine(name) for name in names}
         self.gates = {name: ModelGate(f"gate of {name}", self.world) for name in names}
@@ -302,7 +302,7 @@ class Cluster:
         return ModelEngine(name, self.world, sent=lambda: self.sends)
 
     async def update(self, version: str, *faults: Fault, timeouts: Timeouts = PATIENT) -> BaseException | None:
-        """An update by a task of its own; returns what it raised."""
+        """Run an update in its own task. Return its error."""
         self.world.faults, self.sends = list(faults), version
         self.world.wants.clear()
         self.world.hangs = asyncio.Event()
@@ -321,7 +321,7 @@ class Cluster:
         return outcome
 
     def restart(self) -> None:
-        """Whoever was killed comes back: servers with the weights that they start with."""
+        """Restart killed sides: servers have their initial weights."""
         if not self.trainer.alive:
             self.trainer.alive, self.trainer.group, self.trainer.listens = True, None, False
         for name, gate in self.gates.items():
@@ -332,7 +332,7 @@ class Cluster:
                 gate.__dict__.update(ModelGate(gate.name, self.world, weights=Weights()).__dict__)
 
     def check(self, *not_undone: str) -> None:
-        """The invariants, after an update however it ended. not_undone: sides of which an undo failed."""
+        """The invariants after an update, however it ended. not_undone: sides with a failed undo."""
         assert not (self.trainer.group or self.trainer.listens) or not self.trainer.alive or TRAINER in not_undone
         for replica in self.replicas:
             engine, gate = self.engines[replica.name], self.gates[replica.name]
@@ -348,7 +348,7 @@ class Cluster:
                 assert engine.prefixes_of <= {replica.weights.version}, "no prefix of other weights is left"
             if gate.admits:
                 assert engine.alive
-                assert set(engine.holds.values()) == {gate.weights.version}, "what is admitted meets one version"
+                assert set(engine.holds.values()) == {gate.weights.version}, "admitted requests meet one version"
 
     @staticmethod
     def is_whole(engine: ModelEngine) -> bool:
@@ -356,7 +356,7 @@ class Cluster:
 
 
 def only(step: str, limit_s: float = SHORT_S) -> Timeouts:
-    """Short for this step; the others have as much as they want."""
+    """Short for this step; long for the others."""
     return replace(PATIENT, **{step: limit_s})
 
 

@@ -1,8 +1,7 @@
-"""Servers that speak engines' protocols, each in front of a model of an engine: real HTTP, scripted faults.
+"""Servers that speak the protocols of engines, each in front of a model of an engine: real HTTP, scripted faults.
 
-As theirs do, a server does one thing after the other, and to its end, whether anybody still waits for it or not. A
-fault that is an error is answered with a status, a reset or a kill ends the connections; one that is killed listens no
-more.
+Like the real ones, a server handles one request after the other, each to its end, even if its client has gone. An error
+fault is answered with a status, a reset or a kill ends the connections, and a killed server no longer listens.
 """
 
 from __future__ import annotations
@@ -20,18 +19,20 @@ from tests.unit.rollout.model import ModelEngine
 from understudy_rollout import Group, Tensor
 
 Do = Callable[[Any, Any], Awaitable[Any]]
-#: The servers that listen, by port.
+#: The listening servers, by port.
 LISTENING: dict[int, EngineServer] = {}
 
 
 def listener_at(address: tuple[str, int]) -> str:
-    """As understudy_rollout.gateway.listener tells it, for these servers: the kernel takes milliseconds to tell it."""
+    """Replaces understudy_rollout.gateway.listener for these servers, because reading the kernel's tables takes
+    milliseconds.
+    """
     server = LISTENING.get(address[1])
     return "" if server is None else f"server-{id(server)}"
 
 
 class EngineServer:
-    """One engine behind a port of the kernel's choice."""
+    """One engine behind a port that the kernel chooses."""
 
     def __init__(self, engine: ModelEngine) -> None:
         self.engine, self.world = engine, engine.world
@@ -60,26 +61,26 @@ class EngineServer:
             await runner.cleanup()
 
     async def until_idle(self) -> None:
-        """What was asked of it has come to its end, though nobody waits for it any more."""
+        """Wait until all requests are finished, also those without a client."""
         async with self._one_at_a_time:
             pass
 
     def routes(self) -> dict[tuple[str, str], Do]:
-        """What each request does: given the query and the JSON body. It returns the answer, or its body, if it has one.
+        """The effect of each request, from the query and the JSON body. It returns the answer, its body, or None.
 
-        A Refusal is answered as it says, any other Exception as `failed` does; a ServerDies ends the server.
+        A Refusal has its own answer, any other Exception is answered by `failed`; a ServerDies ends the server.
         """
         raise NotImplementedError
 
     def failed(self, path: str, error: Exception) -> web.Response:
-        """What it answers when something is raised in it."""
+        """The answer after an exception."""
         raise NotImplementedError
 
     def not_found(self) -> web.Response:
         raise NotImplementedError
 
     def check(self) -> None:
-        """What must be true of it between updates, besides of its engine."""
+        """The server's invariants between updates, in addition to its engine's."""
 
     def _answer(self, do: Do) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(request: web.Request) -> web.Response:
@@ -94,7 +95,7 @@ class EngineServer:
             giving_up = asyncio.ensure_future(self._go_on_without(transport))
             try:
                 async with self._one_at_a_time:
-                    told = await do(request.query, body)
+                    answer = await do(request.query, body)
             except Refusal as refusal:
                 return refusal.response
             except ConnectionError:
@@ -106,16 +107,16 @@ class EngineServer:
                 self.engine.alive = False
                 await self._die()
                 return web.Response()
-            except Exception as error:  # noqa: BLE001 (a server answers whatever it meets)
+            except Exception as error:  # noqa: BLE001 (a server answers every error)
                 failed = self.failed(request.path, error)
-                if failed.status >= 500:  # uvicorn answers, and then hangs up without having said so
+                if failed.status >= 500:  # uvicorn answers, and then closes the connection without notice
                     self._given_up.add(transport)
                 return failed
             finally:
                 giving_up.cancel()
-            if isinstance(told, web.Response):
-                return told
-            return web.Response() if told is None else web.json_response(told)
+            if isinstance(answer, web.Response):
+                return answer
+            return web.Response() if answer is None else web.json_response(answer)
 
         return answer
 
@@ -129,8 +130,8 @@ class EngineServer:
             return self.not_found()
 
     async def _go_on_without(self, transport: asyncio.Transport) -> None:
-        """What hangs goes on when the one who waits has given up."""
-        while not transport.is_closing():  # noqa: ASYNC110 (aiohttp tells nobody)
+        """Hanging calls continue once the client has given up."""
+        while not transport.is_closing():  # noqa: ASYNC110 (aiohttp has no event for it)
             await asyncio.sleep(0.005)
         self.world.hangs.set()
 
@@ -144,15 +145,15 @@ class EngineServer:
 
 
 class Refusal(Exception):
-    """The server says no, and goes on."""
+    """The server rejects the request and continues."""
 
-    def __init__(self, status: int, told: Any) -> None:
-        super().__init__(str(told))
-        self.response = web.json_response(told, status=status) if told is not None else web.Response(status=status)
+    def __init__(self, status: int, answer: Any) -> None:
+        super().__init__(str(answer))
+        self.response = web.json_response(answer, status=status) if answer is not None else web.Response(status=status)
 
 
 class ServerDies(Exception):
-    """What a real server does not survive."""
+    """A fault that a real server does not survive."""
 
 
 def group_of(info: dict[str, Any], name: str, backend: str) -> Group:

@@ -1,4 +1,4 @@
-"""A server that answers as SGLang 0.5.23's does: the routes, status codes and bodies of its `http_server.py`."""
+"""A server that answers like SGLang 0.5.23: the routes, status codes and bodies of its `http_server.py`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ OK = {"success": True, "message": "Success"}
 
 
 class SglangServer(EngineServer):
-    has_sessions = True  # as of 0.5.23; older ones have no such routes
+    has_sessions = True  # since 0.5.23; older versions lack these routes
 
     def __init__(self, engine: ModelEngine) -> None:
         super().__init__(engine)
         self.session = False
-        self.idle = False  # its scheduler, which notices that a request has ended after whoever has asked it
-        self.refuses_flushes = 0  # the next ones
-        self.weights_sleep = False  # somebody has released them
+        self.idle = False  # its scheduler, which notices the end of a request later than the client
+        self.refuses_flushes = 0  # how many of the next flushes
+        self.weights_sleep = False  # another program has released them
 
     def routes(self) -> dict[tuple[str, str], Do]:
         sessions: dict[tuple[str, str], Do] = {
@@ -89,7 +89,7 @@ class SglangServer(EngineServer):
         return web.json_response(None)
 
     async def _wholly_or_not(self, change: Callable[[], Awaitable[None]]) -> None:
-        """Its scheduler does not survive an error of its own, so what it answers with one has not happened."""
+        """Its scheduler does not survive an error of its own, so a request with an error answer had no effect."""
         before = self.engine.kv
         try:
             await change()
@@ -147,7 +147,7 @@ class SglangServer(EngineServer):
         if self.refuses_flushes:
             self.refuses_flushes -= 1
             raise Broken
-        if "timeout" in query:  # what is waited for
+        if "timeout" in query:  # wait for idleness
             self.idle = True
             self.engine.prefixes_of.clear()
         else:
@@ -159,7 +159,7 @@ class SglangServer(EngineServer):
         if self.engine.kv:
             await self.engine.resume_generation()
         else:
-            self.engine.generating = True  # it does not look
+            self.engine.generating = True  # without a check
         return {"message": "Generation continued successfully.", "status": "ok"}
 
     async def _generate(self, query: Any, body: Any) -> None:

@@ -32,7 +32,7 @@ def test_a_synchronous_trainer_updates_its_replicas_more_than_once() -> None:
         assert {x.weights.version for x in cluster.replicas} == {version}
 
 
-def test_what_fails_is_raised_in_the_trainers_thread_when_it_is_undone() -> None:
+def test_an_error_is_raised_in_the_trainers_thread_when_the_update_is_undone() -> None:
     cluster = Cluster()
     cluster.world.faults = [Fault("rollout-1", "receive", Place.IN, Kind.ERROR)]
     with (
@@ -53,18 +53,18 @@ def test_a_failure_on_the_way_in_is_undone_too() -> None:
 
 
 def test_an_engine_that_exits_is_undone_and_the_next_update_runs() -> None:
-    # given an engine that calls sys.exit in a thread of its own
+    # given an engine that calls sys.exit in its own thread
     cluster = Cluster()
     receive = cluster.engines["rollout-1"].receive
     cluster.engines["rollout-1"].receive = lambda *_: in_thread(sys.exit, 3)  # type: ignore[method-assign]
-    # when an update meets it
+    # when an update calls it
     with (
         pytest.raises(SystemExit),
         BlockingWeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT) as update,
     ):
         update.transfer(TENSORS)
     cluster.check()
-    # then the next one comes to its end
+    # then the next update succeeds
     cluster.engines["rollout-1"].receive, cluster.sends = receive, "v2"  # type: ignore[method-assign]
     with BlockingWeightUpdate(cluster.replicas, cluster.trainer, version="v2", timeouts=PATIENT) as update:
         update.transfer(TENSORS)
@@ -73,15 +73,15 @@ def test_an_engine_that_exits_is_undone_and_the_next_update_runs() -> None:
 
 @pytest.fixture
 def heard() -> Iterator[None]:
-    """Ctrl-C, which a shell has what it starts in the background ignore."""
+    """Enables Ctrl-C, which a shell makes its background commands ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("heard")
-def test_ctrl_c_in_a_transfer_is_raised_as_such_with_what_could_not_be_undone() -> None:
-    # given a transfer that hangs, on a server that does not generate again
+def test_ctrl_c_in_a_transfer_is_raised_with_failed_undos_as_notes() -> None:
+    # given a transfer that hangs, and a server that cannot resume generation
     cluster = Cluster()
     hanging = Fault("rollout-0", "receive", Place.IN, Kind.TIMEOUT)
     cluster.world.faults = [hanging, Fault("rollout-1", "resume_generation", Place.BEFORE, Kind.ERROR)]
@@ -93,7 +93,7 @@ def test_ctrl_c_in_a_transfer_is_raised_as_such_with_what_could_not_be_undone() 
 
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()
-    # when it is interrupted, then the interruption is what is raised
+    # when it is interrupted, then the interruption is raised
     with (
         pytest.raises(KeyboardInterrupt) as raised,
         BlockingWeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT) as update,
@@ -105,8 +105,8 @@ def test_ctrl_c_in_a_transfer_is_raised_as_such_with_what_could_not_be_undone() 
 
 
 @pytest.mark.usefixtures("heard")
-def test_ctrl_c_undoes_the_update_and_a_second_one_does_not_cut_that_short() -> None:
-    # given an update that hangs in its transfer, and an undo that waits for us
+def test_ctrl_c_undoes_the_update_and_a_second_one_does_not_interrupt_the_undo() -> None:
+    # given an update that hangs in its transfer, and an undo that waits for the test
     cluster = Cluster()
     cluster.world.faults = [Fault("rollout-0", "receive", Place.IN, Kind.TIMEOUT)]
     engine = cluster.engines["rollout-1"]
@@ -130,7 +130,7 @@ def test_ctrl_c_undoes_the_update_and_a_second_one_does_not_cut_that_short() -> 
     main = threading.get_ident()
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()
-    # when it is interrupted twice, then all is undone before the interruption is raised
+    # when it is interrupted twice, then everything is undone before the interruption is raised
     with (
         pytest.raises(KeyboardInterrupt),
         BlockingWeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT) as update,
@@ -141,7 +141,7 @@ def test_ctrl_c_undoes_the_update_and_a_second_one_does_not_cut_that_short() -> 
 
 
 class InterruptedAt:
-    """Ctrl-C in the main thread, before the n-th instruction of the module that is tested, for as long as it lasts."""
+    """Ctrl-C in the main thread, before the n-th instruction of the tested module."""
 
     def __init__(self, instruction: int) -> None:
         self.left = instruction
@@ -157,7 +157,7 @@ class InterruptedAt:
         if frame.f_code.co_filename not in OURS:
             return None
         frame.f_trace_opcodes = True
-        if event in ("opcode", "line"):  # Python 3.12's first versions have no event for most opcodes
+        if event in ("opcode", "line"):  # the first versions of Python 3.12 have no event for most opcodes
             self.left -= 1
             if self.left == 0:
                 signal.raise_signal(signal.SIGINT)
@@ -168,7 +168,8 @@ class InterruptedAt:
 def test_ctrl_c_at_any_instruction_leaves_nothing_half_done_and_is_always_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(signal, "valid_signals", lambda: {signal.SIGINT, signal.SIGTERM})  # most of the instructions
+    # with all signals, most instructions would be those of their loop
+    monkeypatch.setattr(signal, "valid_signals", lambda: {signal.SIGINT, signal.SIGTERM})
     # given Ctrl-C before the first instruction of an update, the second, and so on
     instruction, happened = 0, True
     while happened:
@@ -183,7 +184,7 @@ def test_ctrl_c_at_any_instruction_leaves_nothing_half_done_and_is_always_raised
                 update.transfer(TENSORS)
         except KeyboardInterrupt:
             raised = True
-        # then all is in order, it was raised, and handlers are what they were
+        # then the replicas are in order, the interruption was raised, and the handlers are restored
         happened = at.left <= 0
         cluster.check()
         assert raised == happened, instruction
@@ -210,7 +211,7 @@ async def test_a_call_in_a_thread_gives_its_result_or_its_error_and_blocks_nothi
         await in_thread(lambda: 1 / 0)
 
 
-async def test_a_call_in_a_thread_that_nobody_awaits_any_more_ends_alone() -> None:
+async def test_a_call_in_a_thread_that_is_no_longer_awaited_ends_alone() -> None:
     go_on, ended = threading.Event(), threading.Event()
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""A program that ends while an update is undone: asyncio.run cancels every task, and the undo still reaches its end."""
+"""A program that ends while an update is undone: asyncio.run cancels every task, and the undo still completes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_FENCE = (0, 0, 0)
 
 @pytest.fixture
 def heard() -> Iterator[None]:
-    """Ctrl-C, which a shell has what it starts in the background ignore."""
+    """Enables Ctrl-C, which a shell makes its background commands ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -32,7 +32,7 @@ async def an_update(cluster: Cluster) -> None:
 
 
 def at_its_undo(engine: ModelEngine, call: Callable[[], None]) -> None:
-    """Have this called in the first resume_generation, which takes a while."""
+    """Make the first resume_generation call this, and take a while."""
     resume, called = engine.resume_generation, False
 
     async def slow_resume() -> None:
@@ -46,8 +46,8 @@ def at_its_undo(engine: ModelEngine, call: Callable[[], None]) -> None:
     engine.resume_generation = slow_resume  # type: ignore[method-assign]
 
 
-def test_a_main_that_returns_during_the_undo_does_not_cut_it_short() -> None:
-    # given an update in a task of its own, which fails
+def test_a_main_that_returns_during_the_undo_does_not_interrupt_it() -> None:
+    # given an update in its own task, which fails
     cluster = Cluster()
     cluster.world.faults = [Fault("rollout-0", "receive", Place.IN, Kind.ERROR)]
     updating: list[asyncio.Task[None]] = []
@@ -60,7 +60,7 @@ def test_a_main_that_returns_during_the_undo_does_not_cut_it_short() -> None:
 
     # when main returns while the update is undone
     run(main())
-    # then all of it is undone, and the first error is kept
+    # then everything is undone, and the first error is kept
     assert isinstance(updating[0].exception(), Broken)
     assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
     cluster.check()
@@ -90,7 +90,7 @@ def interrupt_in_the_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("interrupt", [interrupt_in_the_call, interrupt_in_the_loop])
-def test_a_second_ctrl_c_in_asyncio_run_does_not_cut_the_undo_short(
+def test_a_second_ctrl_c_in_asyncio_run_does_not_interrupt_the_undo(
     interrupt: Callable[[asyncio.AbstractEventLoop], None],
 ) -> None:
     # given an update that hangs in its transfer
@@ -110,10 +110,10 @@ def test_a_second_ctrl_c_in_asyncio_run_does_not_cut_the_undo_short(
         await an_update(cluster)
         await interrupting
 
-    # when Ctrl-C is pressed in the transfer, and once more while that is undone
+    # when Ctrl-C is pressed in the transfer, and once more during the undo
     with pytest.raises(KeyboardInterrupt):
         run_without_limit(main)
-    # then all is undone
+    # then everything is undone
     assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
     cluster.check()
 
@@ -125,8 +125,8 @@ def run_without_limit(main: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(coroutine())
 
 
-def test_the_job_is_told_of_a_failure_once_though_its_report_is_cut_short(tmp_path: Any) -> None:
-    # given a sidecar whose answer to the report of a failure takes a while
+def test_a_failure_is_counted_once_even_if_its_report_is_interrupted(tmp_path: Any) -> None:
+    # given a sidecar that answers the report of a failure slowly
     reports: list[bytes] = []
     cluster = Cluster()
     cluster.world.faults = [Fault("rollout-0", "receive", Place.IN, Kind.ERROR)]
@@ -152,7 +152,7 @@ def test_the_job_is_told_of_a_failure_once_though_its_report_is_cut_short(tmp_pa
         server = await asyncio.start_unix_server(sidecar, str(tmp_path / "s"))
         task = asyncio.ensure_future(updating())
         await reporting.wait()
-        # when it is cancelled meanwhile
+        # when the update is canceled meanwhile
         task.cancel()
         await asyncio.wait({task})
         assert isinstance(task.exception(), Broken)
@@ -170,7 +170,7 @@ class WithoutFlush(ModelEngine):
 
 
 @in_virtual_time
-async def test_an_engine_that_lacks_a_call_is_refused_before_anything_is_stopped() -> None:
+async def test_an_engine_that_lacks_a_method_is_rejected_before_anything_is_stopped() -> None:
     cluster = Cluster()
     lame = Replica("rollout-1", WithoutFlush("rollout-1", cluster.world))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="rollout-1: its engine WithoutFlush has no flush_cache"):
@@ -180,8 +180,8 @@ async def test_an_engine_that_lacks_a_call_is_refused_before_anything_is_stopped
 
 
 @in_virtual_time
-async def test_only_the_calls_that_an_update_makes_are_asked_for() -> None:
-    # given an engine that loads from folders alone and keeps its KV cache
+async def test_an_update_requires_only_the_methods_that_it_calls() -> None:
+    # given an engine that loads only from folders and keeps its KV cache
     cluster = Cluster(1)
     (replica,) = cluster.replicas
     for call in ("join_group", "receive", "release_kv", "resume_kv"):
@@ -207,7 +207,7 @@ async def test_a_load_that_an_engine_lacks_touches_nothing() -> None:
 
 
 @in_virtual_time
-async def test_trainers_and_gateways_that_lack_a_call_are_refused_too() -> None:
+async def test_trainers_and_gateways_that_lack_a_method_are_rejected_too() -> None:
     cluster = Cluster(1)
     cluster.trainer.leave_group = None  # type: ignore[assignment,method-assign]
     with pytest.raises(ValueError, match="trainer: ModelTrainer has no leave_group"):
@@ -218,8 +218,8 @@ async def test_trainers_and_gateways_that_lack_a_call_are_refused_too() -> None:
 
 
 @in_virtual_time
-async def test_a_call_that_is_gone_when_it_is_to_undo_is_noted_on_the_first_error() -> None:
-    # given an engine that loses a call in its update
+async def test_a_method_that_is_missing_during_the_undo_is_noted_on_the_first_error() -> None:
+    # given an engine that loses a method during its update
     cluster = Cluster()
     engine = cluster.engines["rollout-1"]
     receive = engine.receive

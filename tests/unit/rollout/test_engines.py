@@ -1,4 +1,4 @@
-"""Every adapter against a server that speaks its engine's protocol: the same tests for all of them."""
+"""Every adapter against a server that speaks its engine's protocol: the same tests for all adapters."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ Adapter = SglangEngine | VllmEngine
 
 @dataclass(frozen=True)
 class Conforming:
-    """An adapter, and a server for it. One more of these is all that a new adapter's tests need."""
+    """An adapter and a server for it. A new adapter's tests need only one more of these."""
 
     adapter: Callable[[str | Gateway], Adapter]
     server: type[EngineServer]
-    receives: bool = True  # or takes weights from folders alone
-    faults: tuple[str, ...] | None = None  # the calls that meet faults: all of them, or those that differ here
-    behind_gateway: bool = False  # and called through it
+    receives: bool = True  # False: weights come only from folders
+    faults: tuple[str, ...] | None = None  # the calls with faults; None: all; else those that differ here
+    behind_gateway: bool = False  # and calls go through it
 
 
 ENGINES = {
@@ -71,14 +71,14 @@ ENGINES = {
 
 @dataclass
 class GateAndGateway(ModelGate):
-    """The model of a gateway, and a real one that is told the same."""
+    """The model of a gateway, and a real gateway that gets the same messages."""
 
     real: Gateway = field(default_factory=lambda: Gateway("http://127.0.0.1:1", TOKEN))
 
     async def close(self, update: str, version: str, fence: Fence) -> Former:
-        former = await super().close(update, version, fence)
+        found = await super().close(update, version, fence)
         await self.real.close(update, version, fence)
-        return former
+        return found
 
     async def join(self, update: str, group: Group) -> None:
         await super().join(update, group)
@@ -126,12 +126,12 @@ class Served(Cluster):
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         real = Gateway(f"http://127.0.0.1:{runner.addresses[0][1]}", TOKEN)
-        former = self.gates[name]
-        known = {"weights": former.weights, "calls": former.calls}
-        self.gates[name] = GateAndGateway(former.name, self.world, real=real, **known)  # type: ignore[arg-type]
+        old = self.gates[name]
+        known = {"weights": old.weights, "calls": old.calls}
+        self.gates[name] = GateAndGateway(old.name, self.world, real=real, **known)  # type: ignore[arg-type]
 
     def adapt(self, name: str) -> None:
-        """With an adapter that knows nothing of the server, as a trainer's that was started anew."""
+        """Use a new adapter that has no state of the server, like that of a restarted trainer."""
         gate = self.gates[name]
         at = gate.real if isinstance(gate, GateAndGateway) else self.servers[name].url
         self.adapters[name] = adapter = self._made.adapter(at)
@@ -162,7 +162,7 @@ class Served(Cluster):
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway looks who listens at each call; what the kernel's table says is tested in test_listener.py."""
+    """A gateway checks the listener at each call; test_listener.py tests the reading of the kernel's tables."""
     monkeypatch.setattr(watch, "listener_at", listener_at)
 
 
@@ -185,7 +185,7 @@ WAYS = [
 
 
 def cases(sent: tuple[str, ...], loaded: tuple[str, ...]) -> list[Any]:
-    """Of each way, those of these calls that meet faults. One in three, by its name, runs in each `make test`."""
+    """For each way, the calls with faults. Each `make test` runs one in three, chosen by its name."""
     found = []
     for way, place, kind in product(WAYS, Place, Kind):
         engine, loads = way.values
@@ -225,10 +225,10 @@ async def test_a_fault_at_any_call_leaves_every_server_whole_or_marked(
         fault, step = Fault("rollout-1", method, place, kind), STEP_OF[method]
         cluster.loads = loads
 
-        # when an update meets it
+        # when an update meets the fault
         error = await cluster.update("v1", fault, timeouts=only(step) if kind is Kind.TIMEOUT else PATIENT)
 
-        # then the caller sees what the server did
+        # then the caller gets the server's error
         assert fault.happened
         expected = {
             Kind.ERROR: EngineRefused,
@@ -238,12 +238,12 @@ async def test_a_fault_at_any_call_leaves_every_server_whole_or_marked(
             Kind.RESET: EngineUnreachable,
         }
         assert isinstance(error, expected[kind]), notes(error)
-        # and the invariants hold
+        # and the invariants are true
         cluster.check()
         if step in ("transfer", "finalize"):
             assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
 
-        # and when a server that was killed is back, the next update reaches all
+        # and when a killed server is back, the next update reaches all
         await cluster.restart_dead()
         assert await cluster.update("v2") is None
         cluster.check()
@@ -264,14 +264,14 @@ async def test_a_fault_in_an_undo_leaves_every_server_whole_or_marked(
         # when it is undone
         error = await cluster.update("v1", first, second, timeouts=only("undo"))
 
-        # then the caller sees what failed first, and both servers are marked
+        # then the caller gets the first error, and both servers are marked
         assert isinstance(error, EngineRefused)
         assert second.happened
         assert any(line.startswith("and undo: ") and "rollout-1" in line for line in notes(error))
         cluster.check("rollout-1")
         assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
 
-        # and the next update makes both of them whole, whichever way it goes
+        # and the next update makes both whole, in either way
         await cluster.restart_dead()
         assert await cluster.update("v2") is None
         cluster.check()
@@ -281,11 +281,11 @@ async def test_a_fault_in_an_undo_leaves_every_server_whole_or_marked(
 @pytest.mark.parametrize("then_loads", [False, True])
 @each_way
 @in_virtual_time
-async def test_a_trainer_that_was_started_anew_meets_what_its_former_one_has_left(
+async def test_a_restarted_trainer_can_update_the_servers_that_its_predecessor_left(
     engine: str, loads: bool, then_loads: bool
 ) -> None:
     async with served(engine) as cluster:
-        # given servers of which one has broken off in its weights, and whose trainer was killed in the update
+        # given servers, one with an interrupted update, whose trainer was killed during it
         cluster.loads = loads
         name = "rollout-1"
         method = "load" if loads else "receive"
@@ -297,17 +297,17 @@ async def test_a_trainer_that_was_started_anew_meets_what_its_former_one_has_lef
         if isinstance(server, SglangServer):
             server.session = server.has_sessions and not loads
         cluster.adapt(name)
-        # when the next one updates them
+        # when the next trainer updates them
         cluster.loads = then_loads or not ENGINES[engine].receives
         assert await cluster.update("v2") is None
-        # then all that they hold is of that
+        # then all their weights are from that update
         cluster.check()
         assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v2")}
 
 
 @each_engine
 @in_virtual_time
-async def test_an_undo_of_what_never_happened_is_no_error(engine: str) -> None:
+async def test_an_undo_of_a_step_that_never_happened_is_no_error(engine: str) -> None:
     async with served(engine) as cluster:
         adapter, group = cluster.adapters["rollout-0"], Group("127.0.0.1", 1, 2, "never")
         await cluster.gates["rollout-0"].close("u", "v1", NO_FENCE)
@@ -321,7 +321,7 @@ async def test_an_undo_of_what_never_happened_is_no_error(engine: str) -> None:
 
 @each_engine
 @in_virtual_time
-async def test_a_server_that_is_gone_is_told_from_one_that_refuses(engine: str) -> None:
+async def test_an_unreachable_server_raises_another_error_than_one_that_rejects(engine: str) -> None:
     async with served(engine) as cluster:
         adapter = cluster.adapters["rollout-0"]
         await adapter.healthy()
@@ -340,7 +340,7 @@ def test_a_url_without_its_scheme_is_named() -> None:
 
 
 @in_virtual_time
-async def test_what_an_answer_of_status_200_says_is_read() -> None:
+async def test_an_error_in_an_answer_with_status_200_is_detected() -> None:
     async with served("vllm") as cluster:
         # given a server whose cache cannot be reset
         server = cluster.servers["rollout-1"]
@@ -348,7 +348,7 @@ async def test_what_an_answer_of_status_200_says_is_read() -> None:
         server.holds_blocks = True
         # when it is updated
         error = await cluster.update("v1")
-        # then that is an error, and the server is marked
+        # then the update fails, and the server is marked
         assert isinstance(error, EngineRefused)
         assert 'reset_prefix_cache: requests still hold blocks; got {"success": false}' in str(error)
         assert [x.weights.state for x in cluster.replicas] == [State.FRESH, State.UNCERTAIN]
@@ -364,7 +364,7 @@ async def test_vllms_generation_stays_paused_until_it_is_resumed() -> None:
         assert (model.kv, model.generating) == (True, False)
         await adapter.resume_generation()
         assert model.generating
-        # and where it runs, that it has its cache stops nothing
+        # and if it runs, resuming its present cache has no effect
         await adapter.resume_kv()
         assert model.generating
 
@@ -373,18 +373,18 @@ async def test_vllms_generation_stays_paused_until_it_is_resumed() -> None:
 @in_virtual_time
 async def test_sglangs_memory_is_released_only_when_its_scheduler_is_idle(engine: str) -> None:
     async with served(engine) as cluster:
-        # given a server whose scheduler still holds the last request, for a while
+        # given a server whose scheduler takes a while to finish the last request
         server = cluster.servers["rollout-1"]
         assert isinstance(server, SglangServer)
         server.refuses_flushes = 3
-        # when it is updated, then it is waited for
+        # when it is updated, then the update waits for it
         assert await cluster.update("v1") is None
         cluster.check()
         assert server.refuses_flushes == 0
 
 
 @in_virtual_time
-async def test_an_sglang_whose_scheduler_is_never_idle_is_not_asked_for_its_memory() -> None:
+async def test_an_sglang_whose_scheduler_is_never_idle_does_not_get_the_release() -> None:
     async with served("sglang") as cluster:
         server = cluster.servers["rollout-1"]
         assert isinstance(server, SglangServer)
@@ -411,11 +411,9 @@ SLEEPERS = ["sglang", "sglang-older", "sglang-gateway", "vllm", "vllm-gateway"]
 @pytest.mark.parametrize("paused", [False, True])
 @pytest.mark.parametrize("engine", SLEEPERS)
 @in_virtual_time
-async def test_a_cache_that_sleeps_is_woken_up_before_it_is_touched(
-    engine: str, paused: bool, release_kv: bool
-) -> None:
+async def test_a_sleeping_cache_is_woken_up_before_it_is_used(engine: str, paused: bool, release_kv: bool) -> None:
     async with served(engine) as cluster:
-        # given a server whose cache was released by a trainer that is gone, which may have paused it, too
+        # given a server whose cache was released, and perhaps paused, by a trainer that has ended
         model = cluster.engines["rollout-1"]
         model.kv, model.generating = False, not paused
         cluster.sends = "v1"
@@ -423,7 +421,7 @@ async def test_a_cache_that_sleeps_is_woken_up_before_it_is_touched(
         update = WeightUpdate(cluster.replicas, cluster.trainer, version="v1", release_kv=release_kv, timeouts=PATIENT)
         async with update:
             await update.transfer(TENSORS)
-        # then it lives, and generates with the new weights
+        # then it survives, and generates with the new weights
         cluster.check()
         assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v1")}
 
@@ -431,7 +429,7 @@ async def test_a_cache_that_sleeps_is_woken_up_before_it_is_touched(
 @pytest.mark.parametrize("release_kv", [False, True])
 @pytest.mark.parametrize("engine", ["vllm", "vllm-gateway", "vllm-plain"])
 @in_virtual_time
-async def test_a_vllm_whose_weights_sleep_is_woken_up_before_they_are_touched(engine: str, release_kv: bool) -> None:
+async def test_a_vllm_whose_weights_sleep_is_woken_up_before_they_are_used(engine: str, release_kv: bool) -> None:
     async with served(engine) as cluster:
         server, model = cluster.servers["rollout-1"], cluster.engines["rollout-1"]
         assert isinstance(server, VllmServer)
@@ -444,7 +442,7 @@ async def test_a_vllm_whose_weights_sleep_is_woken_up_before_they_are_touched(en
 
 
 @in_virtual_time
-async def test_an_sglang_whose_weights_sleep_as_well_is_refused_before_they_are_touched() -> None:
+async def test_an_sglang_whose_weights_sleep_too_is_rejected_before_they_are_used() -> None:
     async with served("sglang") as cluster:
         server, model = cluster.servers["rollout-1"], cluster.engines["rollout-1"]
         assert isinstance(server, SglangServer)
@@ -453,19 +451,19 @@ async def test_an_sglang_whose_weights_sleep_as_well_is_refused_before_they_are_
         assert isinstance(error, EngineRefused)
         assert "the server does not generate: its weights may have been released" in str(error)
         assert model.alive
-        # and nothing was touched
+        # and the weights are unchanged
         assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v0")}
 
 
 @pytest.mark.parametrize("engine", SLEEPERS)
 @in_virtual_time
-async def test_a_server_that_does_not_sleep_is_asked_once_by_each_adapter(engine: str) -> None:
+async def test_a_server_that_does_not_sleep_is_checked_but_not_woken_up(engine: str) -> None:
     async with served(engine) as cluster:
         for version in ("v1", "v2"):
             assert await cluster.update(version) is None
         asked = cluster.servers["rollout-0"].asked
         if isinstance(cluster.servers["rollout-0"], SglangServer):
             assert asked.count("GET /health_generate") == 1
-        else:  # which tells it, and may have been put to sleep since
+        else:  # vLLM reports it, and another program may have put it to sleep since
             assert asked.count("GET /is_sleeping") == 2
-            assert asked.count("POST /wake_up") == 2, "those that resume its cache"
+            assert asked.count("POST /wake_up") == 2, "only those that resume its cache"

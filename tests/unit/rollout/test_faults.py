@@ -1,4 +1,4 @@
-"""A weight update meets a fault before, in and after each of its calls, on each side: what is left is never broken."""
+"""A weight update with a fault before, in and after each of its calls, on each side: no replica is ever broken."""
 
 from __future__ import annotations
 
@@ -35,43 +35,44 @@ GATES = tuple(f"gate of {name}" for name in REPLICAS)
 SENT = {**dict.fromkeys(REPLICAS, OF_ENGINES), **dict.fromkeys(GATES, OF_GATES), TRAINER: OF_TRAINER}
 LOADED = {**dict.fromkeys(REPLICAS, OF_LOADING_ENGINES), **dict.fromkeys(GATES, OF_LOADING_GATES)}
 CASES = [
-    pytest.param(way, who, method, place, kind, id=f"{way}-{who}-{method}-{place.value}-{kind.value}")
+    pytest.param(way, side, method, place, kind, id=f"{way}-{side}-{method}-{place.value}-{kind.value}")
     for way, sides in (("sent", SENT), ("loaded", LOADED))
-    for who, methods in sides.items()
+    for side, methods in sides.items()
     for method, place, kind in product(methods, Place, Kind)
 ]
 TOUCHING = ("transfer", "finalize")
 AFTER_THE_LAST_TENSOR = ("leave_group", "resume_kv", "flush_cache", "resume", "open")
 
 
-@pytest.mark.parametrize(("way", "who", "method", "place", "kind"), CASES)
+@pytest.mark.parametrize(("way", "side", "method", "place", "kind"), CASES)
 @in_virtual_time
 async def test_a_fault_anywhere_leaves_every_replica_whole_or_marked(
-    way: str, who: str, method: str, place: Place, kind: Kind
+    way: str, side: str, method: str, place: Place, kind: Kind
 ) -> None:
-    # given three replicas with one version, whose trainer sends or which load from a folder, and a fault
-    cluster, fault = Cluster(len(REPLICAS)), Fault(who, method, place, kind)
+    # given three replicas with one version that receive from a trainer or load from a folder, and a fault
+    cluster, fault = Cluster(len(REPLICAS)), Fault(side, method, place, kind)
     cluster.loads = way == "loaded"
     step = STEP_OF[method]
 
-    # when an update meets it
+    # when an update meets the fault
     error = await cluster.update("v1", fault, timeouts=only(step) if kind is Kind.TIMEOUT else PATIENT)
 
-    # then the caller sees it, and not what it led to
+    # then the caller gets that error, and not a later one
     assert fault.happened
     if kind is Kind.CANCELLATION:
         assert isinstance(error, asyncio.CancelledError)
     elif kind is Kind.TIMEOUT:
         assert isinstance(error, StepTimedOut)
         assert str(error).startswith(Step[step.upper()].value)
-        assert who.removeprefix("gate of ") in str(error)
+        assert side.removeprefix("gate of ") in str(error)
     else:
         assert error is fault.raised
         assert any(line.startswith(Step[step.upper()].value) for line in notes(error))
 
-    # and the replicas can generate or are marked, nothing is kept released or joined, and no gate admits mixed weights
+    # and the replicas can generate or are marked, no memory stays released, no group joined, and no gate admits mixed
+    # weights
     cluster.check()
-    # and all that can be said of the weights is said
+    # and the state of the weights is as exact as possible
     states = {replica.name: replica.weights for replica in cluster.replicas if cluster.engines[replica.name].alive}
     for name, weights in states.items():
         gone = not cluster.gates[name].alive
@@ -80,7 +81,7 @@ async def test_a_fault_anywhere_leaves_every_replica_whole_or_marked(
         else:
             assert (weights.state, weights.version) == (State.FRESH, "v1" if step in AFTER_THE_LAST_TENSOR else "v0")
 
-    # and when whoever was killed is back, the next update reaches all
+    # and when killed sides are back, the next update reaches all
     cluster.restart()
     assert await cluster.update("v2") is None
     cluster.check()
@@ -88,7 +89,7 @@ async def test_a_fault_anywhere_leaves_every_replica_whole_or_marked(
     assert all(gate.admits for gate in cluster.gates.values())
 
 
-#: What fails first, by what all replicas hold then: nothing of the new weights, a part, or all of them.
+#: The first failing call, by the replicas' weights at that time: old, mixed or new.
 FIRST = {
     "sent": {"old": "join_group", "mixed": "receive", "new": "leave_group"},
     "loaded": {"old": "release_kv", "mixed": "load", "new": "resume_kv"},
@@ -100,55 +101,55 @@ UNDO_SIDES = {
 }
 
 
-def is_tried(way: str, held: str, first: str, who: str, undo: str) -> bool:
+def is_tried(way: str, held: str, first: str, side: str, undo: str) -> bool:
     if undo in ("abandon", "open"):
         return undo == ("open" if held == "new" else "abandon")
     if undo == first:
-        return who == "rollout-0"  # of the others nobody knows whether it is the step that fails, or its undo
+        return side == "rollout-0"  # for the others either the step or its undo may fail
     return (way, undo) != ("loaded", "leave_group") and (held, undo) != ("old", "flush_cache")
 
 
 UNDO_CASES = [
-    pytest.param(way, held, who, undo, place, kind, id=f"{way}-{held}-{who}-{undo}-{place.value}-{kind.value}")
+    pytest.param(way, held, side, undo, place, kind, id=f"{way}-{held}-{side}-{undo}-{place.value}-{kind.value}")
     for way, firsts in FIRST.items()
     for held, first in firsts.items()
-    for who, undos in UNDO_SIDES.items()
+    for side, undos in UNDO_SIDES.items()
     for undo, place, kind in product(undos, Place, Kind)
-    if is_tried(way, held, first, who, undo)
+    if is_tried(way, held, first, side, undo)
 ]
 
 
-@pytest.mark.parametrize(("way", "held", "who", "undo", "place", "kind"), UNDO_CASES)
+@pytest.mark.parametrize(("way", "held", "side", "undo", "place", "kind"), UNDO_CASES)
 @in_virtual_time
 async def test_a_fault_in_an_undo_leaves_every_replica_whole_or_marked(
-    way: str, held: str, who: str, undo: str, place: Place, kind: Kind
+    way: str, held: str, side: str, undo: str, place: Place, kind: Kind
 ) -> None:
-    # given an update that fails on one replica, and an undo that fails as well
+    # given an update that fails on one replica, and an undo that fails too
     cluster = Cluster(len(REPLICAS))
     cluster.loads = way == "loaded"
     first = Fault("rollout-0", FIRST[way][held], Place.BEFORE, Kind.ERROR)
-    second = Fault(who, undo, place, kind)
+    second = Fault(side, undo, place, kind)
 
     # when it is undone
     error = await cluster.update("v1", first, second, timeouts=only("undo"))
 
-    # then the caller sees what failed first, with the undo as a note
+    # then the caller gets the first error, with the undo as a note
     assert error is first.raised
     assert second.happened
-    assert any(line.startswith("and undo: ") and who.removeprefix("gate of ") in line for line in notes(error))
-    # and that replica is marked, whatever it holds, unless it is the trainer that could not leave
-    cluster.check(who)
+    assert any(line.startswith("and undo: ") and side.removeprefix("gate of ") in line for line in notes(error))
+    # and that replica is marked, whatever its weights, unless the trainer is the side that could not leave
+    cluster.check(side)
     weights = {replica.name: replica.weights for replica in cluster.replicas}
-    hit = weights.get(who.removeprefix("gate of "))
+    hit = weights.get(side.removeprefix("gate of "))
     if hit is not None:
         assert hit.state is State.UNCERTAIN
-    # and the others are what they would have been without it
+    # and the others are as without the failed undo
     expected = {"old": (State.FRESH, "v0"), "mixed": (State.UNCERTAIN, ""), "new": (State.FRESH, "v1")}[held]
     for name, other in weights.items():
         if other is not hit:
             assert (other.state, other.version) == expected, name
 
-    # and when whoever was killed is back, the next update makes all of them whole
+    # and when killed sides are back, the next update makes all of them whole
     cluster.restart()
     assert await cluster.update("v2") is None
     cluster.check()
@@ -156,8 +157,8 @@ async def test_a_fault_in_an_undo_leaves_every_replica_whole_or_marked(
 
 
 @in_virtual_time
-async def test_each_undo_is_tried_though_another_one_fails() -> None:
-    # given a transfer that fails, and a replica whose every undo fails but the last
+async def test_each_undo_is_tried_even_if_another_one_fails() -> None:
+    # given a transfer that fails, and a replica on which every undo except the last fails
     cluster = Cluster()
     undos = ("leave_group", "resume_kv", "flush_cache")
     faults = [Fault("rollout-1", undo, Place.AFTER, Kind.ERROR) for undo in undos]
@@ -166,37 +167,37 @@ async def test_each_undo_is_tried_though_another_one_fails() -> None:
     # when it is undone
     error = await cluster.update("v1", first, *faults)
 
-    # then all were tried, the last one too
+    # then all were tried, including the last one
     engine = cluster.engines["rollout-1"]
     assert engine.calls[-4:] == [*undos, "resume_generation"]
     assert [fault.happened for fault in faults] == [True] * 3
-    # and the first error is raised, with the others as its notes
+    # and the first error is raised, with the others as notes
     assert error is first.raised
     for fault in faults:
         assert any(str(fault.raised) in line for line in notes(error))
-    # and the replica is marked, with what could not be undone
+    # and the replica is marked, with the failed undos
     weights = cluster.replicas[1].weights
     assert weights.state is State.UNCERTAIN
     assert "could not be undone (leave the group, resume the KV cache, flush the prefix cache" in weights.reason
 
 
 @in_virtual_time
-async def test_the_others_calls_are_let_go_when_one_side_fails() -> None:
-    # given a replica that never joins, so that all others wait for it for ever
+async def test_the_calls_of_the_other_sides_are_canceled_when_one_side_fails() -> None:
+    # given a replica that never joins, so that all others wait for it forever
     cluster, before = Cluster(3), asyncio.all_tasks()
     error = await cluster.update("v1", Fault("rollout-2", "join_group", Place.BEFORE, Kind.ERROR))
-    # then nobody waits, and no task is left
+    # then no side waits, and no task is left
     assert isinstance(error, Broken)
     assert asyncio.all_tasks() == before
     cluster.check()
 
 
 @in_virtual_time
-async def test_faults_on_several_sides_at_once_are_all_told() -> None:
+async def test_simultaneous_faults_on_several_sides_are_all_reported() -> None:
     cluster = Cluster(3)
     faults = [Fault(f"rollout-{n}", "stop_generation", Place.BEFORE, Kind.ERROR) for n in range(3)]
     error = await cluster.update("v1", *faults)
     assert error is faults[0].raised
-    told = "\n".join(notes(error))
-    assert str(faults[1].raised) in told
-    assert str(faults[2].raised) in told
+    text = "\n".join(notes(error))
+    assert str(faults[1].raised) in text
+    assert str(faults[2].raised) in text

@@ -1,4 +1,4 @@
-"""A trainer that was replaced and thaws: its calls reach no server, and the weights are Uncertain at once."""
+"""A replaced trainer that thaws: its calls do not reach the server, and the weights are Uncertain at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OLD, NEW = (1, 2, 3), (1, 2, 4)
 
 
 class Trainer:
-    """One trainer's view of the server behind a gateway: each bucket is written as soon as the server takes it."""
+    """One trainer's view of the server behind a gateway: each bucket is written as soon as the server accepts it."""
 
     def __init__(self, site: Guarded, fence: Fence, direct: bool = False) -> None:
         self.gateway = Gateway(site.url, TOKEN)
@@ -51,7 +51,7 @@ class Sender:
 
 
 class WrittenEngine(ModelEngine):
-    """Its server's control calls are POST /control/<call>."""
+    """The control calls of its server are POST /control/<call>."""
 
     def __init__(self, site: Guarded, gateway: Gateway, direct: bool) -> None:
         super().__init__("rollout-0", World())
@@ -109,13 +109,13 @@ async def test_every_call_of_an_update_goes_through_the_gateway_to_the_server() 
 
 
 @in_virtual_time
-async def test_a_trainer_that_thaws_after_the_newer_update_writes_nothing_and_the_weights_are_uncertain() -> None:
+async def test_a_trainer_that_thaws_after_a_newer_update_writes_nothing_and_the_weights_are_uncertain() -> None:
     async with two_trainers() as (site, old, new):
         # given a trainer that is frozen between two buckets
         frozen = old.update("v1")
         await frozen.__aenter__()
         await frozen.transfer(TENSORS[:1])
-        # and its successor, which updates the server and opens
+        # and its successor, which completes an update
         async with new.update("v2") as update:
             await update.transfer(TENSORS)
         assert await status_of_an_answer(site) == (200, "v2")
@@ -123,12 +123,12 @@ async def test_a_trainer_that_thaws_after_the_newer_update_writes_nothing_and_th
         # when the old one thaws
         with pytest.raises(AdmissionRefused, match=r"409.*update \w+ of round 1\.2\.3 does not run here") as late:
             await frozen.transfer(TENSORS[1:])
-        # then nobody is asked from that moment on, until an update is whole
+        # then no request is admitted from then on, until an update is complete
         state = await site.state()
         assert (state["state"], state["version"]) == ("Uncertain", "")
         assert "may have written" in str(state["reason"])
         assert (await site.ask()).status == 503
-        # and neither the call nor what would undo its update reached the server
+        # and neither the call nor the undo of its update reached the server
         await frozen.__aexit__(type(late.value), late.value, None)
         assert site.server.controls == before
         assert old.replica.weights.state is State.UNCERTAIN
@@ -151,14 +151,14 @@ async def test_a_trainer_that_thaws_inside_the_newer_update_keeps_it_from_being_
             await frozen.transfer(TENSORS[1:])
         assert (await site.state())["state"] == "Uncertain"
         await update.transfer(TENSORS[1:])
-        # then the newer one is not committed, and all of it is undone
+        # then the newer one is not committed, and everything is undone
         with pytest.raises(AdmissionRefused, match="cannot be committed: update"):
             await update.__aexit__(None, None, None)
         calls = [call for call, _ in site.server.controls]
         assert calls[-4:] == ["leave", "resume-kv", "flush", "resume"]
         assert "finish" not in calls
         assert (await site.state())["state"] == "Uncertain"
-        # and what the old one does next disturbs the next update no more
+        # and later calls of the old one do not affect the next update
         async with new.update("v3") as again:
             with pytest.raises(AdmissionRefused):
                 await frozen.__aexit__(None, None, None)
@@ -167,7 +167,7 @@ async def test_a_trainer_that_thaws_inside_the_newer_update_keeps_it_from_being_
 
 
 @in_virtual_time
-async def test_without_fences_the_update_that_began_last_is_the_one_that_counts() -> None:
+async def test_without_fences_the_update_that_began_last_counts() -> None:
     async with two_trainers() as (site, old, new):
         old.fence = new.fence = (0, 0, 0)
         frozen = old.update("v1")
@@ -181,9 +181,9 @@ async def test_without_fences_the_update_that_began_last_is_the_one_that_counts(
 
 @pytest.mark.parametrize("inside", [False, True])
 @in_virtual_time
-async def test_an_engine_that_is_called_past_the_gateway_is_found_when_its_update_ends(inside: bool) -> None:
+async def test_a_call_that_bypasses_the_gateway_is_detected_when_its_update_ends(inside: bool) -> None:
     async with two_trainers(direct=True) as (site, old, new):
-        # given a trainer that writes straight to the server, and is frozen between two buckets
+        # given a trainer that bypasses the gateway, and is frozen between two buckets
         frozen = old.update("v1")
         await frozen.__aenter__()
         await frozen.transfer(TENSORS[:1])
@@ -193,7 +193,7 @@ async def test_an_engine_that_is_called_past_the_gateway_is_found_when_its_updat
         if not inside:
             await update.__aexit__(None, None, None)
             assert await status_of_an_answer(site) == (200, "v2")
-        # when it thaws, writes the other one and wants to finish
+        # when it thaws, writes the other one and finishes
         await frozen.transfer(TENSORS[1:])
         with pytest.raises(AdmissionRefused):
             await frozen.__aexit__(None, None, None)
@@ -207,7 +207,7 @@ async def test_an_engine_that_is_called_past_the_gateway_is_found_when_its_updat
 
 
 @in_virtual_time
-async def test_a_late_call_ends_the_answers_that_are_under_way() -> None:
+async def test_a_late_call_ends_running_answers() -> None:
     async with two_trainers() as (site, old, new):
         frozen = old.update("v1")
         await frozen.__aenter__()
@@ -223,7 +223,7 @@ async def test_a_late_call_ends_the_answers_that_are_under_way() -> None:
 
 
 @in_virtual_time
-async def test_a_gateway_that_is_restarted_after_a_late_call_knows_of_it() -> None:
+async def test_a_gateway_that_is_restarted_after_a_late_call_is_uncertain() -> None:
     async with two_trainers() as (site, old, new):
         frozen = old.update("v1")
         await frozen.__aenter__()
@@ -245,12 +245,12 @@ async def test_the_group_of_an_older_update_is_left_before_a_newer_one_is_joined
         await site.restart()
         async with new.update("v2") as update:
             await update.transfer(TENSORS)
-        # then it leaves the group that it has never heard of
+        # then it leaves the group of the other process
         joined = [(call, body["group"]) for call, body in site.server.controls if call in ("join", "leave")]
         (left, older), (joins, newer), (leaves, again) = joined
         assert (left, joins, leaves) == ("leave", "join", "leave")
         assert older != newer == again
-        # and a third one, after a whole update, has nothing to leave
+        # and a third one, after a complete update, has no group to leave
         site.server.controls.clear()
         async with new.update("v3") as update:
             await update.transfer(TENSORS)
@@ -258,15 +258,15 @@ async def test_the_group_of_an_older_update_is_left_before_a_newer_one_is_joined
 
 
 @in_virtual_time
-async def test_a_newer_update_waits_for_a_call_of_an_older_one_that_is_under_way() -> None:
+async def test_a_newer_update_waits_for_a_running_call_of_an_older_one() -> None:
     async with two_trainers() as (site, old, new):
-        # given a server that still receives for a trainer that is frozen in a bucket
+        # given a server that receives a bucket from a trainer that is frozen in it
         frozen = old.update("v1")
         await frozen.__aenter__()
         site.server.waits = True
         receiving = asyncio.ensure_future(frozen.transfer(TENSORS))
         await until(lambda: site.server.running == 1)
-        # when the newer update begins, then it stops the server only when that has ended
+        # when the newer update begins, then it stops the server only after that call has ended
         updating = asyncio.ensure_future(new.update("v2").__aenter__())
         while (await site.state())["version"] != "v2":
             pass
@@ -279,7 +279,7 @@ async def test_a_newer_update_waits_for_a_call_of_an_older_one_that_is_under_way
 
 
 @in_virtual_time
-async def test_a_call_of_an_older_update_that_never_ends_keeps_the_newer_one_out() -> None:
+async def test_a_call_of_an_older_update_that_never_ends_blocks_the_newer_one() -> None:
     async with two_trainers() as (site, old, new):
         frozen = old.update("v1")
         await frozen.__aenter__()
@@ -296,34 +296,34 @@ async def test_a_call_of_an_older_update_that_never_ends_keeps_the_newer_one_out
 
 
 @in_virtual_time
-async def test_the_way_to_the_server_needs_the_token_and_an_update() -> None:
+async def test_a_call_to_the_server_needs_the_token_and_an_update() -> None:
     async with guarded() as site:
         stranger = EngineServer(Gateway(site.url, "guessed"))
         with pytest.raises(Refused, match="401"):
             await stranger.get("/health")
         server = EngineServer(site.admission)
-        await server.get("/health")  # what only reads needs no update
+        await server.get("/health")  # calls that only read need no update
         with pytest.raises(Refused, match=r"400.*Understudy-Update"):
             await server.post("/control/flush")
         with pytest.raises(Refused, match=r"400.*Understudy-Update"):
-            await server.get("/flush_cache")  # some servers change things when they are asked
+            await server.get("/flush_cache")  # a GET may change a server's state
         assert site.server.controls == []
         assert (await site.ask()).status == 200
 
 
 @in_virtual_time
-async def test_the_servers_answers_come_back_as_they_are() -> None:
+async def test_the_servers_answers_are_forwarded_unchanged() -> None:
     async with guarded() as site:
         await site.close()
         server = EngineServer(site.admission, {"Authorization": "Bearer key"})
         await server.post("/control/flush", {"a": 1}, params={"timeout": "30"})
         assert site.server.controls == [("flush", {"a": 1})]
         assert site.server.seen == [("Bearer key", "timeout=30", None)]
-        # a refusal of the server is no refusal of the gateway
+        # a rejection by the server is no rejection by the gateway
         with pytest.raises(Refused, match="409: occupied") as refused:
             await server.post("/control/refuse")
         assert refused.value.status == 409
-        # a connection that breaks off says nothing of what was done, and one that never came to be says that it was not
+        # after a broken connection the effect is unknown; without a connection there was none
         with pytest.raises(EngineUnreachable) as broken:
             await server.post("/control/break-off")
         assert not isinstance(broken.value, NotDelivered)
@@ -362,7 +362,7 @@ async def test_a_job_of_two_servers_is_updated_through_their_gateways() -> None:
 
 
 @in_virtual_time
-async def test_an_admission_of_ones_own_needs_know_no_group() -> None:
+async def test_a_custom_admission_need_not_know_groups() -> None:
     cluster = Cluster(1)
     assert await cluster.update("v1") is None
     assert cluster.gates["rollout-0"].calls == ["close", "join", "confirm", "open"]

@@ -1,4 +1,4 @@
-"""The gateway lets a request through only while the weights are known to be whole, and no answer mixes two versions."""
+"""The gateway admits requests only while the weights are known to be whole, and no answer mixes two versions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_FENCE = (0, 0, 0)
 
 
 @in_virtual_time
-async def test_fresh_weights_are_asked_and_the_answer_tells_their_version() -> None:
+async def test_a_request_to_fresh_weights_is_answered_with_their_version() -> None:
     async with guarded() as site:
         response = await site.ask()
         assert (response.status, await response.json()) == (200, {"text": "v0"})
@@ -35,7 +35,7 @@ async def test_fresh_weights_are_asked_and_the_answer_tells_their_version() -> N
 
 
 @in_virtual_time
-async def test_an_answer_that_streams_is_passed_on_as_it_comes() -> None:
+async def test_a_streamed_answer_is_forwarded_unbuffered() -> None:
     async with guarded() as site:
         site.server.waits, site.server.tokens = True, 3
         response = await site.ask(stream=True)
@@ -46,7 +46,7 @@ async def test_an_answer_that_streams_is_passed_on_as_it_comes() -> None:
 
 
 @in_virtual_time
-async def test_during_an_update_a_request_is_denied_with_the_reason_and_when_to_ask_again() -> None:
+async def test_a_request_during_an_update_is_denied_with_the_reason_and_a_time_to_retry() -> None:
     async with guarded() as site:
         await site.close()
         response = await site.ask()
@@ -56,29 +56,29 @@ async def test_during_an_update_a_request_is_denied_with_the_reason_and_when_to_
 
 
 @in_virtual_time
-async def test_a_health_check_meets_no_update() -> None:
+async def test_a_health_check_does_not_reach_the_server_during_an_update() -> None:
     async with guarded("") as site:
-        # given a server that generates to see whether it is well, whatever weights it has
+        # given a server whose health check generates a token, in any state of its weights
         assert await site.probe() == (200, "well")
         site.server.waits = True
         probe = site.probe()
         await until(lambda: site.server.running == 1)
-        # when an update begins, then neither the check that is under way nor one that comes is the server's
+        # when an update begins, then neither the running check nor a new one is answered by the server
         await site.close()
         await until(lambda: site.server.running == 0)
         there = (200, "the inference server is up; its weights are being updated\n")
         assert await probe == there
         assert await site.probe() == there
-        # but that it is gone is told
+        # but the end of the server is reported
         await site.server.stop()
-        told = 200
+        status = 200
         async with asyncio.timeout(10):
-            while told != 502:
-                told, _ = await site.probe()
+            while status != 502:
+                status, _ = await site.probe()
 
 
 @in_virtual_time
-async def test_after_the_update_its_version_is_asked() -> None:
+async def test_requests_after_an_update_get_its_version() -> None:
     async with guarded("") as site:
         assert (await site.ask()).status == 503
         await site.close()
@@ -89,7 +89,7 @@ async def test_after_the_update_its_version_is_asked() -> None:
 
 
 @in_virtual_time
-async def test_uncertain_weights_stay_closed_until_an_update_is_whole() -> None:
+async def test_uncertain_weights_stay_closed_until_an_update_is_complete() -> None:
     async with guarded() as site:
         await site.close()
         await site.admission.abandon("u", True, "the transfer failed: a reset")
@@ -120,7 +120,7 @@ async def test_an_answer_of_known_length_comes_whole() -> None:
 
 
 @in_virtual_time
-async def test_what_is_under_way_is_aborted_before_the_update_goes_on() -> None:
+async def test_running_requests_are_aborted_before_the_update_continues() -> None:
     async with guarded() as site:
         site.server.waits, site.server.tokens = True, 5
         whole, stream = site.ask(), await site.ask(stream=True)
@@ -128,11 +128,11 @@ async def test_what_is_under_way_is_aborted_before_the_update_goes_on() -> None:
         await until(lambda: site.server.running == 2)
         # when an update begins
         await site.close()
-        # then nothing is under way any more, here and at the server
+        # then no request runs any more, here and at the server
         assert (await site.state())["inFlight"] == 0
         await until(lambda: site.server.running == 0)
         assert site.server.broke_off == 2
-        # and the one that had nothing yet may ask again, and the one that had a part does not take it for the whole
+        # and the client without an answer may retry, and the client with a part gets an error
         assert (await whole).status == 503
         with pytest.raises(aiohttp.ClientError):
             await stream.content.read()
@@ -140,7 +140,7 @@ async def test_what_is_under_way_is_aborted_before_the_update_goes_on() -> None:
 
 
 @in_virtual_time
-async def test_what_is_under_way_is_awaited_where_that_is_the_policy() -> None:
+async def test_running_requests_are_awaited_with_the_await_policy() -> None:
     async with guarded(policy=Policy.AWAIT) as site:
         site.server.waits = True
         asked = site.ask()
@@ -149,7 +149,7 @@ async def test_what_is_under_way_is_awaited_where_that_is_the_policy() -> None:
         closing = asyncio.ensure_future(site.close())
         while (await site.state())["state"] != "Updating":
             pass
-        # then nothing new is let in, and the update waits for the answer
+        # then no new request is admitted, and the update waits for the answer
         assert (await site.ask()).status == 503
         assert not closing.done()
         site.server.go_on.release()
@@ -159,7 +159,7 @@ async def test_what_is_under_way_is_awaited_where_that_is_the_policy() -> None:
 
 
 @in_virtual_time
-async def test_what_does_not_come_to_its_end_is_aborted_after_the_limit() -> None:
+async def test_requests_that_do_not_end_are_aborted_after_the_limit() -> None:
     async with guarded(policy=Policy.AWAIT) as site:
         site.server.waits = True
         asked = site.ask()
@@ -171,7 +171,7 @@ async def test_what_does_not_come_to_its_end_is_aborted_after_the_limit() -> Non
 
 
 @in_virtual_time
-async def test_a_client_that_goes_away_ends_its_request_at_the_server() -> None:
+async def test_a_client_that_disconnects_ends_its_request_at_the_server() -> None:
     async with guarded() as site:
         site.server.waits = True
         asked = site.ask()
@@ -188,10 +188,10 @@ async def test_a_server_that_was_restarted_is_not_trusted() -> None:
         assert (await site.ask()).status == 200
         # when the server ends, and another one listens in its place
         await site.server.stop()
-        await asyncio.sleep(2 * LOOK_EVERY_S)  # of virtual time
+        await asyncio.sleep(2 * LOOK_EVERY_S)  # in virtual time
         assert (await site.state())["state"] == "Uncertain"
         await site.server.start()
-        # then it is not asked until it was updated
+        # then it gets no request until it is updated
         response = await site.ask()
         assert response.status == 503
         assert "its weights are unknown" in (await response.json())["error"]["message"]
@@ -201,7 +201,7 @@ async def test_a_server_that_was_restarted_is_not_trusted() -> None:
 
 
 @in_virtual_time
-async def test_a_server_that_is_gone_is_found_by_a_request_too() -> None:
+async def test_a_request_detects_a_lost_server_too() -> None:
     async with guarded() as site:
         await asyncio.sleep(0.5)
         await site.server.stop()
@@ -210,9 +210,9 @@ async def test_a_server_that_is_gone_is_found_by_a_request_too() -> None:
         assert (await site.state())["state"] == "Uncertain"
 
 
-@pytest.mark.attack("C1", "a stranger that tells a gateway of an update of weights", before="refused, too")
+@pytest.mark.attack("C1", "a stranger that sends a gateway messages about a weight update", before="refused, too")
 @in_virtual_time
-async def test_only_who_has_the_token_may_tell_of_updates() -> None:
+async def test_messages_of_updates_need_the_token() -> None:
     async with guarded() as site:
         stranger = Gateway(site.url, "guessed")
         with pytest.raises(EngineRefused, match="401"):
@@ -223,7 +223,7 @@ async def test_only_who_has_the_token_may_tell_of_updates() -> None:
 
 
 @in_virtual_time
-async def test_the_answers_after_an_update_tell_the_number_of_its_step() -> None:
+async def test_answers_after_an_update_have_the_number_of_its_step() -> None:
     async with guarded() as site:
         cluster = Cluster(1)
         cluster.replicas[0].admission = site.admission
@@ -250,7 +250,7 @@ async def test_the_answers_after_an_update_tell_the_number_of_its_step() -> None
     ],
 )
 @in_virtual_time
-async def test_a_message_that_is_wrong_is_named_and_changes_nothing(call: str, body: bytes, message: str) -> None:
+async def test_a_wrong_message_is_rejected_by_name_and_changes_nothing(call: str, body: bytes, message: str) -> None:
     async with guarded() as site:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with site.client.post(f"{site.url}{WEIGHTS}/{call}", data=body, headers=headers) as response:
@@ -260,7 +260,7 @@ async def test_a_message_that_is_wrong_is_named_and_changes_nothing(call: str, b
 
 
 @in_virtual_time
-async def test_the_end_of_another_update_is_refused() -> None:
+async def test_the_end_of_another_update_is_rejected() -> None:
     async with guarded() as site:
         await site.close("u")
         with pytest.raises(AdmissionRefused, match=r"409.*update other does not run here \(update u runs\)"):
@@ -288,7 +288,7 @@ async def test_a_weight_update_with_a_gateway_closes_and_opens_it_and_leaves_it_
         assert (await site.state())["version"] == "v1"
         # when the next one fails in its transfer
         await cluster.update("v2", Fault("rollout-0", "receive", Place.IN, Kind.ERROR))
-        # then it says why
+        # then the state has the reason
         state = await site.state()
         assert state["state"] == "Uncertain"
         assert "the transfer of version v2 failed: Broken: rollout-0 broke in receive" in str(state["reason"])

@@ -1,4 +1,4 @@
-"""Callers of a gateway that have no token: the real process, in front of a server that reads and drops each body."""
+"""Clients of a gateway without a token: the real process, in front of a server that reads and drops each body."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Process:
 
 
 async def generate(request: web.Request) -> web.StreamResponse:
-    """Tells how many bytes it has got."""
+    """Returns the number of received bytes."""
     received = 0
     async for block in request.content.iter_any():
         received += len(block)
@@ -83,10 +83,10 @@ async def gateway(folder: Path, *options: str) -> AsyncIterator[Process]:
     assert process.stderr is not None
     try:
         async with asyncio.timeout(30), aiohttp.ClientSession() as client:
-            said = re.search(rb"listening on port (\d+)", await process.stderr.readline())
-            assert said is not None
+            listening = re.search(rb"listening on port (\d+)", await process.stderr.readline())
+            assert listening is not None
             reading = asyncio.ensure_future(process.stderr.read())
-            site = Process(process.pid, int(said[1]), client)
+            site = Process(process.pid, int(listening[1]), client)
             while (await site.ask())[0] != 200:
                 pass
             yield site
@@ -99,7 +99,7 @@ async def gateway(folder: Path, *options: str) -> AsyncIterator[Process]:
 
 
 async def upload(port: int, head: bytes, block: bytes, blocks: int) -> None:
-    """Until there is an answer, or all is sent; it reads nothing of the answer."""
+    """Ends when there is an answer, or everything is sent; it does not read the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answer = asyncio.ensure_future(reader.readline())
     try:
@@ -129,13 +129,13 @@ ENDLESS = f"Content-Length: {40 * MIB}"
 UPLOADS = {
     "a long body": (post(ENDLESS), BLOCK, 48),
     "a body without end": (post("Transfer-Encoding: chunked"), chunk(BLOCK), 48),
-    "a body of what only reads": (post(ENDLESS, "/metrics", "GET"), BLOCK, 48),
+    "a body of a request that only reads": (post(ENDLESS, "/metrics", "GET"), BLOCK, 48),
     "a compressed body": (
         post(f"Content-Encoding: gzip\r\nContent-Length: {len(gzip.compress(bytes(64 * MIB)))}"),
         gzip.compress(bytes(64 * MIB)),
         1,
     ),
-    "a body to what is not for clients": (post(ENDLESS, "/update_weights"), BLOCK, 48),
+    "a body to a route that is not for clients": (post(ENDLESS, "/update_weights"), BLOCK, 48),
     "a body with a wrong token": (
         post(ENDLESS + "\r\nProxy-Authorization: Bearer x", "/understudy/v1/engine/x"),
         BLOCK,
@@ -156,10 +156,10 @@ async def test_uploads_without_a_token_take_little_memory_and_requests_are_answe
 ) -> None:
     async with gateway(tmp_path) as site:
         uploads = [asyncio.ensure_future(upload(site.port, *UPLOADS[what])) for _ in range(CALLERS)]
-        # when a client asks in the meantime
+        # when a client sends requests in the meantime
         answers = [await site.ask() for _ in range(5)]
         await asyncio.wait(uploads)
-        # then it is answered, and afterwards, too
+        # then they are answered, and later ones too
         assert [*answers, await site.ask()] == [(200, "2 bytes")] * 6
         record_property("now", f"at most {MOST_MB} MB")
         assert site.peak_mb < MOST_MB
@@ -168,7 +168,7 @@ async def test_uploads_without_a_token_take_little_memory_and_requests_are_answe
 @pytest.mark.attack(
     "D2", "asks a server for large answers through its gateway, and reads none", before="the gateway kept them whole"
 )
-async def test_answers_that_nobody_reads_take_little_memory(tmp_path: Path) -> None:
+async def test_answers_that_are_not_read_take_little_memory(tmp_path: Path) -> None:
     async with gateway(tmp_path) as site:
         # given clients that read the first line of answers of 24 MiB
         asked = [await asyncio.open_connection("127.0.0.1", site.port, limit=1024) for _ in range(CALLERS)]
@@ -176,7 +176,7 @@ async def test_answers_that_nobody_reads_take_little_memory(tmp_path: Path) -> N
             writer.write(post("Content-Length: 2", "/generate?large") + b"{}")
         async with asyncio.timeout(30):
             assert {await reader.readline() for reader, _ in asked} == {b"HTTP/1.1 200 OK\r\n"}
-        # then others are answered, and the answer that a client reads is whole
+        # then others are answered, and an answer that is read is complete
         assert await site.ask() == (200, "2 bytes")
         reader, writer = asked[0]
         await reader.readuntil(b"\r\n\r\n")
@@ -197,20 +197,20 @@ BEGINNINGS = {
 
 @pytest.mark.parametrize("what", BEGINNINGS)
 @pytest.mark.attack("D2", "connections to a gateway beyond their number that send no whole request", before="no limit")
-async def test_connections_without_a_whole_request_keep_no_client_out(what: str, tmp_path: Path) -> None:
+async def test_connections_without_a_complete_request_block_no_client(what: str, tmp_path: Path) -> None:
     async with gateway(tmp_path, "--most-connections", "100") as site:
         theirs = ("127.0.0.2", 0)
         opened = [await asyncio.open_connection("127.0.0.1", site.port, local_addr=theirs) for _ in range(150)]
         for _, writer in opened:
             writer.write(BEGINNINGS[what])
         assert [await site.ask() for _ in range(20)] == [(200, "2 bytes")] * 20
-        assert len(os.listdir(f"/proc/{site.pid}/fd")) < 250  # each has another one at the server at most
+        assert len(os.listdir(f"/proc/{site.pid}/fd")) < 250  # each has at most one more, to the server
         for _, writer in opened:
             writer.transport.abort()
 
 
 @pytest.mark.attack("D2", "connections to a gateway from many addresses of one IPv6 network", before="no limit")
-def test_a_network_with_most_connections_loses_one_and_in_it_the_address_with_most() -> None:
+def test_the_address_with_most_connections_in_the_network_with_most_loses_one() -> None:
     theirs = {f"fd00:0:0:2::{number}": [f"theirs-{number}"] for number in range(20)}
     ours = {"fd00:0:0:1::5": ["ours", "ours"], "::ffff:10.0.0.1": ["ours", "ours", "ours"]}
     assert of_largest({**ours, **theirs}) == ["theirs-0"]
@@ -218,10 +218,10 @@ def test_a_network_with_most_connections_loses_one_and_in_it_the_address_with_mo
     assert of_largest({**ours, **flood}) == ["flood"] * 3
 
 
-# Its words, in virtual time ------------------------------------------------------------------------------------------
+# Its answers, in virtual time ----------------------------------------------------------------------------------------
 
 
-async def said(site: Guarded, method: str, path: str, **options: Any) -> tuple[int, str]:
+async def answer_to(site: Guarded, method: str, path: str, **options: Any) -> tuple[int, str]:
     async with site.client.request(method, site.url + path, **options) as response:
         return response.status, await response.text()
 
@@ -232,34 +232,34 @@ async def in_parts(size: int) -> AsyncIterator[bytes]:
 
 
 @in_virtual_time
-async def test_a_large_body_is_passed_on_under_the_length_that_its_client_has_told() -> None:
+async def test_a_large_body_is_forwarded_with_the_clients_content_length() -> None:
     async with guarded() as site:
-        # given a body of a mebibyte, as much as it may have here
+        # given a body of 1 MiB, the limit here
         body = b"x" * ((1 << 20) - 4) + b"last"
         async with site.client.post(site.url + "/tokenize", data=body) as response:
             assert await response.text() == "1048576 None 1048576"
             assert response.headers["X-Body-Ends-With"] == "last"
-        # and one without a length
-        assert await said(site, "POST", "/tokenize", data=in_parts(1 << 19)) == (200, "None chunked 524288")
-        assert await said(site, "POST", "/tokenize", data=b"{}") == (200, "2 None 2")
-        assert await said(site, "POST", "/tokenize") == (200, "0 None 0")
+        # and one without a Content-Length
+        assert await answer_to(site, "POST", "/tokenize", data=in_parts(1 << 19)) == (200, "None chunked 524288")
+        assert await answer_to(site, "POST", "/tokenize", data=b"{}") == (200, "2 None 2")
+        assert await answer_to(site, "POST", "/tokenize") == (200, "0 None 0")
 
 
 @in_virtual_time
-async def test_what_is_too_large_is_refused_and_says_so() -> None:
+async def test_a_request_that_is_too_large_is_rejected_with_the_reason() -> None:
     async with guarded() as site:
         most = "the body has more than 1048576 bytes (raise --most-body of the gateway)\n"
-        assert await said(site, "POST", "/tokenize", data=io.BytesIO(bytes((1 << 20) + 1))) == (413, most)
-        assert await said(site, "POST", "/tokenize", data=in_parts((1 << 20) + (1 << 14))) == (413, most)
-        assert await said(site, "GET", "/metrics", data=b"x") == (413, "GET requests may have no body here\n")
+        assert await answer_to(site, "POST", "/tokenize", data=io.BytesIO(bytes((1 << 20) + 1))) == (413, most)
+        assert await answer_to(site, "POST", "/tokenize", data=in_parts((1 << 20) + (1 << 14))) == (413, most)
+        assert await answer_to(site, "GET", "/metrics", data=b"x") == (413, "GET requests may have no body here\n")
         fields = {f"X-{number}": "x" * 3000 for number in range(6)}
         many = "the header fields of the request have more than 16384 bytes\n"
-        assert await said(site, "POST", "/tokenize", headers=fields) == (431, many)
+        assert await answer_to(site, "POST", "/tokenize", headers=fields) == (431, many)
 
 
-@pytest.mark.attack("D2", "sends to a gateway what is no HTTP", before="a traceback was logged for each request")
+@pytest.mark.attack("D2", "sends data to a gateway that is not HTTP", before="a traceback was logged for each request")
 @in_virtual_time
-async def test_a_request_that_is_no_http_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_that_is_not_http_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with guarded() as site:
         for sent in (b"POST /generate HTTP/1.1\r\nx y z\r\n\r\n", b"\x16\x03\x01\0\xa5" * 9, b"GET / HTTP/9\r\n\r\n"):
             reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
@@ -269,12 +269,12 @@ async def test_a_request_that_is_no_http_fills_no_log(caplog: pytest.LogCaptureF
         assert [record.getMessage() for record in caplog.records if record.levelname != "INFO"] == []
 
 
-@pytest.mark.parametrize("told", [9, 1 << 20])
+@pytest.mark.parametrize("length", [9, 1 << 20])
 @in_virtual_time
-async def test_a_body_that_does_not_come_within_30_s_ends_its_connection(told: int) -> None:
+async def test_a_body_that_does_not_arrive_within_30_s_ends_its_connection(length: int) -> None:
     async with guarded() as site:
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
-        writer.write(post(f"Content-Length: {told}", "/tokenize") + b"{")
+        writer.write(post(f"Content-Length: {length}", "/tokenize") + b"{")
         before = asyncio.get_running_loop().time()
         assert await ended(reader)
         assert 30 <= asyncio.get_running_loop().time() - before < 31
@@ -289,7 +289,7 @@ async def ended(reader: asyncio.StreamReader) -> bool:
 
 
 @in_virtual_time
-async def test_a_body_that_comes_slowly_does_not_keep_an_update_from_beginning() -> None:
+async def test_a_slow_body_does_not_delay_an_update() -> None:
     async with guarded(policy=Policy.AWAIT) as site:
         _, writer = await asyncio.open_connection("127.0.0.1", site.port)
         writer.write(post("Content-Length: 9") + b"{")
@@ -299,17 +299,17 @@ async def test_a_body_that_comes_slowly_does_not_keep_an_update_from_beginning()
 
 
 @in_virtual_time
-async def test_requests_that_wait_for_the_server_are_not_evicted_and_others_are_told() -> None:
+async def test_requests_that_wait_for_the_server_are_not_evicted_and_others_get_503() -> None:
     async with guarded(most_connections=3) as site:
-        # given as many requests as may be, that wait for the server, and an idle connection in the way of the third one
+        # given the maximum of requests that wait for the server, and an idle connection that the third one replaces
         site.server.waits = True
         _, idle = await asyncio.open_connection("127.0.0.1", site.port)
         asked = [site.ask() for _ in range(3)]
         await until(lambda: site.server.running == 3)
-        # then another one is answered 503 at once
+        # then one more is answered 503 at once
         crowded = "all connections of this gateway wait for the server (raise --most-connections)\n"
-        assert await said(site, "POST", "/generate", json={}) == (503, crowded)
-        # and those get their answers
+        assert await answer_to(site, "POST", "/generate", json={}) == (503, crowded)
+        # and the waiting ones get their answers
         for _ in range(3):
             site.server.go_on.release()
         assert [(await each).status for each in asked] == [200] * 3

@@ -1,4 +1,4 @@
-"""What a job's sidecar is told of weight updates: by a real update, over the sidecar's real socket."""
+"""The reports about weight updates to a job's sidecar: by a real update, over the sidecar's real socket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FENCE = (7, 1, 3)
 
 
 class Job:
-    """A trainer's process in a job: its replicas, its line to the sidecar, and what the sidecar has heard."""
+    """A trainer's process in a job: its replicas, its link to the sidecar, and the reports that the sidecar got."""
 
     def __init__(self, socket: Path, heard: list[Replicas]) -> None:
         self.heard, self.cluster = heard, Cluster()
@@ -60,7 +60,7 @@ async def in_a_job() -> AsyncIterator[Job]:
         server.close()
 
 
-async def test_an_update_is_told_when_it_begins_and_when_it_is_whole() -> None:
+async def test_an_update_is_reported_when_it_begins_and_when_it_is_complete() -> None:
     async with in_a_job() as job:
         assert await job.update("v1") is None
         assert job.states() == [(0, 2, 0), (2, 0, 0)]
@@ -68,7 +68,7 @@ async def test_an_update_is_told_when_it_begins_and_when_it_is_whole() -> None:
         assert {(x.token, x.rank, x.failure) for x in job.heard} == {(RoundToken(*FENCE), 4, None)}
 
 
-async def test_a_failed_one_is_told_with_its_first_error_before_the_caller_sees_it() -> None:
+async def test_a_failed_update_is_reported_with_its_first_error_before_the_caller_gets_it() -> None:
     async with in_a_job() as job:
         fault = Fault("rollout-1", "receive", Place.IN, Kind.ERROR)
         assert await job.update("v1", fault) is fault.raised
@@ -79,7 +79,7 @@ async def test_a_failed_one_is_told_with_its_first_error_before_the_caller_sees_
         assert failure.message == "Broken: rollout-1 broke in receive"
 
 
-async def test_failures_in_a_row_are_counted_until_an_update_is_whole() -> None:
+async def test_failures_in_a_row_are_counted_until_an_update_is_complete() -> None:
     async with in_a_job() as job:
         for version in ("v1", "v2"):
             await job.update(version, Fault("rollout-0", "finish", Place.BEFORE, Kind.ERROR))
@@ -108,9 +108,9 @@ async def test_an_update_that_is_cancelled_before_it_touches_weights_is_no_failu
 
 
 @pytest.mark.parametrize("method", ["stop_generation", "release_kv", "join_group"])
-async def test_neither_is_one_whose_replicas_were_uncertain_before(method: str) -> None:
+async def test_a_canceled_update_of_uncertain_replicas_is_no_failure(method: str) -> None:
     async with in_a_job() as job:
-        # given servers that no update has reached yet
+        # given servers without any update so far
         for replica in job.cluster.replicas:
             replica.weights = Weights()
             job.cluster.gates[replica.name].weights = Weights()
@@ -119,7 +119,7 @@ async def test_neither_is_one_whose_replicas_were_uncertain_before(method: str) 
         assert (job.states()[-1], job.heard[-1].failure) == ((0, 0, 2), None)
 
 
-async def test_one_that_is_cancelled_in_its_transfer_is() -> None:
+async def test_an_update_that_is_canceled_in_its_transfer_is_a_failure() -> None:
     async with in_a_job() as job:
         fault = Fault("rollout-0", "receive", Place.IN, Kind.CANCELLATION)
         assert isinstance(await job.update("v1", fault), asyncio.CancelledError)
@@ -127,7 +127,7 @@ async def test_one_that_is_cancelled_in_its_transfer_is() -> None:
         assert job.heard[-1].failure is not None
 
 
-async def test_no_sidecar_fails_no_update_and_is_told_with_one_that_failed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_missing_sidecar_fails_no_update_and_is_noted_on_a_failed_one(caplog: pytest.LogCaptureFixture) -> None:
     async with in_a_job() as job:
         job.link = JobLink("/nowhere/rollouts.sock", FENCE, rank=0)
         with caplog.at_level(logging.WARNING):
@@ -137,7 +137,7 @@ async def test_no_sidecar_fails_no_update_and_is_told_with_one_that_failed(caplo
         assert any(line.startswith("and the report to the job's sidecar failed: File") for line in notes(error))
 
 
-async def test_a_sidecar_that_refuses_is_quoted(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_answer_of_a_sidecar_that_rejects_is_quoted(caplog: pytest.LogCaptureFixture) -> None:
     async with in_a_job() as job:
         job.link = JobLink(job.link._socket, FENCE, rank=1 << 70)
         with caplog.at_level(logging.WARNING):
@@ -146,7 +146,7 @@ async def test_a_sidecar_that_refuses_is_quoted(caplog: pytest.LogCaptureFixture
         assert job.heard == []
 
 
-async def test_who_says_nothing_or_nonsense_is_hung_up_on() -> None:
+async def test_a_caller_that_sends_nothing_or_garbage_is_disconnected() -> None:
     async with in_a_job() as job:
         for line in (b"", b"{}\n", b'{"type": "Haiku"}\n', b"x" * 100_000 + b"\n"):
             reader, writer = await asyncio.open_unix_connection(job.link._socket)
@@ -159,14 +159,14 @@ async def test_who_says_nothing_or_nonsense_is_hung_up_on() -> None:
         assert len(job.heard) == 2
 
 
-def test_the_environment_of_a_worker_says_whom_to_tell() -> None:
+def test_the_environment_of_a_worker_has_the_sidecars_socket() -> None:
     assert link_from({}) is None
     link = link_from({ENV_SOCKET: "/understudy/rollouts.sock", ENV_ROUND: "1763.2.5", "RANK": "3"})
     assert link is not None
     assert link.fence == (1763, 2, 5)
 
 
-async def test_gateways_are_told_the_round_of_the_job_as_the_updates_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gateways_get_the_round_of_the_job_as_the_updates_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_ROUND, "7.1.3")
     fences: list[tuple[int, int, int]] = []
 
@@ -182,7 +182,7 @@ async def test_gateways_are_told_the_round_of_the_job_as_the_updates_fence(monke
     assert fences == [FENCE, FENCE]
 
 
-def test_a_round_that_is_none_is_named() -> None:
+def test_an_invalid_round_is_named() -> None:
     assert fence_of({}) == (0, 0, 0)
     with pytest.raises(ValueError, match=r"UNDERSTUDY_ROUND: expected epoch.term.round, three numbers; got '5'"):
         fence_of({ENV_ROUND: "5"})

@@ -1,4 +1,4 @@
-"""Who listens at a port: read from tables of the kernel that are made here, and from its own."""
+"""The process that listens at a port: read from generated kernel tables, and from the real ones."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def proc(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_listener_is_named_by_its_socket_and_the_boot(proc: Path) -> None:
+def test_a_listener_is_identified_by_its_socket_and_the_boot(proc: Path) -> None:
     (proc / "net/tcp").write_text(HEAD + entry(22, "0A", 7) + entry(30000, "0A", 81) + entry(30000, "01", 82))
     assert listener_at(HERE, proc) == "boot:81"
-    # and on addresses of IPv6, and where several processes share a port
+    # and at IPv6 addresses, and if several processes share a port
     (proc / "net/tcp6").write_text(HEAD + entry(30000, "0A", 80, "0" * 32))
     assert listener_at(HERE, proc) == "boot:80+81"
 
@@ -48,15 +48,15 @@ def test_a_kernel_without_ipv6_has_no_table_of_it(proc: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "rollout-0", "2001:db8::1"])
-def test_of_a_server_elsewhere_it_cannot_be_told(proc: Path, host: str) -> None:
+def test_the_listener_of_a_server_on_another_machine_is_unknown(proc: Path, host: str) -> None:
     assert listener_at((host, 30000), proc) is None
 
 
-def test_without_the_kernels_tables_it_cannot_be_told(tmp_path: Path) -> None:
+def test_the_listener_is_unknown_without_the_kernels_tables(tmp_path: Path) -> None:
     assert listener_at(HERE, tmp_path / "nowhere") is None
 
 
-def test_a_process_that_listens_anew_has_another_name() -> None:
+def test_a_process_that_listens_again_has_another_identity() -> None:
     with socket.create_server(("127.0.0.1", 0)) as first:
         address = first.getsockname()
         known = listener_at(address)

@@ -1,4 +1,4 @@
-"""Adapters and gateways belong to no event loop: a trainer may call asyncio.run once for each step."""
+"""Adapters and gateways are not bound to an event loop: a trainer may call asyncio.run once for each step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from understudy_rollout.gateway import Gateway
 
 @contextmanager
 def served() -> Iterator[Replica]:
-    """A server and a gateway in a thread of their own."""
+    """A server and a gateway in their own thread."""
     ready, over = threading.Event(), asyncio.Event()
     urls: list[str] = []
     loops: list[asyncio.AbstractEventLoop] = []
@@ -40,7 +40,7 @@ def served() -> Iterator[Replica]:
     thread.join(30)
 
 
-def test_each_step_may_have_an_event_loop_of_its_own() -> None:
+def test_each_step_may_have_its_own_event_loop() -> None:
     with served() as replica:
         for version in ("v1", "v2", "v3"):
 

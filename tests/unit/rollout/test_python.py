@@ -1,4 +1,4 @@
-"""The trainer imports it in an image of the user's: Python 3.9's syntax, and aiohttp where a server is talked to."""
+"""The trainer imports it in the user's image: Python 3.9's syntax, and aiohttp only in modules that call a server."""
 
 from __future__ import annotations
 

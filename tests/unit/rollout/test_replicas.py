@@ -1,4 +1,4 @@
-"""Waiting for servers behind their gateways. How they are found: tests/unit/operator/plan/test_gateways.py."""
+"""Waits for servers behind their gateways. tests/unit/operator/plan/test_gateways.py tests how they are found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from understudy_rollout.replicas import until_up
 
 @asynccontextmanager
 async def behind_a_gateway(*answers: int) -> AsyncIterator[tuple[Replica, list[str]]]:
-    """A replica whose health is answered so, the last one for ever; and what was asked."""
+    """A replica with these health answers, the last one repeated forever; and the requests that it got."""
     asked: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -41,13 +41,13 @@ async def behind_a_gateway(*answers: int) -> AsyncIterator[tuple[Replica, list[s
     await runner.cleanup()
 
 
-async def test_servers_are_asked_until_they_are_well() -> None:
+async def test_servers_are_checked_until_they_are_healthy() -> None:
     async with behind_a_gateway(502, 503, 200) as (replica, asked):
         await until_up([replica], limit_s=20)
         assert asked == ["/health"] * 3
 
 
-async def test_nobody_waits_for_ever_and_the_last_answer_is_told() -> None:
+async def test_the_wait_has_a_limit_and_its_error_has_the_last_answer() -> None:
     async with behind_a_gateway(502) as (replica, _):
         with pytest.raises(StepTimedOut, match=r"http://127.0.0.1:\d+: not up within 0.2 s: .* answered 502"):
             await until_up([replica], limit_s=0.2)
@@ -62,7 +62,7 @@ def seen(replica: Replica) -> tuple[State, str]:
 
 
 @in_virtual_time
-async def test_a_replica_of_a_trainer_that_was_restarted_knows_what_its_gateway_knows() -> None:
+async def test_a_replica_of_a_restarted_trainer_has_its_gateways_state() -> None:
     async with guarded("v7") as site:
         replica = Replica("rollout-0", ModelEngine("rollout-0", World()), admission=site.admission)
         assert seen(replica) == (State.UNCERTAIN, "")
@@ -76,9 +76,9 @@ async def test_a_replica_of_a_trainer_that_was_restarted_knows_what_its_gateway_
 
 
 @in_virtual_time
-async def test_an_update_that_touches_nothing_leaves_what_its_gateway_knew() -> None:
+async def test_an_update_that_touches_nothing_keeps_its_gateways_state() -> None:
     async with guarded("v7") as site:
-        # given a trainer that was restarted, so that it knows nothing of its replica
+        # given a restarted trainer, which has no state of its replica
         cluster = Cluster(1)
         replica = Replica("rollout-0", cluster.engines["rollout-0"], admission=site.admission)
         cluster.world.faults = [Fault("rollout-0", "release_kv", Place.BEFORE, Kind.ERROR)]
@@ -86,7 +86,7 @@ async def test_an_update_that_touches_nothing_leaves_what_its_gateway_knew() -> 
         with pytest.raises(Broken):
             async with WeightUpdate([replica], version="v8", timeouts=PATIENT):
                 raise AssertionError("not reached")
-        # then they are Fresh, here and there
+        # then they are Fresh, in the trainer and in the gateway
         assert seen(replica) == (State.FRESH, "v7")
         assert (await site.state())["state"] == "Fresh"
 
@@ -101,7 +101,7 @@ async def test_a_replica_that_another_trainer_updates_is_uncertain_here() -> Non
         assert replica.weights.reason == "another update was running: the weights are being updated to version v8"
 
 
-async def test_a_replica_without_a_gateway_is_what_its_updates_have_left() -> None:
+async def test_a_replica_without_a_gateway_has_the_state_of_its_updates() -> None:
     (replica,) = Cluster(1).replicas
     replica.admission = Replica("other", replica.engine).admission
     await replica.refresh()

@@ -1,4 +1,4 @@
-"""Gateway and server are restarted, each alone and both at once: what is admitted afterwards is known to be whole."""
+"""Gateway and server are restarted, alone and together: admitted weights are always known to be whole."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ async def seen(site: Guarded) -> tuple[str, str]:
 @in_virtual_time
 async def test_a_gateway_that_is_restarted_in_an_update_admits_nothing_before_the_end_of_it() -> None:
     async with guarded() as site:
-        # given an update under way
+        # given a running update
         await site.close("u", "v1")
         # when the gateway is restarted
         await site.restart()
-        # then it does not take its server's first version for true again
+        # then it does not assume its server's first version again
         assert await seen(site) == ("Updating", "v1")
         assert (await site.ask()).status == 503
-        # and knows the update when it has come to its end
+        # and has the update's version when that has ended
         site.server.version = "v1"
         await site.admission.open("u")
         assert (await site.ask()).headers[VERSION_HEADER] == "v1"
@@ -52,7 +52,7 @@ async def test_a_gateway_that_is_restarted_in_an_update_admits_nothing_before_th
 @in_virtual_time
 async def test_a_finished_transfer_is_opened_when_its_gateway_is_back(away_s: float) -> None:
     async with guarded() as site:
-        # given an update whose gateway is away when all but its end is done
+        # given an update whose gateway is down when only the last step is left
         cluster = Cluster(1)
         (replica,) = cluster.replicas
         replica.admission = site.admission
@@ -69,16 +69,16 @@ async def test_a_finished_transfer_is_opened_when_its_gateway_is_back(away_s: fl
             starting.append(asyncio.ensure_future(come_back()))
 
         engine.resume_generation = resume_and_lose_the_gateway  # type: ignore[method-assign]
-        # when it ends, with the limits that it has by default
+        # when it ends, with the default timeouts
         async with WeightUpdate(cluster.replicas, version="v1") as update:
             await update.load("v1")
-        # then the gateway is told as soon as it is back
+        # then the gateway gets the message as soon as it is back
         assert await seen(site) == ("Fresh", "v1")
         assert (replica.weights.state, replica.weights.version) == (State.FRESH, "v1")
 
 
 @in_virtual_time
-async def test_a_gateway_that_is_restarted_after_a_failed_update_waits_for_a_whole_one() -> None:
+async def test_a_gateway_that_is_restarted_after_a_failed_update_waits_for_a_complete_one() -> None:
     async with guarded() as site:
         await site.close("u", "v1")
         await site.admission.abandon("u", True, "the transfer failed")
@@ -90,7 +90,7 @@ async def test_a_gateway_that_is_restarted_after_a_failed_update_waits_for_a_who
 
 
 @in_virtual_time
-async def test_a_gateway_that_is_restarted_goes_on_with_the_version_that_its_server_still_has() -> None:
+async def test_a_restarted_gateway_continues_with_the_version_of_its_server() -> None:
     async with guarded() as site:
         await whole_update(site, "v1")
         await site.restart()
@@ -100,7 +100,7 @@ async def test_a_gateway_that_is_restarted_goes_on_with_the_version_that_its_ser
 
 
 @in_virtual_time
-async def test_an_update_that_touched_nothing_leaves_what_was_there_before_the_restart() -> None:
+async def test_an_update_that_touched_nothing_restores_the_state_before_the_restart() -> None:
     async with guarded() as site:
         await whole_update(site, "v1")
         await site.close("later", "v2")
@@ -111,14 +111,14 @@ async def test_an_update_that_touched_nothing_leaves_what_was_there_before_the_r
 
 @pytest.mark.parametrize("version", ["", "v0"])
 @in_virtual_time
-async def test_when_both_were_restarted_what_was_kept_does_not_count(version: str) -> None:
+async def test_the_stored_state_is_ignored_if_both_were_restarted(version: str) -> None:
     async with guarded(version) as site:
         await whole_update(site, "v1")
-        # when the server is restarted while there is no gateway
+        # when the server is restarted while the gateway is down
         await site.stop()
         await site.server.restart("base")
         await site.start()
-        # then it is not asked for the version that the former one had
+        # then the gateway does not trust the previous version
         response = await site.ask()
         assert response.status == 503
         assert "another process listens" in (await response.json())["error"]["message"]
@@ -127,7 +127,7 @@ async def test_when_both_were_restarted_what_was_kept_does_not_count(version: st
 
 
 @in_virtual_time
-async def test_a_server_that_listens_no_more_when_its_gateway_starts_is_not_trusted_when_it_is_back() -> None:
+async def test_a_server_that_is_down_when_its_gateway_starts_is_not_trusted_when_it_is_back() -> None:
     async with guarded() as site:
         await whole_update(site, "v1")
         await site.stop()
@@ -140,20 +140,20 @@ async def test_a_server_that_listens_no_more_when_its_gateway_starts_is_not_trus
 
 
 @in_virtual_time
-async def test_a_server_that_is_restarted_within_a_moment_is_noticed_before_it_is_asked() -> None:
+async def test_a_quick_restart_of_a_server_is_detected_before_a_request_reaches_it() -> None:
     async with guarded() as site:
         await whole_update(site, "v1")
-        await asyncio.sleep(LOOK_EVERY_S / 2)  # between two looks
-        # when the server is restarted in less time than lies between two looks
+        await asyncio.sleep(LOOK_EVERY_S / 2)  # between two checks
+        # when the server is restarted between two checks
         await site.server.restart("base")
-        # then nobody gets an answer of what it holds now
+        # then no client gets an answer from its new weights
         response = await site.ask()
         assert response.status == 503
         assert (await seen(site))[0] == "Uncertain"
 
 
 @in_virtual_time
-async def test_a_server_that_is_restarted_while_its_gateway_starts_is_noticed() -> None:
+async def test_a_restart_of_a_server_while_its_gateway_starts_is_detected() -> None:
     async with guarded() as site:
         await whole_update(site, "v1")
         await site.restart()
@@ -162,7 +162,7 @@ async def test_a_server_that_is_restarted_while_its_gateway_starts_is_noticed() 
 
 
 @in_virtual_time
-async def test_what_is_under_way_when_the_server_is_restarted_ends() -> None:
+async def test_running_requests_end_when_the_server_is_restarted() -> None:
     async with guarded() as site:
         site.server.waits, site.server.tokens = True, 5
         whole, stream = site.ask(), await site.ask(stream=True)
@@ -180,16 +180,16 @@ async def test_what_is_under_way_when_the_server_is_restarted_ends() -> None:
 async def test_a_server_that_is_restarted_in_an_update_is_not_opened_by_its_end() -> None:
     async with guarded() as site:
         await site.close("u", "v1")
-        # when the server is restarted after it has got its tensors, so that it holds what it starts with
+        # when the server is restarted after it has got its tensors, so that it has its initial weights
         await site.server.restart("base")
-        # then the end of the update is refused, at once
+        # then the end of the update is rejected at once
         with pytest.raises(AdmissionRefused, match=r"update u does not run here \(it is Uncertain\)"):
             await site.admission.open("u")
         assert (await site.ask()).status == 503
 
 
 @in_virtual_time
-async def test_a_server_that_hangs_up_on_idle_connections_is_the_same_one() -> None:
+async def test_a_server_that_closes_idle_connections_is_the_same_one() -> None:
     async with guarded() as site:
         await whole_update(site, "v1")
         await asyncio.sleep(LOOK_EVERY_S)
@@ -203,7 +203,7 @@ async def test_a_server_that_hangs_up_on_idle_connections_is_the_same_one() -> N
 
 
 @in_virtual_time
-async def test_a_trainer_that_was_replaced_is_refused_by_the_next_gateway_too() -> None:
+async def test_the_next_gateway_rejects_a_replaced_trainer_too() -> None:
     async with guarded() as site:
         await site.close("new", "v1", (1, 2, 4))
         await site.admission.open("new")
@@ -213,16 +213,16 @@ async def test_a_trainer_that_was_replaced_is_refused_by_the_next_gateway_too() 
 
 
 @in_virtual_time
-async def test_what_cannot_be_kept_is_not_taken_for_told() -> None:
+async def test_a_message_that_cannot_be_stored_is_rejected() -> None:
     async with guarded() as site:
         # given a gateway whose file cannot be replaced
         site.file.unlink()
         site.file.mkdir()
-        # when an update begins, it does not
+        # when an update begins, it is rejected
         with pytest.raises(EngineRefused, match=r"500: .*cannot write its state file, so it rejects the call"):
             await site.close("u", "v1")
         assert (await site.ask()).status == 503
-        # and once it can be kept again, the weights are what they were
+        # and once the file can be written again, the weights are as before
         site.file.rmdir()
         await site.admission.abandon("u", False, "its gateway could not keep it")
         assert (await site.ask()).headers[VERSION_HEADER] == "v0"
@@ -230,11 +230,11 @@ async def test_what_cannot_be_kept_is_not_taken_for_told() -> None:
 
 @pytest.mark.parametrize(("method", "fails"), list(product(CALLS, (False, True))))
 @in_virtual_time
-async def test_a_gateway_restarted_at_any_call_of_an_update_knows_afterwards_what_is_so(
+async def test_a_gateway_restarted_at_any_call_of_an_update_has_a_true_state_afterwards(
     method: str, fails: bool
 ) -> None:
     async with guarded() as site:
-        # given an update whose gateway is restarted before one of the server's calls, which may fail
+        # given an update whose gateway is restarted before a call to the server, which may fail
         cluster = Cluster(1)
         (replica,) = cluster.replicas
         strike = cluster.world.at
@@ -249,18 +249,18 @@ async def test_a_gateway_restarted_at_any_call_of_an_update_knows_afterwards_wha
 
         cluster.world.at = restart  # type: ignore[method-assign,assignment]
         replica.admission = site.admission
-        # when it comes to its end
+        # when the update has ended
         try:
             async with WeightUpdate(cluster.replicas, version="v1", timeouts=PATIENT) as update:
                 await update.load("v1")
         except Broken:
             assert fails
-        # then the gateway says of the weights what the trainer says
-        told = await seen(site)
-        assert told == (replica.weights.state.value, replica.weights.version)
-        # and admits them only if they are of one version
+        # then gateway and trainer have the same state of the weights
+        state = await seen(site)
+        assert state == (replica.weights.state.value, replica.weights.version)
+        # and they are admitted only if they are of one version
         site.server.version = ",".join(sorted(set(cluster.engines["rollout-0"].holds.values())))
         response = await site.ask()
         assert (response.status == 200) == (replica.weights.state is State.FRESH)
         if response.status == 200:
-            assert (await response.json())["text"] == response.headers[VERSION_HEADER] == told[1]
+            assert (await response.json())["text"] == response.headers[VERSION_HEADER] == state[1]

@@ -1,4 +1,4 @@
-"""Updates one after the other, each with faults of its own: whatever they meet, they leave no replica broken."""
+"""Several updates in a row, each with its own faults: no replica is ever broken."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ FAULTS = st.builds(
     st.sampled_from(Place),
     st.sampled_from(Kind),
 )
-#: The faults that an update meets, and whether it loads from a folder.
+#: The faults of an update, and whether it loads from a folder.
 UPDATES = st.tuples(st.lists(FAULTS, max_size=3), st.booleans())
 SHORT = Timeouts(*[SHORT_S] * len(Timeouts.__dataclass_fields__))
 
 
-#: A server that could not leave a group, and then loads from a folder, was in that group for ever.
+#: Regression: a server that could not leave a group and then loaded from a folder stayed in that group forever.
 LEFT_IN_A_GROUP = [
     (
         [
@@ -48,7 +48,7 @@ LEFT_IN_A_GROUP = [
 ]
 
 
-#: The same of a trainer.
+#: The same for a trainer.
 TRAINER_LEFT_IN_A_GROUP = [
     (
         [
@@ -69,20 +69,20 @@ TRAINER_LEFT_IN_A_GROUP = [
 def test_no_sequence_of_faults_leaves_a_replica_broken(updates: list[tuple[list[Fault], bool]], restarts: bool) -> None:
     async def story() -> None:
         cluster = Cluster(len(REPLICAS))
-        not_undone: set[str] = set()  # and not updated since
+        not_undone: set[str] = set()  # sides with a failed undo, and without an update since
         for n, (faults, loads) in enumerate(updates, 1):
             for fault in faults:
                 fault.happened, fault.raised = False, None
             cluster.loads = loads
             error = await cluster.update(f"v{n}", *faults, timeouts=SHORT)
             assert error is not None or not any(x.happened and x.method != "abandon" for x in faults)
-            not_undone |= {x.who for x in faults if x.happened and x.method in UNDOS}
+            not_undone |= {x.side for x in faults if x.happened and x.method in UNDOS}
             if error is None:
                 not_undone &= {TRAINER} if loads else set()  # the trainer takes no part in an update from a folder
             cluster.check(*not_undone)
             if restarts:
                 cluster.restart()
-        # and when whoever was killed is back, an update without faults reaches all
+        # and when killed sides are back, an update without faults reaches all
         cluster.restart()
         cluster.loads = False
         assert await cluster.update("last") is None

@@ -1,4 +1,4 @@
-"""What an update owes after each of its steps."""
+"""The undos that an update owes after each of its steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_step_that_has_begun_is_undone_whether_it_is_done_or_not() -> None:
         assert upto(Step.RELEASE_KV, done=done).owed == (Undo.RESUME_KV, Undo.RESUME_GENERATION, Undo.SETTLE)
 
 
-def test_what_a_step_settles_is_owed_until_it_is_done_everywhere() -> None:
+def test_an_undo_is_owed_until_its_step_is_done_on_all_replicas() -> None:
     assert Undo.LEAVE_GROUP in upto(Step.LEAVE_GROUP, done=False).owed
     assert Undo.LEAVE_GROUP not in upto(Step.LEAVE_GROUP, done=True).owed
 
@@ -38,11 +38,11 @@ def test_undos_come_in_one_order(step: Step) -> None:
 
 
 def test_weights_are_mixed_from_the_start_of_the_transfer_to_the_end_of_finalize() -> None:
-    held = {step: (upto(step, done=False).held, upto(step, done=True).held) for step in STEPS}
-    assert held[Step.BUILD_GROUP] == (Held.OLD, Held.OLD)
-    assert held[Step.TRANSFER] == (Held.MIXED, Held.MIXED)
-    assert held[Step.FINALIZE] == (Held.MIXED, Held.NEW)
-    assert held[Step.RESUME_KV] == (Held.NEW, Held.NEW)
+    weights = {step: (upto(step, done=False).held, upto(step, done=True).held) for step in STEPS}
+    assert weights[Step.BUILD_GROUP] == (Held.OLD, Held.OLD)
+    assert weights[Step.TRANSFER] == (Held.MIXED, Held.MIXED)
+    assert weights[Step.FINALIZE] == (Held.MIXED, Held.NEW)
+    assert weights[Step.RESUME_KV] == (Held.NEW, Held.NEW)
 
 
 def test_steps_are_taken_in_their_order_and_once() -> None:

@@ -1,4 +1,4 @@
-"""What a caller sees of a weight update, and what cancels it."""
+"""A weight update from its caller's view, and cancellations."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_without_a_trainer_servers_load_from_a_folder() -> None:
 
 
 @in_virtual_time
-async def test_a_kv_cache_that_is_to_stay_is_neither_released_nor_resumed() -> None:
+async def test_a_kv_cache_that_must_stay_is_neither_released_nor_resumed() -> None:
     cluster = Cluster()
     async with WeightUpdate(cluster.replicas, version="v1", release_kv=False, timeouts=PATIENT) as update:
         await update.load("v1")
@@ -113,7 +113,7 @@ async def test_a_transfer_of_nothing_is_an_error_and_changes_nothing() -> None:
 
 
 @in_virtual_time
-async def test_two_transfers_at_once_are_refused_and_the_update_is_undone() -> None:
+async def test_two_transfers_at_once_are_rejected_and_the_update_is_undone() -> None:
     cluster = Cluster()
     cluster.sends = "v1"
     update = WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT)
@@ -153,7 +153,7 @@ async def test_a_body_that_does_not_wait_for_its_transfer_has_failed_and_the_tra
             tasks.append(asyncio.ensure_future(update.transfer(TENSORS)))
             await until(lambda: hanging.happened)
 
-    # when the body ends, then so has the transfer, and nothing is committed
+    # when the body ends, then the transfer has ended, and nothing is committed
     with pytest.raises(TransferCancelled, match="the body ended while a transfer was running: await transfers"):
         await forgetful()
     assert tasks[0].cancelled()
@@ -201,7 +201,7 @@ async def test_a_replica_takes_part_in_one_update_at_a_time() -> None:
 
 
 @in_virtual_time
-async def test_outside_of_its_body_an_update_touches_no_weights() -> None:
+async def test_an_update_touches_no_weights_outside_its_body() -> None:
     cluster = Cluster()
     cluster.sends = "v1"
     update = WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT)
@@ -214,7 +214,7 @@ async def test_outside_of_its_body_an_update_touches_no_weights() -> None:
             await update.load("v2")
         assert {name: engine.calls for name, engine in cluster.engines.items()} == before
 
-    # before it is entered, when it has ended, and a second time
+    # before it is entered, when it has ended, and on a second use
     await refused()
     async with update:
         await update.transfer(TENSORS)
@@ -228,7 +228,7 @@ async def test_outside_of_its_body_an_update_touches_no_weights() -> None:
 
 @in_virtual_time
 async def test_a_trainer_may_be_in_two_updates_of_different_replicas() -> None:
-    # given a trainer that keeps its groups apart
+    # given a trainer with separate groups
     cluster = Cluster()
     groups: list[Group] = []
 
@@ -251,7 +251,7 @@ async def test_a_trainer_may_be_in_two_updates_of_different_replicas() -> None:
     for engine, call in product(cluster.engines.values(), ("join_group", "receive", "leave_group")):
         setattr(engine, call, does_nothing)
     trainer = OfMany()
-    # when a second update begins, then the first one's group is as it was
+    # when a second update begins, then the first one's group is unchanged
     one, other = ([replica] for replica in cluster.replicas)
     async with WeightUpdate(one, trainer, version="v1", timeouts=PATIENT) as first:
         async with WeightUpdate(other, trainer, version="v2", timeouts=PATIENT) as second:
@@ -296,8 +296,8 @@ async def test_a_version_may_be_the_number_of_the_step(given: int | str, version
 
 
 @in_virtual_time
-async def test_a_second_cancellation_does_not_cut_the_undo_short() -> None:
-    # given an update that is being undone, with an undo that takes its time
+async def test_a_second_cancellation_does_not_interrupt_the_undo() -> None:
+    # given an update that is being undone slowly
     cluster = Cluster()
     engine = cluster.engines["rollout-1"]
     undoing, go_on = asyncio.Event(), asyncio.Event()
@@ -313,7 +313,7 @@ async def test_a_second_cancellation_does_not_cut_the_undo_short() -> None:
     updating = asyncio.ensure_future(cluster.update("v1", first))
     await undoing.wait()
 
-    # when the caller cancels again, and again
+    # when the caller cancels repeatedly
     assert cluster.world.updating is not None
     for _ in range(2):
         cluster.world.updating.cancel()
@@ -322,7 +322,7 @@ async def test_a_second_cancellation_does_not_cut_the_undo_short() -> None:
     assert not updating.done()
     go_on.set()
 
-    # then all is undone, and the caller sees a cancellation
+    # then everything is undone, and the caller gets a cancellation
     assert isinstance(await updating, asyncio.CancelledError)
     cluster.check()
 
@@ -362,8 +362,8 @@ async def test_a_time_limit_in_the_body_is_raised_as_a_time_limit() -> None:
 
 
 @in_virtual_time
-async def test_a_body_that_goes_on_after_a_cancelled_transfer_is_told_so_and_is_not_cancelled_itself() -> None:
-    # given a body that gives a transfer little time, and tries it again
+async def test_a_body_that_continues_after_a_canceled_transfer_gets_an_error_and_is_not_canceled_itself() -> None:
+    # given a body that gives a transfer little time, and retries it
     cluster = Cluster()
     cluster.world.faults = [Fault("rollout-0", "receive", Place.IN, Kind.TIMEOUT)]
     update = WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT)
@@ -384,10 +384,10 @@ async def test_a_body_that_goes_on_after_a_cancelled_transfer_is_told_so_and_is_
 
 @in_virtual_time
 async def test_replicas_are_undone_in_parallel() -> None:
-    # given replicas whose undo ends only when all are in it
+    # given replicas whose undo ends only when all of them have begun it
     cluster = Cluster(8)
     inside = 0
-    everybody = asyncio.Event()
+    all_begun = asyncio.Event()
 
     for engine in cluster.engines.values():
 
@@ -395,22 +395,22 @@ async def test_replicas_are_undone_in_parallel() -> None:
             nonlocal inside
             inside += 1
             if inside == 8:
-                everybody.set()
-            await everybody.wait()
+                all_begun.set()
+            await all_begun.wait()
             await resume()
 
         engine.resume_generation = resume  # type: ignore[method-assign]
-    # when an update fails, then that comes to its end
+    # when an update fails, then the undo completes
     error = await cluster.update("v1", Fault("rollout-0", "join_group", Place.BEFORE, Kind.ERROR))
     assert isinstance(error, Broken)
     cluster.check()
 
 
 @in_virtual_time
-async def test_an_engine_that_does_not_let_go_is_left_alone_and_named(
+async def test_an_engine_that_ignores_its_cancellation_is_no_longer_awaited_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # given an engine that swallows its cancellation
+    # given an engine that ignores its cancellation
     cluster, over = Cluster(), asyncio.Event()
 
     async def deaf(group: Group, tensors: Sequence[Tensor]) -> None:
@@ -419,7 +419,7 @@ async def test_an_engine_that_does_not_let_go_is_left_alone_and_named(
                 await over.wait()
 
     cluster.engines["rollout-1"].receive = deaf  # type: ignore[method-assign]
-    # when its transfer has its time, then the update ends all the same
+    # when its transfer times out, then the update still ends
     with caplog.at_level(logging.ERROR):
         error = await cluster.update("v1", timeouts=only("transfer"))
     assert isinstance(error, StepTimedOut)
@@ -429,8 +429,8 @@ async def test_an_engine_that_does_not_let_go_is_left_alone_and_named(
 
 
 @in_virtual_time
-async def test_a_server_that_stays_blocked_in_the_group_is_handed_over_to_be_ended() -> None:
-    # given a server that answers nothing once it waits for its group
+async def test_end_blocked_gets_a_server_that_stays_blocked_in_the_group() -> None:
+    # given a server that does not answer while it waits for its group
     cluster, ended = Cluster(), []
     faults = [
         Fault("rollout-1", method, Place.BEFORE, Kind.TIMEOUT)

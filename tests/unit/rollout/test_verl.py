@@ -1,4 +1,5 @@
-"""examples/rl/verl_manager.py, on doubles of what it uses of verl 0.9.1: the same calls, all undone by a fault.
+"""examples/rl/verl_manager.py, with doubles of the parts of verl 0.9.1 that it uses: the same calls, all undone after a
+fault.
 
 tests/verl compares the doubles with verl's own sources.
 """
@@ -33,32 +34,32 @@ class Broken(Exception):
 
 
 class Site:
-    """What was called, on whom, and what of that fails."""
+    """The calls of each side, and the one that fails."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         self.ranks: dict[str, list[int]] = {}
         self.fails: tuple[str, str] = ("", "")
-        self.prepared: set[str] = set()  # and not finalized since
+        self.prepared: set[str] = set()  # sides that are prepared and not finalized
 
-    async def call(self, who: str, method: str, answer: Any = None) -> Any:
-        self.calls.append((who, method))
+    async def call(self, side: str, method: str, answer: Any = None) -> Any:
+        self.calls.append((side, method))
         if method == "prepare":
-            self.prepared.add(who)
+            self.prepared.add(side)
         if method == "finalize":
-            self.prepared.discard(who)
+            self.prepared.discard(side)
         await asyncio.sleep(0)
-        if (who, method) == self.fails:
+        if (side, method) == self.fails:
             self.fails = ("", "")
-            raise Broken(f"{who} {method}")
+            raise Broken(f"{side} {method}")
         return answer
 
-    def of(self, who: str) -> list[str]:
-        return [method for name, method in self.calls if name == who]
+    def of(self, side: str) -> list[str]:
+        return [method for name, method in self.calls if name == side]
 
 
 class WorkerGroup:
-    """RayWorkerGroup: a call is a list with what each worker answers."""
+    """RayWorkerGroup: a call returns a list with each worker's answer."""
 
     def __init__(self, site: Site, name: str, world_size: int) -> None:
         self.site, self.name, self.world_size = site, name, world_size
@@ -69,7 +70,7 @@ class WorkerGroup:
         if "rank" in each:
             self.site.ranks[self.name] = each["rank"]
         first, *others = (f"metadata of {self.name}" for _ in range(self.world_size))
-        return [self.site.call(self.name, method[0], first), *(answer(told) for told in others)]
+        return [self.site.call(self.name, method[0], first), *(answer(value) for value in others)]
 
     def update_weights(self, global_steps: int, mode: str = "") -> list[Awaitable[Any]]:
         return [self.site.call(self.name, "update_weights", {"bytes": global_steps})]
@@ -94,15 +95,15 @@ class Backend:
 
 
 class Manager:
-    """CheckpointEngineManager, as far as it is made use of."""
+    """The used parts of CheckpointEngineManager."""
 
     def __init__(self, config: Any, actor_wg: WorkerGroup, replicas: list[VerlsReplica]) -> None:
         self.backend, self.backend_cls = config.backend, Backend
         self.actor_wg, self.replicas = actor_wg, replicas
 
 
-async def answer(told: Any) -> Any:
-    return told
+async def answer(value: Any) -> Any:
+    return value
 
 
 @pytest.fixture
@@ -156,15 +157,15 @@ def test_verls_steps_are_taken_in_its_order(manager_class: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "method"),
+    ("side", "method"),
     [(f"rollout-{n}", method) for n in range(2) for method in dict.fromkeys(STEPS)]
     + [("actor", method) for method in OF_ACTORS],
 )
-def test_what_fails_is_raised_and_undone_on_every_replica(manager_class: Any, who: str, method: str) -> None:
+def test_an_error_is_raised_and_undone_on_every_replica(manager_class: Any, side: str, method: str) -> None:
     async def story() -> None:
         manager, site = made(manager_class)
-        site.fails = (who, method)
-        with pytest.raises(Broken, match=f"{who} {method}"):
+        site.fails = (side, method)
+        with pytest.raises(Broken, match=f"{side} {method}"):
             await manager.update_weights(7)
         for name in ("rollout-0", "rollout-1"):
             calls = site.of(name)
@@ -205,13 +206,11 @@ def test_a_topology_that_cannot_be_built_leaves_no_side_prepared(
     run(story)
 
 
-def test_a_topology_may_name_the_method_as_some_transports_do(
-    manager_class: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topology_may_name_the_method(manager_class: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     built = Backend.build_topology
 
     def with_method(actors: int, rollouts: int, metadata: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """As kimi's and NIXL's."""
+        """As in kimi's and NIXL's."""
         of_actors, of_rollouts = built(actors, rollouts, metadata)
         method = "init_process_group"
         return {"method": [method] * actors, **of_actors}, {"method": [method] * rollouts, **of_rollouts}
@@ -226,7 +225,7 @@ def test_a_topology_may_name_the_method_as_some_transports_do(
     run(story)
 
 
-def test_where_trainer_and_rollouts_are_one_verl_does_as_ever(manager_class: Any) -> None:
+def test_verl_is_unchanged_if_trainer_and_rollouts_are_one(manager_class: Any) -> None:
     async def story() -> None:
         manager, site = made(manager_class, "naive")
         assert await manager.update_weights(7) == {}

@@ -1,4 +1,4 @@
-"""Fresh, Updating, Uncertain: which weights a replica holds, as far as anybody can know."""
+"""Fresh, Updating, Uncertain: the weights of a replica, as far as they can be known."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def seen(weights: Weights) -> tuple[State, str]:
     return weights.state, weights.version
 
 
-def test_a_server_that_has_seen_no_update_is_uncertain_unless_it_is_told_what_it_holds() -> None:
+def test_a_server_without_an_update_is_uncertain_unless_its_initial_version_is_given() -> None:
     assert seen(after()) == (State.UNCERTAIN, "")
     assert after().reason == NEVER_UPDATED
     assert seen(after(fresh="base")) == (State.FRESH, "base")
 
 
-def test_an_update_that_comes_to_its_end_leaves_its_version() -> None:
+def test_a_completed_update_sets_its_version() -> None:
     assert seen(after(Begin("u", "7"))) == (State.UPDATING, "7")
     assert seen(after(Begin("u", "7"), Commit("u"))) == (State.FRESH, "7")
 
 
-def test_an_update_that_touched_nothing_leaves_what_was_there() -> None:
+def test_an_update_that_touched_nothing_restores_the_previous_state() -> None:
     assert seen(after(Begin("u", "7"), Abandon("u", False, "why"), fresh="6")) == (State.FRESH, "6")
     weights = after(Begin("t", "6"), Abandon("t", True, "torn"), Begin("u", "7"), Abandon("u", False, "why"))
     assert (weights.state, weights.reason) == (State.UNCERTAIN, "torn")
 
 
-def test_an_update_that_failed_in_its_transfer_leaves_nobody_knows_what() -> None:
+def test_an_update_that_failed_in_its_transfer_leaves_uncertain_weights() -> None:
     weights = after(Begin("u", "7"), Abandon("u", True, "the transfer failed"), fresh="6")
     assert (weights.state, weights.version, weights.reason) == (State.UNCERTAIN, "", "the transfer failed")
 
@@ -63,19 +63,19 @@ def test_only_an_update_ends_uncertain() -> None:
     assert seen(after(*torn, Begin("u", "7"), Commit("u"))) == (State.FRESH, "7")
 
 
-def test_an_update_over_one_that_had_no_end_does_not_trust_what_that_left() -> None:
-    # given a trainer that died in its update, and the next one's, which fails before it touches anything
+def test_an_update_after_an_unfinished_one_does_not_trust_the_weights() -> None:
+    # given a trainer that died in its update, and the next trainer's update, which fails before it touches anything
     weights = after(Begin("dead", "7"), Begin("u", "8"), Abandon("u", False, "why"), fresh="6")
     assert weights.state is State.UNCERTAIN
     assert weights.reason == "update dead to version 7 did not finish"
 
 
-def test_a_repetition_is_done_already() -> None:
+def test_a_repeated_event_is_already_done() -> None:
     assert seen(after(Begin("u", "7"), Begin("u", "7"), Commit("u"), Commit("u"))) == (State.FRESH, "7")
     assert seen(after(Begin("u", "7"), *[Abandon("u", True, "torn")] * 2)) == (State.UNCERTAIN, "")
 
 
-def test_an_older_update_that_touched_nothing_is_refused_and_disturbs_none() -> None:
+def test_an_older_update_that_touched_nothing_is_rejected_and_changes_nothing() -> None:
     weights = after(Begin("old", "6"), Begin("u", "7"))
     with pytest.raises(Refused, match="update u runs"):
         weights.handle(Abandon("old", False, "why"))
@@ -86,7 +86,7 @@ LATE = [Call("old", (1, 2, 3)), Join("old", GROUP), Commit("old"), Abandon("old"
 
 
 @pytest.mark.parametrize("event", LATE)
-def test_a_late_event_of_an_older_update_is_refused_and_the_weights_are_uncertain(event: Event) -> None:
+def test_a_late_event_of_an_older_update_is_rejected_and_the_weights_are_uncertain(event: Event) -> None:
     weights = after(Begin("old", "6", (1, 2, 3)), Begin("u", "7", (1, 2, 4)), Commit("u"))
     with pytest.raises(Refused, match=r"update old( of round 1\.2\.3)? does not run here \(it is Fresh\)"):
         weights.handle(event)
@@ -96,13 +96,13 @@ def test_a_late_event_of_an_older_update_is_refused_and_the_weights_are_uncertai
 
 @pytest.mark.parametrize("event", LATE)
 @pytest.mark.parametrize("end", [Commit("u"), Abandon("u", False, "why"), Abandon("u", True, "why")])
-def test_an_update_that_meets_a_late_event_is_not_committed_and_may_still_be_undone(event: Event, end: Event) -> None:
-    # given an update that runs, and a late event
+def test_an_update_that_meets_a_late_event_cannot_be_committed_but_undone(event: Event, end: Event) -> None:
+    # given a running update, and a late event
     weights = after(Begin("old", "6"), Begin("u", "7"))
     with pytest.raises(Refused, match="update u runs"):
         weights.handle(event)
     assert weights.state is State.UNCERTAIN
-    # then its own calls are admitted, to undo it
+    # then its own calls are accepted, to undo it
     weights.handle(Call("u"))
     # and however it ends, the weights stay Uncertain
     if isinstance(end, Commit):
@@ -111,14 +111,14 @@ def test_an_update_that_meets_a_late_event_is_not_committed_and_may_still_be_und
     else:
         weights.handle(end)
     assert (weights.state, weights.update) == (State.UNCERTAIN, "")
-    # until an update meets none
+    # until an update without a late event
     weights.handle(Begin("next", "8"))
     weights.handle(Commit("next"))
     assert seen(weights) == (State.FRESH, "8")
 
 
 @pytest.mark.parametrize("end", [Commit("u"), Abandon("u", False, "why")])
-def test_a_call_of_the_update_that_ended_last_is_refused_and_changes_nothing(end: Event) -> None:
+def test_a_call_of_the_update_that_ended_last_is_rejected_and_changes_nothing(end: Event) -> None:
     weights = after(Begin("u", "7"), end, fresh="7")
     with pytest.raises(Refused, match=r"update u of round 0\.0\.0 has already ended here"):
         weights.handle(Call("u"))
@@ -126,38 +126,38 @@ def test_a_call_of_the_update_that_ended_last_is_refused_and_changes_nothing(end
 
 
 @pytest.mark.parametrize("end", [Abandon("u", True, "why"), Abandon("u", False, "why"), Begin("dead", "8")])
-def test_an_update_finds_the_group_that_was_not_surely_left(end: Event) -> None:
+def test_an_update_finds_a_group_that_may_not_have_been_left(end: Event) -> None:
     weights = after(Begin("u", "7"), Join("u", GROUP), end, Begin("next", "9"))
     assert weights.former().group == GROUP
 
 
 @pytest.mark.parametrize("end", [Commit("u"), Lost("its server is another one")])
-def test_a_group_that_was_left_or_lost_is_found_by_none(end: Event) -> None:
+def test_no_update_finds_a_group_that_was_left_or_lost(end: Event) -> None:
     weights = after(Begin("u", "7"), Join("u", GROUP), end, Begin("next", "9"))
     assert weights.former().group is None
 
 
-def test_an_update_finds_the_weights_from_before() -> None:
+def test_an_update_finds_the_previous_weights() -> None:
     assert after(Begin("u", "7"), fresh="6").former().held == Held(State.FRESH, "6", "")
     assert after(Begin("u", "7"), Begin("v", "8"), fresh="6").former().held.state is State.UNCERTAIN
 
 
-def test_a_commit_after_the_engine_was_lost_is_refused() -> None:
+def test_a_commit_after_the_loss_of_the_engine_is_rejected() -> None:
     weights = after(Begin("u", "7"), Lost("connection refused"))
     assert (weights.state, weights.reason) == (State.UNCERTAIN, "connection refused")
     with pytest.raises(Refused, match="it is Uncertain"):
         weights.handle(Commit("u"))
 
 
-def test_an_update_may_be_abandoned_before_it_was_heard_of_and_does_not_begin_afterwards() -> None:
-    # given a Begin that is still on its way when its trainer gives up
+def test_an_update_may_be_abandoned_before_its_begin_and_cannot_begin_afterwards() -> None:
+    # given a Begin that is delayed until its trainer has given up
     weights = after(Abandon("u", False, "cancelled"), fresh="6")
     with pytest.raises(Refused, match="has already ended here"):
         weights.handle(Begin("u", "7"))
     assert seen(weights) == (State.FRESH, "6")
 
 
-def test_a_trainer_that_was_replaced_is_fenced_off() -> None:
+def test_a_replaced_trainer_is_fenced_off() -> None:
     weights = after(Begin("new", "9", (1, 2, 4)), Commit("new"))
     with pytest.raises(Refused, match=r"round 1\.2\.3, and a trainer of the newer round 1\.2\.4 has replaced"):
         weights.handle(Begin("old", "8", (1, 2, 3)))

@@ -1,4 +1,4 @@
-"""What a gateway keeps for the one after it, and whom it counts for."""
+"""A gateway's stored state for the gateway after it, and when that state counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from understudy_rollout.weights import Abandon, Begin, Call, Commit, Event, Grou
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 1}', '{"format": 2, "server": "x", "weights": {}}', "[]"])
-def test_what_cannot_be_read_is_not_trusted(tmp_path: Path, text: str) -> None:
+def test_a_file_that_cannot_be_read_is_not_trusted(tmp_path: Path, text: str) -> None:
     file = tmp_path / "weights.json"
     file.write_text(text)
     weights = open_weights_file(file, "this server", "v0").weights
@@ -24,7 +24,7 @@ def test_what_cannot_be_read_is_not_trusted(tmp_path: Path, text: str) -> None:
     assert "cannot read its state file" in weights.reason
 
 
-def test_what_cannot_be_read_is_not_quoted(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_not_quoted(tmp_path: Path) -> None:
     file = tmp_path / "weights.json"
     file.write_text('{"format": "0123456789"}')
     reason = open_weights_file(file, "this server", "v0").weights.reason
@@ -39,7 +39,7 @@ def test_only_the_same_process_is_trusted(tmp_path: Path, listener: str | None) 
     assert open_weights_file(file, "boot:1", "v0").weights.state is State.FRESH
     weights = open_weights_file(file, listener, "v0").weights
     assert (weights.state, weights.version) == (State.UNCERTAIN, "")
-    assert open_weights_file(file, "boot:1", "v0").weights.state is State.UNCERTAIN, "and that is kept as well"
+    assert open_weights_file(file, "boot:1", "v0").weights.state is State.UNCERTAIN, "and that is stored too"
 
 
 def test_a_server_that_comes_up_after_its_gateway_is_the_first_one(tmp_path: Path) -> None:
@@ -47,22 +47,22 @@ def test_a_server_that_comes_up_after_its_gateway_is_the_first_one(tmp_path: Pat
     keeper = open_weights_file(file, NOBODY, "v0")
     assert keeper.on_listener("boot:1") is None
     assert keeper.weights.state is State.FRESH
-    # and from then on it is known
+    # and from then on the server is known
     assert open_weights_file(file, "boot:2", "v0").weights.state is State.UNCERTAIN
 
 
-def test_where_a_server_that_was_updated_is_not_seen_to_listen_no_look_is_relied_on(tmp_path: Path) -> None:
-    # given a machine whose kernel does not tell who listens, and a whole update
+def test_the_check_is_ignored_if_it_does_not_see_an_updated_server_listen(tmp_path: Path) -> None:
+    # given a machine whose kernel does not show listeners, and a complete update
     file = tmp_path / "weights.json"
     keeper = open_weights_file(file, NOBODY, "")
     keeper.handle(Begin("u", "v1"))
     keeper.handle(Commit("u"))
     assert keeper.weights.state is State.FRESH
-    # then the next gateway does not take it for told that nobody has listened all the time
+    # then the next gateway does not conclude that no process has listened since
     assert open_weights_file(file, NOBODY, "").weights.state is State.UNCERTAIN
 
 
-def test_a_first_version_without_a_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_first_version_without_a_file_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--engine", "http://127.0.0.1:1", "--token-file", "t", "--initial-version", "v0"]
     with pytest.raises(SystemExit):
         options(words)
@@ -70,7 +70,7 @@ def test_a_first_version_without_a_file_is_refused(capsys: pytest.CaptureFixture
     assert options([*words, "--state-file", "f"]).state_file == Path("f")
 
 
-def test_a_first_version_that_no_header_can_carry_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_first_version_that_no_header_can_carry_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--engine", "http://127.0.0.1:1", "--token-file", "t", "--state-file", "f", "--initial-version", "v\n0"]
     with pytest.raises(SystemExit):
         options(words)
@@ -89,9 +89,7 @@ EVENTS = st.one_of(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(EVENTS, max_size=8), st.lists(EVENTS, max_size=4))
-def test_who_goes_on_with_what_was_kept_behaves_as_who_was_there_all_the_time(
-    before: list[Event], after: list[Event]
-) -> None:
+def test_a_restored_state_behaves_like_one_that_was_never_stored(before: list[Event], after: list[Event]) -> None:
     weights = Weights.fresh("0")
     for event in before:
         handled(weights, event)

@@ -1,7 +1,8 @@
-"""A server that answers as vLLM 0.32.0's does in its development mode: routes, status codes, bodies, and its traps.
+"""A server that answers like vLLM 0.32.0 in its development mode: routes, status codes, bodies, and its traps.
 
-Layers take tensors one by one (`model_loader/reload/layerwise.py`) from an update's start to its end: `waiting`. Where
-it breaks off in a layer (`partial`), what comes next is counted as the rest of that, so that the last of it is dropped.
+Layers receive tensors one by one (`model_loader/reload/layerwise.py`) from an update's start to its end: `waiting`. If
+an update stops inside a layer (`partial`), the next tensors count as the rest of that layer, so the last of them are
+dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tests.unit.rollout.model import ModelEngine
 from tests.unit.rollout.servers import Do, EngineServer, Refusal, ServerDies, group_of, tensors_of
 
 NOT_CONFIGURED = (
-    "Weight transfer not configured. Please set weight_transfer_config to enable weight transfer."  # as it says it
+    "Weight transfer not configured. Please set weight_transfer_config to enable weight transfer."  # its own text
 )
 DROPPED = "of an update that broke off"
 
@@ -26,9 +27,9 @@ class VllmServer(EngineServer):
         super().__init__(engine)
         self.active = False  # an update was started
         self.waiting = self.partial = False
-        self.spoilt = False  # what comes now meets layers that have a part of something else
-        self.holds_blocks = False  # requests run, or their blocks are being moved
-        self.weights_sleep = False  # --enable-sleep-mode, and somebody has sent /sleep
+        self.spoilt = False  # the next tensors meet layers with a part of another update
+        self.holds_blocks = False  # requests run, or their blocks are moved
+        self.weights_sleep = False  # --enable-sleep-mode, and another program has sent /sleep
 
     def routes(self) -> dict[tuple[str, str], Do]:
         return {
@@ -80,21 +81,21 @@ class VllmServer(EngineServer):
         return {"status": "kv_cache_released"}
 
     async def _is_sleeping(self, query: Any, body: Any) -> Any:
-        """Also where it is paused, which is no sleep of its memory."""
+        """Also true while paused, although no memory sleeps then."""
         return {"is_sleeping": not self.engine.generating or not self.engine.kv or self.weights_sleep}
 
     async def _wake_up(self, query: Any, body: Any) -> Any:
         assert dict(query) == {}
         self.weights_sleep = False
         await self.engine.resume_kv()
-        self.engine.generating = True  # as soon as all memory is there
+        self.engine.generating = True  # as soon as all memory is back
         return {"status": "awake", "tags": None}
 
     async def _init(self, query: Any, body: Any) -> Any:
         self._needs_configuration()
         info = body["init_info"]
         rank = info.pop("rank_offset")
-        # It has no name for a group: where it meets is its name.
+        # vLLM has no name for a group: its port identifies it.
         await self.engine.join_group(group_of(info, f"update-{int(info['master_port']) - 29500}", "gloo"), rank)
         return {"message": "Weight transfer initialized"}
 
@@ -127,7 +128,7 @@ class VllmServer(EngineServer):
             self.partial = True
             await self.engine.receive(self.engine.group, tensors)
         except ConnectionError:
-            raise  # of this one request: the server does not notice
+            raise  # only for this request: the server continues
         except Exception:
             self.active = False
             raise
@@ -172,7 +173,7 @@ class VllmServer(EngineServer):
             raise Refusal(503, None)
 
     async def generate(self) -> None:
-        """What a request would meet."""
+        """A request: raises the error that it would cause."""
         if self.waiting or not self.engine.kv:
             raise ServerDies("CUDA error: an illegal memory access was encountered")
 
@@ -186,7 +187,7 @@ class VllmServer(EngineServer):
 
 
 class PlainVllmServer(VllmServer):
-    """Without --weight-transfer-config: weights come from folders alone."""
+    """Without --weight-transfer-config: weights come only from folders."""
 
     configured = False
 

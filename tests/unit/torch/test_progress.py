@@ -1,4 +1,4 @@
-"""step(): what it leaves in the launcher's page, when it rings, and that it never fails."""
+"""step(): the launcher's page after it, when it rings the bell, and that it never fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE_BYTES = 64
 
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StepFiles]:
-    """The launcher's real ones."""
+    """The launcher's real files."""
     made = StepFiles(str(tmp_path))
     bell, page = made.inherited
     inherit(monkeypatch, f"{bell},{page}")
@@ -33,7 +33,7 @@ def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StepFiles
 
 
 def inherit(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
-    """As in a process that has just started with that variable."""
+    """As in a process that has just started with this variable."""
     monkeypatch.setattr(progress, "_files", None)
     monkeypatch.setattr(progress, "_page", None)
     monkeypatch.setattr(progress, "_looked", False)
@@ -44,7 +44,7 @@ def inherit(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
 
 
 def open_files() -> dict[str, str]:
-    """By descriptor; the one that reads the folder is not among them."""
+    """By descriptor, without the one that reads the folder."""
     return {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if is_open(int(fd))}
 
 
@@ -63,7 +63,7 @@ def newest(files: StepFiles) -> StepReading:
 
 
 def rings(files: StepFiles) -> int:
-    """How often it has rung since."""
+    """How often the bell has rung since the last call."""
     try:
         return len(os.read(files.bell, 100))
     except BlockingIOError:
@@ -89,7 +89,7 @@ def test_the_page_has_the_newest_step(files: StepFiles) -> None:
 
 
 def test_the_page_may_lie_in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where the launcher's Python was built for a libc that knows no memfd_create."""
+    """If the launcher's Python was built for a libc without memfd_create."""
     monkeypatch.delattr(os, "memfd_create")
     files = StepFiles(str(tmp_path))
     inherit(monkeypatch, "{},{}".format(*files.inherited))
@@ -99,16 +99,16 @@ def test_the_page_may_lie_in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path:
     files.close()
 
 
-def test_only_the_first_step_rings(files: StepFiles) -> None:
+def test_only_the_first_step_rings_the_bell(files: StepFiles) -> None:
     assert rings(files) == 0
     for number in range(1000):
         understudy_torch.step(number)
     assert rings(files) == 1
 
 
-def test_any_integer_will_do(files: StepFiles) -> None:
+def test_step_accepts_any_integer(files: StepFiles) -> None:
     class Scalar:
-        """As numpy and torch have them."""
+        """Like the scalars of numpy and torch."""
 
         def __int__(self) -> int:
             return 7
@@ -118,14 +118,14 @@ def test_any_integer_will_do(files: StepFiles) -> None:
 
 
 @pytest.mark.parametrize("value", [None, "seven", float("nan"), float("inf"), 1 << 63, [], -1])
-def test_what_is_no_step_is_not_told_and_no_error(files: StepFiles, value: object) -> None:
+def test_a_value_that_is_no_step_is_ignored(files: StepFiles, value: object) -> None:
     understudy_torch.step(value)  # type: ignore[arg-type]
     assert files.page.read() is None
     understudy_torch.step(5)
     assert newest(files).step == 5
 
 
-def test_a_launcher_that_is_gone_is_no_error(files: StepFiles) -> None:
+def test_a_launcher_that_has_ended_is_no_error(files: StepFiles) -> None:
     files.close_bell()
     understudy_torch.step(1)
     understudy_torch.step(2)
@@ -133,7 +133,7 @@ def test_a_launcher_that_is_gone_is_no_error(files: StepFiles) -> None:
 
 
 @pytest.mark.parametrize("value", [None, "", "no number", "-5,-5", "99999,99998", "1" * 40 + ",1", "200", "1,2,3"])
-def test_outside_of_a_job_it_does_nothing(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+def test_step_does_nothing_outside_a_job(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
     inherit(monkeypatch, value)
     before = open_files()
     understudy_torch.step(1, 2)
@@ -142,7 +142,7 @@ def test_outside_of_a_job_it_does_nothing(monkeypatch: pytest.MonkeyPatch, value
     assert open_files() == before
 
 
-def test_files_that_have_the_numbers_by_now_are_left_alone(
+def test_other_files_with_these_numbers_are_not_written(
     monkeypatch: pytest.MonkeyPatch, files: StepFiles, tmp_path: Path
 ) -> None:
     """A child started with close_fds inherits the variable, not the files."""
@@ -182,15 +182,13 @@ def test_a_worker_that_inherits_no_files_finds_its_page_by_its_path(
 
 
 @pytest.mark.parametrize("local_rank", ["2", "x"])
-def test_a_page_that_is_not_there_is_no_error(
-    monkeypatch: pytest.MonkeyPatch, folder: StepFolder, local_rank: str
-) -> None:
+def test_a_missing_page_is_no_error(monkeypatch: pytest.MonkeyPatch, folder: StepFolder, local_rank: str) -> None:
     told_in(monkeypatch, folder.path, local_rank)
     understudy_torch.step(7)
     assert folder.steps_read() == []
 
 
-def test_a_folder_that_has_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_folder_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     told_in(monkeypatch, "/nowhere", "0")
     before = open_files()
     understudy_torch.step(7)
@@ -199,7 +197,7 @@ def test_a_folder_that_has_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> 
     assert not Path("/nowhere").exists()
 
 
-def test_a_fork_steps_on_the_same_page_and_rings_anew(files: StepFiles) -> None:
+def test_a_fork_writes_to_the_same_page_and_rings_the_bell_again(files: StepFiles) -> None:
     understudy_torch.step(1)
     child = os.fork()
     if child == 0:
@@ -212,7 +210,7 @@ def test_a_fork_steps_on_the_same_page_and_rings_anew(files: StepFiles) -> None:
 
 
 def test_a_fork_that_never_steps_changes_nothing(files: StepFiles) -> None:
-    """A DataLoader's workers, say."""
+    """For example a DataLoader's workers."""
     understudy_torch.step(1)
     child = os.fork()
     if child == 0:
@@ -222,7 +220,7 @@ def test_a_fork_that_never_steps_changes_nothing(files: StepFiles) -> None:
 
 
 def test_a_call_costs_less_than_two_microseconds(files: StepFiles) -> None:
-    """make bench-step measures it; this is the best of some, on a machine that does other things too."""
+    """make bench-step measures it; this is the best of several runs, because the machine also does other work."""
     understudy_torch.step(1)
     assert min(_time_of_a_step() for _ in range(50)) < 2e-6
 
@@ -237,7 +235,7 @@ def _time_of_a_step() -> float:
     return statistics.median(times)
 
 
-def test_it_imports_next_to_nothing() -> None:
+def test_the_module_imports_only_small_modules() -> None:
     script = "import sys; before = set(sys.modules); import understudy_torch; print(*sorted(set(sys.modules) - before))"
     env = {"PYTHONPATH": str(Path(understudy_torch.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", script], env=env, check=True, capture_output=True, text=True)

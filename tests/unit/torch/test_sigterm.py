@@ -1,4 +1,4 @@
-"""SIGTERM in a script that has called exit_on_fault(): what it did before stays, but on a faulty node."""
+"""SIGTERM in a script that has called exit_on_fault(): it keeps its previous effect, except on a faulty node."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from understudy_torch.sigterm import read_hardware_finding
 
 SIDECAR = Path(understudy_torch.__file__).resolve().parents[1]
 FAULTY = {"verdict": "Faulty", "reason": "Xid 79"}
-#: What was set as Python's wakeup file before, as asyncio does; it is written on once SIGTERM has been judged.
+#: A wakeup file that was set before, as asyncio does; it gets the signal after the decision.
 WAKEUP_PIPE = "r, w = os.pipe(); os.set_blocking(w, False); signal.set_wakeup_fd(w)\n"
 READY = "print('ready', flush=True)\n"
 WAIT = "import time\nwhile True: time.sleep(0.05)\n"
-#: The main thread is in C, and no signal brings it back: like a collective whose peer is gone.
+#: The main thread is in C code, and no signal interrupts it: like a collective that has lost its peer.
 IN_C = """
 libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 libc.pthread_mutex_lock(mutex)
@@ -31,7 +31,7 @@ HANDLERS = {
     "function": "signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(5)))\n",
     "default": "",
     "ignored": "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
-    # as a library does that is not Python's: getsignal() tells None
+    # set by a C library: getsignal() returns None
     "none": "libc = ctypes.CDLL(None); HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)\n"
     "own = HANDLER(lambda n: os._exit(7)); libc.signal(signal.SIGTERM, own)\n",
 }
@@ -64,29 +64,29 @@ def run(folder: Path, before: str, after: str = WAIT, *, faulty: bool = False) -
     ("handler", "code", "out"),
     [("function", 5, "saved\n"), ("default", -signal.SIGTERM, ""), ("none", 7, "")],
 )
-def test_what_sigterm_did_before_it_still_does(tmp_path: Path, handler: str, code: int, out: str) -> None:
+def test_sigterm_keeps_its_previous_effect(tmp_path: Path, handler: str, code: int, out: str) -> None:
     assert run(tmp_path, HANDLERS[handler]) == (code, out, "")
 
 
-def test_a_sigterm_that_was_ignored_still_is(tmp_path: Path) -> None:
-    after = "os.read(r, 10)  # by now the thread that ends a faulty process has judged\nprint('goes on')\n"
+def test_an_ignored_sigterm_stays_ignored(tmp_path: Path) -> None:
+    after = "os.read(r, 10)  # the thread has decided by now\nprint('goes on')\n"
     assert run(tmp_path, WAKEUP_PIPE + HANDLERS["ignored"], after) == (0, "goes on\n", "")
 
 
 @pytest.mark.parametrize("handler", HANDLERS)
-def test_on_a_faulty_node_it_ends_at_once_and_says_why(tmp_path: Path, handler: str) -> None:
+def test_a_script_on_a_faulty_node_exits_at_once_with_the_reason(tmp_path: Path, handler: str) -> None:
     code, out, err = run(tmp_path, HANDLERS[handler], faulty=True)
     assert (code, out) == (1, "")
     assert err == "understudy: SIGTERM, and no checkpoint is tried: the node is faulty: Xid 79\n"
 
 
-def test_also_when_the_main_thread_never_comes_back_from_c(tmp_path: Path) -> None:
+def test_a_script_exits_even_if_the_main_thread_never_returns_from_c(tmp_path: Path) -> None:
     code, _, err = run(tmp_path, HANDLERS["function"], IN_C, faulty=True)
     assert (code, "Xid 79" in err) == (1, True)
 
 
-def test_an_earlier_wakeup_file_is_written_on(tmp_path: Path) -> None:
-    """As asyncio's is."""
+def test_an_earlier_wakeup_file_gets_the_signals_too(tmp_path: Path) -> None:
+    """For example that of asyncio."""
     before = f"{WAKEUP_PIPE}signal.signal(signal.SIGTERM, lambda *_: None)\n"
     after = "print(list(os.read(r, 10)), flush=True)\nos._exit(0)\n"
     assert run(tmp_path, before, after)[:2] == (0, "[15]\n")
@@ -95,12 +95,12 @@ def test_an_earlier_wakeup_file_is_written_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", "no json", '{"verdict": "Healthy"}', '{"verdict": "Faulty", "until": 5}']
 )
-def test_a_file_that_does_not_say_so_says_nothing(tmp_path: Path, text: str) -> None:
+def test_a_file_without_a_fault_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "verdict.json").write_text(text)
     assert read_hardware_finding(str(tmp_path / "verdict.json"), now=6.0) == ""
 
 
-def test_a_missing_file_says_nothing_and_an_unexpired_one_says_why(tmp_path: Path) -> None:
+def test_a_missing_file_is_ignored_and_an_unexpired_one_has_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "verdict.json"
     assert read_hardware_finding(str(path), now=6.0) == ""
     path.write_text('{"verdict": "Faulty", "reason": "", "until": 7}')

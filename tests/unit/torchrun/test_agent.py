@@ -1,4 +1,4 @@
-"""Between torchrun's agent and the supervisor: what the agent's calls mean, and what they are answered."""
+"""Between torchrun's agent and the supervisor: the agent's calls, and their answers."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def exited(rank: int, code: int = 0) -> e.WorkerEnded:
 
 
 def unseen(rank: int) -> e.WorkerEnded:
-    """The agent has reaped it before anybody could look."""
+    """The agent has reaped it before the session could read its status."""
     return e.WorkerEnded(rank, None, None, 0, "RuntimeError: from its error file", 1000.0)
 
 
 class Driven:
-    """An agent of two workers that a test plays, and a clock of the test's."""
+    """An agent of two workers that a test plays, with the test's own clock."""
 
     def __init__(self, **options: Any) -> None:
         self.now = 100.0
@@ -111,7 +111,7 @@ def test_a_round_begins_when_the_agent_waits_for_it() -> None:
 
 
 def starting(number: int = 0) -> Driven:
-    """An agent that has been told to start a round's workers, and is starting them."""
+    """An agent that starts a round's workers."""
     driven = Driven()
     driven.wants_round()
     assert reports(driven.do(start(number))) == []
@@ -153,12 +153,12 @@ def test_a_worker_that_fails_before_all_are_seen_ends_the_start() -> None:
     assert reports(driven.wants_round()) == []
 
 
-def test_an_agent_that_comes_back_without_workers_has_failed_to_start_them() -> None:
+def test_an_agent_that_calls_again_without_workers_has_failed_to_start_them() -> None:
     driven = starting()
     assert [type(message) for message in reports(driven.wants_round())] == [m.WorkerExited]
 
 
-def test_a_sidecar_that_connects_before_the_workers_are_seen_learns_that_they_start() -> None:
+def test_a_sidecar_that_connects_before_the_workers_are_seen_gets_starting() -> None:
     driven = starting()
     assert driven.hello().workers is WorkersState.STARTING
     driven.do(c.WorkersSeen([0, 1]))
@@ -180,7 +180,7 @@ def test_a_round_that_is_ordered_first_waits_for_the_agent() -> None:
     assert answers(driven.wants_round()) == [c.Begin(start(0))]
 
 
-def test_a_newer_round_takes_the_place_of_one_that_the_agent_has_not_begun() -> None:
+def test_a_newer_round_replaces_one_that_the_agent_has_not_begun() -> None:
     driven = Driven()
     driven.do(start(0), start(1))
     assert answers(driven.wants_round()) == [c.Begin(start(1))]
@@ -195,14 +195,14 @@ def test_rank_0_s_store_is_replaced_by_another_and_stays_while_its_round_runs() 
     assert reports(driven.do(e.StoreReady(STORE + 1))) == [m.NextPort(PORT, STORE + 1)]
 
 
-def test_without_a_store_the_reserved_port_is_let_go_for_rank_0() -> None:
+def test_without_a_store_the_reserved_port_is_released_for_rank_0() -> None:
     driven = Driven()
     driven.wants_round()
     effects = driven.do(start(0, rank_offset=0))
     assert effects.index(e.ReleasePort()) < effects.index(c.Begin(start(0, rank_offset=0)))
 
 
-def test_while_workers_run_the_agent_goes_on_and_steps_are_told() -> None:
+def test_while_workers_run_the_agent_continues_and_steps_are_reported() -> None:
     driven = running()
     assert driven.looks_around() == [GO_ON]
     assert reports(driven.do(e.StepsRead(0, 7, 100, 1, 1000.0, driven.now))) == [
@@ -210,15 +210,15 @@ def test_while_workers_run_the_agent_goes_on_and_steps_are_told() -> None:
     ]
 
 
-def test_a_step_that_is_read_late_is_none_of_the_next_round() -> None:
-    # given workers that have ended for a newer round, which the agent has still to begin
+def test_a_step_that_is_read_late_does_not_count_for_the_next_round() -> None:
+    # given workers that have ended for a newer round, which the agent has not begun yet
     driven = running()
     driven.looks_around()
     driven.do(start(1))
     driven.looks_around()
     assert INTERRUPT in driven.do(died(0), died(1))
-    # when a first step is read only now
-    # then it is not taken for the first of that round, with which a recovery would end
+    # when a step of the old round is read only now
+    # then it does not count as the newer round's first step, which would end the recovery
     assert driven.do(e.StepsRead(0, 7, 100, 1, 1000.0, driven.now)) == []
     assert c.Begin(start(1)) in driven.wants_round()
     assert m.Stepped(token(1), 8, 100, 0.0, 1000.0) in reports(driven.do(e.StepsRead(0, 8, 100, 1, 1000.0, driven.now)))
@@ -226,24 +226,24 @@ def test_a_step_that_is_read_late_is_none_of_the_next_round() -> None:
 
 def test_a_newer_round_interrupts_the_agent_which_then_begins_it() -> None:
     driven = running()
-    assert driven.do(start(1)) == [], "a worker that dies before the agent looks costs it a restart"
+    assert driven.do(start(1)) == [], "a worker that dies before the agent polls costs it a restart"
     assert driven.looks_around() == [KILL]
     assert driven.do(died(0)) == []
     effects = driven.do(died(1))
     assert answers(effects) == [INTERRUPT]
-    assert reports(effects) == [], "no failure, and no start of workers that the agent has still to start"
+    assert reports(effects) == [], "no failure, and no start before the agent starts the workers"
     assert answers(driven.wants_round()) == [c.Begin(start(1))]
     assert reports(driven.do(c.WorkersSeen([0, 1]))) == [m.WorkersStarted(token(1))]
 
 
-def test_an_agent_that_does_not_look_is_not_waited_for() -> None:
+def test_an_agent_that_does_not_poll_delays_signals_only_for_a_time() -> None:
     driven = running()
     driven.do(start(1))
     assert driven.later(PATIENCE_S) == [KILL]
-    assert answers(driven.wants_round()) == [c.Begin(start(1))], "it has noticed that they are dead"
+    assert answers(driven.wants_round()) == [c.Begin(start(1))], "the agent has noticed their ends"
 
 
-def test_workers_that_nobody_watches_are_the_agents_to_end() -> None:
+def test_workers_that_are_not_watched_are_ended_by_the_agent() -> None:
     driven = Driven()
     driven.wants_round()
     driven.do(start(0), start(1))
@@ -259,83 +259,83 @@ def test_an_older_round_is_dropped() -> None:
 # Failures -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_is_seen_to_die_is_told_at_once() -> None:
+def test_a_worker_that_is_seen_to_fail_is_reported_at_once() -> None:
     driven = running()
     effects = driven.do(died(1))
     assert reports(effects) == [m.WorkerExited(token(0), 1, None, "SIGKILL", "killed by SIGKILL", 1000.0)]
     assert driven.hello().workers is WorkersState.FAILED
 
 
-def test_its_neighbours_which_the_agent_ends_have_not_failed() -> None:
+def test_neighbors_that_the_agent_ends_have_not_failed() -> None:
     driven = running()
     driven.do(died(1))
     assert driven.do(died(0, "SIGTERM")) == []
 
 
-def test_the_next_round_does_not_wait_until_the_agent_has_ended_the_neighbours() -> None:
+def test_the_next_round_does_not_wait_until_the_agent_has_ended_the_neighbors() -> None:
     driven = running()
     driven.do(died(1))
-    assert driven.do(start(1)) == [KILL], "it may take 30 s for a worker that hears no SIGTERM"
+    assert driven.do(start(1)) == [KILL], "the agent may wait 30 s for a worker that ignores SIGTERM"
     assert answers(driven.wants_round()) == [c.Begin(start(1))]
 
 
-def test_an_agent_that_comes_back_unasked_has_a_failed_worker() -> None:
+def test_an_agent_that_calls_without_an_order_has_a_failed_worker() -> None:
     driven = running()
-    (told,) = reports(driven.wants_round())
+    (report,) = reports(driven.wants_round())
     reason = "a worker failed; see the error that torchrun logged"
-    assert told == m.WorkerExited(token(0), 0, None, None, reason, 1000.0)
+    assert report == m.WorkerExited(token(0), 0, None, None, reason, 1000.0)
     assert answers(driven.do(start(1))) == [c.Begin(start(1))]
 
 
-def test_what_is_known_of_a_worker_that_was_reaped_too_soon_is_told_then() -> None:
+def test_the_error_file_of_a_worker_that_was_reaped_too_soon_is_reported_at_the_next_call() -> None:
     driven = running()
     assert driven.do(unseen(1)) == [], "it may have exited 0"
-    (told,) = reports(driven.wants_round())
-    assert (told.local_rank, told.message) == (1, "RuntimeError: from its error file")
+    (report,) = reports(driven.wants_round())
+    assert (report.local_rank, report.message) == (1, "RuntimeError: from its error file")
 
 
-def test_who_was_reaped_too_soon_by_an_agent_that_calls_no_more_has_failed() -> None:
-    """The agent ends the neighbours, and one that ignores SIGTERM held up the next round for 30 s."""
+def test_a_worker_reaped_too_soon_has_failed_if_the_agent_does_not_call() -> None:
+    """The agent ends the neighbors, and one that ignored SIGTERM delayed the next round for 30 s."""
     driven = running()
     driven.do(unseen(1))
-    (told,) = reports(driven.later(DOUBT_S))
-    assert (told.local_rank, told.message) == (1, "RuntimeError: from its error file")
+    (report,) = reports(driven.later(DOUBT_S))
+    assert (report.local_rank, report.message) == (1, "RuntimeError: from its error file")
     assert driven.do(start(1)) == [KILL]
     assert answers(driven.wants_round()) == [c.Begin(start(1))]
 
 
-@pytest.mark.parametrize("neighbour", [died(0, "SIGTERM"), exited(0, 1)], ids=["by torchrun", "lost its peer"])
-def test_a_worker_that_was_reaped_too_soon_is_the_failed_one_when_its_neighbour_fails_next(
-    neighbour: e.WorkerEnded,
+@pytest.mark.parametrize("neighbor", [died(0, "SIGTERM"), exited(0, 1)], ids=["by torchrun", "lost its peer"])
+def test_a_worker_reaped_too_soon_has_failed_if_its_neighbor_fails_next(
+    neighbor: e.WorkerEnded,
 ) -> None:
     driven = running()
-    (told,) = reports(driven.do(unseen(1), neighbour))
-    assert (told.local_rank, told.message) == (1, "RuntimeError: from its error file")
-    assert not [told for told in reports(driven.later(2 * DOUBT_S)) if isinstance(told, m.WorkerExited)]
+    (report,) = reports(driven.do(unseen(1), neighbor))
+    assert (report.local_rank, report.message) == (1, "RuntimeError: from its error file")
+    assert not [report for report in reports(driven.later(2 * DOUBT_S)) if isinstance(report, m.WorkerExited)]
 
 
 @pytest.mark.parametrize("call", [c.PollsMembers(), c.WorkersSucceeded(1000.0)])
-def test_who_was_reaped_too_soon_by_an_agent_that_goes_on_has_exited_0(call: c.Call) -> None:
+def test_a_worker_reaped_too_soon_has_exited_0_if_the_agent_continues(call: c.Call) -> None:
     driven = running()
     driven.do(unseen(1), call)
-    assert not [told for told in reports(driven.later(2 * DOUBT_S)) if isinstance(told, m.WorkerExited)]
+    assert not [report for report in reports(driven.later(2 * DOUBT_S)) if isinstance(report, m.WorkerExited)]
 
 
 def test_a_worker_fails_after_one_that_was_reaped_too_soon_and_had_exited_0() -> None:
     driven = running()
     driven.do(unseen(1), c.PollsMembers())
-    (told,) = reports(driven.do(exited(0, 1)))
-    assert (told.local_rank, told.message) == (0, "exit code 1")
+    (report,) = reports(driven.do(exited(0, 1)))
+    assert (report.local_rank, report.message) == (0, "exit code 1")
 
 
-def test_a_failure_is_told_again_to_a_sidecar_that_comes_back() -> None:
+def test_a_failure_is_reported_again_to_a_sidecar_that_reconnects() -> None:
     driven = running()
     driven.do(died(1))
     driven.wants_round()
-    assert [type(told) for told in reports(driven.do(e.Connected()))] == [m.LauncherHello, m.WorkerExited]
+    assert [type(report) for report in reports(driven.do(e.Connected()))] == [m.LauncherHello, m.WorkerExited]
 
 
-def test_exit_0_of_one_worker_is_nothing_yet() -> None:
+def test_exit_0_of_one_worker_is_not_reported() -> None:
     driven = running()
     assert driven.do(exited(0)) == []
     assert driven.looks_around() == [GO_ON]
@@ -344,14 +344,14 @@ def test_exit_0_of_one_worker_is_nothing_yet() -> None:
 # Success --------------------------------------------------------------------------------------------------------------
 
 
-def test_all_have_finished_when_the_agent_says_so_and_it_waits_for_the_close() -> None:
+def test_workers_have_finished_when_the_agent_enters_its_barrier_and_it_waits_for_the_close() -> None:
     driven = running()
     driven.do(exited(0), exited(1))
     assert driven.succeeds() == [e.Report(m.WorkersFinished(token(0)))]
     assert driven.do(m.ExitLauncher(0, "Succeeded")) == [c.LeaveRendezvous(0, "Succeeded")]
 
 
-def test_more_workers_than_the_job_says_have_finished_when_all_have() -> None:
+def test_more_workers_than_the_job_sets_have_finished_when_all_have() -> None:
     driven = running()
     driven.do(c.WorkersSeen([2, 3]))
     assert driven.do(exited(0), exited(1)) == []
@@ -379,7 +379,7 @@ def test_stopped_workers_are_killed_and_the_agent_waits_for_another_round() -> N
     assert driven.looks_around() == [KILL]
     driven.do(died(0))
     effects = driven.do(died(1))
-    assert [told.workers for told in reports(effects)] == [WorkersState.IDLE]
+    assert [report.workers for report in reports(effects)] == [WorkersState.IDLE]
     assert answers(effects) == [INTERRUPT]
     assert driven.wants_round() == []
 
@@ -396,7 +396,7 @@ def test_drained_workers_get_sigterm_and_their_time_before_the_agent_is_interrup
     assert driven.wants_round() == []
 
 
-def test_drained_workers_that_do_not_end_are_killed_in_the_end() -> None:
+def test_drained_workers_that_do_not_end_are_killed() -> None:
     driven = running()
     driven.do(m.DrainWorkers(token(0), 20.0))
     driven.looks_around()
@@ -404,7 +404,7 @@ def test_drained_workers_that_do_not_end_are_killed_in_the_end() -> None:
     assert KILL in driven.later(0.2)
 
 
-def test_a_drained_training_that_succeeds_before_the_agent_looks_has_drained() -> None:
+def test_a_drained_training_that_succeeds_before_the_agent_polls_has_drained() -> None:
     driven = running()
     driven.do(m.DrainWorkers(token(0), 20.0))
     assert reports(driven.succeeds()) == [m.WorkersDrained(token(0))]
@@ -427,13 +427,13 @@ def test_a_spare_leaves_with_the_codes_of_the_close(code: int) -> None:
     assert driven.do(m.ExitLauncher(code, "closed")) == [c.LeaveRendezvous(code, "closed")]
 
 
-def test_a_close_that_comes_before_the_agent_waits_is_kept_for_it() -> None:
+def test_a_close_before_the_agents_call_waits_for_it() -> None:
     driven = Driven()
     assert driven.do(m.ExitLauncher(81, "Failed")) == []
     assert driven.wants_round() == [c.LeaveRendezvous(81, "Failed")]
 
 
-def test_a_failed_job_kills_who_still_runs() -> None:
+def test_a_failed_job_kills_running_workers() -> None:
     driven = running()
     driven.do(m.ExitLauncher(81, "Failed"))
     assert driven.looks_around() == [KILL]
@@ -447,7 +447,7 @@ def test_the_code_of_the_worker_that_failed_is_kept() -> None:
     assert driven.do(m.ExitLauncher(81, "Failed")) == [c.LeaveRendezvous(3, "Failed")]
 
 
-def test_a_suspended_job_lets_them_save() -> None:
+def test_a_suspended_job_lets_workers_save() -> None:
     driven = running()
     driven.do(m.ExitLauncher(82, "Suspended", 20.0))
     assert driven.looks_around() == [TERM]
@@ -457,7 +457,7 @@ def test_a_suspended_job_lets_them_save() -> None:
 # SIGTERM --------------------------------------------------------------------------------------------------------------
 
 
-def test_workers_that_may_save_are_torchruns_to_end() -> None:
+def test_torchrun_ends_workers_that_may_save() -> None:
     driven = running()
     assert driven.do(SIGTERM) == [e.Report(m.Terminating(30.0)), c.ForwardSignal()]
     ends = driven.do(exited(0), exited(1))
@@ -470,7 +470,7 @@ def test_torchrun_gets_no_longer_than_the_grace() -> None:
     assert KILL in driven.later(28.5)
 
 
-def test_nothing_starts_after_it() -> None:
+def test_no_round_starts_after_sigterm() -> None:
     driven = running()
     driven.do(SIGTERM)
     assert driven.do(start(1)) == []
@@ -479,7 +479,7 @@ def test_nothing_starts_after_it() -> None:
 @pytest.mark.parametrize(
     ("policy", "event"), [(OnSigterm.AUTO, FAULTY), (OnSigterm.NEVER, FAULTY), (OnSigterm.NEVER, SIGTERM)]
 )
-def test_on_a_faulty_node_all_end_at_once(policy: OnSigterm, event: e.AskedToEnd) -> None:
+def test_workers_on_a_faulty_node_end_at_once(policy: OnSigterm, event: e.AskedToEnd) -> None:
     driven = running(on_sigterm=policy)
     verdict = Verdict.FAULTY if event.hardware_finding else Verdict.UNKNOWN
     assert driven.do(event) == [e.Report(m.Terminating(0.0, verdict)), KILL]
@@ -489,18 +489,18 @@ def test_on_a_faulty_node_all_end_at_once(policy: OnSigterm, event: e.AskedToEnd
     assert "no checkpoint is tried" in end.reason
 
 
-def test_a_worker_that_sleeps_in_the_kernel_delays_that_for_a_second_only() -> None:
+def test_a_worker_that_sleeps_in_the_kernel_delays_the_exit_by_a_second_only() -> None:
     driven = running()
     driven.do(FAULTY)
     assert [effect.code for effect in driven.later(1.0) if isinstance(effect, c.ExitNow)] == [1]
 
 
-def test_always_saves_on_a_faulty_node_too() -> None:
+def test_on_sigterm_always_saves_on_a_faulty_node_too() -> None:
     assert c.ForwardSignal() in running(on_sigterm=OnSigterm.ALWAYS).do(FAULTY)
 
 
 @pytest.mark.parametrize(("event", "code"), [(SIGTERM, 143), (FAULTY, 1)])
-def test_an_agent_that_waits_leaves(event: e.AskedToEnd, code: int) -> None:
+def test_an_agent_that_waits_for_a_round_exits_on_sigterm(event: e.AskedToEnd, code: int) -> None:
     driven = Driven()
     driven.wants_round()
     (left,) = answers(driven.do(event))

@@ -1,4 +1,4 @@
-"""The session with the pod's sidecar, as a process that goes on without it sees it."""
+"""The session with the pod's sidecar, from the view of the process that outlives it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from understudy_torchrun.session import Session
 
 
 class NoStores:
-    """A torch that cannot serve any."""
+    """A torch that cannot serve a store."""
 
     def make(self, keep: Collection[int]) -> StoreFailed:
         return StoreFailed("none in this test")
@@ -50,7 +50,7 @@ def test_a_session_that_ends_leaves_no_thread_no_file_and_no_signal_handler(tmp_
     assert signal.getsignal(signal.SIGTERM) != handler
     # when it ends
     made.end()
-    # then so does its thread, and the process is as it was before
+    # then its thread ends, and the process is as before
     wait_for(lambda: not threads(), "the end of its thread")
     assert open_files() == files
     assert signal.getsignal(signal.SIGTERM) == handler
@@ -65,7 +65,7 @@ def test_a_session_ends_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_the_sidecar_hears_of_the_end_of_a_session_unless_the_job_is_closed(tmp_path: Path, closed: bool) -> None:
+def test_the_connection_ends_with_the_session_unless_the_job_is_closed(tmp_path: Path, closed: bool) -> None:
     """Found on a cluster: sidecars ended seconds before their torchrun had exited, and the kubelet restarted them."""
     # given a session with a sidecar
     sidecar = FakeSidecar(tmp_path)
@@ -74,7 +74,7 @@ def test_the_sidecar_hears_of_the_end_of_a_session_unless_the_job_is_closed(tmp_
     sidecar.accept()
     if closed:
         sidecar.send(ExitLauncher(0, "Succeeded"))
-        wait_for(lambda: made._agent.ends, "the close is heard")
+        wait_for(lambda: made._agent.ends, "the close arrives")
     # when the handler is deleted, which ends the session
     made.end()
     wait_for(lambda: not threads(), "the end of its thread")
@@ -106,14 +106,15 @@ def test_the_last_step_of_a_worker_is_read_at_its_end(tmp_path: Path, monkeypatc
     command = [sys.executable, "-c", STEPS_AND_DIES]
     with subprocess.Popen(command, env=os.environ | rank, stdin=subprocess.PIPE, start_new_session=True) as worker:
         assert sidecar.expect(Stepped).step == 1
-        made.name_run()  # it is watched now
+        made.name_run()  # it is watched from now on
         # when it makes a step and ends at once
         assert worker.stdin is not None
         worker.stdin.write(b"\n")
         worker.stdin.flush()
         sidecar.expect(WorkerExited)
-    # then the sidecar knows that step before the end: the pause is counted from it, however soon the next round begins
-    assert [said.step for said in sidecar.heard if isinstance(said, Stepped)] == [1, 2]
+    # then the sidecar gets that step before the end, because the pause is measured from it, even if the next round
+    # begins soon
+    assert [message.step for message in sidecar.heard if isinstance(message, Stepped)] == [1, 2]
     made.end()
     wait_for(lambda: not threads(), "the end of its thread")
     sidecar.crash()

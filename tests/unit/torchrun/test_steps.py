@@ -7,8 +7,8 @@ from pathlib import Path
 from understudy_torchrun.steps import TorchrunSteps
 
 
-def test_the_files_are_removed_once_though_two_threads_end_them() -> None:
-    # given files, and a second end in the midst of the first one, as from the program's end
+def test_the_files_are_removed_once_even_if_two_threads_end_them() -> None:
+    # given files, and a second call of end() during the first one, as at the program's end
     ends: list[int] = []
 
     def unwatch(bell: int) -> None:
@@ -17,7 +17,7 @@ def test_the_files_are_removed_once_though_two_threads_end_them() -> None:
 
     steps = TorchrunSteps(1, lambda bell: None, unwatch, lambda text: None)
     folder = Path(steps.begin())
-    # then the bell is given up once, and the folder is gone
+    # then the bell is unregistered once, and the folder is deleted
     steps.end()
     assert len(ends) == 1
     assert not folder.exists()

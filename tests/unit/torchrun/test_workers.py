@@ -1,4 +1,4 @@
-"""Torchrun's workers as its rendezvous sees them: real processes, started as torchrun starts them."""
+"""Torchrun's workers from its rendezvous' view: real processes, started as torchrun starts them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUND = "1.1.0"
 
 
 class Started:
-    """Workers that a test has started, and what is watched of them."""
+    """Workers that a test has started, and the watched pidfds."""
 
     def __init__(self) -> None:
         self.watched: list[int] = []
@@ -38,18 +38,18 @@ class Started:
         return self.processes[-1].pid
 
     def see(self, local_rank: int = 0) -> None:
-        """The kernel shows a program's environment a moment after its start."""
+        """The kernel shows a program's environment only a moment after its start."""
         wait_for(lambda: local_rank in self.workers.find(), f"worker {local_rank}")
 
     def wait_for_go(self) -> str:
-        """What a worker's script says to wait until it is watched."""
+        """The line of a worker's script that waits until the worker is watched."""
         return f"read go < /proc/{os.getpid()}/fd/{self._gate}"
 
     def go(self) -> None:
         os.write(self._opener, b"\n")
 
     def end(self) -> WorkerEnded:
-        """The first one's end, seen before anybody has reaped it."""
+        """The first worker's end, read before it is reaped."""
         assert select.select(self.watched, [], [], 20)[0]
         ended = self.workers.ended(self.watched[0])
         assert ended is not None
@@ -65,7 +65,7 @@ def started() -> Iterator[Started]:
         process.wait()
 
 
-def test_they_are_found_once_all_of_the_round_and_no_other_child(started: Started) -> None:
+def test_all_workers_of_the_round_are_found_once_and_no_other_child(started: Started) -> None:
     started.start("sleep 600", rank=4, size=2)
     started.start("sleep 600", session=False)
     started.start("sleep 600", UNDERSTUDY_ROUND="1.1.9")
@@ -85,7 +85,7 @@ def test_they_are_found_once_all_of_the_round_and_no_other_child(started: Starte
         ("kill -9 $$", None, "SIGKILL", 137, "killed by SIGKILL"),
     ],
 )
-def test_how_one_has_ended_is_seen_and_its_parent_still_learns_it(
+def test_a_workers_exit_status_is_read_without_reaping_it(
     started: Started, script: str, exit_code: int | None, number: str | None, shell_code: int, message: str
 ) -> None:
     started.start(f"{started.wait_for_go()}; {script}")
@@ -101,9 +101,7 @@ def test_how_one_has_ended_is_seen_and_its_parent_still_learns_it(
     assert started.processes[0].wait() == (exit_code if exit_code is not None else -9)
 
 
-def test_one_that_was_reaped_already_has_ended_in_an_unknown_way_but_for_its_error_file(
-    started: Started, tmp_path: Path
-) -> None:
+def test_a_reaped_workers_exit_status_is_unknown_except_for_its_error_file(started: Started, tmp_path: Path) -> None:
     error = tmp_path / "error.json"
     error.write_text(json.dumps({"message": {"message": "RuntimeError: NCCL"}}))
     pid = started.start("sleep 600", TORCHELASTIC_ERROR_FILE=str(error))
@@ -128,7 +126,7 @@ def test_signals_reach_a_worker_with_its_children(started: Started) -> None:
     wait_for(lambda: not any(alive(member) for member in family), "the end of all of them")
 
 
-def test_what_a_worker_has_left_behind_can_be_killed_until_it_is_forgotten(started: Started, tmp_path: Path) -> None:
+def test_the_children_of_a_worker_can_be_killed_until_it_is_forgotten(started: Started, tmp_path: Path) -> None:
     started.start(f"sleep 600 & echo $! > {tmp_path}/child; {started.wait_for_go()}; exit 1")
     started.see()
     started.go()
@@ -141,7 +139,7 @@ def test_what_a_worker_has_left_behind_can_be_killed_until_it_is_forgotten(start
     assert started.watched == []
 
 
-def test_another_round_forgets_those_of_the_last(started: Started) -> None:
+def test_another_round_forgets_the_previous_workers(started: Started) -> None:
     started.start("sleep 600")
     started.see()
     started.workers.begin("1.1.1")
@@ -157,7 +155,7 @@ def test_a_worker_that_ended_before_it_was_found_is_reported_once_when_all_have_
     started.see(1)
     assert not started.workers.complete
 
-    # then it is known that it has ended, and not how
+    # then its end is known, but not its exit code
     (ended,) = started.workers.ended_unseen()
     assert (ended.local_rank, ended.exit_code, ended.signal) == (0, None, None)
 
@@ -173,17 +171,17 @@ def test_while_a_child_may_be_a_worker_no_worker_is_reported_as_ended_unseen(sta
     assert started.workers.ended_unseen() == []
 
 
-def test_workers_that_start_late_are_looked_for_as_well_but_ever_more_rarely() -> None:
+def test_workers_that_start_late_are_looked_for_ever_less_often() -> None:
     # given a round whose workers are about to be started, at 100 s
     looks = SearchSchedule()
     looks.begin(100.0)
 
-    # then they are looked for at each occasion in the first 5 s, and each 20 ms without one
+    # then in the first 5 s the session looks for them at every event, and every 20 ms without one
     looks.searched(104.98)
     assert looks.is_due(104.98)
     assert looks.next(101.0) == 101.02
 
-    # and after that with gaps of a hundredth of the time that has passed
+    # and after that at intervals of a hundredth of the elapsed time
     looks.searched(110.0)
     assert [looks.is_due(at) for at in (110.05, 110.2)] == [False, True]
     looks.searched(3700.0)
@@ -191,9 +189,9 @@ def test_workers_that_start_late_are_looked_for_as_well_but_ever_more_rarely() -
     assert looks.next(3700.0) == 3736.0
 
 
-def test_of_workers_that_end_together_crashes_come_first_and_those_that_torchrun_has_ended_last() -> None:
-    """Found by torchrun's own tests on a slow machine: the neighbour of a killed worker was reported in its place. When
-    the worker was seen to have ended, its neighbour had ended too, by a signal of torchrun's or for its lost peer.
+def test_crashes_come_first_among_workers_that_end_together_and_those_ended_by_torchrun_last() -> None:
+    """Found by torchrun's own tests on a slow machine: the neighbor of a killed worker was reported in its place. When
+    the worker's end was seen, its neighbor had ended too, by a signal of torchrun or because of its lost peer.
     """
     ended = [
         WorkerEnded(0, None, "SIGTERM", 143, "killed by SIGTERM", 10.0),

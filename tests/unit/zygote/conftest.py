@@ -14,14 +14,14 @@ Make = Callable[..., Forking]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory of what a test starts."""
+    """The working directory of processes that a test starts."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def forking() -> Iterator[Make]:
-    """Makes zygotes for commands of this Python."""
+    """Creates zygotes for commands of this Python."""
     made: list[Forking] = []
 
     def make(*words: str, **options: Any) -> Forking:

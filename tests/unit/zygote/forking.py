@@ -1,4 +1,4 @@
-"""A zygote that a test orders about by itself, through the launcher's own side of it."""
+"""A zygote that a test controls through the launcher's own side of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODULE = str(Path(understudy_zygote.__file__).parent / "__main__.py")
 
 @dataclass(frozen=True)
 class Run:
-    """What a program wrote, and how it ended."""
+    """A program's output and its exit code."""
 
     out: str
     err: str
@@ -36,7 +36,7 @@ def fresh(*command: str, env: Mapping[str, str] | None = None) -> Run:
 
 
 class Forking:
-    """A zygote for one command, ready or gone. It and its forks write to files of its own."""
+    """A zygote for one command, ready or ended. It and its forks write to separate files."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Forking:
         assert program is not None
         self._limit_s = limit_s
         self._told: list[ZygoteMessage] = []
-        self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 - closed with all the rest
+        self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 - closed in end()
         self.watched: list[int] = []
         self.zygote = Zygote(program, command, MODULE, self.watched.append, self.watched.remove)
         with _as_stdio(self._files):
@@ -57,21 +57,21 @@ class Forking:
         self.start = self.hear(e.ZygoteReady, e.ZygoteLost)
 
     def hear(self, *kinds: type[ZygoteMessage]) -> ZygoteMessage:
-        """The next of one of these kinds that it tells."""
-        return self._hear(lambda told: isinstance(told, kinds))
+        """The zygote's next message of one of these kinds."""
+        return self._hear(lambda message: isinstance(message, kinds))
 
     def _hear(self, is_it: Callable[[ZygoteMessage], bool]) -> ZygoteMessage:
         def found() -> ZygoteMessage | None:
             self._told += self.zygote.receive()
             return next(filter(is_it, self._told), None)
 
-        told = wait_for(found, f"it to be told; it and its forks said:\n{self.said()}", self._limit_s)
-        assert told is not None
-        self._told.remove(told)
-        return told
+        message = wait_for(found, f"its message; the output of the zygote and its forks:\n{self.said()}", self._limit_s)
+        assert message is not None
+        self._told.remove(message)
+        return message
 
     def fork(self, *local_ranks: int, **env: str) -> list[int]:
-        """The pids of workers."""
+        """Return the pids of the workers."""
         read_end, write_end = os.pipe()
         try:
             pids = self.zygote.fork(dict.fromkeys(local_ranks, ForkRequest(env, (write_end, read_end))))
@@ -81,8 +81,8 @@ class Forking:
         return [pids[rank] for rank in local_ranks if rank in pids]
 
     def code(self, pid: int) -> int:
-        """Wait for a worker's end."""
-        ended = self._hear(lambda told: isinstance(told, WorkerStatus) and told.pid == pid)
+        """Wait for a worker's end. Return its exit code."""
+        ended = self._hear(lambda message: isinstance(message, WorkerStatus) and message.pid == pid)
         assert isinstance(ended, WorkerStatus)
         return os.waitstatus_to_exitcode(ended.status)
 
@@ -95,7 +95,7 @@ class Forking:
         return Run(out, err, code)
 
     def said(self) -> tuple[str, str]:
-        """All that was written to stdout and to stderr."""
+        """All output so far, to stdout and to stderr."""
         out, err = (os.pread(file.fileno(), 1 << 20, 0).decode() for file in self._files)
         return out, err
 

@@ -1,4 +1,4 @@
-"""Scripts that set variables which an import has read in the zygote already: their workers are fresh processes."""
+"""Scripts that set variables which an import has already read in the zygote: their workers are fresh processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.zygote.forking import Forking, fresh
 from understudy_zygote.early_variables import fresh_start_reason
 from understudy_zygote.script import CODE, FILE, MODULE, Program
 
-#: Stands for torch, and for numpy: it reads one variable when it is imported.
+#: Replaces torch and numpy: it reads one variable during its import.
 TORCH = """
 import os
 threads = os.environ.get("OMP_NUM_THREADS", "unset")
@@ -25,7 +25,9 @@ SETS = "import os\nos.environ['OMP_NUM_THREADS'] = '7'\nimport torch\nprint(torc
 
 @pytest.fixture(autouse=True)
 def a_zygote_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only of torch: other tests of this process may have imported more, and its terminal may have set more."""
+    """Only of torch: other tests in this process may have imported more modules, and its terminal may set more
+    variables.
+    """
     for module in ("numpy", "transformers", "huggingface_hub", "datasets", "jax", "tensorflow", "numba", "numexpr"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "torch", sys)
@@ -63,13 +65,13 @@ def test_a_worker_of_such_a_script_sees_what_a_fresh_process_sees(
     )
 
 
-def test_a_worker_of_another_script_is_forked_without_a_word(folder: Path, forking: Make) -> None:
+def test_a_worker_of_another_script_is_forked_without_a_message(folder: Path, forking: Make) -> None:
     (folder / "train.py").write_text("import torch, os\nos.environ['OMP_NUM_THREADS'] = '7'\nprint(torch.threads)")
     seen = preloaded(forking, folder, "train.py").run()
     assert (seen.code, seen.out, seen.err) == (0, "unset\n", "")
 
 
-# What counts ----------------------------------------------------------------------------------------------------------
+# Which lines count ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_a_variable_that_torch_reads_at_its_import(line: str) -> None:
         "os.environ['NCCL_DEBUG'] = 'INFO'",
         "os.environ['TORCH_NCCL_BLOCKING_WAIT'] = '1'",
         "os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'",
-        "os.environ['HF_HOME'] = '/data'",  # nothing of theirs was imported
+        "os.environ['HF_HOME'] = '/data'",  # none of its modules was imported
         "n = os.environ['OMP_NUM_THREADS']",
         "n = os.environ.get('OMP_NUM_THREADS', '4')",
         "for name in names: os.environ[name] = '4'",
@@ -123,7 +125,7 @@ def test_a_line_that_changes_nothing_for_what_was_imported(line: str) -> None:
         ("os.environ.setdefault('OMP_NUM_THREADS', '4')", "1", False),
     ],
 )
-def test_a_value_that_is_there_already(monkeypatch: pytest.MonkeyPatch, line: str, value: str, counts: bool) -> None:
+def test_a_value_that_is_already_set(monkeypatch: pytest.MonkeyPatch, line: str, value: str, counts: bool) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", value)
     assert bool(why("import os", line, "import torch")) is counts
 
@@ -147,10 +149,10 @@ def test_a_module_of_the_users_preload_that_reads_its_own(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "source", ["os.environ['OMP_NUM_THREADS'] =", "env\0", "environ" + "(" * 5000, "\ud800environ"]
 )
-def test_what_cannot_be_parsed_is_left_to_python(source: str) -> None:
+def test_a_script_that_cannot_be_parsed_is_left_to_python(source: str) -> None:
     assert fresh_start_reason(Program(CODE, source, ())) == ""
 
 
-def test_what_cannot_be_found_is_left_to_python(tmp_path: Path) -> None:
+def test_a_script_that_cannot_be_found_is_left_to_python(tmp_path: Path) -> None:
     assert fresh_start_reason(Program(FILE, str(tmp_path / "gone.py"), ())) == ""
     assert fresh_start_reason(Program(MODULE, "understudy_nowhere.train", ())) == ""

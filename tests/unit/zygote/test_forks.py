@@ -1,4 +1,4 @@
-"""What a fork inherits from its zygote, and what not."""
+"""Which state a fork inherits from its zygote, and which not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pythonpath(folder: Path) -> dict[str, str]:
 # Imports --------------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_preloaded_is_there_at_once_and_only_once(folder: Path, forking: Make) -> None:
+def test_a_preloaded_module_is_imported_once(folder: Path, forking: Make) -> None:
     write(folder, big="print('imported')", train="import sys; print('big' in sys.modules)")
     forks = forking("train.py", preload=["big"], env=pythonpath(folder))
     assert forks.said()[0] == "imported\n"
@@ -40,7 +40,9 @@ def test_what_was_preloaded_is_there_at_once_and_only_once(folder: Path, forking
 
 
 @pytest.mark.parametrize("wrong", ["import missing_too", "1/0", "class"])
-def test_what_cannot_be_preloaded_is_named_and_the_rest_is(folder: Path, forking: Make, wrong: str) -> None:
+def test_a_module_that_cannot_be_preloaded_is_named_and_the_others_are_preloaded(
+    folder: Path, forking: Make, wrong: str
+) -> None:
     write(folder, broken=wrong, fine="", train="import sys; print('fine' in sys.modules)")
     forks = forking("train.py", preload=["broken", "missing", "fine"], env=pythonpath(folder))
     assert isinstance(forks.start, e.ZygoteReady)
@@ -49,7 +51,7 @@ def test_what_cannot_be_preloaded_is_named_and_the_rest_is(folder: Path, forking
     assert forks.run().out == "True\n"
 
 
-def test_what_a_preload_has_printed_is_not_printed_again_by_each_fork(folder: Path, forking: Make) -> None:
+def test_the_output_of_a_preload_is_not_repeated_by_each_fork(folder: Path, forking: Make) -> None:
     write(folder, loud="import sys; sys.stdout.write('no newline'); sys.stderr.write('nor here')", train="")
     forks = forking("train.py", preload=["loud"], env=pythonpath(folder))
     for _ in range(3):
@@ -60,7 +62,7 @@ def test_what_a_preload_has_printed_is_not_printed_again_by_each_fork(folder: Pa
 # Fork safety ----------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_forked_beside_a_thread_of_a_preloaded_module(folder: Path, forking: Make) -> None:
+def test_a_zygote_with_a_thread_of_a_preloaded_module_is_not_forked(folder: Path, forking: Make) -> None:
     write(folder, threads="import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()")
     write(folder, train="")
     forks = forking("train.py", preload=["threads"], env=pythonpath(folder))
@@ -74,7 +76,7 @@ def test_nothing_is_forked_beside_a_thread_of_a_preloaded_module(folder: Path, f
     assert forks.fork(0) == []
 
 
-#: A thread that Python knows nothing of, with the name that arrow's allocator gives its own.
+#: A thread that Python does not know, with the name of the arrow allocator's thread.
 THREAD_OF_C = """
 import ctypes, time
 libc = ctypes.CDLL(None)
@@ -85,16 +87,14 @@ open(f"/proc/self/task/{others()[0]}/comm", "w").write("jemalloc_bg_thd")
 """
 
 
-def test_the_module_at_fault_is_named_with_its_thread_also_where_that_is_none_of_pythons(
-    folder: Path, forking: Make
-) -> None:
+def test_the_module_at_fault_is_named_with_its_thread_even_if_that_is_not_pythons(folder: Path, forking: Make) -> None:
     write(folder, innocent="", pool=THREAD_OF_C, fine="", train="")
     forks = forking("train.py", preload=["innocent", "pool", "fine"], env=pythonpath(folder))
     assert isinstance(forks.start, e.ZygoteLost)
     assert forks.start.reason.startswith("the import of pool starts a thread (jemalloc_bg_thd), ")
 
 
-def test_why_it_does_not_fork_is_told_also_where_it_has_ended_by_then(folder: Path, forking: Make) -> None:
+def test_the_reason_against_a_fork_is_reported_even_if_the_zygote_has_ended(folder: Path, forking: Make) -> None:
     late = """
 import os, threading
 thread = threading.Thread(target=threading.Event().wait, daemon=True)
@@ -111,7 +111,7 @@ os.register_at_fork(after_in_parent=lambda: thread.ident or thread.start())
     assert (gone.is_final, gone.reason[:8]) == (True, "a thread")
 
 
-def test_of_many_threads_five_are_named(folder: Path, forking: Make) -> None:
+def test_at_most_five_threads_are_named(folder: Path, forking: Make) -> None:
     starts = (
         "import threading\nfor n in range(9): threading.Thread(target=threading.Event().wait, name=f't{n}').start()"
     )
@@ -138,7 +138,7 @@ def test_a_thread_that_starts_after_the_imports_is_named(folder: Path, forking: 
 
 
 def test_threads_that_end_at_a_fork_are_no_obstacle(folder: Path, forking: Make) -> None:
-    """As OpenBLAS's do."""
+    """As OpenBLAS's threads do."""
     write(
         folder,
         pool="""
@@ -192,7 +192,7 @@ def test_two_forks_draw_different_numbers(folder: Path, forking: Make) -> None:
 # Environment, files, signals ------------------------------------------------------------------------------------------
 
 
-def test_the_rounds_variables_are_there_beside_the_zygotes(folder: Path, forking: Make) -> None:
+def test_a_fork_has_the_rounds_variables_beside_the_zygotes(folder: Path, forking: Make) -> None:
     write(folder, train="import os; print(os.environ['RANK'], os.environ['KEPT'], os.getenv('RANK'))")
     forks = forking("train.py", env={"KEPT": "yes", "RANK": "none yet"})
     assert forks.run(RANK="5").out == "5 yes 5\n"
@@ -219,13 +219,13 @@ print(subprocess.run(listed, close_fds=False, capture_output=True).stdout)
     files.given()
     assert forks.code(pids[0]) == 0
     assert os.read(files.bell, 100) == b"!"
-    assert os.read(files.bell, 100) == b"", "nobody else holds the pipe"
+    assert os.read(files.bell, 100) == b"", "no other process has the pipe open"
     assert os.pread(files.inherited[1], 4, 0) == b"told"
     files.close()
     assert forks.said()[0] == "True []\nb'2\\n'\n"
 
 
-def test_a_fork_writes_where_it_is_told_to(folder: Path, forking: Make) -> None:
+def test_a_fork_writes_to_its_own_outputs(folder: Path, forking: Make) -> None:
     write(folder, train="import os, sys; print('out'); os.system('echo err >&2'); sys.stdin.fileno()")
     forks = forking("train.py")
     (out_read, out), (err_read, err) = os.pipe(), os.pipe()
@@ -236,7 +236,7 @@ def test_a_fork_writes_where_it_is_told_to(folder: Path, forking: Make) -> None:
         os.close(fd)
     assert forks.code(pids[0]) == 0
     assert (os.read(out_read, 100), os.read(err_read, 100)) == (b"out\n", b"err\n")
-    assert (os.read(out_read, 100), os.read(err_read, 100)) == (b"", b""), "nobody else holds the pipes"
+    assert (os.read(out_read, 100), os.read(err_read, 100)) == (b"", b""), "no other process has the pipes open"
     files.close()
     for fd in (out_read, err_read):
         os.close(fd)
@@ -256,13 +256,13 @@ def test_signals_are_as_python_sets_them(folder: Path, forking: Make) -> None:
     assert forking("train.py").run().out == fresh(sys.executable, "train.py").out
 
 
-def test_each_fork_leads_a_session_of_its_own(folder: Path, forking: Make) -> None:
+def test_each_fork_leads_its_own_session(folder: Path, forking: Make) -> None:
     write(folder, train="import os; print(os.getsid(0) == os.getpgid(0) == os.getpid())")
     assert forking("train.py").run().out == "True\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
-def test_a_forks_death_by_a_signal_is_told(folder: Path, forking: Make, number: int) -> None:
+def test_a_forks_death_by_a_signal_is_reported(folder: Path, forking: Make, number: int) -> None:
     write(folder, train="import time; time.sleep(600)")
     forks = forking("train.py")
     (pid,) = forks.fork(0)
@@ -279,13 +279,13 @@ def test_forks_die_with_the_zygote(folder: Path, forking: Make) -> None:
     wait_for(lambda: not any(alive(pid) for pid in pids), "the end of both")
 
 
-def test_the_zygote_ends_when_the_launcher_has_gone(folder: Path, forking: Make) -> None:
+def test_the_zygote_ends_when_the_launcher_has_ended(folder: Path, forking: Make) -> None:
     write(folder, train="import os, time; print(os.getppid(), flush=True); time.sleep(600)")
     forks = forking("train.py")
     (pid,) = forks.fork(0)
     wait_for(lambda: "\n" in forks.said()[0], "the fork to run")
     zygote = int(forks.said()[0])
-    forks.zygote._hang_up()  # as a launcher that is gone does
+    forks.zygote._hang_up()  # like a launcher that has ended
     wait_for(lambda: not alive(zygote), "the end of the zygote")
     wait_for(lambda: not alive(pid), "the end of its fork")
 
@@ -302,7 +302,7 @@ def test_a_frozen_zygote_is_given_up_and_ended(folder: Path, forking: Make, monk
     os.waitpid(frozen, 0)
 
 
-# What scripts start ---------------------------------------------------------------------------------------------------
+# Children of scripts --------------------------------------------------------------------------------------------------
 
 POOL = """
 import multiprocessing as mp, os, sys
@@ -326,7 +326,7 @@ def test_multiprocessing(folder: Path, forking: Make, method: str) -> None:
     assert second == first
 
 
-def test_forks_of_one_order_run_beside_each_other(folder: Path, forking: Make) -> None:
+def test_forks_of_one_order_run_in_parallel(folder: Path, forking: Make) -> None:
     write(folder, train="import os; print(os.environ['RANK'], flush=True); import time; time.sleep(600)")
     forks = forking("train.py")
     start = time.monotonic()

@@ -1,4 +1,4 @@
-"""A script in a fork sees what it would see in a process of its own."""
+"""A script in a fork sees the same state as in its own process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.zygote.conftest import Make
 from tests.unit.zygote.forking import fresh
 from understudy_launcher import error_files
 
-#: Everything about itself that a script can ask for, and the ends that it can come to.
+#: The state that a script can query about itself, and the ways in which it can end.
 PROBE = """
 import __main__, atexit, json, os, pickle, sys, threading
 own = {k: repr(v) for k, v in sorted(vars(__main__).items()) if k.startswith("__") and k != "__builtins__"}
@@ -41,7 +41,7 @@ ENDS = ["", "0", "1", "42", "fails", "hook", "text", "os"]
 
 
 def same(text: str) -> str:
-    """What two processes may differ in is taken out."""
+    """Removes the parts in which two processes may differ."""
     return re.sub(r"0x[0-9a-f]+", "0x…", text)
 
 
@@ -84,7 +84,7 @@ def test_code(forking: Make, end: str) -> None:
     assert (seen.code, same(seen.out), seen.err) == (expected.code, same(expected.out), expected.err)
 
 
-def test_a_neighbouring_file_is_imported_and_ours_are_not_in_its_way(folder: Path, forking: Make) -> None:
+def test_a_neighboring_file_is_imported_and_not_shadowed_by_ours(folder: Path, forking: Make) -> None:
     for name in ("serve", "script", "child", "store"):
         (folder / f"{name}.py").write_text(f"said = {name!r}")
     (folder / "train.py").write_text("import serve, script, child, store\nprint(serve.said, script.said, store.said)")
@@ -99,7 +99,7 @@ def test_an_argument_parser_names_the_script(folder: Path, forking: Make) -> Non
     assert "train.py: error" in seen.err
 
 
-def test_each_fork_runs_the_script_anew_as_it_is_then(folder: Path, forking: Make) -> None:
+def test_each_fork_reads_the_current_script(folder: Path, forking: Make) -> None:
     (folder / "train.py").write_text("print('first')")
     both = forking("train.py")
     assert both.run().out == "first\n"
@@ -107,7 +107,7 @@ def test_each_fork_runs_the_script_anew_as_it_is_then(folder: Path, forking: Mak
     assert both.run().out == "second\n"
 
 
-def test_a_script_that_is_gone_is_told_as_python_tells_it(folder: Path, forking: Make) -> None:
+def test_a_missing_script_is_reported_as_by_python(folder: Path, forking: Make) -> None:
     (folder / "train.py").write_text("")
     forks = forking("train.py")
     (folder / "train.py").unlink()
@@ -117,7 +117,7 @@ def test_a_script_that_is_gone_is_told_as_python_tells_it(folder: Path, forking:
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_what_has_ended_it_is_in_torchs_error_file_unless_torch_has_written_it(
+def test_the_exception_is_in_torchs_error_file_unless_torch_has_written_it(
     folder: Path, forking: Make, recorded: bool
 ) -> None:
     file = folder / "error.json"

@@ -1,4 +1,4 @@
-"""The copy of the sidecar's connection: kept, closed, never leaked, whatever the sidecar sends with it."""
+"""The copy of the sidecar's connection: kept, closed, and never leaked, whatever the sidecar sends with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STOP = wire.encode(StopWorkers("a")).encode() + b"\n"
 
 
 class Connection:
-    """What a sidecar has to its coordinator. Once passed on, `mine` is closed: the copy is what keeps it open."""
+    """A sidecar's connection to its coordinator. Once passed on, `mine` is closed, so only the copy keeps it open."""
 
     def __init__(self) -> None:
         self.mine, self.theirs = socket.socketpair()
@@ -52,11 +52,11 @@ def open_fds() -> set[int]:
 def ino(fd: int) -> int:
     try:
         return os.fstat(fd).st_ino
-    except OSError:  # that of the listing itself
+    except OSError:  # the descriptor of the listing itself
         return -1
 
 
-def test_a_socket_that_is_held_stays_open_until_it_is_dropped(linked: Linked, connection: Connection) -> None:
+def test_a_kept_socket_stays_open_until_it_is_dropped(linked: Linked, connection: Connection) -> None:
     connection.passed(linked)
     assert linked.link.receive(1.0) == [], "no order for the supervisor"
     assert connection.is_open
@@ -65,7 +65,7 @@ def test_a_socket_that_is_held_stays_open_until_it_is_dropped(linked: Linked, co
     assert not connection.is_open
 
 
-def test_a_newer_socket_takes_the_older_ones_place(linked: Linked, connection: Connection) -> None:
+def test_a_newer_socket_replaces_the_older_one(linked: Linked, connection: Connection) -> None:
     connection.passed(linked)
     linked.link.receive(1.0)
     newer = Connection()
@@ -77,7 +77,7 @@ def test_a_newer_socket_takes_the_older_ones_place(linked: Linked, connection: C
     newer.theirs.close()
 
 
-def test_a_held_socket_outlives_the_sidecars_connection(
+def test_a_kept_socket_outlives_the_sidecars_connection(
     linked: Linked, server: socket.socket, connection: Connection
 ) -> None:
     connection.passed(linked)
@@ -93,22 +93,22 @@ def test_a_held_socket_outlives_the_sidecars_connection(
     assert not connection.is_open
 
 
-def test_a_held_socket_is_closed_in_children_and_never_read(linked: Linked, connection: Connection) -> None:
+def test_a_kept_socket_is_closed_in_children_and_never_read(linked: Linked, connection: Connection) -> None:
     file = os.fstat(connection.mine.fileno()).st_ino
     connection.passed(linked)
     linked.link.receive(1.0)
-    (held,) = [fd for fd in open_fds() if ino(fd) == file]
-    assert not os.get_inheritable(held)
+    (kept,) = [fd for fd in open_fds() if ino(fd) == file]
+    assert not os.get_inheritable(kept)
     connection.theirs.send(b"a heartbeat")
     linked.other.sendall(STOP)
     linked.link.receive(1.0)
-    with socket.socket(fileno=os.dup(held)) as copy:
+    with socket.socket(fileno=os.dup(kept)) as copy:
         assert copy.recv(100) == b"a heartbeat"
     linked.other.sendall(DROP)
     linked.link.receive(1.0)
 
 
-def test_orders_around_a_hold_arrive_as_they_were_sent(linked: Linked, connection: Connection) -> None:
+def test_orders_around_a_hold_socket_message_arrive_as_they_were_sent(linked: Linked, connection: Connection) -> None:
     linked.other.sendall(STOP)
     connection.passed(linked)
     linked.other.sendall(STOP)
@@ -119,7 +119,7 @@ def test_orders_around_a_hold_arrive_as_they_were_sent(linked: Linked, connectio
     linked.link.receive(1.0)
 
 
-def test_a_hold_without_a_socket_holds_none_and_says_so(linked: Linked, connection: Connection) -> None:
+def test_a_hold_socket_message_without_a_socket_is_logged(linked: Linked, connection: Connection) -> None:
     connection.passed(linked)
     linked.link.receive(1.0)
     linked.other.sendall(HOLD + STOP)
@@ -129,7 +129,7 @@ def test_a_hold_without_a_socket_holds_none_and_says_so(linked: Linked, connecti
 
 
 @pytest.mark.parametrize("line", [STOP, DROP, b"no message\n", b"\n"])
-def test_a_socket_that_no_hold_came_with_is_closed(linked: Linked, connection: Connection, line: bytes) -> None:
+def test_a_socket_without_a_hold_socket_message_is_closed(linked: Linked, connection: Connection, line: bytes) -> None:
     before = open_fds()
     connection.passed(linked, line)
     linked.link.receive(1.0)
@@ -168,7 +168,7 @@ def test_sockets_without_end_on_one_line_are_not_collected(linked: Linked) -> No
     assert len(open_fds()) == len(before) + 1
 
 
-def test_of_several_sockets_on_a_line_one_is_held(linked: Linked, connection: Connection) -> None:
+def test_one_of_several_sockets_on_a_line_is_kept(linked: Linked, connection: Connection) -> None:
     more = [Connection() for _ in range(5)]
     socket.send_fds(linked.other, [HOLD], [each.mine.fileno() for each in (connection, *more)])
     for each in (connection, *more):

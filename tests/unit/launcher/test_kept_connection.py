@@ -1,5 +1,6 @@
-"""A sidecar's connection to its coordinator, with real processes: the kernel ends it when the sidecar and the launcher
-are both dead, and not before."""
+"""A sidecar's connection to its coordinator, with real processes: the kernel ends it only when both the sidecar and the
+launcher have ended.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ SLEEPS = ("/bin/sh", "-c", 'echo $$ >> "$HERE/pids"; exec sleep 600')
 
 
 class Coordinator:
-    """Whom the sidecars call; it reads nothing until it is asked what it sees."""
+    """The coordinator that the sidecars connect to. It reads nothing until the test asks."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -76,7 +77,7 @@ class Sidecar:
 
 def has_open(pid: int, inode: str) -> bool:
     for fd in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it was closed since the list was read
+        with contextlib.suppress(FileNotFoundError):  # closed since the folder was listed
             if os.readlink(fd) == f"socket:[{inode}]":
                 return True
     return False
@@ -87,7 +88,7 @@ def state(call: socket.socket) -> int:
 
 
 def goes_on(call: socket.socket) -> bool:
-    """Whether neither FIN nor RST has come."""
+    """Whether neither FIN nor RST has arrived."""
     try:
         return state(call) == ESTABLISHED and call.recv(1) != b""
     except BlockingIOError:
@@ -115,7 +116,7 @@ Start = Callable[[int], tuple[Sidecar, socket.socket]]
 
 @pytest.fixture
 def start(launched: Launched, coordinator: Coordinator) -> Iterator[Start]:
-    """Starts the sidecar, anew if need be: it, and the connection that the launcher holds, at the coordinator's end."""
+    """Starts or restarts the sidecar. Returns it, and the coordinator's end of the connection that is kept."""
     started: list[Sidecar] = []
 
     def one(number: int) -> tuple[Sidecar, socket.socket]:
@@ -130,7 +131,7 @@ def start(launched: Launched, coordinator: Coordinator) -> Iterator[Start]:
         sidecar.kill()
 
 
-def test_a_sidecars_crash_alone_ends_nothing_and_the_end_of_both_is_seen_at_once(
+def test_a_sidecars_crash_does_not_end_the_connection_and_the_end_of_both_does_at_once(
     launched: Launched, start: Start
 ) -> None:
     sidecar, call = start(0)
@@ -146,7 +147,7 @@ def test_a_sidecars_crash_alone_ends_nothing_and_the_end_of_both_is_seen_at_once
     assert time.monotonic() - before < AT_ONCE_S
 
 
-def test_the_launchers_end_alone_ends_nothing_either(launched: Launched, start: Start) -> None:
+def test_the_launchers_end_alone_does_not_end_the_connection(launched: Launched, start: Start) -> None:
     sidecar, call = start(0)
     launched.process.kill()
     launched.wait()
@@ -155,7 +156,7 @@ def test_the_launchers_end_alone_ends_nothing_either(launched: Launched, start: 
     wait_for(lambda: not goes_on(call), "the end of the connection")
 
 
-def test_what_a_dead_sidecar_is_sent_is_acknowledged_until_its_successor_calls(
+def test_the_kernel_acknowledges_data_for_a_dead_sidecar_until_its_successor_connects(
     launched: Launched, start: Start
 ) -> None:
     sidecar, call = start(0)
@@ -164,11 +165,11 @@ def test_what_a_dead_sidecar_is_sent_is_acknowledged_until_its_successor_calls(
     wait_for(lambda: acknowledged(call), "the kernel's acknowledgement")
     assert goes_on(call)
     _, newer = start(1)
-    wait_for(lambda: not goes_on(call), "the end of the former connection")
+    wait_for(lambda: not goes_on(call), "the end of the old connection")
     assert goes_on(newer)
 
 
-def test_a_sidecar_that_hangs_up_has_the_copy_dropped(launched: Launched, start: Start) -> None:
+def test_a_sidecar_that_disconnects_lets_the_launcher_drop_the_copy(launched: Launched, start: Start) -> None:
     sidecar, call = start(0)
     sidecar.do("close")
     assert goes_on(call), "the copy keeps it open"
