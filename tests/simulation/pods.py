@@ -55,7 +55,7 @@ class Pod:
         self.launcher_known = False
         self.volume_full = False  # no vow can be stored
         self.reported_at = 0.0  # when its sidecar recorded the close
-        self.was_abandoned = False  # the API server removed its object while its kubelet could not report or end the pod
+        self.was_abandoned = False  # its object was removed while its kubelet could not end it
         self.store_failed = False  # since then it is given up, whatever its launcher hears first
         self.was_evicted = False  # its launcher was told so, and exits with that code if the close comes later
         self.exit_code: int | None = None  # of the trainer container
