@@ -740,7 +740,7 @@ class Member:
         return is_training and self.identity.fence_s > 0
 
     def _send(self, message: object, *, while_joining: bool = False) -> None:
-        """Send to the coordinator; a new one gets the same facts in the Join. while_joining: also before its Welcome."""
+        """Send to the coordinator; a new one reads the facts in the Join. while_joining: also before its Welcome."""
         if self._connected and (while_joining or self.state in (State.JOINED, State.CLOSED)):
             self._out.append(ToCoordinator(message))
 
