@@ -1,7 +1,7 @@
-"""The operator in simulated time: its real plan (who coordinates, whom to call, which pods there should be).
+"""The operator in simulated time: its real plan for the coordinator, the lines and the pods.
 
-Simulated are only what the plan observes and what it asks for: the API server (api_server.py), and the lines to pods
-(operator_lines.py). It may be down: nothing is planned then, and its lines are gone; status stays.
+Only the plan's inputs and outputs are simulated: the API server (api_server.py), and the lines to pods
+(operator_lines.py). While the operator is down, it plans nothing and has no lines; status stays.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "trainer", "comm
 
 
 def _findings(machine: Machine) -> tuple[Finding, ...]:
-    told = ((FaultClass.HARDWARE, machine.hardware_finding), (FaultClass.MAINTENANCE, machine.leaving_reason))
-    return tuple(Finding("simulated", what, why) for what, why in told if why)
+    findings = ((FaultClass.HARDWARE, machine.hardware_finding), (FaultClass.MAINTENANCE, machine.leaving_reason))
+    return tuple(Finding("simulated", fault_class, reason) for fault_class, reason in findings if reason)
 
 
 @dataclass
@@ -74,7 +74,7 @@ class OperatorModel:
         self.api.evict()
         self.site.training.world.after(LOOK_AGAIN_S, self._reconcile_later)
 
-    # A pass ---------------------------------------------------------------------------------------------------------
+    # Reconcile ------------------------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
         self._due = False
@@ -141,7 +141,7 @@ class OperatorModel:
             case CreatePod(manifest):
                 self.api.create(manifest, avoided_nodes(observed, now), now)
             case DeletePod(name=name) | PatchPod(name=name) if name not in self.api.objects:
-                pass  # 404: an intent of the same pass has removed it
+                pass  # 404: an intent of the same reconcile has removed it
             case DeletePod(name, _, grace_s, reason, _):
                 self.api.delete(self.api.objects[name], grace_s, reason, now)
             case PatchPod(name, labels, annotations):
