@@ -48,7 +48,7 @@ class LauncherLink:
             self._outbox.put(message)
 
     def hold_socket(self, fd: int) -> None:
-        """Tell the launcher to keep a duplicate of this connection, so that it outlives this process. `fd` stays ours.
+        """Have the launcher keep a duplicate of this connection, so that it outlives this process. `fd` stays ours.
 
         Before it closes the connection, the caller calls drop_socket() too: otherwise the peer does not see the close.
         Both are sent only to the connected launcher; repeat them for one that connects later.
@@ -58,7 +58,7 @@ class LauncherLink:
             self._holds_socket = True
 
     def drop_socket(self) -> None:
-        """Tell the launcher to close the duplicate. One from an earlier sidecar stays: it keeps the membership."""
+        """Have the launcher close the duplicate. One from an earlier sidecar stays: it keeps the membership."""
         if self._outbox is not None and self._holds_socket:
             self._outbox.put(DropSocket())
             self._holds_socket = False

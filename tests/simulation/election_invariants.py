@@ -55,13 +55,15 @@ class ElectionInvariants:
             self._counting.setdefault(committed.version.epoch, set()).add(committed.version)
 
     def _note_vows(self) -> None:
-        """No hard state goes back."""
+        """No pod replaces its hard state by an older one."""
         for pod in self.cluster.pods:
             before, now = self._vows.get(pod.uid), pod.hard_state
             if now is before:
                 continue
             if before is not None and (now.term < before.term or now.config_version < before.config_version):
-                raise Violation(Rule.NO_VOW_IS_TAKEN_BACK, f"{pod.name} moves its hard state back: {before} -> {now}")
+                raise Violation(
+                    Rule.NO_VOW_IS_TAKEN_BACK, f"{pod.name} replaces its hard state by an older one: {before} -> {now}"
+                )
             self._vows[pod.uid] = now
             if now.voted_for:
                 self._votes.setdefault((now.term, now.voted_for), set()).add(pod.uid)

@@ -266,9 +266,9 @@ class Invariants:
                 f"{len(formed)} rounds of one coordinator, more than {MOST_ROUNDS} in {RATE_WITHIN_S:g} s",
             )
 
-    def _grows(self, before: RoundToken | None, now: RoundToken, who: str) -> None:
+    def _grows(self, before: RoundToken | None, now: RoundToken, owner: str) -> None:
         if before is not None and now < before:
-            raise Violation(Rule.TOKENS_ONLY_GROW, f"{who}: round {before} is followed by {now}")
+            raise Violation(Rule.TOKENS_ONLY_GROW, f"{owner}: round {before} is followed by {now}")
 
     # At times, and at the end ---------------------------------------------------------------------------------------
 

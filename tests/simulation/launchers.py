@@ -154,15 +154,15 @@ class Launcher(Process):
             self.later(0.0, lambda: self.handle(e.GroupEmptied(local_rank)))
             return
 
-        rung = False
+        has_reported = False
 
         def stepped(step: int) -> None:
-            nonlocal rung
+            nonlocal has_reported
             if self.pod.cluster.reports_steps:
                 self._write(local_rank, step)
-                if not rung:
+                if not has_reported:
                     self.post(self._read_steps)
-                rung = True
+                has_reported = True
 
         def exited(code: int | None, signal: str | None, message: str) -> None:
             self._training.left(worker)

@@ -221,7 +221,7 @@ def _old_workers_live_on() -> Iterator[None]:
 
 @contextmanager
 def _survivors_are_moved() -> Iterator[None]:
-    """Every round assigns the ranks anew, in order of arrival, without a message to members that keep theirs."""
+    """Every round assigns all ranks again, in order of arrival, without a message to members that keep theirs."""
     form = rounds._assign
 
     def shuffle(state: CoordinatorState) -> None:

@@ -82,13 +82,17 @@ class OperatorModel:
             return
         now = self.site.training.world.now
         observed = self._observe(now)
-        office = plan_leadership(observed, now)
-        if office.reason and office.pod is not None:
-            text = f"appoints {office.pod.name} in epoch {office.epoch}: {office.reason}"
+        leadership = plan_leadership(observed, now)
+        if leadership.reason and leadership.pod is not None:
+            text = f"appoints {leadership.pod.name} in epoch {leadership.epoch}: {leadership.reason}"
             self.site.training.world.log("operator", text)
-            self.site.appointed(office.epoch)
-        if office.epoch and office.pod is not None:
-            self.status["coordinator"] = {"epoch": office.epoch, "term": office.term, "podUID": office.pod.uid}
+            self.site.appointed(leadership.epoch)
+        if leadership.epoch and leadership.pod is not None:
+            self.status["coordinator"] = {
+                "epoch": leadership.epoch,
+                "term": leadership.term,
+                "podUID": leadership.pod.uid,
+            }
         if observed.snapshot is not None:
             self.status["round"] = max(self.status.get("round", -1), observed.snapshot.token.round)
             counts = observed.snapshot.recoveries_by_strategy
@@ -98,8 +102,8 @@ class OperatorModel:
             state = TERMINAL_STATES[observed.close.reason]
             self.status.setdefault("terminalState", state)
             self.status.setdefault("conditions", [{"type": state, "message": observed.close.message}])
-        link = plan_link(observed, office, now)
-        for intent in (*plan_members(observed, "sidecar:1", now), *plan_label(observed, office)):
+        link = plan_link(observed, leadership, now)
+        for intent in (*plan_members(observed, "sidecar:1", now), *plan_label(observed, leadership)):
             self._do(intent, observed, now)
         if isinstance(link, Follow):
             self._link = self._link or CoordinatorLink(

@@ -33,7 +33,7 @@ def sidecar_of(pod: Pod) -> SimulatedSidecar:
 class Change:
     """Voters S: a, b, c, x, y. c coordinates, and proposes P1: S and d to i, which share a node.
 
-    hear: the pods that receive P1. No acknowledgement of it is counted.
+    hear(change, pod): whether the pod receives P1. No acknowledgement of it is counted.
     """
 
     def __init__(self, hear: Callable[[Change, Pod], bool]) -> None:

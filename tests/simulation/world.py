@@ -41,7 +41,7 @@ class Rule(StrEnum):
     A_FAILURE_NAMES_ITS_REASON = "a failure names its reason"
     ALL_EXIT_AFTER_THE_CLOSE = "all exit after the close"
     EXIT_CODES_FOLLOW_THE_CLOSE = "exit codes follow the close"
-    NO_VOW_IS_TAKEN_BACK = "no hard state goes back"
+    NO_VOW_IS_TAKEN_BACK = "no hard state is replaced by an older one"
     A_MAJORITY_ELECTS = "a majority elects"
     MEMBERS_ELECT_BY_THEMSELVES = "members elect by themselves"
     ELECTORATES_ARE_INHERITED = "voter configurations are inherited"

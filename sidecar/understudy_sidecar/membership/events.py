@@ -260,7 +260,7 @@ class HangupCoordinator:
 
 @dataclass(frozen=True)
 class KeepLink:
-    """Tell the launcher to keep a duplicate of this link's socket instead of its current one: it leads to the
+    """Have the launcher keep a duplicate of this link's socket instead of its current one: it leads to the
     coordinator.
     """
 

@@ -2,8 +2,8 @@
 
 Rules: if all ranks of the former round are claimed and their workers train, the round continues without a restart. If
 all are claimed and some have failed, the same members form the next round. The coordinator waits REBUILD_S for missing
-members. It waits only RETURN_S if all expected members have joined (all voters except the former coordinator's pod): in
-that time a crashed sidecar returns. It waits for none if the training has broken anyway, and never for a pod that has
+members. Once all expected members have joined (all voters except the former coordinator's pod), it waits only RETURN_S,
+in which a crashed sidecar returns, or not at all if the training has broken anyway. It never waits for a pod that has
 ended (as the operator reports) or was evicted. A fault that the former coordinator had reported is not reported or
 charged again. If workers failed while there was no coordinator, it is unknown which failed first.
 """
