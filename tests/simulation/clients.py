@@ -29,7 +29,7 @@ class CoordinatorClient:
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
         self._link: End | None = None
         self._kept = False  # the launcher has a duplicate of its socket
-        self._dialing = 0  # number of the newest dialing; an older one has been cancelled
+        self._dialing = 0  # number of the newest dialing; an older one has been canceled
 
     def dial(self, hosts: tuple[str, ...]) -> None:
         self.hangup()
