@@ -1,4 +1,4 @@
-"""The closed sets and the ordered token that every program uses; docs/contributors/design.md explains each word.
+"""The closed sets and the ordered token that every program uses; docs/contributors/design.md defines the words.
 
 Users read these values in `status` and in events, so they are spelled as in the API.
 """

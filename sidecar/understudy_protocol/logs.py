@@ -77,5 +77,5 @@ class JsonLines(logging.Formatter):
 
 
 def _reference(record: logging.LogRecord) -> Mapping[str, str]:
-    told = getattr(record, _REFERENCE, None) or {}
-    return {field: told[field] for field in ("namespace", "kind", "name") if told.get(field)}
+    reference = getattr(record, _REFERENCE, None) or {}
+    return {field: reference[field] for field in ("namespace", "kind", "name") if reference.get(field)}

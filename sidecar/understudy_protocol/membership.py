@@ -2,7 +2,7 @@
 
 The sidecar that was called is the coordinator, or a standby coordinator in whose candidate pool callers wait for an
 election, or another member that knows the coordinator. A caller's first message is its Join. The sidecar answers with
-Welcome, Candidacy or Elsewhere. The tuples TO_COORDINATOR and TO_MEMBER have the direction of each message. Times are
+Welcome, RequestVote or Redirect. The tuples TO_COORDINATOR and TO_MEMBER have the direction of each message. Times are
 Unix seconds; ranks are global unless they are called local. Fields with a default are newer than version 1 of the
 protocol, whose senders omit them.
 """
@@ -55,7 +55,7 @@ class Join:
     stepped: RoundToken = NO_ROUND  # the newest round whose workers have reported a step on this pod
     disconnected_s: Optional[float] = None  # seconds since it lost its last coordinator; None: it never had one
     disconnected_silently: bool = False  # no kernel closed that connection: the machine did not respond
-    unable_reason: str = ""  # why it can take part in no round, so that its pod is to be replaced; "": it can
+    unable_reason: str = ""  # why it can take part in no round, so that its pod must be replaced; "": it can
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Redirect:
 
 @dataclass(frozen=True)
 class RequestVote:
-    """From a candidate whose pool has a majority of the voters: it asks for a vote in this term (RequestVote)."""
+    """From a candidate whose pool has a majority of the voters: a request to vote for it in this term."""
 
     term: Term
     config_version: ConfigVersion
@@ -150,7 +150,7 @@ class LeaderSnapshot:
     charges: tuple[float, ...]  # when restarts were charged to the budget, for versions without history
     recoveries_by_strategy: dict[str, int]
     history: Optional[History] = None
-    token: RoundToken = NO_ROUND  # the round that the seats belong to
+    token: RoundToken = NO_ROUND  # the round of the rank holders
     rank_holders: tuple[RankHolder, ...] = ()
     stepped: RoundToken = NO_ROUND  # the newest round that has made a step
     silent_members: tuple[str, ...] = ()  # uids of the members whose connections to the coordinator went silent

@@ -151,7 +151,7 @@ class Refused:
     ip: str = ""
     config_epoch: int = 0  # newest epoch with voters that it acknowledged: members elect within it
     replacement_reason: str = (
-        ""  # why this pod takes part in nothing any more, so that it has to be replaced; "": it does
+        ""  # why this pod takes no part in the job any more, so that it must be replaced; "": it takes part
     )
 
 

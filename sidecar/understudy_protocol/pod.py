@@ -56,7 +56,7 @@ KEY_VOLUME = "understudy-membership"
 KEY_FOLDER = "/understudy-key"  # mounted in the sidecar only
 KEY_FILE = "key"
 OPERATOR_KEY_FILE = "operator.pub"  # beside the key: the operator's public X25519 key, 64 hexadecimal digits
-INJECTED_FILE = "injected.json"  # Injected as JSON, beside the key: facts that were not known when the pod was created
+INJECTED_FILE = "injected.json"  # InjectedFacts as JSON, beside the key: unknown when the pod was created
 
 GATEWAY_CONTAINER = "understudy-gateway"  # in front of a rollout server
 GATEWAY_VOLUME = "understudy-gateway"  # memory-backed: a gateway's state of the weights, for its next process

@@ -1,5 +1,5 @@
-"""The sidecar of every pod: the pod's member, and (in one pod of a job) the coordinator.
+"""The sidecar of every pod: the pod's member and, in one pod of a job, the coordinator.
 
-membership/ decides, purely; server, client, launcher_link and probes act. Data flows from an edge into a state
-machine and its effects back out to an edge; nothing in membership/ knows that a network exists.
+membership/ makes all decisions, without I/O; server, client, launcher_link and probes act. An edge passes events to a
+state machine and carries out its effects; no module in membership/ depends on the network.
 """

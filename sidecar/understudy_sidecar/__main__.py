@@ -1,9 +1,10 @@
-"""Start a sidecar: `python -m understudy_sidecar`, in a pod that the operator made, or that the webhook has injected.
+"""Start a sidecar: `python -m understudy_sidecar`, in a pod that the operator created or the webhook injected.
 
---supervised  as a child of this process, which starts it anew when it crashes
---alone       for a pod without a launcher: no member, it keeps what is held about the node
+--supervised  as a child of this process, which restarts it after a crash
+--alone       for a pod without a launcher: the sidecar is no member, and only stores the node health verdict
 
-On uvloop: a coordinator of ten thousand members spends a third less CPU on each call than on asyncio's own loop.
+It uses uvloop: there a coordinator of ten thousand members spends a third less CPU on each call than with asyncio's own
+loop.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _serve(*, alone: bool) -> int:
-    # Only now: who supervises needs none of it, and is there as long as the pod.
+    # Imported here because the supervisor needs none of it, and its memory stays used as long as the pod runs.
     import uvloop
 
     from understudy_sidecar import process

@@ -1,6 +1,6 @@
-"""One timer for a state machine: asked for again after each event, it calls back at the machine's deadline.
+"""One timer for a state machine: set after each event, it calls back at the machine's deadline.
 
-A deadline mostly moves on, event by event: then the timer that runs already is kept, and set anew when it fires.
+A deadline usually moves to a later time with each event: then the running timer stays, and is set again when it fires.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Alarm:
     def _start(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        # A little late rather than early: an early tick changes nothing and would have to be repeated.
+        # Slightly late rather than early: an early tick changes nothing and would have to be repeated.
         delay = max(0.0, at - now()) + 0.001
         self._fires_at = at
         self._timer = asyncio.get_running_loop().call_later(delay, self._fire)

@@ -1,8 +1,8 @@
-"""Watches the verdict in the pod's own annotation, which the kubelet keeps as a file: for when no coordinator tells it.
+"""Watches the verdict in the pod's annotation, which the kubelet writes to a file: it works without a coordinator.
 
-Rules: a look each INTERVAL_S at a file in memory. One that is missing, empty or broken says nothing: what was told
-before stays, because a verdict is withdrawn by another one. A verdict that could not be handled, because a disk is full
-for example, is handled again at the next look.
+Rules: check a file in memory each INTERVAL_S. Ignore one that is missing, empty or broken: the last verdict stays in
+effect, because only another verdict withdraws it. If a verdict could not be handled (the disk was full, say), the next
+check handles it again.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class AnnotationFile:
-    """`on_change` hears each verdict once."""
+    """Calls `on_change` once for each verdict."""
 
     def __init__(self, path: Path, on_change: Callable[[NodeVerdict], None], every_s: float = INTERVAL_S) -> None:
         self._path, self._on_change, self._every_s = path, on_change, every_s

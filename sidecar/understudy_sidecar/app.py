@@ -1,6 +1,7 @@
-"""One sidecar: the core (membership/core.py) between its edges, and the end.
+"""One sidecar: the core (membership/core.py) between its edges, and its end.
 
-Rules: the core decides when the process ends. It always exits 0 then: the pod's result is the trainer container's.
+Rules: the core decides when the process ends. Its exit code is then always 0: the pod's result is the trainer
+container's.
 """
 
 import asyncio
@@ -54,7 +55,7 @@ from understudy_sidecar.settings import Settings, sidecar_identity
 from understudy_sidecar.verdicts import Verdicts
 
 FLUSH_LIMIT_S = 1.0
-#: The adjourning coordinator's own limit is 3 s; this one only guards against a bug in it.
+#: The coordinator's own limit for its shutdown is 3 s; this one only guards against a bug in it.
 SHUTDOWN_LIMIT_S = 5.0
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class Sidecar:
         )
         self._alarm = Alarm(lambda: self._handle(Tick()))
         self._metrics = CoordinatorMetrics()
-        self._socket: int | None = None  # of the link to who was called
+        self._socket: int | None = None  # of the link to the called sidecar
         self._caller_links = CallerLinks(self._handle, lambda seconds: self._core.snapshot_took(seconds, now()))
         self._client = CoordinatorClient(
             settings.key,
@@ -102,7 +103,7 @@ class Sidecar:
         self._rollouts = RolloutsLink(lambda replicas: self._handle(FromWorker(replicas)))
 
     async def run(self) -> None:
-        """Serve until the job has ended, or the pod has."""
+        """Serve until the job or the pod has ended."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._on_sigterm)
         folder = self._settings.folder
         records.install_launcher(folder, self._settings.shipped)
@@ -156,7 +157,7 @@ class Sidecar:
             log.error("the coordinator did not complete its shutdown within %g s; the sidecar exits", SHUTDOWN_LIMIT_S)
 
     def _on_sigterm(self) -> None:
-        """The kubelet ends a sidecar after the trainer container, so its launcher is gone by now, or killed soon."""
+        """The kubelet ends a sidecar after the trainer container, so its launcher has ended, or is killed soon."""
         self._handle(LeaveRequested("the sidecar got SIGTERM", self._settings.grace_s))
 
     def _on_launcher(self, hello: LauncherHello) -> None:
@@ -176,7 +177,7 @@ class Sidecar:
                     self._caller_links.enqueue(effect)
                 else:
                     self._do(effect)
-        except records.CannotStore as error:  # what follows relies on it
+        except records.CannotStore as error:  # the effects that follow rely on it
             self._handle(StoreFailed(str(error)))
             return
         self._caller_links.flush()

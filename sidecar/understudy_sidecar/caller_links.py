@@ -1,7 +1,7 @@
-"""The links of callers that have proved the key, as the core's events and effects have them: by number.
+"""The links of callers that have proved the key, for the core: it refers to them by number.
 
-Rules: effects are done in their order, SLICE at a time with other work between the slices, because a coordinator of ten
-thousand members sends each of them something in the same moment. A message to many links is encoded once.
+Rules: effects are carried out in order, SLICE at a time with other work between the slices, because a coordinator of
+ten thousand members sends a message to each of them at the same moment. A message to many links is encoded once.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from understudy_sidecar.link import Link
 from understudy_sidecar.membership.core import FromObserver, ObserverDown, ObserverUp
 from understudy_sidecar.membership.events import Broadcast, Dropped, Hangup, Received, Send
 
-#: So many effects are done in one turn of the loop.
+#: Effects per turn of the event loop.
 SLICE = 500
 Event = Received | Dropped | ObserverUp | ObserverDown | FromObserver
 Effect = Send | Broadcast | Hangup
@@ -24,15 +24,15 @@ log = logging.getLogger(__name__)
 
 
 class CallerLinks:
-    """on_event hears what comes from the links. on_snapshot hears how many seconds of CPU time a snapshot took.
+    """on_event gets the events of the links. on_snapshot gets the CPU time of a snapshot in seconds.
 
-    Of CPU time: on a busy node the sidecar stands still for moments, which would hold the next snapshot up for longer.
+    CPU time, because on a busy node the process is often not scheduled, which would delay the next snapshot too long.
     """
 
     def __init__(self, on_event: Callable[[Event], None], on_snapshot: Callable[[float], None]) -> None:
         self._on_event, self._on_snapshot = on_event, on_snapshot
         self._links: dict[int, Link] = {}
-        self._pending: deque[Effect] = deque()  # to be done in the next turns of the loop, in this order
+        self._pending: deque[Effect] = deque()  # to be carried out in the next turns of the loop, in this order
         self._is_scheduled = False
 
     # From the server --------------------------------------------------------------------------------------------------
@@ -61,16 +61,16 @@ class CallerLinks:
     # From the core ----------------------------------------------------------------------------------------------------
 
     def enqueue(self, effect: Effect) -> None:
-        """At the next flush, or later if many are to be done before it."""
+        """Carry out at the next flush, or later if many effects come before it."""
         self._pending.append(effect)
 
     def flush(self) -> None:
-        """Do a slice of what is left, unless the next one is scheduled already."""
+        """Carry out a slice of the pending effects, unless the next slice is already scheduled."""
         if not self._is_scheduled:
             self._do_slice()
 
     def _do_slice(self) -> None:
-        """The links of this slice need not wait for those of the next."""
+        """Carry out one slice. Its links do not wait for those of the next slice."""
         for _ in range(min(SLICE, len(self._pending))):
             self._do(self._pending.popleft())
         self._is_scheduled = bool(self._pending)

@@ -1,9 +1,9 @@
-"""The member's connection to the coordinator: dials, proves the key, hands messages to and fro.
+"""The member's connection to the coordinator: calls it, proves the key, exchanges messages.
 
-Rules: the addresses are tried in turn. One that takes TCP_S to connect (a pulled cable) or ANSWER_S to answer (a frozen
-machine's kernel takes the call that nobody will answer) is given up; a coordinator that is called by ten thousand at
-once is slow, but answers step by step. Their order, and the pauses, are in membership/dialing.py; it goes on until
-a link is up or another dial() replaces this one. It never dials by itself.
+Rules: it tries the addresses in turn. It skips one that takes TCP_S to connect (a pulled cable) or ANSWER_S to answer
+(the kernel of a frozen machine accepts calls that no process answers). A coordinator that gets ten thousand calls at
+once is slow, but answers step by step. membership/dialing.py has the order and the pauses; it continues until a link is
+up or another dial() replaces this one. It never dials by itself.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from understudy_sidecar.tcp import end_everywhere, watch_peer
 
 TCP_S = 1.0
 ANSWER_S = 3.0
-#: A timer that fires later than this tells of this process, and not of the peer.
+#: If a timer fires later than this, this process was slow, and not the peer.
 LATE_TIMER_S = 0.25
-#: An heir is sent the whole electorate.
+#: A standby coordinator gets the whole voter configuration.
 MESSAGE_BYTES = 4 << 20
 
 _MEMBERSHIP = wire.message_types(membership)
@@ -36,14 +36,14 @@ log = logging.getLogger(__name__)
 class Address(NamedTuple):
     host: str
     port: int
-    is_pod: bool = True  # its own IP address, and not that of a Service before it
+    is_pod: bool = True  # the pod's own IP address, and not that of a Service
 
 
 class CoordinatorClient:
-    """on_up(host): linked, both sides proved the key. on_message(message). on_down(silent): an up link has ended by
-    itself.
+    """on_up(host): connected, and both sides have proved the key. on_message(message). on_down(silent): the peer or the
+    network has ended an up link.
 
-    on_socket(fd): the socket of an up link, for a duplicate of it; None when that link has ended or was hung up on.
+    on_socket(fd): the socket of an up link, for a duplicate of it; None when that link has ended or was closed.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class CoordinatorClient:
         self._dialing: _Dialing | None = None
 
     def dial(self, addresses: tuple[Address, ...]) -> None:
-        """Call until one answers; replaces the call that is under way, or up (no on_down follows)."""
+        """Call until one answers; replaces a call that is in progress or up (no on_down follows)."""
         self.hangup()
         self._dialing = _Dialing(self, addresses)
 
@@ -72,7 +72,7 @@ class CoordinatorClient:
             self._call.send(message)
 
     def hangup(self) -> None:
-        """Stop dialing, and end an up link after what was sent; no on_down follows."""
+        """Stop dialing, and end an up link after its pending messages; no on_down follows."""
         if self._dialing is not None:
             self._dialing.stop()
             self._dialing = None
@@ -81,14 +81,14 @@ class CoordinatorClient:
             call.hangup()
 
     async def flushed(self, limit_s: float) -> None:
-        """Hang up, and wait until all that was sent is out, or the limit has passed."""
+        """Hang up, and wait until all pending messages are sent, or the limit has passed."""
         call = self._call
         self.hangup()
         if call is not None:
             await call.flushed(limit_s)
 
     def close(self) -> None:
-        """For the end of this client."""
+        """End this client."""
         self.hangup()
 
     def _forget_call(self) -> "ClientLink | None":
@@ -147,7 +147,7 @@ class _Dialing:
 class ClientLink(Link):
     """One call: the head of the upgrade, then the handshake, then the coordinator's messages.
 
-    on_failed(why): it has not come up, and never will.
+    on_failed(why): the call has not come up, and never will.
     """
 
     def __init__(self, client: CoordinatorClient, address: Address, on_failed: Callable[[str], None]) -> None:
@@ -158,12 +158,12 @@ class ClientLink(Link):
         self._caller = HandshakeCaller(client.key, Role.MEMBER, client.job_uid, call)
         self._answered_by = ""  # the uid of the pod that the session is with
         self._token = b""
-        self._is_over = False  # it is up, or has failed: the rest is the link's
+        self._is_over = False  # it is up, or has failed: Link handles the rest
         self._is_up = False  # both sides have proved the key
         self._connecting: asyncio.Task[object] | None = None
         self._alarm = Alarm(self._on_time)
         self._limit_s = self._due = 0.0
-        self._is_extended = False  # this step's limit
+        self._is_extended = False  # the limit of this step was extended
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -172,7 +172,7 @@ class ClientLink(Link):
         self._connecting.add_done_callback(self._on_connecting_ended)
 
     def abandon(self) -> None:
-        """Unless it is up. The connection is left to its transport once that is there: it tells its end."""
+        """End the call unless it is up. A connection that already has a transport ends through that."""
         if self._is_up:
             return
         self._is_over = True
@@ -187,15 +187,15 @@ class ClientLink(Link):
     # How long it may take --------------------------------------------------------------------------------------------
 
     def _allow(self, limit_s: float) -> None:
-        """So long for the peer's next answer, in place of what was allowed before."""
+        """Set the time limit for the peer's next answer."""
         self._is_extended = False
         self._limit_s, self._due = limit_s, now() + limit_s
         self._alarm.set(self._due)
 
     def _on_time(self) -> None:
-        """What this process itself takes does not count: it was frozen or has too much to do, or did not read yet.
+        """Fail the call, unless this process was late itself: it was not scheduled, or has not read the answer yet.
 
-        The last once a step: a peer that sends without end always has something that was not read.
+        Unread bytes extend the limit only once a step: a peer that sends without end always has some.
         """
         if now() > self._due + LATE_TIMER_S:
             self._allow(self._limit_s)
@@ -219,7 +219,7 @@ class ClientLink(Link):
 
     def on_connected(self) -> None:
         if self._is_over:
-            self.cut()  # given up while the connection was on its way
+            self.cut()  # abandoned while it was connecting
             return
         self._allow(ANSWER_S)
         watch_peer(self.transport.get_extra_info("socket"))
@@ -253,7 +253,7 @@ class ClientLink(Link):
             self._fail(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        end_everywhere(self.transport)  # the launcher may hold the same socket
+        end_everywhere(self.transport)  # the launcher may have a duplicate of the socket
         super().connection_lost(exc)
 
     def on_ended(self, silent: bool) -> None:

@@ -1,14 +1,14 @@
-"""Unix seconds that never go back and never jump, and that follow the wall clock all the same.
+"""Unix seconds that never go back and never jump, but follow the wall clock.
 
 Timers need a clock that does not jump when the machine's wall clock is set. But the times of faults outlive their
-coordinator, and its successor on another machine reads them by its own wall clock. So a step of the wall clock is
-followed slowly, as adjtime(3) does: meanwhile timers run faster or slower by at most SLEW.
+coordinator, and its successor on another machine compares them with its own wall clock. So this clock follows a step of
+the wall clock slowly, as adjtime(3) does: meanwhile timers run faster or slower by at most SLEW.
 """
 
 import time
 from collections.abc import Callable
 
-#: Seconds a second: a wall clock that was set by a minute is followed within ten minutes.
+#: Seconds per second: it follows a one-minute step of the wall clock within ten minutes.
 SLEW = 0.1
 
 

@@ -1,8 +1,8 @@
-"""What the kubelet's probes ask: GET /started answers 200 as soon as this sidecar listens; GET /ready, which a pool's
-spares are asked, 503 while one is not ready. And what Prometheus asks: GET /metrics (metrics.py).
+"""The probes: GET /started answers 200 as soon as this sidecar listens; GET /ready, for a pool's spares, answers 503
+while the spare is not ready. And GET /metrics for Prometheus (metrics.py).
 
-Nothing else is here to ask for, so every other head gets the first answer; one that takes LIMIT_S, or too many bytes,
-none. Whoever asks for metrics, they are calculated at most once in FRESH_S.
+Any other path gets the answer of /started. A request that takes LIMIT_S or too many bytes gets none. The metrics are
+calculated at most once in FRESH_S, for all callers.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from understudy_sidecar.waiting_connections import WaitingConnections
 
 LIMIT_S = 5.0
 FRESH_S = 0.2
-#: In all, and from one address.
+#: In total, and from one address.
 MAX_WAITING, MAX_WAITING_PER_ADDRESS = 256, 64
 TEXT = "text/plain"
 OK, UNREADY = "200 OK", "503 Service Unavailable"
@@ -30,7 +30,7 @@ async def listen(
     metrics: Callable[[], bytes] = lambda: b"",
     why_not_ready: Callable[[], str] = lambda: "",
 ) -> asyncio.Server:
-    """why_not_ready: "" while it is."""
+    """why_not_ready: returns "" while the spare is ready."""
     waiting = WaitingConnections(MAX_WAITING, MAX_WAITING_PER_ADDRESS, LIMIT_S)
     loop = asyncio.get_running_loop()
     fresh = _CachedText(metrics)

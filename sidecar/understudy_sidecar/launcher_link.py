@@ -1,11 +1,10 @@
-"""The unix socket in the shared emptyDir over which the pod's launcher talks to its sidecar: JSON lines.
+"""The unix socket in the shared emptyDir between the pod's launcher and its sidecar: JSON lines.
 
-One launcher a pod: a newer connection takes over from an older one. Any process of the pod may connect
-(shared_socket.py).
+A pod has one launcher: a newer connection replaces an older one. Any process of the pod may connect (shared_socket.py).
 
-The launcher can be handed a copy of a socket (HoldSocket), which goes with the bytes of its line: so lines are written
-one by one, by an outbox of our own and not by the stream, whose buffer knows no such thing. A launcher that does not
-read is hung up on.
+HoldSocket passes a duplicate of a socket to the launcher, as ancillary data of the bytes of its line. The stream's
+buffer cannot do this, so an outbox of our own writes the lines one by one. A launcher that does not read is
+disconnected.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class LauncherLink:
-    """Callbacks: on_up(hello), on_message(message), on_down() when the connected launcher has gone."""
+    """Callbacks: on_up(hello), on_message(message), on_down() when the connected launcher has disconnected."""
 
     def __init__(
         self,
@@ -38,8 +37,8 @@ class LauncherLink:
         on_down: Callable[[], None],
     ) -> None:
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
-        self._outbox: _Outbox | None = None  # to the launcher that is connected
-        self._holds_socket = False  # the launcher, a copy from this process
+        self._outbox: _Outbox | None = None  # to the connected launcher
+        self._holds_socket = False  # the launcher has a duplicate from this process
 
     async def listen(self, path: Path) -> asyncio.Server:
         return await asyncio.start_unix_server(self._serve, sock=shared_socket.bound(path), limit=LINE_BYTES)
@@ -49,23 +48,23 @@ class LauncherLink:
             self._outbox.put(message)
 
     def hold_socket(self, fd: int) -> None:
-        """Have the launcher keep a copy of this connection open, so that it outlives this process. `fd` stays ours.
+        """Have the launcher keep a duplicate of this connection, so that it outlives this process. `fd` stays ours.
 
-        Who hangs up says drop() too: a close alone is not seen by the peer any more. Both are for the launcher that is
-        connected; for one that connects later they are to be said again.
+        Before it closes the connection, the caller calls drop_socket() too: otherwise the peer does not see the close.
+        Both are sent only to the connected launcher; repeat them for one that connects later.
         """
         if self._outbox is not None:
             self._outbox.put(HoldSocket(), fd)
             self._holds_socket = True
 
     def drop_socket(self) -> None:
-        """Have it close the copy. What a sidecar before this one had it keep stays: that membership is to go on."""
+        """Have the launcher close the duplicate. One from an earlier sidecar stays: it keeps the membership."""
         if self._outbox is not None and self._holds_socket:
             self._outbox.put(DropSocket())
             self._holds_socket = False
 
     def hang_up(self) -> None:
-        """On the launcher that is connected: it connects again."""
+        """Disconnect the launcher; it connects again."""
         if self._outbox is not None:
             self._outbox.hang_up()
 
@@ -86,11 +85,11 @@ class LauncherLink:
         while line := await reader.readline():
             message = wire.decode(line, _MESSAGES)
             if outbox.hung_up:
-                return  # what it had said before it heard of that
+                return  # it sent this before it saw the end of the connection
             if isinstance(message, LauncherHello) and self._outbox is not outbox:
-                self._outbox, former = outbox, self._outbox
-                if former is not None:
-                    former.hang_up()
+                self._outbox, previous = outbox, self._outbox
+                if previous is not None:
+                    previous.hang_up()
                 self._on_up(message)
             elif isinstance(message, wire.Unknown):
                 log.info("ignored a message from the launcher of the unknown type %s", message.type[:64])
@@ -101,10 +100,10 @@ class LauncherLink:
 
 
 class _Outbox:
-    """Lines to one launcher, each sent by itself, with its socket if it has one."""
+    """Lines to one launcher, each sent separately, with its socket if it has one."""
 
     def __init__(self, connection: int) -> None:
-        # A descriptor of our own: event loops let nobody else wait for that of a stream.
+        # A descriptor of our own: an event loop allows no other writer on a stream's descriptor.
         self._socket = socket.socket(fileno=os.dup(connection))
         self._socket.setblocking(False)
         self._loop = asyncio.get_running_loop()
@@ -122,7 +121,7 @@ class _Outbox:
             self.hang_up()
 
     def hang_up(self) -> None:
-        """Whoever reads from the connection sees its end, here too; nobody is called back before that."""
+        """End the connection: both readers see its end. No callback before that."""
         self.hung_up = True
         self._drop_unsent()
         with contextlib.suppress(OSError):
@@ -146,14 +145,14 @@ class _Outbox:
                 line, fd = self._unsent[0]
                 sent = self._socket.sendmsg([line], _rights(fd))
                 self._unsent.popleft()
-                _close(fd)  # it went with the first byte
+                _close(fd)  # it was sent with the first byte
                 if sent < len(line):
                     self._unsent.appendleft((line[sent:], None))
         except BlockingIOError:
             self._loop.add_writer(self._socket, self._flush)
         except OSError as error:
             log.info("cannot send to the launcher: %s", error)
-            self._drop_unsent()  # its last words may still be unread
+            self._drop_unsent()  # the launcher's last messages may still be unread
         else:
             self._loop.remove_writer(self._socket)
 

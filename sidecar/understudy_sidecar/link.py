@@ -1,16 +1,15 @@
 """One WebSocket, of either side: whole messages in and out of a TCP connection, without a task or a queue of its own.
 
-Rules: `send` never waits; what answers one reading goes out in one write. A peer that lets more than UNSENT_BYTES wait
-when the next message comes reads too slowly and is cut off, which is logged once: it may call again, and nobody else is
-held up. What breaks the protocol ends this one connection. Server and client build on `Link`; the office sees its upper
+Rules: `send` never waits; all replies to one read go out in one write. If more than UNSENT_BYTES wait when the next
+message comes, the peer reads too slowly: the link is cut and logged once. The peer may call again, and no other link
+waits for it. A protocol error ends only this connection. Server and client subclass `Link`; CallerLinks uses its upper
 half.
 
-After `seal_with` all messages are encrypted, both ways; one that was changed on its way ends the connection. A close
-frame is not encrypted: who can forge one can as well cut the connection. Pings and pongs are ignored.
+After `seal_with` all messages are encrypted, both ways; a message that was changed on its way ends the connection. A
+close frame is not encrypted: an attacker that can forge one can cut the connection anyway. Pings and pongs are ignored.
 
-Until `peer_proved`, a peer costs next to nothing: at most UNPROVEN_BYTES of all that it sends are read, its head and
-control frames included, its end is not logged, and when it breaks a rule the connection is closed at once, without
-waiting for it.
+Until `peer_proved`, a peer costs almost nothing: the link reads at most UNPROVEN_BYTES, including the head and control
+frames, does not log the peer's end, and closes the connection at once if the peer breaks a rule.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from understudy_sidecar.tcp import has_unread, was_silent
 
 UNPROVEN_BYTES = 1024
 UNSENT_BYTES = 1 << 20
-#: How long a peer that was hung up on may take to read what was sent, and to end its side.
+#: How long a peer may take to read the last messages and to close its side after a hangup.
 HANGUP_S = 3.0
 log = logging.getLogger(__name__)
 
@@ -42,38 +41,38 @@ class Link(asyncio.Protocol):
         self._session: Session | None = None
         self._head_pending = True
         self._is_proven = False
-        self._bytes_read = 0  # bytes of the peer's that were read, until it is proven
+        self._bytes_read = 0  # bytes read from the peer, until it is proven
         self._reading = False
-        self._replies: list[bytes] = []  # to what is being read: they go out in one write
+        self._replies: list[bytes] = []  # to the data that is being read: they go out in one write
         self._transport: asyncio.Transport | None = None
-        self._is_ending = False  # hung up or cut off: nothing more is read or sent
+        self._is_ending = False  # hung up or cut: no more reads or sends
         self._has_ended = False
         self._cut_off: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    # For whoever holds the link --------------------------------------------------------------------------------------
+    # For users of the link --------------------------------------------------------------------------------------------
 
     def send(self, message: Any) -> None:
         self.send_encoded(compiled.encode(message))
 
     def send_encoded(self, message: bytes) -> None:
-        """Send an encoded message: who sends the same one to many encodes it once. A no-op after the end."""
+        """Send an encoded message: one for many links is encoded only once. A no-op after the end."""
         self._write(message)
 
     def unsent(self) -> int:
-        """How many bytes wait for the peer to read: who sends much and often looks here first."""
+        """The number of bytes that the peer has not read yet: a frequent sender checks this first."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def has_unread(self) -> bool:
-        """Whether the peer has sent what was not read yet: then it is not the peer that is late."""
+        """Whether this process has not read all bytes from the peer yet: then the peer is not late."""
         return self._transport is not None and has_unread(self._transport)
 
     def hangup(self, code: CloseCode = CloseCode.NORMAL, reason: str = "") -> None:
-        """What was sent goes out, then a close frame, then the end; nothing more is read or sent."""
+        """Send all pending messages and a close frame, then end; no more reads or sends."""
         self._send_and_end(close_frame(code, reason, masked=self._masks))
 
     def cut(self) -> None:
-        """The end at once: what still waits is dropped."""
+        """End at once, and drop all pending messages."""
         self._is_ending = True
         self._replies.clear()
         if self._transport is not None:
@@ -94,27 +93,27 @@ class Link(asyncio.Protocol):
 
     @property
     def transport(self) -> asyncio.Transport:
-        """While the connection lasts."""
+        """The transport, while the connection is open."""
         assert self._transport is not None
         return self._transport
 
     def on_connected(self) -> None:
-        """The TCP connection is there."""
+        """The TCP connection is open."""
 
     def on_head(self, head: bytes) -> None:
-        """The peer's HTTP head is there; frames follow. Raises ProtocolError."""
+        """The peer's HTTP head has arrived; frames follow. Raises ProtocolError."""
         raise NotImplementedError
 
     def on_text(self, text: bytes) -> None:
-        """A message is there. Raises ProtocolError or WireError."""
+        """A message has arrived. Raises ProtocolError or WireError."""
         raise NotImplementedError
 
     def on_protocol_error(self, error: ProtocolError | wire.WireError) -> None:
-        """The peer broke the protocol; it is hung up on next."""
+        """The peer broke the protocol; the link hangs up next."""
         raise NotImplementedError
 
     def on_ended(self, silent: bool) -> None:
-        """The connection has ended. silent: nobody said so, the peer's machine just stopped answering."""
+        """The connection has ended. silent: no kernel closed it; the peer's machine stopped responding."""
         raise NotImplementedError
 
     def write_head(self, head: bytes) -> None:
@@ -123,19 +122,19 @@ class Link(asyncio.Protocol):
             self._write_answers()
 
     def seal_with(self, session: Session) -> None:
-        """From now on messages are encrypted, both ways."""
+        """Encrypt all messages from now on, both ways."""
         self._session = session
         self._frames.message = Opcode.BINARY
 
     def peer_proved(self, message_bytes: int) -> None:
-        """The peer has proved the key: from now on a message of it may have so many bytes."""
+        """The peer has proved the key: from now on its messages may have `message_bytes` bytes."""
         self._is_proven = True
         self._frames.limit = message_bytes
 
     # asyncio.Protocol ------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]) if address else "?"
         self.on_connected()
@@ -186,7 +185,7 @@ class Link(asyncio.Protocol):
         message = self._frames.take()
         left = len(self._received)
         self._bytes_read += before - left
-        # What follows a whole message may have been sent after the proof.
+        # Bytes after a whole message may have been sent after the proof.
         if self._bytes_read + (left if message is None else 0) > UNPROVEN_BYTES:
             raise ProtocolError(f"expected at most {UNPROVEN_BYTES} bytes before a proof of the key", CloseCode.TOO_BIG)
         return message
@@ -237,18 +236,18 @@ class Link(asyncio.Protocol):
                 self.hangup(CloseCode.POLICY, self._reason(error))
 
     def _reason(self, error: Exception) -> str:
-        """A close frame is not encrypted, and the texts of errors quote what the peer has sent."""
+        """Empty for a proven peer: a close frame is not encrypted, and errors quote the peer's messages."""
         return "" if self._is_proven and self._session is not None else str(error)
 
     def _send_and_end(self, data: bytes) -> None:
-        """FIN after the last byte. Not by closing: a launcher may hold the same socket, and keep it open (app.py)."""
+        """Send FIN after the last byte, instead of a close: the launcher may have the socket too, and keep it open."""
         if self._is_ending or self._transport is None:
             return
         self._is_ending = True
         self._replies.append(data)
         self._write_answers()
         if not self._is_proven:
-            self._transport.close()  # nothing but these few bytes was written to it: the kernel has them
+            self._transport.close()  # only these few bytes were written: the kernel has them
             return
         self._transport.write_eof()
         self._cut_off = asyncio.get_running_loop().call_later(HANGUP_S, self.cut)

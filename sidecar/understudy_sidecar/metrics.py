@@ -1,8 +1,8 @@
-"""What Prometheus is told of the job by who coordinates it, and by other sidecars that they do not.
+"""Prometheus metrics of the job, from the coordinator's sidecar; other sidecars report that they do not coordinate.
 
-In Prometheus' text format, written here: the client library costs each pod 6 MB of memory and 65 ms at its start, for
-what one pod of a job has to say. Rules: nothing is gone through for it; counters begin at 0 with each office; no label
-has the name of anything: whose numbers they are, a scrape knows by the pod.
+In Prometheus' text format, without the client library, which costs each pod 6 MB of memory and 65 ms at its start.
+Rules: no loop over members; counters begin at 0 with each term; no label has the name of an object: the scrape adds the
+pod.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ from understudy_sidecar.membership.coordinator_state import Phase
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RENDEZVOUS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-#: Why a round was formed, beside the faults: it is the job's first; nothing broke (a member came back, say).
+#: Other causes of a round than a fault: it is the job's first one, or there was none (a member came back, say).
 FIRST, NO_FAULT = "First", "None"
 FAULTS = tuple(fault.value for fault in Fault)
 
@@ -73,7 +73,7 @@ class CoordinatorMetrics:
         self._sum_s = 0.0
 
     def update(self, coordinator: Coordinator, now: float) -> None:
-        """It has handled something."""
+        """Call after each event that the coordinator has handled."""
         if coordinator is not self._coordinator:
             self._begin(coordinator)
         state = coordinator.state
@@ -84,15 +84,15 @@ class CoordinatorMetrics:
             self._newest = coordinator.token
             if self._newest_round(coordinator):
                 self._rounds[self._cause(coordinator)] += 1
-                self._ended_at = now if self._ended_at is None else self._ended_at  # broken and mended at once
+                self._ended_at = now if self._ended_at is None else self._ended_at  # it broke and recovered at once
             else:
-                self._ended_at = None  # a former coordinator's, which trains on
+                self._ended_at = None  # a former coordinator's round, which trains on
         if state.phase is Phase.RUNNING and self._ended_at is not None and not state.roster.unacked:
             self._observe_rendezvous(now - self._ended_at)
             self._ended_at = None
 
     def text(self, coordinator: Coordinator | None) -> bytes:
-        """As it is now; None: this sidecar is not in office."""
+        """The current metrics; coordinator: None if this sidecar is not the coordinator."""
         return ("\n".join(self._lines(coordinator)) + "\n").encode()
 
     def _newest_round(self, coordinator: Coordinator) -> bool:
@@ -100,9 +100,9 @@ class CoordinatorMetrics:
         return (token.epoch, token.term) == (term.epoch, term.number)
 
     def _cause(self, coordinator: Coordinator) -> str:
-        still = coordinator.state.recovery_log.open
-        if still:
-            return still[-1].fault.value
+        open_recoveries = coordinator.state.recovery_log.open
+        if open_recoveries:
+            return open_recoveries[-1].fault.value
         return FIRST if coordinator.token.round == 0 else NO_FAULT
 
     def _observe_rendezvous(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
-"""Watches whether a file exists on the node (such as /run/nologin), through a folder of the node's that it mounts.
+"""Watches whether a file exists on the node (such as /run/nologin), through a mounted folder of the node.
 
-Rules: a look each INTERVAL_S, in a thread of its own, so that a file system that hangs holds up nobody. Only the folder
-entry counts, not what it leads to. Where nobody can look, what was seen last stays, and the log says why.
+Rules: check each INTERVAL_S, in a separate thread, so that a hanging file system blocks nothing else. Only the folder
+entry counts, not the target of a link. If a check fails, the last result stays, and the log has the reason.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class NodeFile:
-    """`path`: where it is seen from here. `on_change` hears whether it exists: at the start, and at each change."""
+    """path: as mounted here. on_change gets whether it exists: at the start, and at each change."""
 
     def __init__(self, path: Path, on_change: Callable[[bool], None], every_s: float = INTERVAL_S) -> None:
         self._path, self._on_change, self._every_s = path, on_change, every_s
@@ -24,7 +24,7 @@ class NodeFile:
         self._last_error = ""
 
     def start(self) -> None:
-        """Tells in this event loop."""
+        """Start the thread; on_change runs in the current event loop."""
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._run, args=(loop,), name="node-file", daemon=True).start()
 

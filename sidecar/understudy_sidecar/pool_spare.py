@@ -1,9 +1,9 @@
-"""The sidecar of a pool's spare: it waits, warm, until a job has claimed it, and is that job's sidecar from then on.
+"""The sidecar of a pool's spare: it waits, warm, until a job claims it, and is that job's sidecar from then on.
 
-Rules: it is a member of nothing. Whether it is ready is asked of the launcher (membership/pool_spare.py), and told to
-the kubelet. Who knows the pool's key may tell it once whose it is: that order is stored before it is answered, in a
-folder that the trainer container does not see: the job's key is in it. Then the job's sidecar begins, in this process,
-from what was stored; so does one that is started anew. It answers all later claims with whose it is.
+Rules: it is a member of no job. It asks its launcher whether the spare is ready (membership/pool_spare.py), and reports
+that to the kubelet. A caller that knows the pool's key may claim it once for a job: the order has the job's key, so it
+is stored, before the answer, in a folder that the trainer container does not mount. Then the job's sidecar begins in
+this process, with the stored order; a restarted process does the same. It answers all later claims with the job's uid.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from understudy_sidecar.membership.pool_spare import Event, PoolSpare
 from understudy_sidecar.server import Server
 from understudy_sidecar.settings import Settings, SpareSettings, read_spare, settings_of_claimed, sidecar_identity
 
-#: For the answer to go out: the job waits.
+#: Seconds for the answer to be sent: the job waits.
 FLUSH_LIMIT_S = 0.2
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def job_settings(settings: SpareSettings, order: Order) -> Settings:
 
 @dataclass(frozen=True)
 class ClaimedSpare:
-    """The answer to claims on a spare that is a job's."""
+    """Answers claims on a spare that a job has already claimed."""
 
     pool_uid: str
     key: bytes
@@ -74,7 +74,7 @@ class PoolSpareSidecar:
         )
 
     async def run(self) -> Order | None:
-        """Until it is claimed; None: the pod ends before that."""
+        """Wait for a claim; None if the pod ends before that."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._claimed.set)
         settings = self._settings
         records.install_launcher(settings.folder, settings.shipped)

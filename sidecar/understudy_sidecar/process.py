@@ -1,15 +1,15 @@
-"""What a sidecar's process asks of its kernel and of Python: any member may have to coordinate ten thousand."""
+"""Process-wide settings of the kernel and of Python: any member may have to coordinate ten thousand."""
 
 import gc
 import resource
 
-#: Python looks for cycles after so many new objects. At its own 700 the members of a large job are looked at again and
-#: again; a sidecar makes no cycles but those of errors.
+#: New objects between two runs of the garbage collector. With Python's default of 700 it would scan the members of a
+#: large job again and again; a sidecar creates no cycles except with errors.
 OBJECTS = 50_000
 
 
 def prepare() -> None:
-    """All the open files that the container may have, and few collections, which leave out what was imported."""
+    """Raise the limit of open files to the container's; make garbage collections rare, and skip imported modules."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     gc.collect()

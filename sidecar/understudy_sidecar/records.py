@@ -1,20 +1,20 @@
 """The files that a sidecar writes: the launcher and the verdict for the trainer, and the sidecar's own state.
 
-Two volumes, and every program that opens a file there goes through understudy_protocol/files.py:
+Two volumes, and every program that opens a file there uses understudy_protocol/files.py:
 
     shared folder (the trainer writes there too)    written by    read by
       launcher.pyz, launch…, python/                sidecar       trainer container
       verdict.json                                  sidecar       launcher, torchrun's agent, exit_on_fault()
       sidecar.sock, rollouts.sock                   sidecar       launcher, torchrun's agent, workers
       errors-UID/                                   workers       launcher
-    state folder (the sidecar alone)
+    state folder (only the sidecar mounts it)
       closed.json, vow.json, told-verdict.json, order.json,       the next process of this sidecar
       launcher-connected
 
 A sidecar reads nothing from the shared folder. It stores the close in the state folder, for the next process, and in
-the termination message, so that one finished pod is enough for an operator that was away. It stores its vow so that no
-later process votes twice in a term: one epoch and term, one coordinator. A state file that cannot be read is an error:
-a process that ignored it could vote twice, or serve a second job.
+the termination message, so that the operator can read it from one finished pod later. It stores its hard state
+(vow.json), so that no later process votes twice in a term: one term has one coordinator. A state file that cannot be
+read is an error: a process that ignored it could vote twice, or serve a second job.
 """
 
 import logging
@@ -29,7 +29,7 @@ from understudy_protocol.hard_state import HardState
 from understudy_protocol.membership import Close, NodeVerdict
 from understudy_protocol.order import Order
 
-#: Where the image holds what the trainer container needs (see the Dockerfile).
+#: Where the image has the files for the trainer container (see the Dockerfile).
 SHIPPED_FILES = Path("/opt/understudy/share")
 CLOSE_FILE = "closed.json"
 HARD_STATE_FILE = "vow.json"
@@ -38,7 +38,7 @@ ORDER_FILE = "order.json"
 LAUNCHER_FILE = "launcher-connected"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TERMINATION_LOG = Path("/dev/termination-log")
-#: Of one file in the state folder: more than the volume takes.
+#: The most bytes of a file in the state folder: more than the volume takes.
 STATE_BYTES = 8 << 20
 PRIVATE, PUBLIC = 0o600, 0o644
 T = TypeVar("T")
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class CannotStore(Exception):
-    """The state volume does not take what was to be stored: nothing that relies on it may be sent."""
+    """The state volume does not accept a write: no message that relies on it may be sent."""
 
 
 class CannotRead(Exception):
@@ -54,12 +54,12 @@ class CannotRead(Exception):
 
 
 def install_launcher(folder: Path, shipped: Path = SHIPPED_FILES) -> None:
-    """Copy launcher, stub and the workers' Python folder into the volume that the trainer mounts. Raises OSError."""
+    """Copy launcher, entry script and the workers' Python folder into the shared volume. Raises OSError."""
     files.install_folder(shipped, folder)
 
 
 def record_close(folder: Path, close: Close, termination_log: Path = TERMINATION_LOG) -> None:
-    """As far as it can be written: the launcher and the other members get the close all the same."""
+    """Write errors are only logged: the launcher and the other members get the close anyway."""
     with _log_os_error("the close"):
         _write(folder / CLOSE_FILE, close)
     if termination_log.exists():
@@ -73,13 +73,13 @@ def recorded_close(folder: Path) -> Close | None:
 
 
 def record_verdict(folder: Path, verdict: NodeVerdict) -> None:
-    """For the launcher, which reads it when it is asked to end: whole at any moment."""
+    """Store the verdict for the launcher, which reads it when it gets SIGTERM: the file is complete at any moment."""
     with _log_os_error("the node health verdict for the launcher"):
         _write(folder / pod.VERDICT_FILE, verdict, PUBLIC)
 
 
 def record_coordinator_verdict(folder: Path, verdict: NodeVerdict) -> None:
-    """What the coordinator's part of it is."""
+    """Store the verdict without the part that the node's file adds."""
     with _log_os_error("the node health verdict"):
         _write(folder / COORDINATOR_VERDICT_FILE, verdict)
 
@@ -90,7 +90,7 @@ def recorded_coordinator_verdict(folder: Path) -> NodeVerdict:
 
 
 def record_launcher(folder: Path, connected: bool) -> None:
-    """The launcher has connected, or its connection has ended. As far as it can be written."""
+    """Store whether the launcher is connected. Write errors are only logged."""
     with _log_os_error("whether the launcher is connected"):
         if connected:
             files.write_file(folder / LAUNCHER_FILE, BOOT_ID.read_bytes(), PRIVATE)
@@ -99,9 +99,9 @@ def record_launcher(folder: Path, connected: bool) -> None:
 
 
 def recorded_launcher(folder: Path) -> bool:
-    """Whether a launcher was connected when the earlier process of this sidecar ended, and has run since.
+    """Whether a launcher was connected when the previous process of this sidecar ended, and the node has not rebooted.
 
-    After a reboot of the node the trainer container starts again, and nobody knows how long that takes.
+    After a reboot the trainer container starts again, and it is unknown how long that takes.
     """
     try:
         return files.read_file(folder / LAUNCHER_FILE, STATE_BYTES) == BOOT_ID.read_bytes()
@@ -110,7 +110,7 @@ def recorded_launcher(folder: Path) -> bool:
 
 
 def record_hard_state(folder: Path, hard_state: HardState) -> None:
-    """Before anything is sent that relies on it. Raises CannotStore."""
+    """Store it before any message that relies on it. Raises CannotStore."""
     try:
         _write(folder / HARD_STATE_FILE, hard_state)
     except OSError as error:
@@ -118,12 +118,12 @@ def record_hard_state(folder: Path, hard_state: HardState) -> None:
 
 
 def recorded_hard_state(folder: Path) -> HardState:
-    """The vow that an earlier process of this sidecar stored. Raises CannotRead."""
+    """The hard state that an earlier process of this sidecar stored. Raises CannotRead."""
     return _read(folder / HARD_STATE_FILE, HardState) or HardState()
 
 
 def record_order(folder: Path, order: Order) -> None:
-    """Whose this spare is, and that job's key. Raises OSError."""
+    """Store the job of this spare, with the job's key. Raises OSError."""
     _write(folder / ORDER_FILE, order)
 
 

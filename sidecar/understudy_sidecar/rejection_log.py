@@ -1,7 +1,7 @@
-"""Warnings about callers, few enough to read: one a kind and address, however often it calls.
+"""Rate-limited warnings about callers: one for each kind and address, however often it calls.
 
-Rules: the first of a kind from an address is logged; what follows within QUIET_S is counted, and told with the first
-one after that. At most LINES are logged within QUIET_S, whoever calls: a scanner with many addresses fills no log.
+Rules: the first of a kind from an address is logged; repetitions within QUIET_S are counted, and reported after that.
+At most LINES are logged within QUIET_S in total: a scanner with many addresses does not fill the log.
 """
 
 import logging
@@ -21,7 +21,7 @@ class RejectionLog:
         self._suppressed: dict[tuple[str, str], int] = {}  # since the last line about it
 
     def log(self, peer: str, kind: str, text: str) -> None:
-        """kind: what all complaints have in common that need only one line. text: that line."""
+        """kind: groups all warnings of which one line is enough. text: that line."""
         self._reset_after_quiet()
         subject = (kind, peer)
         if subject in self._suppressed:

@@ -1,8 +1,8 @@
-"""The unix socket over which workers tell of their weight updates: a membership.Replicas in a line, a connection each.
+"""The unix socket for workers' reports about weight updates: one connection for each membership.Replicas, as a line.
 
-The answer, a line too, says `taken`: from then on the sidecar tells its coordinator, and a worker that ends right after
-has not spoken in vain. Or it says what is wrong. A worker runs as any uid, as its launcher does (launcher_link.py); a
-connection that says nothing is ended after a moment.
+The answer is a line too. With `taken` the sidecar has the report and sends it to its coordinator, even if the worker
+ends right after. Otherwise the answer has the error. A worker runs as any uid, like its launcher (launcher_link.py); a
+silent connection is ended after a moment.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
 """The sidecar's WebSocket server: members and the operator call here.
 
-Rules: nothing is believed, and next to nothing kept, before both sides proved the job's key (handshake.py, link.py). A
-caller has HANDSHAKE_S for that, whatever it sends. How many callers may be without a proof, in all and from one
-address, follows from the job's size (`max_waiting`) and from the files that can be opened; waiting_connections.py
-decides which of them is closed when more come. What fails here ends one connection, and is logged once a kind and
-address (rejection_log.py). The server does not know which pod is the leader: it hands every caller that knows the key
-to the hall.
+Rules: the server trusts no message, and stores almost nothing, before both sides have proved the job's key
+(handshake.py, link.py). A caller has HANDSHAKE_S for that. The number of callers without a proof, in total and from one
+address, is limited by the job's size (`max_waiting`) and by the open files; waiting_connections.py decides which of
+them is closed when more come. An error ends one connection, and is logged once for each kind and address
+(rejection_log.py). The server does not know which pod is the leader: it passes every caller that knows the key to its
+handler.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from understudy_sidecar.rejection_log import RejectionLog
 from understudy_sidecar.tcp import watch_peer
 from understudy_sidecar.waiting_connections import WaitingConnections
 
-#: The most bytes that a message of a member, the operator and a claimant may have.
+#: The most bytes of a message of a member, the operator and a claimant.
 MEMBER_BYTES = 64 * 1024
 OBSERVER_BYTES = 4 << 20
 CLAIMANT_BYTES = 4 << 20
 HANDSHAKE_S = 5.0
-RESERVED_FILES = 64  # for everything that is no call
+RESERVED_FILES = 64  # for all files other than calls
 LISTEN_BACKLOG = 4096
-#: Callers without a proof, however large the job is: about 2 kB each.
+#: Callers without a proof, for any size of the job: about 2 kB each.
 MAX_WAITING = 16_384
 
 _HANDSHAKE = wire.message_types(handshake)
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class CallerHandler(Protocol):
-    """Who receives the callers that proved the key. After `on_dropped` and `on_observer_dropped` a link is not used
+    """Receives the callers that have proved the key. After `on_dropped` and `on_observer_dropped` a link is not used
     again.
     """
 
@@ -58,7 +58,7 @@ class CallerHandler(Protocol):
 
 
 class Claimable(Protocol):
-    """Of a pool's spare: what is answered to the operator, who says for which job it was claimed."""
+    """A pool's spare: its answer to the operator's claim for a job."""
 
     @property
     def pool_uid(self) -> str: ...
@@ -78,7 +78,7 @@ class CallerNotProven(ProtocolError):
 
 @dataclass(frozen=True)
 class SidecarIdentity:
-    """What a sidecar says of itself in a handshake, and by what it knows the operator."""
+    """The sidecar's own facts for a handshake, and the key of the operator that it accepts."""
 
     pod_uid: str
     ip: str
@@ -86,16 +86,16 @@ class SidecarIdentity:
 
 
 def max_waiting(members: int) -> tuple[int, int]:
-    """How many callers may be without a proof at once, in all and from one address, in a job of so many members.
+    """The most callers without a proof, in total and from one address, in a job of this many members.
 
-    All members may call at once, from one address if a proxy or SNAT is before them, while the calls that they gave up
-    are not seen to have ended; and there are spares, candidates and the operator.
+    All members may call at once, from one address if there is a proxy or SNAT, while the server has not yet seen the
+    end of their abandoned calls; spares, candidates and the operator call too.
     """
     return min(MAX_WAITING, 512 + 4 * members), min(MAX_WAITING, 128 + 2 * members)
 
 
 class Server:
-    """office: None while there is no job. claims: of a pod that is a pool's spare, or was. members: the job's size."""
+    """handler: None while there is no job. claims: of a pod that is or was a pool's spare. members: the job's size."""
 
     def __init__(
         self,
@@ -125,16 +125,16 @@ class Server:
         self._server: asyncio.Server | None = None
 
     async def listen(self, port: int, host: str | None = None) -> int:
-        """Take calls on all addresses, or on one; the port (0 chooses a free one)."""
+        """Accept calls on all addresses, or on one; return the port (0 chooses a free one)."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._caller, host, port, backlog=LISTEN_BACKLOG, start_serving=False)
         for listener in self._server.sockets:
-            watch_peer(listener)  # each connection that it accepts has its options, at no call of its own
+            watch_peer(listener)  # accepted connections inherit its options, without a system call for each
         await self._server.start_serving()
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self, limit_s: float) -> None:
-        """Take no more calls, and hang up on everybody; at most so long for what was sent to go out."""
+        """Accept no more calls, and hang up on all; wait at most `limit_s` for pending messages."""
         if self._server is not None:
             self._server.close()
         await asyncio.gather(*(caller.flushed(limit_s) for caller in tuple(self.callers)))
@@ -142,7 +142,7 @@ class Server:
             caller.cut()
 
     def called_side(self, role: Role) -> HandshakeCalled:
-        """Raises CallerNotProven where no caller of that role is expected."""
+        """Raises CallerNotProven if no caller of that role is expected."""
         if role in self._called:
             return self._called[role]
         raise CallerNotProven(
@@ -165,7 +165,7 @@ class ServerLink(Link):
     def __init__(self, number: int, server: Server) -> None:
         super().__init__(number, masks=False)
         self._server = server
-        self._call: Call | None = None  # once it has said it
+        self._call: Call | None = None  # after its Hello
         self._claimed_role: Role | None = None
         self._role: Role | None = None  # once proven
         self._on_text: Callable[[bytes], None] = self._on_hello
@@ -180,7 +180,7 @@ class ServerLink(Link):
         if text or self._role is None:
             self._on_text(text)
         else:
-            self.send_encoded(b"")  # it asks whether anybody is there
+            self.send_encoded(b"")  # a keepalive of the caller
 
     def on_protocol_error(self, error: ProtocolError | wire.WireError) -> None:
         self._server.complaints.log(self.peer, type(error).__name__, f"was rejected: {error}")
@@ -216,7 +216,7 @@ class ServerLink(Link):
         self._on_text = self._on_proof
 
     def _on_proof(self, text: bytes) -> None:
-        """The caller's first sealed message: it could be opened, so the Hello was not a recorded one."""
+        """The caller's first encrypted message: it can be decrypted, so the Hello was not a replay."""
         if text:
             raise CallerNotProven("its first encrypted message has to be empty")
         self._server.waiting_connections.remove(self)

@@ -1,4 +1,4 @@
-"""What the operator tells a sidecar through its environment and its mounted Secret. Read once, at the start."""
+"""Settings from the operator, in the environment and the mounted Secret. Read once, at the start."""
 
 import json
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from understudy_protocol.wire import from_plain
 from understudy_sidecar.records import SHIPPED_FILES
 from understudy_sidecar.server import Claimable, SidecarIdentity
 
-#: Of one file in a volume of a Secret: the API server takes no larger Secret.
+#: The most bytes of one file of a Secret: the API server accepts no larger Secret.
 SECRET_BYTES = 1 << 20
 
 
 class SettingsError(ValueError):
-    """A variable or a file that the operator should have set is missing or broken: names it."""
+    """A variable or a file that the operator should have set is missing or broken. The text has its name."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Settings:
     shape: JobShape
     key: bytes  # of the membership, 32 bytes
     operator_key: bytes  # public, 32 bytes
-    coordinator_host: str  # the ClusterIP of the coordinator's Service: no name is looked up
+    coordinator_host: str  # the ClusterIP of the coordinator's Service: no DNS lookup
     coordinator_port: int
     pod_uid: str
     pod_name: str
@@ -40,14 +40,14 @@ class Settings:
     listen: str | None = None  # the one address to listen on; None: all
     shipped: Path = SHIPPED_FILES
     verdict_folder: Path = Path(pod.VERDICT_FOLDER) / pod.ANNOTATED_VERDICT_FILE
-    nologin: str = ""  # a file on the node that says that the node is faulty; "": none is watched
+    nologin: str = ""  # a file on the node whose existence makes the node faulty; "": none is watched
     take_over: TakeOver | None = None  # for the launcher of a pod that was a pool's spare
-    claims: Claimable | None = None  # what is answered to claims on such a pod
+    claims: Claimable | None = None  # answers claims on such a pod
 
 
 @dataclass(frozen=True)
 class SpareSettings:
-    """Of a pool's spare, which has no job yet."""
+    """Settings of a pool's spare, which has no job yet."""
 
     pool_uid: str
     key: bytes  # the pool's, 32 bytes
@@ -65,7 +65,7 @@ class SpareSettings:
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
-    """Raises SettingsError, which names what is missing."""
+    """Raises SettingsError, which names the missing variable or file."""
     folder = Path(env.get(pod.ENV_KEY_FOLDER) or pod.KEY_FOLDER)
     shape, address, index = _settings_of_injected(folder, env) if env.get(pod.ENV_PLACE) else _settings_from_env(env)
     host, _, port = address.rpartition(":")
@@ -91,7 +91,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
 
 
 def read_spare(env: Mapping[str, str]) -> SpareSettings:
-    """Raises SettingsError, which names what is missing."""
+    """Raises SettingsError, which names the missing variable or file."""
     folder = Path(env.get(pod.ENV_KEY_FOLDER) or pod.KEY_FOLDER)
     return SpareSettings(
         pool_uid=_need(env, pod.ENV_POOL),
@@ -111,7 +111,7 @@ def read_spare(env: Mapping[str, str]) -> SpareSettings:
 
 
 def settings_of_claimed(spare: SpareSettings, order: Order, claims: Claimable) -> Settings:
-    """Of the job's spare that it is from now on."""
+    """Settings of the job's spare that a claimed pool spare becomes."""
     host, _, port = order.coordinator.rpartition(":")
     return Settings(
         shape=order.shape,
@@ -146,7 +146,7 @@ def _settings_from_env(env: Mapping[str, str]) -> tuple[JobShape, str, int | Non
 
 
 def _settings_of_injected(folder: Path, env: Mapping[str, str]) -> tuple[JobShape, str, int | None]:
-    """What the operator has found out about the job since the pod was made."""
+    """The job's facts that the operator has found since the pod was created."""
     file = folder / pod.INJECTED_FILE
     facts = _read(file, "the operator's description of the job")
     try:

@@ -1,8 +1,8 @@
 """A unix socket in the folder that the sidecar shares with the trainer container.
 
-The trainer runs as any uid, so every process of the pod may connect (mode 0666). The socket is bound under a random
-name and moved over the entry that has its name: a socket of an earlier sidecar, or whatever the trainer put there. The
-mode is set before the socket has a name: a chmod of the path would follow a link.
+The trainer runs as any uid, so every process of the pod may connect (mode 0666). The socket is bound to a random name
+and renamed over the existing entry: a socket of an earlier sidecar, or any file of the trainer. The mode is set before
+the socket has a name: a chmod of the path would follow a link.
 """
 
 import os

@@ -1,9 +1,8 @@
-"""The sidecar of an injected pod without a launcher: it is no member of anything, and keeps `verdict.json` for
+"""The sidecar of an injected pod without a launcher: it is no member, and writes `verdict.json` for
 `understudy_torch.exit_on_fault()`.
 
-What is held about the node reaches it as an annotation of the pod, which the operator writes (annotation.py); and as a
-file of the node's, where one is named. It ends when it is asked to: the kubelet does that once the pod's own containers
-have ended.
+It gets the node health verdict from a pod annotation, which the operator writes (annotation.py), and from a file on the
+node, if one is configured. It ends on SIGTERM: the kubelet sends that once the pod's own containers have ended.
 """
 
 import asyncio

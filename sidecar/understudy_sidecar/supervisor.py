@@ -1,11 +1,11 @@
-"""Keeps a sidecar's process running inside its container, so that its crash is no restart of the container.
+"""Restarts a crashed sidecar process inside its container, so that the crash does not restart the container.
 
-A Job counts those, and ends for them (its init containers' restarts count towards backoffLimit). Rules: a child that
-ends with 0 is done, and so is this process, and one whose settings are wrong (2) would end so again: its code is this
-one's. After every other end it is started anew, 0.1 s later, twice as late each time it lives for less than STEADY_S,
-at most MAX_PAUSE_S. SIGTERM goes to the child, whose code is then this one's, whatever it is.
+A Job counts container restarts, and may fail because of them (restarts of init containers count towards backoffLimit).
+Rules: if the child exits with 0, or with 2 (wrong settings, so it would exit again), this process exits with the same
+code. After every other exit it restarts the child, after 0.1 s; the pause doubles each time the child lives for less
+than STEADY_S, up to MAX_PAUSE_S. It forwards SIGTERM to the child, and exits with the child's code.
 
-Nothing is imported here that the child needs: this process is small, and stays for as long as the pod.
+This module imports nothing that only the child needs: this process is small, and runs as long as the pod.
 """
 
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def run(command: Sequence[str]) -> int:
-    """The exit code for the container."""
+    """Run the child; return the container's exit code."""
     return _Supervisor(command).run()
 
 
@@ -51,13 +51,13 @@ class _Supervisor:
             self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
 
     def _run_once(self) -> int:
-        """Its exit code, or the number of the signal that ended it, negative."""
+        """The child's exit code, or minus the number of the signal that ended it."""
         with _sigterm_blocked():
             self._child = os.posix_spawn(self._command[0], self._command, os.environ, setsigmask=[])
         if self._asked_to_end:
             self._end_child()
         while True:
-            # As pid 1 it reaps whatever is left to it.
+            # As pid 1 it also reaps orphaned processes.
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             assert ended is not None, "waitid blocks until a child ends"
             with _sigterm_blocked():
@@ -82,7 +82,7 @@ class _Supervisor:
 
 @contextmanager
 def _sigterm_blocked() -> Iterator[None]:
-    """While the child's pid is not known yet, or is not the child's any more."""
+    """Block SIGTERM while the child's pid is not known yet, or may already belong to another process."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield

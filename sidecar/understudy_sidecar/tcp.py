@@ -1,4 +1,4 @@
-"""Socket options by which the kernel finds a silent peer, and what its errors mean.
+"""Socket options with which the kernel detects a silent peer, and the meaning of its errors.
 
 1 s × 3 of keepalive and a TCP_USER_TIMEOUT of 3 s on every membership connection: no cost in Python at any size.
 """
@@ -21,7 +21,7 @@ _SILENT = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH}
 
 
 class SocketLike(Protocol):
-    """A socket, or what a transport or a server shows of its own."""
+    """A socket, or the view of one that a transport or a server exposes."""
 
     @property
     def family(self) -> int: ...
@@ -33,18 +33,18 @@ class SocketLike(Protocol):
 
 
 def watch_peer(shown: SocketLike) -> None:
-    """Let the kernel end a connection, or all that a listener accepts, when the peer's machine stops answering."""
+    """Let the kernel end a connection, or all that a listener accepts, when the peer's machine stops responding."""
     sock = socket.socket(shown.family, shown.type, shown.proto, fileno=shown.fileno())
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
-    sock.detach()  # the file is not ours to close
+    sock.detach()  # the caller owns the file descriptor
 
 
 def has_unread(transport: asyncio.Transport) -> bool:
-    """Whether the peer has sent what this process has not read yet: then it is not the peer that is late."""
+    """Whether this process has not read all bytes from the peer yet: then the peer is not late."""
     unread = array.array("i", [0])
     with contextlib.suppress(OSError):  # it has just ended
         fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, unread)
@@ -52,7 +52,7 @@ def has_unread(transport: asyncio.Transport) -> bool:
 
 
 def end_everywhere(transport: asyncio.Transport) -> None:
-    """End a connection for every process that holds its socket; closing it here would end it only here."""
+    """End a connection for every process that has its socket; a close here would end it only here."""
     ours = transport.get_extra_info("socket")
     duplicate = socket.socket(ours.family, ours.type, ours.proto, fileno=os.dup(ours.fileno()))
     with duplicate, contextlib.suppress(OSError):  # it has ended already
@@ -60,5 +60,5 @@ def end_everywhere(transport: asyncio.Transport) -> None:
 
 
 def was_silent(error: BaseException | None) -> bool:
-    """Whether a connection ended because nobody answered, rather than because the peer's kernel closed it."""
+    """Whether a connection ended because the peer did not respond, rather than because its kernel closed it."""
     return isinstance(error, OSError) and error.errno in _SILENT

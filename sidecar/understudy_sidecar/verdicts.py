@@ -1,7 +1,7 @@
-"""The verdict that the launcher finds: what the operator tells of the node, and what a file on the node says.
+"""The verdict for the launcher: the operator's verdict, combined with a file on the node.
 
-Rules: the node is faulty as long as either says so; one that is withdrawn leaves the other. What was told outlives a
-sidecar that crashes, apart from the file's word, which the next one looks for itself.
+Rules: the node is faulty as long as either of the two reports it; the withdrawal of one leaves the other. The
+operator's verdict survives a crash of the sidecar; the next process checks the file again.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from understudy_sidecar import records
 
 
 class Verdicts:
-    """Keeps `verdict.json` in the launcher's folder. node_file: the file's name on the node."""
+    """Writes `verdict.json` in the launcher's folder. node_file: the file's path on the node."""
 
     def __init__(self, folder: Path, state: Path, node_file: str) -> None:
         self._folder, self._state, self._node_file = folder, state, node_file
@@ -21,11 +21,11 @@ class Verdicts:
 
     @property
     def newest(self) -> NodeVerdict:
-        """What was told last."""
+        """The operator's newest verdict."""
         return self._coordinator_verdict
 
     def on_verdict(self, verdict: NodeVerdict) -> None:
-        """By the operator, in place of what it told before: member.py has seen that it is newer."""
+        """The operator's new verdict replaces the last one: member.py has checked that it is newer."""
         self._coordinator_verdict = verdict
         records.record_coordinator_verdict(self._state, verdict)
         self._write()
@@ -40,12 +40,12 @@ class Verdicts:
 
 
 def combine(from_coordinator: NodeVerdict, own: NodeVerdict | None) -> NodeVerdict:
-    """own: of the file, where it is there; it does not expire."""
+    """own: from the file on the node, if it exists; it does not expire."""
     if own is None:
         return from_coordinator
     if (
         from_coordinator.verdict is not Verdict.FAULTY or from_coordinator.until is not None
-    ):  # which would take the file's word along
+    ):  # with the coordinator's expiry, the combined verdict would expire too
         return own
     return NodeVerdict(
         Verdict.FAULTY, f"{from_coordinator.reason}; {own.reason}" if from_coordinator.reason else own.reason

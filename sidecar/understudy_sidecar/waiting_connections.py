@@ -1,12 +1,12 @@
-"""Connections that have proved nothing yet: how many may wait, and how long.
+"""Connections that have proved no key yet: how many may wait, and how long.
 
 Rules:
 - A connection may wait for `limit_s`, whatever it sends. The time is counted in periods of one timer for all
-  connections. A timer that fires late counts one period, so a freeze of this process costs nobody its connection.
-- At most `max_per_address` connections of one address wait: when one more comes, the address loses its oldest. Members
-  of a node may share an address (SNAT), so the number follows from the job's size.
-- At most `max_connections` connections wait: when one more comes, the network with the most connections loses one, and
-  in it the address with the most its oldest. A network is a /64 of IPv6, or one address. So a flood from a few
+  connections. A timer that fires late counts one period, so a pause of this process closes no connection.
+- At most `max_per_address` connections of one address wait: one more evicts the oldest of that address. Members of a
+  node may share an address (SNAT), so the number follows from the job's size.
+- At most `max_connections` connections wait: one more evicts a connection of the network with the most, in it of the
+  address with the most, and there the oldest. A network is a /64 of IPv6, or one address. So a flood from a few
   addresses or networks evicts its own connections, and none of a member that calls from another one.
 """
 
@@ -25,11 +25,11 @@ class Connection(Protocol):
         """The source address; it does not change."""
 
     def evict(self, reason: str) -> None:
-        """It waits no more, and is to be closed at once."""
+        """It waits no more, and must be closed at once."""
 
 
 class _Counts:
-    """Of keys, and which of them has the most."""
+    """Counts of keys, with the largest one."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -57,7 +57,7 @@ class _Counts:
 class WaitingConnections:
     def __init__(self, max_connections: int, max_per_address: int, limit_s: float) -> None:
         self._max_connections, self._max_per_address, self._limit_s = max_connections, max_per_address, limit_s
-        self._since: dict[Connection, int] = {}  # the period in which each came; the oldest first
+        self._since: dict[Connection, int] = {}  # the period in which each was added; the oldest first
         self._of: dict[str, dict[Connection, None]] = {}  # by address; the oldest first
         self._networks = _Counts()
         self._addresses: dict[str, _Counts] = {}  # by network
@@ -91,7 +91,7 @@ class WaitingConnections:
             del self._of[address]
 
     def evict_one(self, reason: str) -> None:
-        """The oldest of the address with the most connections, in the network with the most, if any waits."""
+        """Evict the oldest of the address with the most connections, in the network with the most, if any waits."""
         if self._since:
             addresses = self._addresses[self._networks.first_with_most()]
             self._evict_oldest_of(addresses.first_with_most(), reason)

@@ -1,4 +1,4 @@
-"""`make simulate SEEDS=n`: so many seeds on all cores; what breaks is printed, shrunken, with its trace."""
+"""`make simulate SEEDS=n`: runs n seeds on all cores, and prints each violation with its shrunken case and trace."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def main(arguments: list[str]) -> int:
     for seed in failed[: options.most_failures]:
         case, violation = shrink(draw_case(seed))
         print(f"\nseed {seed}, its smallest case:\n{violation}\n{case}")
-    print(f"{len(failed)} of {done} seeds break something" if failed else f"{options.seeds} seeds: no violation")
+    print(f"{len(failed)} of {done} seeds violate a rule" if failed else f"{options.seeds} seeds: no violation")
     return 1 if failed else 0
 
 
 def _run(batches: list[range], seeds: int, most_failures: int) -> tuple[int, list[int]]:
-    """How many seeds have run, from the first one on without a gap, and those that break something."""
+    """The number of seeds that have run, from the first one on without a gap, and the seeds with a violation."""
     failed: list[int] = []
     done, begun = 0, time.monotonic()
-    said = begun
+    reported_at = begun
     with multiprocessing.Pool() as pool:
         for size, broken in pool.imap(_batch, batches):
             done += size
             failed += broken
             for seed in broken:
-                print(f"seed {seed} breaks something", flush=True)
-            if time.monotonic() - said >= SAY_EVERY_S:
-                said = time.monotonic()
-                left_s = (said - begun) / done * (seeds - done)
+                print(f"seed {seed} violates a rule", flush=True)
+            if time.monotonic() - reported_at >= SAY_EVERY_S:
+                reported_at = time.monotonic()
+                left_s = (reported_at - begun) / done * (seeds - done)
                 print(f"{done} of {seeds} seeds, {len(failed)} failures, about {left_s:.0f} s left", flush=True)
             if len(failed) >= most_failures:
                 pool.terminate()

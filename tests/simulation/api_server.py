@@ -1,7 +1,7 @@
-"""The API server, the scheduler, the kubelets and the node controller, as far as a job's pods are concerned.
+"""The API server, the scheduler, the kubelets and the node controller, as far as a job's pods need them.
 
-A pod's object is what its kubelet told last: of a machine that does not answer nothing new comes, and nothing asked of
-it is done before it answers again. Such a machine stops being ready NOT_READY_S after it fell silent.
+A pod's object has the state that its kubelet reported last. A machine that does not respond reports nothing and does
+nothing until it responds again. It is not Ready from NOT_READY_S after it stopped responding.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from understudy_protocol import pod as names
 from understudy_protocol.observer import Snapshot
 
 NOT_READY_S = 40.0
-#: Pods tolerate a node that is not ready for so long, then the node controller deletes them (Kubernetes' default).
+#: Pods tolerate a node that is not Ready for this time; then the node controller deletes them (Kubernetes' default).
 EVICTION_S = 300.0
 POD_CREATION_S = (1.0, 4.0)
 
 
 @dataclass
 class PodObject:
-    """A pod as the API server has it: what its kubelet told last."""
+    """A pod's object in the API server: the state that its kubelet reported last."""
 
     pod: Pod
     node: str
@@ -63,7 +63,7 @@ class PodObject:
 
 
 class Site(SimulatedPods, Protocol):
-    """What the operator needs of the cluster beyond what a pod knows."""
+    """The part of the cluster that the operator needs, beyond the part that a pod needs."""
 
     machines: list[Machine]
 
@@ -81,7 +81,7 @@ class ApiServer:
     objects: dict[str, PodObject] = field(default_factory=dict)
 
     def evict(self) -> None:
-        """The node controller, which works whether or not the operator does."""
+        """Act as the node controller, which works even if the operator is down."""
         now = self.site.training.world.now
         for entry in self.objects.values():
             since = entry.pod.machine.not_ready_since
@@ -104,7 +104,7 @@ class ApiServer:
         world.after(delay, lambda: machine.post(pod.start) if entry.deleting_since is None else None)
 
     def _schedule(self, avoid: list[str], now: float) -> Machine:
-        """The emptiest ready machine; one that died a moment ago still counts as ready."""
+        """The ready machine with the fewest pods; one that died a moment ago still counts as ready."""
         load = dict.fromkeys((machine.name for machine in self.site.machines), 0)
         for entry in self.objects.values():
             load[entry.node] += entry.phase not in ("Succeeded", "Failed")
@@ -120,7 +120,7 @@ class ApiServer:
         self.delete_by_user(entry)
 
     def delete_by_user(self, entry: PodObject) -> None:
-        """kubectl delete pod: its kubelet ends it as soon as it hears of it."""
+        """kubectl delete pod: the kubelet ends the pod as soon as it gets the deletion."""
         if entry.deleting_since is None:
             entry.deleting_since = self.site.training.world.now
             if entry.pod.machine.is_responding:
@@ -128,13 +128,13 @@ class ApiServer:
             self._kubelet_tells(entry)
 
     def machine_answers(self, machine: Machine) -> None:
-        """A kubelet is back: it hears what was deleted, and tells what its pods do."""
+        """A kubelet responds again: it gets deletions, and reports the state of its pods."""
         for entry in list(self.objects.values()):
             if entry.pod.machine is machine:
                 self._kubelet_tells(entry)
         for pod in self.site.on_machine(machine):
             if pod.name not in self.objects:
-                pod.delete()  # its object was removed while nobody could end it
+                pod.delete()  # its object was removed while the machine did not respond
 
     def _kubelet_tells(self, entry: PodObject) -> None:
         world = self.site.training.world

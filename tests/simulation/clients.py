@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CoordinatorClient:
-    """Callbacks: on_up(host) when linked, on_message(message), on_down(silent) when an up link has ended."""
+    """Callbacks: on_up(host) when connected, on_message(message), on_down(silent) when an up link has ended."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class CoordinatorClient:
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
         self._link: End | None = None
         self._kept = False  # the launcher has a duplicate of its socket
-        self._dialing = 0  # number of the newest dialing; an older one has been cancelled
+        self._dialing = 0  # number of the newest dialing; an older one has been canceled
 
     def dial(self, hosts: tuple[str, ...]) -> None:
         self.hangup()
@@ -46,7 +46,7 @@ class CoordinatorClient:
             self._link = None
 
     def crashed(self) -> None:
-        """Where the launcher holds a duplicate of the socket, the link ends when that has ended too."""
+        """If the launcher has a duplicate of the socket, the link ends only when the launcher has ended too."""
         if self._link is not None and self._kept:
             self._sidecar.pod.hold_socket(self._link)
         elif self._link is not None:
@@ -96,7 +96,7 @@ class CoordinatorClient:
         self._world.after(self._latency_s(), lambda: pod.machine.post(lambda: self._called(pod, linked, failed)))
 
     def _called(self, pod: Pod, linked: Callable[[End], None], failed: Callable[[], None]) -> None:
-        """At the machine that is called. Without a process that listens its kernel answers with a RST."""
+        """Runs at the called machine. If no process listens, its kernel answers with a RST."""
         ours, back_s = self._sidecar.machine, self._latency_s()
         server = pod.sidecar
         if not reachable(ours, pod.machine):

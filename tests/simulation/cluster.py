@@ -1,4 +1,4 @@
-"""One job on one simulated cluster: machines, pods, the operator, and what the invariants look at."""
+"""One job on one simulated cluster: machines, pods, the operator, and the data that the invariants need."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Setup:
     machines: int = 6
     steps: int = 40
     max_in_place: int = 10
-    max_per_pod: int | None = None  # restarts in place that one pod's workers may cost; None: any number
+    max_per_pod: int | None = None  # restarts in place that one pod's workers may cause; None: any number
     reports_steps: bool = True  # whether the training script calls step()
     slow_start_s: float = 0.0  # at most, for a pod's images
     zygotes: bool = True  # whether workers are forked
-    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that hold the same shards
-    step_timeout_s: float = 0.0  # without a step for so long a worker hangs; 0: never
-    start_timeout_s: float = 0.0  # a round without a step for so long after its start hangs; 0: none does
-    update_retries: int | None = None  # failed weight updates in a row that are left to the trainer; None: no rollouts
+    replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks with the same shards
+    step_timeout_s: float = 0.0  # a worker without a step for this time hangs; 0: never
+    start_timeout_s: float = 0.0  # a round without a step for this time after its start hangs; 0: never
+    update_retries: int | None = None  # consecutive failed weight updates that the trainer may retry; None: no rollouts
     proactive: Proactive = Proactive.OFF
 
 
@@ -45,20 +45,18 @@ class SimulatedCluster:
     world: World
     setup: Setup
     pods: list[Pod] = field(default_factory=list)
-    workers: list[SimulatedWorker] = field(
-        default_factory=list
-    )  # every one that was ever spawned, until it is seen dead
-    offices: list[SimulatedSidecar] = field(default_factory=list)  # every sidecar that ever took office, once an office
-    assignments: list[tuple[Coordinator, Assign, bool]] = field(default_factory=list)  # not looked at yet
+    workers: list[SimulatedWorker] = field(default_factory=list)  # all that were ever spawned, until they are seen dead
+    offices: list[SimulatedSidecar] = field(default_factory=list)  # every sidecar that ever led, once a term
+    assignments: list[tuple[Coordinator, Assign, bool]] = field(default_factory=list)  # not checked yet
     snapshots: list[Snapshot] = field(default_factory=list)  # likewise
     clocks_differ: bool = False
-    hang_at_start: int = 0  # so many of the workers that are spawned next make no step
+    hang_at_start: int = 0  # the number of workers, of those spawned next, that make no step
     appointments: list[int] = field(default_factory=list)  # epochs
-    worker_faults: list[float] = field(default_factory=list)  # when workers ended otherwise than by a peer's end
+    worker_faults: list[float] = field(default_factory=list)  # when workers ended for another reason than a peer's end
     culprits: set[str] = field(default_factory=set)  # names of the pods of such workers
-    hangs: set[float] = field(default_factory=set)  # that coordinators have told of
-    final_updates: list[float] = field(default_factory=list)  # when workers told of a failure that ends the job
-    disturbances: list[float] = field(default_factory=list)  # when anything else was done to the cluster
+    hangs: set[float] = field(default_factory=set)  # those that coordinators have reported
+    final_updates: list[float] = field(default_factory=list)  # when workers reported a failure that ends the job
+    disturbances: list[float] = field(default_factory=list)  # when any other fault was injected
     on_coordinator_sent: Callable[[SimulatedSidecar, object], None] = lambda sidecar, message: None
     _links: int = 0
 
@@ -92,7 +90,7 @@ class SimulatedCluster:
     # For pods -------------------------------------------------------------------------------------------------------
 
     def coordinator_pod(self) -> Pod | None:
-        """Whom the Service selects: endpoints follow the label, and a pod that has ended is none."""
+        """The pod that the Service selects: endpoints follow the label, and exclude pods that have ended."""
         labelled = (x for x in self.api.objects.values() if names.LABEL_COORDINATOR in x.labels)
         return next((x.pod for x in labelled if x.phase not in ("Succeeded", "Failed")), None)
 
@@ -132,7 +130,7 @@ class SimulatedCluster:
     # For faults and scenarios ---------------------------------------------------------------------------------------
 
     def fails(self, pod: str) -> None:
-        """Something that is done to this pod's workers makes them fail by themselves."""
+        """A fault makes workers of this pod fail by themselves."""
         self.worker_faults.append(self.world.now)
         self.culprits.add(pod)
 
@@ -145,14 +143,14 @@ class SimulatedCluster:
         return list(self.api.objects.values())
 
     def seated(self) -> list[Pod]:
-        """The pods that hold a rank of the newest round, by rank."""
+        """The pods with a rank of the newest round, by rank."""
         running = [pod for pod in self.pods if pod.workers() and pod.machine.on]
         newest = max((worker.token for pod in running for worker in pod.workers()), default=None)
         holders = [pod for pod in running if pod.workers()[0].token == newest]
         return sorted(holders, key=lambda pod: pod.workers()[0].rank)
 
     def waiting(self) -> list[Pod]:
-        """Pods that are joined and hold no rank."""
+        """Pods that have joined and have no rank."""
         return [
             pod
             for pod in self.pods
@@ -160,7 +158,7 @@ class SimulatedCluster:
         ]
 
     def leader(self) -> SimulatedSidecar | None:
-        """The newest coordinator that lives."""
+        """The newest living coordinator."""
         living = [x for x in self.offices if x.alive and x.coordinator is not None and x.pod.machine.on]
         return max(living, key=lambda x: x.coordinator.term if x.coordinator else NO_TERM, default=None)
 
@@ -191,13 +189,13 @@ class SimulatedCluster:
         self.network.part(group, others)
 
     def rejoin(self, group: list[Machine], others: list[Machine]) -> None:
-        self.world.log("network", f"{', '.join(machine.name for machine in group)} reach everybody again")
+        self.world.log("network", f"{', '.join(machine.name for machine in group)} reach all others again")
         self.network.join(group, others)
         for machine in group:
             self._back(machine)
 
     def cut_operator(self) -> None:
-        """From all pods, not from the API server."""
+        """Cut the operator off from all pods, but not from the API server."""
         self.world.log("operator", "FAULT: it reaches no pod")
         self.network.cut(self.operator.machine)
 

@@ -1,7 +1,8 @@
-"""Invariant 3: each elected coordinator has all electorates that counted before, and at most one may be followed.
+"""Invariant 3: each elected coordinator has all configurations that were committed before, and at most one may be
+followed.
 
-Both are about what pods have stored, over the whole history, and not about what a coordinator believes: a coordinator
-that is cut off believes in a majority until it has missed enough heartbeats.
+Both use the stored state of pods, over the whole history, and not the belief of a coordinator: a partitioned
+coordinator believes that it has a majority until enough heartbeats are missing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.member import State
 from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 
-#: From when a majority can elect until it has. A turn through all standby coordinators takes at most 50 s.
+#: From when a majority can elect until it has elected. A turn through all standby coordinators takes at most 50 s.
 ELECTS_WITHIN_S = 120.0
 
 
@@ -27,10 +28,10 @@ ELECTS_WITHIN_S = 120.0
 class ElectionInvariants:
     cluster: SimulatedCluster
     _vows: dict[str, HardState] = field(default_factory=dict)  # by pod uid
-    _votes: dict[tuple[Term, str], set[str]] = field(default_factory=dict)  # uids that gave this office to this pod
+    _votes: dict[tuple[Term, str], set[str]] = field(default_factory=dict)  # uids that voted for this pod in this term
     _electorates: dict[ConfigVersion, VoterConfig] = field(default_factory=dict)  # as they were proposed
-    _before: dict[ConfigVersion, ConfigVersion] = field(default_factory=dict)  # what each was proposed after
-    _counting: dict[int, set[ConfigVersion]] = field(default_factory=dict)  # for their coordinators, by epoch
+    _before: dict[ConfigVersion, ConfigVersion] = field(default_factory=dict)  # by version: the configuration before it
+    _counting: dict[int, set[ConfigVersion]] = field(default_factory=dict)  # committed for their coordinators, by epoch
     _offices_seen: int = 0
     _could_elect_since: float | None = None
 
@@ -38,7 +39,7 @@ class ElectionInvariants:
         self._note_vows()
         coordinators = {sidecar: sidecar.coordinator for sidecar in self.cluster.offices}
         for coordinator in coordinators.values():
-            if coordinator is not None:  # what it proposed with its last message may count all the same
+            if coordinator is not None:  # its last proposal may be committed anyway
                 self._note_electorates(coordinator)
         self.an_office_is_taken_by_a_majority()
         self.at_most_one_coordinator_may_be_followed([x for sidecar, x in coordinators.items() if x and sidecar.alive])
@@ -54,21 +55,23 @@ class ElectionInvariants:
             self._counting.setdefault(committed.version.epoch, set()).add(committed.version)
 
     def _note_vows(self) -> None:
-        """No pod takes back what it has promised."""
+        """No pod replaces its hard state by an older one."""
         for pod in self.cluster.pods:
             before, now = self._vows.get(pod.uid), pod.hard_state
             if now is before:
                 continue
             if before is not None and (now.term < before.term or now.config_version < before.config_version):
-                raise Violation(Rule.NO_VOW_IS_TAKEN_BACK, f"{pod.name} takes its vow back: {before} -> {now}")
+                raise Violation(
+                    Rule.NO_VOW_IS_TAKEN_BACK, f"{pod.name} replaces its hard state by an older one: {before} -> {now}"
+                )
             self._vows[pod.uid] = now
             if now.voted_for:
                 self._votes.setdefault((now.term, now.voted_for), set()).add(pod.uid)
 
     def an_office_is_taken_by_a_majority(self) -> None:
-        """A majority has stored that it gave the office to this pod; both majorities if its electorate was pending.
+        """A majority has stored its vote for this pod; both majorities if the configuration was pending.
 
-        And what counted for a coordinator of an older term of the epoch is among what this one was elected after.
+        Each configuration that a coordinator of an older term of the epoch committed is an ancestor of this one's.
         """
         for sidecar in self.cluster.offices[self._offices_seen :]:
             self._offices_seen += 1
@@ -79,25 +82,25 @@ class ElectionInvariants:
             given = self._votes.get((term, sidecar.pod.uid), set())
             if not Tally(committed, given).has_majority():
                 raise Violation(
-                    Rule.A_MAJORITY_ELECTS, f"office {term} was given by {len(given)} pods under {committed}"
+                    Rule.A_MAJORITY_ELECTS, f"term {term} has the votes of {len(given)} pods under {committed}"
                 )
             known = self._ancestors(committed.version)
             for version in self._counting.get(term.epoch, ()):
                 if version.term < term.number and version not in known:
                     raise Violation(
                         Rule.ELECTORATES_ARE_INHERITED,
-                        f"office {term} is taken without electorate {version}, which counts",
+                        f"term {term} began without voter configuration {version}, which is committed",
                     )
 
     def _ancestors(self, version: ConfigVersion) -> set[ConfigVersion]:
-        """This electorate, and all that it was proposed after."""
+        """This configuration, and all that were proposed before it."""
         found = {version}
         while (version := self._before.get(version, NO_CONFIG)) != NO_CONFIG:
             found.add(version)
         return found
 
     def at_most_one_coordinator_may_be_followed(self, coordinators: list[Coordinator]) -> None:
-        """Of each epoch: no other one has a majority of voters that know of no newer office."""
+        """In each epoch: no other one has a majority of voters that know no newer term."""
         able: dict[int, Coordinator] = {}
         for coordinator in coordinators:
             other = able.get(coordinator.term.epoch)
@@ -112,14 +115,14 @@ class ElectionInvariants:
     def _may_be_followed(self, coordinator: Coordinator) -> bool:
         newest = coordinator.state.voter_configs.newest
         if not newest.exists:
-            return True  # appointed, and nobody can be elected yet
+            return True  # appointed, and no election is possible yet
         voters = newest.voters | newest.former_voters
         return Tally(newest, (uid for uid in voters if self._term_of(uid) <= coordinator.term)).has_majority()
 
     def a_majority_elects(self, now: float) -> None:
         """7. Members that are a majority, reach each other and have a standby coordinator among them elect one soon.
 
-        It needs no operator. To be called every few seconds.
+        This needs no operator. Call it every few seconds.
         """
         if not self._can_elect():
             self._could_elect_since = None
@@ -132,7 +135,7 @@ class ElectionInvariants:
             )
 
     def _can_elect(self) -> bool:
-        """Whether no coordinator is there, and a majority of each electorate that may count could elect one."""
+        """Whether there is no coordinator, and a majority of each possibly committed configuration could elect one."""
         if self.cluster.leader() is not None or self.cluster.closed():
             return False
         epoch = max((version.epoch for version in self._electorates), default=0)

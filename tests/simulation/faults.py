@@ -1,7 +1,7 @@
-"""What breaks, and when: a schedule drawn from a seed, and the hands that carry it out.
+"""Faults: a schedule drawn from a seed, and the functions that inject them.
 
-Whom a fault hits is drawn when it strikes, among those that it can hit then. Faults come at the first start, in mid
-training, right after another one (during its recovery), and at the very end of the training.
+The target of a fault is drawn when the fault strikes, among all possible targets. Faults come at the first start,
+during training, right after another fault (during its recovery), and at the very end of the training.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ KINDS = {
     "slow network": 2,
     "clock set": 1,
 }
-#: These last longer than training may stand still: seconds. In a job of two pods no majority is left, and the operator
-#: appoints a coordinator after 60 s. How long a start may be waited for depends on when the round was formed
+#: Seconds that training may stop for faults that last longer. In a job of two pods no majority is left, and the
+#: operator appoints a coordinator after 60 s. How long a job may wait for a start depends on when the round was formed
 #: (invariants.py).
 HELD_UP_S = {"launcher stops": 60.0, "worker unkillable": 60.0, "start never comes": 0.0}
 SLOWEST_S = 2.0
 CLOCK_S = 5000.0
-#: Longer than silence.py takes to find who is silent.
+#: Longer than silence.py needs to find a silent member.
 STEP_TIMEOUT_S = 20.0
 
 MANY, MANY_SHARE = 40, 0.02
-#: A quarter of the schedules is about coordinators: several go, one soon after the other.
+#: A quarter of the schedules is about coordinators: several fail, one soon after the other.
 ELECTIONS = {
     "coordinator killed": 3,
     "coordinator's sidecar killed": 3,
@@ -72,7 +72,7 @@ ELECTIONS = {
 }
 ELECTIONS_SHARE = 0.25
 LAST_FAULT_S = 30.0
-#: A sixth is about the ladder: pods and ranks that fail again and again, and what comes beside them.
+#: A sixth is about the ladder: pods and ranks that fail repeatedly, together with other faults.
 LADDER_SHARE = 1 / 6
 BAD_POD, BAD_RANK = "worker of the bad pod dies", "worker of the bad rank dies"
 UPDATE_FAILS, UPDATE_FAILS_TRAINER_ENDS, UPDATE_IS_WHOLE = (
@@ -80,7 +80,7 @@ UPDATE_FAILS, UPDATE_FAILS_TRAINER_ENDS, UPDATE_IS_WHOLE = (
     "weight update fails, and the trainer with it",
     "weight update is whole",
 )
-#: An eighth has rollouts, whose weights rank 0 updates, beside all else that comes.
+#: An eighth has rollouts, whose weights rank 0 updates, together with all other faults.
 UPDATES_SHARE = 1 / 8
 UPDATES = {UPDATE_FAILS: 3, UPDATE_FAILS_TRAINER_ENDS: 2, UPDATE_IS_WHOLE: 2}
 BESIDE = {
@@ -99,14 +99,15 @@ BESIDE = {
     "operator down": 1,
     "slow network": 1,
 }
-#: In a tenth nodes turn bad under jobs that swap before anything fails; beside what else happens.
+#: In a tenth, nodes get findings in jobs that swap proactively, together with other faults.
 BAD_NODES_SHARE = 1 / 10
 BAD_NODE = "node turns bad"
-#: In a tenth, rounds without a first step are looked for, and workers hang before theirs.
+#: In a tenth, startTimeout is set, and workers hang before their first step.
 STARTS_SHARE = 1 / 10
 START_TIMEOUT_S = 25.0
 HANGS_AT_START = "worker hangs before its first step"
-#: In a tenth the operator is away for minutes, and the members of a small job lose their coordinator, not all at once.
+#: In a tenth, the operator is down for minutes, and the members of a small job lose their coordinator at different
+#: times.
 LEADERLESS_SHARE = 1 / 10
 APART_BY = {"asymmetric partition": 3, "sidecar killed": 1, "slow network": 1, "partition": 1}
 #: In a twentieth, the workers of a pod are never started, though its launcher responds (a hung call under torchrun).
@@ -123,7 +124,7 @@ class Fault:
 
     @property
     def waited_for_s(self) -> float:
-        """So long, of the time that the fault lasts, training may stand still for it."""
+        """The part of the fault's duration for which training may stop."""
         return min(self.lasts_s, HELD_UP_S.get(self.kind, self.lasts_s))
 
     def __str__(self) -> str:
@@ -153,7 +154,7 @@ def draw_setup(rng: random.Random) -> Setup:
 
 
 def draw_faults(rng: random.Random, most: int = 5) -> list[Fault]:
-    if rng.random() < 0.05:  # a script with a bug: it fails again and again
+    if rng.random() < 0.05:  # a script with a bug: it fails repeatedly
         return [Fault(5.0 + 3.0 * number, "worker exits 1") for number in range(rng.randint(2, 8))]
     kinds, most = (ELECTIONS, 2 * most) if rng.random() < ELECTIONS_SHARE else (KINDS, most)
     faults = []
@@ -167,7 +168,7 @@ def draw_faults(rng: random.Random, most: int = 5) -> list[Fault]:
 
 
 def draw_ladder(rng: random.Random) -> list[Fault]:
-    """A pod or a rank that fails every few seconds, as long as it is there; and other faults, some at the same time."""
+    """A pod or a rank that fails every few seconds while it exists; and other faults, some at the same time."""
     faults = []
     if rng.random() < 0.8:
         kind, every_s = rng.choice([BAD_POD, BAD_RANK]), rng.choice([0.3, 2.0, 5.0])
@@ -188,7 +189,7 @@ def draw_updates(rng: random.Random) -> list[Fault]:
 
 
 def draw_bad_nodes(rng: random.Random, faults: list[Fault]) -> list[Fault]:
-    """Added to these faults: at any time, or at the same time as one of them, or as another node."""
+    """Add findings of nodes to these faults: at any time, or at the time of another fault or finding."""
     times = [fault.at for fault in faults if fault.at != AT_THE_END] or [LAST_FAULT_S / 2]
     for _ in range(rng.randint(1, 4)):
         times.append(rng.choice([rng.choice(times) + rng.choice([0.0, rng.uniform(0.0, 0.5)]), rng.uniform(3.0, 30.0)]))
@@ -202,7 +203,7 @@ def draw_starts(rng: random.Random, faults: list[Fault]) -> list[Fault]:
 
 
 def draw_leaderless(rng: random.Random) -> list[Fault]:
-    """The coordinator goes while the operator is away for long, and just before it some members lost it alone."""
+    """The coordinator fails while the operator is down for long; just before, some members alone have lost it."""
     at, faults = rng.uniform(5.0, LAST_FAULT_S), []
     faults.append(Fault(at, "operator down", rng.uniform(200.0, 400.0)))
     for _ in range(rng.randint(1, 2)):
@@ -235,7 +236,7 @@ def _lasts(rng: random.Random, kind: str) -> float:
 
 
 class Faults:
-    """Strikes as scheduled. `over_at` is when the last one's effect (a freeze, a cut) has ended."""
+    """Injects the scheduled faults. `over_at` is when the effect of the last one (a freeze, a cut) has ended."""
 
     def __init__(self, cluster: SimulatedCluster, schedule: list[Fault]) -> None:
         self.cluster, self.world = cluster, cluster.world
@@ -298,7 +299,7 @@ class Faults:
         hands[fault.kind]()
         self.over_at = max(self.over_at, self.world.now + fault.waited_for_s)
 
-    # The hands ------------------------------------------------------------------------------------------------------
+    # Injections -----------------------------------------------------------------------------------------------------
 
     def _disturbed(self) -> None:
         self.cluster.disturbances.append(self.world.now)
@@ -316,7 +317,7 @@ class Faults:
             self.cluster.end_worker(worker, None, "SIGKILL")
 
     def _fail_bad_pod(self) -> None:
-        """A GPU is broken, and nobody knows: workers of its pod die as long as it has ranks."""
+        """A GPU is broken and has no finding: workers of its pod die as long as the pod has ranks."""
         seated = self.cluster.seated()
         if self._bad_pod is None and seated:
             self._bad_pod = self.world.rng.choice(seated)
@@ -337,7 +338,7 @@ class Faults:
             self._kill(pod)
 
     def _fail_on_faulty_node(self) -> None:
-        """Somebody has found its node faulty before, and told so; the cluster has other nodes."""
+        """A worker fails on a node that got a Faulty verdict just before; the cluster has other nodes."""
         if workers := self._workers():
             worker = self.world.rng.choice(workers)
             sound = [machine for machine in self.cluster.machines if machine.on and not machine.hardware_finding]
@@ -347,7 +348,7 @@ class Faults:
             self.world.after(1.0, lambda: self.cluster.end_worker(worker, None, "SIGKILL") if worker.alive else None)
 
     def _turn_bad(self) -> None:
-        """A source tells so of the node of a pod, active or spare; the cluster has other nodes."""
+        """The node of a pod, active or spare, gets a finding; the cluster has other nodes."""
         machines = [machine for machine in self.cluster.machines if machine.on and not machine.hardware_finding]
         sound = [machine for machine in machines if not machine.leaving_reason]
         pods = [pod for pod in self._live() if pod.machine in sound]
@@ -360,7 +361,7 @@ class Faults:
             self.cluster.operator.enqueue()
 
     def _hang_worker(self) -> None:
-        """One that is watched: nothing else would find it."""
+        """Hang a worker with a step timeout: otherwise the hang would not be detected."""
         pods = [pod for pod in self.cluster.seated() if not pod.machine.frozen]
         workers = [worker for pod in pods for worker in pod.workers() if worker.stepped and not worker.done]
         if workers and self.cluster.step_timeout_s and self.cluster.reports_steps:
@@ -370,12 +371,12 @@ class Faults:
             worker.hung = worker.stuck = True
 
     def _hang_at_start(self) -> None:
-        """One of the next round, which follows at once."""
+        """Hang a worker of the next round, which follows at once."""
         self.cluster.hang_at_start += 1
         self._end_worker(1, None)
 
     def _update(self, *, fails: bool, ends: bool = False) -> None:
-        """Rank 0 has taken it. One that raises tells before it ends."""
+        """Rank 0 reports a weight update. A worker that raises reports before it ends."""
         worker = next((worker for worker in self._workers() if worker.rank == 0), None)
         pod = next((pod for pod in self.cluster.seated() if worker in pod.workers()), None)
         retries = self.cluster.setup.update_retries
@@ -385,12 +386,12 @@ class Faults:
         update, now = f"update-{len(self.struck)}", self.world.now
         failure = UpdateFailure(update, "v", "rollout-1 is gone", worker.failed_updates, now) if fails else None
         counts = (0, 0, 2) if fails else (2, 0, 0)
-        told = Replicas(worker.token, worker.rank, *counts, "v", failure)
-        self.world.log(pod.name, f"FAULT: a weight update {'fails' if fails else 'is whole'}")
+        report = Replicas(worker.token, worker.rank, *counts, "v", failure)
+        self.world.log(pod.name, f"FAULT: a weight update {'fails' if fails else 'succeeds'}")
         if fails and worker.failed_updates > retries:
             self.cluster.final_updates.append(now)
         sidecar = pod.sidecar
-        sidecar.post(lambda: sidecar.handle(FromWorker(told)))
+        sidecar.post(lambda: sidecar.handle(FromWorker(report)))
         if ends:
             self.cluster.end_worker(worker, 1, None)
 
@@ -398,7 +399,7 @@ class Faults:
         launchers = [pod.launcher for pod in self._live() if pod.launcher is not None and pod.launcher.zygote]
         if launchers:
             launcher = self.world.rng.choice(launchers)
-            self.world.log(launcher.pod.name, "FAULT: its zygote is killed, and what it has forked with it")
+            self.world.log(launcher.pod.name, "FAULT: its zygote is killed, and its forks with it")
             self.cluster.fails(launcher.pod.name)
             launcher.kill_zygote()
 
@@ -434,7 +435,7 @@ class Faults:
             self.world.after(lasts_s, sidecar.go_on)
 
     def _stop_launcher(self, pod: Pod, lasts_s: float) -> None:
-        """SIGSTOP: its workers go on, and its connections stay."""
+        """SIGSTOP: its workers continue, and its connections stay."""
         launcher = pod.launcher
         if launcher is not None and launcher.alive:
             self.world.log(pod.name, f"FAULT: its launcher is stopped for {lasts_s:.1f} s")
@@ -442,7 +443,7 @@ class Faults:
             self.world.after(lasts_s, launcher.go_on)
 
     def _start_nothing(self, pod: Pod, lasts_s: float) -> None:
-        """A worker fails in that moment, so that the next round follows."""
+        """The launcher starts no workers; a worker fails at the same moment, so that the next round follows."""
         launcher = pod.launcher
         if launcher is None or not launcher.alive:
             return
@@ -457,7 +458,7 @@ class Faults:
         self._end_worker(1, None)
 
     def _make_unkillable(self, lasts_s: float) -> None:
-        """A worker of another pod is killed in that moment, so that this one's is to be killed as well."""
+        """A worker of another pod is killed at the same moment, so that the next round must kill this one."""
         workers = self._workers()
         if len({worker.pod for worker in workers}) < 2:
             return
@@ -491,7 +492,7 @@ class Faults:
             self.world.after(lasts_s, self.cluster.heal_operator)
 
     def _power_off(self) -> None:
-        """As long as the cluster has room for the job elsewhere."""
+        """Only while the cluster has room for the job elsewhere."""
         on = [machine for machine in self.cluster.machines if machine.on]
         busy = [machine for machine in on if self.cluster.on_machine(machine)]
         if len(on) * 2 > self.cluster.setup.actives + 2 and busy:
@@ -546,7 +547,7 @@ class Faults:
         self.world.after(lasts_s, over)
 
     def _set_clock(self) -> None:
-        """Processes that start on it from now on have another time."""
+        """Processes that start on the machine from now on have another time."""
         machine = self.world.rng.choice(self.cluster.machines)
         machine.clock_ahead_s += self.world.between(-CLOCK_S, CLOCK_S)
         self.world.log(machine.name, f"FAULT: its clock is {machine.clock_ahead_s:+.0f} s off")
@@ -559,7 +560,7 @@ class Faults:
             self._disturbed()
             entry = self.world.rng.choice(entries)
             entry.pod.faulty = faulty
-            if faulty:  # its workers are killed, of which a sidecar that hangs tells nobody
+            if faulty:  # its workers are killed, and a sidecar that hangs reports no failure
                 self.cluster.fails(entry.pod.name)
             self.world.log(entry.pod.name, f"FAULT: its pod is deleted{' on a faulty node' if faulty else ''}")
             self.cluster.api.delete_by_user(entry)

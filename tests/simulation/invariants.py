@@ -1,8 +1,8 @@
-"""What must hold after every event: docs/contributors/design.md's invariants, one function each; 3 is in
+"""The invariants after every event: those of docs/contributors/design.md, one function each; 3 is in
 election_invariants.py, 8 in ladder_invariants.py.
 
-Invariant 5 (a worker talks to workers of its own round only, all ranks held) is checked by the training at each step,
-and a Tick that leads to a busy loop by the sidecar's alarm. What must hold at the end of a run is at the bottom.
+The training checks invariant 5 (a worker talks only to workers of its own round, with all ranks) at each step, and the
+sidecar's alarm detects a busy loop of Ticks. The invariants at the end of a run are at the bottom.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from understudy_sidecar.membership.recoveries import NOT_COUNTED
 
 EVICTED_EXIT_CODE = 84
 
-#: A pod whose workers do not start is waited for so long after its round was formed.
+#: How long a job may wait for a pod whose workers do not start, after the round was formed.
 START_LIMIT_S = 240.0
-#: A fault is followed by a step, or by a close, in so many seconds (a new pod, a deletion with its grace included).
+#: A step or a close follows a fault within this time (including a new pod, and a deletion with its grace).
 BOUNDED_S = 120.0
-#: A member that hears no coordinator in office has stopped its workers after so many seconds.
+#: A member without a coordinator has stopped its workers after this time.
 FENCED_S = 30.0 + 3.0
-#: A reported pause of the training differs by so little from the true one.
+#: The largest difference between a reported pause of the training and the true one.
 PAUSE_ERROR_S = 0.2
-#: A coordinator forms at most so many rounds in so many seconds.
+#: The most rounds of one coordinator in this time.
 MOST_ROUNDS, RATE_WITHIN_S = 20, 30.0
-#: Heirs hear of the pods of a round within so long after its first step.
+#: Standby coordinators know the pods of a round this long after its first step.
 NAMED_AFTER_S = 3.0
-#: After the close every launcher that can be told has exited in so many seconds.
-#: One that does not exit is deleted by the operator after 30 s, and gets SIGKILL after a grace period of 30 s.
+#: After the close every launcher that responds has exited within this time. The operator deletes one that does not exit
+#: after 30 s, and it gets SIGKILL after a grace period of 30 s.
 EXIT_S = 75.0
 
 
@@ -74,18 +74,18 @@ class Invariants:
         self._ladder.check()
 
     def no_rank_is_held_twice(self) -> None:
-        """1. By live workers, anywhere. (That every rank is held is checked at each step.)"""
+        """1. By live workers, anywhere. (Each step checks that every rank has a worker.)"""
         cluster = self.cluster
         cluster.workers = [worker for worker in cluster.workers if worker.alive]
-        held = {(worker.token, worker.rank) for worker in cluster.workers}
-        if len(held) < len(cluster.workers):
+        ranks = {(worker.token, worker.rank) for worker in cluster.workers}
+        if len(ranks) < len(cluster.workers):
             raise Violation(
                 Rule.A_RANK_HAS_ONE_WORKER,
                 f"a rank has two workers: {[(w.pod, str(w.token), w.rank) for w in cluster.workers]}",
             )
 
     def tokens_only_grow(self) -> None:
-        """2. For every member, launcher and office."""
+        """2. For every member, launcher and term."""
         for pod in self.cluster.pods:
             sidecar, launcher = pod.sidecar, pod.launcher
             if sidecar is not None and sidecar.alive:
@@ -101,7 +101,7 @@ class Invariants:
                 term, number = coordinator.term, coordinator.state.round_number
                 before = self._coordinator_tokens.get(sidecar)
                 if before is not None and before[0] == term and number < before[1]:
-                    raise Violation(Rule.TOKENS_ONLY_GROW, f"rounds of office {term} shrink: {before[1]} -> {number}")
+                    raise Violation(Rule.TOKENS_ONLY_GROW, f"rounds of term {term} shrink: {before[1]} -> {number}")
                 self._coordinator_tokens[sidecar] = (term, number)
 
     def snapshots_only_grow(self) -> None:
@@ -121,43 +121,43 @@ class Invariants:
         self.cluster.snapshots.clear()
 
     def no_innocent_worker_is_blamed(self, recovery: Recovery) -> None:
-        """A worker that only failed because a peer had gone, where no worker had failed by itself.
+        """No worker is the cause that only failed because a peer had ended, if no worker had failed by itself.
 
-        Of several failures whose reports arrive more than 20 ms apart the first report is the cause.
+        If the reports of several failures arrive more than 20 ms apart, the first report is the cause.
         """
         if recovery.resumed_at is None or recovery.cause.message != A_PEER_FAILED or self.cluster.clocks_differ:
             return
         if not any(recovery.detected_at - BOUNDED_S < at <= recovery.detected_at for at in self.cluster.worker_faults):
             raise Violation(
                 Rule.NO_INNOCENT_WORKER_IS_BLAMED,
-                f"round {recovery.round}: {recovery.cause.pod} is blamed, and only its peer had gone",
+                f"round {recovery.round}: {recovery.cause.pod} is the cause, and only its peer had ended",
             )
 
     def what_trains_does_not_hang(self, recovery: Recovery) -> None:
-        """Whatever held it up: the round that hangs has made no step for the step timeout, or none at all."""
+        """The round that is reported as hung has made no step for the step timeout, or none at all."""
         cluster = self.cluster
         if recovery.fault is not Fault.HANG or recovery.detected_at in cluster.hangs:
             return
         cluster.hangs.add(recovery.detected_at)
         stepped = cluster.training.stepped_in
         if "since the start" in recovery.cause.message:
-            # Another office may have had a round of that number before, which nobody who is left knows of.
+            # A coordinator that no living pod knows may have had another round of that number.
             hung = max((token for token in self._rounds if token.round == recovery.round - 1), default=NO_ROUND)
             if not cluster.clocks_differ and stepped.get(hung, recovery.detected_at) < recovery.detected_at:
                 raise Violation(
                     Rule.A_TRAINING_ROUND_DOES_NOT_HANG,
-                    f"round {recovery.round - 1} is said to hang before its first step, and has stepped",
+                    f"round {recovery.round - 1} is reported as hung before its first step, and has stepped",
                 )
             return
         newest = max((at for token, at in stepped.items() if token.round < recovery.round), default=0.0)
         if not cluster.clocks_differ and recovery.detected_at - newest < cluster.step_timeout_s:
             raise Violation(
                 Rule.A_TRAINING_ROUND_DOES_NOT_HANG,
-                f"{recovery.cause.pod} is said to hang, {recovery.detected_at - newest:.1f} s after a step",
+                f"{recovery.cause.pod} is reported as hung, {recovery.detected_at - newest:.1f} s after a step",
             )
 
     def a_lost_pod_has_a_name(self, recovery: Recovery) -> None:
-        """For a coordinator that was elected, since heirs hear of the pods of each round."""
+        """For an elected coordinator, because standby coordinators get the pods of each round."""
         if recovery.cause.pod:
             return
         began = [at for token, at in self.cluster.training.began_to_step.items() if token.round == recovery.round - 1]
@@ -168,7 +168,7 @@ class Invariants:
         )
 
     def a_pause_is_as_long_as_training_stood_still(self, recovery: Recovery) -> None:
-        """Whatever coordinators came and went in it."""
+        """Even if several coordinators led during the pause."""
         if recovery.pause_s is None:
             return
         before = self.cluster.training.paused_before
@@ -180,7 +180,7 @@ class Invariants:
             )
 
     def each_rung_has_its_reason(self, recovery: Recovery) -> None:
-        """8. Of what a worker has done, as far as a coordinator has decided about it."""
+        """8. For faults of workers, if a coordinator has decided about them."""
         if recovery.fault not in (Fault.PROCESS, Fault.HANG) or recovery.strategy is None:
             return
         if recovery.reason.startswith(NOT_COUNTED):
@@ -199,7 +199,7 @@ class Invariants:
             if assign.token not in self._rounds and not has_majority:
                 raise Violation(
                     Rule.A_ROUND_NEEDS_A_MAJORITY,
-                    f"round {assign.token} is formed without a majority of its electorate",
+                    f"round {assign.token} is formed without a majority of its voters",
                 )
             holder = self._coordinators_by_term.setdefault((assign.token.epoch, assign.token.term), coordinator)
             if holder is not coordinator:
@@ -246,9 +246,9 @@ class Invariants:
             )
 
     def no_stale_round_steps_for_long(self) -> None:
-        """5. A round that was replaced out of reach of its members steps on at most until its lease has expired.
+        """5. A round that was replaced while its members were cut off steps at most until its lease has expired.
 
-        What it saves meanwhile is refused (its token is older), which the training sees to.
+        The training rejects its saves meanwhile, because its token is older.
         """
         if self.cluster.training.stale_for_s > FENCED_S:
             raise Violation(
@@ -257,7 +257,7 @@ class Invariants:
             )
 
     def _rounds_are_few(self, coordinator: object) -> None:
-        """Each kills healthy workers, whatever ended the one before."""
+        """Each round kills healthy workers, whatever ended the one before."""
         now, formed = self.cluster.world.now, self._formed.setdefault(coordinator, [])
         formed.append(now)
         if sum(at > now - RATE_WITHIN_S for at in formed) > MOST_ROUNDS:
@@ -266,9 +266,9 @@ class Invariants:
                 f"{len(formed)} rounds of one coordinator, more than {MOST_ROUNDS} in {RATE_WITHIN_S:g} s",
             )
 
-    def _grows(self, before: RoundToken | None, now: RoundToken, who: str) -> None:
+    def _grows(self, before: RoundToken | None, now: RoundToken, owner: str) -> None:
         if before is not None and now < before:
-            raise Violation(Rule.TOKENS_ONLY_GROW, f"{who}: round {before} is followed by {now}")
+            raise Violation(Rule.TOKENS_ONLY_GROW, f"{owner}: round {before} is followed by {now}")
 
     # At times, and at the end ---------------------------------------------------------------------------------------
 
@@ -277,18 +277,18 @@ class Invariants:
         training, now = self.cluster.training, self.cluster.world.now
         if self.nobody_can_become_leader() and now - faults_over_at < EVICTION_S + BOUNDED_S:
             self._nobody_until = now
-        held = (x.launcher.start_held_at for x in self.cluster.pods if x.launcher is not None and x.launcher.alive)
-        if any(at is not None and now - at < START_LIMIT_S for at in held):
+        held_at = (x.launcher.start_held_at for x in self.cluster.pods if x.launcher is not None and x.launcher.alive)
+        if any(at is not None and now - at < START_LIMIT_S for at in held_at):
             self._nobody_until = now
         since = max(training.stepped_at or 0.0, faults_over_at, self._nobody_until)
         if not self.cluster.closed() and now - since > BOUNDED_S:
             raise Violation(Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP, f"no step and no close for {now - since:.0f} s")
 
     def workers_of_older_rounds_end(self) -> None:
-        """5. Where their machine runs and has a network: told by their coordinator, or by the fence.
+        """5. If their machine runs and has a network: because of their coordinator, or of the fence.
 
-        One that has got SIGKILL and sleeps in the kernel cannot end, whoever wants it. One that is stuck beside a
-        worker that has failed makes no step: it ends with the next round.
+        A worker that sleeps in the kernel after SIGKILL cannot end. A worker that is stuck beside a failed one makes no
+        step: it ends with the next round.
         """
         now, newest = self.cluster.world.now, self.cluster.training.newest_stepped
         workers = (x for x in self.cluster.workers if not (x.unkillable and x.killed))
@@ -304,24 +304,24 @@ class Invariants:
                 )
 
     def nobody_can_become_leader(self) -> bool:
-        """Pods died with their machines before there was an office, or all of them: what the operator waits for then.
+        """Pods died with their machines before a coordinator was appointed, or all pods died: the operator then waits.
 
-        Nobody can tell it that they are lost until the node controller evicts them.
+        No coordinator reports that they are lost until the node controller evicts them.
         """
         objects = self.cluster.objects()
         dead = [x for x in objects if x.pod.ended or not x.pod.machine.on]
         return any(not x.pod.machine.on for x in dead) and (len(dead) == len(objects) or not self.cluster.offices)
 
     def all_hear_of_the_close(self, closed_at: float) -> None:
-        """4. closed_at: when it could be told to all: the first pod knew of it, and no fault was left.
+        """4. closed_at: when all could get it: the first pod had it, and no fault was left.
 
-        Where that pod takes it along, the others form a round of their own, and end by that.
+        If that pod dies with it, the others form a round of their own, and that round ends with a close.
         """
         for pod in self.cluster.pods:
             if pod.reported_at > closed_at + EVICTION_S + BOUNDED_S:
                 raise Violation(
                     Rule.ALL_HEAR_OF_THE_CLOSE,
-                    f"{pod.name} hears of the close after {pod.reported_at - closed_at:.0f} s",
+                    f"{pod.name} gets the close after {pod.reported_at - closed_at:.0f} s",
                 )
 
     def the_end_is_right(self) -> None:
@@ -341,15 +341,16 @@ class Invariants:
         elif failed and failures <= cluster.setup.max_in_place:
             raise Violation(Rule.A_FAILURE_HAS_SPENT_ITS_RETRIES, f"failed, and only {failures} workers did")
         elif any(" is spent, and " not in close.message for close in failed):
-            raise Violation(Rule.A_FAILURE_NAMES_ITS_REASON, "failed, and does not say why there is no rung left")
+            raise Violation(Rule.A_FAILURE_NAMES_ITS_REASON, "failed, and the reason does not name why the ladder ends")
         for pod in cluster.pods:
             if pod.machine.is_responding and pod.launcher is not None and pod.launcher.alive:
                 raise Violation(Rule.ALL_EXIT_AFTER_THE_CLOSE, f"{pod.name} still runs {EXIT_S:g} s after the close")
 
     def every_launcher_that_got_the_close_exits_with_it(self) -> None:
-        """4. Pods that were neither hit, nor given up for a full volume, nor deleted exit 0 after a success.
+        """4. Pods that were not hit by a fault, evicted for a full volume, or deleted exit 0 after a success.
 
-        One that was given up before may say so: its launcher was stopped meanwhile, and hears of that first.
+        A pod that was evicted before may exit with that code: its launcher was stopped meanwhile, and gets that order
+        first.
         """
         for pod in self.cluster.pods:
             close = pod.recorded_close

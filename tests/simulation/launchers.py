@@ -39,16 +39,16 @@ class Launcher(Process):
         super().__init__(pod.world, pod.machine)
         self.pod, self._training = pod, pod.cluster.training
         self.zygote = 0  # its number; 0: none runs
-        self.starts_nothing = False  # it responds, but the workers of a round never come
-        self.start_held_at: float | None = None  # when it was last asked for workers that do not come
-        self.warm = not pod.cluster.zygotes  # what it starts, it starts without delay
+        self.starts_nothing = False  # it responds, but never starts the workers of a round
+        self.start_held_at: float | None = None  # when it last got a StartWorkers that it ignored
+        self.warm = not pod.cluster.zygotes  # workers start without delay
         self._zygotes = 0
         self._stores: list[int] = []  # ports; at most the one in use, and the next
         zygotes = pod.cluster.zygotes
         nproc, timeout_s = pod.cluster.shape.nproc_per_node, pod.cluster.step_timeout_s
         self.supervisor = Supervisor(1, nproc, pod.grace_s, zygote=zygotes, step_timeout_s=timeout_s)
         self.workers: dict[int, SimulatedWorker] = {}
-        self._pages: dict[int, e.StepsRead] = {}  # by local rank: what workers have told since the last look
+        self._pages: dict[int, e.StepsRead] = {}  # by local rank: steps that workers have reported since the last read
         self._first_at: dict[int, float] = {}  # by local rank: when its worker made its first step
         self._untrapped: set[int] = set()  # local ranks
         self._forked: set[int] = set()  # local ranks
@@ -65,7 +65,7 @@ class Launcher(Process):
             self._alarm.set()
 
     def die(self) -> None:
-        """The container ends: whoever is left gets SIGKILL."""
+        """The container ends: all remaining processes get SIGKILL."""
         self.alive = False
         self._end_stores(())
         if self._link is not None:
@@ -119,7 +119,7 @@ class Launcher(Process):
         self.warm = True
         if self.world.rng.random() < UNFIT:
             self.zygote = 0
-            self.handle(e.ZygoteLost("what it has imported runs a thread", is_final=True))
+            self.handle(e.ZygoteLost("a module that it has imported runs a thread", is_final=True))
         else:
             self.handle(e.ZygoteReady(1.0, {}))
 
@@ -130,7 +130,7 @@ class Launcher(Process):
             self.handle(e.StoreReady(port))
 
     def _end_stores(self, keep: Collection[int]) -> None:
-        """All but those at these ports."""
+        """End all stores except those at these ports."""
         for port in [port for port in self._stores if port not in keep]:
             self._stores.remove(port)
             self._training.end_store(self.pod.ip, port)
@@ -146,7 +146,7 @@ class Launcher(Process):
     # Workers --------------------------------------------------------------------------------------------------------
 
     def _spawn(self, start: StartWorkers, local_rank: int, *, warm: bool) -> None:
-        warm = warm and bool(self.zygote)  # one that has just gone forks nothing
+        warm = warm and bool(self.zygote)  # a zygote that has just ended forks nothing
         if start.agent_store and start.rank_offset + local_rank == 0 and start.master_port not in self._stores:
             why = "the store of this round ended before the workers started"
             gone = e.WorkerEnded(local_rank, 1, None, 1, why, self.world.now)
@@ -154,15 +154,15 @@ class Launcher(Process):
             self.later(0.0, lambda: self.handle(e.GroupEmptied(local_rank)))
             return
 
-        rung = False
+        has_reported = False
 
         def stepped(step: int) -> None:
-            nonlocal rung
+            nonlocal has_reported
             if self.pod.cluster.reports_steps:
                 self._write(local_rank, step)
-                if not rung:
+                if not has_reported:
                     self.post(self._read_steps)
-                rung = True
+                has_reported = True
 
         def exited(code: int | None, signal: str | None, message: str) -> None:
             self._training.left(worker)
@@ -198,16 +198,16 @@ class Launcher(Process):
         for read in pages.values():
             self.handle(read)
 
-    def _reap(self, worker: SimulatedWorker, code: int | None, signal: str | None, said: str) -> None:
+    def _reap(self, worker: SimulatedWorker, code: int | None, signal: str | None, message: str) -> None:
         self._read_steps()
         shell = {"SIGKILL": 137, "SIGTERM": 143}[signal] if signal is not None else code
         assert shell is not None
-        self.handle(e.WorkerEnded(worker.local_rank, code, signal, shell, said, self.world.now))
+        self.handle(e.WorkerEnded(worker.local_rank, code, signal, shell, message, self.world.now))
         emptied = e.GroupEmptied(worker.local_rank)
         self.later(self.world.between(0.0, GROUP_POLL_S), lambda: self.handle(emptied))
 
     def _signal(self, signal: e.Signal) -> None:
-        if signal.local_rank == LEFTOVERS:  # workers leave none here: it takes as long as to look for them
+        if signal.local_rank == LEFTOVERS:  # simulated workers leave none: this only takes the time of the check
             self.later(0.0, lambda: self.handle(e.GroupEmptied(LEFTOVERS)))
             return
         worker = self.workers.get(signal.local_rank)
@@ -241,7 +241,7 @@ class Launcher(Process):
         self.handle(e.Connected())
 
     def _on_sidecar_message(self, message: object) -> None:
-        """What holds a socket is not modelled as a message: pods.py keeps it from the end of the sidecar on."""
+        """HoldSocket has no effect here: pods.py models the duplicate from the end of the sidecar on."""
         assert isinstance(message, TO_LAUNCHER), message
         if self.starts_nothing and isinstance(message, StartWorkers):
             self.start_held_at = self.world.now

@@ -1,8 +1,8 @@
-"""Deliberate bugs, each a small change of one rule: the simulation must find every one of them.
+"""Mutations: deliberate bugs, each a small change of one rule. The simulation must find every one of them.
 
-A mutation is a context manager that breaks the code while it is open. It is found if one of the rules that it breaks
-is violated. `seeds` is where to look: the first that finds it is usually among the first dozen; a rule that only
-matters in rare schedules is looked for longer.
+A mutation is a context manager that breaks the code while it is open. The simulation has found it if one of the rules
+in `breaks` is violated. `seeds` is the number of seeds to try: usually one of the first dozen finds it; a rule that
+matters only in rare schedules needs more.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ Open = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Mutation:
-    """breaks: the rules that it violates; other violations are no evidence that the simulation checks them.
+    """breaks: the rules that it violates; other violations do not show that the simulation checks these.
 
-    kinds: the faults without which it makes no difference. Schedules that lack one of them are not run.
+    kinds: faults without which it makes no difference. Schedules that lack one of them are skipped.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Mutation:
 
 @dataclass(frozen=True)
 class ScheduledMutation:
-    """One that random schedules hardly ever find: this scenario of test_scenarios.py or test_schedules.py fails."""
+    """A mutation that random schedules rarely find: this scenario of test_scenarios.py or test_schedules.py fails."""
 
     name: str
     open: Open
@@ -87,22 +87,20 @@ _next_hosts = Calls.next
 
 
 def _no_host_again(
-    self: Calls, heirs: tuple[m.StandbyCoordinator, ...], own_ip: str, named: str = "", followed: str = ""
+    self: Calls, standbys: tuple[m.StandbyCoordinator, ...], own_ip: str, named: str = "", followed: str = ""
 ) -> tuple[tuple[str, ...], float]:
     """As Calls.next, but without the hosts of this turn that were called before, if any other is left."""
-    hosts, wait_s = _next_hosts(self, heirs, own_ip, named, followed)
+    hosts, wait_s = _next_hosts(self, standbys, own_ip, named, followed)
     before = set(self._order[: 0 if self._last is None else self._last + 1]) - {named}
     return tuple(host for host in hosts if host not in before) or hosts, wait_s
 
 
 def _nothing(*_: object) -> None:
-    """In place of what is done about something."""
+    """Replaces a reaction."""
 
 
-def _grant_anything(self: Voter, candidacy: m.RequestVote) -> bool:
-    self.hard_state = replace(
-        self.hard_state, term=max(self.hard_state.term, candidacy.term), voted_for=candidacy.pod_uid
-    )
+def _grant_anything(self: Voter, request: m.RequestVote) -> bool:
+    self.hard_state = replace(self.hard_state, term=max(self.hard_state.term, request.term), voted_for=request.pod_uid)
     return True
 
 
@@ -122,7 +120,7 @@ def _propose_again(state: CoordinatorState) -> None:
 
 @contextmanager
 def _changes_are_superseded() -> Iterator[None]:
-    """A coordinator replaces its pending electorate, and does not repeat the one that it was elected with."""
+    """A coordinator replaces its pending configuration, and does not repeat the one that elected it."""
     propose = voter_config.VoterConfigs.propose
 
     def next_voters(self: voter_config.VoterConfigs, voters: Any) -> frozenset[str]:
@@ -142,7 +140,7 @@ def _changes_are_superseded() -> Iterator[None]:
 
 
 def _change_at_once(self: voter_config.VoterConfigs, voters: Any) -> frozenset[str]:
-    """A new coordinator proposes a change without repeating its electorate first."""
+    """A new coordinator proposes a change without repeating its configuration first."""
     wanted = frozenset(voters)
     return frozenset() if self.pending is not None or wanted == self.committed.voters else wanted
 
@@ -156,7 +154,7 @@ def _never(*_: object) -> bool:
 
 
 def _replace_nameless(state: CoordinatorState, former: FormerRound, now: float) -> None:
-    """As if no heir were told which pods hold ranks."""
+    """As if no standby coordinator got the rank holders."""
     state.former_leader_snapshot = state.appointment = None
     replace_missing(state, former, now)
 
@@ -166,7 +164,7 @@ replace_missing = rebuilding._replace_missing
 
 @contextmanager
 def _vows_are_forgotten() -> Iterator[None]:
-    """A sidecar that is restarted knows nothing of what it has promised."""
+    """A restarted sidecar has no hard state."""
     do = SimulatedSidecar._do
 
     def forgetful(self: SimulatedSidecar, effect: CoreEffect) -> None:
@@ -223,7 +221,7 @@ def _old_workers_live_on() -> Iterator[None]:
 
 @contextmanager
 def _survivors_are_moved() -> Iterator[None]:
-    """Every round gives the ranks anew, by who came first, without telling those who keep theirs."""
+    """Every round assigns all ranks again, in order of arrival, without a message to members that keep theirs."""
     form = rounds._assign
 
     def shuffle(state: CoordinatorState) -> None:
@@ -256,7 +254,7 @@ decide_in_time = escalation.on_time
 
 
 def _give_up_without_asking(state: CoordinatorState, now: float) -> None:
-    """The coordinator takes the first failure that is reported for the first that happened."""
+    """The coordinator takes the first reported failure for the first one."""
     if state.pending_eviction is not None:
         state.pending_eviction.pending.clear()
     decide_in_time(state, now)
@@ -264,7 +262,7 @@ def _give_up_without_asking(state: CoordinatorState, now: float) -> None:
 
 @contextmanager
 def _a_minority_counts() -> Iterator[None]:
-    """As if whoever takes itself for the coordinator were it."""
+    """As if every coordinator had a majority."""
     count = escalation.count_fault
 
     def counting(*args: Any, **given: Any) -> None:
@@ -277,7 +275,7 @@ def _a_minority_counts() -> Iterator[None]:
 
 @contextmanager
 def _each_leave_costs_a_restart() -> Iterator[None]:
-    """As if the workers that end with a pod that is asked to had failed."""
+    """As if the workers that end with a deleted pod had failed."""
     gone = leaving.on_gone
 
     def charging(state: CoordinatorState, member: Record, message: m.Gone, now: float) -> None:
@@ -288,13 +286,13 @@ def _each_leave_costs_a_restart() -> Iterator[None]:
         yield
 
 
-def _any_failure_is_final(state: CoordinatorState, told: ReplicasReport) -> bool:
-    return told.replicas.failure is not None
+def _any_failure_is_final(state: CoordinatorState, report: ReplicasReport) -> bool:
+    return report.replicas.failure is not None
 
 
 @contextmanager
 def _drain_nobody() -> Iterator[None]:
-    """Members that leave are never waited for, nor ever lost. Who is swapped is drained as ever."""
+    """The coordinator never waits for leaving members, and never loses them. Swaps drain as usual."""
     drain = leaving.drain
 
     def forgetting(state: CoordinatorState, grace_s: float, now: float) -> None:
@@ -331,13 +329,13 @@ MUTATIONS = (
         "a pause is computed by the coordinator", (Rule.PAUSES_ARE_TRUE,), _patch(RecoveryLog, "on_step", _any_pause)
     ),
     Mutation(
-        "a member grants an office to everybody who asks",
+        "a member votes for every candidate",
         (Rule.A_MAJORITY_ELECTS, Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED),
         _patch(Voter, "grant_vote", _grant_anything),
         3000,
     ),
     Mutation(
-        "half of the electorate elects",
+        "half of the voters elect",
         (Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED, Rule.ELECTORATES_ARE_INHERITED),
         _patch(voter_config, "majority", _half_is_enough),
         3000,
@@ -348,7 +346,7 @@ MUTATIONS = (
         _patch(Tally, "has_majority", _one_vote_is_enough),
         1000,
     ),
-    Mutation("vows are forgotten at a restart", (Rule.A_MAJORITY_ELECTS,), _vows_are_forgotten, 1000),
+    Mutation("a restarted sidecar has no hard state", (Rule.A_MAJORITY_ELECTS,), _vows_are_forgotten, 1000),
     Mutation(
         "rounds are formed without a majority",
         (Rule.A_ROUND_NEEDS_A_MAJORITY,),
@@ -365,7 +363,7 @@ MUTATIONS = (
         _patch(faults, "lose_member", _lose_and_forget),
     ),
     Mutation(
-        "who comes back is not told what it missed",
+        "a member that rejoins does not get its assignment",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
         _patch(joining, "_resume", _resume_without_what_was_missed),
         1000,
@@ -388,21 +386,21 @@ MUTATIONS = (
         _patch(rebuilding, "rebuild", _adopt_without_looking),
     ),
     Mutation(
-        "who leaves is forgotten",
+        "a member that leaves is ignored",
         (Rule.NO_INNOCENT_POD_IS_EVICTED, Rule.NO_INNOCENT_WORKER_IS_BLAMED, Rule.ONLY_FAILURES_ARE_CHARGED),
         _drain_nobody,
         3000,
         ("pod deleted",),
     ),
     Mutation(
-        "nobody is told that workers hang",
+        "reports of hung workers are ignored",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
         _patch(hangs, "on_hung", lambda state, member, hung, now: None),
         3000,
         ("worker hangs",),
     ),
     Mutation(
-        "nobody misses the first step of a round",
+        "a missing first step is ignored",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
         _patch(hangs, "expect_step", lambda state, now: None),
     ),
@@ -417,7 +415,7 @@ MUTATIONS = (
         _patch(escalation, "choose_step", _climb_whatever_the_rank_did),
     ),
     Mutation(
-        "who told first is given up unasked",
+        "a pod is evicted before the other pods have answered",
         (Rule.NO_INNOCENT_POD_IS_EVICTED,),
         _patch(escalation, "on_time", _give_up_without_asking),
         2000,
@@ -431,7 +429,7 @@ MUTATIONS = (
     ),
     Mutation("a pod that leaves costs a restart", (Rule.ONLY_FAILURES_ARE_CHARGED,), _each_leave_costs_a_restart),
     Mutation(
-        "no failed update may be tried again",
+        "no failed update may be retried",
         (Rule.A_FAILURE_HAS_SPENT_ITS_RETRIES,),
         _patch(rollouts, "_is_final", _any_failure_is_final),
         1000,
@@ -458,7 +456,7 @@ MUTATIONS = (
         ("state volume full",),
     ),
     Mutation(
-        "a start is waited for without end",
+        "a start has no time limit",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
         _patch(rounds, "lose_late_starters", _nothing),
         3000,
@@ -478,7 +476,7 @@ MUTATIONS = (
         ("operator down",),
     ),
     Mutation(
-        "a coordinator never resigns",
+        "a coordinator never steps down",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
         _patch(Coordinator, "_step_down_without_quorum", lambda self, now: None),
         3000,
@@ -489,12 +487,12 @@ SCHEDULED = (
     ScheduledMutation(
         "a pending change is superseded",
         _changes_are_superseded,
-        test_schedules.test_a_pending_change_that_everybody_stored_leaves_room_for_one_coordinator,
+        test_schedules.test_a_pending_change_that_all_pods_stored_allows_one_coordinator,
     ),
     ScheduledMutation(
-        "a new coordinator changes its electorate at once",
+        "a new coordinator changes its voters at once",
         _patch(voter_config.VoterConfigs, "next_voters", _change_at_once),
-        test_schedules.test_a_pending_change_that_others_have_not_stored_leaves_room_for_one_coordinator,
+        test_schedules.test_a_pending_change_that_some_pods_did_not_store_allows_one_coordinator,
     ),
     ScheduledMutation(
         "rounds follow without a limit",
@@ -514,7 +512,7 @@ SCHEDULED = (
     ScheduledMutation(
         "a member that was lost comes back without backoff",
         _patch(CoordinatorState, "was_lost_recently", _never),
-        test_schedules.test_a_pod_that_was_lost_is_not_preferred_to_a_spare_although_it_was_made_for_the_rank,
+        test_schedules.test_a_pod_that_was_lost_is_not_preferred_to_a_spare_although_it_was_created_for_the_rank,
     ),
     ScheduledMutation(
         "the failure that is reported first is blamed",

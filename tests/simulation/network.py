@@ -1,14 +1,14 @@
-"""Machines and the connections between processes on them, as Linux and TCP behave.
+"""Machines and the connections between processes on them, with the behavior of Linux and TCP.
 
-- A connection is two FIFOs with a random latency. The end of a process closes its connections: the peer reads what was
-  sent before, then the FIN.
-- Two groups of machines may not reach each other while both reach third ones; a machine's network may be slow. What
-  is sent over one connection stays in order, what is sent over several does not.
-- A machine that loses its power, or its network, takes no more part. What is sent meanwhile waits (TCP sends it again);
-  after about 3 s (keepalive, TCP_USER_TIMEOUT) the kernel of each side that lives ends the connection as silent. A side
-  whose peer's kernel has given up already gets a RST once the network is back: not silent.
-- A frozen machine's processes do not run, but its kernel goes on acknowledging: nobody's kernel finds anything. What
-  arrived, and every timer that rang, is handled at the thaw.
+- A connection is two FIFOs with a random latency. The end of a process closes its connections: the peer reads all
+  pending messages, then the FIN.
+- Two groups of machines may not reach each other while both reach others; a machine's network may be slow. Messages
+  over one connection stay in order; messages over several do not.
+- A machine without power or network is cut off. Messages to it wait (TCP sends them again); after about 3 s (keepalive,
+  TCP_USER_TIMEOUT) the kernel of each live side ends the connection as silent. A side whose peer's kernel has already
+  ended it gets a RST once the network is back: not silent.
+- The processes of a frozen machine do not run, but its kernel still acknowledges, so no kernel detects the freeze. All
+  received messages and expired timers are handled at the thaw.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Machine:
     thawed_at: float = 0.0
     cut: bool = False
     clock_ahead_s: float = 0.0  # of its wall clock
-    slow_s: float = 0.0  # what its network adds to each latency, at most
-    unreachable: set[str] = field(default_factory=set)  # machines that it alone does not reach (and they not it)
-    hardware_finding: str = ""  # what is known against it
-    leaving_reason: str = ""  # why it is known to go soon
-    not_ready_since: float | None = None  # when it stopped answering the API server
+    slow_s: float = 0.0  # the most that its network adds to each latency
+    unreachable: set[str] = field(default_factory=set)  # machines that it alone does not reach (nor they it)
+    hardware_finding: str = ""  # why it is Faulty; "" if it is not
+    leaving_reason: str = ""  # why it will leave soon
+    not_ready_since: float | None = None  # when it stopped responding to the API server
     _backlog: list[Callable[[], None]] = field(default_factory=list)
 
     @property
@@ -72,7 +72,7 @@ class End:
         self.on_message: Callable[[Any], None] = lambda message: None
         self.on_end: Callable[[bool], None] = lambda silent: None
         self.sent_until = 0.0  # when the last item sent arrives: FIFO
-        self.held: list[Any] = []  # what waits for the network before it can arrive here
+        self.held: list[Any] = []  # messages that wait for the network
         self._link = link
 
     @property
@@ -85,13 +85,13 @@ class End:
             self._link.carry(self, message)
 
     def close(self) -> None:
-        """The process closes, or ends: the kernel sends FIN after what was sent."""
+        """The process closes the connection, or ends: the kernel sends FIN after all pending messages."""
         if self.open:
             self.open = False
             self._link.carry(self, _FIN)
 
     def ended(self, silent: bool) -> None:
-        """The kernel tells the process that the connection is over."""
+        """The kernel reports to the process that the connection is over."""
         if self.open:
             self.open = False
             self.machine.post(lambda: self.on_end(silent))
@@ -154,7 +154,7 @@ class Link:
         for end in self.ends:
             if end.open and not end.peer.open and _FIN not in end.held:
                 end.held.clear()
-                end.ended(silent=False)  # the peer's kernel had given up: RST
+                end.ended(silent=False)  # the peer's kernel had ended it: RST
             held, end.held = end.held, []
             for item in held:
                 self._hand_over(end, item)
@@ -172,7 +172,7 @@ class Network:
         machine.not_ready_since = machine.not_ready_since or self.world.now
         machine.on = False
         for end in (end for link in self.links for end in link.ends if end.machine is machine):
-            end.open = False  # nothing tells its peer
+            end.open = False  # its peer gets no FIN
         self._changed(machine)
 
     def cut(self, machine: Machine) -> None:
@@ -187,7 +187,7 @@ class Network:
         self._changed(machine)
 
     def part(self, group: list[Machine], others: list[Machine]) -> None:
-        """No machine of the one reaches one of the other; all may reach third ones."""
+        """Cut the two groups off from each other; all still reach third machines."""
         for a in group:
             for b in others:
                 a.unreachable.add(b.name)
@@ -208,7 +208,7 @@ class Network:
         machine.frozen = True
 
     def thaw(self, machine: Machine) -> None:
-        """What has piled up is run in its order, before anything new."""
+        """Run the backlog in order, before any new work."""
         machine.frozen, machine.thawed_at = False, self.world.now
         if machine.is_responding:
             machine.not_ready_since = None

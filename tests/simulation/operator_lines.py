@@ -88,7 +88,7 @@ class CoordinatorLink:
         self._ping(line, sidecar)
 
     def _ping(self, line: _Line, sidecar: SimulatedSidecar) -> None:
-        """The pings of a line: a kernel that acknowledges is not enough for them."""
+        """The pings of a line: an acknowledgement by the kernel is no answer to them."""
 
         def ponged() -> None:
             if self._lines.get(line.callee.pod_uid) is not line or line.end is None:

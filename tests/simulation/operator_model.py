@@ -1,7 +1,7 @@
-"""The operator in simulated time: its real plan (who coordinates, whom to call, which pods there should be).
+"""The operator in simulated time: its real plan for the coordinator, the lines and the pods.
 
-Simulated are only what the plan observes and what it asks for: the API server (api_server.py), and the lines to pods
-(operator_lines.py). It may be down: nothing is planned then, and its lines are gone; status stays.
+Only the plan's inputs and outputs are simulated: the API server (api_server.py), and the lines to pods
+(operator_lines.py). While the operator is down, it plans nothing and has no lines; status stays.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "trainer", "comm
 
 
 def _findings(machine: Machine) -> tuple[Finding, ...]:
-    told = ((FaultClass.HARDWARE, machine.hardware_finding), (FaultClass.MAINTENANCE, machine.leaving_reason))
-    return tuple(Finding("simulated", what, why) for what, why in told if why)
+    findings = ((FaultClass.HARDWARE, machine.hardware_finding), (FaultClass.MAINTENANCE, machine.leaving_reason))
+    return tuple(Finding("simulated", fault_class, reason) for fault_class, reason in findings if reason)
 
 
 @dataclass
@@ -74,7 +74,7 @@ class OperatorModel:
         self.api.evict()
         self.site.training.world.after(LOOK_AGAIN_S, self._reconcile_later)
 
-    # A pass ---------------------------------------------------------------------------------------------------------
+    # Reconcile ------------------------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
         self._due = False
@@ -82,13 +82,17 @@ class OperatorModel:
             return
         now = self.site.training.world.now
         observed = self._observe(now)
-        office = plan_leadership(observed, now)
-        if office.reason and office.pod is not None:
-            text = f"appoints {office.pod.name} in epoch {office.epoch}: {office.reason}"
+        leadership = plan_leadership(observed, now)
+        if leadership.reason and leadership.pod is not None:
+            text = f"appoints {leadership.pod.name} in epoch {leadership.epoch}: {leadership.reason}"
             self.site.training.world.log("operator", text)
-            self.site.appointed(office.epoch)
-        if office.epoch and office.pod is not None:
-            self.status["coordinator"] = {"epoch": office.epoch, "term": office.term, "podUID": office.pod.uid}
+            self.site.appointed(leadership.epoch)
+        if leadership.epoch and leadership.pod is not None:
+            self.status["coordinator"] = {
+                "epoch": leadership.epoch,
+                "term": leadership.term,
+                "podUID": leadership.pod.uid,
+            }
         if observed.snapshot is not None:
             self.status["round"] = max(self.status.get("round", -1), observed.snapshot.token.round)
             counts = observed.snapshot.recoveries_by_strategy
@@ -98,8 +102,8 @@ class OperatorModel:
             state = TERMINAL_STATES[observed.close.reason]
             self.status.setdefault("terminalState", state)
             self.status.setdefault("conditions", [{"type": state, "message": observed.close.message}])
-        link = plan_link(observed, office, now)
-        for intent in (*plan_members(observed, "sidecar:1", now), *plan_label(observed, office)):
+        link = plan_link(observed, leadership, now)
+        for intent in (*plan_members(observed, "sidecar:1", now), *plan_label(observed, leadership)):
             self._do(intent, observed, now)
         if isinstance(link, Follow):
             self._link = self._link or CoordinatorLink(
@@ -141,7 +145,7 @@ class OperatorModel:
             case CreatePod(manifest):
                 self.api.create(manifest, avoided_nodes(observed, now), now)
             case DeletePod(name=name) | PatchPod(name=name) if name not in self.api.objects:
-                pass  # 404: an intent of the same pass has removed it
+                pass  # 404: an intent of the same reconcile has removed it
             case DeletePod(name, _, grace_s, reason, _):
                 self.api.delete(self.api.objects[name], grace_s, reason, now)
             case PatchPod(name, labels, annotations):

@@ -19,16 +19,16 @@ GRACE_S = 30.0
 
 
 class SimulatedPods(Protocol):
-    """What a pod knows of the rest."""
+    """The part of the cluster that a pod needs."""
 
     shape: JobShape
     training: Training
     network: Network
     reports_steps: bool  # whether the training script calls step()
     zygotes: bool  # whether workers are forked
-    worker_faults: list[float]  # when workers ended otherwise than by a peer's end
-    step_timeout_s: float  # 0: nothing hangs
-    hang_at_start: int  # so many of the workers that are spawned next make no step
+    worker_faults: list[float]  # when workers ended for another reason than a peer's end
+    step_timeout_s: float  # 0: workers never hang
+    hang_at_start: int  # the number of workers, of those spawned next, that make no step
 
     def fails(self, pod: str) -> None: ...
     def coordinator_pod(self) -> Pod | None: ...
@@ -40,7 +40,7 @@ class SimulatedPods(Protocol):
 
 
 class Pod:
-    """The facts of the pod's object are in operator_model.py; this is what runs."""
+    """The processes of a pod; api_server.py has the pod's object."""
 
     def __init__(
         self, cluster: SimulatedPods, uid: str, name: str, machine: Machine, index: int | None, ip: str
@@ -50,17 +50,17 @@ class Pod:
         self.grace_s = GRACE_S
         self.sidecar: SimulatedSidecar | None = None
         self.launcher: Launcher | None = None
-        self.recorded_close: Close | None = None  # this and the next in the emptyDir
+        self.recorded_close: Close | None = None  # this one and the next two are in the emptyDir
         self.hard_state = HardState()
         self.launcher_known = False
-        self.volume_full = False  # no vow can be stored
+        self.volume_full = False  # no hard state can be stored
         self.reported_at = 0.0  # when its sidecar recorded the close
         self.was_abandoned = False  # its object was removed while its kubelet could not end it
-        self.store_failed = False  # since then it is given up, whatever its launcher hears first
-        self.was_evicted = False  # its launcher was told so, and exits with that code if the close comes later
+        self.store_failed = False  # since then it is evicted, even if its launcher gets the close first
+        self.was_evicted = False  # its launcher got that order, and exits with that code even if the close comes later
         self.exit_code: int | None = None  # of the trainer container
         self.asked_to_end = self.was_killed = False
-        self.faulty = ""  # what its launcher finds in verdict.json
+        self.faulty = ""  # reason of the verdict in verdict.json, which its launcher reads
         self.sidecar_ran = False
         self.changed: Callable[[], None] = lambda: None
         self.spawned: Callable[[SimulatedWorker], None] = lambda worker: None
@@ -73,14 +73,14 @@ class Pod:
 
     @property
     def ended(self) -> bool:
-        """The trainer container has: the pod is Succeeded or Failed."""
+        """The trainer container has ended: the pod is Succeeded or Failed."""
         return self.exit_code is not None
 
     def workers(self) -> list[SimulatedWorker]:
         return [] if self.launcher is None else [w for w in self.launcher.workers.values() if w.alive]
 
     def hold_socket(self, end: End) -> None:
-        """Its sidecar has ended: nobody reads from the connection, and no FIN is sent before the launcher ends too."""
+        """The sidecar has ended: no process reads from the connection, and FIN is sent when the launcher ends too."""
         self.release_socket()
         if self.launcher is None or not self.launcher.alive:
             end.close()
@@ -96,7 +96,7 @@ class Pod:
     # The kubelet ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Init containers first: the sidecar; then the trainer."""
+        """Start the sidecar, which is an init container, and then the trainer."""
         self._post(self._start_sidecar)
         self.world.after(self.world.between(0.1, 0.5), lambda: self._post(self._start_launcher))
 
@@ -114,7 +114,7 @@ class Pod:
             self.launcher = Launcher(self)
 
     def launcher_exited(self, code: int, reason: str) -> None:
-        """The trainer container has ended: the kubelet ends the sidecar, which is native, after it."""
+        """The trainer container has ended; after it the kubelet ends the sidecar, which is a native one."""
         if self.ended:
             return
         self.world.log(self.name, f"the launcher exits {code}: {reason}")
@@ -135,7 +135,7 @@ class Pod:
             self.sidecar.die()
 
     def kill_sidecar(self) -> None:
-        """Its process alone; the kubelet starts it again."""
+        """Kill only its process; the kubelet starts it again."""
         if self.sidecar is not None and self.sidecar.alive:
             self.world.log(self.name, "FAULT: its sidecar is killed")
             self.sidecar.die()
@@ -144,7 +144,7 @@ class Pod:
                 self.world.after(self.world.between(1.0, 2.0), lambda: self._post(self._start_sidecar))
 
     def kill(self) -> None:
-        """All processes at once."""
+        """Kill all processes at once."""
         if self.ended:
             return
         self.was_killed = True

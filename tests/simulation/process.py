@@ -8,18 +8,18 @@ from tests.simulation.network import End, Machine
 from tests.simulation.world import Rule, Violation, World
 
 ALARM_LATE_S = 0.001
-#: A Tick at a machine's own deadline may leave it in the past once or twice, never for long: that is a busy loop.
+#: A Tick at a machine's own deadline may leave the deadline in the past once or twice; repeatedly, it is a busy loop.
 TICKS_IN_A_ROW = 5
 
 
 class Process:
-    """Does its work through `post`: not after its death, and while it is stopped (or its machine frozen) only later."""
+    """Works through `post`: never after its death; if it is stopped or its machine frozen, later."""
 
     def __init__(self, world: World, machine: Machine) -> None:
         self.world, self.machine = world, machine
         self.alive = True
         self.stopped = False
-        self.ahead_s = machine.clock_ahead_s  # of its clock, which it reads once; a machine's may be set later
+        self.ahead_s = machine.clock_ahead_s  # of its clock, which it reads once; the machine's clock may be set later
         self._backlog: list[Callable[[], None]] = []
 
     def now(self) -> float:
@@ -39,11 +39,11 @@ class Process:
             work()
 
     def stop(self) -> None:
-        """SIGSTOP, or a process that hangs: its kernel goes on."""
+        """SIGSTOP, or a process that hangs: its kernel still acknowledges."""
         self.stopped = True
 
     def go_on(self) -> None:
-        """What has piled up is run in its order, before anything new."""
+        """Run the backlog in order, before any new work."""
         self.machine.post(self._go_on)
 
     def _go_on(self) -> None:
@@ -58,7 +58,7 @@ class Process:
 
 
 class Alarm:
-    """alarm.py: one timer for a state machine. `deadline` is asked after each event."""
+    """alarm.py: one timer for a state machine. It reads `deadline` after each event."""
 
     def __init__(self, process: Process, deadline: Callable[[], float | None], ring: Callable[[], None]) -> None:
         self._process, self._deadline, self._ring = process, deadline, ring
@@ -68,7 +68,7 @@ class Alarm:
     def set(self) -> None:
         at = self._due()
         if at is None or (self._set_for is not None and self._set_for <= at + ALARM_LATE_S):
-            return  # one that rings earlier looks again
+            return  # an alarm that rings earlier reads the deadline again
         world = self._process.world
         at = self._set_for = max(at, world.now) + ALARM_LATE_S
         world.at(at, lambda: self._process.post(lambda: self._rings(at)))

@@ -1,4 +1,4 @@
-"""One simulated job under one seed: set up, strike, check after every event, judge the end."""
+"""One simulated job under one seed: set it up, inject faults, check after every event, and check the end."""
 
 import random
 from dataclasses import dataclass, replace
@@ -65,7 +65,7 @@ def draw_case(seed: int) -> Case:
 
 
 def run_case(case: Case) -> SimulatedCluster:
-    """Raises Violation, with all that is needed to see why."""
+    """Raises Violation, with all facts that explain it."""
     cluster = new_cluster(case.seed, case.setup)
     try:
         _run(cluster, case)

@@ -1,7 +1,7 @@
-"""A failing case made smaller: the fewest and shortest faults, and the smallest job, that still break something.
+"""Shrinks a failing case: the fewest and shortest faults, and the smallest job, that still violate a rule.
 
-Every attempt is the same seed with a fault less (then: shorter, then: fewer pods). What a fault hits is drawn when it
-strikes, so an attempt may go another way; any violation counts, because each is a bug.
+Every attempt is the same seed with one fault less (then shorter ones, then fewer pods). The target of a fault is drawn
+when it strikes, so an attempt may run differently; any violation counts, because each is a bug.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ATTEMPTS = 200
 
 
 def shrink(case: Case) -> tuple[Case, Violation]:
-    """The smallest that was found, and what it breaks. Raises ValueError if the case breaks nothing."""
+    """The smallest case that was found, and its violation. Raises ValueError if the case violates no rule."""
     smallest, violation = case, _violation(case)
     if violation is None:
         raise ValueError(f"seed {case.seed} breaks nothing")

@@ -1,4 +1,4 @@
-"""One life of a sidecar's process in simulated time: the real core; only links, files and clocks are simulated."""
+"""One process of a sidecar in simulated time: the real core; only links, files and clocks are simulated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from understudy_sidecar.membership.member import Member
 if TYPE_CHECKING:
     from tests.simulation.pods import Pod
 
-#: How a member's word about its fence begins.
+#: How a member's message about its fence begins.
 FENCED_MESSAGES = "no coordinator has renewed the lease"
 
 
@@ -38,7 +38,7 @@ class SimulatedSidecar(Process):
         shape = pod.cluster.shape
         me = Identity(pod.uid, pod.name, pod.machine.name, pod.ip, pod.index, pod.grace_s, shape.fence_s)
         self.core = Core(shape, me, pod.hard_state, self.now(), pod.recorded_close, launcher_known=pod.launcher_known)
-        self._is_leader: Coordinator | None = None  # whose effects are being done
+        self._is_leader: Coordinator | None = None  # whose effects are being carried out
         self._launcher: End | None = None
         self._links: dict[int, End] = {}  # of members and observers
         self._observers: set[int] = set()
@@ -59,7 +59,7 @@ class SimulatedSidecar(Process):
         return self.core.coordinator
 
     def die(self) -> None:
-        """The kernel closes what the process had open (unless the machine is off)."""
+        """The kernel closes the process's connections (unless the machine is off)."""
         self.alive = False
         self._client.crashed()
         if self._launcher is not None:
@@ -75,7 +75,7 @@ class SimulatedSidecar(Process):
         self._is_leader = self.coordinator or before
         for effect in effects:
             if not self.alive:
-                return  # killed in the middle of what it does
+                return  # killed in the middle of its effects
             if isinstance(effect, e.RecordHardState) and self.pod.volume_full:
                 self.pod.store_failed = True
                 self.handle(StoreFailed("/understudy-state: No space left on device"))
@@ -178,7 +178,7 @@ class SimulatedSidecar(Process):
                 self.pod.cluster.coordinator_sent(self, message)
 
     def _hang_up(self, number: int) -> None:
-        """What was sent goes out first; nothing more is read."""
+        """Send pending messages first; read no more."""
         end = self._links.get(number)
         if end is None:
             return
@@ -194,7 +194,7 @@ class SimulatedSidecar(Process):
     # Its launcher -----------------------------------------------------------------------------------------------------
 
     def launcher_connected(self, end: End) -> None:
-        """launcher_link.py: a newer connection takes over; its first line is the hello."""
+        """launcher_link.py: a newer connection replaces an older one; its first line is the hello."""
         if self._launcher is not None:
             self._launcher.close()
         self._launcher = end

@@ -1,4 +1,4 @@
-"""A coordinator is killed after each single message of a round: training goes on, or a newer round steps."""
+"""A coordinator is killed after each single message of a round: training continues, or a newer round steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _leave(job: Job) -> None:
 
 
 def _kill_after(job: Job, messages: int) -> Callable[[], bool]:
-    """Of those that the coordinator sends from now on; whether it came to that."""
+    """Kill the coordinator after this many messages, from now on; the result reports whether that happened."""
     cluster: SimulatedCluster = job.cluster
     left = messages
 
@@ -50,7 +50,7 @@ def _kill_after(job: Job, messages: int) -> Callable[[], bool]:
 def test_the_coordinator_dies_after_its_nth_message(fault: Fault, operator_up: bool) -> None:
     for messages in range(1, 40):
         job = Job(SETUP, seed=messages)
-        job.later(2.0)  # until the electorate counts
+        job.later(2.0)  # until the voter configuration is committed
         if not operator_up:
             job.cluster.operator.go_down()
         killed = _kill_after(job, messages)
@@ -62,8 +62,8 @@ def test_the_coordinator_dies_after_its_nth_message(fault: Fault, operator_up: b
             return
 
 
-def test_it_dies_after_each_single_close() -> None:
-    """Who was told tells the others, or the operator does: everybody ends with the right code."""
+def test_all_pods_exit_0_if_the_coordinator_dies_after_its_nth_close() -> None:
+    """A pod that got the close passes it on, or the operator does: all pods end with the right code."""
     for messages in range(1, 12):
         job = Job(Setup(actives=3, spares=2, machines=8, steps=12), seed=messages)
         job.until(lambda job=job: job.training.checkpoint[0] == 12, 60.0)  # type: ignore[misc]

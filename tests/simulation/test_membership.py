@@ -11,7 +11,7 @@ SEEDS = 100
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     def option(name: str, default: int | None) -> int | None:
         value: int | None = metafunc.config.getoption(name, default)
-        return value  # this folder's conftest is unread where `pytest` got no path
+        return value  # pytest does not read this folder's conftest if it got no path
 
     if "seeds" in metafunc.fixturenames:
         seed, first, count = option("--seed", None), option("--first-seed", 0) or 0, option("--seeds", SEEDS) or SEEDS

@@ -1,4 +1,4 @@
-"""The simulation finds bugs: each deliberate one of mutations.py within its number of seeds, by the rule it breaks."""
+"""The simulation finds each deliberate bug of mutations.py within its number of seeds, by a rule that it breaks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A failing seed replays: a run depends on its seed alone, and not on the order in which a set gives its strings."""
+"""A failing seed replays: a run depends only on its seed, and not on the iteration order of sets of strings."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ for seed in sys.argv[1:]:
 
 
 def test_a_seed_gives_the_same_run_in_each_process() -> None:
-    """Each of these seeds gave another run in another process, when members were asked in a set's order."""
+    """Each of these seeds had another run in another process when members were pinged in a set's order."""
     one, other = (_traces(hash_seed) for hash_seed in (1, 2))
     assert len(one) > 500
     assert one == other

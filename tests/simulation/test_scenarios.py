@@ -1,4 +1,4 @@
-"""The demo's acts, one by one: given a job that trains, when one thing breaks, then it goes on as promised."""
+"""The demo's acts, one by one: given a job that trains, when one thing breaks, then it recovers as documented."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Job:
         return max((worker.token for worker in self.cluster.workers), default=RoundToken(0, 0, -1))
 
     def until(self, holds: Callable[[], bool], limit_s: float) -> float:
-        """Seconds it took."""
+        """Run until `holds()`; return the seconds that it took."""
         begun = self.world.now
         self.world.run(begun + limit_s, holds)
-        assert holds(), "\n".join(["it did not come to that", *self.world.trace])
+        assert holds(), "\n".join(["the condition did not become true", *self.world.trace])
         return self.world.now - begun
 
     def steps_again(self, limit_s: float = 60.0) -> float:
@@ -93,7 +93,7 @@ def test_a_node_without_power_is_found_within_seconds() -> None:
     assert job.recovery().cause.node == job.members[1].machine.name
 
 
-def test_so_is_the_one_of_rank_0_which_tells_the_steps() -> None:
+def test_a_node_of_rank_0_without_power_is_found_within_seconds() -> None:
     job = Job()
     job.cluster.power_off(job.members[0].machine)
     assert job.next_round_steps() < 9.0
@@ -125,7 +125,7 @@ def test_a_frozen_node_is_replaced_and_its_workers_end_when_it_thaws() -> None:
 
 
 def hang_a_worker(job: Job, pod: Pod) -> None:
-    """It lives, and makes no step any more; its peers wait for it."""
+    """The worker lives, but makes no more steps; its peers wait for it."""
     worker = pod.workers()[-1]
     assert worker.stepped
     worker.hung = worker.stuck = True
@@ -140,10 +140,10 @@ def test_a_hung_worker_is_named_and_all_restart_in_place() -> None:
     recovery = job.recovery()
     assert (recovery.fault, recovery.strategy) == (Fault.HANG, Strategy.IN_PLACE)
     assert re.match(r"no step for 1[0-2] s; slowest: rank \d at step \d+ \(others: ", recovery.cause.message)
-    assert job.cluster.seated() == job.members, "nobody was lost over it"
+    assert job.cluster.seated() == job.members, "no member was lost"
 
 
-def test_without_a_step_timeout_a_hung_worker_costs_questions_alone() -> None:
+def test_without_a_step_timeout_a_hung_worker_ends_no_round() -> None:
     job = Job()
     hang_a_worker(job, job.members[1])
     job.later(60.0)
@@ -151,30 +151,30 @@ def test_without_a_step_timeout_a_hung_worker_costs_questions_alone() -> None:
     assert all(pod.workers() for pod in job.members)
 
 
-def test_a_new_coordinator_hears_of_a_hang_too() -> None:
+def test_a_new_coordinator_gets_the_reports_of_a_hang() -> None:
     job = Job(Setup(actives=3, spares=2, machines=8, steps=400, step_timeout_s=10.0))
     hang_a_worker(job, job.members[1])
-    job.later(11.0)  # its launcher lets the stacks out
+    job.later(11.0)  # its launcher writes the stacks first
     job.office_pod().kill()
     assert job.next_round_steps() < 40.0
     assert job.recovery().fault is Fault.HANG
 
 
 def test_a_round_whose_worker_hangs_before_its_first_step_is_noticed_and_replaced() -> None:
-    # given a job whose next round has a worker that never comes to its first step
+    # given a job whose next round has a worker that never makes its first step
     job = Job(Setup(actives=3, spares=1, nproc=2, machines=8, steps=400, start_timeout_s=10.0))
     job.cluster.hang_at_start = 1
     job.cluster.end_worker(job.members[1].workers()[0], None, "SIGKILL")
     # when it has recovered
     assert 10.0 < job.next_round_steps() < 10.0 + 6.0
-    # then that round was a hang, of which all pods restarted in place
+    # then that round was a hang, from which all pods recovered in place
     recovery = job.recovery()
     assert (recovery.fault, recovery.strategy) == (Fault.HANG, Strategy.IN_PLACE)
     assert re.match(r"no step for 1[0-3] s since the start; first suspect: rank \d \(", recovery.cause.message)
-    assert job.cluster.seated() == job.members, "nobody was lost over it"
+    assert job.cluster.seated() == job.members, "no member was lost"
 
 
-def test_a_new_coordinator_misses_the_first_step_too() -> None:
+def test_a_new_coordinator_notices_a_missing_first_step() -> None:
     job = Job(Setup(actives=3, spares=2, machines=8, steps=400, start_timeout_s=10.0))
     job.cluster.hang_at_start = 1
     job.cluster.end_worker(job.members[1].workers()[0], None, "SIGKILL")
@@ -198,7 +198,7 @@ def test_a_node_off_the_network_fences_itself() -> None:
     job.until(lambda: not job.members[1].workers(), 36.0)
 
 
-def test_what_finishes_while_no_coordinator_is_there_counts() -> None:
+def test_workers_that_finish_without_a_coordinator_count_as_finished() -> None:
     job = Job(Setup(actives=3, spares=2, machines=8, steps=25))
     job.until(lambda: job.training.checkpoint[0] == 25, 30.0)
     job.office_pod().kill()
@@ -207,7 +207,7 @@ def test_what_finishes_while_no_coordinator_is_there_counts() -> None:
     assert {pod.exit_code for pod in job.cluster.pods if not pod.was_killed and not pod.asked_to_end} == {0}
 
 
-def test_a_member_that_stood_by_is_the_next_spare() -> None:
+def test_a_member_that_lost_its_rank_is_the_next_spare() -> None:
     job = Job()
     job.cluster.operator.go_down()
     job.cluster.cut(job.members[1].machine)
@@ -219,8 +219,8 @@ def test_a_member_that_stood_by_is_the_next_spare() -> None:
     assert job.members[1] in job.cluster.seated()
 
 
-def test_a_sidecar_that_dies_alone_swaps_nobody() -> None:
-    """Its successor calls an heir first, and is sent on to the coordinator."""
+def test_a_sidecar_that_crashes_alone_causes_no_swap() -> None:
+    """The new process calls a standby coordinator first, which redirects it to the coordinator."""
     for seed in range(20):
         job = Job(seed=seed)
         victim = next(pod for pod in job.members if pod is not job.office_pod())
@@ -232,7 +232,7 @@ def test_a_sidecar_that_dies_alone_swaps_nobody() -> None:
         assert victim.sidecar.alive
 
 
-def test_a_break_shorter_than_the_kernels_patience_is_no_fault() -> None:
+def test_a_network_outage_shorter_than_the_tcp_timeouts_is_no_fault() -> None:
     job = Job()
     job.cluster.cut(job.members[1].machine)
     job.later(1.5)
@@ -253,7 +253,7 @@ def fail_rank_0(job: Job) -> None:
 
 
 def fail_until_closed(job: Job, between: Callable[[], None] = lambda: None) -> int:
-    """A bug of rank 0: how many rounds it took to end the job."""
+    """A bug of rank 0: returns the number of rounds until the job ended."""
     rounds = 0
     while not job.cluster.closed():
         fail_rank_0(job)
@@ -289,17 +289,17 @@ def test_a_bug_of_one_rank_costs_one_spare_and_ends_the_job_when_the_budget_is_s
     assert fail_until_closed(job) == 6
     (reason,) = {pod.recorded_close.message for pod in job.cluster.pods if pod.recorded_close}
     assert "rank 0 failed on another pod as well; recoveries so far: InPlace 4, SpareSwap 1" in reason
-    assert sum(pod.exit_code == 1 for pod in job.cluster.pods) == 2, "the pod that was given up, and the last"
+    assert sum(pod.exit_code == 1 for pod in job.cluster.pods) == 2, "the evicted pod, and the last one"
 
 
-def test_so_it_does_while_coordinators_come_and_go() -> None:
-    """What has failed, and who was given up, goes from one to the next."""
+def test_a_bug_of_one_rank_spends_one_budget_over_several_coordinators() -> None:
+    """The history of faults and evictions passes from one coordinator to the next."""
     for seed in range(10):
         job = Job(Setup(actives=3, spares=3, machines=10, steps=4000, max_in_place=4, max_per_pod=1), seed)
         assert fail_until_closed(job, lambda job=job: crash_the_office(job)) <= 6, f"seed {seed}"  # type: ignore[misc]
 
 
-def test_a_coordinator_gives_up_its_own_pod_and_is_succeeded() -> None:
+def test_a_coordinator_that_evicts_its_own_pod_gets_a_successor() -> None:
     job = Job(Setup(actives=3, spares=0, machines=8, steps=400, max_per_pod=1))
     culprit = job.office_pod()
     assert culprit in job.members
@@ -309,11 +309,11 @@ def test_a_coordinator_gives_up_its_own_pod_and_is_succeeded() -> None:
     assert culprit.ended
     assert job.office_pod() is not culprit
     assert job.recovery().strategy is Strategy.POD_RECREATE
-    assert job.recovery().cause.pod == culprit.name, "one recovery over both offices"
+    assert job.recovery().cause.pod == culprit.name, "one recovery over both terms"
     assert job.recovery().reason == f"pod {culprit.name} failed twice within 1 h; no spare was available"
 
 
-def test_a_coordinator_that_gives_up_its_own_pod_forms_no_round_any_more() -> None:
+def test_a_coordinator_that_evicts_its_own_pod_forms_no_more_rounds() -> None:
     # given a coordinator that trains, with a spare that could take its rank
     job = Job(Setup(actives=2, spares=1, machines=8, steps=400, max_per_pod=0))
     culprit = job.office_pod()
@@ -325,14 +325,14 @@ def test_a_coordinator_that_gives_up_its_own_pod_forms_no_round_any_more() -> No
     # when its worker fails, so that its pod is replaced
     job.cluster.end_worker(culprit.workers()[0], 1, None)
     job.next_round_steps()
-    # then its successor alone forms the next round
-    said = [line.split(maxsplit=1)[1] for line in job.world.trace]
-    after = said[next(place for place, line in enumerate(said) if "steps down as the coordinator" in line) :]
+    # then only its successor forms the next round
+    texts = [line.split(maxsplit=1)[1] for line in job.world.trace]
+    after = texts[next(place for place, line in enumerate(texts) if "steps down as the coordinator" in line) :]
     assert [line.split()[0] for line in after if "coordinator: round" in line] == [job.office_pod().name]
 
 
 def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause() -> None:
-    """Of two pods one is lost: without a majority the coordinator resigns, and the operator appoints it anew."""
+    """One of two pods is lost: without a majority the coordinator steps down, and the operator appoints it again."""
     job = Job(Setup(actives=2, spares=0, machines=8, steps=400))
     lost = next(pod for pod in job.members if pod is not job.office_pod())
     job.cluster.operator.go_down()
@@ -351,7 +351,7 @@ def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause() 
     assert recovery.resumed_at is not None
 
 
-def test_two_pods_that_die_at_once_cost_nothing_and_are_both_told() -> None:
+def test_two_pods_that_die_at_once_are_both_reported_and_not_charged() -> None:
     job = Job(Setup(actives=4, spares=2, machines=9, steps=400, max_in_place=0))
     for pod in job.members[1:3]:
         pod.kill()
@@ -359,9 +359,9 @@ def test_two_pods_that_die_at_once_cost_nothing_and_are_both_told() -> None:
     leader = job.cluster.leader()
     assert leader is not None
     assert leader.coordinator is not None
-    told = leader.coordinator.snapshot().recoveries
-    assert {x.cause.pod for x in told} == {pod.name for pod in job.members[1:3]}
-    assert {(x.fault, x.strategy) for x in told} == {(Fault.POD, Strategy.SPARE_SWAP)}
+    recoveries = leader.coordinator.snapshot().recoveries
+    assert {x.cause.pod for x in recoveries} == {pod.name for pod in job.members[1:3]}
+    assert {(x.fault, x.strategy) for x in recoveries} == {(Fault.POD, Strategy.SPARE_SWAP)}
 
 
 def test_two_workers_that_die_at_once_cost_one_restart() -> None:
@@ -373,7 +373,7 @@ def test_two_workers_that_die_at_once_cost_one_restart() -> None:
     assert not job.cluster.closed()
 
 
-def test_a_spent_budget_fails_the_job_and_its_spares_say_so() -> None:
+def test_a_spent_budget_fails_the_job_and_its_spares_exit_with_the_code_of_the_close() -> None:
     job = Job(Setup(actives=2, spares=1, machines=6, steps=400, max_in_place=2))
     for _ in range(4):
         fail_rank_0(job)
@@ -385,7 +385,7 @@ def test_a_spent_budget_fails_the_job_and_its_spares_say_so() -> None:
     assert {pod.recorded_close.reason for pod in job.cluster.pods if pod.recorded_close} == {CloseReason.FAILED}
 
 
-def test_a_new_coordinator_adopts_the_running_round_and_nobody_restarts() -> None:
+def test_a_new_coordinator_adopts_the_running_round_and_no_worker_restarts() -> None:
     job = Job(Setup(actives=3, spares=2, machines=8, steps=400))
     former = job.office_pod()
     former.kill()
@@ -398,8 +398,8 @@ def test_a_new_coordinator_adopts_the_running_round_and_nobody_restarts() -> Non
     assert job.next_round_steps() < 3.0
 
 
-def test_two_actives_without_their_coordinator_elect_one_of_them_and_lose_nobody() -> None:
-    """Each of them is an heir, and has the other in its hall at the same time."""
+def test_two_actives_without_their_coordinator_elect_one_of_them_and_lose_no_member() -> None:
+    """Each of them is a standby coordinator, and has the other in its candidate pool at the same time."""
     jobs = (Job(Setup(actives=2, spares=1, machines=4, steps=400), seed) for seed in itertools.count())
     for job in itertools.islice((job for job in jobs if job.office_pod() not in job.members), 100):
         job.later(3.0)
@@ -410,7 +410,9 @@ def test_two_actives_without_their_coordinator_elect_one_of_them_and_lose_nobody
 
 
 def test_members_that_lost_the_coordinator_at_different_times_elect_without_the_operator() -> None:
-    """One has been sent back to it by an heir, and so is at other hosts than the others; all three are needed."""
+    """A standby coordinator has redirected one to the coordinator, so it calls other hosts than the others; all three
+    are needed.
+    """
     for seed in range(20):
         # given two actives and two spares, one of which coordinates, and no operator
         job = Job(Setup(actives=2, spares=2, machines=6, steps=400), seed)
@@ -418,7 +420,8 @@ def test_members_that_lost_the_coordinator_at_different_times_elect_without_the_
         job.later(3.0)
         job.cluster.operator.go_down()
         first = next(pod for pod in job.members if pod is not former)
-        # when one member loses the coordinator, and the coordinator dies once an heir has sent the member back to it
+        # when one member loses the coordinator, and the coordinator dies after a standby has redirected the member to
+        # it
         job.cluster.part([first.machine], [former.machine])
         job.later(3.1)
         former.kill()
@@ -427,7 +430,7 @@ def test_members_that_lost_the_coordinator_at_different_times_elect_without_the_
         job.until(lambda job=job, former=former: job.cluster.leader() not in (None, former.sidecar), 60.0)  # type: ignore[misc]
 
 
-def test_a_coordinator_without_power_is_succeeded_and_nobody_restarts() -> None:
+def test_a_coordinator_without_power_gets_a_successor_and_no_worker_restarts() -> None:
     job = Job(Setup(actives=3, spares=2, machines=8, steps=400))
     job.cluster.power_off(job.office_pod().machine)
     job.later(30.0)
@@ -436,7 +439,7 @@ def test_a_coordinator_without_power_is_succeeded_and_nobody_restarts() -> None:
     assert job.steps_again() < 2.0
 
 
-def test_an_active_coordinator_is_succeeded_and_replaced() -> None:
+def test_an_active_coordinator_that_is_killed_gets_a_successor_and_is_replaced() -> None:
     job = Job(Setup(actives=3, spares=0, machines=8, steps=400))
     assert job.office_pod() in job.members
     job.office_pod().kill()
@@ -444,7 +447,7 @@ def test_an_active_coordinator_is_succeeded_and_replaced() -> None:
     assert job.recovery().fault is Fault.POD
 
 
-def test_a_coordinator_that_hangs_holds_nobody_up_for_long() -> None:
+def test_a_coordinator_that_hangs_gets_a_successor_and_no_worker_restarts() -> None:
     job = Job(Setup(actives=3, spares=2, machines=8, steps=400))
     hung = job.office_pod().sidecar
     assert hung is not None
@@ -479,7 +482,7 @@ def test_a_deleted_pod_saves_and_the_spare_takes_its_rank() -> None:
     assert job.recovery().cause.pod == leaving.name
 
 
-def test_from_a_faulty_node_a_pod_goes_at_once_and_those_who_hold_its_shards_save() -> None:
+def test_a_pod_on_a_faulty_node_ends_at_once_and_the_pods_with_its_shards_save() -> None:
     job = Job(Setup(actives=3, spares=1, machines=8, steps=400, replica_groups=((0, 2), (1,))))
     leaving = job.members[2]
     leaving.faulty = "Xid 79"
@@ -506,7 +509,7 @@ def tell_of_a_failed_update(job: Job) -> None:
     sidecar.handle(FromWorker(Replicas(job.token, 0, 0, 0, 2, "step-6", GONE)))
 
 
-def test_a_weight_update_that_fails_ends_the_job_at_once_and_says_so() -> None:
+def test_a_failed_weight_update_ends_the_job_at_once_and_is_the_reason_of_the_close() -> None:
     job = Job(RL)
     tell_of_a_failed_update(job)
     assert job.until(lambda: all(pod.exit_code == 81 for pod in job.cluster.pods), 5.0) < 2.0
@@ -516,7 +519,7 @@ def test_a_weight_update_that_fails_ends_the_job_at_once_and_says_so() -> None:
     assert close.message.startswith("WeightUpdate: the weights of version step-7 were not updated: rollout-1 is gone")
 
 
-def test_the_trainer_that_raises_it_is_no_fault_of_its_own() -> None:
+def test_a_trainer_that_raises_a_failed_update_is_not_a_fault_of_its_own() -> None:
     job = Job(RL)
     tell_of_a_failed_update(job)
     job.cluster.end_worker(job.members[0].workers()[0], 1, None)
@@ -524,28 +527,28 @@ def test_the_trainer_that_raises_it_is_no_fault_of_its_own() -> None:
     assert job.recovery().fault is Fault.WEIGHT_UPDATE
 
 
-def test_a_failed_update_that_was_told_outlives_the_coordinator_that_has_not_heard_of_it() -> None:
+def test_a_failed_update_reaches_the_next_coordinator_if_the_last_one_did_not_receive_it() -> None:
     # given a job whose coordinator freezes, as a weight update fails
     job = Job(RL)
-    job.later(2.0)  # until the electorate counts
+    job.later(2.0)  # until the voter configuration is committed
     leader = job.office_pod()
     job.cluster.freeze(leader.machine)
     tell_of_a_failed_update(job)
-    # then who comes after it is told anew
+    # then the next coordinator gets the report again
     job.until(lambda: any(x.recorded_close is not None for x in job.cluster.pods if x is not leader), 90.0)
     close = next(x.recorded_close for x in job.cluster.pods if x.recorded_close is not None)
     assert close.message.startswith("WeightUpdate")
 
 
 def test_the_coordinators_pod_is_named_if_it_is_lost_before_any_standby_coordinator_knows_the_round() -> None:
-    # given a job whose first round has just started its workers, and whose coordinator holds a rank and has no heirs
+    # given a job whose first round has just started its workers, with a coordinator that has a rank and no standbys
     job = Job(Setup(actives=4, spares=0, machines=8, steps=400), steps=0)
     job.until(lambda: len(job.cluster.workers) == 4, 30.0)
     lost = job.office_pod()
     assert lost.sidecar is not None
     assert lost.sidecar.coordinator is not None
     assert not lost.sidecar.coordinator.state.standby_coordinators
-    # when its node loses its power
+    # when its node loses power
     job.cluster.power_off(lost.machine)
     job.next_round_steps(120.0)
     # then the recovery names the pod and the node
@@ -561,10 +564,10 @@ def test_a_launcher_that_is_stopped_is_replaced_and_no_round_waits_for_it() -> N
     stopped.launcher.stop()
     # when the worker of another pod is killed at the same time
     job.cluster.end_worker(job.members[0].workers()[0], None, "SIGKILL")
-    # then a spare takes the ranks of the stopped one, and training goes on
+    # then a spare takes the ranks of the stopped one, and training continues
     job.next_round_steps(limit_s=25.0)
     assert stopped not in job.cluster.seated()
-    # and the cause is told
+    # and the recovery has the cause
     assert job.recovery().cause.message == "its launcher has not responded for 15 s"
 
 
@@ -576,20 +579,20 @@ def test_a_pod_whose_state_volume_is_full_costs_one_round_at_most() -> None:
     # when an active is lost, so that the spare gets ranks, and has a new list of voters to store
     job.members[1].kill()
     job.later(30.0)
-    # then another pod has its ranks, after one more round, and training goes on
+    # then another pod has its ranks, after one more round, and training continues
     assert spare not in job.cluster.seated()
     assert job.token.round == job.round + 2
     job.steps_again()
 
 
-def test_a_worker_that_cannot_be_killed_holds_up_the_job_for_seconds_and_a_spare_takes_its_ranks() -> None:
-    # given a worker that sleeps in the kernel as soon as it is to be killed, and a fault of another one
+def test_a_worker_that_cannot_be_killed_delays_the_job_for_seconds_and_a_spare_takes_its_ranks() -> None:
+    # given a worker that sleeps in the kernel as soon as it gets SIGKILL, and a fault of another one
     job = Job()
     stuck = job.members[1]
     for worker in stuck.workers():
         worker.unkillable = worker.stuck = True
     job.cluster.end_worker(job.members[0].workers()[0], None, "SIGKILL")
-    # then training goes on without that pod
+    # then training continues without that pod
     job.next_round_steps(limit_s=25.0)
     assert all(worker.pod != stuck.name for worker in job.cluster.workers if worker.token == job.token)
     assert "is stuck in the kernel" in job.recovery().cause.message

@@ -1,4 +1,4 @@
-"""Schedules that random ones hardly are: two voter configurations, failures of one moment, and storms of rounds."""
+"""Schedules that random draws rarely produce: two voter configurations, simultaneous failures, and storms of rounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.core import CoreEvent
 from understudy_sidecar.membership.events import FromCoordinator, LinkDown, Received
 
-#: Longer than a coordinator without a majority stays in office, and than workers run without a coordinator.
+#: Longer than a coordinator without a majority leads, and than workers run without a coordinator.
 CUT_OFF_S = 60.0
 
 
@@ -33,13 +33,13 @@ def sidecar_of(pod: Pod) -> SimulatedSidecar:
 class Change:
     """Voters S: a, b, c, x, y. c coordinates, and proposes P1: S and d to i, which share a node.
 
-    hear: the pods that hear of P1. No acknowledgement of it is counted.
+    hear(change, pod): whether the pod receives P1. No acknowledgement of it is counted.
     """
 
     def __init__(self, hear: Callable[[Change, Pod], bool]) -> None:
         self.job = Job(Setup(actives=5, spares=0, machines=6, steps=4000))
         self.cluster = self.job.cluster
-        self.job.later(2.0)  # until S counts
+        self.job.later(2.0)  # until S is committed
         self.c = self.job.office_pod()
         self.b, self.a, self.x, self.y = (pod for pod in self.job.members if pod is not self.c)
         self.new_machine = next(x for x in self.cluster.machines if not self.cluster.on_machine(x))
@@ -74,21 +74,21 @@ class Change:
         return next((pod for pod in self.cluster.pods if member is not None and pod.uid == member.uid), None)
 
     def _add_six(self) -> None:
-        """All in one proposal."""
+        """Add all six in one proposal."""
         coordinator = coordinator_of(self.c)
         assert coordinator is not None
-        desk = coordinator.state
-        desk.config_change_due = self.job.world.now + 1000.0
+        state = coordinator.state
+        state.config_change_due = self.job.world.now + 1000.0
         self.cluster.operator.spares = 6
         with mock.patch.object(self.cluster.api, "_schedule", return_value=self.new_machine):
             self.cluster.operator.enqueue()
-            self.job.until(lambda: len(desk.roster.connected) == 11 and self.job._is_warm(), 60.0)
-        desk.config_change_due = self.job.world.now
+            self.job.until(lambda: len(state.roster.connected) == 11 and self.job._is_warm(), 60.0)
+        state.config_change_due = self.job.world.now
         self.job.until(
             lambda: all(x.hard_state.config_version.serial == 2 for x in self.cluster.pods if self._hears(self, x)),
             15.0,
         )
-        assert desk.voter_configs.pending is not None
+        assert state.voter_configs.pending is not None
 
     def machines(self, *pods: Pod) -> list[network.Machine]:
         return [pod.machine for pod in pods]
@@ -100,10 +100,10 @@ class Change:
         self.job.until(lambda: (x := coordinator_of(self.d)) is not None and x.term.number == 2, limit_s)
 
 
-def test_a_pending_change_that_everybody_stored_leaves_room_for_one_coordinator() -> None:
+def test_a_pending_change_that_all_pods_stored_allows_one_coordinator() -> None:
     # given a change that all pods have stored, and of which c has counted no acknowledgement
     change = Change(lambda change, pod: True)
-    # when c loses d to i from sight, only b hears what it proposes then, and c dies
+    # when c loses contact with d to i, only b receives its next proposal, and c dies
     change._hears = lambda change, pod: pod is change.b
     change.part(change.c, change.b)
     change.job.later(15.0)
@@ -112,19 +112,19 @@ def test_a_pending_change_that_everybody_stored_leaves_room_for_one_coordinator(
     change.d_takes_office(20.0)
     change.part(change.a, change.x, change.y)
     change.job.later(CUT_OFF_S)
-    # then nobody coordinates, for there is no majority of both lists
+    # then there is no coordinator, because there is no majority of both lists
     assert change.cluster.leader() is None
-    # and when the network is well again, and the operator there, training goes on
+    # and when the network and the operator are up again, training continues
     change.cluster.operator.come_up()
     change.cluster.rejoin(change.machines(change.a, change.b, change.c, change.x, change.y), [change.new_machine])
     change.job.next_round_steps(120.0)
 
 
-def test_a_pending_change_that_others_have_not_stored_leaves_room_for_one_coordinator() -> None:
-    # given a coordinator that names one heir, b for S and d for P1, of which only d to i hear
+def test_a_pending_change_that_some_pods_did_not_store_allows_one_coordinator() -> None:
+    # given a coordinator with one standby coordinator, b for S and d for P1, which only d to i receive
     with mock.patch.object(config_change, "MAX_STANDBY_COORDINATORS", 1):
         change = Change(lambda change, pod: pod.machine is change.new_machine)
-    # when c dies, and b is cut off; and the Service leads to d
+    # when c dies, and b is cut off, and the Service leads to d
     change.c.kill()
     change.cluster.cut(change.b.machine)
     for entry in change.cluster.objects():
@@ -133,7 +133,7 @@ def test_a_pending_change_that_others_have_not_stored_leaves_room_for_one_coordi
             entry.labels[names.LABEL_COORDINATOR] = ""
     # then d is elected by S and by P1
     change.d_takes_office(40.0)
-    # and when d to i are cut off instead of b, then b is elected under S, and d loses its office
+    # and when d to i are cut off instead of b, then b is elected under S, and d steps down
     change.part(change.a, change.x, change.y, change.b)
     change.cluster.heal(change.b.machine)
     change.job.until(lambda: (x := coordinator_of(change.b)) is not None and x.term.number > 2, 60.0)
@@ -148,7 +148,7 @@ def test_the_worker_that_failed_first_is_blamed_although_another_one_is_reported
         first = next(pod for pod in job.members if pod is not second)
         for worker in job.cluster.workers:
             worker.stuck = True
-        # when a worker fails, whose sidecar stands still for a moment, and then one beside the coordinator
+        # when a worker fails whose sidecar is paused for a moment, and then one beside the coordinator
         sidecar_of(first).stop()
         job.cluster.end_worker(first.workers()[0], 1, None)
         job.later(0.15)
@@ -161,7 +161,7 @@ def test_the_worker_that_failed_first_is_blamed_although_another_one_is_reported
 
 
 def test_a_worker_that_fails_after_each_first_step_does_not_cost_a_round_a_second() -> None:
-    """Rounds that have stepped are restarted without a pause after failed starts; invariants.py has the limit."""
+    """Rounds that have stepped restart without the backoff of failed starts; invariants.py has the limit."""
     job = Job(Setup(actives=3, spares=0, machines=8, steps=4000, max_in_place=1000))
     for _ in range(30):
         job.cluster.end_worker(job.cluster.seated()[0].workers()[0], 1, None)
@@ -189,7 +189,7 @@ def test_a_pod_that_is_lost_at_the_start_of_each_round_costs_a_few_rounds_only()
     job.cluster.operator.go_down()
     sick = next(pod for pod in job.members if pod is not job.office_pod())
     break_at_each_assignment(sick)
-    # when a round is formed with it, and it returns again and again
+    # when a round is formed with it, and it returns repeatedly
     job.cluster.end_worker(sick.workers()[0], 1, None)
     job.later(20.0)
     # then the rounds follow each other more and more slowly, and no other pod is lost
@@ -199,8 +199,8 @@ def test_a_pod_that_is_lost_at_the_start_of_each_round_costs_a_few_rounds_only()
     assert set(coordinator.state.losses) == {sick.uid}
 
 
-def test_a_pod_that_was_lost_is_not_preferred_to_a_spare_although_it_was_made_for_the_rank() -> None:
-    # given a job whose coordinator holds a rank
+def test_a_pod_that_was_lost_is_not_preferred_to_a_spare_although_it_was_created_for_the_rank() -> None:
+    # given a job whose coordinator has a rank
     job = Job(Setup(actives=3, spares=3, machines=8, steps=4000))
     job.members[0].kill()
     job.next_round_steps()

@@ -1,4 +1,4 @@
-"""A failing schedule becomes a short one."""
+"""A failing schedule is shrunken to a short one."""
 
 from unittest import mock
 
@@ -9,7 +9,7 @@ from tests.simulation.shrink import shrink
 from understudy_sidecar.membership import faults
 
 
-def test_what_does_not_matter_is_left_out() -> None:
+def test_a_shrunken_case_omits_the_faults_that_do_not_matter() -> None:
     with mock.patch.object(faults, "lose_member"):  # a lost member is never replaced
         for seed in range(100):
             case = draw_case(seed)
@@ -25,6 +25,6 @@ def test_what_does_not_matter_is_left_out() -> None:
     pytest.fail("no seed with four faults broke anything")
 
 
-def test_what_breaks_nothing_cannot_be_shrunk() -> None:
+def test_a_case_without_a_violation_cannot_be_shrunk() -> None:
     with pytest.raises(ValueError, match="breaks nothing"):
         shrink(draw_case(0))

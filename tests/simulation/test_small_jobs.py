@@ -31,7 +31,7 @@ def other_pod(job: Job) -> Pod:
         (0, "node", 12.0, Strategy.POD_RECREATE),
     ],
 )
-def test_a_coordinator_that_loses_the_only_other_voter_goes_on(
+def test_a_coordinator_that_loses_the_only_other_voter_continues(
     seed: int, spares: int, what: str, limit_s: float, strategy: Strategy
 ) -> None:
     # given a job of two pods, one of which may be a spare
@@ -42,7 +42,7 @@ def test_a_coordinator_that_loses_the_only_other_voter_goes_on(
         lost.kill()
     else:
         job.cluster.power_off(lost.machine)
-    # then another one takes its ranks
+    # then another pod takes its ranks
     assert job.next_round_steps(limit_s) < limit_s
     assert (job.recovery().cause.pod, job.recovery().strategy) == (lost.name, strategy)
 
@@ -53,7 +53,7 @@ def test_the_pod_that_is_left_coordinates_when_the_only_other_one_is_lost(seed: 
     # given a job of two active pods
     job = job_of(2, 0, seed)
     lost = job.office_pod()
-    # when the one that coordinates is lost
+    # when the coordinator's pod is lost
     if what == "pod":
         lost.kill()
     else:

@@ -1,9 +1,9 @@
-"""The training itself: workers that step together or not at all, and the checkpoint that they share.
+"""The training itself: workers that step together or not at all, and their shared checkpoint.
 
 - A round's workers start to step when all its ranks live and reach each other, from the newest checkpoint.
-- One step takes all of them. A peer that was killed makes the others fail soon (its kernel says so); a peer that is
-  silent or frozen, or hangs itself, makes them hang, and one that was never there leaves them in their rendezvous.
-- The checkpoint carries a fencing token (UNDERSTUDY_ROUND): once a round has begun, no older one's save counts.
+- A step needs all of them. If a peer was killed, the others fail soon (its kernel closes the connection). If a peer is
+  silent, frozen or hung, they hang; if a peer never came, they stay in their rendezvous.
+- The checkpoint has a fencing token (UNDERSTUDY_ROUND): once a round has begun, saves of older rounds are rejected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ A_PEER_FAILED = "exit code 1: a peer has gone"
 
 @dataclass(eq=False)
 class SimulatedWorker:
-    """A training process. `on_exit(code, signal)` is its end, as its launcher sees it."""
+    """A training process. `on_exit(code, signal, message)` reports its end to its launcher."""
 
     start: StartWorkers
     local_rank: int
@@ -37,10 +37,10 @@ class SimulatedWorker:
     on_exit: Callable[[int | None, str | None, str], None]
     alive: bool = True
     stuck: bool = False  # does not react to SIGTERM, nor to its peers' end
-    unkillable: bool = False  # nor to SIGKILL: it sleeps in the kernel as soon as anything is wrong
-    killed: bool = False  # all the same
+    unkillable: bool = False  # nor to SIGKILL: it sleeps in the kernel as soon as a fault comes
+    killed: bool = False  # it got SIGKILL, but may be unkillable
     stepped: bool = False
-    hung: bool = False  # lives, and makes no step any more
+    hung: bool = False  # lives, and makes no more steps
     code: int | None = None  # its exit code, once it has ended by itself
     failed_updates: int = 0  # of weights, in a row
     done: bool = False  # has made all its steps, and is about to exit 0
@@ -69,7 +69,7 @@ class Group:
     running: bool = False  # past its rendezvous
     broken: bool = False
     step: int = 0
-    next_step_due: bool = False  # a step is under way
+    next_step_due: bool = False  # a step is in progress
 
 
 class Training:
@@ -82,19 +82,19 @@ class Training:
         self.stepped_in: dict[RoundToken, float] = {}  # when each round made its newest step
         self._steppers: dict[RoundToken, set[str]] = {}  # the pods of each round that has stepped
         self.began_to_step: dict[RoundToken, float] = {}  # when each round made its first step
-        self.paused_before: dict[RoundToken, list[float]] = {}  # when it made its first: how long since a last one
+        self.paused_before: dict[RoundToken, list[float]] = {}  # seconds from each last step before to its first
         self.total_steps = 0
         self.stale_saves = 0
         self.stale_savers: set[str] = set()  # pods
-        self.newest_since = 0.0  # when the newest round stepped first
-        self.stale_for_s = 0.0  # how long after that an older round stepped, at most
+        self.newest_since = 0.0  # when the newest round first stepped
+        self.stale_for_s = 0.0  # the longest time after that in which an older round stepped
         self.exits: dict[RoundToken, dict[int, int | None]] = {}  # exit codes of a round's workers, by rank
-        self._stores: dict[tuple[str, int], RoundToken | None] = {}  # that listen -> the newest round that used it
+        self._stores: dict[tuple[str, int], RoundToken | None] = {}  # the newest round that used each one
         self._store_ports = itertools.count(40000)
         self.last_step_made: Callable[[], None] = lambda: None
 
     def new_store(self, ip: str) -> int:
-        """The port at which it listens."""
+        """Return the port at which it listens."""
         port = next(self._store_ports)
         self._stores[ip, port] = None
         return port
@@ -103,7 +103,7 @@ class Training:
         del self._stores[ip, port]
 
     def join(self, worker: SimulatedWorker) -> None:
-        """Spawned, it looks for its peers; unless it was killed before."""
+        """A spawned worker looks for its peers, unless it was killed before."""
         if not worker.alive:
             return
         group = self._group(worker)
@@ -115,7 +115,7 @@ class Training:
             self.world.after(self.world.between(*INIT_S), lambda: self.resume(group))
 
     def _check_store(self, worker: SimulatedWorker, group: Group) -> None:
-        """All of a round meet at one place. What two rounds put into one store is told apart by their numbers."""
+        """All workers of a round use one store. Keys of two rounds in one store differ only by their round numbers."""
         start = worker.start
         where = (start.master_addr, start.master_port)
         for other in group.workers.values():
@@ -138,7 +138,7 @@ class Training:
         return self.groups.setdefault(worker.token, Group(worker.token, worker.start.world_size))
 
     def resume(self, group: Group) -> None:
-        """Go on if all are there: after a rendezvous, a thaw, a heal."""
+        """Continue if all are there: after a rendezvous, a thaw, or the end of a cut."""
         if group.broken or group.next_step_due or not self._group_is_ready(group):
             return
         if not group.running:
@@ -162,17 +162,17 @@ class Training:
                 self._tell_peers(group, ended)
 
     def lost_power(self, worker: SimulatedWorker) -> None:
-        """It is gone, and nothing tells its peers."""
+        """The worker is dead, and no kernel reports it to its peers."""
         worker.alive = False
         self._group(worker).broken = True
 
     def left(self, worker: SimulatedWorker) -> None:
-        """A worker has ended: its peers notice, if its kernel can tell them."""
+        """A worker has ended: its peers notice if its kernel can report it."""
         self.exits.setdefault(worker.token, {})[worker.rank] = worker.code
         group = self._group(worker)
         if not worker.done:
             group.broken = True
-            if group.running or worker.rank == 0:  # before that only the store's host is missed
+            if group.running or worker.rank == 0:  # before the rendezvous only the store's host is missed
                 self._tell_peers(group, worker)
 
     def _tell_peers(self, group: Group, ended: SimulatedWorker) -> None:
@@ -204,11 +204,11 @@ class Training:
         if group.token > self.newest_stepped:
             self.newest_stepped, self.newest_since = group.token, self.world.now
         elif group.token < self.newest_stepped:
-            # A sidecar that was killed on a frozen machine starts at the thaw, with a new lease.
+            # A sidecar that was killed on a frozen machine restarts at the thaw, with a new lease.
             since = max(self.newest_since, *(worker.machine.thawed_at for worker in group.workers.values()))
             self.stale_for_s = max(self.stale_for_s, self.world.now - since)
         if (group.step % SAVE_EVERY == 0 or group.step == self.steps) and not self._save(group):
-            return  # nobody reports a step that could not be saved
+            return  # a step that could not be saved is not reported
         if group.token not in self.stepped_in:
             self.paused_before[group.token] = [self.world.now - at for at in self._last_steps(group)]
             self.began_to_step[group.token] = self.world.now
@@ -220,9 +220,9 @@ class Training:
         self.resume(group)
 
     def _last_steps(self, group: Group) -> list[float]:
-        """Of the newest round, and of rounds that step beside another, cut off from it: their pods know no other.
+        """Last steps of the newest round, and of rounds that step while cut off from another: their pods know no other.
 
-        Nor do its own pods know of a round in which none of them was, if nobody is left who tells them.
+        A round's own pods do not know a round that none of them was in, if no pod that is left reports it.
         """
         newest = [] if self.stepped_at is None else [self.stepped_at]
         beside = [
@@ -244,7 +244,9 @@ class Training:
             )
 
     def _save(self, group: Group) -> bool:
-        """Whether it counts. If not, who saves ends with an error (examples/ddp: StaleRound), peers follow."""
+        """Whether the save counts. If not, the worker that saves ends with an error (examples/ddp: StaleRound), then
+        its peers.
+        """
         step, token = self.checkpoint
         if group.token < token:
             self.stale_saves += 1

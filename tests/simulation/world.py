@@ -1,7 +1,7 @@
-"""Simulated time: a heap of (time, number, callback), one seeded source of randomness, and a trace of what happened.
+"""Simulated time: a heap of (time, number, callback), one seeded source of randomness, and a trace of events.
 
-Nothing here knows what is simulated. After every callback `check` runs (the invariants), so that a violation is found
-at the event that made it.
+This module does not depend on the simulated objects. `check` (the invariants) runs after every callback, so that a
+violation is found at the event that caused it.
 """
 
 import heapq
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-#: Simulated Unix time at the start: as in production no machine ever sees a time near zero.
+#: Simulated Unix time at the start: as in production, no machine ever has a time near zero.
 EPOCH_S = 1_000_000.0
 TRACE_LINES = 400
 
 
 class Rule(StrEnum):
-    """What must hold. NO_ERROR: the code raises none, and its assertions hold."""
+    """The rules that the invariants check. NO_ERROR: the code raises none, and its assertions hold."""
 
     A_RANK_HAS_ONE_WORKER = "a rank has one worker"
     TOKENS_ONLY_GROW = "tokens only grow"
@@ -41,10 +41,10 @@ class Rule(StrEnum):
     A_FAILURE_NAMES_ITS_REASON = "a failure names its reason"
     ALL_EXIT_AFTER_THE_CLOSE = "all exit after the close"
     EXIT_CODES_FOLLOW_THE_CLOSE = "exit codes follow the close"
-    NO_VOW_IS_TAKEN_BACK = "no vow is taken back"
+    NO_VOW_IS_TAKEN_BACK = "no hard state is replaced by an older one"
     A_MAJORITY_ELECTS = "a majority elects"
     MEMBERS_ELECT_BY_THEMSELVES = "members elect by themselves"
-    ELECTORATES_ARE_INHERITED = "electorates are inherited"
+    ELECTORATES_ARE_INHERITED = "voter configurations are inherited"
     ONE_COORDINATOR_MAY_BE_FOLLOWED = "one coordinator may be followed"
     A_RANK_COSTS_ONE_POD = "a rank costs one pod"
     ONE_POD_BEYOND_THE_BUDGET = "one pod beyond the budget"
@@ -61,7 +61,7 @@ class Rule(StrEnum):
 
 
 class Violation(AssertionError):
-    """A rule is broken."""
+    """A rule is violated."""
 
     def __init__(self, rule: Rule, text: str) -> None:
         super().__init__(text)
@@ -95,7 +95,7 @@ class World:
         self.trace.append(f"{self.now - EPOCH_S:9.3f} {source:<12} {text}")
 
     def run(self, until: float, over: Callable[[], bool] = lambda: False) -> None:
-        """Until the time `until`, or `over()`."""
+        """Run until the time `until`, or until `over()`."""
         while self._heap and not over():
             time, _, callback = self._heap[0]
             if time > until:

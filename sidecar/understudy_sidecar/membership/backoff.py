@@ -1,36 +1,36 @@
-"""How long the next round waits after a worker has failed: not at all, unless rounds in a row fail at their start.
+"""The pause before the next round after a worker has failed: none, unless rounds in a row fail at their start.
 
-Rules: a round has done something once it has stepped, or, where the script never reports a step, once it has run for a
-minute. The failure of such a round is mended at once. One that fails before that is followed by the next after FIRST_S,
-and each further one after twice as long, up to the job's limit. If the loss of a member turns out to be the cause, the
-next round does not wait; but when FREE_LOSSES rounds in a row have lost a member before they had done anything, each
-further one waits like that too: every round kills healthy workers. How many have failed in a row goes from one
-coordinator to the next. Whatever ended them, of the rounds of one coordinator BURST may follow each other at once, and
-after that one each ROUND_S. Pure: the caller brings the time.
+Rules: a round has progress once it has stepped or, if the script never reports a step, once it has run for a minute. If
+a round with progress fails, the next one follows at once. If it fails earlier, the next one waits for FIRST_S, and each
+further one for twice as long, up to the job's limit. If the cause turns out to be the loss of a member, the next round
+does not wait. But if more than FREE_LOSSES rounds in a row lose a member before they have progress, further rounds wait
+too, because every round kills healthy workers. The number of failures in a row passes from one coordinator to the next.
+In addition, one coordinator forms at most BURST rounds at once, and after that one per ROUND_S. Pure: the caller passes
+the time.
 """
 
 from dataclasses import dataclass
 
 FIRST_S = 1.0
 FREE_LOSSES = 3
-#: Whatever ends the rounds: so many may follow each other at once, and then one in so many seconds.
+#: A rate limit for all rounds, whatever ends them: BURST at once, and then one per ROUND_S.
 BURST = 10
 ROUND_S = 3.0
 
 
 @dataclass
 class Backoff:
-    longest_s: float  # 0: nothing ever waits
-    failures: int = 0  # of rounds in a row that had done nothing
-    losses: int = 0  # rounds in a row that had done nothing when they lost a member
-    until: float | None = None  # when the next round may be formed; None: now
-    _rate_at: float = 0.0  # ROUND_S for each round of the burst; in the past if none counts any more
-    _has_progress: bool = True  # the round that runs has done something; one of another coordinator counts as such
+    longest_s: float  # 0: no round ever waits
+    failures: int = 0  # rounds in a row that failed without progress
+    losses: int = 0  # rounds in a row that lost a member before they had progress
+    until: float | None = None  # when the next round may be formed; None: at once
+    _rate_at: float = 0.0  # ROUND_S for each round of the burst; in the past if no round counts any more
+    _has_progress: bool = True  # of the running round; a round of another coordinator counts as having progress
     _reports_steps: bool = False  # the script reports its steps
-    _has_lost: bool = False  # the newest round counts among the losses
+    _has_lost: bool = False  # the newest round is counted in `losses`
 
     def restore(self, failures: int) -> None:
-        """A former coordinator's: as far as it knew, nothing has been done since."""
+        """Take the count from the previous coordinator, which knew of no progress since."""
         self.failures, self._has_progress = failures, failures == 0
 
     def on_round(self, now: float) -> None:
@@ -41,18 +41,18 @@ class Backoff:
         self.failures, self.losses, self._has_progress, self._reports_steps = 0, 0, True, True
 
     def on_long_run(self) -> None:
-        """For so long that a script that reports nothing is taken to be at work."""
+        """A script that reports no steps has run for long enough to count as progress."""
         if not self._reports_steps:
             self.failures, self.losses, self._has_progress = 0, 0, True
 
     def on_failure(self, now: float) -> None:
-        """A worker has, and ended the round that ran."""
+        """A worker has failed, and the running round is over."""
         if not self._has_progress and self.longest_s > 0:
             self.failures += 1
             self.until = now + self.pause_s
 
     def on_loss(self, now: float) -> None:
-        """A member was lost: what its peers' workers did is no failure of their own."""
+        """A member was lost: the failures of its peers' workers do not count."""
         if self.until is not None and not self._has_lost:
             self.failures, self.until = self.failures - 1, None
         if not self._has_progress and not self._has_lost:

@@ -1,23 +1,24 @@
-"""The heir: every sidecar that is not in office answers callers, and may come into office by their votes.
+"""The candidate: a sidecar that is not the coordinator answers callers, and may be elected by their votes.
 
     state        event                                           next         what it does
-    -----------  ----------------------------------------------  -----------  ---------------------------------------
+    -----------  ----------------------------------------------  -----------  ------------------------------------------
     IDLE         a member calls, and the job is closed           IDLE         Close
-    IDLE         a member calls, and the coordinator is known    IDLE         Elsewhere: call that one; hangs up
-    IDLE         a member calls, and this is no heir             IDLE         Elsewhere: nobody known; hangs up
-    IDLE         a member calls an heir without a coordinator    COLLECTING   the caller waits in the hall
-    COLLECTING   a majority of the electorate waits              CAMPAIGNING  Candidacy for the next term, to all
-    CAMPAIGNING  grants of a majority have come                  ELECTED      AssumeLeadership, with all who wait
-    CAMPAIGNING  somebody knows a newer office of this epoch     CAMPAIGNING  Candidacy for a newer term, in a moment
-    COLLECTING   the last caller has gone                        IDLE
-    CAMPAIGNING  somebody knows a newer electorate, or epoch     IDLE         Elsewhere: they call the next
-    any          the coordinator is known, or the job is closed  IDLE         tells it to all who wait
+    IDLE         a member calls, and the coordinator is known    IDLE         Redirect to the coordinator; hangs up
+    IDLE         a member calls, and this is no standby          IDLE         Redirect without an address; hangs up
+    IDLE         a member calls a standby coordinator            COLLECTING   the caller waits in the candidate pool
+    COLLECTING   a majority of the voters waits                  CAMPAIGNING  RequestVote for the next term, to all
+    CAMPAIGNING  a majority has granted its votes                ELECTED      AssumeLeadership, with all callers
+    CAMPAIGNING  a member knows a newer term of this epoch       CAMPAIGNING  RequestVote for a newer term after a pause
+    COLLECTING   the last caller has disconnected                IDLE
+    CAMPAIGNING  a newer configuration or epoch is known         IDLE         Redirect: the callers call the next host
+    any          the coordinator is known, or the job is closed  IDLE         Redirect or Close to all callers
 
-Rules: an heir asks for nothing before a majority has come to it, so a member that cannot hear the coordinator alone
-moves no term. Callers come because they have lost theirs, each of them in one hall at a time, and all in the same
-order (calling.py): votes hardly split. How long they wait is theirs to say. The heir's own member is one of them,
-wherever it looks meanwhile, until it has given another candidate its vote. An epoch begins by the operator's
-appointment alone: an heir stands for terms of its electorate's epoch only.
+Rules: a standby coordinator requests no votes before a majority is in its pool, so a member that alone has lost the
+coordinator cannot increase the term (Raft's pre-vote). Members call only after they have lost their coordinator, are in
+one pool at a time, and use the same order (calling.py), so votes rarely split. Each caller decides how long it waits.
+The candidate's own member counts as a caller, wherever it is connected, until it has voted for another candidate. Only
+the operator's appointment begins an epoch: a candidate campaigns only for terms in the epoch of its voter
+configuration.
 """
 
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ from understudy_sidecar.membership.events import (
 from understudy_sidecar.membership.voter import Voter
 from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 
-#: Two heirs that wait in each other's hall refuse each other: the first of the list asks again at once, others later.
+#: Two candidates in each other's pool deny each other's requests: the first of the list retries at once, others later.
 RETRY_S = 0.1
 
 
@@ -55,28 +56,28 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class MemberInfo:
-    """What the pod's own member knows now.
+    """The current knowledge of the pod's own member.
 
-    apart: it has a launcher and no coordinator, and waits for no candidate that has its vote: it would vote here.
+    may_vote: it has a launcher and no coordinator, and is in no pool of a candidate that has its vote.
     """
 
     coordinator: m.StandbyCoordinator | None
     closed: m.Close | None
     may_vote: bool
     hard_state: HardState
-    replacement_reason: str = ""  # why the pod has to be replaced
+    replacement_reason: str = ""  # why the pod must be replaced
 
 
 class CandidateMachine:
-    """See the module. One life lasts until it is elected; then the coordinator's machine takes its place."""
+    """See the module. It lives until it is elected; then a Coordinator replaces it."""
 
     def __init__(self, pod_uid: str, voter: Voter, member_info: MemberInfo) -> None:
         self.pod_uid, self.voter = pod_uid, voter
         self.state = State.IDLE
         self._member_info = member_info
         self._callers: dict[int, m.Join] = {}
-        self._links: dict[str, int] = {}  # of the callers, by pod uid: the newest
-        self._leader_snapshot: m.LeaderSnapshot | None = None  # that the tallies are of
+        self._links: dict[str, int] = {}  # by pod uid: the caller's newest link
+        self._leader_snapshot: m.LeaderSnapshot | None = None  # the one that the tallies are based on
         self._connected = Tally(VoterConfig())  # callers, and the own member
         self._votes = Tally(VoterConfig())
         self._campaign_term: Term | None = None
@@ -110,7 +111,7 @@ class CandidateMachine:
 
     @property
     def callers(self) -> dict[int, m.Join]:
-        """Who waits, by link."""
+        """The Joins of the waiting callers, by link."""
         return dict(self._callers)
 
     @property
@@ -145,7 +146,7 @@ class CandidateMachine:
             self._request_vote(link)
 
     def _may_campaign(self) -> bool:
-        """Whether this is an heir of the newest epoch that it knows."""
+        """Whether this is a standby coordinator of the newest epoch that it knows."""
         return self.voter_config.exists and self.voter_config.version.epoch == self.voter.hard_state.term.epoch
 
     def _on_dropped(self, link: int) -> None:
@@ -172,7 +173,7 @@ class CandidateMachine:
         return Term(newest.epoch, newest.number + 1)
 
     def _campaign_if_possible(self) -> None:
-        """A majority is here, the own member included, wherever that looks meanwhile."""
+        """Campaign if a majority is connected; the own member counts, wherever it is connected."""
         if (
             self.state not in (State.IDLE, State.COLLECTING)
             or not self._may_campaign()
@@ -232,7 +233,7 @@ class CandidateMachine:
             self._campaign(Term(term.epoch, term.number + 1))
 
     def _position(self) -> int:
-        """Among the heirs: 0 for the first."""
+        """Index among the standby coordinators: 0 for the first."""
         standbys = self.voter.hard_state.standby_coordinators
         return next(
             (position for position, standby in enumerate(standbys) if standby.pod_uid == self.pod_uid), len(standbys)
@@ -257,7 +258,7 @@ class CandidateMachine:
             self._votes.discard(join.pod_uid)
 
     def _stop_campaign(self) -> None:
-        """Stand no longer: the grants were asked for under another electorate."""
+        """Stop the campaign: its votes were requested under another voter configuration."""
         self.state, self._votes = State.COLLECTING, Tally(self.voter_config)
         self._campaign_term = self._newest_refused_term = self._retry_at = None
 

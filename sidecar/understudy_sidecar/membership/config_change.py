@@ -1,11 +1,11 @@
-"""Who comes after this coordinator, told while it is well: the electorate, its heirs, and what they inherit.
+"""The voter configuration, the standby coordinators, and the leader snapshot that they get while the coordinator lives.
 
-Rules: all linked members that can vote belong to the electorate. When they have changed, the coordinator proposes
-another electorate, at most every CONFIG_CHANGE_S and not before the last proposal counts; the first one while a round
-runs. While a proposal is pending, members that join and heirs that are chosen meanwhile receive the same version again.
-Heirs are at most MAX_STANDBY_COORDINATORS: spares first (the least likely to fail with the training), each on another
-node than those before it and than the coordinator as long as there are such nodes. Only heirs get the list of voters,
-and what members do not bring back: the counts, and the ladder's history.
+Rules: all connected members that can vote are in the voter configuration. When they change, the coordinator proposes a
+new configuration, at most every CONFIG_CHANGE_S and not before the last proposal is committed; the first one while a
+round runs. While a proposal is pending, new members and new standby coordinators get the same version again. There are
+at most MAX_STANDBY_COORDINATORS: spares first (the least likely to fail with the training), each on another node than
+the ones before it and the coordinator, as long as there are such nodes. Only standby coordinators get the list of
+voters and the state that members do not resend: the counts and the ladder's history.
 """
 
 from understudy_protocol import membership as m
@@ -15,14 +15,14 @@ from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 
 MAX_STANDBY_COORDINATORS = 5
-#: Of the recoveries that last: a member brings them in its Join, which has to stay small.
+#: Open recoveries in a snapshot: a member resends them in its Join, which must stay small.
 MAX_OPEN_RECOVERIES_SENT = 5
-#: While more members than this have not acknowledged their assignment, nothing else is asked of them.
+#: While more members than this have not acknowledged their assignment, the coordinator sends no proposals.
 MANY_UNACKED = 100
 
 
 def propose_config_change(state: CoordinatorState, now: float) -> None:
-    """Propose what has changed, if that is due. Nothing is proposed before a round was formed."""
+    """Propose a change if one is due. The coordinator proposes nothing before a round was formed."""
     if state.config_change_due is None or now < state.config_change_due:
         return
     state.config_change_due = None
@@ -35,7 +35,7 @@ def propose_config_change(state: CoordinatorState, now: float) -> None:
         _resend_pending(state, state.voter_configs.pending)
         return
     if not state.voter_configs.committed.exists and state.phase is not Phase.RUNNING:
-        return  # the first electorate has all actives of a round: who is cut off cannot make one of itself
+        return  # the first configuration has all actives of a round, so a partitioned minority cannot create one alone
     voters = [x.uid for x in state.roster.members.values() if x.join.stores_votes]
     if proposed := state.voter_configs.next_voters(voters):
         _propose(state, proposed)
@@ -51,11 +51,11 @@ def on_config_change_ack(state: CoordinatorState, member: MemberRecord, ack: m.C
             f"voter configuration {ack.config_version} is in effect: {len(state.voter_configs.committed.voters)} voters"
         )
         send_leader_snapshot(state)
-        state.on_members_changed(now)  # somebody may have come or gone meanwhile
+        state.on_members_changed(now)  # members may have joined or left meanwhile
 
 
 def choose_standby_coordinators(state: CoordinatorState) -> tuple[m.StandbyCoordinator, ...]:
-    """In the order in which they are to be called."""
+    """The standby coordinators, in the order in which members call them."""
     able = [
         x
         for x in state.roster.members.values()
@@ -79,9 +79,9 @@ def choose_standby_coordinators(state: CoordinatorState) -> tuple[m.StandbyCoord
 
 
 def has_electable_standby(state: CoordinatorState) -> bool:
-    """Whether somebody comes into office after this coordinator, and knows what it knows.
+    """Whether the members can elect a successor that has this coordinator's leader snapshot.
 
-    The others elect. Of two voters, one is no majority: the operator appoints it after 8 s.
+    The other members elect it. Of two voters, one is no majority: the operator appoints that one after 8 s.
     """
     has_standby = state.voter_configs.committed.exists and any(
         standby.pod_uid in state.roster.connected for standby in state.standby_coordinators
@@ -149,7 +149,7 @@ def _propose(state: CoordinatorState, voters: frozenset[str]) -> None:
 
 
 def _resend_pending(state: CoordinatorState, voter_config: VoterConfig) -> None:
-    """The pending proposal once more: to all if the heirs have changed, else to those who have not acknowledged it."""
+    """Resend the pending proposal: to all if the standby coordinators have changed, else to those without an ack."""
     before = state.standby_coordinators
     _update_standby_coordinators(state)
     members = state.roster.members.values()
@@ -161,8 +161,8 @@ def _resend_pending(state: CoordinatorState, voter_config: VoterConfig) -> None:
 
 
 def _update_standby_coordinators(state: CoordinatorState) -> None:
-    """Before the succession that names them: a named heir can serve."""
-    # Without any that is connected, the former ones: a coordinator that steps down calls them, too.
+    """Send the snapshot before the ConfigChange, so that each standby coordinator that it names can lead."""
+    # If none is connected, keep the previous ones: a coordinator that steps down calls them, too.
     state.standby_coordinators = choose_standby_coordinators(state) or state.standby_coordinators
     state.version += 1
     send_leader_snapshot(state)

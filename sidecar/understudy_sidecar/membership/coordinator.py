@@ -1,38 +1,38 @@
 """The coordinator of a job: forms rounds, replaces lost members, closes the rendezvous.
 
-    phase       event                                          next        what it does
-    ----------  ---------------------------------------------  ----------  ------------------------------------------
-    REBUILDING  a former round is claimed whole, and trains    RUNNING     adopts it; nobody restarts
-    REBUILDING  a former round is claimed, and broken          WAITING     the next one follows (rebuilding.py)
-    WAITING     every rank can be filled                       RUNNING     Assign to each active (rounds.py)
-    WAITING     an elastic job's patience is over              RUNNING     Assign to fewer actives
-    WAITING     a job trained before it has told a round       REBUILDING  asks what its members know
-    RUNNING     a worker failed (which rung: ladder.py)        WAITING     same members, next round at once (InPlace)
-    RUNNING     so does one, right at the start of the round   WAITING     the same after a pause (backoff.py)
-    RUNNING     one of a pod that is to be given up            WAITING     asks whether everybody else is there
-    WAITING     everybody else has answered                    WAITING     GivenUp; its rank is vacant (escalation.py)
-    RUNNING     a worker failed, and there is no majority      WAITING     counted once one is back (escalation.py)
-    RUNNING     a worker failed, at the end of the ladder      CLOSED      Close(Failed)
-    WAITING     all fail alike, as in the rounds before        CLOSED      Close(Failed) (script_fault.py)
-    RUNNING     workers hang                                   WAITING     as if the slowest had failed (hangs.py)
-    RUNNING     no worker makes a step in time                 RUNNING     WriteStacks; then as where workers hang
-    RUNNING     weights could not be updated (rollouts.py)     CLOSED      Close(Failed)
-    RUNNING     an active was lost                             WAITING     its rank is vacant; a spare takes it soon
-    RUNNING     workers of some actives do not start in time   WAITING     these are lost (rounds.py)
-    RUNNING     an active leaves                               RUNNING     drains the others (leaving.py)
-    RUNNING     an active's node turns bad, a spare is there   WAITING     GivenUp, perhaps after a drain (proactive.py)
-    RUNNING     all workers of all actives exited 0            CLOSED      Close(Succeeded)
-    any         the operator ends the job                      CLOSED      Close(Suspended or Deleted)
-    CLOSED      every member acknowledged, or 3 s passed       CLOSED      Adjourn
-    any         its own pod leaves, has ended, or is given up  -           Elsewhere to all: the first heir; Resign
-    any         a newer office is known                        -           Resign
-    any         the operator says who supersedes it            -           Elsewhere to all; Resign
-    any         no majority was heard for half the fence time  -           Resign
-    WAITING     for STEP_DOWN_S, and no operator watches       -           Resign, where no electorate counts yet
+    phase       event                                            next        what it does
+    ----------  -----------------------------------------------  ----------  -------------------------------------------
+    REBUILDING  a former round is complete, and trains           RUNNING     adopts the round; no worker restarts
+    REBUILDING  a former round is incomplete, or broken          WAITING     forms the next one (rebuilding.py)
+    WAITING     every rank can be filled                         RUNNING     Assign to each active (rounds.py)
+    WAITING     an elastic job's spare timeout is over           RUNNING     Assign to fewer actives
+    WAITING     the operator did not know of a round             REBUILDING  collects claims
+    RUNNING     a worker failed (step of the ladder: ladder.py)  WAITING     next round at once, same members (InPlace)
+    RUNNING     a worker failed right at the start of the round  WAITING     the same after a pause (backoff.py)
+    RUNNING     a worker failed, and its pod is to be evicted    WAITING     pings all other actives
+    WAITING     all other actives have answered                  WAITING     Evicted; its rank is vacant (escalation.py)
+    RUNNING     a worker failed, and there is no majority        WAITING     counts it once one is back (escalation.py)
+    RUNNING     a worker failed, at the end of the ladder        CLOSED      Close(Failed)
+    WAITING     all fail alike, as in the rounds before          CLOSED      Close(Failed) (script_fault.py)
+    RUNNING     workers hang                                     WAITING     as if the slowest had failed (hangs.py)
+    RUNNING     no worker makes a step in time                   RUNNING     WriteStacks; then as if workers hang
+    RUNNING     weights could not be updated (rollouts.py)       CLOSED      Close(Failed)
+    RUNNING     an active was lost                               WAITING     its rank is vacant; a spare takes it soon
+    RUNNING     workers of some actives do not start in time     WAITING     these actives are lost (rounds.py)
+    RUNNING     an active leaves                                 RUNNING     drains the others (leaving.py)
+    RUNNING     a node gets a finding, and a spare waits         WAITING     Evicted, maybe after a drain (proactive.py)
+    RUNNING     all workers of all actives exited 0              CLOSED      Close(Succeeded)
+    any         the operator ends the job                        CLOSED      Close(Suspended or Deleted)
+    CLOSED      every member acknowledged, or 3 s passed         CLOSED      ShutdownComplete
+    any         its own pod leaves, has ended, or is evicted     -           Redirect to the first standby; StepDown
+    any         a newer term is known                            -           StepDown
+    any         the operator reports a newer coordinator         -           Redirect to all; StepDown
+    any         no majority responded for half the fence time    -           StepDown
+    WAITING     for STEP_DOWN_S, and no operator is connected    -           StepDown if no voter configuration exists
 
-Rules: one push a round, no barrier. Messages of another round than the running one are dropped. The first close stays.
-Silence is no loss as long as the coordinator itself may be the one that is cut off: without a majority it loses nobody,
-and counts no fault of a worker.
+Rules: one message per member and round, no barrier. The coordinator drops messages of other rounds than the running
+one. The first close is final. Without a majority of the voters the coordinator may itself be partitioned: it then
+counts no silent member as lost, and no fault of a worker.
 """
 
 from understudy_protocol import membership as m
@@ -78,34 +78,34 @@ from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.silence import SilentMember
 from understudy_sidecar.membership.voter_config import Tally, VoterConfig, VoterConfigs
 
-#: How long a coordinator without an electorate that nobody watches waits, before it takes itself for replaced.
+#: How long a coordinator without voters and observers waits before it assumes that it was replaced.
 STEP_DOWN_S = 15.0
-#: A round whose workers have run for so long is no failed start, even if the script reports no steps.
+#: A round whose workers have run for this long did not fail at its start, even if the script reports no steps.
 STARTED_WELL_S = 60.0
-#: In a job of more than FEW members a look at them all waits for as long as the one before took, about.
+#: In a job of more than FEW members, the coordinator checks for a round again after about the time that a check takes.
 FEW = 100
 CHECK_S_PER_MEMBER = 2e-6
 #: Characters of a ForkFallback reason that the snapshot repeats. A member may send any text.
 MAX_REASON_CHARS = 500
-#: What members say without anything that follows from it, unless it is the last of them.
+#: Messages that need no further checks, unless one of them completes a set.
 _WITHOUT_CONSEQUENCES = (m.Ack, m.Started, m.HeartbeatAck, m.ConfigChangeAck)
-#: An event that comes so much later than it was due shows that this process stood still, and not who is silent.
+#: If an event comes this much later than it was due, this process was paused, and members' silence proves nothing.
 LATE_S = 1.0
 
 
 class Coordinator:
-    """See the module. Made by `appointed` or `elected`."""
+    """See the module. Created by `appointed` or `elected`."""
 
     def __init__(self, state: CoordinatorState) -> None:
         self.state = state
         self._observers = 0
-        self._unobserved_since: float | None = None  # waiting, not watched, and no electorate
+        self._unobserved_since: float | None = None  # waiting, without observers and voters
         self._no_quorum_since: float | None = None
-        self._kept_silent = False  # a member is silent, and was not lost because a majority is missing
+        self._kept_silent = False  # a silent member was not counted as lost because a majority is missing
         self._lacks_quorum = False
         self._due = state.since  # when the next event is due at the latest
-        self._due_is_current = False  # nothing has happened since `_due` was looked at that could make it earlier
-        self._is_over = False  # resigned or adjourned
+        self._due_is_current = False  # no event since `_due` was computed can have made it earlier
+        self._is_over = False  # stepped down, or shutdown is complete
 
     @classmethod
     def appointed(
@@ -117,8 +117,8 @@ class Coordinator:
         now: float,
         leader_snapshot: m.LeaderSnapshot | None = None,
     ) -> "Coordinator":
-        """By the operator, in an epoch of its own. estate: of a former coordinator; what is used of it: whom it names,
-        and which round has stepped.
+        """Appointed by the operator, in a new epoch. leader_snapshot: of a former coordinator; only its names and the
+        round that has stepped are used.
         """
         term = Term(appoint.epoch, 1)
         token = RoundToken(0, 0, appoint.at_least_round)
@@ -136,7 +136,7 @@ class Coordinator:
     def elected(
         cls, shape: JobShape, pod_uid: str, ip: str, term: Term, leader_snapshot: m.LeaderSnapshot, now: float
     ) -> "Coordinator":
-        """By a majority of the estate's electorate; of both its lists if it was pending, and is for this one too."""
+        """Elected by a majority of the snapshot's voters, or of both its lists while they are pending."""
         committed = VoterConfig(
             leader_snapshot.config_version, frozenset(leader_snapshot.voters), frozenset(leader_snapshot.former_voters)
         )
@@ -157,12 +157,12 @@ class Coordinator:
         return cls(state)
 
     def appoint(self, appoint: Appoint, now: float) -> list[CoordinatorEffect]:
-        """The operator gives it another epoch while it is in office: who follows it goes on doing so."""
+        """The operator appoints the running coordinator for another epoch: its members stay connected."""
         state = self.state
         state.now = now
         state.term = Term(appoint.epoch, 1)
-        state.voter_configs = VoterConfigs(state.term)  # an epoch begins without an electorate
-        joining.end_check_quorum(state, now)  # it was one of the former electorate's
+        state.voter_configs = VoterConfigs(state.term)  # an epoch begins without a voter configuration
+        joining.end_check_quorum(state, now)  # it was based on the former voter configuration
         state.roster.set_voter_config(VoterConfig())
         state.running_pods = frozenset(appoint.running_pods)
         state.log(f"appointed as coordinator of term {state.term}, and was the coordinator before")
@@ -217,7 +217,7 @@ class Coordinator:
             isinstance(event, Received) and isinstance(event.message, _WITHOUT_CONSEQUENCES) and state.closed is None
         )
         if has_no_consequences and now < self._due and not state.out and state.check_needed == check_needed:
-            return []  # nothing follows from it, and nothing is due: members say such things by the thousand
+            return []  # nothing follows from it and nothing is due; there are thousands of such messages
         self._due_is_current = False
         if not self._is_over:
             self._on_time(now)
@@ -226,7 +226,7 @@ class Coordinator:
         return effects
 
     def deadline(self) -> float | None:
-        """When the next Tick is wanted; None once it has adjourned or resigned."""
+        """When the next Tick is due; None after the shutdown or after it has stepped down."""
         if self._is_over:
             return None
         if not self._due_is_current:
@@ -255,7 +255,7 @@ class Coordinator:
         return min(at for at in times if at is not None)
 
     def snapshot(self) -> Snapshot:
-        """All that an observer is told: O(members)."""
+        """The state for observers. O(members)."""
         state = self.state
         members = tuple(
             MemberView(x.uid, x.name, x.join.node, x.join.index, x.group_rank, x.workers)
@@ -375,10 +375,10 @@ class Coordinator:
         hangs.on_step(state, member)
         faults.on_step(state, member, message, now)
 
-    # Doubt ----------------------------------------------------------------------------------------------------------
+    # Check-quorum -----------------------------------------------------------------------------------------------------
 
     def _start_check_quorum(self, now: float) -> None:
-        """Members may have left meanwhile, and what comes in now may be old: ask who still follows this coordinator."""
+        """Members may have left, and messages that arrive now may be old: ping all members for a majority."""
         state = self.state
         state.silence.restart_timeouts(state.roster, now)
         state.log(f"did not run for {now - self._due:.1f} s: asks all members whether they still follow it")
@@ -430,7 +430,7 @@ class Coordinator:
         config_change.propose_config_change(state, now)
 
     def _lose(self, silent: list[SilentMember], now: float) -> None:
-        """Unless it may be this coordinator that is cut off."""
+        """Count these members as lost, unless this coordinator itself may be partitioned."""
         if silent and not self.state.has_majority():
             self._kept_silent = True
             self.state.silence.restart_timeouts(self.state.roster, now)
@@ -439,7 +439,7 @@ class Coordinator:
             faults.lose_member(self.state, entry.member, Fault.NODE, entry.reason, now)
 
     def _check_round(self, now: float) -> None:
-        """Whether a round follows from what has changed; at 10,000 members not at each of their messages."""
+        """Form a round if a change allows it; with 10,000 members not at each of their messages."""
         state = self.state
         if state.phase not in (Phase.REBUILDING, Phase.WAITING) or now < state.check_at:
             return
@@ -454,7 +454,7 @@ class Coordinator:
             rounds.try_form(state, now)
 
     def _round_check_times(self) -> list[float]:
-        """Times at which a round may follow though nothing else happens."""
+        """Times at which a round may be formed without another event."""
         state = self.state
         if state.phase is Phase.REBUILDING:
             return [state.since + rebuilding.RETURN_S, state.since + rebuilding.REBUILD_S, state.reconnect_until]
@@ -492,7 +492,7 @@ class Coordinator:
             state.out.append(StepDown(f"fewer than a majority of its voters responded for {self._no_quorum_s():g} s"))
 
     def _note_quorum(self) -> None:
-        """Observers learn at once that this coordinator needs a majority that it does not have."""
+        """Report to observers at once that this coordinator needs a majority and has none."""
         if self._no_quorum_since is None:
             self._kept_silent = False
         needs = self.state.phase is not Phase.RUNNING or self._kept_silent

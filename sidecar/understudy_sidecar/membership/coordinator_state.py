@@ -1,6 +1,6 @@
-"""What a coordinator has on its desk: all of its state in one place, for the modules that each decide one thing.
+"""The coordinator's state: all of it in one place, for the modules that each decide one thing.
 
-Facts and effects only: nothing is decided here.
+Facts and effects only: this module decides nothing.
 """
 
 from collections.abc import Iterable
@@ -24,10 +24,10 @@ from understudy_sidecar.membership.stall import StepWatch
 from understudy_sidecar.membership.voter_config import Tally, VoterConfigs
 
 MAX_LOST = 1000
-#: A member that was lost and comes back is the last candidate for ranks for so long; twice as long after each loss.
+#: A member that was lost and has returned is the last choice for ranks for this long; doubles with each loss.
 LOST_RECENTLY_S = 10.0
 MAX_LOST_RECENTLY_S = 600.0
-#: How long after a change of the members the succession is looked at again.
+#: How long after a change of the members the coordinator checks the voter configuration again.
 CONFIG_CHANGE_S = 0.5
 CONFIG_CHANGE_MEMBERS_PER_SECOND = 1000
 
@@ -41,7 +41,7 @@ class Phase(Enum):
 
 @dataclass
 class Draining:
-    """Members leave, and the others save with them."""
+    """Members leave, and the others save before the next round."""
 
     token: RoundToken
     until: float
@@ -50,9 +50,9 @@ class Draining:
 
 @dataclass
 class HangReports:
-    """Members say that their workers hang; others may still.
+    """Members report that their workers hang; more reports may follow.
 
-    before_first_step: the coordinator has asked for the stacks of a round that has made no step.
+    before_first_step: the coordinator has requested the stacks of a round that has made no step.
     """
 
     until: float
@@ -62,7 +62,7 @@ class HangReports:
 
 @dataclass(frozen=True)
 class ReplicasReport:
-    """The newest word of a rank about its rollout servers, and where it came from."""
+    """The newest report of a rank about its rollout servers, and the pod that sent it."""
 
     replicas: m.Replicas
     pod: str
@@ -71,34 +71,34 @@ class ReplicasReport:
 
 @dataclass
 class PendingEviction:
-    """A member is to be given up, once all other actives have proved to be there: none of them was first."""
+    """A member that will be evicted once all other actives have answered: then none of them was lost first."""
 
     uid: str
     cause: Cause
     reason: str
     charged: bool
-    at: float  # when the recovery began that this is about
+    at: float  # when its recovery began
     failed_at: float  # when its worker failed (first_failure.py)
     heartbeat: int
     pending: set[str]  # uids of actives that have not answered this heartbeat or a later one
     until: float
-    earlier_failure: str = ""  # a member that says that a worker of its own failed before
+    earlier_failure: str = ""  # name of a member whose worker failed earlier, by its own report
 
 
 @dataclass
 class PendingFault:
-    """A worker's fault: it is counted once the failures of its round are gathered, by a coordinator with a majority."""
+    """A worker's fault that waits to be counted: for the other failures of its round, and for a majority."""
 
     failures: FirstFailure
-    at: float  # when the recovery began that this is about
-    keep_reason: str  # why its pod cannot be given up
+    at: float  # when its recovery began
+    keep_reason: str  # why its pod cannot be evicted
 
 
 @dataclass
 class CheckQuorum:
     """The coordinator decides nothing before a majority has answered this heartbeat or a later one.
 
-    It has stood still, or is about to close the job as failed: its members may follow a newer coordinator by now.
+    Its process was paused, or it is about to close the job as failed: its members may follow a newer coordinator.
     """
 
     heartbeat: int
@@ -111,52 +111,52 @@ class CoordinatorState:
     pod_uid: str
     ip: str
     term: Term
-    since: float  # when it took office
-    # of the running or newest round, perhaps an older office's; its number may be below `newest_known_round`
+    since: float  # when its term began
+    # of the running or newest round, perhaps of an older term; its number may be below `newest_known_round`
     token: RoundToken
     voter_configs: VoterConfigs
-    running_pods: frozenset[str] = frozenset()  # uids of the pods that run, as the operator has said; empty: not known
-    former_coordinator: str = ""  # pod uid of the coordinator before, if members have elected this one
+    running_pods: frozenset[str] = frozenset()  # uids of the running pods, from the operator; empty: unknown
+    former_coordinator: str = ""  # pod uid of the previous coordinator, if members have elected this one
     former_leader_snapshot: m.LeaderSnapshot | None = (
-        None  # the newest that this pod has had: names who held ranks, and who coordinated
+        None  # the newest that this pod received: names the former rank holders and coordinator
     )
-    appointment: Appoint | None = None  # of the operator, unless members have elected this coordinator
+    appointment: Appoint | None = None  # by the operator; None if members have elected this coordinator
     phase: Phase = Phase.WAITING
     newest_known_round: int = field(
         init=False
-    )  # the newest round number that was known when this coordinator took office
+    )  # the newest round number that was known when this coordinator's term began
     is_first_round: bool = True  # no round was ever formed
-    version: int = 0  # grows with every change that an observer may want to know
+    version: int = 0  # grows with every change that observers need
     closed: m.Close | None = None
     close_until: float = 0.0
     close_pending: set[str] = field(default_factory=set)  # uids that have not acknowledged it
     size: int = 0  # members of the running or newest round
-    check_needed: bool = True  # something has changed that a waiting round may follow from
+    check_needed: bool = True  # a change since the last check may allow a round
     check_at: float = 0.0  # not before
     checked_at: float = 0.0
     roster: Roster = field(init=False)
     recovery_log: RecoveryLog = field(default_factory=RecoveryLog)
     offences: Offences = field(init=False)
-    history_number: int = 0  # of the newest that was told
+    history_number: int = 0  # of the newest history that was sent
     backoff: Backoff = field(init=False)
     script_fault: ScriptFault = field(init=False)
     steps: StepWatch = field(default_factory=StepWatch)
     silence: SilenceWatch = field(default_factory=lambda: SilenceWatch(Timeouts()))
     lost: dict[str, Lost] = field(default_factory=dict)
-    losses: dict[str, tuple[int, float]] = field(default_factory=dict)  # by uid: how often it was lost, and when last
+    losses: dict[str, tuple[int, float]] = field(default_factory=dict)  # by uid: number and time of the last
     progress: StepProgress | None = None
     node_facts: dict[str, NodeFact] = field(default_factory=dict)
-    node_facts_known: bool = False  # the operator has told them to this coordinator
-    node_facts_at: float = 0.0  # when it did
-    swaps: dict[str, str] = field(default_factory=dict)  # uid of who is drained to give its ranks to a spare -> why
+    node_facts_known: bool = False  # the operator has sent them to this coordinator
+    node_facts_at: float = 0.0  # when it sent them
+    swaps: dict[str, str] = field(default_factory=dict)  # uid of a member that drains before it is replaced -> reason
     swaps_checked: tuple[int, int] = (-1, -1)  # version and number of verdicts when swaps were last looked for
     standby_coordinators: tuple[m.StandbyCoordinator, ...] = ()
     vacant_since: float | None = None
-    newcomers: frozenset[str] = frozenset()  # uids of members that had no coordinator before this one, until a round
-    gathers_until: float = 0.0  # no round before: what was lost with a member, or failed first, is about to be known
-    start_due: float | None = None  # when status names the pods whose workers do not run yet; None: that was done
-    formed_at: float = 0.0  # when the newest round was; of a former coordinator's: when this one took office
-    start_expires: float | None = None  # when a round that has made no step by then hangs; None: it does not
+    newcomers: frozenset[str] = frozenset()  # until a round: uids of members that had no coordinator before this one
+    gathers_until: float = 0.0  # no round is formed earlier: related losses and failures are still being reported
+    start_due: float | None = None  # when status names the pods whose workers do not run yet; None: done
+    formed_at: float = 0.0  # when the newest round was formed; for a former coordinator's round: when this term began
+    start_expires: float | None = None  # when a round without a step counts as hung; None: never
     started_at: float | None = None  # when all workers of the running round were spawned
     stepped: RoundToken = NO_ROUND  # the newest round in which any worker has reported a step
     draining: Draining | None = None
@@ -167,12 +167,12 @@ class CoordinatorState:
     )
     disconnected_in_check_quorum: set[str] = field(
         default_factory=set
-    )  # uids of members whose connections ended during the doubt
-    reconnect_until: float = 0.0  # for so long they may connect again
+    )  # uids of members that disconnected during the check-quorum
+    reconnect_until: float = 0.0  # until then they may connect again
     pending_eviction: PendingEviction | None = None
     pending_fault: PendingFault | None = None
-    rollouts: dict[int, ReplicasReport] = field(default_factory=dict)  # by rank, who told last is the last
-    heartbeat: int = 0  # the number of the newest
+    rollouts: dict[int, ReplicasReport] = field(default_factory=dict)  # by rank, in the order of their arrival
+    heartbeat: int = 0  # number of the newest one
     config_change_due: float | None = None
     leader_snapshot_is_stale: bool = False
     now: float = 0.0  # of the event that is being handled
@@ -204,7 +204,7 @@ class CoordinatorState:
             self.out.append(Broadcast(to, message))
 
     def send_heartbeat(self, links: Iterable[int]) -> int:
-        """Whether these are there; the number of the heartbeat."""
+        """Send a heartbeat to these links; return its number."""
         self.heartbeat += 1
         self.broadcast(links, m.Heartbeat(self.heartbeat, self.token))
         return self.heartbeat
@@ -216,17 +216,17 @@ class CoordinatorState:
     # Facts ----------------------------------------------------------------------------------------------------------
 
     def on_members_changed(self, now: float) -> None:
-        """Who is there has changed: observers want to know, and the succession may follow."""
+        """Members have joined or left: observers need an update, and the voter configuration may have to change."""
         self.version += 1
         self.check_needed = True
         if self.config_change_due is None:
-            # Longer in a large job, where each proposal goes to thousands and members come by the hundred.
+            # Longer in a large job: each proposal goes to thousands of members, and members join by the hundred.
             self.config_change_due = now + max(
                 CONFIG_CHANGE_S, len(self.roster.members) / CONFIG_CHANGE_MEMBERS_PER_SECOND
             )
 
     def send_leader_snapshot_later(self, now: float) -> None:
-        """What heirs need to know has changed."""
+        """A part of the leader snapshot has changed: send it with the next check of the voter configuration."""
         self.leader_snapshot_is_stale = True
         if self.config_change_due is None:
             self.config_change_due = now + CONFIG_CHANGE_S
@@ -243,7 +243,7 @@ class CoordinatorState:
             at,
         )
         self.version += 1
-        links: dict[m.NodeVerdict, list[int]] = {}  # one word for all whose nodes are well
+        links: dict[m.NodeVerdict, list[int]] = {}  # one message for all healthy nodes
         for member in self.roster.members.values():
             is_unchanged = before.get(member.node) == self.node_facts.get(member.node) and not is_first_report
             if member.link is not None and not is_unchanged:
@@ -259,7 +259,7 @@ class CoordinatorState:
         return "" if fact is None else fact.domain
 
     def restore_node_fact(self, join: m.Join) -> None:
-        """What a member brings back of what was told of its node, as long as no operator has told this coordinator."""
+        """Use the verdict in a member's Join until the operator has sent the node facts to this coordinator."""
         verdict = join.verdict
         if self.node_facts_known or verdict is None:
             return
@@ -280,7 +280,7 @@ class CoordinatorState:
 
     @property
     def round_number(self) -> int:
-        """Never falls, although members may continue a round with a lower number than that of one that broke."""
+        """Never decreases, although members may continue a round with a lower number than a round that broke."""
         return max(self.token.round, self.newest_known_round)
 
     def node_verdict(self, node: str) -> m.NodeVerdict:
@@ -292,31 +292,31 @@ class CoordinatorState:
         return m.NodeVerdict(result, *finding, self.node_facts_at)
 
     def hardware_finding(self, node: str) -> str:
-        """Why no member on this node may be given ranks; "" if its hardware is well, as far as is known."""
+        """Why no member on this node may get ranks; "" if its hardware has no finding."""
         fact = self.node_fact(node)
         return "" if fact is None else fact.hardware_finding
 
     def node_finding(self, node: str) -> str:
-        """What is held against the node, hardware or not; "" if nothing is."""
+        """The node health finding, about hardware or not; "" if there is none."""
         fact = self.node_fact(node)
         return "" if fact is None else fact.hardware_finding or fact.leaving_reason
 
     def node_fact(self, node: str) -> NodeFact | None:
-        """What is held against the node, or where it is; None if nothing is known that has not expired."""
+        """The node's domain and findings; None if unknown or expired."""
         fact = self.node_facts.get(node)
         return None if fact is None or (fact.until is not None and self.now >= fact.until) else fact
 
     def was_lost_recently(self, uid: str) -> bool:
-        """Whether a member that came back was lost so shortly ago that any other one is the better candidate."""
+        """Whether this member returned so soon after a loss that any other member is the better choice."""
         losses, at = self.losses.get(uid, (0, 0.0))
         return losses > 0 and self.now < at + min(LOST_RECENTLY_S * 2.0 ** min(losses - 1, 10), MAX_LOST_RECENTLY_S)
 
     def verdict_expiries(self) -> list[float]:
-        """When verdicts expire: somebody may be given ranks then."""
+        """When verdicts expire: members on these nodes may get ranks then."""
         return [fact.until for fact in self.node_facts.values() if fact.until is not None]
 
     def has_majority(self) -> bool:
-        """Whether the electorate's majority is linked, not silent, and still follows this coordinator."""
+        """Whether a majority of the voters is connected, not silent, and still follows this coordinator."""
         if self.check_quorum is not None:
             return False
         return not self.voter_configs.newest.exists or self.roster.connected_voters.has_majority()

@@ -1,15 +1,15 @@
-"""One sidecar without its edges: its member, voter, heir and coordinator, and the order between them. Pure.
+"""One sidecar without its edges: its member, voter, candidate and coordinator, and the order between them. Pure.
 
-`handle(event, now)` returns effects, which the caller does in their order. The process (app.py, hall.py) and the
-simulation differ in sockets, files and clocks alone: each has one core for a sidecar.
+`handle(event, now)` returns effects, which the caller carries out in order. The process (app.py,
+waiting_connections.py) and the simulation differ only in sockets, files and clocks: each has one core for a sidecar.
 
-Rules: a sidecar has either a coordinator or an heir's machine, never both. What its member knows is news for the heir.
-One epoch and term has one coordinator: what this sidecar has granted, followed or held is in its vow, whose
-RecordHardState comes before every effect that relies on it. If the vow cannot be stored, the caller drops the effects
-that follow it and reports StoreFailed: this sidecar then steps down, grants nothing any more, and ends its pod, so that
-the operator replaces it. The sidecar's process ends once its member has finished or its pod is asked to end, except
-that the coordinator of a closed job stays until it has adjourned. An office that has ended is left at once, so that an
-appointment that comes next finds no coordinator, however many messages of the former one are still to be written.
+Rules: a sidecar has either a coordinator or a candidate, never both. The candidate gets the current knowledge of the
+pod's member. One term has one coordinator: the hard state has every term that this sidecar has voted in, followed or
+led, and its RecordHardState comes before every effect that relies on it. If the hard state cannot be stored, the caller
+drops the effects that follow it and reports StoreFailed: this sidecar then steps down, votes no more, and ends its pod,
+so that the operator replaces it. The sidecar's process ends once its member has finished or its pod is asked to end,
+but the coordinator of a closed job stays until its shutdown is complete. A term that has ended is left at once, even if
+messages of its coordinator are still to be written, so that the next appointment finds no coordinator.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ from understudy_sidecar.membership.voter import Voter
 
 @dataclass(frozen=True)
 class ObserverUp:
-    """An observer has called, and proved the key. Its link's number is none of a member."""
+    """An observer has called and proved the key. No member's link has the same number."""
 
     link: int
 
@@ -42,7 +42,7 @@ class ObserverDown:
 
 @dataclass(frozen=True)
 class StoreFailed:
-    """The vow could not be stored; no effect that followed it was carried out."""
+    """The hard state could not be stored; no effect after it was carried out."""
 
     reason: str
 
@@ -63,7 +63,7 @@ CANNOT_STORE = "its sidecar cannot store its state"
 
 
 class Core:
-    """See the module. closed, verdict, vow, launcher_known: what an earlier process of this sidecar has stored."""
+    """See the module. closed, verdict, hard_state, launcher_known: stored by an earlier process of this sidecar."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class Core:
         self.coordinator: Coordinator | None = None
         self.process_may_end = False  # its member has finished, or its pod is asked to end
         self._shutdown_complete = False
-        self._dial: tuple[float, e.Dial] | None = None  # a call that waits, and when it is due
+        self._dial: tuple[float, e.Dial] | None = None  # a delayed call, and when it is due
         self._shape, self._identity = shape, identity
         self._member_info = self.member_info()
         self._candidate = CandidateMachine(identity.pod_uid, self.voter, self._member_info)
         self._links: set[int] = set()  # of members that have sent something
-        self._called_at: dict[int, float] = {}  # when each of them did, by its link
+        self._called_at: dict[int, float] = {}  # when each of them sent its Join, by its link
         self._cannot_store = False
         self._observation = Observation(lambda: self.coordinator, self.member_info)
         self._now = now
@@ -142,13 +142,13 @@ class Core:
         return self.process_may_end and not is_shutting_down
 
     def deadline(self) -> float | None:
-        """When the next Tick is wanted; None while none is."""
+        """When the next Tick is due; None if none is."""
         dial_at = None if self._dial is None else self._dial[0]
         times = (self.member.deadline(), self._role_deadline(), self._observation.deadline(), dial_at)
         return min((at for at in times if at is not None), default=None)
 
     def snapshot_took(self, seconds: float, now: float) -> None:
-        """The CPU time in which the last snapshot was encoded and written."""
+        """Report the CPU time that encoding and writing the last snapshot took."""
         self._observation.snapshot_took(seconds, now)
 
     # Events -----------------------------------------------------------------------------------------------------------
@@ -250,16 +250,16 @@ class Core:
             match effect:
                 case e.StepDown(reason):
                     self._step_down(reason)
-                    return  # a former leader forms no round, whatever it still had to say
+                    return  # a coordinator that has stepped down forms no round: drop its remaining effects
                 case e.CompleteShutdown():
                     self._shutdown_complete = True
                 case _:
                     self._out.append(_with_source("coordinator", effect))
 
-    # Taking and leaving the office ------------------------------------------------------------------------------------
+    # Terms begin and end ----------------------------------------------------------------------------------------------
 
     def _appoint(self, appoint: o.Appoint) -> None:
-        """By the operator; an epoch that this sidecar has heard of before changes nothing."""
+        """The operator appoints this sidecar; an epoch that it already knows changes nothing."""
         term = Term(appoint.epoch, 1)
         if self._cannot_store or not self.voter.accept_appointment(term):
             return
@@ -276,7 +276,7 @@ class Core:
         self._to_member(e.LeadershipAssumed())
 
     def _assume_leadership(self, effect: e.AssumeLeadership) -> None:
-        """By election: who waits in the hall is welcomed."""
+        """The members have elected this sidecar: the callers in its candidate pool join the new coordinator."""
         assert effect.leader_snapshot is not None, "a candidate has a voter configuration"
         callers, me = self._candidate.callers, self._identity
         if self.voter.follow(effect.term):
@@ -294,19 +294,19 @@ class Core:
 
     def _report_own_pod(self, coordinator: Coordinator) -> None:
         """A member that can take part in no round does not join its own coordinator, which reports its pod as lost."""
-        me, reason, desk = self._identity, self.member.unable_reason, coordinator.state
-        if reason and me.pod_uid not in desk.roster.members and me.pod_uid not in desk.lost:
-            desk.lost[me.pod_uid] = o.Lost(me.pod_uid, me.pod_name, me.node, Fault.POD, reason, self._now)
-            desk.version += 1
+        me, reason, state = self._identity, self.member.unable_reason, coordinator.state
+        if reason and me.pod_uid not in state.roster.members and me.pod_uid not in state.lost:
+            state.lost[me.pod_uid] = o.Lost(me.pod_uid, me.pod_name, me.node, Fault.POD, reason, self._now)
+            state.version += 1
 
     def _with_current_times(self, link: int, join: m.Join) -> m.Join:
-        """As if it were sent now."""
+        """The Join with its durations as of now."""
         if join.disconnected_s is None:
             return join
         return replace(join, disconnected_s=join.disconnected_s + self._now - self._called_at.get(link, self._now))
 
     def _step_down(self, reason: str) -> None:
-        """Nobody coordinates here any more; members, ours too, look for who does."""
+        """End this sidecar's term: all members, also its own, look for another coordinator."""
         self._out.append(e.Log(f"steps down as the coordinator: {reason}"))
         self.coordinator = None
         self._candidate = CandidateMachine(self._identity.pod_uid, self.voter, self.member_info())

@@ -1,4 +1,4 @@
-"""In which order a member calls addresses, and how long it pauses. Pure."""
+"""The order in which a member calls addresses, and its pauses. Pure."""
 
 from collections.abc import Sequence
 from typing import Generic, TypeVar
@@ -17,7 +17,7 @@ class Dialing(Generic[Address]):
         self._pause_s = FIRST_PAUSE_S
 
     def next(self) -> tuple[float, Address]:
-        """How many seconds to wait, and whom to call then."""
+        """The seconds to wait, and the address to call then."""
         wait_s = 0.0
         if self._next == len(self._addresses):
             wait_s, self._next = self._pause_s, 0

@@ -1,11 +1,11 @@
-"""The close: the first one stays, it is pushed to everybody, and the coordinator waits for the acknowledgements."""
+"""The close: the first one is final, all members get it, and the coordinator waits for their acknowledgements."""
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason
 from understudy_sidecar.membership.coordinator_state import CheckQuorum, CoordinatorState, Phase
 from understudy_sidecar.membership.voter_config import Tally
 
-#: A member that is frozen for a moment still gets its close; one that is gone holds nobody up for longer.
+#: Long enough for a member that is frozen for a moment; a dead member delays the end no longer than this.
 CLOSE_ACK_S = 3.0
 
 
@@ -22,9 +22,9 @@ def close(state: CoordinatorState, reason: CloseReason, message: str, now: float
 
 
 def fail(state: CoordinatorState, why: str) -> None:
-    """Close the job as failed, once a majority has confirmed that this coordinator is still followed.
+    """Close the job as failed, once a majority has confirmed that it still follows this coordinator.
 
-    Else one that is cut off, and does not know it yet, could tell its side of a failure while the others train on.
+    Without this, a coordinator that is partitioned and does not know it yet could fail the job while the others train.
     """
     if state.closed is None and not state.failure_reason:
         state.failure_reason = why
@@ -32,5 +32,5 @@ def fail(state: CoordinatorState, why: str) -> None:
 
 
 def is_complete(state: CoordinatorState, now: float) -> bool:
-    """Whether nobody is left to wait for."""
+    """Whether all members have acknowledged the close, or the time for it is over."""
     return now >= state.close_until or not state.close_pending

@@ -1,12 +1,12 @@
-"""A worker's fault: counted, and mended on the rung of the ladder that it has come to (ladder.py).
+"""A worker's fault: count it, and recover with the step of the ladder that it has reached (ladder.py).
 
-Rules: a fault is counted when the failures of its round are gathered, and the first of them is blamed
-(first_failure.py). A member is given up only when it is certain that it was first. All other actives are asked whether
-they are there: one that is not was lost before, and is the cause. A report of an earlier failure that arrives while
-they are asked makes it uncertain, and nobody is given up. A coordinator without a majority counts nothing,
-and ends no job for a spent budget: it may be cut off, or replaced, and the worker have failed of that. One whose own
-pod is given up passes its office on first, with all that it knows. A member that was given up and comes back is told
-again.
+Rules: a fault is counted when all failures of its round are gathered, and the first of them is the cause
+(first_failure.py). The coordinator evicts a member only if that member certainly failed first, so it pings all other
+actives before. One that does not answer was lost earlier, and is the cause. If a report of an earlier failure arrives
+meanwhile, the order is uncertain, and no member is evicted. A coordinator without a majority counts no fault and ends
+no job for a spent budget: it may be partitioned or replaced, and the worker may have failed because of that. A
+coordinator whose own pod is evicted first transfers its leadership, with its leader snapshot. An evicted member that
+joins again gets Evicted again.
 """
 
 from understudy_protocol import membership as m
@@ -20,7 +20,7 @@ from understudy_sidecar.membership.first_failure import UNKNOWN, FailureReport, 
 from understudy_sidecar.membership.ladder import FaultCase, LadderDecision, LadderStep, choose_step
 from understudy_sidecar.membership.roster import MemberRecord
 
-#: So much of what is held against a node is told in a reason: it is an annotation, of any length.
+#: Characters of a node health finding that a reason repeats: an annotation may be long.
 MAX_FINDING_CHARS = 200
 UNCERTAIN = "it is not known which pod failed first"
 _EVICTION_WOULD_BE_LOST = "without it the other pods cannot elect a coordinator that knows of the replacement"
@@ -29,7 +29,7 @@ _EVICTION_WOULD_BE_LOST = "without it the other pods cannot elect a coordinator 
 def on_worker_failed(
     state: CoordinatorState, member: MemberRecord, failed: m.WorkerFailed | None, message: str, now: float
 ) -> None:
-    """failed: None if nobody saw which worker it was."""
+    """failed: None if it is unknown which worker failed."""
     faults.mark_failed(state, member)
     if faults.is_consequence(state, now):
         return
@@ -53,7 +53,7 @@ def open_worker_fault(
     failed_at: float = UNKNOWN,
     keep_reason: str = "",
 ) -> None:
-    """The running round is over by it. stays: why its pod cannot be given up."""
+    """End the running round with this fault. keep_reason: why the member's pod cannot be evicted."""
     faults.open_fault(state, fault, cause, now)
     if fault is Fault.PROCESS:
         state.backoff.on_failure(now)
@@ -72,7 +72,7 @@ def count_fault(
     failed_at: float = UNKNOWN,
     keep_reason: str = "",
 ) -> None:
-    """The open entry of the book that began then is about this fault: mend it, with a majority."""
+    """Recover from the fault of the open log entry that began at `at`; without a majority, leave it pending."""
     if now < state.gathers_until or not state.has_majority():
         state.pending_fault = PendingFault(FirstFailure(FailureReport(member.uid, cause, failed_at)), at, keep_reason)
         return
@@ -90,7 +90,7 @@ def count_fault(
 
 
 def on_answer(state: CoordinatorState, member: MemberRecord, heartbeat: int | None = None) -> None:
-    """The member is there: it has answered this heartbeat, or has come back."""
+    """The member has answered this heartbeat, or has rejoined."""
     eviction = state.pending_eviction
     if eviction is not None and (heartbeat is None or heartbeat >= eviction.heartbeat):
         eviction.pending.discard(member.uid)
@@ -98,7 +98,7 @@ def on_answer(state: CoordinatorState, member: MemberRecord, heartbeat: int | No
 
 
 def on_later_failure(state: CoordinatorState, member: MemberRecord, failed: m.WorkerFailed, now: float) -> None:
-    """Another worker ended in the round that is over: a consequence, or the first failure."""
+    """Another worker failed in the round that is over: a consequence, or the first failure."""
     eviction, pending = state.pending_eviction, state.pending_fault
     if failed.token != state.token or member.group_rank is None:
         return
@@ -116,7 +116,7 @@ def on_later_failure(state: CoordinatorState, member: MemberRecord, failed: m.Wo
 def on_rejoined_failed(
     state: CoordinatorState, member: MemberRecord, failed: m.WorkerFailed | None, now: float
 ) -> None:
-    """Its worker failed while its sidecar was not connected. None: nobody knows when, so it may have been first."""
+    """A worker failed while its sidecar was disconnected. failed: None if unknown; then it may have been the first."""
     if failed is not None:
         on_later_failure(state, member, failed, now)
     elif state.pending_eviction is not None and member.uid != state.pending_eviction.uid:
@@ -124,7 +124,7 @@ def on_rejoined_failed(
 
 
 def end_faulty_script(state: CoordinatorState, member: MemberRecord, failed: m.WorkerFailed, now: float) -> None:
-    """After the failure was counted: no recovery helps a script that fails everywhere in the same way."""
+    """Runs after the failure is counted: no recovery helps a script that fails everywhere in the same way."""
     if failed.token != state.token:
         return
     workers = state.size * state.shape.nproc_per_node
@@ -138,7 +138,7 @@ def deadline(state: CoordinatorState) -> float | None:
 
 
 def on_time(state: CoordinatorState, now: float) -> None:
-    """Give the member up, once everybody else has answered; who has not in time was lost before."""
+    """Evict the member once all other actives have answered; one that has not in time was lost earlier."""
     _count_pending_fault(state, now)
     eviction = state.pending_eviction
     if eviction is None:
@@ -157,14 +157,14 @@ def on_time(state: CoordinatorState, now: float) -> None:
 
 
 def _count_pending_fault(state: CoordinatorState, now: float) -> None:
-    """What was left uncounted; of what was lost or has left meanwhile `faults.take_blame` knows."""
+    """Count the pending fault; `faults.blame_lost_member` has removed it if a loss was the cause."""
     pending = state.pending_fault
     if pending is None or now < state.gathers_until or not state.has_majority():
         return
     state.pending_fault = None
     first = pending.failures.first
     member = state.roster.members.get(first.pod_uid)
-    if member is not None and member.uid not in state.roster.leaving:  # else it goes by itself, and costs nothing
+    if member is not None and member.uid not in state.roster.leaving:  # it ends anyway otherwise, and is not charged
         keep_reason = pending.keep_reason or ("" if pending.failures.is_certain else UNCERTAIN)
         count_fault(state, member, first.cause, pending.at, now, failed_at=first.at, keep_reason=keep_reason)
 
@@ -173,7 +173,7 @@ def _decide_eviction(state: CoordinatorState, eviction: PendingEviction, now: fl
     state.pending_eviction = None
     member = state.roster.members.get(eviction.uid)
     if member is None or member.uid in state.roster.leaving:
-        return  # it goes by itself, and costs nothing
+        return  # it ends anyway, and is not charged
     if eviction.earlier_failure:
         state.log(
             f"{member.name} is not replaced: a worker of {eviction.earlier_failure} failed earlier, by its node's clock"
@@ -183,7 +183,7 @@ def _decide_eviction(state: CoordinatorState, eviction: PendingEviction, now: fl
         return
     state.recovery_log.set_reason(
         eviction.at, eviction.reason
-    )  # not before: who comes next in office may decide otherwise
+    )  # not earlier: the next coordinator may decide otherwise
     if not state.hardware_finding(member.node):
         rank = _rank(state, member, eviction.cause)
         state.offences.add(Offence(eviction.at, member.uid, rank, eviction.charged, caused_eviction=True))
@@ -200,7 +200,7 @@ def _restart_or_fail(
     *,
     is_certain: bool,
 ) -> None:
-    """In place, or the end."""
+    """Restart the workers in place, or fail the job."""
     state.send_leader_snapshot_later(now)
     state.recovery_log.set_reason(at, decision.reason)
     if decision.step is LadderStep.IN_PLACE and decision.is_charged:
@@ -244,11 +244,11 @@ def _rank(state: CoordinatorState, member: MemberRecord, cause: Cause) -> int:
     return (member.group_rank or 0) * state.shape.nproc_per_node if cause.rank is None else cause.rank
 
 
-# Giving up -------------------------------------------------------------------------------------------------------
+# Eviction --------------------------------------------------------------------------------------------------------
 
 
 def evict(state: CoordinatorState, member: MemberRecord, reason: str, now: float) -> None:
-    """It is no member any more: its launcher exits, and its pod is replaced."""
+    """Remove the member: its launcher exits, and its pod is replaced."""
     state.log(f"{member.name} on {member.node} is replaced: {reason}")
     state.offences.record_eviction(member.uid, reason)
     own = member.uid == state.pod_uid
@@ -265,7 +265,7 @@ def evict(state: CoordinatorState, member: MemberRecord, reason: str, now: float
 
 
 def reject_evicted(state: CoordinatorState, link: int, join: m.Join, now: float) -> bool:
-    """Whether the pod that joins was given up before: it is told again."""
+    """Whether the joining pod was evicted before; if so, send it Evicted again."""
     reason = state.offences.evicted.get(join.pod_uid)
     if reason is None or state.closed is not None:
         return False
@@ -275,7 +275,7 @@ def reject_evicted(state: CoordinatorState, link: int, join: m.Join, now: float)
 
 
 def restore_history(state: CoordinatorState, history: History, now: float) -> None:
-    """What a former coordinator knew, as a member brings it."""
+    """Restore a former coordinator's history from a member's Join."""
     if not state.offences.restore(history):
         return
     if state.phase is Phase.REBUILDING:
@@ -287,7 +287,7 @@ def restore_history(state: CoordinatorState, history: History, now: float) -> No
 
 
 def _report_lost(state: CoordinatorState, join: m.Join, reason: str, now: float) -> None:
-    """Once: the operator waits from the first report on, and a pod whose launcher is stuck connects again and again."""
+    """Only once: the operator waits from the first report on, and a pod with a stuck launcher connects repeatedly."""
     if join.pod_uid in state.lost:
         return
     state.lost[join.pod_uid] = Lost(join.pod_uid, join.pod_name, join.node, Fault.PROCESS, f"replaced: {reason}", now)

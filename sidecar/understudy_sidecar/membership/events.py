@@ -1,6 +1,6 @@
-"""What goes into the state machines (coordinator, heir, member), and what comes out.
+"""Events and effects of the state machines: coordinator, candidate, member.
 
-A link is one authenticated connection; its number is the shell's, and is never used again.
+A link is one authenticated connection; the caller assigns its number and never uses it again.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from understudy_protocol.hard_state import HardState
 
 @dataclass(frozen=True)
 class Tick:
-    """The time that `deadline()` asked for has come (an early or late one does no harm)."""
+    """The time of `deadline()` has come (an early or late Tick does no harm)."""
 
 
 # Coordinator ------------------------------------------------------------------------------------------------------
@@ -28,7 +28,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A link has ended. silent: nobody said so, the peer's machine just stopped answering."""
+    """A link has ended. silent: no kernel closed it; the peer's machine stopped responding."""
 
     link: int
     silent: bool
@@ -36,14 +36,14 @@ class Dropped:
 
 @dataclass(frozen=True)
 class ObserversChanged:
-    """So many observers (the operator, usually) are linked now."""
+    """The number of connected observers (the operator, usually) has changed."""
 
     observers: int
 
 
 @dataclass(frozen=True)
 class FromOperator:
-    """The operator tells something."""
+    """A message of the operator."""
 
     message: observer.Nodes | observer.End | observer.Superseded
 
@@ -67,7 +67,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Hangup:
-    """Close after what was sent."""
+    """Close the link after everything that was sent."""
 
     link: int
     reason: str
@@ -75,19 +75,19 @@ class Hangup:
 
 @dataclass(frozen=True)
 class Log:
-    """A decision worth a log line."""
+    """A decision for the log."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class CompleteShutdown:
-    """The job is closed and every member knows: this coordinator has nothing left to do."""
+    """The job is closed and every member knows: this coordinator ends."""
 
 
 @dataclass(frozen=True)
 class StepDown:
-    """Leave office. Links are hung up, so that their members look for who comes after."""
+    """End the term. The core closes all links, so that members look for the next coordinator."""
 
     reason: str
 
@@ -95,12 +95,12 @@ class StepDown:
 CoordinatorEffect = Send | Broadcast | Hangup | Log | CompleteShutdown | StepDown
 
 
-# Heir -------------------------------------------------------------------------------------------------------------
+# Candidate --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class JoinReceived:
-    """A member's Join at a sidecar that is not in office."""
+    """A member's Join at a sidecar that is not the coordinator."""
 
     link: int
     join: membership.Join
@@ -108,14 +108,14 @@ class JoinReceived:
 
 @dataclass(frozen=True)
 class RecordHardState:
-    """Store it before the effects that follow: they rely on it."""
+    """Store the hard state before the effects that follow: they rely on it."""
 
     hard_state: HardState
 
 
 @dataclass(frozen=True)
 class AssumeLeadership:
-    """A majority has granted it. Who waits in the hall belongs to the new coordinator."""
+    """A majority has granted its votes. The callers in the candidate pool join the new coordinator."""
 
     term: Term
     leader_snapshot: membership.LeaderSnapshot | None
@@ -125,7 +125,7 @@ CandidateEvent = JoinReceived | Received | Dropped | Tick
 CandidateEffect = Send | Hangup | RecordHardState | Log | AssumeLeadership
 
 
-#: Among the hosts of a Dial: whoever the coordinator's Service leads to.
+#: Among the hosts of a Dial: the coordinator's Service.
 SERVICE = ""
 
 
@@ -144,7 +144,7 @@ class FromLauncher:
 
 @dataclass(frozen=True)
 class FromWorker:
-    """A worker of this pod tells of the rollout servers that it updates."""
+    """A worker of this pod reports the rollout servers that it updates."""
 
     replicas: membership.Replicas
 
@@ -156,7 +156,9 @@ class LauncherDown:
 
 @dataclass(frozen=True)
 class LinkUp:
-    """A connection to a sidecar of the job, both sides authenticated. host: the one of Dial's that answered."""
+    """A connection to a sidecar of the job is up; both sides are authenticated. host: the host of the Dial that
+    answered.
+    """
 
     host: str
 
@@ -173,7 +175,7 @@ class LinkDown:
 
 @dataclass(frozen=True)
 class LeaveRequested:
-    """The pod is to end (preStop, or SIGTERM to the sidecar)."""
+    """The pod is asked to end (preStop, or SIGTERM to the sidecar)."""
 
     reason: str
     grace_s: float
@@ -182,35 +184,35 @@ class LeaveRequested:
 
 @dataclass(frozen=True)
 class Unfit:
-    """The sidecar can take part in nothing any more, for this reason."""
+    """The sidecar can take no part in the job any more."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class CalledBy:
-    """A member without a coordinator has called this sidecar, which is no coordinator either."""
+    """A member without a coordinator has called this sidecar, which is not the coordinator either."""
 
     ip: str
 
 
 @dataclass(frozen=True)
 class LeadershipAssumed:
-    """This very sidecar has come into office: its member belongs to it. elected: its callers stay connected."""
+    """This sidecar has become the coordinator, and its member joins it. elected: its callers stay connected."""
 
     elected: bool = False
 
 
 @dataclass(frozen=True)
 class VerdictAnnotated:
-    """The pod's annotation has a verdict about its node."""
+    """The pod's annotation has a node health verdict."""
 
     verdict: membership.NodeVerdict
 
 
 @dataclass(frozen=True)
 class ClosedByOperator:
-    """The operator says that the job is closed, and no coordinator is there to say it."""
+    """The operator reports that the job is closed, because no coordinator is there to do it."""
 
     close: membership.Close
 
@@ -245,7 +247,7 @@ class ToLauncher:
 
 @dataclass(frozen=True)
 class Dial:
-    """Connect to one of these hosts, in this order; again and again until it works or a Hangup comes."""
+    """Connect to one of these hosts, in this order; retry until one answers or a Hangup comes."""
 
     hosts: tuple[str, ...]  # SERVICE stands for the coordinator's Service
     delay_s: float = 0.0
@@ -258,33 +260,35 @@ class HangupCoordinator:
 
 @dataclass(frozen=True)
 class KeepLink:
-    """The launcher is to keep a duplicate of the link's socket, in place of the one it keeps: it leads into office."""
+    """Have the launcher keep a duplicate of this link's socket instead of its current one: it leads to the
+    coordinator.
+    """
 
 
 @dataclass(frozen=True)
 class RecordLauncher:
-    """The launcher has connected, or its connection has ended: for a later process of this sidecar."""
+    """The launcher has connected, or disconnected: record it for a later process of this sidecar."""
 
     connected: bool
 
 
 @dataclass(frozen=True)
 class RecordVerdict:
-    """Keep it where the launcher finds it when it is asked to end."""
+    """Store it where the launcher finds it when it gets SIGTERM."""
 
     verdict: membership.NodeVerdict
 
 
 @dataclass(frozen=True)
 class RecordClose:
-    """Keep the close where a restarted sidecar and the kubelet find it."""
+    """Store the close where a restarted sidecar and the kubelet find it."""
 
     close: membership.Close
 
 
 @dataclass(frozen=True)
 class Finish:
-    """Nothing is left to do for this pod: the sidecar may end."""
+    """This pod has nothing left to do: the sidecar may end."""
 
 
 MemberEffect = (

@@ -1,8 +1,8 @@
-"""What breaks a round: workers that fail, members that are lost; and what is booked about it.
+"""Faults that break a round (failed workers, lost members), and their entries in the recovery log.
 
-Rules: the first fault of a round is its cause; a member that proves to have been lost before or at the same time
-revises it. While a member is leaving (its workers may still save), worker failures are its consequence. Messages of
-another round than the running one have been dropped before they come here.
+Rules: the first fault of a round is its cause; a member that was lost before or at the same time replaces that cause.
+While a member is leaving (its workers may still save), worker failures are its consequence. The coordinator has already
+dropped messages of other rounds than the running one.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from understudy_protocol.observer import Cause, Lost, Recovery
 from understudy_sidecar.membership.coordinator_state import MAX_LOST, CoordinatorState, Phase
 from understudy_sidecar.membership.roster import MemberRecord
 
-#: What goes with a lost member (its node's other pods, its rack's other nodes) is known so soon: one round for all. So
-#: long, too, the failures of a round are gathered to find the first one.
+#: Related losses (the node's other pods, the rack's other nodes) are reported within this time: one round for all. The
+#: coordinator also gathers the failures of a round for this long to find the first one.
 GATHER_S = 0.02
-#: Why the ranks of a member that ended go to another: neither costs a restart of the budget.
+#: Why another member gets the ranks of one that ended: neither charges the budget.
 LOST = "its pod is lost"
 LEAVES = "its pod was asked to end"
 
@@ -24,7 +24,7 @@ LEAVES = "its pod was asked to end"
 def lose_member(
     state: CoordinatorState, member: MemberRecord, fault: Fault, reason: str, now: float, *, local_rank: int = 0
 ) -> None:
-    """The member counts as lost: its rank is vacant, and its pod is to be replaced.
+    """Count the member as lost: its rank is vacant, and its pod will be replaced.
 
     local_rank: of the worker that is the reason.
     """
@@ -47,7 +47,7 @@ def lose_member(
     cause, recovery_reason = _cause_of_loss(state, member, reason, local_rank), LEAVES if is_leaving else LOST
     worker_entry = state.recovery_log.newest_worker_fault()
     if worker_entry is not None and state.offences.has_evicted(worker_entry.detected_at):
-        worker_entry = None  # everybody else was there then
+        worker_entry = None  # all others were still connected then
     if worker_entry is not None and (not has_assignment or member.last_heard <= worker_entry.detected_at):
         blame_lost_member(state, member, fault, reason, recovery_reason, now, local_rank=local_rank)
         _end_round(state, fault, cause, now)
@@ -68,7 +68,7 @@ def blame_lost_member(
     *,
     local_rank: int = 0,
 ) -> None:
-    """Off the worker that the newest entry blames: it only failed because this member was gone, or was going."""
+    """Replace the newest entry's cause: its worker only failed because this member was lost, or was leaving."""
     worker_entry = state.recovery_log.newest_worker_fault()
     assert worker_entry is not None
     state.recovery_log.revise(fault, _cause_of_loss(state, member, reason, local_rank), why)
@@ -96,7 +96,7 @@ def mark_failed(state: CoordinatorState, member: MemberRecord) -> None:
 
 
 def is_consequence(state: CoordinatorState, now: float) -> bool:
-    """Whether workers break because of a member that leaves (its end brings the next round), or one that is silent."""
+    """Whether workers fail because a member leaves (the next round follows its end), or because one is silent."""
     active = state.roster.active_members()
     if any(x.uid in state.roster.leaving for x in active):
         return True
@@ -118,7 +118,7 @@ def cause_of(state: CoordinatorState, member: MemberRecord, failed: m.WorkerFail
 
 
 def on_acked(state: CoordinatorState, member: MemberRecord) -> None:
-    """The member is known to have its assignment of the running round."""
+    """The member has acknowledged its assignment of the running round."""
     state.roster.unacked.discard(member.uid)
     if not state.roster.unacked:
         state.silence.all_acked()
@@ -135,14 +135,15 @@ def on_started(state: CoordinatorState, member: MemberRecord, now: float) -> Non
 
 
 def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress, now: float) -> None:
-    """A step of the running round. A recovery ends with the first one of a pod that also made the last step before it.
+    """A step of the running round. A pod that also made the last step before the round ends a recovery with its first
+    one.
 
-    Where no such pod is left, the first step of any ends it, and how long training paused stays unknown.
+    If no such pod is left, any first step ends it, and the pause of the training is unknown.
     """
     if state.stepped != state.token:
         state.send_leader_snapshot_later(
             now
-        )  # an heir with none of the round's pods would take an earlier step for the last one
+        )  # without it, a standby whose pod is not in the round would take an earlier step for the last one
     state.stepped = member.stepped = state.token
     if not state.recovery_log.awaits_step(state.token.round):
         return
@@ -178,9 +179,9 @@ def on_recovered(state: CoordinatorState, done: Sequence[Recovery], now: float) 
 def open_fault(
     state: CoordinatorState, fault: Fault, cause: Cause, now: float, reason: str = "", *, at: float | None = None
 ) -> None:
-    """A new entry in the book; the round that runs is over.
+    """Add an entry to the recovery log, and end the running round.
 
-    reason: why it is mended as it will be. at: when the fault was detected; None: now.
+    reason: for the choice of the strategy. at: when the fault was detected; None: now.
     """
     state.recovery_log.begin(fault, cause, state.token.round + 1, now if at is None else at, reason)
     state.send_leader_snapshot_later(now)
@@ -188,7 +189,7 @@ def open_fault(
 
 
 def _end_round(state: CoordinatorState, fault: Fault, cause: Cause, now: float) -> None:
-    """The running round is over, if one runs."""
+    """End the running round, if there is one."""
     state.check_needed = True
     if fault in (Fault.POD, Fault.NODE):
         state.gathers_until = now + GATHER_S

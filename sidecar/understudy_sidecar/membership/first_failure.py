@@ -1,4 +1,4 @@
-"""Which of the workers that fail in one round failed first. Pure.
+"""The first failure among the workers that fail in one round. Pure.
 
 One failure aborts workers of many pods within milliseconds, and a worker that raises an exception may end after the
 peers that it aborts. So the report that arrives first is often not about the first failure. Each report has the time of
@@ -10,8 +10,8 @@ Rules:
   a few milliseconds, and by tens where the network is bad.
 - A time more than CLOCK_ERROR_S before the round was formed is impossible, and so is a time after its report has
   arrived: the clock is wrong, or the pod lies. Then the time of arrival counts. A time that is less than CLOCK_ERROR_S
-  before the round is taken for the beginning of the round.
-- Clocks alone give no pod up. It is certain which pod was first only if its report, or one of its node, arrived first,
+  before the round counts as the beginning of the round.
+- Clocks alone evict no pod. It is certain which pod failed first only if its report, or one of its node, arrived first,
   and no other failure has an earlier time at all.
 """
 
@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 
 from understudy_protocol.observer import Cause
 
-#: So much may the clocks of two nodes differ.
+#: The largest difference between the clocks of two nodes.
 CLOCK_ERROR_S = 0.1
-#: The time of a failure that no report has: no other failure counts as earlier.
+#: A failure without a reported time: no other failure counts as earlier.
 UNKNOWN = -math.inf
 
 
@@ -37,7 +37,7 @@ class FailureReport:
 
 @dataclass
 class FirstFailure:
-    """Of the failures of one round. first: as far as is known now."""
+    """The first of the failures of one round, as far as they are known."""
 
     first: FailureReport
     _reported_on: str = field(init=False)  # the node from which the first report came
@@ -47,7 +47,7 @@ class FirstFailure:
         self._reported_on, self._earliest_at = self.first.cause.node, self.first.at
 
     def add(self, report: FailureReport) -> bool:
-        """Whether this one is the first failure now."""
+        """Whether this report is the first failure now."""
         self._earliest_at = min(self._earliest_at, report.at)
         error_s = 0.0 if report.cause.node == self.first.cause.node else CLOCK_ERROR_S
         if report.at >= self.first.at - error_s:
@@ -57,12 +57,12 @@ class FirstFailure:
 
     @property
     def is_certain(self) -> bool:
-        """Whether no other pod can have been first."""
+        """Whether no other pod can have failed first."""
         return self.first.cause.node == self._reported_on and self.first.at <= self._earliest_at
 
 
 def bounded_time(at: float, formed_at: float, arrived_at: float) -> float:
-    """The time of a failure by the clock of its machine, within the bounds of what can be true."""
+    """The time of a failure by the clock of its machine, limited to times that are possible."""
     if not formed_at - CLOCK_ERROR_S <= at <= arrived_at:
         return arrived_at
     return max(at, formed_at)

@@ -1,7 +1,7 @@
-"""What a coordinator that is new in office makes of the members' claims: the former coordinator's round.
+"""The former coordinator's round, as a new coordinator derives it from the claims in its members' Joins.
 
-Members bring back what they last knew. The newest round that any of them was in is the former one; claims of older
-rounds count for nothing. If all its ranks are claimed and their workers still train, the round goes on as it is.
+The newest round that any member was in is the former one; claims of older rounds are ignored. If all its ranks are
+claimed and their workers still train, the round continues without a restart.
 """
 
 from collections.abc import Iterable
@@ -15,15 +15,15 @@ _AT_WORK = (WorkersState.STARTING, WorkersState.RUNNING, WorkersState.FINISHED)
 
 @dataclass(frozen=True)
 class FormerRound:
-    token: RoundToken  # NO_ROUND if nobody claims anything
+    token: RoundToken  # NO_ROUND if no member claims a round
     size: int  # its members
     members: dict[int, MemberRecord]  # by group rank
     is_complete: bool  # every rank is claimed
-    is_training: bool  # whole, and no claimed rank's workers have ended
+    is_training: bool  # complete, and the workers of all claimed ranks run or have finished
 
 
 def former_round(members: Iterable[MemberRecord], actives: int) -> FormerRound:
-    """The round that the connected members come from. actives: its size where nobody knows better."""
+    """The round that the connected members come from. actives: its size if no member reports one."""
     claims = [x for x in members if x.join.group_rank is not None and x.link is not None]
     token = max((x.join.token for x in claims), default=NO_ROUND)
     newest = [x for x in claims if x.join.token == token]

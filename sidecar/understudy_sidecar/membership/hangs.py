@@ -1,18 +1,17 @@
-"""A training hangs: workers make no steps any more, and their launchers say so (faults.hang.stepTimeout); or a round
-makes no first step, which the coordinator alone can tell (faults.hang.startTimeout).
+"""Hang detection: workers make no steps any more, and their launchers report it (faults.hang.stepTimeout); or a round
+makes no first step, which only the coordinator can detect (faults.hang.startTimeout).
 
-Rules: whoever hangs holds up all others in their next collective, so all tell within a moment, each of its slowest
-worker. They are gathered until every active has told or has finished, or for GATHER_S, or until a worker fails of it.
-The slowest rank is the cause: the one with the lowest step, of these the one that made it first. From there on it is as
-with a failed worker; but its pod is given up only if no other pod can be the one that the others wait for: all have
-told, and nobody else is at that step. A step takes back what its member has told. Members that leave, or are silent,
-are the cause of what hangs; who neither steps nor tells is for silence.py to find. Everything that is asked at each
-message is O(1).
+Rules: a worker that hangs blocks all others in their next collective, so all launchers report within a moment, each
+about its slowest worker. The coordinator gathers reports until every active has reported or finished, or for GATHER_S,
+or until a worker fails. The cause is the slowest rank: the one with the lowest step, and among these the one that made
+it first. Then it recovers as from a failed worker, but evicts the pod only if the others can wait for no other pod: all
+have reported, and no other one is at that step. A step cancels the report of its member. If members are leaving or
+silent, they are the cause. silence.py finds members that neither step nor report. All work per message is O(1).
 
 Before the first step: if no worker of the round has made a step within startTimeout after the round was formed, the
 coordinator asks all actives for the stacks of their workers, and gathers the answers for STACKS_S. A step of any worker
-ends this. The first suspect is a rank whose pod does not answer, first of all one whose workers have not started. If
-all answer, it is the rank whose workers started last. If the workers of one pod alone have not started, the pod is
+ends this. The first suspect is a rank whose pod does not answer, preferably one whose workers have not started. If all
+answer, it is the rank whose workers started last. If the workers of one pod alone have not started, the pod is
 replaced, and no restart is charged. A coordinator without a majority may have missed the step: it waits.
 """
 
@@ -23,7 +22,7 @@ from understudy_sidecar.membership import escalation, faults, leaving
 from understudy_sidecar.membership.coordinator_state import CoordinatorState, HangReports, Phase
 from understudy_sidecar.membership.roster import MemberRecord
 
-#: Launchers look twice a second, and let the stacks of their workers out first.
+#: Launchers check twice a second, and write the stacks of their workers before they report.
 GATHER_S = 3.0
 #: A launcher has its workers write one after the other, which takes 6 s at most.
 STACKS_S = 8.0
@@ -31,7 +30,7 @@ UNCERTAIN = "it is not known which pod hangs"
 
 
 def expect_step(state: CoordinatorState, now: float) -> None:
-    """A round begins, or goes on under a new coordinator."""
+    """A round begins, or continues under a new coordinator."""
     has_limit = state.shape.start_timeout_s > 0 and state.stepped != state.token
     state.start_expires = now + state.shape.start_timeout_s if has_limit else None
 
@@ -39,7 +38,7 @@ def expect_step(state: CoordinatorState, now: float) -> None:
 def on_hung(state: CoordinatorState, member: MemberRecord, hung: m.Hung, now: float) -> None:
     asked = state.hang_reports is not None and state.hang_reports.before_first_step
     if hung.step < 0 and not asked:
-        return  # a step has come since it was asked
+        return  # a step has ended the request for stacks
     if state.hang_reports is None:
         state.hang_reports = HangReports(now + GATHER_S)
         state.log(f"{member.name} reports that its workers hang: no step for {hung.silent_s:.0f} s")
@@ -47,7 +46,7 @@ def on_hung(state: CoordinatorState, member: MemberRecord, hung: m.Hung, now: fl
 
 
 def on_step(state: CoordinatorState, member: MemberRecord) -> None:
-    """It trains."""
+    """A worker of this member has made a step."""
     state.start_expires = None
     if state.hang_reports is not None and state.hang_reports.before_first_step:
         state.hang_reports = None
@@ -56,7 +55,7 @@ def on_step(state: CoordinatorState, member: MemberRecord) -> None:
 
 
 def on_worker_failed(state: CoordinatorState, member: MemberRecord, failed: m.WorkerFailed, now: float) -> None:
-    """It may have waited for who hangs for as long as its collectives do."""
+    """Check the hang reports first: the worker may have failed in a collective because another one hangs."""
     faults.mark_failed(state, member)
     if not _decide_from_reports(state, now):
         escalation.on_worker_failed(state, member, failed, failed.message, now)
@@ -82,7 +81,7 @@ def on_time(state: CoordinatorState, now: float) -> None:
 
 
 def _decide_from_reports(state: CoordinatorState, now: float) -> bool:
-    """By what is known now. False if nobody hangs."""
+    """Decide from the reports so far. False if no worker hangs."""
     if state.hang_reports is not None and state.hang_reports.before_first_step:
         return _decide_without_step(state, state.hang_reports.reports, now)
     reports, state.hang_reports = ({} if state.hang_reports is None else state.hang_reports.reports), None
@@ -98,7 +97,7 @@ def _decide_from_reports(state: CoordinatorState, now: float) -> bool:
 
 
 def _is_certain(state: CoordinatorState, hung: list[tuple[MemberRecord, m.Hung]], slowest: m.Hung) -> bool:
-    """Whether only the slowest member can hold up the others. Who waits in a collective may be at the same step."""
+    """Whether only the slowest member can block the others. Members that wait in a collective may be at its step."""
     all_reported = len(hung) + len(state.roster.finished) >= len(state.roster.holders)
     return all_reported and sum(message.step == slowest.step for _, message in hung) == 1
 
@@ -116,7 +115,7 @@ def _cause(state: CoordinatorState, member: MemberRecord, slowest: m.Hung, other
 
 
 def _request_stacks(state: CoordinatorState, now: float) -> None:
-    if state.stepped == state.token:  # a member has brought it back
+    if state.stepped == state.token:  # a member has reported a step in its Join
         state.start_expires = None
     elif not state.has_majority():
         state.start_expires = now + GATHER_S
@@ -130,7 +129,7 @@ def _request_stacks(state: CoordinatorState, now: float) -> None:
 
 
 def _decide_without_step(state: CoordinatorState, reports: dict[str, m.Hung], now: float) -> bool:
-    """False if nothing hangs."""
+    """False if no worker hangs."""
     state.hang_reports = None
     active = [x for x in state.roster.active_members() if x.workers not in (WorkersState.FAILED, WorkersState.FINISHED)]
     if state.stepped == state.token or not active:

@@ -1,4 +1,4 @@
-"""Who a member is: what its pod knows from birth, and never changes."""
+"""A member's identity: facts that its pod knows from its start, and that never change."""
 
 from dataclasses import dataclass
 
@@ -13,4 +13,4 @@ class Identity:
     grace_s: float = 30.0  # the pod's termination grace period
     fence_s: float = 30.0  # see JobShape
     launcher_timeout_s: float = 15.0  # see JobShape
-    warm: bool = False  # it waited as a pool's spare before it was of this job
+    warm: bool = False  # it waited in a pool as a spare before it belonged to this job

@@ -1,10 +1,10 @@
-"""Members come, come back, and fall out of touch.
+"""Members join, rejoin, and disconnect.
 
-Rules: one link a pod; a newer one supersedes. A member that comes back before it counts as lost keeps its rank, and
-gets the assignment that it has missed. One that comes from a round that its rank was given away in stands by; one that
-was given up is told so, and is no member. A link that ends without a word is a suspicion; one that a kernel closed, or
-a launcher that ended, is a loss. While a coordinator that stood still does not know whether it is still followed, a
-closed link is no loss: the member may have looked for another coordinator, and return.
+Rules: one link per pod; a newer one replaces it. A member that rejoins before it counts as lost keeps its rank, and
+gets the assignment that it has missed. If its rank was given away, it is a spare; if it was evicted, it gets Evicted
+again and is no member. A link that went silent makes the member a suspect; a link that a kernel closed, or a launcher
+that ended, is a loss. While a coordinator that was paused does not know whether its members still follow it, a closed
+link is no loss: the member may have called another coordinator, and may return.
 """
 
 from understudy_protocol import membership as m
@@ -13,7 +13,7 @@ from understudy_sidecar.membership import ending, escalation, faults, leaving
 from understudy_sidecar.membership.coordinator_state import CoordinatorState, Phase
 from understudy_sidecar.membership.roster import MemberRecord
 
-#: Seconds for members to connect again to a coordinator that stood still, once a majority has confirmed it.
+#: Seconds for members to connect again to a coordinator that was paused, once a majority has confirmed it.
 RETURN_S = 2.0
 
 
@@ -23,7 +23,7 @@ def on_join(state: CoordinatorState, link: int, join: m.Join, now: float) -> Non
     if escalation.reject_evicted(state, link, join, now):
         return
     state.restore_node_fact(join)
-    if join.stepped > state.stepped:  # whoever made an earlier step does not know how long training paused
+    if join.stepped > state.stepped:  # members that made only an earlier step cannot measure the pause
         state.stepped = join.stepped
         for active in state.roster.active_members():
             active.measures_pause = active.measures_pause and active.stepped == join.stepped
@@ -63,7 +63,7 @@ def on_dropped(state: CoordinatorState, link: int, silent: bool, now: float) -> 
 
 
 def end_check_quorum(state: CoordinatorState, now: float) -> None:
-    """A majority still follows: members that hung up because this process stood still connect again."""
+    """A majority still follows: members that disconnected while this process was paused connect again."""
     state.check_quorum, state.check_needed = None, True
     state.reconnect_until = now + RETURN_S
     if state.failure_reason:
@@ -71,7 +71,7 @@ def end_check_quorum(state: CoordinatorState, now: float) -> None:
 
 
 def lose_not_reconnected(state: CoordinatorState, now: float) -> None:
-    """Whose connection ended during a doubt, and who did not connect again, is lost."""
+    """Lose the members that disconnected during a check-quorum and have not connected again."""
     if state.check_quorum is not None or now < state.reconnect_until:
         return
     disconnected = [
@@ -84,7 +84,7 @@ def lose_not_reconnected(state: CoordinatorState, now: float) -> None:
 
 
 def on_disconnecting(state: CoordinatorState, member: MemberRecord, reason: str, now: float) -> None:
-    """It looks for another coordinator: its workers go on, and so may the round."""
+    """The member looks for another coordinator: its workers continue, and so may the round."""
     suspect(state, member, f"looks for another coordinator ({reason})", now)
     link = member.link
     state.roster.disconnect(member)
@@ -110,7 +110,7 @@ def send_welcome(state: CoordinatorState, member: MemberRecord) -> None:
 
 
 def on_former_round_message(state: CoordinatorState, member: MemberRecord, message: object) -> None:
-    """Of the former coordinator's round, before it is adopted: the claim that came with the Join has changed."""
+    """A message about the former coordinator's round, before it is adopted: it updates the claim of the Join."""
     if state.phase is Phase.REBUILDING:
         member.failure = message if isinstance(message, m.WorkerFailed) else member.failure
         state.check_needed = True
@@ -130,7 +130,7 @@ def _join_closed(state: CoordinatorState, known: MemberRecord | None, link: int,
 
 
 def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Join, now: float) -> None:
-    """A member came back on a new link before it counted as lost."""
+    """A member has rejoined on a new link before it counted as lost."""
     if member.uid in state.roster.suspects:
         state.send_leader_snapshot_later(now)
     state.roster.reconnect(member, link)
@@ -142,7 +142,7 @@ def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Jo
         escalation.on_rejoined_failed(state, member, join.failure, now)
     escalation.on_answer(state, member)
     if any(standby.pod_uid == member.uid for standby in state.standby_coordinators):
-        state.send_leader_snapshot_later(now)  # it may have missed what was told meanwhile
+        state.send_leader_snapshot_later(now)  # it may have missed a snapshot meanwhile
     if member.assign is not None and state.phase is Phase.RUNNING and join.token < member.assign.token:
         state.send(member, member.assign)
         return
@@ -177,14 +177,14 @@ def _admit(state: CoordinatorState, link: int, join: m.Join, now: float) -> None
         state.phase, state.is_first_round = (
             Phase.REBUILDING,
             False,
-        )  # a job that trained before its operator told a round
+        )  # the operator did not know of the round of this job
         return
     if claims or join.workers is not WorkersState.IDLE:
         send_standby(state, member, join.token)
 
 
 def _store_port(join: m.Join) -> int | None:
-    """Not of one that another coordinator may have named, in a round that nobody here knows of: see RenewStore."""
+    """0 for a store that another coordinator may have used in a round that is unknown here: see RenewStore."""
     return join.store_port if join.store_port is None or join.term == NO_TERM else 0
 
 

@@ -1,22 +1,21 @@
-"""Which rung of the ladder of recoveries a worker's fault leads to. Pure: the same facts give the same rung.
+"""The step of the restart policy ladder for a worker's fault. Pure: the same facts give the same step.
 
-The first of these that holds decides (charged: to the budget of restarts):
+The first condition that is true decides (charged: against the budget of restarts):
 
-    EVICT               its node has a Faulty verdict, and its pod can go
-    IN_PLACE              it happens once more in the recovery that is about it, for the first time
-    EVICT, charged      the budget has a restart left, its pod has had its share of them, and its rank no other pod
-    IN_PLACE, charged     the budget has a restart left
-    EVICT               its rank has had no other pod, and no pod has gone at this point before
-    FAIL                  anything else
+    EVICT               its node has a Faulty verdict, and its pod can be evicted
+    IN_PLACE            it repeats a fault during its recovery, for the first time
+    EVICT, charged      the budget has a restart left, its pod has used its share, and its rank had no other pod
+    IN_PLACE, charged   the budget has a restart left
+    EVICT               its rank had no other pod, and no pod was evicted for a spent budget before
+    FAIL                otherwise
 
-A pod that is given up gives its ranks to a spare (SpareSwap), or to a
-pod that the operator makes in its place (PodRecreate).
+A spare takes the ranks of an evicted pod (SpareSwap), or a pod that the operator creates to replace it (PodRecreate).
 
-Rules: the budget is for what workers do, and counts restarts within its window, whoever is restarted; pods and nodes
-that are lost, or leave, cost nothing. A rank that fails on another pod as well is at fault itself, and so is the
-script: no rank costs a second pod within the window, and the whole job costs one when the budget is spent. So a bug
-ends the job after at most the budget's restarts and one more. A pod can go when it is known to have failed first, and
-somebody is left who remembers it.
+Rules: the budget is for faults of workers, and counts restarts within its window, of any worker; pods and nodes that
+are lost or leave are not charged. If a rank fails on another pod as well, the pod is not the cause, but the rank, and
+so the script: no rank causes a second eviction within the window, and the whole job causes one when the budget is
+spent. So a bug ends the job after at most the budget's restarts and one more. A pod can be evicted if it is known to
+have failed first, and if another member can lead with a snapshot that has this eviction.
 """
 
 from dataclasses import dataclass
@@ -38,17 +37,17 @@ class BudgetLimits:
 
 @dataclass(frozen=True)
 class FaultCase:
-    """A worker's fault, and what of the window's past matters for it."""
+    """A worker's fault, with the facts of the window that matter for it."""
 
     pod: str  # its name
     node: str
     rank: int | None
-    hardware_finding: str = ""  # what is held against its node; "" if nothing is
-    keep_reason: str = ""  # why its pod cannot be given up; "" if it can
-    charged_restarts: int = 0  # restarts that were taken off the budget
+    hardware_finding: str = ""  # finding about its node; "" if there is none
+    keep_reason: str = ""  # why its pod cannot be evicted; "" if it can
+    charged_restarts: int = 0  # restarts that were charged
     pod_faults: int = 0  # faults of workers of this pod
-    rank_had_another_pod: bool = False  # one was given up for this rank
-    budget_spent_on_pod: bool = False  # one was given up with the budget spent
+    rank_had_another_pod: bool = False  # a pod was evicted because of this rank
+    budget_spent_on_pod: bool = False  # a pod was evicted when the budget was spent
     is_repeated: bool = False  # see the table
 
 
@@ -60,7 +59,7 @@ class LadderDecision:
 
 
 def choose_step(case: FaultCase, limits: BudgetLimits) -> LadderDecision:
-    """The rung, and why it is this one and none below."""
+    """The step, and why it is this one and none below."""
     can_go, window = not case.keep_reason, f"within {format_duration(limits.window_s)}"
     if can_go and case.hardware_finding:
         return LadderDecision(LadderStep.EVICT, False, f"node {case.node} is Faulty: {case.hardware_finding}")

@@ -1,7 +1,7 @@
 """Whether the pod's launcher responds: a member counts only while it does. Pure.
 
-A launcher that is stopped, or that sleeps uninterruptibly in the kernel, keeps its connection, and its sidecar goes on
-responding to the coordinator: the next round would wait for it forever.
+A launcher that is stopped, or that sleeps uninterruptibly in the kernel, keeps its connection, and its sidecar still
+responds to the coordinator: without this check, the next round would wait for the launcher forever.
 
 Rules: the sidecar pings the launcher three times within the timeout. Any message of the launcher is an answer. If the
 sidecar itself was not scheduled, the launcher has the whole timeout again.
@@ -10,7 +10,7 @@ sidecar itself was not scheduled, the launcher has the whole timeout again.
 from understudy_protocol.launcher import Ping
 
 PINGS = 3
-#: A sidecar that looks so much later than it wanted to has stood still itself.
+#: If the sidecar checks this much later than planned, it was paused itself.
 LATE_S = 1.0
 
 
@@ -39,7 +39,7 @@ class LauncherWatch:
         return self._heard_at is None or now < self._heard_at + self.timeout_s
 
     def due_ping(self, now: float) -> Ping | None:
-        """A ping that is to be sent by now."""
+        """A ping that must be sent by now."""
         if self._heard_at is None or now < self._ping_at:
             return None
         if now >= self._ping_at + LATE_S:

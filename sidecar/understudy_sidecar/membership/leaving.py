@@ -1,11 +1,12 @@
 """A member is asked to end (its pod is deleted or drained): a save that needs every rank can still finish.
 
-Rules: on a node with a Faulty verdict nothing is saved: who leaves it has ended its workers, and its rank is given
-away. What the others do then is for `shards` to say. Whoever else leaves may save, and all other actives are drained:
-their workers get SIGTERM too and may save for as long as the one that leaves may. The next round follows when
-all their workers have ended and the leaving ones are gone, or when the grace period, less a margin, is over. A spare
-that leaves is only no candidate any more. A coordinator that leaves passes its office on first. Whoever leaves and does
-not know of what has followed the failure of a worker left before it, on a slow network: that is what it failed of.
+Rules: a member on a node with a Faulty verdict saves nothing: its workers have ended, and its rank is given away.
+`shards` decides whether the others save. Any other leaving member may save, and the coordinator drains all other
+actives: their workers get SIGTERM too and may save for the same time. The next round follows when all their workers
+have ended and the leaving members are gone, or when the grace period, less a margin, is over. A leaving spare only
+becomes ineligible for ranks. A leaving coordinator first transfers its leadership. If a leaving member has not yet
+received the round that followed a worker's failure, it left before that failure (the network was slow), and is its
+cause.
 """
 
 from understudy_protocol import membership as m
@@ -16,10 +17,10 @@ from understudy_sidecar.membership.events import StepDown
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.shards import SavePossibility
 
-#: What is left of the grace period when others stop waiting: enough to kill, acknowledge and start.
+#: The part of the grace period for which the others do not wait: enough to kill, acknowledge and start.
 MARGIN_S = 2.0
 MARGIN_FRACTION = 0.1
-#: So much of what is held against a node is told in a reason: it is anybody's text.
+#: Characters of a node health finding that a reason repeats: it may be any text.
 MAX_FINDING_CHARS = 200
 _AT_WORK = (WorkersState.STARTING, WorkersState.RUNNING)
 
@@ -49,18 +50,18 @@ def on_leaving(state: CoordinatorState, member: MemberRecord, leaving: m.Leaving
 
 
 def _left_before_failure(state: CoordinatorState, member: MemberRecord, now: float) -> bool:
-    """Its word has come after that of a peer whose worker failed, and before any of the round that followed."""
+    """Whether its Leaving came after a peer's WorkerFailed, and before any message of the round that followed."""
     worker_entry = state.recovery_log.newest_worker_fault()
     if worker_entry is None or worker_entry.fault is not Fault.PROCESS or worker_entry.cause.pod == member.name:
         return False
     if state.offences.has_evicted(worker_entry.detected_at):
-        return False  # everybody else was there then
+        return False  # all others were still connected then
     has_assignment = state.phase is Phase.RUNNING and member.uid not in state.roster.unacked
     return not has_assignment and now <= worker_entry.detected_at + state.silence.answer_s_of(len(state.roster.holders))
 
 
 def _on_leaving_faulty_node(state: CoordinatorState, member: MemberRecord, reason: str, now: float) -> None:
-    """Its workers are dead. The others may still be at work, or save already."""
+    """Its workers are dead. The workers of the others may still run, or save already."""
     at_work = state.phase is Phase.RUNNING or waits_for_saves(state, now)
     if at_work and member.group_rank is not None and member.group_rank not in state.roster.finished:
         match shards.may_save_without(state, member.group_rank):
@@ -77,10 +78,11 @@ def _on_leaving_faulty_node(state: CoordinatorState, member: MemberRecord, reaso
 
 
 def on_gone(state: CoordinatorState, member: MemberRecord, gone: m.Gone, now: float) -> None:
-    """It can take part in no round. If it is the coordinator's own member, the coordinator transfers its office.
+    """The member can take part in no round. If its sidecar is the coordinator, the coordinator transfers its
+    leadership.
 
-    If no heir can take the office and the pod has not ended, the coordinator stays, and reports its own pod as lost:
-    only then does the operator replace that pod.
+    If no standby coordinator can be elected and the launcher is alive, the coordinator stays, and reports its own pod
+    as lost: only then does the operator replace that pod.
     """
     if member.uid == state.pod_uid and not (gone.launcher_is_alive and not config_change.has_electable_standby(state)):
         transfer_leadership(state, gone.reason)
@@ -89,7 +91,7 @@ def on_gone(state: CoordinatorState, member: MemberRecord, gone: m.Gone, now: fl
 
 
 def transfer_leadership(state: CoordinatorState, reason: str) -> None:
-    """Leave office, and name the first heir that is there to everybody; where there is none the operator appoints."""
+    """Step down, and redirect all members to the first connected standby; if there is none, the operator appoints."""
     standby = next(
         (standby for standby in state.standby_coordinators if standby.pod_uid in state.roster.connected), None
     )
@@ -100,11 +102,11 @@ def transfer_leadership(state: CoordinatorState, reason: str) -> None:
 
 
 def on_ended(state: CoordinatorState, member: MemberRecord, message: m.Drained | m.WorkerFailed | m.Finished) -> bool:
-    """Workers have ended that were asked to, with whatever code: no fault. False if nobody asked them."""
+    """Workers that were drained have ended, with any code: no fault. False if they were not drained."""
     draining = state.draining
     if draining is None or message.token != draining.token or member.uid not in draining.pending:
         return False
-    if isinstance(message, m.Drained):  # of a failure's peers some may save still
+    if isinstance(message, m.Drained):  # peers of a failed worker may still save
         member.workers = WorkersState.IDLE
         draining.pending.discard(member.uid)
         state.check_needed = True
@@ -125,7 +127,7 @@ def deadline(state: CoordinatorState) -> float | None:
 
 
 def on_time(state: CoordinatorState, now: float) -> None:
-    """What is overdue counts as lost; so does who only waits for others that have drained."""
+    """Lose the leaving members whose time is over; recover drained members if no round would follow otherwise."""
     for uid in [uid for uid, until in state.roster.leaving.items() if now >= until]:
         faults.lose_member(
             state, state.roster.members[uid], Fault.POD, "its pod was asked to end, and its grace is over", now
@@ -144,7 +146,7 @@ def on_time(state: CoordinatorState, now: float) -> None:
 
 
 def drain(state: CoordinatorState, grace_s: float, now: float) -> None:
-    """All actives that do not leave: their workers may save for so long, less a margin."""
+    """Drain all actives that do not leave: their workers may save for this time, less a margin."""
     save_s = max(0.0, grace_s - min(MARGIN_S, MARGIN_FRACTION * grace_s))
     others = [
         x
@@ -160,7 +162,7 @@ def drain(state: CoordinatorState, grace_s: float, now: float) -> None:
 
 
 def replace_pods(state: CoordinatorState, members: list[MemberRecord], reason: str, now: float) -> None:
-    """A launcher may be stuck although its sidecar connects again at once: the pods are lost and replaced."""
+    """Count these members as lost and evict them: a stuck launcher's sidecar would connect again at once."""
     for member in members:
         state.send(member, m.Evicted(state.term, reason))
         faults.lose_member(state, member, Fault.POD, reason, now)

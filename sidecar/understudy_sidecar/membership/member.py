@@ -1,44 +1,43 @@
 """The member: between one pod's launcher and the job's coordinator.
 
     state         event                               next          what it does
-    ------------  ----------------------------------  ------------  -------------------------------------------------
-    NO_LAUNCHER   the launcher connects               DISCONNECTED  calls the coordinator, or its heirs
-    DISCONNECTED  a call is answered                  DISCONNECTED  Join: who it is and what it knows
-    DISCONNECTED  Welcome of the newest office        JOINED        is followed from now on
-    DISCONNECTED  Welcome of an older office          DISCONNECTED  hangs up, and calls on
-    DISCONNECTED  Candidacy                           DISCONNECTED  Grant, stored before; or Refusal
-    DISCONNECTED  Elsewhere, or no answer             DISCONNECTED  Apart, hangs up, and calls on
+    ------------  ----------------------------------  ------------  ----------------------------------------------------
+    NO_LAUNCHER   the launcher connects               DISCONNECTED  calls the coordinator, or its standby coordinators
+    DISCONNECTED  a call is answered                  DISCONNECTED  Join, with its identity and state
+    DISCONNECTED  Welcome of the newest term          JOINED        follows this coordinator
+    DISCONNECTED  Welcome of an older term            DISCONNECTED  hangs up, and calls the next host
+    DISCONNECTED  RequestVote                         DISCONNECTED  VoteGranted, its vote stored before; or VoteDenied
+    DISCONNECTED  Redirect, or no answer              DISCONNECTED  Disconnecting, hangs up, and calls the next host
     DISCONNECTED  no coordinator for the fence time   DISCONNECTED  the launcher stops its workers: they may be replaced
     JOINED        Assign of a newer round             JOINED        Ack; the launcher starts the round's workers
-    JOINED        Standby                             JOINED        the launcher stops what still runs
+    JOINED        Standby                             JOINED        the launcher stops all running workers
     JOINED        Drain                               JOINED        the launcher ends its workers, which may save
     JOINED        WriteStacks                         JOINED        the launcher writes the stacks of its workers
-    JOINED        Succession                          JOINED        stores it, and acknowledges
-    JOINED        Elsewhere                           DISCONNECTED  the office is handed over: calls that heir
-    JOINED        the link ends                       DISCONNECTED  calls the heirs
-    JOINED        three heartbeats are missing        DISCONNECTED  Apart, hangs up, and calls the heirs
-    JOINED        its fault has found no answer       DISCONNECTED  Apart, hangs up, and calls the heirs
-    DISCONNECTED  Evicted, by the newest office       EVICTED       hangs up; the launcher exits with a code of its own
+    JOINED        ConfigChange                        JOINED        stores it, and sends ConfigChangeAck
+    JOINED        Redirect                            DISCONNECTED  leadership is transferred: calls that standby
+    JOINED        the link ends                       DISCONNECTED  calls the standby coordinators
+    JOINED        three heartbeats are missing        DISCONNECTED  Disconnecting, hangs up, and calls the next host
+    JOINED        its fault gets no answer            DISCONNECTED  Disconnecting, hangs up, and calls the next host
+    DISCONNECTED  Evicted, by the newest term         EVICTED       hangs up; the launcher exits with a code of its own
     JOINED        Evicted                             EVICTED       the same
     EVICTED       the launcher ended                  EVICTED       finishes
     EVICTED       the launcher connects               EVICTED       it exits with that code
     any           Close                               CLOSED        CloseAck; the launcher exits with the close's code
-    CLOSED        Adjourned, and the launcher ended   CLOSED        finishes
+    CLOSED        ShutdownComplete, launcher ended    CLOSED        finishes
     CLOSED        LINGER_S after the launcher ended   CLOSED        finishes: members that missed the close may ask here
     CLOSED        the launcher connects               CLOSED        it exits with the close's code
     CLOSED        no launcher connects for LINGER_S   CLOSED        finishes
     any           the launcher ends                   NO_LAUNCHER   Gone, and hangs up
     JOINED        the launcher does not respond       NO_LAUNCHER   the same (launcher_watch.py)
     JOINED        a killed process does not end       NO_LAUNCHER   the same: no round could start here
-    NO_LAUNCHER   it responds, and nothing is left    DISCONNECTED  calls the coordinator, or its heirs
+    NO_LAUNCHER   it responds, no process is left     DISCONNECTED  calls the coordinator, or its standby coordinators
     any           its sidecar cannot store its state  EVICTED       Gone, and hangs up; the launcher exits (core.py)
 
-Rules: the order of everything is the token; an older one is dropped. The first close stays. A member counts only while
-its launcher is connected. A pod that was given up looks for nobody any more. The operator tells of
-the node in two ways, through the coordinator and by the pod's annotation, which comes a minute late: of the two the
-newer word counts. The launcher keeps a duplicate of the
-socket that leads to the coordinator, so that the end of the sidecar alone ends no membership. What it has promised
-about offices is in voter.py.
+Rules: messages are ordered by their token; the member drops older ones. The first close is final. A member counts only
+while its launcher is connected. An evicted member calls no coordinator. The operator reports the node's verdict in two
+ways, through the coordinator and, a minute later, in the pod's annotation: the member keeps the newer one. The launcher
+keeps a duplicate of the socket to the coordinator, so that the membership survives a crash of the sidecar alone.
+voter.py has the hard state.
 """
 
 from dataclasses import replace
@@ -91,11 +90,11 @@ from understudy_sidecar.membership.launcher_watch import LauncherWatch
 from understudy_sidecar.membership.lease import Lease
 from understudy_sidecar.membership.voter import Voter
 
-#: Who misses so many of the coordinator's heartbeats looks for another: its kernel may acknowledge all the same.
+#: After this many missing heartbeats a member calls another coordinator: a hung one's kernel may still acknowledge.
 HEARTBEATS = 3
-#: A fault that was told is answered in a moment; a coordinator that is not heard at all for so long after it hangs.
+#: A coordinator answers a reported fault in a moment; if no message comes for this long, it hangs.
 FAULT_ANSWER_S = 6.0
-#: How long the sidecar of a closed job stays for those who may ask, where its coordinator could not tell everybody.
+#: How long the sidecar of a closed job answers members that missed the close.
 LINGER_S = 3.0
 DEFAULT_HEARTBEAT_S = 5.0
 _SAVES = (CloseReason.SUSPENDED, CloseReason.DELETED)
@@ -122,9 +121,9 @@ class Member:
         *,
         launcher_known: bool = False,
     ) -> None:
-        """closed, verdict: what an earlier process of this sidecar has stored; the launcher may not know of the close.
+        """closed, verdict: stored by an earlier process of this sidecar; the launcher may not know of the close.
 
-        launcher_known: a launcher was connected to that process, so that it runs, and connects again.
+        launcher_known: a launcher was connected to that process: it still runs, and will connect again.
         """
         self.identity = identity
         self.voter = voter
@@ -134,27 +133,27 @@ class Member:
         self.workers = WorkersState.IDLE
         self.master_port = 0
         self.store_port = 0
-        self._store_term: Term | None = None  # whose coordinators know of the store
-        self._joined_term = NO_TERM  # that the newest Join told
+        self._store_term: Term | None = None  # the coordinators of this term know of the store
+        self._joined_term = NO_TERM  # the term in its newest Join
         self.closed = closed
-        self.coordinator: m.StandbyCoordinator | None = None  # in office, as far as this member knows
+        self.coordinator: m.StandbyCoordinator | None = None  # the leader, as far as this member knows
         self._verdict = verdict  # the newest about its node
         self._group_world_size = 0  # members of its round
         self._domain = ""
         self._heartbeat_s = DEFAULT_HEARTBEAT_S
         self._lease = Lease(now)
-        self._renews_lease = True  # the coordinator confirms what this member answers
+        self._renews_lease = True  # the coordinator confirms this member's answers
         self._launcher_known = launcher_known
         is_awaited = launcher_known and closed is None
         self._launcher_due = now + identity.launcher_timeout_s if is_awaited else None
         self._calls = Calls()
         self._last_coordinator_ip = ""  # IP of the last coordinator
-        self._named_ip = ""  # IP that the newest call begins with, because somebody has named it
-        self._first_call_ip = ""  # when its launcher has connected
+        self._named_ip = ""  # first host of the newest call, because another member or sidecar named it
+        self._first_call_ip = ""  # first host of the call when its launcher connects
         self._connected = self._dialing = False
         self._host = ""  # of the newest connection
-        self._answer_until: float | None = None  # of the one that was called
-        self._has_voted = False  # an office, to the one that was called
+        self._answer_until: float | None = None  # for the called sidecar
+        self._has_voted = False  # for the called candidate
         self._fault_reported_at: float | None = None
         self._failure: m.WorkerFailed | None = None
         self._leaving: m.Leaving | None = None
@@ -162,7 +161,7 @@ class Member:
         self._joined_situation: tuple[object, ...] = ()
         self._first_step_sent = NO_ROUND
         self._shutdown_complete = False
-        self.replacement_reason = ""  # why it takes part in nothing any more, so that its pod has to be replaced
+        self.replacement_reason = ""  # why it takes no part any more, so that its pod must be replaced
         self._finish_at: float | None = None if closed is None else now + LINGER_S
         self._launcher_ended = False
         self._hang_reported = False
@@ -173,8 +172,8 @@ class Member:
         self._launcher_silent = False
         self.unable_reason = ""  # why it can take part in no round, although its launcher is connected
         self._has_unkillable = False  # a process of an earlier round has outlived its SIGKILL for too long
-        self._replicas: dict[int, m.Replicas] = {}  # the newest word of each rank that was here
-        self._fork_fallback_reason = ""  # why workers are not forked, as the launcher says
+        self._replicas: dict[int, m.Replicas] = {}  # the newest report of each rank that ran here
+        self._fork_fallback_reason = ""  # why workers are not forked, as the launcher reports
         self._now = now
         self._out: list[MemberEffect] = []
 
@@ -230,11 +229,11 @@ class Member:
 
     @property
     def may_vote_here(self) -> bool:
-        """Whether it looks for a coordinator, and waits for nobody whom it has given its vote already."""
+        """Whether it looks for a coordinator, and is in no pool of a candidate that has its vote."""
         return self.state is State.DISCONNECTED and not self._has_voted
 
     def deadline(self) -> float | None:
-        """When silence has lasted too long, or the fence falls, or the sidecar ends; None while nothing is to come."""
+        """The next time at which a timeout or the fence expires, or the sidecar ends; None if there is none."""
         times = [self._finish_at, self._launcher_due, self._watch.deadline()]
         if self.state is State.DISCONNECTED and self._connected:
             times.append(self._answer_until)
@@ -249,14 +248,14 @@ class Member:
     # The launcher's side -------------------------------------------------------------------------------------------
 
     def _on_launcher(self, hello: l.LauncherHello) -> None:
-        if hello.token > self.token:  # a sidecar that was restarted learns here what runs
+        if hello.token > self.token:  # a restarted sidecar learns here which round runs
             self.token, self.group_rank = hello.token, hello.group_rank
-        if hello.token == self.token:  # its rank may have been given away since
+        if hello.token == self.token:  # not if its rank was given away since
             self.workers = hello.workers
         self.master_port, self.store_port = hello.master_port, hello.store_port
         self._stepped = hello.stepped
         self._launcher_ended = False
-        if self._fork_fallback_reason:  # a launcher that finds so tells it after its hello
+        if self._fork_fallback_reason:  # the launcher reports it again after its hello
             self._fork_fallback_reason = ""
             self._send(m.ForkFallback(""))
         if self.closed is not None or self.replacement_reason:
@@ -271,7 +270,7 @@ class Member:
             self._send(m.ForkFallback(message.reason))
             return
         self._handle_launcher_message(message, now)
-        if self._has_unkillable and isinstance(message, l.WorkersStarted | l.WorkersDrained):  # nothing is left
+        if self._has_unkillable and isinstance(message, l.WorkersStarted | l.WorkersDrained):  # none is left
             self._has_unkillable = False
             self._rejoin("the process that was alive after SIGKILL has ended")
 
@@ -315,9 +314,9 @@ class Member:
         self._send(failure)
 
     def _on_step(self, progress: m.Progress) -> None:
-        """All members tell their first step of a round, only rank 0's tells the others: O(1) for the coordinator.
+        """Send the first step of a round, and only for rank 0 all others: O(1) for the coordinator.
 
-        But a step takes back what was said of a hang.
+        A step after a reported hang is sent too: it cancels that report.
         """
         self._stepped = progress.token
         if self._first_step_sent < progress.token or self.group_rank == 0 or self._hang_reported:
@@ -348,7 +347,7 @@ class Member:
             self._rejoin("its launcher responds again")
 
     def _on_unkillable(self, report: l.Unkillable) -> None:
-        """The next round would wait for as long as that process lives, which may be forever."""
+        """Leave the job: the next round would wait for as long as that process lives, which may be forever."""
         if self._has_unkillable or report.seconds < self.identity.launcher_timeout_s:
             return
         self._has_unkillable = True
@@ -358,7 +357,7 @@ class Member:
         self._leave_job(reason, report.local_rank)
 
     def _leave_job(self, reason: str, local_rank: int | None = None) -> None:
-        """It can take part in no round: its pod is to be replaced. Without a coordinator, its next Join says so."""
+        """It can take part in no round: its pod must be replaced. Without a coordinator, its next Join reports it."""
         if self.state not in (State.DISCONNECTED, State.JOINED):
             return
         self.unable_reason = reason
@@ -370,7 +369,7 @@ class Member:
         self.state, self.coordinator = State.NO_LAUNCHER, None
 
     def _rejoin(self, reason: str = "") -> None:
-        """Look for the coordinator, if nothing speaks against it any more."""
+        """Look for the coordinator again if the launcher responds and no killed process is left."""
         if self.state is not State.NO_LAUNCHER or self._launcher_silent or self._has_unkillable:
             return
         if reason:
@@ -405,7 +404,7 @@ class Member:
         self._send_join(now)
 
     def _send_join(self, now: float) -> None:
-        """Who it is, and what it knows; again on the same link where that has changed before the Welcome came."""
+        """Send the Join; again on the same link if its content has changed before the Welcome came."""
         identity, hard_state = self.identity, self.voter.hard_state
         leaving = self._leaving and replace(self._leaving, grace_s=max(0.0, self._leaving_until - now))
         disconnected_s = None if self._disconnected_at is None else now - self._disconnected_at
@@ -463,12 +462,12 @@ class Member:
             self._dial()
 
     def _disconnect_and_dial(self, reason: str, named_ip: str = "", *, silent: bool = False) -> None:
-        """Leave who was called, or is followed, and look for who is in office."""
+        """Disconnect from the called sidecar or the coordinator, and call the next host."""
         if self.state not in (State.DISCONNECTED, State.JOINED):
             return
         self._send(
             m.Disconnecting(reason), while_joining=True
-        )  # also in a hall: its heir may have come into office by now
+        )  # also while joining: the called candidate may have become the coordinator
         if self.state is State.JOINED:
             self._disconnected_at, self._disconnected_silently = self._now, silent
             self._calls.reset()
@@ -477,7 +476,7 @@ class Member:
         self._dial(named_ip)
 
     def _on_called_by(self, ip: str) -> None:
-        """Another member looks for a coordinator, too. One that knows no standby coordinator calls it back."""
+        """Another member has no coordinator either. If this one knows no standby coordinator, it calls that member."""
         if (
             self.state is State.DISCONNECTED
             and not self._connected
@@ -511,7 +510,7 @@ class Member:
 
     def _on_message(self, message: object, now: float) -> None:
         if not self._connected:
-            return  # it was hung up on
+            return  # this member has already hung up
         match message:
             case m.Close():
                 self._on_close(message, now)
@@ -538,7 +537,7 @@ class Member:
         if self.state is State.CLOSED:
             return
         known_term = self.voter.hard_state.term
-        if welcome.term == NO_TERM:  # version 1 told none: the operator alone gave offices then
+        if welcome.term == NO_TERM:  # version 1 has no terms: only the operator appointed coordinators
             self._send_to_version_1()
         elif not self.voter.follow(welcome.term):
             self._disconnect_and_dial(f"term {welcome.term} is older than {known_term}")
@@ -567,21 +566,21 @@ class Member:
             self._send(m.ForkFallback(self._fork_fallback_reason))
 
     def _offer_store(self, term: Term) -> None:
-        """To each office another store: two coordinators may give one number to two rounds, if one hears of neither."""
+        """Each coordinator gets a new store: two that do not know of each other may use one number for two rounds."""
         if term == self._store_term:
-            self._send(m.Port(self.master_port, self.store_port))  # it does not go by the Join
+            self._send(m.Port(self.master_port, self.store_port))  # the Join does not report it
         elif self._store_term is not None or self._joined_term != NO_TERM:
             self.store_port = 0
             self._out.append(ToLauncher(l.RenewStore()))
         self._store_term = term
 
     def _keep_link(self) -> None:
-        """Not before it is welcome: what the launcher keeps of a former sidecar's may be the membership."""
+        """Only after the Welcome: the launcher's current duplicate, of an earlier sidecar, may be the membership."""
         if self.state is State.JOINED:
             self._out.append(KeepLink())
 
     def _send_to_version_1(self) -> None:
-        """What it does not read in a Join."""
+        """Send as messages the fields of a Join that version 1 does not read."""
         self._out += [ToCoordinator(message) for message in (self._failure, self._leaving) if message is not None]
 
     def _on_request_vote(self, request: m.RequestVote, now: float) -> None:
@@ -631,7 +630,7 @@ class Member:
             self.token, self.group_rank = assign.token, assign.group_rank
             self._group_world_size, self.workers, self._failure = assign.group_world_size, WorkersState.STARTING, None
             if assign.agent_store and assign.group_rank == 0:
-                self.store_port = 0  # it is offered to one round
+                self.store_port = 0  # a store is used for one round
             self._out.append(ToLauncher(_start(assign)))
             self._out.append(Log(f"round {assign.token}: group rank {assign.group_rank} ({assign.reason})"))
         self._out.append(ToCoordinator(m.Ack(assign.token)))
@@ -654,7 +653,7 @@ class Member:
             self._end_pod(reason)
 
     def _end_pod(self, reason: str) -> None:
-        """So that the operator replaces it: this member takes part in nothing any more."""
+        """End the pod, so that the operator replaces it: this member takes no part in the job any more."""
         self.replacement_reason, self._fault_reported_at = reason, None
         self.state, self.coordinator = State.EVICTED, None
         self._hang_up(f"replaced: {reason}")
@@ -662,7 +661,7 @@ class Member:
         self._exit_launcher()
 
     def _keep_verdict(self, verdict: m.NodeVerdict) -> None:
-        """The operator's newest word, by whichever way it came."""
+        """Keep the operator's newest verdict, whichever way it came."""
         if verdict.at and self._verdict is not None and verdict.at < self._verdict.at:
             return
         self._verdict = verdict
@@ -741,7 +740,7 @@ class Member:
         return is_training and self.identity.fence_s > 0
 
     def _send(self, message: object, *, while_joining: bool = False) -> None:
-        """To the coordinator that is followed; a new one learns it all from the Join. linked: to whoever was called."""
+        """Send to the coordinator; a new one reads the facts in the Join. while_joining: also before its Welcome."""
         if self._connected and (while_joining or self.state in (State.JOINED, State.CLOSED)):
             self._out.append(ToCoordinator(message))
 

@@ -1,8 +1,8 @@
-"""Which observers (the operator, usually) are sent what, and when: Snapshots of the coordinator, or where to ask. Pure.
+"""Messages to observers (the operator, usually), and their times: Snapshots of the coordinator, or its address. Pure.
 
-Rules: at most five a second, and at 10,000 members, where one takes a tenth of a second, so few that they take at most
-MAX_CPU_SHARE of the time. If only the progress has changed, only that is sent. A message of an observer is answered
-with the next one, whether or not there is news. The end is sent at once: a moment later this process may be gone.
+Rules: at most five a second. At 10,000 members, where a snapshot takes a tenth of a second, they take at most
+MAX_CPU_SHARE of the time. If only the progress has changed, only that is sent. Each message of an observer is answered
+with the next message, whether or not there is news. The close is sent at once: this process may end a moment later.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ MAX_CPU_SHARE = 0.05
 
 
 class Observation:
-    """coordinator: of this sidecar, if it has the office. known: what its member knows."""
+    """coordinator: of this sidecar, if it is the leader. member_info: the knowledge of its member."""
 
     def __init__(self, coordinator: Callable[[], Coordinator | None], member_info: Callable[[], MemberInfo]) -> None:
         self._coordinator, self._member_info = coordinator, member_info
@@ -40,20 +40,20 @@ class Observation:
         self._unanswered.discard(link)
 
     def answer(self, link: int) -> None:
-        """This observer has sent a message: it is answered whether or not there is news."""
+        """This observer has sent a message: answer it, whether or not there is news."""
         if link in self._links:
             self._unanswered.add(link)
 
     def snapshot_took(self, seconds: float, now: float) -> None:
-        """A snapshot took so much CPU time to be encoded and written: the next one waits in proportion."""
+        """Encoding and writing a snapshot took this CPU time: delay the next one in proportion."""
         self._not_before = max(self._not_before, now - seconds + seconds / MAX_CPU_SHARE)
 
     def deadline(self) -> float | None:
-        """When there is something to send, None while there is nothing."""
+        """When the next message is due; None if there is none."""
         return self._not_before if self._unanswered or (self._links and self._has_news()) else None
 
     def due_messages(self, now: float) -> list[Broadcast]:
-        """What is to be sent now."""
+        """The messages to send now."""
         is_end = bool(self._links) and not self._sent_end and self._has_ended()
         if not is_end and (now < self._not_before or self.deadline() is None):
             return []
@@ -61,7 +61,7 @@ class Observation:
         self._not_before = now + INTERVAL_S
         message = self._message() if is_end or self._has_news() else None
         messages = [] if message is None else [Broadcast(tuple(sorted(self._links)), message)]
-        if self._unanswered and (message is None or isinstance(message, Stepping)):  # it may know nothing yet
+        if self._unanswered and (message is None or isinstance(message, Stepping)):  # it may have no state yet
             messages.append(Broadcast(tuple(sorted(self._unanswered)), self._state_message()))
         self._unanswered.clear()
         return messages

@@ -1,7 +1,7 @@
-"""What workers have done within the budget's window: facts for the ladder, which a coordinator leaves to the next.
+"""Faults of workers within the budget's window: facts for the ladder, which a coordinator passes to the next.
 
-Rules: an offence has the time of the recovery that it is about. What turns out to have been a lost member's doing is
-taken back. What a former coordinator knew is added to what this one knows; the newest that comes counts.
+Rules: an offence has the time of its recovery. It is removed if a lost member turns out to be the cause. The history of
+a former coordinator is added to this one's; only the newest history counts.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from understudy_protocol.enums import NO_TERM, Term
 from understudy_protocol.recovery import History, Offence
 from understudy_sidecar.membership.ladder import BudgetLimits
 
-#: So many go to heirs, who bring them in their Joins: a Join has to stay small.
+#: Offences in a leader snapshot: standby coordinators resend them in their Joins, which must stay small.
 MAX_SENT = 100
 MAX_EVICTIONS = 20
 
@@ -19,13 +19,13 @@ MAX_EVICTIONS = 20
 @dataclass
 class Offences:
     limits: BudgetLimits
-    evicted: dict[str, str] = field(default_factory=dict)  # pod uid -> why: a pod that comes back is told again
+    evicted: dict[str, str] = field(default_factory=dict)  # pod uid -> why: a pod that joins again gets Evicted again
     _all: list[Offence] = field(default_factory=list)  # by time
-    sent_in_terms: set[Term] = field(default_factory=set)  # offices in which heirs were told what is in here
-    _newest: tuple[Term, int] = (NO_TERM, 0)  # of what was inherited
+    sent_in_terms: set[Term] = field(default_factory=set)  # terms in which a snapshot had these offences
+    _newest: tuple[Term, int] = (NO_TERM, 0)  # of the restored history
 
     def in_window(self, now: float) -> list[Offence]:
-        """Those that count at this time, the oldest first."""
+        """The offences that still count, the oldest first."""
         self._all = [offence for offence in self._all if now - offence.at < self.limits.window_s]
         return self._all
 
@@ -33,15 +33,15 @@ class Offences:
         self._all.append(offence)
 
     def take_back(self, at: float) -> None:
-        """The recovery that began then turned out to be about something else."""
+        """The recovery that began at `at` turned out to have another cause."""
         self._all = [offence for offence in self._all if offence.at != at]
 
     def is_counted(self, at: float) -> bool:
-        """Whether the fault of the recovery that began then was counted."""
+        """Whether the fault of the recovery that began at `at` was counted."""
         return any(offence.at == at for offence in self._all)
 
     def has_evicted(self, at: float) -> bool:
-        """Whether a member was given up for the fault of the recovery that began then."""
+        """Whether a member was evicted for the fault of the recovery that began at `at`."""
         return any(offence.at == at and offence.caused_eviction for offence in self._all)
 
     def mark_repeated(self, offence: Offence) -> None:
@@ -52,13 +52,13 @@ class Offences:
         while len(self.evicted) > MAX_EVICTIONS:
             self.evicted.pop(next(iter(self.evicted)))
 
-    # From one office to the next -------------------------------------------------------------------------------------
+    # From one term to the next ----------------------------------------------------------------------------------------
 
     def newest(self, now: float) -> tuple[Offence, ...]:
         return tuple(self.in_window(now)[-MAX_SENT:])
 
     def restore(self, history: History) -> bool:
-        """Whether it is newer than what was inherited before. What this coordinator has told itself is older."""
+        """Add a history; False if a restored one is newer, or if this coordinator has sent it itself."""
         if history.term in self.sent_in_terms or (history.term, history.number) <= self._newest:
             return False
         self._newest = (history.term, history.number)
@@ -69,7 +69,7 @@ class Offences:
         return True
 
     def restore_charges(self, charges: Iterable[float]) -> None:
-        """From a coordinator that knew no more than these."""
+        """Restore only the charges, from a coordinator of an older version."""
         self._add(Offence(at, "", None) for at in charges)
 
     def _add(self, offences: Iterable[Offence]) -> None:

@@ -1,11 +1,11 @@
-"""Who takes the vacant ranks. Pure: the same facts give the same placement.
+"""The placement of waiting members on vacant ranks. Pure: the same facts give the same placement.
 
-Rules: each completion index has a pod that was made for it, which comes first; a spare may stand in only once
-`spares_allowed` (in the first round that is when patience has run out; later, at once). A spare of the topology domain
-that the rank was in comes first, then who waited longest. Nobody on a node with a Faulty verdict gets a rank, and who
-is on one that goes soon (maintenance, preemption) stands in only if nobody else is there. A member that was lost a
-short time ago is the last candidate, also for the rank that its pod was made for. Whoever is seated keeps the
-seat: only vacant ranks are given, so a fast spare never takes a slow survivor's.
+Rules: each completion index has a pod that was created for it, which comes first. Spares may take ranks only if
+`spares_allowed`: in the first round after a wait, later at once. A spare of the rank's former topology domain comes
+first, then the spare that has waited longest. A member on a node with a Faulty verdict gets no rank. One on a node that
+ends soon (maintenance, preemption) gets a rank only if no other member is there. A member that was lost a short time
+ago is the last choice, also for the rank of its own index. Only vacant ranks are given away, so a fast spare never
+takes a slow survivor's rank.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ class RankCandidate:
     index: int | None  # None: a spare
     domain: str = ""
     is_fit: bool = True  # not on a node with a Faulty verdict
-    node_stays: bool = True  # not on a node that goes soon
-    was_lost_recently: bool = False  # it was lost a short time ago, and has come back
+    node_stays: bool = True  # not on a node that ends soon
+    was_lost_recently: bool = False  # it was lost a short time ago, and has returned
 
 
 @dataclass(frozen=True)
 class Placement:
     taken: dict[int, str]  # group rank -> uid
-    missing: tuple[int, ...]  # group ranks that nobody can take yet
+    missing: tuple[int, ...]  # group ranks that no member can take yet
 
 
 def place(
@@ -35,7 +35,7 @@ def place(
     spares_allowed: bool,
     domains: Mapping[int, str] | None = None,
 ) -> Placement:
-    """Fill the vacant ranks from the waiting members, who are given in the order in which they joined."""
+    """Fill the vacant ranks. waiting: in order of arrival."""
     usable = [candidate for candidate in waiting if candidate.is_fit]
     steady = [candidate for candidate in usable if not candidate.was_lost_recently]
     own = {candidate.index: candidate.uid for candidate in reversed(steady) if candidate.index is not None}
@@ -44,7 +44,7 @@ def place(
     if spares_allowed and unfilled:
         placed = set(taken.values())
         left = [candidate for candidate in usable if candidate.uid not in placed]
-        # Stable: spares first, each by its arrival.
+        # Stable: spares first, each in order of arrival.
         left.sort(
             key=lambda candidate: (candidate.was_lost_recently, not candidate.node_stays, candidate.index is not None)
         )
@@ -63,7 +63,7 @@ def _is_first_choice(candidate: RankCandidate) -> bool:
 def _fill_with_spares(
     unfilled: Sequence[int], left: list[RankCandidate], domains: Mapping[int, str], taken: dict[int, str]
 ) -> None:
-    """Those of the rank's own domain first, then anybody."""
+    """Spares of the rank's own domain first, then any."""
     free = {candidate.uid: candidate for candidate in left}
     for rank in unfilled:
         domain = domains.get(rank, "")

@@ -1,18 +1,18 @@
-"""A pool's spare that no job has claimed: whether it is ready, which its launcher is asked again and again.
+"""A pool's spare that no job has claimed: whether it is ready, by repeated checks of its launcher.
 
-    state        event                                next         what it does
-    -----------  -----------------------------------  -----------  --------------------------------------------------
-    NO_LAUNCHER  the launcher connects                WARMING      CheckReadiness, again each CHECK_WARMING_S
-    WARMING      Readiness: it is                     READY        CheckReadiness each CHECK_READY_S
-    READY        Readiness: it is not                 WARMING
-    READY        a check finds no answer in ANSWER_S  WARMING
-    WARMING      Readiness: nor will it ever be       UNFIT        the launcher exits with a code of its own
-    WARMING      UNFIT_S after it was ready           UNFIT        the same
-    any          the launcher ends                    NO_LAUNCHER
+    state        event                               next         what it does
+    -----------  ----------------------------------  -----------  ------------------------------------------
+    NO_LAUNCHER  the launcher connects               WARMING      CheckReadiness, again each CHECK_WARMING_S
+    WARMING      Readiness: ready                    READY        CheckReadiness each CHECK_READY_S
+    READY        Readiness: not ready                WARMING
+    READY        a check gets no answer in ANSWER_S  WARMING
+    WARMING      Readiness: never ready              UNFIT        the launcher exits with a code of its own
+    WARMING      UNFIT_S after it was ready          UNFIT        the same
+    any          the launcher ends                   NO_LAUNCHER
 
-Rules: the pod is ready in READY alone. What is unfit ends, and the pool makes another spare: so a spare whose zygote
-cannot be had back is not kept. One that has never been ready may take its time: images differ. A claim ends all this
-(pool_spare.py).
+Rules: the pod is ready only in READY. An unfit pod ends, and the pool creates another spare, so no spare stays whose
+zygote cannot be restarted. A spare that has never been ready has no time limit: images differ. A claim ends this state
+machine (pool_spare.py).
 """
 
 from enum import Enum
@@ -44,7 +44,7 @@ class PoolSpare:
         self._number = 0
         self._check_at: float | None = None
         self._answer_by: float | None = None
-        self._unfit_at: float | None = None  # of one that was ready before
+        self._unfit_at: float | None = None  # only if it was ready before
         self._out: list[Effect] = []
 
     def handle(self, event: Event, now: float) -> list[Effect]:

@@ -1,13 +1,16 @@
-"""A member whose node has turned bad gives its ranks to a spare before it fails (faults.proactive).
+"""Proactive swap: a member on a node with a health finding gives its ranks to a spare before it fails
+(faults.proactive).
 
-Rules: only while a round runs and all of its workers do, and only to a spare on a node against which nothing is held:
-without one it trains on, for it may still work. As many as there are such spares go at once: one round for all.
-  - NextCheckpoint, and the node goes for maintenance or preemption: all actives are drained, this one too, and its
-    ranks go when everybody has saved, or when the grace is over.
-  - NextCheckpoint, and the hardware is broken: it saves nothing. The others do where they hold all shards
-    (shards.py), before the swap; else the swap is at once.
-  - Now: at once, and nobody saves.
-A coordinator's own pod goes only when an heir is there; before a drain it passes its office on, and the heir decides.
+Rules: only while a round and all of its workers run, and only to a spare on a node without a finding: if there is none,
+the member trains on, because its node may still work. All swaps for which there are such spares begin at once: one
+round for all.
+  - NextCheckpoint, and the node ends for maintenance or preemption: the coordinator drains all actives, this one too,
+    and swaps it when all have saved, or when the grace is over.
+  - NextCheckpoint, and the hardware is broken: the member saves nothing. The others save before the swap if they have
+    all shards (shards.py); else the swap is at once.
+  - Now: at once, and no member saves.
+The coordinator swaps its own pod only if a standby coordinator is connected; before a drain it transfers its
+leadership, and the next coordinator decides.
 """
 
 from understudy_protocol import membership as m
@@ -19,26 +22,26 @@ from understudy_sidecar.membership.coordinator_state import CoordinatorState, Ph
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.shards import SavePossibility
 
-#: So much of what is held against a node is told in a reason.
+#: Characters of a node health finding that a reason repeats.
 MAX_FINDING_CHARS = 200
 
 
 def on_time(state: CoordinatorState, now: float) -> None:
-    """Swap who is to be, and end the drains that have taken their time."""
+    """Begin the swaps that are due, and end the drains whose time is over."""
     _end_drains(state, now)
     if state.shape.proactive is Proactive.OFF or not _may_begin(state):
         return
     checked = (state.version, sum(bool(state.node_finding(node)) for node in state.node_facts))
     if checked == state.swaps_checked:
-        return  # thousands of members are not gone through at each event
+        return  # do not check thousands of members at each event
     state.swaps_checked = checked
     spares = sum(not state.node_finding(member.node) for member in state.roster.waiting_members())
     risks = _members_at_risk(state)[:spares]
     if risks and risks[0].uid == state.pod_uid:
-        risks = risks[:1]  # the rest is its heir's to decide
+        risks = risks[:1]  # the next coordinator decides about the others
     for member in risks:
         if state.hardware_finding(member.node):
-            state.roster.leaving[member.uid] = now  # it saves nothing, whoever goes first
+            state.roster.leaving[member.uid] = now  # it saves nothing, even if another member is swapped first
     for member in risks:
         saves = state.shape.proactive is not Proactive.NOW and not state.hardware_finding(member.node)
         if saves and state.phase is not Phase.RUNNING:
@@ -49,13 +52,13 @@ def on_time(state: CoordinatorState, now: float) -> None:
 def on_ended(
     state: CoordinatorState, member: MemberRecord, message: m.Drained | m.WorkerFailed | m.Finished, now: float
 ) -> bool:
-    """Of a member that was drained to be swapped: it has saved. False if it was not."""
+    """Handle the end of a member that was drained for a swap. False if this member was not."""
     if member.uid not in state.swaps or state.draining is None or message.token != state.draining.token:
         return False
     if isinstance(message, m.Drained):
         _end_drain(state, member, "", now)
     elif isinstance(message, m.Finished):
-        return False  # it was faster than the drain
+        return False  # it finished before the drain
     return True
 
 
@@ -71,7 +74,7 @@ def _may_begin(state: CoordinatorState) -> bool:
 
 
 def _members_at_risk(state: CoordinatorState) -> list[MemberRecord]:
-    """Actives on nodes against which something is held: the coordinator's own first, then broken hardware."""
+    """Actives on nodes with a finding: the coordinator's own pod first, then broken hardware."""
     risks = [
         x
         for x in state.roster.active_members()
@@ -86,7 +89,7 @@ def _members_at_risk(state: CoordinatorState) -> list[MemberRecord]:
 
 
 def _may_swap_coordinator(state: CoordinatorState) -> bool:
-    """Whether the coordinator's own pod may: its office goes to an heir that does not have to go next."""
+    """Whether the coordinator's own pod may be swapped: its successor must be on a node without a finding."""
     standbys = [
         state.roster.members[standby.pod_uid]
         for standby in state.standby_coordinators
@@ -97,7 +100,7 @@ def _may_swap_coordinator(state: CoordinatorState) -> bool:
 
 def _begin(state: CoordinatorState, member: MemberRecord, now: float) -> None:
     fact = state.node_fact(member.node)
-    assert fact is not None, "something is held against it"
+    assert fact is not None, "its node has a finding"
     fault_class = FaultClass.HARDWARE if fact.hardware_finding else fact.fault_class or FaultClass.MAINTENANCE
     finding = (fact.hardware_finding or fact.leaving_reason)[:MAX_FINDING_CHARS]
     reason = f"node {member.node}: {fault_class.value}: {finding}; {SWAP_REASON}"
@@ -140,14 +143,14 @@ def _end_drains(state: CoordinatorState, now: float) -> None:
 def _end_drain(state: CoordinatorState, member: MemberRecord, more: str, now: float) -> None:
     reason = state.swaps.pop(member.uid)
     if member.group_rank in state.roster.finished:
-        state.roster.leaving.pop(member.uid, None)  # it was done before: nothing of it is to be swapped
+        state.roster.leaving.pop(member.uid, None)  # it finished before: no swap is needed
         state.check_needed = True
     else:
         _evict(state, member, reason + more, now)
 
 
 def _evict(state: CoordinatorState, member: MemberRecord, reason: str, now: float) -> None:
-    """A recovery like any other, that costs nothing: its launcher ends, and a spare takes its ranks."""
+    """Swap the member, as an uncharged recovery: its launcher ends, and a spare takes its ranks."""
     assert member.group_rank is not None, "it is active"
     rank = member.group_rank * state.shape.nproc_per_node
     if state.draining is not None:

@@ -1,11 +1,11 @@
-"""New in office over a job that already trained: what the members' claims make of the former coordinator's round.
+"""A new coordinator of a job that already trained: it rebuilds its state from the claims in its members' Joins.
 
-Rules: if all its ranks are claimed and their workers train, the round goes on as it is, and nobody restarts. If all are
-claimed and some have failed, the next round is formed of them. Who does not come is waited for REBUILD_S; but once
-everybody who can be there has come (the electorate without the former coordinator's own pod), only RETURN_S, in which
-a sidecar that has crashed alone comes back, and not at all where the training has broken anyway; nor is anybody waited
-for of whom the operator knows that the pod has ended, or that was given up. What the former coordinator had told and
-not mended is not told, nor charged, again. Who failed first while nobody was in office nobody knows.
+Rules: if all ranks of the former round are claimed and their workers train, the round continues without a restart. If
+all are claimed and some have failed, the same members form the next round. The coordinator waits REBUILD_S for missing
+members. Once all expected members have joined (all voters except the former coordinator's pod), it waits only RETURN_S,
+in which a crashed sidecar returns, or not at all if the training has broken anyway. It never waits for a pod that has
+ended (as the operator reports) or was evicted. A fault that the former coordinator had reported is not reported or
+charged again. If workers failed while there was no coordinator, it is unknown which failed first.
 """
 
 from understudy_protocol.enums import Fault, WorkersState
@@ -17,7 +17,7 @@ from understudy_sidecar.membership.coordinator_state import CoordinatorState, Ph
 from understudy_sidecar.membership.former_round import FormerRound, former_round
 from understudy_sidecar.membership.recoveries import WORKER_FAULTS
 
-#: Whoever waits in another hall, in vain, has come by then.
+#: Longer than a member stays in the pool of another candidate.
 REBUILD_S = FIRST_WAIT_S + 2.0
 RETURN_S = 5.0
 NOT_JOINED = "it did not join the new coordinator"
@@ -26,7 +26,7 @@ _ENDED = (WorkersState.IDLE, WorkersState.FAILED)
 
 
 def rebuild(state: CoordinatorState, now: float) -> None:
-    """SETTLING: adopt the former round, or know what is missing of it."""
+    """REBUILDING: adopt the former round, or find its missing members."""
     former = former_round(state.roster.members.values(), state.shape.actives)
     if not former.is_complete and now < _rebuild_deadline(state, former):
         return
@@ -50,7 +50,7 @@ def rebuild(state: CoordinatorState, now: float) -> None:
         )
         return
     leaving = next((x for x in former.members.values() if x.uid in state.roster.leaving), None)
-    if leaving is not None:  # that its peers' workers failed is a consequence
+    if leaving is not None:  # the failures of its peers' workers are a consequence
         text = "its pod was asked to end while the job had no coordinator"
         faults.open_fault(
             state, Fault.POD, faults.cause_of(state, leaving, None, text), now, at=_disconnected_at(state, now)
@@ -64,7 +64,7 @@ def rebuild(state: CoordinatorState, now: float) -> None:
 
 
 def _replace_missing(state: CoordinatorState, former: FormerRound, now: float) -> None:
-    """One entry for each pod that held a rank and has not come, unless its coordinator had reported its loss."""
+    """Open one entry for each missing rank holder, unless the former coordinator had reported its loss."""
     rank_holders, coordinator_uid = _known_rank_holders(state, former)
     former_rank_holders = () if state.former_leader_snapshot is None else state.former_leader_snapshot.rank_holders
     names = {
@@ -119,7 +119,7 @@ def _replace_missing(state: CoordinatorState, former: FormerRound, now: float) -
             and worker_entry.strategy is None
             and not state.offences.is_counted(worker_entry.detected_at)
         ):
-            state.recovery_log.revise(fault, cause, faults.LOST)  # that worker only failed because this pod was gone
+            state.recovery_log.revise(fault, cause, faults.LOST)  # that worker only failed because this pod was lost
             state.send_leader_snapshot_later(now)
         else:
             faults.open_fault(state, fault, cause, now, faults.LOST, at=at)
@@ -134,9 +134,9 @@ def _replace_missing(state: CoordinatorState, former: FormerRound, now: float) -
 
 
 def _known_rank_holders(state: CoordinatorState, former: FormerRound) -> tuple[tuple[RankHolder, ...], str]:
-    """The pods of the former round, as far as they are known, and the uid of the one that coordinated.
+    """The former round's rank holders, as far as they are known, and its coordinator's uid.
 
-    If no pod claims a rank, all pods of the newest round that the former coordinator or the operator knew are gone.
+    If no pod claims a rank, all pods of the newest round that the former coordinator or the operator knew are lost.
     """
     leader_snapshot = state.former_leader_snapshot
     if leader_snapshot is not None and leader_snapshot.rank_holders:
@@ -150,16 +150,20 @@ def _known_rank_holders(state: CoordinatorState, former: FormerRound) -> tuple[t
 
 
 def _disconnected_again(
-    state: CoordinatorState, former: FormerRound, seats: tuple[RankHolder, ...]
+    state: CoordinatorState, former: FormerRound, rank_holders: tuple[RankHolder, ...]
 ) -> list[RankHolder]:
     """The holders of the missing ranks that have joined this coordinator and are disconnected now."""
     members = state.roster.members
-    missing = [seat for seat in seats if seat.group_rank not in former.members and seat.pod_uid in members]
-    return [seat for seat in missing if members[seat.pod_uid].link is None]
+    missing = [
+        rank_holder
+        for rank_holder in rank_holders
+        if rank_holder.group_rank not in former.members and rank_holder.pod_uid in members
+    ]
+    return [rank_holder for rank_holder in missing if members[rank_holder.pod_uid].link is None]
 
 
 def _earlier_rank_holders(state: CoordinatorState, former: FormerRound) -> list[RankHolder]:
-    """Who held the missing ranks when the former coordinator last told its heirs, and has not come."""
+    """The holders of the missing ranks in the newest leader snapshot that have not joined."""
     if state.former_leader_snapshot is None or not former.members:
         return []
     missing = [
@@ -186,7 +190,7 @@ def _silent_uids(state: CoordinatorState, coordinator_uid: str) -> set[str]:
 
 
 def _disconnected_at(state: CoordinatorState, now: float) -> float:
-    """When the first member lost the former coordinator, by the time that it says has passed since.
+    """When the first member lost the former coordinator, by the duration in its Join.
 
     If no member had one, when the operator lost it.
     """
@@ -198,7 +202,7 @@ def _disconnected_at(state: CoordinatorState, now: float) -> float:
 
 
 def _continues_recovery(state: CoordinatorState, now: float, *, may_charge: bool = True) -> bool:
-    """Whether the former coordinator was about to mend this: it is one recovery, over both offices."""
+    """Whether the former coordinator had begun this recovery: it is one recovery, over both terms."""
     entry = state.recovery_log.without_round()
     if entry is None:
         return False
@@ -239,7 +243,7 @@ def _take_over(state: CoordinatorState, former: FormerRound) -> None:
     for member in roster.waiting_members():
         if member.join.group_rank is not None:
             joining.send_standby(state, member, member.join.token)
-    if former.is_training:  # its members name the round by this token, whatever number another coordinator has reached
+    if former.is_training:  # its members know the round by this token; another coordinator may have used a higher one
         state.token = former.token
     else:
         state.token = max(former.token, state.token, key=lambda token: token.round)

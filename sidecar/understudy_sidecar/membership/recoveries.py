@@ -1,12 +1,12 @@
-"""The book of recoveries: what broke, who was the cause, how and why so it was mended, and when training stepped again.
+"""The recovery log: each fault, its cause, the strategy and its reason, and when training stepped again.
 
-Rules: the first fault of a round is its cause, and what follows from it within the round is no entry of its own. A
-member that proves to have been lost, or to have left, before or at the same time revises the cause: its peers' workers
-only failed because it was gone. A fault that comes while another recovery is open is an entry of its own; the next step
-ends them all. A recovery that is open when the coordinator changes stays open in the next term, as the same entry.
+Rules: the first fault of a round is its cause, and its consequences within the round get no entry. A member that was
+lost, or had left, before or at the same time replaces the cause: its peers' workers only failed because of that. A
+fault during an open recovery gets its own entry; the next step ends them all. A recovery that is open when the
+coordinator changes stays open in the next term, as the same entry.
 
 The first step of the new round ends a recovery. A job whose workers have never reported a step may have a script that
-never does: there the start of all workers ends it (`running_at`), and a step that comes after all is added.
+never does: there the start of all workers ends it (`running_at`), and a later step is added.
 """
 
 from collections import Counter, deque
@@ -17,7 +17,7 @@ from understudy_protocol.enums import Fault, Strategy
 from understudy_protocol.observer import Cause, Recovery
 
 MAX_RECOVERIES = 10
-#: Of a worker's fault that comes without a reason: whoever counts one says why.
+#: The reason of a worker's fault without one: a coordinator that counts a fault adds a reason.
 NOT_COUNTED = "the previous coordinator was lost before it charged the fault"
 WORKER_FAULTS = (Fault.PROCESS, Fault.HANG)
 
@@ -26,7 +26,7 @@ WORKER_FAULTS = (Fault.PROCESS, Fault.HANG)
 class RecoveryLog:
     counts: Counter[str] = field(default_factory=Counter)
     open: list[Recovery] = field(default_factory=list)
-    begun: Counter[str] = field(default_factory=Counter)  # by fault, as it was first taken for
+    begun: Counter[str] = field(default_factory=Counter)  # by fault, as first detected
     _done: deque[Recovery] = field(default_factory=lambda: deque(maxlen=MAX_RECOVERIES))
 
     def begin(self, fault: Fault, cause: Cause, next_round: int, now: float, reason: str = "") -> None:
@@ -34,15 +34,15 @@ class RecoveryLog:
         self.open.append(Recovery(next_round, fault, None, cause, now, None, reason))
 
     def revise(self, fault: Fault, cause: Cause, reason: str = "") -> None:
-        """The newest open entry blames a worker, and the true cause was a lost member."""
+        """Replace the cause of the newest open entry: a lost member, not a worker."""
         self.open[-1] = replace(self.open[-1], fault=fault, cause=cause, strategy=None, reason=reason)
 
     def set_reason(self, at: float, reason: str) -> None:
-        """Why the open entry that began then is mended as it will be."""
+        """Set the reason for the strategy of the open entry that began at `at`."""
         self.open = [replace(entry, reason=reason) if entry.detected_at == at else entry for entry in self.open]
 
     def set_cause(self, at: float, cause: Cause) -> None:
-        """The open entry that began then blames a worker, and another one failed before."""
+        """Set another worker as the cause of the open entry that began at `at`: it failed earlier."""
         self.open = [replace(entry, cause=cause) if entry.detected_at == at else entry for entry in self.open]
 
     def newest_worker_fault(self) -> Recovery | None:
@@ -50,7 +50,7 @@ class RecoveryLog:
         return self.open[-1] if self.open and self.open[-1].fault in WORKER_FAULTS else None
 
     def has_entry(self, pod: str, reason: str) -> bool:
-        """Whether an open entry is this pod's for this reason, and no round has mended it yet."""
+        """Whether an open entry is for this pod and reason, and has no round yet."""
         wanted = (pod, reason, None)
         return any((entry.cause.pod, entry.reason, entry.strategy) == wanted for entry in self.open)
 
@@ -59,16 +59,16 @@ class RecoveryLog:
         return next((entry for entry in reversed(self.open) if entry.strategy is None), None)
 
     def restore(self, entries: Iterable[Recovery]) -> None:
-        """What lasts, as the former coordinator has told it."""
+        """Take the open recoveries of the former coordinator's history."""
         self.open = [
             replace(entry, reason=NOT_COUNTED) if entry.fault in WORKER_FAULTS and not entry.reason else entry
             for entry in entries
         ]
 
     def on_round_continued(self, round_number: int) -> None:
-        """The newest round that members come from has this number: it mended what was open when that was told.
+        """The newest round of the members has this number: it recovered all entries that were open when it was formed.
 
-        A recovery by a later round, in which none of them was, still waits for its round.
+        A recovery by a later round, which no member knows, still waits for its round.
         """
         self.open = [
             replace(entry, strategy=None) if entry.round > round_number else entry
@@ -79,9 +79,10 @@ class RecoveryLog:
     def on_round(
         self, round_number: int, strategy: Strategy, reason: str = "", restarted_in_place: Container[str] = ()
     ) -> None:
-        """The next round has been assigned: it mends what is not mended yet.
+        """The next round was assigned: it recovers all entries without a strategy.
 
-        why: beside the reason that is known. stayed: pods whose workers were restarted in place, whoever else was not.
+        reason: added to the entry's own. restarted_in_place: pods whose workers restart in place, whatever the
+        strategy.
         """
         self.open = [
             entry
@@ -99,7 +100,7 @@ class RecoveryLog:
         return replace(entry, round=round_number, strategy=strategy, reason="; ".join(filter(None, reasons)))
 
     def on_loss(self, pod: str, reason: str) -> None:
-        """A pod whose workers are to be restarted is not there any more."""
+        """A pod whose workers were to be restarted is lost."""
         self.open = [
             replace(entry, reason="; ".join(filter(None, (entry.reason, reason))))
             if entry.strategy is None and entry.fault in WORKER_FAULTS and entry.cause.pod == pod
@@ -108,7 +109,7 @@ class RecoveryLog:
         ]
 
     def strategies_used(self) -> str:
-        """The rungs taken so far, and how often."""
+        """The strategies so far, and how often each was used."""
         counts = self.counts + Counter(entry.strategy.value for entry in self.open if entry.strategy is not None)
         return ", ".join(
             f"{strategy.value} {counts[strategy.value]}" for strategy in Strategy if counts[strategy.value]
@@ -119,14 +120,14 @@ class RecoveryLog:
         return bool(self.open) or any(x.round == round_number and x.resumed_at is None for x in self._done)
 
     def on_step(self, round_number: int, at: float, pause_s: float | None = None) -> list[Recovery]:
-        """This round has made its first step: the recoveries that it ends."""
+        """This round has made its first step: return the recoveries that it ends."""
         self._done = deque(
             [_resumed(x, at, pause_s) if x.round == round_number else x for x in self._done], maxlen=MAX_RECOVERIES
         )
         return self._end([_resumed(entry, at, pause_s) for entry in self.open])
 
     def on_running(self, at: float) -> list[Recovery]:
-        """All workers have been started, and the script reports no steps: the recoveries that this ends."""
+        """All workers run, and the script reports no steps: return the recoveries that this ends."""
         return self._end([replace(entry, running_at=at) for entry in self.open])
 
     def _end(self, done: list[Recovery]) -> list[Recovery]:
@@ -136,7 +137,7 @@ class RecoveryLog:
         return done
 
     def newest(self) -> tuple[Recovery, ...]:
-        """The newest ten, oldest first, the open ones included."""
+        """The newest ten, oldest first, including the open ones."""
         return tuple([*self._done, *self.open][-MAX_RECOVERIES:])
 
 

@@ -1,11 +1,11 @@
-"""What workers tell of the rollout servers that they update, and what follows from an update that failed.
+"""Reports of workers about the rollout servers that they update, and the consequences of a failed update.
 
-Rules: a worker tells all that it knows of its replicas, in place of what it told before: the newest word of each rank
-counts. An update lives as long as the round of its worker: what was Updating when that ends is Uncertain. A failed
-update that is left to its worker (`update_retries` in a row are) is told and no more. With RestartJob one beyond that
-is a fault of the world, and its end: no restart of workers makes the servers whole; what failurePolicy says of the job
-does. With RestartRollouts the operator acts, on what the snapshot tells. What fails because a member leaves, or is
-gone, is a consequence of that. Without a majority nothing ends: the job may go on under another coordinator.
+Rules: a report of a worker has all that it knows of its replicas; the newest report of each rank counts. An update ends
+with the round of its worker: Updating replicas become Uncertain. A failed update that its worker may retry (up to
+`update_retries` in a row) is only reported. One more failure depends on the job: with RestartJob it is a fault of the
+world that ends the job, because no restart of workers repairs the servers, and failurePolicy decides about the job.
+With RestartRollouts the operator acts on the snapshot. Failures while a member leaves or is lost are its consequence.
+Without a majority nothing ends: the job may continue under another coordinator.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ from understudy_sidecar.membership.roster import MemberRecord
 def on_replicas(state: CoordinatorState, member: MemberRecord, replicas: m.Replicas) -> None:
     known = state.rollouts.pop(replicas.rank, None)
     if known is not None and known.replicas.token > replicas.token:
-        state.rollouts[replicas.rank] = known  # a member that has come back brings what it knew
+        state.rollouts[replicas.rank] = known  # a member that has rejoined resends its state
         return
     report = ReplicasReport(replicas, member.name, member.node)
     state.rollouts[replicas.rank] = report  # the newest is the last
@@ -32,11 +32,11 @@ def on_replicas(state: CoordinatorState, member: MemberRecord, replicas: m.Repli
 
 
 def on_time(state: CoordinatorState, now: float) -> None:
-    """Whether an update of the running round has failed that its worker may not try again."""
+    """End the job if an update of the running round has failed finally."""
     if state.phase is not Phase.RUNNING or state.shape.on_failed_update is not OnFailedUpdate.RESTART_JOB:
         return
     if not state.has_majority():
-        return  # the word is kept, and looked at again when a majority is back
+        return  # the report stays, and is checked again once there is a majority
     report = next((x for x in state.rollouts.values() if x.replicas.token == state.token and _is_final(state, x)), None)
     if report is None or faults.is_consequence(state, now):
         return
@@ -64,7 +64,7 @@ def view(state: CoordinatorState) -> Rollouts | None:
 
 
 def reason(failure: UpdateFailure, retries: int) -> str:
-    """Why it is not left to the worker any more."""
+    """Why the worker may not retry the update."""
     allowed = "no retry is" if retries == 0 else f"{retries} {'retry is' if retries == 1 else 'retries are'}"
     in_a_row = "" if failure.in_a_row == 1 else f"{failure.in_a_row} updates in a row have failed, and "
     return f"{in_a_row}{allowed} allowed"
@@ -76,7 +76,7 @@ def _is_final(state: CoordinatorState, report: ReplicasReport) -> bool:
 
 
 def _as_of_now(state: CoordinatorState, replicas: m.Replicas) -> m.Replicas:
-    """Whoever was in an update when its round ended is in none now."""
+    """The counts as of now: a replica that was in an update when its round ended is Uncertain."""
     is_over = replicas.token < state.token or state.phase in (Phase.WAITING, Phase.CLOSED)
     return replace(replicas, updating=0, uncertain=replicas.uncertain + replicas.updating) if is_over else replicas
 

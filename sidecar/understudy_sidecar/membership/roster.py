@@ -1,6 +1,6 @@
-"""Who is there: one record a member, and which member holds which group rank.
+"""The roster: one record per member, and the holder of each group rank.
 
-Facts only; what follows from them is decided elsewhere. Everything that is asked for at each message is O(1).
+Facts only; other modules decide. All lookups that happen per message are O(1).
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 
 @dataclass
 class MemberRecord:
-    """What the coordinator knows of one connected (or just disconnected) member."""
+    """The coordinator's knowledge of one connected (or just disconnected) member."""
 
     join: Join
     link: int | None
@@ -22,12 +22,12 @@ class MemberRecord:
     master_port: int
     store_port: int | None
     group_rank: int | None = None
-    failure: WorkerFailed | None = None  # of a claimed round, told before it was adopted
+    failure: WorkerFailed | None = None  # of a claimed round, reported before the round was adopted
     assign: Assign | None = None  # of the running round; sent again to a member that reconnects without it
     stepped: RoundToken = field(init=False)  # the newest round in which its workers have made a step
-    measures_pause: bool = False  # it made the last step before the running round: it knows how long training paused
+    measures_pause: bool = False  # it made the last step before the running round: it can measure the pause
     leaving_until: float | None = None
-    starts_fresh: str = ""  # why its workers start as new processes, although they were to be forked
+    starts_fresh: str = ""  # why its workers start as new processes instead of forks
     answered: int = 0  # the number of the newest heartbeat that it has answered
     unanswered: list[int] = field(default_factory=list)  # numbers of regular heartbeats
 
@@ -35,12 +35,12 @@ class MemberRecord:
         self.stepped = self.join.stepped
 
     def record_answer(self, heartbeat: int) -> None:
-        """Only an answer shows that the member responds: another message may have been delayed on its way."""
+        """Only an answer shows that the member responds: another message may be delayed."""
         self.answered = max(self.answered, heartbeat)
         self.unanswered = [number for number in self.unanswered if number > heartbeat]
 
     def record_connection(self, heartbeat: int) -> None:
-        """A new session shows that it responds too, as an answer to the newest heartbeat does."""
+        """A new session shows that it responds too, like an answer to the newest heartbeat."""
         self.answered, self.unanswered = heartbeat, []
 
     @property
@@ -68,10 +68,10 @@ class Roster:
     leaving: dict[str, float] = field(default_factory=dict)  # uid -> the end of its grace period
     unacked: set[str] = field(default_factory=set)  # actives that have not acknowledged the running round
     starting: set[str] = field(default_factory=set)  # actives whose workers are not known to run yet
-    domains: dict[int, str] = field(default_factory=dict)  # group rank -> topology domain of who held it last
-    last_holders: dict[int, RankHolder] = field(default_factory=dict)  # group rank -> who held it last, and may be lost
+    domains: dict[int, str] = field(default_factory=dict)  # group rank -> topology domain of its last holder
+    last_holders: dict[int, RankHolder] = field(default_factory=dict)  # group rank -> its last holder; may be lost
     connected: set[str] = field(default_factory=set)
-    connected_voters: Tally = field(default_factory=lambda: Tally(VoterConfig()))  # of the newest electorate
+    connected_voters: Tally = field(default_factory=lambda: Tally(VoterConfig()))  # of the newest voter configuration
     _links: dict[int, MemberRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class Roster:
         self._connect(member)
 
     def reconnect(self, member: MemberRecord, link: int) -> None:
-        """The member has come back on another connection."""
+        """The member has returned on another connection."""
         self.disconnect(member)
         member.link = link
         self._connect(member)
@@ -108,7 +108,7 @@ class Roster:
         self.connected_voters = Tally(voter_config, self.connected)
 
     def remove(self, member: MemberRecord) -> None:
-        """It counts as lost: its rank is vacant."""
+        """Remove a lost member: its rank is vacant."""
         self.disconnect(member)
         del self.members[member.uid]
         for pending in (self.suspects, self.leaving):
@@ -126,7 +126,7 @@ class Roster:
         return [self.members[uid] for uid in self.holders if uid is not None]
 
     def waiting_members(self) -> list[MemberRecord]:
-        """The members that hold none and could be given one, the earliest first."""
+        """The connected members without a rank that may get one, in order of arrival."""
         idle = [
             m
             for m in self.members.values()
@@ -145,12 +145,12 @@ class Roster:
             self.domains[group_rank] = domain
 
     def resize(self, size: int) -> None:
-        """Ranks 0 … size-1 from now on; those beyond must have been moved down before (see `compact`)."""
+        """Set the number of ranks; members above it must have lower ranks already (see `compact`)."""
         self.holders = (self.holders + [None] * size)[:size]
         self.last_holders = {rank: holder for rank, holder in self.last_holders.items() if rank < size}
 
     def compact(self, size: int) -> None:
-        """Shrink to `size` ranks: who holds one beyond takes a vacant lower one; everybody else keeps theirs."""
+        """Shrink to `size` ranks: holders of higher ranks take vacant lower ones; all others keep theirs."""
         gaps = [rank for rank in self.vacant_ranks() if rank < size]
         for rank in range(size, len(self.holders)):
             uid = self.holders[rank]

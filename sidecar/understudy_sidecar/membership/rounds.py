@@ -1,10 +1,9 @@
-"""Forming a round: who must be there, who takes the vacant ranks, and one push that tells everybody.
+"""Forms rounds: which members must be connected, which take the vacant ranks, and one assignment to each.
 
-Rules: a round has all declared ranks. An elastic job that finds no spare within its spare timeout goes on with what is
-there (at least its minimum), and has all ranks again at the next round for which there are members. No round is formed
-while a holder of a rank is out of touch or leaving, nor by a coordinator that has no majority of its electorate, nor
-while rounds fail at their start one after the other (backoff.py), nor before a member that is to be given up has gone
-(escalation.py).
+Rules: a round has all declared ranks. An elastic job that finds no spare within its spare timeout continues with the
+members that it has (at least its minimum), and has all ranks again at the next round for which there are members. No
+round is formed while a rank holder is disconnected or leaving, without a majority of the voters, during the backoff
+after failed starts (backoff.py), or before a pending eviction is decided (escalation.py).
 """
 
 import math
@@ -17,12 +16,12 @@ from understudy_sidecar.membership.coordinator_state import CoordinatorState, Ph
 from understudy_sidecar.membership.placement import Placement, RankCandidate, place
 from understudy_sidecar.membership.roster import MemberRecord
 
-#: How long the first round waits for the pods that were made for its ranks before spares may take them.
+#: How long the first round waits for the pods that were created for its ranks before spares may take them.
 FIRST_ROUND_PATIENCE_S = 30.0
 MAX_NAMED_PODS = 5
-#: A round whose workers have not all been started after so long waits for something: status says for which pods.
+#: If not all workers have started after this time, status names their pods.
 START_S = 5.0
-#: A pod whose workers have not been started after so long is lost. More than a launcher takes to load its zygote.
+#: A pod whose workers have not started after this time is lost. Longer than a launcher takes to load its zygote.
 START_LIMIT_S = 240.0
 
 
@@ -31,7 +30,7 @@ class Missing:
     """Why no round can be formed now."""
 
     ranks: tuple[int, ...]
-    absent_pods: tuple[str, ...]  # names of actives that are out of touch or leaving
+    absent_pods: tuple[str, ...]  # names of actives that are disconnected or leaving
     has_majority: bool
 
 
@@ -51,7 +50,7 @@ def try_form(state: CoordinatorState, now: float) -> bool:
 
 
 def wait_reason(state: CoordinatorState) -> str:
-    """What the next round waits for, as a user reads it; empty while one runs."""
+    """The reason why the next round waits, for users; empty while a round runs."""
     if state.phase is Phase.REBUILDING:
         return "the members of the previous coordinator's round"
     if state.phase is Phase.RUNNING:
@@ -87,7 +86,7 @@ def _start_wait_reason(state: CoordinatorState) -> str:
 
 
 def lose_late_starters(state: CoordinatorState, now: float) -> None:
-    """Unless no pod of several has started its workers: then another pod would not start them either."""
+    """Replace pods whose workers start late, unless no pod of several has started: then new pods would not help."""
     late = [x for x in state.roster.active_members() if x.uid in state.roster.starting]
     alone = len(state.roster.holders) == 1
     if now < start_expires(state) or (len(late) == len(state.roster.holders) and not alone) or not state.has_majority():
@@ -102,7 +101,7 @@ def start_expires(state: CoordinatorState) -> float:
 
 
 def shrinks_at(state: CoordinatorState) -> float | None:
-    """When an elastic job gives up waiting for spares."""
+    """When an elastic job stops waiting for spares."""
     if state.phase is not Phase.WAITING or not state.shape.min_actives:
         return None
     since = state.since + FIRST_ROUND_PATIENCE_S if state.is_first_round else state.vacant_since
@@ -110,14 +109,14 @@ def shrinks_at(state: CoordinatorState) -> float | None:
 
 
 def _has_enough_members(state: CoordinatorState) -> bool:
-    """A first look that costs nothing: members come by the thousand."""
+    """A cheap first check: members join by the thousand."""
     return len(state.roster.connected) >= (state.shape.min_actives or state.shape.actives)
 
 
 def _find_members(state: CoordinatorState, now: float) -> tuple[Missing, Placement]:
     roster = state.roster
     if len(roster.holders) < state.shape.actives:
-        roster.resize(state.shape.actives)  # a shrunken job grows back
+        roster.resize(state.shape.actives)  # a job that has shrunk may grow again
     allowed = not state.is_first_round or now >= state.since + FIRST_ROUND_PATIENCE_S
     waiting = [_rank_candidate(state, member) for member in roster.waiting_members()]
     placement = place(roster.vacant_ranks(), waiting, spares_allowed=allowed, domains=roster.domains)
@@ -175,7 +174,7 @@ def _form_round(state: CoordinatorState, placement: Placement, now: float) -> No
 
 
 def _strategy(state: CoordinatorState, taken: dict[int, str]) -> Strategy:
-    """Not told for a job that shrinks: what it lost is not replaced, and everybody else goes on in place."""
+    """A job that shrinks restarts in place: its lost pods are not replaced."""
     if not taken:
         return Strategy.IN_PLACE
     return (
@@ -184,13 +183,13 @@ def _strategy(state: CoordinatorState, taken: dict[int, str]) -> Strategy:
 
 
 def _joined_late(state: CoordinatorState, taken: dict[int, str]) -> list[MemberRecord]:
-    """The members that were not there when their ranks became vacant."""
+    """The new rank holders that were not connected when their ranks became vacant."""
     joined, since = (state.roster.members[uid] for uid in taken.values()), state.vacant_since
     return [x for x in joined if x.uid in state.newcomers or (since is not None and x.joined_at > since)]
 
 
 def _recovery_reason(state: CoordinatorState, strategy: Strategy, placement: Placement) -> str:
-    """What adds to the reason of a recovery when its round is formed."""
+    """An addition to a recovery's reason when its round is formed."""
     if strategy is Strategy.POD_RECREATE:
         return "no spare was available"
     if _joined_late(state, placement.taken):
@@ -203,14 +202,14 @@ def _recovery_reason(state: CoordinatorState, strategy: Strategy, placement: Pla
 def _assign(state: CoordinatorState) -> None:
     nproc = state.shape.nproc_per_node
     active = state.roster.active_members()
-    # If nobody comes from the newest round, it may have made steps that nobody knows of.
+    # If no member comes from the newest round, that round may have made steps that no member knows of.
     newest = state.stepped.round >= state.newest_known_round
     newest = newest or any(x.join.token.round >= state.newest_known_round for x in state.roster.members.values())
     master, world = active[0], len(active) * nproc
-    # Who does not know of such a store would serve its own, under other keys.
+    # A member that does not know of such a store would serve its own, with other keys.
     store = master.store_port if all(x.store_port is not None for x in active) else None
     port, agent_store = (store, True) if store else (master.master_port, False)
-    master.store_port = 0 if agent_store else master.store_port  # it is offered to one round
+    master.store_port = 0 if agent_store else master.store_port  # a store is used for one round
     reason = state.recovery_log.open[-1].cause.message if state.recovery_log.open else "first round"
     for rank, member in enumerate(active):
         member.workers = WorkersState.STARTING

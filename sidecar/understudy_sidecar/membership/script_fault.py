@@ -1,9 +1,10 @@
 """Whether the script itself is at fault, so that no restart, spare or other node can help. Pure.
 
 Rules: the script is at fault if all workers of a round fail before the first step, with the same exception, in as many
-rounds in a row as the job allows. Two exceptions are the same if their exit codes and texts are; numbers in the texts
-are ignored, because they differ by rank, address or pid. A signal is no exception. A round in which a rank does not
-fail, or fails in another way, resets the count, and so does a step (backoff.py). A new coordinator counts from zero.
+rounds in a row as the job allows. Two exceptions are the same if their exit codes and texts are equal; numbers in the
+texts are ignored, because they differ by rank, address or pid. A signal is no exception. A round in which a rank does
+not fail, or fails in another way, resets the count, and so does a step (backoff.py). A new coordinator counts from
+zero.
 """
 
 import re
@@ -18,9 +19,9 @@ _Exception = tuple[int, str]
 
 @dataclass
 class ScriptFault:
-    """What is known of the newest rounds that failed."""
+    """The newest rounds that failed."""
 
-    rounds: int  # in a row that show that the script is at fault; 0: none do
+    rounds: int  # in a row that show that the script is at fault; 0: never
     _token: RoundToken = NO_ROUND
     _workers: set[tuple[str, int]] = field(default_factory=set)  # that failed in that round: pod uid, local rank
     _exceptions: set[_Exception | None] = field(default_factory=set)  # of these
@@ -28,7 +29,7 @@ class ScriptFault:
     _in_row: int = 0
 
     def on_worker_failed(self, uid: str, failed: m.WorkerFailed, workers: int, fruitless: int) -> str:
-        """Why the job has to end; "" if it goes on.
+        """Why the job must end; "" if it continues.
 
         workers: of the round. fruitless: how many rounds in a row have failed before their first step.
         """

@@ -1,9 +1,9 @@
 """Whether the others can save without a member that saves nothing (termination.replicaGroups). Decides only.
 
-Rules: a group holds one part of what is saved, each member of it the same. The others can save if each group that the
-member is in has another active that is in touch, not leaving, and not on a faulty node. A rank in no group holds what
-nobody else has. Nothing is known where no groups are declared, or while an elastic job has shrunk: its ranks, and so
-its shards, are not those that were declared.
+Rules: all members of a replica group hold the same part of a checkpoint. The others can save if each group of the
+member has another active that is connected, not leaving, and not on a faulty node. The shards of a rank in no group
+exist nowhere else. The result is UNKNOWN if no groups are declared, or while an elastic job has shrunk: then its ranks,
+and so its shards, are not the declared ones.
 """
 
 from enum import Enum
@@ -12,7 +12,7 @@ from understudy_sidecar.membership.coordinator_state import CoordinatorState
 
 
 class SavePossibility(Enum):
-    """What the other actives are to do."""
+    """Whether the other actives can save a whole checkpoint."""
 
     MAY_SAVE = "the other pods have all shards"
     MISS_SHARDS = "no healthy pod has some of the shards"
@@ -31,7 +31,7 @@ def may_save_without(state: CoordinatorState, group_rank: int) -> SavePossibilit
 
 
 def _has_healthy_holder(state: CoordinatorState, group_rank: int) -> bool:
-    """Whether somebody healthy does, as this rank."""
+    """Whether the holder of this rank is healthy."""
     uid = state.roster.holders[group_rank] if group_rank < len(state.roster.holders) else None
     if uid is None or uid in state.roster.leaving:
         return False

@@ -1,14 +1,15 @@
-"""Who is silent, and since when silence counts as a loss.
+"""Silent members, and when their silence counts as a loss.
 
-- A connection that the kernel gave up on (TCP keepalive, TCP_USER_TIMEOUT) makes its member a suspect. A suspect is
-  lost when the training stands still too (a stall, or a fault anywhere), or after `silent_after_s`; until then the
-  training may well be fine on another network.
-- When the training stalls, every active is asked at once; one that does not answer within `answer_s` is lost. This
-  finds frozen machines too, whose kernels still acknowledge what no process reads.
-- A member that leaves `HEARTBEATS` regular heartbeats unanswered is lost (a hung sidecar), training or not.
+- A connection that the kernel ended (TCP keepalive, TCP_USER_TIMEOUT) makes its member a suspect. A suspect is lost
+  when the training also stops (a stall, or any fault), or after `silent_after_s`; until then the training may still run
+  over another network.
+- When the training stalls, the coordinator pings every active at once; one that does not answer within `answer_s` is
+  lost. This also finds frozen machines, whose kernels still acknowledge data that no process reads.
+- A member that leaves `HEARTBEATS` regular heartbeats unanswered is lost (a hung sidecar), even while the training
+  runs.
 - An active that does not acknowledge its assignment within `answer_s` is lost.
 
-Regular heartbeats go to one slice of the members after the other: thousands of answers never come at one moment.
+Regular heartbeats go to one slice of the members after the other, so that thousands of answers never come at once.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +19,7 @@ from understudy_sidecar.membership.roster import MemberRecord, Roster
 from understudy_sidecar.membership.stall import StepWatch
 
 HEARTBEATS = 3
-#: One more second between the heartbeats of a member for so many members, up to MAX_HEARTBEAT_S.
+#: The heartbeat interval grows by one second per this many members, up to MAX_HEARTBEAT_S.
 MEMBERS_PER_SECOND = 1000
 MAX_HEARTBEAT_S = 10.0
 SLICE = 500
@@ -26,7 +27,7 @@ SLICE = 500
 
 @dataclass(frozen=True)
 class Timeouts:
-    """All times in seconds. heartbeat_s is what a small job has; see `heartbeat_s_of`."""
+    """All times in seconds. heartbeat_s: of a small job; see `heartbeat_s_of`."""
 
     answer_s: float = 3.0
     silent_after_s: float = 10.0
@@ -53,16 +54,16 @@ class SilenceWatch:
     heartbeat_at: float = 0.0
     ack_until: float | None = None
     probe: _Probe | None = None
-    lease_s: float = 0.0  # after which members without a coordinator end their workers; 0: never
-    _heartbeat_queue: list[str] = field(default_factory=list)  # uids of this turn of heartbeats that are not asked yet
+    lease_s: float = 0.0  # after which disconnected members end their workers; 0: never
+    _heartbeat_queue: list[str] = field(default_factory=list)  # uids that this turn of heartbeats has not reached yet
 
     def heartbeat_s_of(self, members: int) -> float:
-        """How long a member of so many waits for the next heartbeat. At least three fit into its lease."""
+        """The heartbeat interval of a job of this size. At least three intervals fit into the lease."""
         wanted_s = max(self.timeouts.heartbeat_s, min(MAX_HEARTBEAT_S, members / MEMBERS_PER_SECOND))
         return min(wanted_s, self.lease_s / HEARTBEATS) if self.lease_s else wanted_s
 
     def answer_s_of(self, members: int) -> float:
-        """How long so many may take to acknowledge: the last of thousands is told seconds after the first."""
+        """The time for members to answer: the last of thousands gets the message seconds after the first."""
         return self.timeouts.answer_s + members / MEMBERS_PER_SECOND
 
     def new_round(self, members: int, now: float) -> None:
@@ -73,7 +74,7 @@ class SilenceWatch:
         self.ack_until = None
 
     def restart_timeouts(self, roster: Roster, now: float) -> None:
-        """Nobody's silence up to now counts."""
+        """Ignore the silence of all members up to now."""
         if self.ack_until is not None or roster.unacked:
             self.ack_until = now + self.timeouts.answer_s
         if self.probe is not None and not self.probe.is_done:
@@ -83,7 +84,7 @@ class SilenceWatch:
             member.unanswered = []
 
     def find_lost(self, roster: Roster, steps: StepWatch, is_stopped: bool, now: float) -> list[SilentMember]:
-        """The members whose silence counts as a loss now. standing: no round runs, for another reason."""
+        """The members whose silence counts as a loss now. is_stopped: no round runs."""
         found = [*self._unacknowledged(roster, now)]
         if roster.suspects:
             found += self._lost_suspects(roster, is_stopped or self._is_stalled(steps, now), now)
@@ -93,9 +94,9 @@ class SilenceWatch:
     def members_to_probe(
         self, roster: Roster, steps: StepWatch, now: float, number: int
     ) -> tuple[list[MemberRecord], list[SilentMember]]:
-        """The members to send the heartbeat of that number to now, and those that have left too many unanswered.
+        """The members that get the next heartbeat now, and those that have left too many unanswered.
 
-        A slice of all at the regular time; all actives when the training stalls.
+        number: of that heartbeat. It goes to a slice of all members at the regular time, or to all actives in a stall.
         """
         if now >= self.heartbeat_at:
             return self._next_heartbeats(roster, now, number)

@@ -1,8 +1,8 @@
-"""Whether the training stands still, as told by the steps that the workers report.
+"""Whether the training has stalled, by the steps that workers report.
 
-A round that has stepped and then is silent for three times its median step (at least one second, plus the half second
-between reports) stalls. A stall alone proves nothing (a save, an evaluation): it is the moment to ask everybody whether
-they are there. A round whose script never reports a step cannot stall; heartbeats watch over it.
+A round stalls if it has stepped and then reports no step for three times its median step (at least one second), plus
+the half second between reports. A stall alone proves nothing (a save, an evaluation): it makes the coordinator ping all
+members. A round whose script never reports a step cannot stall; heartbeats detect its lost members.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class StepWatch:
         self.median_step_s = median_step_s or self.median_step_s
 
     def stalls_at(self) -> float | None:
-        """When the training counts as stalled unless a step is heard before; None while it cannot stall."""
+        """When the training counts as stalled unless a step is reported before; None while it cannot stall."""
         if self.last_step_at is None:
             return None
         return self.last_step_at + max(MEDIANS * self.median_step_s, MIN_STALL_S) + REPORT_EVERY_S

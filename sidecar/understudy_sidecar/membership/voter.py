@@ -1,9 +1,9 @@
-"""What a member has promised, and what follows from it: the part of it that a restart must not forget.
+"""A member's hard state, and its rules: a restart must not forget it.
 
-- An office is granted once. It must be newer than every one that the member has granted or followed, and of a
-  candidate whose electorate is not older than what the member has acknowledged.
-- A coordinator of an older office than the newest known is not followed.
-- What changes here is stored (effect RecordVow) before anything that it allows is sent.
+- A member votes once in a term. The term must be newer than every one that the member has voted in or followed, and the
+  candidate's voter configuration must not be older than the one that the member has acknowledged.
+- A member does not follow a coordinator of a term that is older than the newest known.
+- A change is stored (effect RecordHardState) before any message is sent that relies on it.
 """
 
 from dataclasses import replace
@@ -13,18 +13,18 @@ from understudy_protocol.hard_state import HardState
 from understudy_protocol.membership import ConfigChange, LeaderSnapshot, RequestVote
 from understudy_protocol.recovery import History
 
-#: A coordinator that was cut off names only members of its side: those of the other side are called, too.
+#: A partitioned coordinator names only members of its side: disconnected members also call those of the other side.
 MAX_FORMER_STANDBY_COORDINATORS = 5
 
 
 class Voter:
-    """Each method says whether the vow has changed, and with `grant_vote` and `follow` whether it may be done."""
+    """The methods return whether the hard state allows the change; if so, they change it."""
 
     def __init__(self, hard_state: HardState) -> None:
         self.hard_state = hard_state
 
     def grant_vote(self, request: RequestVote) -> bool:
-        """Whether the office may be given to who asks for it. The vow is changed then."""
+        """Vote for the candidate, if the rules allow it."""
         hard_state = self.hard_state
         if request.config_version < hard_state.config_version:
             return False
@@ -36,7 +36,7 @@ class Voter:
         return True
 
     def follow(self, term: Term) -> bool:
-        """Whether a coordinator of this office is the newest that is known."""
+        """Follow a coordinator of this term, if none is newer."""
         if term < self.hard_state.term:
             return False
         if term > self.hard_state.term:
@@ -44,14 +44,14 @@ class Voter:
         return True
 
     def accept_appointment(self, term: Term) -> bool:
-        """Take an office that the operator has given: never in an epoch that was heard of before."""
+        """Accept the operator's appointment, unless its epoch is already known."""
         if term.epoch <= self.hard_state.term.epoch:
             return False
         self.hard_state = replace(self.hard_state, term=term, voted_for="")
         return True
 
     def acknowledge(self, change: ConfigChange) -> bool:
-        """Whether its version is at least as new as the stored one, and its office as the newest known."""
+        """Accept a change whose version is at least as new as the stored one, and whose term is the newest known."""
         version = change.config_version
         if version < self.hard_state.config_version or Term(version.epoch, version.term) < self.hard_state.term:
             return False
@@ -69,7 +69,7 @@ class Voter:
 
     @property
     def history(self) -> History | None:
-        """Of the newest electorate that it knows: what an older one's heir was told is not worth telling."""
+        """The history of the leader snapshot, if that is of the newest configuration; an older one is useless."""
         leader_snapshot = self.hard_state.leader_snapshot
         return (
             None

@@ -1,17 +1,17 @@
-"""Who votes about the next coordinator, and how that list changes without ever splitting.
+"""The voter configuration: which members vote for the next coordinator, and how it changes without ever splitting.
 
-- An electorate is a set of pod uids under a version (epoch, term, serial). Office needs the grants of a majority of it.
-- It changes as Raft's configuration does, by joint consensus: the coordinator proposes another electorate, members
-  store its version, and it counts once majorities of the old and of the new one have. Until then it is pending:
-  elections and decisions need both majorities, and no other is proposed.
-- A coordinator's first proposal repeats the electorate that it was elected with, under a version of its own: as in
-  Raft, only acknowledgements of its own office show that an older proposal counts too.
-- A voter grants nothing to a candidate whose electorate is older than the version that it has stored, and stores no
-  version of an office that is older than the newest that it has granted or followed.
-- The first electorate of an epoch has none before it: the operator's appointment stands for it.
+- A configuration is a set of pod uids under a version (epoch, term, serial). A candidate needs the votes of a majority.
+- It changes by joint consensus, as in Raft: the coordinator proposes another configuration, and members store its
+  version. It is committed once majorities of the old and of the new one have stored it. Until then it is pending:
+  elections and decisions need both majorities, and no other change is proposed.
+- A coordinator's first proposal repeats the configuration that elected it, under a version of its own: as in Raft, only
+  acknowledgements of its own term show that an older proposal is committed too.
+- A voter denies its vote to a candidate with an older configuration than the version that the voter has stored. It
+  stores no version of a term that is older than the newest that it has voted in or followed.
+- The first configuration of an epoch has no predecessor: the operator's appointment replaces it.
 
-docs/contributors/protocol.md, "At most one coordinator", shows why at most one coordinator has a majority.
-The full list is with the coordinator and its heirs alone; everybody else keeps the version: O(1) a member.
+docs/contributors/protocol.md, "At most one coordinator", shows why at most one coordinator has a majority. Only the
+coordinator and its standby coordinators have the full list; all others keep the version: O(1) a member.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -23,13 +23,13 @@ NO_VOTERS: frozenset[str] = frozenset()
 
 
 def majority(voters: Collection[str]) -> int:
-    """So many of them are needed."""
+    """The size of a majority."""
     return len(voters) // 2 + 1
 
 
 @dataclass(frozen=True)
 class VoterConfig:
-    """former: the voters of the electorate before it, as long as this one is pending."""
+    """former_voters: the voters of the configuration before, as long as this one is pending."""
 
     version: ConfigVersion = NO_CONFIG
     voters: frozenset[str] = NO_VOTERS
@@ -41,7 +41,9 @@ class VoterConfig:
 
 
 class Tally:
-    """How many of an electorate are for something. Counted one by one: at 10,000 voters nobody looks at all of them."""
+    """The voters of a configuration that have agreed, counted incrementally: an update is O(1), even with 10,000
+    voters.
+    """
 
     def __init__(self, voter_config: VoterConfig, uids: Iterable[str] = ()) -> None:
         self.voter_config = voter_config
@@ -61,7 +63,7 @@ class Tally:
             self._count(uid, -1)
 
     def has_majority(self) -> bool:
-        """Whether it is a majority, of both lists while both count."""
+        """Whether these are a majority, of both lists while the configuration is pending."""
         voters, former = self.voter_config.voters, self.voter_config.former_voters
         return self._voters >= majority(voters) and (not former or self._former_voters >= majority(former))
 
@@ -81,23 +83,23 @@ class Tally:
 
 @dataclass
 class VoterConfigs:
-    """The coordinator's side: proposes one change at a time, and counts its acknowledgements."""
+    """The coordinator's side: proposes one change at a time, and counts the acknowledgements."""
 
     term: Term
     committed: VoterConfig = field(
         default_factory=VoterConfig
-    )  # counts; or is the one that this coordinator was elected with
-    pending: VoterConfig | None = None  # proposed in this office, and not yet stored by the majorities
+    )  # or the one that this coordinator was elected with, which may be pending
+    pending: VoterConfig | None = None  # proposed in this term, and not yet stored by the majorities
     _acks: Tally = field(default_factory=lambda: Tally(VoterConfig()))
     _serial: int = 0
 
     @property
     def newest(self) -> VoterConfig:
-        """The one that elections and decisions need a majority of; of both its lists while it has two."""
+        """The configuration for elections and decisions; while it is pending, both its lists need a majority."""
         return self.pending or self.committed
 
     def next_voters(self, voters: Iterable[str]) -> frozenset[str]:
-        """Whom to propose now, if these are to vote; empty if nothing is to be proposed, or not yet."""
+        """The voters to propose now; empty if there is nothing to propose, or not yet."""
         wanted = frozenset(voters)
         if self.pending is not None or not wanted:
             return NO_VOTERS
@@ -107,11 +109,11 @@ class VoterConfigs:
         return NO_VOTERS if wanted == self.committed.voters else wanted
 
     def propose(self, voters: Iterable[str]) -> VoterConfig:
-        """voters: of `next_voters`."""
+        """voters: from `next_voters`."""
         assert self.pending is None, "one change at a time"
         self._serial += 1
         version, proposed = ConfigVersion(self.term.epoch, self.term.number, self._serial), frozenset(voters)
-        # The electorate of its election may itself have been pending: the list before that one is needed still.
+        # The configuration of its election may itself have been pending: then the list before that one still counts.
         former_voters = self.committed.former_voters if proposed == self.committed.voters else self.committed.voters
         self.pending = VoterConfig(version, proposed, former_voters)
         self._acks = Tally(self.pending)
@@ -122,7 +124,7 @@ class VoterConfigs:
         return uid in self._acks
 
     def acknowledge(self, uid: str, version: ConfigVersion) -> bool:
-        """Whether the proposal has come to count by this acknowledgement."""
+        """Whether this acknowledgement commits the proposal."""
         if self.pending is None or version != self.pending.version:
             return False
         self._acks.add(uid)
