@@ -2,7 +2,7 @@
 
 Rules: it continues from a list. If the API server ends it or stops responding, it continues from the last version that
 it received. If that version is too old (410), or a line cannot be decoded, it continues from a new list, which also
-shows the deleted objects. No object ends a watch: an error in its event is logged and counted, and the next event follows.
+shows the deleted objects. No object ends a watch: an error in an event is logged and counted, and the watch goes on.
 """
 
 import asyncio
