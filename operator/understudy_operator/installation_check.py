@@ -98,17 +98,17 @@ class InstallationCheck:
     async def _leader(self) -> str:
         """Compare two looks at the Lease, so no clocks are compared."""
         namespace, name = self._lease
-        nobody = f"no replica renews Lease {name}: see the operator's log"
+        problem = f"no replica renews Lease {name}: see the operator's log"
         try:
             lease = await self._api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}")
         except ApiError as error:
             if error.status != 404:
                 raise
-            return nobody
+            return problem
         renewed = lease.get("spec", {}).get("renewTime")
         if self._renewed is None:
             self._renewed = renewed
-        return nobody if renewed == self._renewed else ""
+        return problem if renewed == self._renewed else ""
 
     async def _acceptance(self) -> str:
         path = f"/apis/{API_VERSION}/namespaces/{self._jobs_namespace}/trainingjobs"

@@ -1,14 +1,14 @@
 // Package v1alpha1 describes our kinds as Go types, because controller-gen reads
-// Go: crds/ is generated from this folder (see generate.py). The TrainingJob is in
-// this file, the HotSparePool in hotsparepool.go.
+// Go: crds/ is generated from this folder (see generate.py). This file has the
+// TrainingJob, hotsparepool.go the HotSparePool, injectedjob.go the InjectedJob.
 //
-// Rules of this file:
-//   - Only what this version does is here. An unknown field is refused.
-//   - A comment on a type or field is what `kubectl explain` shows.
-//   - A limit that a user can meet is a CEL rule whose message names the field
-//     and the fix. It stands where the error should point to.
-//   - A list or string that a CEL rule walks through has a maximum, or the API
-//     server refuses the rule for its cost.
+// Rules of this folder:
+//   - It has only fields that this version uses. An unknown field is rejected.
+//   - `kubectl explain` shows the comment on a type or field.
+//   - A limit on a user's value is a CEL rule whose message names the field and
+//     the fix. The rule is on the field to which the error should point.
+//   - A list or string that a CEL rule iterates over has a maximum. Otherwise the
+//     API server rejects the rule for its cost.
 //
 // +groupName=understudy.dev
 package v1alpha1

@@ -162,7 +162,7 @@ class CoordinatorLink:
     def _handle_search(self, messages: list[PodMessage]) -> None:
         for message in messages:
             call = self._calls[message.pod_uid]
-            assert call.line is not None, "who is in office has just been heard"
+            assert call.line is not None, "the coordinator has just sent a message"
             call.line.enqueue(message.message)
         self._changed.set()
         self._received.set()
