@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
         return 0
     for path in stale:
         name = path.relative_to(ROOT)
-        sys.stderr.write(f"{name} is not what crds/generator generates: run `{COMMAND}` and commit it\n")
+        sys.stderr.write(f"{name} differs from the generated file: run `{COMMAND}` and commit it\n")
     return 1 if stale else 0
 
 

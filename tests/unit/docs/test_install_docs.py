@@ -47,8 +47,8 @@ def test_what_is_stale_is_named_and_written(copy: tuple[Path, Path], capsys: pyt
     # then both are stale
     assert main(["--check"], chart, page) == 1
     err = capsys.readouterr().err
-    assert "values is not what values.yaml says: run `make chart`" in err
-    assert "values.schema.json is not what values.yaml says: run `make chart`" in err
+    assert "values differs from values.yaml: run `make chart`" in err
+    assert "values.schema.json differs from values.yaml: run `make chart`" in err
     # and are not any more once they are written
     assert main([], chart, page) == 0
     assert main(["--check"], chart, page) == 0
