@@ -90,12 +90,12 @@ def _read(node: yaml.MappingNode, lines: list[str], above: tuple[str, ...]) -> I
         description, output = _comment(lines, line)
         where = f"values.yaml, line {line + 1}: {'.'.join(path)}"
         if not description:
-            raise ValuesError(f"{where} has no comment: say above it what it does")
+            raise ValuesError(f"{where} has no comment: describe it above")
         default = yaml.safe_load(yaml.serialize(value))
         section = isinstance(value, yaml.MappingNode) and output is None
         if output is None and default in ({}, [], None):
             fix = f"`# {MARK}{{additionalProperties: {{type: string}}}}`"
-            raise ValuesError(f"{where} is empty: say above it what may be in it, as in {fix}")
+            raise ValuesError(f"{where} is empty: describe its content above it, as in {fix}")
         inside = tuple(_read(value, lines, path)) if section else ()
         yield Value(path, default, line + 1, description, output, inside)
 

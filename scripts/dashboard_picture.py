@@ -64,7 +64,7 @@ class Span:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="Draw the dashboard from what a Prometheus has stored.")
+    parser = argparse.ArgumentParser(description="Draw the dashboard with the data of a Prometheus.")
     parser.add_argument("prometheus", help="its URL")
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--end", type=float, default=time.time(), help="Unix time; now unless set")

@@ -36,7 +36,7 @@ def all_directions() -> dict[ModuleType, Directions]:
 def directions(module: ModuleType) -> Directions:
     tuples = {name: value for name, value in vars(module).items() if name.startswith("TO_")}
     if not tuples:
-        raise MessageError(f"{_file(module)}: expected tuples TO_… that say who gets which message; got none")
+        raise MessageError(f"{_file(module)}: expected tuples TO_… with the messages of each receiver; got none")
     return [(name, cls) for name, classes in tuples.items() for cls in classes]
 
 
@@ -55,7 +55,7 @@ def wrong_directions(modules: Mapping[ModuleType, Directions]) -> list[str]:
             found = [direction for direction, each in directed if each is cls]
             if len(found) > 1 or (not found and cls not in kept):
                 where = " and ".join(found) or "none, and is part of no message"
-                wrong.append(f"{_file(module)}: expected {name} in one tuple of who gets it; it is in {where}")
+                wrong.append(f"{_file(module)}: expected {name} in one tuple TO_…; it is in {where}")
     return wrong
 
 

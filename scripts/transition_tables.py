@@ -114,7 +114,7 @@ def _rows(lines: Sequence[Line], starts: Sequence[int]) -> Iterator[Row]:
             row = replace(row, event=f"{row.event} {event}".strip(), effect=f"{row.effect} {effect}".strip())
             continue
         if not (state and event and following):
-            raise line.error("a state, an event and what comes next")
+            raise line.error("a state, an event and the next state")
         if row is not None:
             yield row
         row = Row(line.number, state, event, following, effect)

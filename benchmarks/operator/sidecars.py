@@ -193,7 +193,7 @@ class Sidecars:
             task.add_done_callback(self._rounds.discard)
         if known is None or called != job.holder_ip:
             named = ("", "") if known is None else (known.pod_uid, job.holder_ip)
-            await line.send(compiled.encode(Refused("this sidecar is not in office", *named)))
+            await line.send(compiled.encode(Refused("this sidecar is not the coordinator", *named)))
             return
         job.lines.add(line)
         await line.send(compiled.encode(known))

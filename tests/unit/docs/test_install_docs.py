@@ -70,9 +70,9 @@ def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
 
 
 def test_a_value_without_a_comment_and_one_of_which_too_little_is_stated_are_refused_with_the_fix() -> None:
-    with pytest.raises(ValuesError, match=r"line 3: a\.b has no comment: say above it what it does"):
+    with pytest.raises(ValuesError, match=r"line 3: a\.b has no comment: describe it above"):
         read_values("# A section.\na:\n  b: 1\n")
-    with pytest.raises(ValuesError, match=r"line 2: a is empty: say above it what may be in it"):
+    with pytest.raises(ValuesError, match=r"line 2: a is empty: describe its content above it"):
         read_values("# A list.\na: []\n")
 
 

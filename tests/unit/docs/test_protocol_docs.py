@@ -103,7 +103,7 @@ def test_a_message_without_a_direction_fails_the_check(
     # then neither the check nor the generator takes it
     for arguments in ([], ["--check"]):
         assert main(arguments, page) == 1
-        assert "expected Join in one tuple of who gets it" in capsys.readouterr().err
+        assert "expected Join in one tuple TO_…" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("states", [None, "OPEN"], ids=["none", "no enum"])
