@@ -1,8 +1,8 @@
-"""Numbers from before samples were kept, in benchmarks/archived.json: shown until their benchmark has run again.
+"""Numbers from before samples were stored, in benchmarks/archived.json: shown until their benchmark has run again.
 
     {NAME: {"facts": {…}, "records": [{"system", "case", …}, …]}, …}
 
-The file was made once, from former tables of docs/contributors/benchmarks.md. No program writes it. If a new run
+The file was created once, from old tables of docs/contributors/benchmarks.md. No program writes it. If a new run
 has results for an entry, they replace it; then delete the entry.
 """
 

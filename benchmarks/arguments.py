@@ -10,7 +10,7 @@ T = TypeVar("T", bound=str)
 
 
 def listed(choices: Iterable[T]) -> Callable[[str], tuple[T, ...]]:
-    """A reader of some of these, with commas between; it raises ArgumentTypeError, which names what there is."""
+    """A reader of some of these, separated by commas. It raises ArgumentTypeError with the known ones."""
     known = {str(choice): choice for choice in choices}
 
     def read(text: str) -> tuple[T, ...]:
@@ -23,7 +23,7 @@ def listed(choices: Iterable[T]) -> Callable[[str], tuple[T, ...]]:
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """Numbers above 0, with commas between. Raises ArgumentTypeError."""
+    """Numbers above 0, separated by commas. Raises ArgumentTypeError."""
     wrong = [item for item in text.split(",") if not (item.isdecimal() and int(item) > 0)]
     if wrong:
         raise ArgumentTypeError(f"{wrong[0]!r} is no size: numbers above 0, with commas between")
@@ -31,5 +31,5 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def some_of(choices: Iterable[str]) -> str:
-    """What `--help` says of a list."""
+    """A list's choices for `--help`."""
     return f"of {','.join(choices)}"

@@ -1,8 +1,8 @@
-"""The processes of a benchmark: a runner asks, a child answers; JSON lines over stdin and stdout.
+"""The processes of a benchmark: a runner sends requests, a child answers; JSON lines over stdin and stdout.
 
-Rules: nothing is asked without a limit. A child ends when its stdin does, so none outlives its runner; what it has to
-say goes to a log file, whose end is in the error when it fails. Times are time.monotonic(), which all processes of a
-machine share.
+Rules: every request has a time limit. A child ends when its stdin is closed, so none outlives its runner. A child's
+other output goes to a log file, whose end is in the error if the child fails. Times are time.monotonic(), which all
+processes of a machine share.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Answer = dict[str, Any]
 
 
 class ChildFailed(Exception):
-    """A child ended, or said that it cannot do what was asked."""
+    """A child ended, or answered with an error."""
 
 
 class Unfinished(Exception):
-    """A run did not come to its end in the time that it had."""
+    """A run did not finish within its time limit."""
 
     def __init__(self, seen: str, after_s: float) -> None:
         super().__init__(seen)
@@ -41,7 +41,7 @@ class Unfinished(Exception):
 
 
 class Child:
-    """One process, from its start to its end. As a context manager it is ended on the way out."""
+    """One process, from its start to its end. The context manager ends it on exit."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Child:
         nice: int = 0,
         inside: tuple[str, ...] = (),
     ) -> None:
-        """inside: a program that starts it, with its arguments."""
+        """inside: a program that starts the child, with its arguments."""
         LOGS.mkdir(parents=True, exist_ok=True)
         self.name, self.log, self._buffer = name, LOGS / f"{name}.log", b""
         with self.log.open("w") as log:
@@ -77,14 +77,14 @@ class Child:
         return self._process.pid
 
     def send(self, do: str, **fields: Any) -> None:
-        """Ask, and do not wait: `answer` does."""
+        """Send a request without waiting. `answer` waits."""
         try:
             self._stdin.write(json.dumps({"do": do, **fields}).encode() + b"\n")
         except BrokenPipeError as error:
             raise self._failure() from error
 
     def answer(self, limit_s: float) -> Answer:
-        """What it says next. Raises ChildFailed, Unfinished."""
+        """The child's next line. Raises ChildFailed, Unfinished."""
         deadline = time.monotonic() + limit_s
         while b"\n" not in self._buffer:
             if not self._selector.select(max(0.0, deadline - time.monotonic())):
@@ -104,14 +104,14 @@ class Child:
         return self.answer(limit_s)
 
     def await_start(self, limit_s: float) -> None:
-        """For a child that says, unasked, when it can be asked. Raises ChildFailed."""
+        """For a child that reports, without a request, when it is ready. Raises ChildFailed."""
         try:
             self.answer(limit_s)
         except Unfinished as error:
             raise ChildFailed(f"{self.name} did not start: {error}") from error
 
     def prepare(self, do: str, limit_s: float, **fields: Any) -> Answer:
-        """As `ask`, for what precedes a measurement: no answer is a failure, and no result."""
+        """Like `ask`, before a measurement: a missing answer is a failure, not a result."""
         try:
             return self.ask(do, limit_s, **fields)
         except Unfinished as error:
@@ -123,7 +123,7 @@ class Child:
         self._process.wait()
 
     def end(self, limit_s: float = END_S) -> None:
-        """It ends by itself, because nobody asks any more; or is killed when it has not within the limit."""
+        """Close its stdin, so it ends by itself. If it has not ended within the limit, kill it."""
         if not self._stdin.closed:
             self._stdin.close()
         try:
@@ -152,7 +152,7 @@ class Child:
 
 
 def commands() -> Iterator[Answer]:
-    """What the runner asks, for a child that waits for nothing else."""
+    """The runner's requests, for a child that waits for nothing else."""
     for line in sys.stdin:
         yield json.loads(line)
 
@@ -163,14 +163,14 @@ def reply(**fields: Any) -> None:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """As a sidecar runs: on uvloop. (What has no uvloop, as the peers' Python, does not come here.)"""
+    """Run it on uvloop, as a sidecar does. (Programs without uvloop, such as the peers' Python, do not use this.)"""
     loop = importlib.import_module("uvloop")
     with asyncio.Runner(loop_factory=loop.new_event_loop) as runner:
         runner.run(main)
 
 
 async def serve(handlers: Mapping[str, Callable[..., Awaitable[Answer]]]) -> None:
-    """Answer the runner, one question after the other, until it goes. A handler's fields are its arguments."""
+    """Answer the runner's requests one by one, until stdin closes. A request's fields are the handler's arguments."""
     reader = asyncio.StreamReader(limit=LINE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():

@@ -1,9 +1,9 @@
 """`make bench-docs`: generates the tables of benchmarks.md, comparison.md and README.md from benchmarks/results.
 
-A table stands between `<!-- NAME:KIND -->` and `<!-- end -->`: NAME is a benchmark, KIND one of records, goals,
-machine and headline. The text around the tables is written by hand and stays. A unit test fails if a page differs
-from what this command would write, so no number of a table can be edited by hand. Tables of the soak and of
-the nights of simulation are generated from files in benchmarks/results too.
+A table is between `<!-- NAME:KIND -->` and `<!-- end -->`: NAME is a benchmark, KIND one of records, goals, machine and
+headline. The text around the tables is written by hand and stays. A unit test fails if a page differs from this
+command's output, so nobody can edit a number of a table by hand. Tables of the soak and of the nights of simulation are
+generated from files in benchmarks/results too.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ GOALS: dict[str, Sequence[Goal]] = {
 }
 #: By benchmark, the systems that are compared in each case.
 PLANNED: dict[str, dict[str, Sequence[str]]] = {"recovery": {case.value: systems for case, systems in SYSTEMS.items()}}
-#: Facts of a session that its row has; all others are the machine's.
+#: Facts of a session that its own row contains. All others describe the machine.
 _OF_A_RUN = ("command", "commit", "date")
 _TABLE = re.compile(r"(<!-- (?P<name>[a-z-]+):(?P<kind>[a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 class UnknownTable(Exception):
-    """The page asks for a table that nothing here generates, or of a benchmark without results."""
+    """The page has a marker of an unknown table, or of a benchmark without results."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the numbers of a benchmark come from."""
+    """The origin of a benchmark's numbers."""
 
     records: Sequence[Record]
     machine: Sequence[tables.Row]
-    measured: str  # when, and whether the samples were kept
+    measured: str  # the dates, and whether the samples were stored
 
 
 def rewritten(page: str, results: Path, archived: Mapping[str, Archived]) -> str:
@@ -136,7 +136,7 @@ def _machine(name: str, source: Source) -> list[tables.Row]:
 
 
 def _unmeasured(planned: Mapping[str, Sequence[str]], records: Sequence[Record]) -> str:
-    """Whole cases, whole systems, and then single pairs of the plan that have no number."""
+    """Whole cases, whole systems, and then single pairs of the plan without a number."""
     measured = {(str(x.case), str(x.system)) for x in records}
     pairs = [(str(case), str(system)) for case, systems in planned.items() for system in systems]
     measured_cases, measured_systems = {case for case, _ in measured}, {system for _, system in measured}
@@ -164,7 +164,7 @@ _KINDS: dict[str, Callable[[str, Source], list[tables.Row]]] = {
     "machine": _machine,
     "headline": _headline,
 }
-#: By marker: the file, the command that writes it, and the rows.
+#: By marker: the file, the command that writes it, and a function that returns the rows.
 _OF_RESULTS: dict[tuple[str, str], tuple[str, str, Callable[[Path], Sequence[tables.Row]]]] = {
     ("simulation", "nights"): ("nights.json", "make test-all", lambda file: night_rows(read_nights(file))),
     ("soak", "run"): ("soak.json", "make soak", lambda file: run_rows(json.loads(file.read_text()))),

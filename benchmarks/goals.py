@@ -1,4 +1,4 @@
-"""Which goals a benchmark declares, and whether its records meet them.
+"""The goals that a benchmark declares, and whether its records meet them.
 
 A goal is met, missed, or open (nothing was measured for it). It is an upper bound on a median: in the metric's unit, as
 a ratio to the median of a peer in the same run, or both.
@@ -36,7 +36,7 @@ class Checked:
     goal: Goal
     verdict: Verdict
     measured: Record | None
-    ratio: float | None  # to the peer; None without a peer, or where it came to no end
+    ratio: float | None  # to the peer; None without a peer, or if a run did not finish
 
 
 def check(goals: Sequence[Goal], records: Iterable[Record]) -> list[Checked]:
@@ -58,6 +58,6 @@ def _check(goal: Goal, measured: Record | None, peer: Record | None) -> Checked:
         return Checked(goal, Verdict.MISSED, measured, None)
     ratio = measured.median / peer.median if peer is not None and peer.median else None
     short = goal.at_most is None or measured.median <= goal.at_most
-    # A peer that came to no end was slower than any number.
+    # A peer that did not finish was slower than any number.
     quicker = goal.at_most_ratio is None or ratio is None or ratio <= goal.at_most_ratio
     return Checked(goal, Verdict.MET if short and quicker else Verdict.MISSED, measured, ratio)

@@ -1,7 +1,7 @@
-"""Gets the peers, on demand, into the cache: torch (the e2e tests' own install), and NVRx next to it.
+"""Installs the peers, on demand, into the cache: torch (the e2e tests' own install), and NVRx next to it.
 
-Every package is pinned, and NVRx's wheel is held to its hash: numbers of another version would be of another peer. It
-is built for a newer Python and C library than this repository's, but what is measured of it is plain Python.
+Every package is pinned, and NVRx's wheel is checked by its hash, because another version would be another peer. The
+wheel is built for a newer Python and C library than this repository's, but the measured parts of it are plain Python.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VERSIONS = {"NVRx": NVRX_VERSION, "torch": torch_version()}
 
 @dataclass(frozen=True)
 class Peers:
-    """How to start a process in which the peers can be imported."""
+    """The program and the environment for a process that can import the peers."""
 
     python: str
     env: dict[str, str]
@@ -58,14 +58,14 @@ def ensure_peers(progress: Progress) -> Peers:
             "TORCH_CPP_LOG_LEVEL": "ERROR",
             # As NVRx's launcher sets it: one store a rendezvous.
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-            # torch looks up a name for each connection, outside of what is timed: keep it short.
+            # torch looks up a name for each connection, outside of the measured time: keep it short.
             "RES_OPTIONS": "attempts:1 timeout:1",
         },
     )
 
 
 def _ensure_nvrx(cache: Path, python: str, progress: Progress) -> Path:
-    """The folder with NVRx and what it needs; it appears when it is whole."""
+    """The folder with NVRx and its dependencies. It is renamed into place when it is complete."""
     target = cache / f"nvrx-{NVRX_VERSION}"
     if target.exists():
         return target

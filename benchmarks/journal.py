@@ -35,7 +35,7 @@ def read_sessions(path: Path) -> list[Session]:
 
 
 def write_sessions(path: Path, sessions: Iterable[Session]) -> None:
-    """One sample a line, so that a diff shows which samples are new."""
+    """One sample on each line, so that a diff shows the new samples."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".new")
     unfinished.write_text('{"sessions": [\n' + ",\n".join(map(_written, sessions)) + "\n]}\n")
@@ -87,7 +87,7 @@ class Journal:
         return [sample for session in (*self._earlier, self._session) for sample in session.samples]
 
     def begin(self) -> None:
-        """Do not count the time until now, in which something was installed or built."""
+        """Do not count the time until now, for example of installs and builds."""
         self._began = self._clock()
 
     def add(self, samples: Iterable[Sample]) -> None:
@@ -95,7 +95,7 @@ class Journal:
         self._write()
 
     def close(self) -> None:
-        """Count also the seconds since the newest sample. A session without samples leaves no trace."""
+        """Count the seconds since the newest sample, too. A session without samples is not written."""
         if self._session.samples:
             self._write()
 
@@ -107,7 +107,7 @@ class Journal:
         return max(same, default=-1) + 1
 
     def hopeless(self, system: str, cases: Collection[str], size: int, limit_s: float) -> list[Sample]:
-        """The earlier runs of these that did not finish although they had all of their time."""
+        """Earlier runs of these cases that did not finish within the whole time limit."""
         spent = (x for x in self.samples if x.unfinished and x.after_s >= limit_s and x.case in cases)
         return [x for x in spent if (x.system, x.size) == (system, size)]
 

@@ -1,4 +1,4 @@
-"""The machine that a benchmark runs on: its facts, its limits, and what a process of it takes (from /proc)."""
+"""The machine that a benchmark runs on: its facts, its limits, and the resources that a process uses (from /proc)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process has taken so far. cpu_s: all its threads, user and system, in ticks of 10 ms."""
+    """The resources that a process has used so far. cpu_s: all its threads, user and system, in ticks of 10 ms."""
 
     cpu_s: float
     rss_mb: float
@@ -26,7 +26,7 @@ class Usage:
 
     @classmethod
     def of(cls, pid: int) -> Usage:
-        # The command's name may hold spaces and brackets; what follows it does not.
+        # The command's name may contain spaces and brackets; the text after it does not.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         result = [line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
         kilobytes = {words[0]: int(words[1]) for words in result if words[0] in ("VmRSS:", "VmHWM:")}
@@ -35,17 +35,17 @@ class Usage:
 
 
 def take_open_files() -> None:
-    """All the open files that this process may have: thousands of connections end in it."""
+    """Raise the limit of open files to its maximum: thousands of connections end in this process."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @contextmanager
 def room_for_packets() -> Iterator[None]:
-    """Let the machine queue more packets than the kernel's usual 1,000 a core, as long as this lasts.
+    """While this lasts, let the machine queue more packets than the kernel's usual 1,000 for each core.
 
-    All members' packets come through one loopback here: ten thousand probes a second, in bursts. Where they are
-    dropped, connections end that nothing is wrong with. Says so where this process may not change it.
+    All members' packets come through one loopback here: ten thousand probes a second, in bursts. If packets are
+    dropped, healthy connections end. Prints a message if this process may not change the limit.
     """
     try:
         before = _BACKLOG.read_text()
@@ -61,7 +61,7 @@ def room_for_packets() -> Iterator[None]:
 
 
 def facts() -> dict[str, str]:
-    """What a reader has to know to compare numbers."""
+    """The facts that a reader needs to compare numbers."""
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     models = (x.partition(":")[2].strip() for x in _lines("/proc/cpuinfo") if x.startswith("model name"))
     return {

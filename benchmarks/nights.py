@@ -1,8 +1,8 @@
 """Nights of simulation: benchmarks/results/nights.json has an entry for each run of seeds, appended by the run itself.
 
-Rules: an entry names the first seed and how many seeds ran, one after the other, so anybody can repeat the night. A run
-that stops early records the seeds that have run. The sum of a simulation counts each seed once, however many nights ran
-it. The file is committed; docs/contributors/benchmarks.md has its table (`make bench-docs`).
+Rules: an entry names the first seed and how many seeds ran, one after the other, so that the night can be repeated. A
+run that stops early records the seeds that have run. The sum of a simulation counts each seed once, even if several
+nights ran it. The file is committed; docs/contributors/benchmarks.md has its table (`make bench-docs`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.report import commit
 
 @dataclass(frozen=True)
 class Night:
-    """failed: the seeds that broke a rule."""
+    """failed: the seeds that broke a rule of the simulation."""
 
     date: str
     simulation: str
@@ -30,14 +30,14 @@ class Night:
 
 
 def read_nights(path: Path) -> list[Night]:
-    """The nights of the file, the oldest first; none if there is no file."""
+    """The nights of the file, the oldest first. Empty if there is no file."""
     if not path.exists():
         return []
     return [Night(**{**entry, "failed": tuple(entry["failed"])}) for entry in json.loads(path.read_text())]
 
 
 def append_night(path: Path, night: Night) -> None:
-    """One line a night, so that two branches that append can be merged by hand."""
+    """One line for each night, so that two branches that append can be merged by hand."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(asdict(one)) for one in (*read_nights(path), night)]
     unfinished = path.with_suffix(".unfinished")
@@ -52,7 +52,7 @@ def night_of_now(simulation: str, first_seed: int, seeds: int, seconds: float, f
 
 
 def night_rows(nights: Sequence[Night]) -> list[tuple[str, ...]]:
-    """A head, a row for each night, and the sum of each simulation."""
+    """A heading, a row for each night, and the sum of each simulation."""
     rows: list[tuple[str, ...]] = [("date", "simulation", "commit", "first seed", "seeds", "minutes", "failed seeds")]
     for x in nights:
         failed = ", ".join(map(str, x.failed)) or "none"

@@ -1,8 +1,8 @@
-"""`make bench-nodes`: what changes of nodes cost the operator, with 500 jobs on 5,000 nodes. Five minutes.
+"""`make bench-nodes`: the operator's CPU time for changes of nodes, with 500 jobs on 5,000 nodes. Five minutes.
 
-The real operator, store, watch and reconciles in this process; the API server and the coordinators are synthetic. All
-jobs run and rest, and 10 lines a second come from the watch of nodes (none in `idle`). A sample is the CPU time
-of this process in some seconds of that, in percent of a core.
+The real operator, store, watch and reconciles run in this process; the API server and the coordinators are synthetic.
+All jobs are running and idle, and 10 lines a second come from the watch of nodes (none in `idle`). A sample is the CPU
+time of this process in some seconds of that, in percent of a core.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Raw = dict[str, Any]
 
 
 class Cluster(Api):
-    """An API server that keeps what it is sent. Each job runs with a coordinator and with all of its pods."""
+    """An API server that stores all written objects. Each job runs with a coordinator and with all of its pods."""
 
     def __init__(self, jobs: int, nodes: int, pods: int) -> None:
         super().__init__(None)
@@ -78,7 +78,7 @@ class Cluster(Api):
         return kept
 
     def change_node(self, number: int, change: Callable[[Raw], None]) -> None:
-        """The watch of nodes has a line."""
+        """Change the node, and send a line of its watch."""
         path = f"/api/v1/nodes/n{number}"
         raw = json.loads(json.dumps(self.objects[path]))
         change(raw)
@@ -163,7 +163,7 @@ class Cluster(Api):
 
 
 class Link:
-    """In CoordinatorLink's place: a line on which nothing new is heard."""
+    """Replaces CoordinatorLink: a connection without new messages."""
 
     has_ended = False
 
@@ -181,7 +181,7 @@ class Link:
 
 
 def a_node(number: int) -> Raw:
-    """With what a node of a cloud has."""
+    """With the fields of a typical cloud node."""
     labels = {f"example.com/label-{index}": f"value-{index}" for index in range(20)}
     labels |= {"kubernetes.io/hostname": f"n{number}", "example.com/rack": f"rack-{number // 20}"}
     pressures = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
@@ -206,7 +206,7 @@ CHANGES: Mapping[str, Callable[[int, Raw], None]] = {"labels": _label, "heartbea
 
 
 class Counted:
-    """How many reconciles were run, in place of the plan's own."""
+    """Counts reconciles, in place of the plan's own function."""
 
     def __init__(self) -> None:
         self.count, self._plan = 0, reconcile
@@ -228,7 +228,7 @@ async def idle_cluster(cluster: Cluster, idle_s: float) -> AsyncIterator[Counted
         operator = Operator(lambda _: cluster, KEYRING, IMAGE, None, "bench", Clock(), watches=watches)
         operator.start()
         try:
-            # Without a cause a job is looked at every 30 s.
+            # Without a cause each job is reconciled every 30 s.
             before, jobs = 0, len(cluster.coordination)
             while not operator.synced or counted.count < jobs or counted.count - before > jobs * idle_s / 20.0:
                 before = counted.count
@@ -248,7 +248,7 @@ async def change_nodes(cluster: Cluster, case: str, nodes: int, count: int, per_
 async def measure(
     left: Sequence[tuple[str, int]], jobs: int, nodes: int, seconds: float, keep: Callable[[Sample], None]
 ) -> None:
-    """left: the cases, each with the number of a run."""
+    """left: pairs of a case and a run number."""
     cluster = Cluster(jobs, nodes, PODS)
     async with idle_cluster(cluster, idle_s=3.0) as counted:
         for case, run in left:

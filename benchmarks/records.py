@@ -1,8 +1,8 @@
-"""What a benchmark has measured: samples (one run each), and the records that sum them up.
+"""The measurements of a benchmark: samples (one run each), and the records that sum them up.
 
-Rules: a record has one shape in all benchmarks, `{system, case, size, metric, unit, median, min, max, runs}`. A run
-that did not finish counts as longer than all that did: where the median falls on one it is null, and `min` is the time
-that was at least taken. journal.py keeps the samples.
+Rules: a record has the same fields in all benchmarks, `{system, case, size, metric, unit, median, min, max, runs}`. A
+run that did not finish counts as longer than all that did. If the median is such a run, it is null, and `min` is a
+lower bound of the time. journal.py stores the samples.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-#: Every metric's unit; a metric that is not in here is not recorded.
+#: Every metric's unit. A metric without a unit is not recorded.
 UNITS = {
     "alone_s": "s",
     "wait_s": "s",
@@ -59,9 +59,9 @@ class Sample:
     size: int
     run: int
     values: dict[str, float] = field(default_factory=dict)  # metric -> number
-    unfinished: str = ""  # why the run came to no end
-    metrics: tuple[str, ...] = ("seconds",)  # what it would have told then
-    after_s: float = 0.0  # how long it had had by then
+    unfinished: str = ""  # why the run did not finish
+    metrics: tuple[str, ...] = ("seconds",)  # the metrics that an unfinished run lacks
+    after_s: float = 0.0  # the time that the run had
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Record:
 
 def sum_up(samples: Iterable[Sample]) -> list[Record]:
     """One record for each system, case, size and metric, in the order in which they first appear."""
-    series: dict[tuple[str, str, int, str], list[tuple[float, float]]] = {}  # -> (number, what it at least was)
+    series: dict[tuple[str, str, int, str], list[tuple[float, float]]] = {}  # -> (number, its lower bound)
     for sample in samples:
         values = dict.fromkeys(sample.metrics, math.inf) if sample.unfinished else sample.values
         for metric, value in values.items():

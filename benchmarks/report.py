@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def open_journal(name: str, requests: argparse.Namespace, versions: Mapping[str, str] | None = None) -> Journal:
-    """name: of the command, as in `make bench-NAME`. versions: of the programs that are compared or needed."""
+    """name: of the command, as in `make bench-NAME`. versions: of the compared and required programs."""
     words = " ".join(sys.argv[1:])
     command = f"make bench-{name}" + (f' ARGS="{words}"' if words else "")
     return Journal(requests.results / f"{name}.json", run_facts(command, versions), resume=requests.resume)
@@ -38,7 +38,7 @@ def run_facts(command: str, versions: Mapping[str, str] | None = None) -> dict[s
 
 
 def commit() -> str:
-    """The commit that is measured; `+` if tracked files differ from it, other than results and the pages made of them.
+    """The measured commit; `+` if tracked files differ from it, except results and the pages generated from them.
 
     Raises CommandFailed outside of a git checkout.
     """
@@ -49,7 +49,7 @@ def commit() -> str:
 
 
 def show(journal: Journal, goals: Sequence[Goal]) -> None:
-    """Print what was measured, which goals it meets, and which runs did not finish."""
+    """Print the measurements, the goals that they meet, and the runs that did not finish."""
     summed = sum_up(journal.samples)
     checked = [x for x in check(goals, summed) if x.verdict is not Verdict.OPEN]
     print(f"\nmedian [min … max] (runs)\n\n{tables.plain(tables.record_rows(summed))}\n")

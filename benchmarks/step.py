@@ -1,7 +1,7 @@
-"""`make bench-step`: what a call of understudy_torch.step() costs a training, in a job and outside of one.
+"""`make bench-step`: the cost of a call of understudy_torch.step() for a training, in a job and outside of one.
 
-A process of its own steps as fast as it can, in runs of so many calls; meanwhile this one looks at its page as the
-launcher does. Half a minute.
+A separate process calls step() as fast as it can, in runs of so many calls. Meanwhile this process reads its page as
+the launcher does. Half a minute.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records and goals as tables, for the terminal and for docs/contributors/benchmarks.md.
 
-One row a case, size and metric; a cell is `median [min … max] (runs)`, or `not within SECONDS (runs)`.
+One row for each case, size and metric; a cell is `median [min … max] (runs)`, or `not within SECONDS (runs)`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Row = tuple[str, ...]
 
 
 def record_rows(records: Sequence[Record]) -> list[Row]:
-    """A head, then a row for each case, size and metric, with a column for each system; ours first."""
+    """A heading, then a row for each case, size and metric, with a column for each system; ours first."""
     systems = sorted({x.system for x in records}, key=lambda system: (system != UNDERSTUDY, system))
     cells = {(x.case, x.size, x.metric, x.system): x for x in records}
     kinds = dict.fromkeys((x.case, x.size, x.metric) for x in records)
@@ -48,7 +48,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def _order(records: Sequence[Record]) -> Callable[[tuple[str, int, str]], tuple[int, int, int]]:
-    """Cases and metrics as they come in the records, sizes by size."""
+    """Cases and metrics in the order of the records, sizes by number."""
     cases = [*dict.fromkeys(x.case for x in records)]
     metrics = [*dict.fromkeys(x.metric for x in records)]
     return lambda kind: (cases.index(kind[0]), kind[1], metrics.index(kind[2]))
@@ -70,7 +70,7 @@ def _bound(goal: Goal) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three digits that count, and never fewer than what a whole number has."""
+    """Three significant digits, but never fewer than a whole number has."""
     if value is None:
         return "none"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1 else f"{value:.3f}"

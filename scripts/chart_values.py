@@ -1,12 +1,12 @@
-"""Write the files that follow from charts/understudy/values.yaml: values.schema.json and docs/reference/values.md.
+"""Generate two files from charts/understudy/values.yaml: values.schema.json and docs/reference/values.md.
 
---check only says which of them are stale. Rules for values.yaml:
-- The comment above a value is its description; what is indented in it is an example, and stays there.
-- Its type is its default's. A line `# @schema {…}` adds to that as JSON Schema does, and has to say what may be in an
-  object or a list that is empty: `pod: FIELD` and `container: FIELD` take the schema of a Kubernetes field from our
-  CRD, and `selector: true` is a label selector, `peers: true` a list of peers of a NetworkPolicy.
-- An object that has no such line is a section, in which nothing else may stand.
-So helm refuses what is misspelt or of a wrong type, with its path, before anything is applied.
+--check only names stale files. Rules for values.yaml:
+- The comment above a value is its description. Indented lines in it are an example, and are not copied.
+- A value has the type of its default. A line `# @schema {…}` adds JSON Schema to it, and must describe the content of
+  an object or a list that is empty. `pod: FIELD` and `container: FIELD` take the schema of a Kubernetes field from our
+  CRD. `selector: true` is a label selector, `peers: true` a list of peers of a NetworkPolicy.
+- An object without such a line is a section, which may contain only the listed values.
+So helm rejects a misspelled value or a wrong type, with its path, before it applies anything.
 """
 
 import argparse
@@ -36,7 +36,7 @@ Schema = dict[str, Any]
 
 
 class ValuesError(Exception):
-    """A value of which too little is said. The message names its line and the mend."""
+    """A value without a description or a type. The message names its line and the fix."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Value:
     default: Any
     line: int
     description: str
-    schema: Schema | None  # by @schema
+    schema: Schema | None  # from @schema
     inside: tuple["Value", ...] = ()  # of a section
 
     @property
@@ -72,7 +72,7 @@ def main(arguments: list[str], chart: Path = CHART, page: Path = PAGE) -> int:
     if not file.exists() or file.read_text(encoding="utf-8") != schema:
         stale.append(file.name)
     for name in stale:
-        sys.stderr.write(f"{name} is not what values.yaml says: run `{COMMAND}` and commit it\n")
+        sys.stderr.write(f"{name} differs from values.yaml: run `{COMMAND}` and commit it\n")
     return 1 if stale else 0
 
 
@@ -90,18 +90,18 @@ def _read(node: yaml.MappingNode, lines: list[str], above: tuple[str, ...]) -> I
         description, output = _comment(lines, line)
         where = f"values.yaml, line {line + 1}: {'.'.join(path)}"
         if not description:
-            raise ValuesError(f"{where} has no comment: say above it what it does")
+            raise ValuesError(f"{where} has no comment: describe it above")
         default = yaml.safe_load(yaml.serialize(value))
         section = isinstance(value, yaml.MappingNode) and output is None
         if output is None and default in ({}, [], None):
             fix = f"`# {MARK}{{additionalProperties: {{type: string}}}}`"
-            raise ValuesError(f"{where} is empty: say above it what may be in it, as in {fix}")
+            raise ValuesError(f"{where} is empty: describe its content above it, as in {fix}")
         inside = tuple(_read(value, lines, path)) if section else ()
         yield Value(path, default, line + 1, description, output, inside)
 
 
 def _comment(lines: list[str], line: int) -> tuple[str, Schema | None]:
-    """Of the value in that line (counted from 0)."""
+    """The description and the schema of the value in that line (counted from 0)."""
     block: list[str] = []
     while line > 0 and lines[line - 1].lstrip().startswith("#"):
         line -= 1
@@ -120,7 +120,7 @@ def _comment(lines: list[str], line: int) -> tuple[str, Schema | None]:
 
 
 def schema_of(values: tuple[Value, ...], pod: Schema) -> Schema:
-    """Of all values. `global` is what helm hands to a chart that another one contains."""
+    """The schema of all values. Helm sets `global` if another chart contains this one."""
     root = _object({value.path[-1]: _schema(value, pod) for value in values})
     root["properties"]["global"] = {"type": "object"}
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the chart understudy", **root}
@@ -149,7 +149,7 @@ def _object(properties: Mapping[str, Schema]) -> Schema:
 
 
 def pod_spec() -> Schema:
-    """The fields of a pod's spec, as our CRD has them of Kubernetes."""
+    """The schemas of a pod's spec, which our CRD has from Kubernetes."""
     crd = yaml.load(CRD.read_text(encoding="utf-8"), yaml.CSafeLoader)
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     for name in ("spec", "replicatedJobs"):
@@ -167,7 +167,7 @@ def _selector(pod: Schema) -> Schema:
 
 
 def _peers(pod: Schema) -> Schema:
-    """Of a NetworkPolicy: an empty one is refused here already."""
+    """The schema of a NetworkPolicy's peers. It rejects an empty peer."""
     selector = _kubernetes(_selector(pod))
     cidrs = {"type": "array", "items": {"type": "string"}}
     block = {**_object({"cidr": {"type": "string"}, "except": cidrs}), "required": ["cidr"]}
@@ -181,7 +181,7 @@ def _kubernetes(schema: Schema) -> Schema:
 
 
 def _strict(schema: Any) -> Any:
-    """As plain JSON Schema, in which nothing unknown may stand, and a quantity may be a number."""
+    """As plain JSON Schema, which rejects unknown fields. A quantity may be a number."""
     if isinstance(schema, list):
         return [_strict(entry) for entry in schema]
     if not isinstance(schema, dict):
@@ -203,7 +203,7 @@ def _strict(schema: Any) -> Any:
 
 
 def tables(values: tuple[Value, ...]) -> str:
-    """One for each section, in their order; what stands by itself has one of its own."""
+    """One table for each section, in their order. A value outside of sections has its own table."""
     parts = []
     for value in values:
         heading = f"### `{value.name}`"
@@ -230,7 +230,7 @@ def _describe_value(value: Value) -> str:
 
 
 def _shown(default: Any) -> str:
-    """On one line, as one would write it."""
+    """On one line, as in a manifest."""
     if default == "":
         return '""'
     return yaml.safe_dump(default, default_flow_style=True, width=10_000, sort_keys=False).strip().removesuffix("\n...")

@@ -1,8 +1,8 @@
-"""Draw the chart's Grafana dashboard from what a Prometheus has stored: docs/images/dashboard.svg.
+"""Draw the chart's Grafana dashboard with the data of a Prometheus: docs/images/dashboard.svg.
 
-`scripts/py scripts/dashboard_picture.py http://localhost:9090 --minutes 15`, against anything that answers
-/api/v1/query_range. Each panel's own expressions are asked, so a panel that shows nothing is seen. Rules: what is drawn
-is a function of the answers; a series that stays at 0 is no entry of a legend; time is told from the picture's begin.
+`scripts/py scripts/dashboard_picture.py http://localhost:9090 --minutes 15`. The server may be any that serves
+/api/v1/query_range. The queries are those of the panels, so an empty panel shows up. Rules: the picture depends only on
+the answers; a series that stays at 0 is not in the legend; times count from the start of the picture.
 """
 
 import argparse
@@ -24,11 +24,11 @@ DASHBOARD = ROOT / "charts/understudy/files/dashboards/understudy.json"
 PICTURE = ROOT / "docs/images/dashboard.svg"
 COLUMNS, COLUMN_PX, ROW_PX, GAP_PX = 24, 50, 30, 8
 TITLE_PX, LEGEND_PX, AXIS_PX, LEFT_PX = 24, 38, 16, 54
-LETTER_PX = 6.2  # about what a letter of a legend takes
+LETTER_PX = 6.2  # about the width of a letter in a legend
 POINTS = 120  # of a series
-SEEN = 10  # of an area's opacity in percent: a fainter one is left out
+SEEN = 10  # opacity of an area in percent: fainter areas are not drawn
 COLOURS = ("#3274d9", "#56a64b", "#e0752d", "#a352cc", "#e02f44", "#0d9488", "#b7950b", "#6b7280")
-#: How a panel's unit is shown: what it is divided by, and its word, from the smallest number on.
+#: The divisors of a panel's unit, with the text for each, from the smallest number on.
 UNITS: Mapping[str, Sequence[tuple[float, str]]] = {
     "s": ((1e-6, " µs"), (1e-3, " ms"), (1.0, " s"), (60.0, " min"), (3600.0, " h")),
     "ops": ((1.0, "/s"),),
@@ -39,7 +39,7 @@ UNITS: Mapping[str, Sequence[tuple[float, str]]] = {
 Panel = Mapping[str, Any]
 Labels = Mapping[str, str]
 Points = Sequence[tuple[float, float]]  # Unix time, value
-#: What a Prometheus answers to an expression.
+#: The answer of a Prometheus to an expression.
 Ask = Callable[[str], Sequence[tuple[Labels, Points]]]
 
 
@@ -64,7 +64,7 @@ class Span:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="Draw the dashboard from what a Prometheus has stored.")
+    parser = argparse.ArgumentParser(description="Draw the dashboard with the data of a Prometheus.")
     parser.add_argument("prometheus", help="its URL")
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--end", type=float, default=time.time(), help="Unix time; now unless set")
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def query(url: str, expression: str, span: Span) -> list[tuple[Labels, Points]]:
-    """Raises OSError where nobody answers, or the expression is refused."""
+    """Raises OSError if the server does not answer, or rejects the expression."""
     requests = urllib.parse.urlencode({"query": expression, "start": span.begin, "end": span.end, "step": span.step})
     with urllib.request.urlopen(f"{url}/api/v1/query_range?{requests}", timeout=60) as answer:  # noqa: S310 (the URL is the caller's)
         found = json.load(answer)["data"]["result"]
@@ -165,7 +165,7 @@ def _graph(panel: Panel, series: Sequence[Series], width: float, height: float, 
 
 
 def stacked(series: Sequence[Series]) -> list[tuple[Series, list[tuple[float, float, float]]]]:
-    """Time, lower and upper bound of each: what is below it is those before."""
+    """Time, lower and upper bound of each series: each is drawn on top of the previous ones."""
     below: dict[float, float] = {}
     found = []
     for each in series:
@@ -215,7 +215,7 @@ def _axes(
 
 
 def _legend(named: Sequence[Series], total: int, y: float, width: float) -> str:
-    """Two lines at most; what has no room is counted."""
+    """At most two lines. Series without room are counted."""
     if not total:
         return f'<text x="{width / 2:g}" y="{y - 60:g}" text-anchor="middle">no data</text>'
     parts, x, lines = [], 8.0, 1
@@ -237,7 +237,7 @@ def _colours() -> Sequence[str]:
 
 
 def nice(value: float) -> float:
-    """The next of 1, 2 and 5 times a power of ten; 1 for nothing."""
+    """The next of 1, 2 and 5 times a power of ten; 1 for 0 and less."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

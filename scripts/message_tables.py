@@ -1,7 +1,8 @@
-"""The messages of understudy_protocol as Markdown, and the check that each of them has one direction.
+"""The messages of understudy_protocol as Markdown, and the check that each message has one direction.
 
-A module says who sends what in tuples (TO_COORDINATOR, TO_MEMBER, …), and each class in its docstring when it is sent.
-A message stands in exactly one tuple of its module; a class that stands in none must be part of a message.
+Each module lists its messages by receiver in tuples (TO_COORDINATOR, TO_MEMBER, …). Each class has a docstring with the
+occasion on which it is sent. A message is in exactly one tuple of its module. A class in no tuple must be part of a
+message.
 """
 
 import dataclasses
@@ -14,14 +15,14 @@ from typing import Any
 
 from understudy_protocol import adoption, handshake, launcher, membership, observer, wire
 
-#: Who gets what: the name of the tuple, and the class.
+#: Pairs of the tuple's name and a class in it.
 Directions = Sequence[tuple[str, type[Any]]]
 HANDSHAKE: Directions = (("TO_SIDECAR", handshake.Hello), ("TO_CALLER", handshake.Answer))
 SCALARS = {str: "string", int: "int", float: "number", bool: "bool"}
 
 
 class MessageError(Exception):
-    """A message that cannot be described: where, what was expected, and what was seen."""
+    """A message that cannot be described: where, the expected value, and the actual one."""
 
 
 def all_directions() -> dict[ModuleType, Directions]:
@@ -35,18 +36,18 @@ def all_directions() -> dict[ModuleType, Directions]:
 def directions(module: ModuleType) -> Directions:
     tuples = {name: value for name, value in vars(module).items() if name.startswith("TO_")}
     if not tuples:
-        raise MessageError(f"{_file(module)}: expected tuples TO_… that say who gets which message; got none")
+        raise MessageError(f"{_file(module)}: expected tuples TO_… with the messages of each receiver; got none")
     return [(name, cls) for name, classes in tuples.items() for cls in classes]
 
 
 def wrong_directions(modules: Mapping[ModuleType, Directions]) -> list[str]:
-    """Messages that stand in no tuple and are part of no message, in more than one, or in that of another module."""
+    """Messages in no tuple that are part of no message, in several tuples, or in a tuple of another module."""
     kept = parts(modules)
     wrong = []
     for module, directed in modules.items():
         defined = wire.message_types(module)
         wrong += [
-            f"{_file(module)}: {direction} has {cls.__name__}, which is not defined here: nobody would decode it"
+            f"{_file(module)}: {direction} has {cls.__name__}, which is not defined here: no program would decode it"
             for direction, cls in directed
             if defined.get(cls.__name__) is not cls
         ]
@@ -54,12 +55,12 @@ def wrong_directions(modules: Mapping[ModuleType, Directions]) -> list[str]:
             found = [direction for direction, each in directed if each is cls]
             if len(found) > 1 or (not found and cls not in kept):
                 where = " and ".join(found) or "none, and is part of no message"
-                wrong.append(f"{_file(module)}: expected {name} in one tuple of who gets it; it is in {where}")
+                wrong.append(f"{_file(module)}: expected {name} in one tuple TO_…; it is in {where}")
     return wrong
 
 
 def parts(modules: Mapping[ModuleType, Directions]) -> list[type[Any]]:
-    """What messages hold and is no message itself: dataclasses and enums, and what these hold in turn; by name."""
+    """The parts of messages that are not messages: dataclasses and enums, and their own parts in turn; by name."""
     messages = {cls for directed in modules.values() for _, cls in directed}
     found: set[type[Any]] = set()
     waiting = [hint for cls in messages for hint in typing.get_type_hints(cls).values()]
@@ -104,7 +105,7 @@ def _may_be_missing(field: "dataclasses.Field[Any]") -> bool:
 
 
 def type_name(hint: Any) -> str:
-    """A field's type, as JSON has it."""
+    """A field's JSON type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Union and arguments[1:] == (type(None),):
         return f"{type_name(arguments[0])} or null"

@@ -1,6 +1,6 @@
 """Write the generated parts of docs/reference/metrics.md from the code and the alerts; --check only names stale ones.
 
-The tables are what a fresh process says of itself: a metric that is not there cannot be in them.
+The tables come from the metrics of a new process, so they contain exactly the existing metrics.
 """
 
 import argparse
@@ -37,7 +37,7 @@ class Described(Protocol):
 
 
 class Nobody:
-    """An operator that knows nothing: what it would tell is described all the same."""
+    """An operator without any state, which is enough to describe its metrics."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda: 0
@@ -56,7 +56,7 @@ def main(arguments: list[str], page: Path = PAGE) -> int:
         page.write_text(filled, encoding="utf-8")
         return 0
     for name in stale:
-        sys.stderr.write(f"{page.name}: the part {name!r} is not what the code says: run `{COMMAND}` and commit it\n")
+        sys.stderr.write(f"{page.name}: the part {name!r} differs from the code: run `{COMMAND}` and commit it\n")
     return 1 if stale else 0
 
 
@@ -70,7 +70,7 @@ def generated() -> dict[str, str]:
 
 
 def programs() -> dict[str, Iterable[Described]]:
-    """What each program tells."""
+    """The metrics of each program."""
     operator = OperatorMetrics()
     operator.read(Nobody())
     return {

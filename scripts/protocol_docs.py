@@ -1,8 +1,8 @@
-"""Write the generated parts of docs/contributors/protocol.md from the code; --check only says which of them are stale.
+"""Write the generated parts of docs/contributors/protocol.md from the code; --check only names stale ones.
 
-A part stands between `<!-- generated: NAME -->` and `<!-- end -->`; the prose around it is written by hand. Messages
-come from understudy_protocol (message_tables.py), state machines from every module of MACHINES whose docstring has a
-transition table (transition_tables.py). The code is refused where it contradicts itself: the page cannot lie about it.
+A part is between `<!-- generated: NAME -->` and `<!-- end -->`; the text around it is written by hand. Messages come
+from understudy_protocol (message_tables.py), state machines from every module of MACHINES whose docstring has a
+transition table (transition_tables.py). If the code contradicts itself, the program fails and writes nothing.
 """
 
 import argparse
@@ -42,7 +42,7 @@ END = "<!-- end -->"
 
 
 class PageError(Exception):
-    """The page has no place for a part, or one for a part that there is not; or the code contradicts itself."""
+    """The page lacks a part, or has an unknown one; or the code contradicts itself."""
 
 
 def main(arguments: list[str], page: Path = PAGE) -> int:
@@ -59,7 +59,7 @@ def main(arguments: list[str], page: Path = PAGE) -> int:
         page.write_text(filled, encoding="utf-8")
         return 0
     for name in stale:
-        sys.stderr.write(f"{page.name}: the part {name!r} is not what the code says: run `{COMMAND}` and commit it\n")
+        sys.stderr.write(f"{page.name}: the part {name!r} differs from the code: run `{COMMAND}` and commit it\n")
     return 1 if stale else 0
 
 
@@ -89,7 +89,7 @@ def find_machines() -> Iterator[tuple[Table, type[Enum]]]:
 
 
 def states_of(table: Table, module: ModuleType) -> type[Enum]:
-    """The enum that the table's first heading names, defined or imported where the table is."""
+    """The enum that the table's first heading names, defined or imported in the table's module."""
     states = getattr(module, table.enum_name, None)
     if not (isinstance(states, type) and issubclass(states, Enum)):
         raise PageError(f"{table.file}: expected an enum {table.enum_name} with the table's states; got {states}")
@@ -107,7 +107,7 @@ def _code(states: str) -> str:
 
 
 def fill(text: str, wanted: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The page with each part as it is wanted, and the names of those that were not so."""
+    """The page with the wanted parts, and the names of the parts that differed."""
     lines = iter(enumerate(text.splitlines(), start=1))
     filled: list[str] = []
     stale: list[str] = []

@@ -118,7 +118,7 @@ def conditions(of: str) -> str:
 
 
 def shown(found: list[str]) -> Iterator[str]:
-    """All phases together are one word."""
+    """All phases together are one entry."""
     phases = set(names.phases())
     if phases <= set(found):
         yield BY_PHASE
@@ -127,7 +127,7 @@ def shown(found: list[str]) -> Iterator[str]:
 
 
 def is_possible(name: Name) -> bool:
-    """The values of two expressions are found independently; these combinations the code excludes."""
+    """The values of two expressions are found independently. The code excludes these combinations."""
     lasting = name.reason in ("InvalidSpec", "Refused")
     match name.kind:
         case "Invalid":

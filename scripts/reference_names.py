@@ -62,7 +62,7 @@ def _policy_actions() -> tuple[str, ...]:
 
 
 def _pool_reasons() -> tuple[str, ...]:
-    """Of the condition PoolAvailable, each but the first also of an event."""
+    """The reasons of the condition PoolAvailable. All but the first are reasons of an event, too."""
     return (pool_told.CLAIMED, pool_told.EMPTY, pool_told.MISSING, pool_told.NO_ROOM, pool_told.REFUSED)
 
 

@@ -1,4 +1,4 @@
-"""What mkdocs does differently from GitHub, for which the pages are written: links that leave docs/, and lists.
+"""Adapts pages that are written for GitHub to mkdocs: links to files outside of docs/, and lists.
 
 - A few pages are outside of docs/, such as CHANGELOG.md. PAGES adds them to the site.
 - A link from a page to one of them, or from one of them into docs/, leads to the page of the site.
@@ -46,7 +46,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def linked(markdown: str, site: str) -> str:
-    """The links of the page `site`, as they are in the site."""
+    """The page `site` with links that work in the site."""
     source = _SOURCES.get(site, f"{DOCS}/{site}")
 
     def replace(link: re.Match[str]) -> str:
@@ -66,7 +66,7 @@ def linked(markdown: str, site: str) -> str:
 
 
 def _joined(parts: list[str]) -> list[str]:
-    """A code span inside a link's text belongs to the link: put such parts together again."""
+    """Join parts again if a code span is inside a link's text: the span belongs to the link."""
     joined: list[str] = []
     for part in parts:
         opens = bool(joined) and not joined[-1].startswith("```") and _is_open(joined[-1])

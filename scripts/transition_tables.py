@@ -1,13 +1,13 @@
 """Read the transition table in a module's docstring, check it against the enum of its states, and draw it.
 
 A table has the columns `state` (or `phase`), `event`, `next` and `what it does` (or `effects`), over a line of dashes
-that says where they begin. The first heading names the enum: State, or Phase. The state of a row is one, or `A, B`, or
-`A … B` (in the enum's order), or `any`, or `other states` (those that have no row with this event). What comes next is
-one, or `A, B`, or `as it is`, or `-` where the machine ends. A line that has only an event or an effect goes on with
-the row above; an event after `…` goes on with the event above. A machine begins in what its constructors (`__init__`
-and class methods) assign to `.state` or `.phase`.
+that marks where they begin. The first heading names the enum: State, or Phase. The state of a row is one state, or
+`A, B`, or `A … B` (in the enum's order), or `any`, or `other states` (those without a row for this event). The next
+state is one state, or `A, B`, or `as it is`, or `-` if the machine ends. A line that has only an event or an effect
+continues the row above; an event after `…` continues the event above. A machine begins in the states that its
+constructors (`__init__` and class methods) assign to `.state` or `.phase`.
 
-What does not fit is refused with its file and line, and with what was expected: nothing is guessed or left out.
+A line that does not fit is rejected with its file, its number and the expected form. Nothing is guessed or skipped.
 """
 
 import ast
@@ -27,7 +27,7 @@ NEXT_FORMS = f"a state, `A, B`, `{SAME}` or `{END}`"
 
 
 class TableError(Exception):
-    """A table that cannot be read: where, what was expected, and what was seen."""
+    """A table that cannot be read: where, the expected form, and the actual text."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a docstring, and where it stands in its file."""
+    """One line of a docstring, with its place in its file."""
 
     file: str
     number: int
@@ -114,7 +114,7 @@ def _rows(lines: Sequence[Line], starts: Sequence[int]) -> Iterator[Row]:
             row = replace(row, event=f"{row.event} {event}".strip(), effect=f"{row.effect} {effect}".strip())
             continue
         if not (state and event and following):
-            raise line.error("a state, an event and what comes next")
+            raise line.error("a state, an event and the next state")
         if row is not None:
             yield row
         row = Row(line.number, state, event, following, effect)
@@ -154,7 +154,7 @@ def _assignments(function: ast.FunctionDef) -> Iterator[tuple[ast.expr, ast.expr
 
 
 def wrong_states(table: Table, states: type[Enum]) -> list[str]:
-    """What a table says of the states that is not so; and those that it never names."""
+    """Unknown states in a table, and states that it never names."""
     names = list(states.__members__)
     known = f"{table.enum_name} has {', '.join(names)}"
     wrong = []
@@ -179,7 +179,7 @@ def wrong_states(table: Table, states: type[Enum]) -> list[str]:
 
 
 def diagram(table: Table) -> str:
-    """The table as a Mermaid diagram. Several states that a row names without listing them are one dashed box."""
+    """The table as a Mermaid diagram. States that a row does not list one by one are one dashed box."""
     arrows: dict[tuple[str, str], list[str]] = {}
     boxes: dict[str, str] = {}
     event = ""
@@ -207,5 +207,5 @@ def _targets(following: str, source: str) -> list[str]:
 
 
 def _label(text: str) -> str:
-    """These characters end a label in Mermaid, or have a meaning in it; their numbers have none."""
+    """These characters end a label in Mermaid, or have a meaning in it. Their numeric codes have none."""
     return re.sub(r'[:;#<>"]', lambda match: f"#{ord(match[0])};", text)

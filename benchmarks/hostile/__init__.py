@@ -1,5 +1,5 @@
-"""Whether callers without the key can disturb a coordinator: how late its loop is, and whether a member is lost.
+"""Whether callers without the key can disturb a coordinator: the lag of its event loop, and lost members.
 
-__main__     the command: a job of 64 members, 500 hostile connections, for 30 s      goals    what is aimed at
+__main__     the command: a job of 64 members, 500 hostile connections, for 30 s      goals    the goals
 callers      the process that opens the connections
 """

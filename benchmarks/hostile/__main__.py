@@ -1,6 +1,6 @@
-"""`make bench-hostile`: 500 hostile connections to a coordinator while 64 members hold a round.
+"""`make bench-hostile`: 500 hostile connections to a coordinator while 64 members are in a round.
 
-Fails if a member is lost, or if the loop is late.
+Fails if a member is lost, or if the loop's lag is above its goal.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from benchmarks.report import add_arguments, open_journal, show
 MEMBERS = 64
 LIMIT_S = 60.0
 CALM = "calm"
-#: From where the hostile connections come, by case.
+#: The addresses of the hostile connections, by case.
 SOURCES = {CALM: [], OTHERS: [f"127.0.1.{number}" for number in range(1, 11)], SHARED: [LOOPBACK]}
 
 
 def session(case: str, connections: int, seconds: float) -> dict[str, float]:
-    """Raises Unfinished where a member was lost."""
+    """Raises Unfinished if a member was lost."""
     with running(MEMBERS, spares=1) as job, Child("callers", "benchmarks.hostile.callers", nice=NICE) as callers:
         first_round(job, LIMIT_S)
         if SOURCES[case]:
@@ -37,7 +37,7 @@ def session(case: str, connections: int, seconds: float) -> dict[str, float]:
         time.sleep(seconds)
         after = Usage.of(job.coordinator.pid)
         lag = job.coordinator.ask("lag", LIMIT_S)
-        job.settle(FIRST, LIMIT_S)  # it is the newest round still: no member was lost
+        job.settle(FIRST, LIMIT_S)  # it is still the newest round: no member was lost
         opened = callers.ask("opened", LIMIT_S)
         print(f"{case}: {lag}, connections: {opened}", flush=True)
         return {

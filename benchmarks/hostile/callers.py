@@ -1,6 +1,6 @@
-"""A child process that is many hostile callers at once: six kinds, none of which knows the job's key.
+"""A child process that simulates many hostile callers: six kinds, none of which knows the job's key.
 
-A connection that was closed is replaced after a moment, so as many are open, or on their way, as were asked for.
+A closed connection is replaced after a moment, so the requested number of connections stays open or is being opened.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PAUSE_S = 0.01
 FLOOD = frame(Opcode.PING, b"", masked=True) * 40_000
 NOISE = os.urandom(1 << 18)
 HEAD, _ = request("x", pod.COORDINATOR_PORT, pod.MEMBERSHIP_PATH)
-#: A recorded Hello of a member: of all messages without the key it costs the sidecar most, which answers it.
+#: A recorded Hello of a member. Of all messages without the key it costs the sidecar most, because it is answered.
 RECORDED = HandshakeCaller(job.KEY, Role.MEMBER, job.UID, Call("member", "")).hello
 HELLO = frame(Opcode.TEXT, wire.encode(RECORDED).encode(), masked=True)
 
 
 async def flood(sock: socket.socket) -> None:
-    """PINGs without end, as fast as they are taken."""
+    """Endless PINGs, as fast as the sidecar accepts them."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(sock, HEAD)
     while True:
@@ -39,14 +39,14 @@ async def flood(sock: socket.socket) -> None:
 
 
 async def slow(sock: socket.socket) -> None:
-    """A byte now and then."""
+    """A byte every 0.1 s."""
     for byte in HEAD[:-1]:
         await asyncio.get_running_loop().sock_sendall(sock, bytes([byte]))
         await asyncio.sleep(0.1)
 
 
 async def silent(sock: socket.socket) -> None:
-    """Nothing at all."""
+    """No bytes at all."""
     await _until_its_end(sock)
 
 
@@ -63,7 +63,7 @@ async def never_reading(sock: socket.socket) -> None:
 
 
 async def noise(sock: socket.socket) -> None:
-    """Random bytes, as fast as they are taken."""
+    """Random bytes, as fast as the sidecar accepts them."""
     while True:
         await asyncio.get_running_loop().sock_sendall(sock, NOISE)
 
@@ -82,13 +82,13 @@ class Callers:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def begin(self, host: str, sources: list[str], connections: int) -> Answer:
-        """So many connections, in turns of these addresses and of each kind."""
+        """Open so many connections, from these addresses and of each kind in turns."""
         visits = zip(range(connections), itertools.cycle(KINDS), itertools.cycle(sources), strict=False)
         self._tasks = [asyncio.create_task(self._call(host, kind, source)) for _, kind, source in visits]
         return {}
 
     async def opened(self) -> Answer:
-        """How many connections there were so far, by kind."""
+        """The number of connections so far, by kind."""
         return dict(self._opened)
 
     async def _call(self, host: str, kind: Callable[[socket.socket], Awaitable[None]], source: str) -> None:

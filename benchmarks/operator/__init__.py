@@ -1,12 +1,12 @@
-"""The operator next to JobSet: on one API server, with nodes that kwok plays, how long and at what cost.
+"""The operator next to JobSet: durations and costs, on one API server, with nodes that kwok simulates.
 
-plan, goals            what is run, and what is aimed at (pure)
-manifests, settings    what is applied, and how the cluster's programs are set up (pure)
-audit, exposition      what the API server says of itself: its audit log, its metrics (pure)
-network                a network of the benchmark's own, in which every pod's address is this machine
+plan, goals            the sessions and the goals (pure)
+manifests, settings    the applied objects, and the configuration of the cluster's programs (pure)
+audit, exposition      the API server's own records: its audit log, its metrics (pure)
+network                a separate network, in which every pod's address is this machine
 programs, cluster      etcd, API server, controller manager, scheduler, kwok, as processes
-kube, watches          the API server as the benchmark uses it, and what its watches have told
-sidecars               the data plane, played: all pods' sidecars, and the coordinators among them
+kube, watches          the benchmark's requests to the API server, and the objects that its watches have reported
+sidecars               the simulated data plane: all pods' sidecars, including the coordinators
 jobset                 the peer: pinned by jobset/go.mod, built into the cache
-systems, session       each system as it is started, and what is done with it
+systems, session       how each system is started, and the cases that run with it
 """

@@ -1,7 +1,7 @@
 """`make bench-operator`: jobs of up to 5,000 pods under our operator and under JobSet, on one API server, in turns.
 
 benchmarks/results/operator.json   every sample, as soon as it is measured: --resume continues from there
-build/bench/logs/operator-*.log   what the cluster's programs said
+build/bench/logs/operator-*.log   the logs of the cluster's programs
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from tests.cluster.paths import Paths
 
 
 async def run(sessions: Sequence[Session], journal: Journal, binaries: Path, jobset: Built, nodes: int) -> list[str]:
-    """What could not be run, and why."""
+    """Returns the sessions that could not run, with the reasons."""
     skipped: dict[str, None] = {}
     left_s = sum(session.expected_s for session in sessions)
     print(f"{len(sessions)} sessions, about {left_s / 60:.0f} minutes", flush=True)
-    # A controller manager's limits are those of its cluster.
+    # The controller manager's limits belong to its cluster.
     for shipped, of_cluster in groupby(enumerate(sessions, 1), lambda numbered: numbered[1].shipped):
         async with cluster.running(binaries, jobset, nodes, Progress(), shipped=shipped) as present:
             for number, session in of_cluster:
@@ -62,7 +62,7 @@ async def run(sessions: Sequence[Session], journal: Journal, binaries: Path, job
 
 
 def missing(sessions: Sequence[Session], journal: Journal) -> list[Session]:
-    """Those with cases that were not run yet, and with those alone."""
+    """The sessions with cases that have not run yet, and only with these cases."""
     left = []
     for x in sessions:
         cases = tuple(case for case in x.cases if not journal.has(x.system.value, case.value, x.size, x.run))
@@ -105,7 +105,7 @@ def main() -> int:
         take_open_files()
         skipped = asyncio.run(run(sessions, journal, paths.binaries, jobset, requests.nodes))
     except (ChildFailed, ClusterError, MetricMissing, Refused, aiohttp.ClientError, KeyboardInterrupt) as error:
-        print(f"{error or 'interrupted'}\nfinished cases are kept: go on with --resume", file=sys.stderr)
+        print(f"{error or 'interrupted'}\nfinished cases are kept: continue with --resume", file=sys.stderr)
         return 1
     finally:
         journal.close()

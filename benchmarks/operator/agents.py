@@ -1,10 +1,10 @@
-"""JobSet's restart in place, as far as the API server sees it: the agents in its pods, played.
+"""Simulates the agents in a JobSet's pods for its restart in place, as far as the API server sees it.
 
-What they do, one in each pod, with the strategy InPlaceRestart: a pod that starts writes the number of its attempt into
-an annotation of its own: 0, or after a fault one more than status.currentInPlaceRestartAttempt. When the controller
-sees a higher one than the others', it sets status.previousInPlaceRestartAttempt; every agent up to that one then has
-its pod's containers restarted, and writes the new number. When all are the same, the controller sets the current one,
-for which all have waited. What kubelets write about restarted containers is left out.
+There is one agent in each pod, with the strategy InPlaceRestart. A pod that starts writes the number of its attempt
+into an annotation of its own: 0, or after a fault one more than status.currentInPlaceRestartAttempt. If the controller
+sees a number above the others', it sets status.previousInPlaceRestartAttempt. Every agent up to that number then
+restarts its pod's containers, and writes the new number. When all numbers are equal, the controller sets the current
+one, for which all agents have waited. The kubelets' writes about restarted containers are not simulated.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ ATTEMPT = "jobset.sigs.k8s.io/in-place-restart-attempt"
 
 
 class Agents:
-    """Of one job."""
+    """The agents of one job."""
 
     def __init__(self, kube: Kube, namespace: str, watches: Watches) -> None:
         self._kube, self._namespace, self._watches = kube, namespace, watches
 
     async def start(self, limit_s: float) -> None:
-        """All of them, for the first time."""
+        """Start all of them for the first time."""
         await self._write(0, self._pods())
         await self._until("currentInPlaceRestartAttempt", 0, limit_s)
 
     async def restart(self, limit_s: float) -> float:
-        """One has failed: the seconds until the controller lets all of them go on."""
+        """One agent has failed. Returns the seconds until the controller lets all of them continue."""
         first, *others = self._pods()
         start = time.monotonic()
         await self._write(1, [first])

@@ -1,8 +1,8 @@
-"""How many requests each user made of the API server: a part of its audit log, counted. Pure but for the file.
+"""Counts the requests of each user to the API server, in a part of its audit log. Pure, except for reading the file.
 
-The API server's own metrics tell no user, so this log is what tells a controller's requests from all others. Each of
-the cluster's programs has a user of its own (settings.py). What asks for no resource (health, discovery) does not
-count, and a watch counts when it ends, so watches are left out.
+The API server's metrics have no user, so only this log separates a controller's requests from all others. Each of the
+cluster's programs has its own user (settings.py). Requests without a resource (health, discovery) do not count. A watch
+is logged when it ends, so watches do not count either.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ENTRY = msgspec.json.Decoder(_Entry)
 
 
 def count(lines: Iterable[bytes]) -> Requests:
-    """The requests that these lines of the log tell as answered."""
+    """The answered requests in these lines of the log."""
     requests: Requests = Counter()
     for line in lines:
         entry = _ENTRY.decode(line)
@@ -56,7 +56,7 @@ def count(lines: Iterable[bytes]) -> Requests:
 
 
 def arrivals(lines: Iterable[bytes], user: str, description: str, name: str) -> list[float]:
-    """When writes of this user to this object arrived (Unix seconds), in their order."""
+    """The times at which writes of this user to this object arrived (Unix seconds), in order."""
     entries = (_ENTRY.decode(line) for line in lines)
     return sorted(
         entry.received.timestamp()
@@ -83,7 +83,7 @@ def read_audit(requests: Requests, users: Collection[str]) -> str:
 
 
 def read(log: Path, start: int, end: int) -> Requests:
-    """The requests between two ends of the log (its sizes then)."""
+    """The requests between two positions in the log (its sizes at two times)."""
     return count(lines_of(log, start, end))
 
 

@@ -1,6 +1,6 @@
 """A cluster for one command: etcd, API server, controller manager, scheduler, and kwok with its nodes.
 
-The programs are those of tests/cluster and JobSet's CRD is installed next to ours, so that both systems find the same.
+The programs are those of tests/cluster. JobSet's CRD is installed next to ours, so both systems have the same cluster.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Cluster:
         return (self.api_server, self.controller_manager, *self.others)
 
     async def namespace(self, name: str) -> None:
-        """One in which pods can be made: they need its service account."""
+        """Create a namespace, and wait for its service account, which pods need."""
         await self.kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
         await until(f"{account} is there", lambda: self.kube.exists(account), self.programs)
 
     async def remove_namespace(self, name: str) -> None:
-        """With all that is left in it, so that no session's rest is in the next one's way."""
+        """Delete it with all of its objects, so that they do not disturb the next session."""
         path = f"/api/v1/namespaces/{name}"
         await self.kube.call("DELETE", path)
 
@@ -81,7 +81,7 @@ async def running(
 ) -> AsyncIterator[Cluster]:
     """shipped: with the controller manager's own limits.
 
-    Raises ChildFailed with the last words of a program that does not start.
+    If a program does not start, raises ChildFailed with the end of its log.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="understudy-bench-")))
@@ -93,7 +93,7 @@ async def running(
         def start(name: str, command: list[str]) -> Program:
             return stack.enter_context(Program(name, command))
 
-        # Each is ready before the next is started, and the API server is killed before its etcd: else they hang.
+        # Each is ready before the next starts, and the API server is killed before its etcd. Otherwise they hang.
         etcd = start("etcd", settings.etcd(files))
         await until("etcd is healthy", lambda: answers(f"{settings.ETCD}/health"), (etcd,))
         api_server = start("kube-apiserver", settings.api_server(files))
@@ -113,7 +113,7 @@ async def running(
 
 
 async def answers(url: str) -> bool:
-    """Whether a GET of it is answered with 200."""
+    """Whether a GET of the URL returns 200."""
     try:
         async with aiohttp.ClientSession() as session, session.get(url) as response:
             return response.status == 200
@@ -133,7 +133,7 @@ async def _ready(kube: Kube) -> bool:
 
 
 async def _install(kube: Kube, file: Path, api_server: Program) -> None:
-    """A CRD, until it is served."""
+    """Create a CRD, and wait until it is served."""
     crd = yaml.safe_load(await asyncio.to_thread(file.read_text))
     await kube.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
     spec = crd["spec"]
@@ -146,7 +146,7 @@ async def _add_nodes(cluster: Cluster, count: int) -> None:
 
     async def all_ready() -> bool:
         items = (await cluster.kube.call("GET", "/api/v1/nodes"))["items"]
-        # A node is made with a taint, which the controller manager removes once it has seen it ready.
+        # A node is created with a taint, which the controller manager removes once it has seen that it is ready.
         return sum(_node_ready(item) for item in items) == count
 
     await until("all nodes are ready", all_ready, cluster.programs)
@@ -158,7 +158,7 @@ def _node_ready(raw: dict[str, Any]) -> bool:
 
 
 async def in_parallel(do: Callable[[T], Awaitable[object]], items: Iterable[T]) -> None:
-    """A few at a time. Raises the first failure."""
+    """Call `do` for each item, a few at a time. Raises the first failure."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: T) -> None:

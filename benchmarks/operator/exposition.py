@@ -1,13 +1,13 @@
-"""What the API server's metrics say of bytes: all that it read and wrote for its clients, watches included. Pure.
+"""Bytes in the API server's metrics: all that it read and wrote for its clients, including watches. Pure.
 
-All clients count: kwok, the scheduler and this benchmark as well, which do the same for each system.
+All clients count, also kwok, the scheduler and this benchmark, which do the same for each system.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: Bodies of requests; answers; what watches were told.
+#: Bodies of requests; answers; events of watches.
 BYTES = (
     "apiserver_request_body_size_bytes_sum",
     "apiserver_response_sizes_sum",
@@ -16,11 +16,11 @@ BYTES = (
 
 
 class MetricMissing(Exception):
-    """The API server tells nothing under a name that is counted on: it is of another version."""
+    """The API server has no metric of an expected name: its version is another one."""
 
 
 def api_bytes(text: str) -> float:
-    """Since the API server's start. Raises MetricMissing."""
+    """Bytes since the API server's start. Raises MetricMissing."""
     return sum(_sum(text.splitlines(), name) for name in BYTES)
 
 

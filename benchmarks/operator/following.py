@@ -1,4 +1,4 @@
-"""What a coordinator tells, and when the TrainingJob's status says it: one job, whose data plane is played."""
+"""The delay from a coordinator's report to the TrainingJob's status: one job with a simulated data plane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from understudy_protocol.observer import Cause, Recovery
 
 CHANGES = 5
 PAUSE_S = 1.0
-#: Between two snapshots a coordinator waits so long at least.
+#: A coordinator's minimum pause between two snapshots.
 SNAPSHOT_S = 0.25
 
 
@@ -30,7 +30,7 @@ class Following:
         return status
 
     async def longest_delay(self, limit_s: float) -> float:
-        """From what the coordinator tells to the status that has it: the longest of some changes."""
+        """The longest delay of some changes, from the coordinator's report to the status with it."""
         delays = []
         for _ in range(CHANGES):
             await asyncio.sleep(PAUSE_S)
@@ -46,11 +46,11 @@ class Following:
     async def _until_round(self, limit_s: float) -> float:
         result = self._job.round
         return await self._watches.until(
-            f"status tells round {result}", lambda: int(self._status.get("round", -1)) >= result, limit_s
+            f"status has round {result}", lambda: int(self._status.get("round", -1)) >= result, limit_s
         )
 
     async def recover_in_place(self, limit_s: float) -> None:
-        """A worker fails, everybody restarts in place, and status tells that it is over."""
+        """A worker fails, all workers restart in place, and status records the end of the recovery."""
         job = self._job
         assert job.snapshot is not None
         failed = job.snapshot.members[0]
@@ -66,7 +66,7 @@ class Following:
         await asyncio.sleep(SNAPSHOT_S)
         resumed = replace(begun, resumed_at=time.time())
         await job.report(replace(job.snapshot, recoveries=(*known, resumed)[-10:]))
-        await self._watches.until("status tells the recovery", self._recovered, limit_s)
+        await self._watches.until("status has the recovery", self._recovered, limit_s)
 
     def _recovered(self) -> bool:
         last = self._status.get("lastRecovery", {})
@@ -76,7 +76,7 @@ class Following:
         self._job.seen.clear()
 
     async def until_followed(self, limit_s: float) -> float:
-        """When an operator has called, and its status has what it was told then."""
+        """When an operator has called, and its status has the report that it got."""
         await self._watches.until("the operator calls the coordinator", self._job.seen.is_set, limit_s)
         await self._reported_round(limit_s)
         return time.monotonic()

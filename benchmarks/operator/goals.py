@@ -1,4 +1,4 @@
-"""What is aimed at: a job of thousands costs the API server no more than it has to, the operator next to nothing."""
+"""The goals: a job of thousands costs the API server only the necessary writes, and the operator almost nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Gets the peer: JobSet's manager, built from the Go module that jobset/go.mod pins, and the CRD that comes with it.
+"""Builds the peer: JobSet's manager, from the Go module that jobset/go.mod pins, and copies its CRD.
 
-Both are kept in the cache, in a folder that is named for a hash of go.mod and go.sum; it appears when it is whole. A
-first build takes about a minute once Go has the modules.
+Both are in the cache, in a folder that is named for a hash of go.mod and go.sum, and renamed into place when it is
+complete. A first build takes about a minute once Go has the modules.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class Built:
 
 
 def version() -> str:
-    """The one that go.mod pins, like 0.12.0."""
+    """The version that go.mod pins, such as 0.12.0."""
     return _pinned(rf"^\s*(?:require )?{re.escape(MODULE)} v(\S+)")
 
 
 def ensure_jobset(progress: Progress) -> Built:
-    """Raises MissingTool without a Go new enough, CommandFailed when the build fails."""
+    """Raises MissingTool without a Go that is new enough, CommandFailed if the build fails."""
     cache = Paths.from_environment().cache
     built = Built(cache / f"jobset-{content_hash([HERE / 'go.mod', HERE / 'go.sum'])}")
     if built.folder.exists():
         return built
     go = ensure_go(_pinned(r"^go (\d+\.\d+\.\d+)$"))
     progress.report(f"building JobSet {version()} with Go: about a minute")
-    for left in cache.glob(".jobset.[0-9]*"):  # by a build that was interrupted
+    for left in cache.glob(".jobset.[0-9]*"):  # left by an interrupted build
         shutil.rmtree(left)
     workshop = Built(cache / f".jobset.{os.getpid()}")
     workshop.folder.mkdir(parents=True)

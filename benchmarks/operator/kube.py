@@ -1,4 +1,4 @@
-"""The API server as the benchmark uses it: raw dicts over aiohttp, under a user that is not counted."""
+"""The benchmark's requests to the API server: raw dicts over aiohttp, with a user that is not counted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUEST_S = 60.0
 
 
 class Refused(Exception):
-    """The API server's answer was no."""
+    """The API server rejected the request."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -59,7 +59,7 @@ class Kube:
             return raw
 
     async def exists(self, path: str) -> bool:
-        """Also no while the API server asks to come back later, as for a kind that is new to it."""
+        """False also while the API server asks to retry later, as it does for a kind that it has just learned."""
         try:
             await self.call("GET", path)
         except Refused as error:
@@ -73,7 +73,7 @@ class Kube:
             return await response.text()
 
     async def watch(self, path: str, after: str) -> AsyncIterator[bytes]:
-        """Every change after that resourceVersion, a line each, until the API server ends it; "": all that there is."""
+        """All changes after that resourceVersion, one line each, until the API server ends it; "": all objects."""
         query = {"watch": "true", "timeoutSeconds": "7200"} | ({"resourceVersion": after} if after else {})
         async with self._session.get(path, params=query, timeout=aiohttp.ClientTimeout(total=None)) as response:
             if response.status >= 300:
@@ -83,7 +83,7 @@ class Kube:
                 *lines, remaining = (remaining + chunk).split(b"\n")
                 for line in lines:
                     yield line
-                await asyncio.sleep(0)  # there is always more while thousands of pods change: others are to be heard
+                await asyncio.sleep(0)  # other tasks must run even if thousands of pods change without a pause
 
 
 def _message(text: str) -> str:

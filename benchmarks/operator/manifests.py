@@ -1,8 +1,8 @@
-"""The jobs of the benchmark: one replicatedJob of so many pods, the same for both systems. Pure.
+"""The jobs of the benchmark: one replicatedJob with a number of pods, the same for both systems. Pure.
 
-Rules: JobSet's manifest spells out what its webhooks would set, because they are off (two calls fewer for each of its
-pods, and one for each job). Without launcher both systems do the same thing, and ours takes JobSet's own manifest with
-its two header lines changed.
+Rules: JobSet's manifest contains the defaults that its webhooks would set, because they are off (two calls fewer for
+each of its pods, and one for each job). Without a launcher both systems do the same, and ours gets JobSet's manifest
+with two changed header lines.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def path(header: tuple[str, str, str], namespace: str) -> str:
 
 
 def failed_status(now: str) -> Raw:
-    """Of a pod whose trainer container has exited 1."""
+    """The status of a pod whose trainer container has exited with 1."""
     ended = {"exitCode": 1, "reason": "Error", "startedAt": now, "finishedAt": now}
     container = {
         "name": TRAINER,
@@ -86,7 +86,7 @@ def failed_status(now: str) -> Raw:
 
 
 def node(number: int) -> Raw:
-    """One that kwok plays, with room for any number of pods that there is a use for."""
+    """A node that kwok simulates, with room for more pods than any case needs."""
     room = {"cpu": "1000", "memory": "4Ti", "pods": "1000"}
     name = f"node-{number}"
     return {

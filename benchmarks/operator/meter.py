@@ -1,4 +1,4 @@
-"""What a part of a session took: CPU of the controllers and the API server, requests, bytes, the system's memory."""
+"""The resources of a part of a session: CPU of controllers and API server, requests, bytes, the system's memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.operator.settings import User
 
 @dataclass
 class Meter:
-    """From its `begin` to its `end`. The system's own user counts, and who works for it in either system."""
+    """Measures from `begin` to `end`. Counts the system's own user, and the users that work for either system."""
 
     cluster: Cluster
     program: Program

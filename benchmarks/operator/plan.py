@@ -1,8 +1,8 @@
-"""What is to be run: sessions of one system at one size, the systems of a case in turns. Pure.
+"""The plan: sessions of one system at one size, in which the systems of a case take turns. Pure.
 
-Rules: a session is one start of one system, in a namespace of its own, and several cases of one life: created, looked
-at, deleted. A restart of all has a session of its own, and so has JobSet's restart in place, whose spec is another.
-The size of a case is its number of pods: one job, or as many jobs of PODS_OF_MANY pods as that makes. In the case
+Rules: a session is one start of one system, in a namespace of its own, with several cases in the life of its jobs:
+creation, observation, deletion. A restart of all jobs is a separate session, and so is JobSet's restart in place, whose
+spec differs. The size of a case is its number of pods: one job, or many jobs of PODS_OF_MANY pods each. In the case
 `recover-beside` a job of PODS_OF_MANY pods recovers while a job of that size is created.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 RUNS = 3
-#: What has not come by then is told as that.
+#: A result that takes longer is reported as unfinished.
 LIMIT_S = 900.0
 IDLE_S = 60.0
 PODS_OF_MANY = 10
@@ -45,12 +45,12 @@ class System(StrEnum):
 
 MANY = {Case.MANY_CREATE, Case.MANY_DELETE, Case.MANY_RECREATE}
 RESTARTS = {Case.RECREATE, Case.JOBS_RECREATE, Case.SHIPPED_RECREATE, Case.MANY_RECREATE}
-#: On a cluster whose controller manager has the limits that it is shipped with.
+#: These run on a cluster whose controller manager has its own default limits.
 SHIPPED = {Case.SHIPPED_CREATE, Case.SHIPPED_RECREATE}
-#: Both systems do the same thing there: the Job controller makes the pods.
+#: Both systems do the same in these cases: the Job controller creates the pods.
 WITHOUT_LAUNCHER = {Case.JOBS_CREATE, Case.JOBS_RECREATE, Case.MANY_RECREATE}
 
-#: Cases that follow each other in one session -> who has which of them.
+#: Cases that follow each other in one session -> the part that each system runs.
 LIVES: dict[tuple[Case, ...], dict[System, tuple[Case, ...]]] = {
     (Case.CREATE, Case.STATUS, Case.IN_PLACE, Case.REST, Case.START, Case.DELETE): {
         System.UNDERSTUDY: (Case.CREATE, Case.STATUS, Case.IN_PLACE, Case.REST, Case.START, Case.DELETE),
@@ -84,7 +84,7 @@ class Session:
 
     @property
     def pods(self) -> int:
-        """Of the jobs that are created first. The job that recovers beside a creation is a small one."""
+        """Pods of the jobs that are created first. The job that recovers beside a creation is small."""
         return PODS_OF_MANY if Case.BESIDE in self.cases else self.size
 
     @property
@@ -93,7 +93,7 @@ class Session:
 
     @property
     def creates(self) -> Case:
-        """The case that its first creation is."""
+        """The case of the session's first creation."""
         if self.cases[0] in MANY:
             return Case.MANY_CREATE
         return self.cases[0] if self.cases[0] in (Case.JOBS_CREATE, Case.SHIPPED_CREATE) else Case.CREATE
@@ -108,17 +108,17 @@ class Session:
 
     @property
     def launcher(self) -> bool:
-        """Whether our operator makes the pods itself."""
+        """Whether our operator creates the pods itself."""
         return self.system is System.UNDERSTUDY and self.cases[0] not in WITHOUT_LAUNCHER
 
     @property
     def in_place_alone(self) -> bool:
-        """JobSet's restart in place: a strategy that its spec asks for, and that a gate turns on."""
+        """JobSet's restart in place: a strategy in its spec, behind a feature gate."""
         return self.system is System.JOBSET and self.cases == (Case.IN_PLACE,)
 
     @property
     def expected_s(self) -> float:
-        """About how long it takes on two cores."""
+        """The approximate duration on two cores."""
         a_thousand = 30.0 if self.restarts else 18.0
         if self.shipped and self.system is System.JOBSET:
             a_thousand += 120.0 if self.restarts else 60.0

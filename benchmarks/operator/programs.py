@@ -1,4 +1,4 @@
-"""The processes of the cluster and of the systems: started, looked at, and ended with this one, whatever happens."""
+"""The processes of the cluster and of the systems: starts them, checks them, and ends them with this process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ END_S = 10.0
 
 
 class Program:
-    """One process, from its start to its end. Raises ChildFailed, with its last words, where it ends by itself."""
+    """One process, from its start to its end. If it ends by itself, raises ChildFailed with the end of its log."""
 
     def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        """env: all that it has but PATH and HOME: no proxy and no credential of the caller's reaches it."""
+        """env: its whole environment besides PATH and HOME, so it gets no proxy and no credential of the caller."""
         LOGS.mkdir(parents=True, exist_ok=True)
         self.name, self.log = name, LOGS / f"operator-{name}.log"
         self.started_at = time.monotonic()
@@ -51,7 +51,7 @@ class Program:
         self._process.wait()
 
     def end(self) -> None:
-        """SIGTERM, as a rollout sends it, and SIGKILL where that is not enough."""
+        """Send SIGTERM, as a rollout does, and SIGKILL if that is not enough."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:

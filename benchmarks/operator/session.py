@@ -1,7 +1,7 @@
-"""One session: a system is started, jobs are created, and its cases are gone through, a sample each.
+"""One session: starts a system, creates jobs, and runs the cases, with a sample for each.
 
-Rules: a system and its namespace are there before the clock starts, and gone before the next session. What a case needs
-(pods that run) precedes it untimed. A case that came to no end is the session's last one.
+Rules: the system and its namespace are ready before the clock starts, and gone before the next session. Preparations of
+a case (pods that run) are not timed. After a case that did not finish, the session ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.records import Sample
 from understudy_protocol.enums import WorkersState
 
 SETTLE_S = 3.0
-#: What is written late, such as events, belongs to the case as well.
+#: Late writes, such as events, belong to the case as well.
 AFTERMATH_S = 5.0
 
 METRICS = {
@@ -50,12 +50,12 @@ METRICS = {
 
 
 class Skipped(Exception):
-    """The system cannot do what this session is about, and says why."""
+    """The system cannot run this session's cases. The message has the reason."""
 
 
 @dataclass
 class Life:
-    """What a session's cases work with."""
+    """The objects that a session's cases use."""
 
     setup: Setup
     cluster: Cluster
@@ -78,7 +78,7 @@ class Life:
     # The cases ------------------------------------------------------------------------------------------------------
 
     async def create(self) -> dict[str, float]:
-        """Raises Skipped where the API server refuses the job: this version does not know such a one."""
+        """Raises Skipped if the API server rejects the job, because the system's version does not support it."""
         size, meter, watches = self.session.pods, self.meter(), self.watches
         await meter.begin()
         start = time.monotonic()
@@ -93,7 +93,7 @@ class Life:
         return took | await meter.end()
 
     async def recreate(self) -> dict[str, float]:
-        """A pod of each job fails, or its coordinator closes it as failed; and all pods are made anew."""
+        """A pod of each job fails, or its coordinator closes it as failed. Then all pods are recreated."""
         meter, watches, launcher = self.meter(), self.watches, self.setup.launcher
         first = [next(iter(pods)) for pods in self._pods_by_job().values()]
         watches.pods.begin()
@@ -107,7 +107,7 @@ class Life:
         return {"running_s": running - start, "told_s": result - start} | await meter.end()
 
     async def wait_idle(self) -> dict[str, float]:
-        """Nothing happens; but a training steps, and tells."""
+        """Nothing happens, except that a training reports steps."""
         await asyncio.sleep(SETTLE_S)
         meter = self.meter()
         await meter.begin()
@@ -119,7 +119,7 @@ class Life:
         return share | {name: took[name] for name in ("api_writes", "api_reads", "api_mb")}
 
     async def start_again(self) -> dict[str, float]:
-        """SIGKILL to the operator, and a new one, until it follows the coordinator again, and says so in status."""
+        """Kill the operator with SIGKILL, and start a new one. Measures until its status follows the coordinator."""
         following = Following(self.sidecars.jobs, self.watches)
         following.forget_callers()
         self.program.kill()
@@ -150,8 +150,8 @@ class Life:
         return took | {name: spent[name] for name in ("api_writes", "api_reads", "api_mb")}
 
     async def beside(self) -> dict[str, float]:
-        """A small job reports rounds: alone, and while another job creates its pods. The longest time until the
-        operator's write arrives at the API server, whose own time does not count.
+        """A small job reports rounds: alone, and while another job creates its pods. Measures the longest time until
+        the operator's write arrives at the API server, whose own time does not count.
         """
         (small,) = self.sidecars.jobs.values()
         alone = await self._longest_until_written(small)
@@ -171,9 +171,9 @@ class Life:
             start, at = log.stat().st_size, time.time()
             assert job.snapshot is not None
             await job.report(job.next_round(WorkersState.RUNNING, job.snapshot.recoveries))
-            status = f"status tells round {job.round}"
+            status = f"status has round {job.round}"
             await self.watches.until(status, lambda: self._round_of(job) >= job.round, LIMIT_S)
-            await asyncio.sleep(PAUSE_S)  # the log has a write a moment after its watch
+            await asyncio.sleep(PAUSE_S)  # the log has a write a moment after its watch event
             lines = await asyncio.to_thread(audit.lines_of, log, start, log.stat().st_size)
             took.append(audit.arrivals(lines, self.setup.user, "trainingjobs/status", job.name)[0] - at)
         return max(took)
@@ -192,25 +192,25 @@ class Life:
         gone = await watches.until("all pods gone", lambda: not watches.pods.present, LIMIT_S)
         return {"seconds": gone - start} | await meter.end()
 
-    # What they are made of --------------------------------------------------------------------------------------------
+    # Parts of the cases -----------------------------------------------------------------------------------------------
 
     async def _post(self, number: int, pods: int = 0) -> None:
-        """pods: unless the job is one of those that are created first."""
+        """pods: only for a job that is not among those created first."""
         manifest = self.setup.manifest(number, pods)
         raw = await self.kube.call("POST", self.setup.jobs_path(self.namespace), manifest, fieldValidation="Strict")
         if self.setup.launcher:
             self.sidecars.play(raw["metadata"]["uid"], raw["metadata"]["name"], pods or self.session.pods_of_a_job)
 
     async def _until_well(self, result: Callable[[], bool]) -> tuple[float, float]:
-        """When the last new pod ran, and when the last status said that all is well."""
+        """When the last new pod ran, and when the last status reported that all is well."""
         pods, size = self.watches.pods, self.session.pods
         await self.watches.until("all pods running", lambda: len(pods.running) >= size, LIMIT_S)
         running = max(pods.running.values())
-        at = await self.watches.until("all statuses tell it", result, LIMIT_S)
+        at = await self.watches.until("all statuses report it", result, LIMIT_S)
         return running, at
 
     def _pods_by_job(self) -> dict[str, list[str]]:
-        """Pods' names; a pod's begins with its job's, and a dash."""
+        """Pods' names by job. A pod's name begins with its job's name and a dash."""
         found: dict[str, list[str]] = {}
         for pod in self.watches.pods.present.values():
             name = pod.metadata.name
@@ -223,7 +223,7 @@ class Life:
 
     @asynccontextmanager
     async def _training(self) -> AsyncIterator[None]:
-        """Where there are coordinators: each tells a step twice a second, as one of a fast training does."""
+        """Each coordinator, if there are any, reports a step twice a second, as in a fast training."""
 
         async def step() -> None:
             number = 0
@@ -243,7 +243,7 @@ class Life:
 
 @asynccontextmanager
 async def _begun(cluster: Cluster, setup: Setup, namespace: str) -> AsyncIterator[Life]:
-    """The system is ready, and its namespace there and empty; afterwards both are gone, and what was made with them."""
+    """The system is ready, and its namespace exists and is empty. Afterwards both are gone, with all their objects."""
     await cluster.namespace(namespace)
     with setup.start() as first:
         life: Life
@@ -260,8 +260,8 @@ async def _begun(cluster: Cluster, setup: Setup, namespace: str) -> AsyncIterato
             async with watches.of(cluster.kube, pods, setup.jobs_path(namespace)):
                 await asyncio.sleep(SETTLE_S)
                 yield life
-            # As long as the system is there: what it has made may wait for its finalizers. After a failure the whole
-            # cluster goes.
+            # While the system runs, because its objects may wait for its finalizers. After a failure the whole cluster
+            # is deleted.
             await cluster.remove_namespace(namespace)
         finally:
             await life.sidecars.stop()

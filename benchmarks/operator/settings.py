@@ -1,9 +1,9 @@
-"""How the cluster's programs are set up: who is who, what is logged, which limits are lifted. Pure.
+"""The configuration of the cluster's programs: users, logs and limits. Pure.
 
-Rules: each program has a user of its own, by which the audit log tells them apart. All are in system:masters, so that
-neither rights nor priorities make a difference. Limits on requests a second, which the API server's own fairness has
-replaced, are lifted for all but the operator, which keeps its own; Jobs have as many workers as a busy cluster gives
-them (20, instead of 5). In the cases "shipped" the controller manager and JobSet's manager have their own limits, too.
+Rules: each program has its own user, by which the audit log separates them. All are in system:masters, so rights and
+priorities make no difference. Limits on requests a second, which the API server's fairness has replaced, are raised for
+all programs except the operator, which keeps its own. The Job controller has as many workers as in a busy cluster (20
+instead of 5). In the cases "shipped" the controller manager and JobSet's manager have their default limits.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ PORT = 6443
 URL = f"https://{API_SERVER_IP}:{PORT}"
 ETCD = "http://127.0.0.1:2379"
 ETCD_PEER = "http://127.0.0.1:2380"
-#: It maps as much memory at once. What was replaced is removed every minute, so this is room for a minute's changes.
+#: etcd maps as much memory at once. Replaced versions are removed every minute, so this is room for a minute's changes.
 ETCD_BYTES = 950 << 20
 COMPACTION = "1m"
 QPS, BURST = 5000, 10000
 JOB_WORKERS = 20
-AUDIT_MB = 4000  # of one file: it is not rotated while somebody counts
+AUDIT_MB = 4000  # of one file: it is not rotated during a measurement
 
 
 class User(StrEnum):
-    """A program of the cluster, to the API server."""
+    """The user of a program of the cluster."""
 
     BENCHMARK = "benchmark"
     CONTROLLER_MANAGER = "controller-manager"
@@ -39,16 +39,16 @@ class User(StrEnum):
     KWOK = "kwok"
     UNDERSTUDY = "understudy"
     JOBSET = "jobset"
-    AGENTS = "jobset-agents"  # those in the pods of a JobSet that restarts in place
+    AGENTS = "jobset-agents"  # the agents in the pods of a JobSet that restarts in place
 
 
-#: Whose requests are counted. Those of the others depend on the pods alone, and are left out of the log.
+#: Users whose requests are counted. Those of the others depend only on the pods, and are not logged.
 COUNTED = (User.CONTROLLER_MANAGER, User.UNDERSTUDY, User.JOBSET, User.AGENTS)
 
 
 @dataclass(frozen=True)
 class Files:
-    """The folder of one cluster, which is gone after it. binaries: of tests/cluster."""
+    """The folder of one cluster, which is deleted with it. binaries: of tests/cluster."""
 
     folder: Path
     binaries: Path
@@ -56,7 +56,7 @@ class Files:
 
     @property
     def certificate(self) -> Path:
-        """The API server's own, which it makes at its start, and by which clients know it."""
+        """The API server's own certificate, which it creates at its start, and which clients trust."""
         return self.folder / "certificates" / "apiserver.crt"
 
     @property
@@ -94,7 +94,7 @@ def kubeconfig(certificate: str, token: str) -> dict[str, Any]:
 
 
 def audit_policy() -> dict[str, Any]:
-    """A line for each answered request of those who are counted, and nothing else."""
+    """Log a line for each answered request of the counted users, and nothing else."""
     return {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
@@ -126,7 +126,7 @@ def etcd(files: Files) -> list[str]:
         f"--initial-advertise-peer-urls={ETCD_PEER}",
         f"--initial-cluster=default={ETCD_PEER}",
         "--log-level=warn",
-        "--unsafe-no-fsync",  # a disk that others use too would be what is measured
+        "--unsafe-no-fsync",  # otherwise the shared disk would be measured
         f"--quota-backend-bytes={ETCD_BYTES}",
     ]
 
@@ -155,7 +155,7 @@ def api_server(files: Files) -> list[str]:
 
 
 def controller_manager(files: Files, *, shipped: bool) -> list[str]:
-    """shipped: with the limits that it has where nobody says otherwise: 20 requests a second, 5 workers for Jobs."""
+    """shipped: with its default limits: 20 requests a second, 5 workers for Jobs."""
     config = files.kubeconfig(User.CONTROLLER_MANAGER)
     lifted = [f"--concurrent-job-syncs={JOB_WORKERS}", f"--kube-api-qps={QPS}", f"--kube-api-burst={BURST}"]
     return [
@@ -166,7 +166,7 @@ def controller_manager(files: Files, *, shipped: bool) -> list[str]:
         "--bind-address=127.0.0.1",
         f"--cert-dir={files.folder / 'controller-manager'}",
         "--leader-elect=false",
-        # Nodes are played: nobody renews their leases, and nobody is to judge them by that.
+        # Nodes are simulated: nothing renews their leases, and no controller should act on that.
         "--node-monitor-grace-period=100h",
         *(() if shipped else lifted),
     ]

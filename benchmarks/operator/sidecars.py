@@ -1,9 +1,9 @@
-"""The data plane of all launcher jobs, played: one server that answers at every pod's address, as its sidecar would.
+"""Simulates the data plane of all launcher jobs: one server answers at every pod's address, as its sidecar would.
 
-The server does what a real sidecar does, as far as the operator sees it: it proves the job's key; a pod that is not
-the leader names the leader; a pod that is appointed is the leader, forms round 0 once all pods run, and then reports
-whatever a test of the operator makes it report. A snapshot is as large as a real one: all members, all voters, five
-candidates.
+The server does the same as a real sidecar, as far as the operator sees it: it proves the job's key; a pod that is not
+the leader names the leader; a pod that is appointed becomes the leader, forms round 0 once all pods run, and then
+reports the states that a case chooses. A snapshot has a realistic size: all members, all voters, five standby
+coordinators.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OBSERVER = wire.message_types(observer)
 
 @dataclass(frozen=True)
 class Keys:
-    """Of one attempt of a job, as its pods have them from the mounted Secret."""
+    """The keys of one attempt of a job, which its pods get from the mounted Secret."""
 
     membership: bytes
     operator: bytes  # public
@@ -52,7 +52,7 @@ class Keys:
 
 @dataclass
 class PlayedJob:
-    """One job's coordinator; `snapshot` is the newest that it has told."""
+    """One job's coordinator. `snapshot` is its newest report."""
 
     uid: str
     name: str
@@ -61,31 +61,31 @@ class PlayedJob:
     snapshot: Snapshot | None = None
     holder_ip: str = ""
     lines: set[SealedSocket] = field(default_factory=set)  # of callers to the leader
-    seen: asyncio.Event = field(default_factory=asyncio.Event)  # somebody has asked it, since this was last cleared
+    seen: asyncio.Event = field(default_factory=asyncio.Event)  # a caller has asked it since the last clear()
 
     @property
     def round(self) -> int:
         return -1 if self.snapshot is None else self.snapshot.token.round
 
     async def report(self, snapshot: Snapshot) -> float:
-        """To all who listen; when that began, its encoding apart."""
+        """Send it to all callers. Returns when the sending began, after the encoding."""
         self.snapshot = snapshot
         return await self._send(compiled.encode(snapshot))
 
     async def step(self, number: int) -> None:
-        """The training has come further, and nothing else is new."""
+        """The training has made a step. Nothing else has changed."""
         assert self.snapshot is not None
         progress = StepProgress(number, None, time.time())
         self.snapshot = replace(self.snapshot, progress=progress)
         await self._send(compiled.encode(Stepping(progress)))
 
     async def fail(self) -> None:
-        """The budget of restarts in place is spent: what happens next is the operator's to decide."""
+        """The budget of restarts in place is spent. The operator decides what happens next."""
         assert self.snapshot is not None
         await self.report(replace(self.snapshot, closed=Close(CloseReason.FAILED, "restart 11 of 10 within 1 h")))
 
     def next_round(self, workers: WorkersState, recoveries: tuple[Recovery, ...]) -> Snapshot:
-        """All ranks stay where they are: a recovery in place."""
+        """All ranks stay in their pods: a recovery in place."""
         assert self.snapshot is not None
         token = replace(self.snapshot.token, round=self.snapshot.token.round + 1)
         return with_workers(replace(self.snapshot, token=token, recoveries=recoveries[-10:]), workers)
@@ -106,7 +106,7 @@ class Sidecars:
     def __init__(self, kube: Kube, namespace: str, watches: Watches) -> None:
         self._kube, self._namespace, self._watches = kube, namespace, watches
         self.jobs: dict[str, PlayedJob] = {}  # by uid
-        self._keys: dict[str, Keys] = {}  # by the job_uid of a Hello: each attempt has a key of its own
+        self._keys: dict[str, Keys] = {}  # by the job_uid of a Hello: each attempt has its own key
         self._rounds: set[asyncio.Task[None]] = set()
         app = web.Application()
         app.router.add_get(names.MEMBERSHIP_PATH, self._serve)
@@ -151,18 +151,18 @@ class Sidecars:
         return socket
 
     def _played(self, job_uid: str) -> PlayedJob:
-        """job_uid: with the attempt at its end, from the second one on. Raises NotProven."""
+        """job_uid: ends with the attempt, from the second one on. Raises NotProven."""
         found = next((job for uid, job in self.jobs.items() if job_uid == uid or job_uid.startswith(f"{uid}-")), None)
         if found is None:
             raise NotProven(f"{job_uid}: no such job is played")
         return found
 
     async def _called(self, job: PlayedJob, ip: str, hello: Hello) -> HandshakeCalled:
-        """The side of the pod that has this address."""
+        """The pod's side of the handshake, for the pod with this address."""
         return _side_of(await self._pod_at(job, ip), await self._keys_at(job, hello.job_uid), hello)
 
     async def _keys_at(self, job: PlayedJob, job_uid: str) -> Keys:
-        """As the sidecars have them, from the mounted Secret. job_uid: as in _played."""
+        """The keys that the sidecars get from the mounted Secret. job_uid: as in _played."""
         if job_uid not in self._keys:
             name = f"{job.name}-{job.uid}-membership{job_uid.removeprefix(job.uid)}"
             secret = await self._kube.call("GET", f"/api/v1/namespaces/{self._namespace}/secrets/{name}")
@@ -170,7 +170,7 @@ class Sidecars:
         return self._keys[job_uid]
 
     async def _pod_at(self, job: PlayedJob, ip: str) -> Pod:
-        """The operator may see a pod start before this process does."""
+        """Waits, because the operator may see a pod start before this process does."""
 
         def found() -> Pod | None:
             pods = self._watches.pods.of_job[job.uid].values()
@@ -193,14 +193,14 @@ class Sidecars:
             task.add_done_callback(self._rounds.discard)
         if known is None or called != job.holder_ip:
             named = ("", "") if known is None else (known.pod_uid, job.holder_ip)
-            await line.send(compiled.encode(Refused("this sidecar is not in office", *named)))
+            await line.send(compiled.encode(Refused("this sidecar is not the coordinator", *named)))
             return
         job.lines.add(line)
         await line.send(compiled.encode(known))
         job.seen.set()
 
     async def _form(self, job: PlayedJob) -> None:
-        """The first round, once everybody is there."""
+        """Form the first round, once all pods are there."""
         await self._watches.until(f"the pods of {job.name} run", lambda: len(self._of(job)) >= job.pods, LIMIT_S)
         known = job.snapshot
         assert known is not None
@@ -212,7 +212,7 @@ class Sidecars:
         return [pod for pod in pods if pod.metadata.labels.get(names.LABEL_ATTEMPT, "") == job.attempt]
 
     def _whole(self, job: PlayedJob, holder: str, token: RoundToken, *, formed: bool) -> Snapshot:
-        """Before the round is formed everybody waits; in it each pod has the ranks that it was made for."""
+        """Before the round is formed all members wait. In it each pod has the ranks that it was created for."""
         members = tuple(_view(pod, formed) for pod in self._of(job))
         uids = tuple(member.pod_uid for member in members)
         standbys = tuple(uid for uid in uids if uid != holder)[:STANDBYS]

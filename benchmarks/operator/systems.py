@@ -1,7 +1,7 @@
-"""The two systems: how each is started, what is applied to it, and how its status tells that all is well.
+"""The two systems: how each starts, its manifests, and how its status shows that all is well.
 
-Ours is the operator of this checkout, as a process; JobSet is its manager, next to the Job controller that it needs.
-Neither has webhooks, or elections of a leader; what limits their requests a second says settings.py.
+Ours is the operator of this checkout, as a process. JobSet is its manager, next to the Job controller that it needs.
+Neither has webhooks or a leader election. settings.py sets the limits of their requests a second.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SERVING_DAYS = "30"
 
 @dataclass(frozen=True)
 class Setup:
-    """One system as one session needs it."""
+    """One system, configured for one session."""
 
     session: Session
     files: Files
@@ -47,7 +47,7 @@ class Setup:
 
     @property
     def launcher(self) -> bool:
-        """Whether there are sidecars to be played."""
+        """Whether the benchmark simulates sidecars."""
         return self.session.launcher
 
     @property
@@ -63,7 +63,7 @@ class Setup:
         return manifests.path(manifests.TRAINING_JOB if self.is_understudy else manifests.JOBSET, namespace)
 
     def manifest(self, number: int, pods: int = 0) -> Raw:
-        """pods: unless the job is one of those that are created first."""
+        """pods: only for a job that is not among those created first."""
         name, pods = f"job-{number}", pods or self.session.pods_of_a_job
         if self.launcher:
             return manifests.training_job(name, pods)
@@ -72,7 +72,7 @@ class Setup:
         return manifests.jobset(name, pods, strategy="InPlaceRestart" if self.session.in_place_alone else "Recreate")
 
     def all_well(self, statuses: Sequence[dict[str, Any]]) -> bool:
-        """Whether each job's status says that all of it runs."""
+        """Whether each job's status reports that all of it runs."""
         well = _trains if self.launcher else _ready
         return len(statuses) == self.session.jobs and all(well(status) for status in statuses)
 
@@ -83,12 +83,12 @@ def _trains(status: dict[str, Any]) -> bool:
 
 
 def _ready(status: dict[str, Any]) -> bool:
-    """JobSet's words, which are ours too. One Job a job here."""
+    """JobSet's fields, which are ours too. Each job has one Job here."""
     return [x.get("ready") for x in status.get("replicatedJobsStatus", ())] == [1]
 
 
 def restarted(statuses: Sequence[dict[str, Any]], *, launcher: bool) -> bool:
-    """Whether each job's status says that all of it runs again."""
+    """Whether each job's status reports that all of it runs again."""
     well = _trains if launcher else _ready
     return bool(statuses) and all(status.get("restarts", 0) >= 1 and well(status) for status in statuses)
 
@@ -122,7 +122,7 @@ def _start_jobset(files: Files, built: Built, session: Session) -> Program:
 
 
 def jobset_configuration(certificates: Path, *, in_place: bool, shipped: bool) -> Raw:
-    """Its webhook server starts in any case, and wants a certificate; nobody calls it."""
+    """Its webhook server starts in any case, and needs a certificate; nothing calls it."""
     return {
         "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
         "kind": "Configuration",

@@ -1,8 +1,8 @@
-"""What the API server's watches have told of a namespace: its pods, and its jobs' statuses. Times are time.monotonic().
+"""The objects of a namespace, from the API server's watches: pods, and jobs' statuses. Times are time.monotonic().
 
-One watch for pods and one for jobs, the same for each system. The API server hangs up on whoever is slow for a moment,
-so a watch that ended goes on where it was. A wait ends with what it waited for, with Unfinished, or with the failure of
-what it depends on.
+One watch for pods and one for jobs, the same for each system. The API server closes watches of clients that are slow
+for a moment, so a watch that ended continues from its last version. A wait ends when its condition holds, with
+Unfinished, or with the failure of a program that it depends on.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _POD = msgspec.json.Decoder(Pod)
 
 
 class Pods:
-    """Those that there are, and when those that are new were first seen, and first seen running."""
+    """The current pods, and when new ones were first seen, and first seen running."""
 
     def __init__(self) -> None:
         self.present: dict[str, Pod] = {}  # by uid
@@ -74,12 +74,12 @@ class Pods:
         self._old: frozenset[str] = frozenset()
 
     def begin(self) -> None:
-        """What there is by now is old: count those that come."""
+        """The current pods are old: count only those that come after this."""
         self._old = frozenset(self.present)
         self.created, self.running = {}, {}
 
     def on_event(self, kind: str, raw: msgspec.Raw, now: float) -> str:
-        """Its resourceVersion."""
+        """Returns the object's resourceVersion."""
         pod = _POD.decode(raw)
         uid = pod.metadata.uid
         of_job = self.of_job[pod.metadata.labels.get(LABEL_JOB_UID, "")]
@@ -102,13 +102,13 @@ class Pods:
 
 
 class Jobs:
-    """Their newest states, by name."""
+    """The jobs' newest states, by name."""
 
     def __init__(self) -> None:
         self.present: dict[str, dict[str, Any]] = {}
 
     def on_event(self, kind: str, raw: msgspec.Raw, now: float) -> str:
-        """Its resourceVersion."""
+        """Returns the object's resourceVersion."""
         job = json.loads(bytes(raw))
         if kind == "DELETED":
             self.present.pop(job["metadata"]["name"], None)
@@ -122,14 +122,14 @@ class Jobs:
 
 class Watches:
     def __init__(self, programs: Callable[[], Sequence[Program]]) -> None:
-        """programs: without which nothing would come."""
+        """programs: those without which no events come."""
         self.pods, self.jobs = Pods(), Jobs()
         self._programs = programs
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
 
     async def until(self, description: str, condition: Callable[[], bool], limit_s: float) -> float:
-        """Wait until it holds; when it did. Raises Unfinished, ChildFailed."""
+        """Wait until the condition holds. Returns the time. Raises Unfinished, ChildFailed."""
         start = time.monotonic()
         while not condition():
             now = time.monotonic()
@@ -164,7 +164,7 @@ class Watches:
 
     @asynccontextmanager
     async def of(self, kube: Kube, pods: str, jobs: str) -> AsyncIterator[Watches]:
-        """While these paths are watched."""
+        """Watch these paths while the body runs."""
         for path, saw in ((pods, self.pods.on_event), (jobs, self.jobs.on_event)):
             name = f"watch of {path}"
             self._tasks.append(asyncio.create_task(self._follow(kube, path, saw), name=name))

@@ -1,1 +1,1 @@
-"""How long a job is without a pod that it has lost: with a pool's spare, Warm and Replace, and where nobody has one."""
+"""How long a job lacks a pod that it has lost: with a pool's spare, Warm and Replace, and without any spare."""

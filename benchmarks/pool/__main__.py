@@ -1,4 +1,4 @@
-"""`make bench-pool`: powers nodes of the local cluster off under a training, and tells how long it took to go on.
+"""`make bench-pool`: powers off nodes of the local cluster during a training, and measures the time until it continues.
 
 benchmarks/results/pool.json   every sample, as soon as it is measured: --resume continues from there
 """
@@ -28,16 +28,16 @@ from tests.e2e.warm import NoVictim, PooledTraining, WarmPool, power_off_away_fr
 NAMESPACE = "understudy-bench"
 RUNS = 5
 FULL_S = 180.0
-#: Of a run, until the pods are so placed that there is a node to be powered off.
+#: Tries of a run until the pods are placed so that there is a node to power off.
 SESSIONS = 3
-#: Where a run comes to no end: acts.RECOVERY_LIMIT_S, of which all may have passed.
+#: For a run that did not finish: acts.RECOVERY_LIMIT_S, all of which may have passed.
 LIMIT_S = 90.0
 METRICS = ("first_step_s", "after_detection_s")
 
 
 @contextmanager
 def session(cluster: Cluster, case: Case) -> Iterator[tuple[PooledTraining, SharedPool | None]]:
-    """A training that runs, and the pool that it names; nothing of it is left afterwards."""
+    """A running training, and the pool that it names. Both are deleted afterwards."""
     folder = CHECKOUT / "build" / "bench-pool"
     name = "" if case is Case.NO_SPARE else "shared"
     training = PooledTraining(cluster, Path(folder), NAMESPACE, name="bench", steps=1_000_000, pool=name)
@@ -63,7 +63,7 @@ def session(cluster: Cluster, case: Case) -> Iterator[tuple[PooledTraining, Shar
 
 
 def measure(cluster: Cluster, case: Case, runs: Sequence[int]) -> Iterator[Sample]:
-    """Each run has a training of its own: one that has lost a node goes on more crowded, and avoids that node."""
+    """Each run has its own training: one that has lost a node runs more crowded, and avoids that node."""
     for run in runs:
         try:
             act = power_off(cluster, case)
@@ -75,7 +75,7 @@ def measure(cluster: Cluster, case: Case, runs: Sequence[int]) -> Iterator[Sampl
 
 
 def power_off(cluster: Cluster, case: Case) -> Act:
-    """Raises NotInTime, and NoVictim where the pods are placed badly again and again."""
+    """Raises NotInTime, and NoVictim if the pods are badly placed in each try."""
     tries = 0
     while True:
         tries += 1
@@ -115,7 +115,7 @@ def main() -> int:
                 result = ", ".join(f"{name} {value:.2f}" for name, value in sample.values.items())
                 print(f"{case} {sample.run + 1}: {sample.unfinished or result}", flush=True)
     except (ClusterError, NotInTime, NoVictim, KeyboardInterrupt) as error:
-        print(f"{error or 'interrupted'}\nfinished runs are kept: go on with --resume", file=sys.stderr)
+        print(f"{error or 'interrupted'}\nfinished runs are kept: continue with --resume", file=sys.stderr)
         return 1
     finally:
         journal.close()

@@ -1,5 +1,5 @@
-"""What is aimed at: a spare of a pool that is warm costs a job little more than one of its own, and who runs on a node
-knows at once what is held against it.
+"""The goals: a warm spare of a pool costs a job little more than one of its own, and a pod gets its node's verdict at
+once.
 """
 
 from __future__ import annotations

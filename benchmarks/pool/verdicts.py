@@ -1,7 +1,7 @@
-"""From a node's change to the verdict.json that the sidecar of a pod there has written, and back.
+"""The time from a node's change to the verdict.json that the sidecar of a pod there has written, and back.
 
-A fatal Xid's condition is written on the node of an active that does not coordinate, and taken back. The file is looked
-at in the container's own file system. Both times count from the start of the kubectl that writes.
+The condition of a fatal Xid is written on the node of an active member that is not the coordinator, and then removed.
+The file is read in the container's own file system. Both times count from the start of the kubectl that writes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""How long until a training goes on after a fault, next to its peers. `make bench-recovery`; see __main__.py.
+"""The time until a training continues after a fault, next to its peers. `make bench-recovery`; see __main__.py.
 
-train.py        what each system trains: tells when each rank has done its first all-reduce and its first step
-told.py         what the ranks have told
-training.py     the face that all systems share: start, break something, end
+train.py        the training of all systems: each rank reports its first all-reduce and its first step
+reports.py      reads the ranks' reports
+training.py     the interface of all systems: start, cause a fault, end
 understudy.py   ours: local mode on network namespaces (local_nodes.py)
 peers.py        torchrun, NVRx's launcher, and its in-process restart (inprocess_train.py)
 systems.py      starts one of them
 sigterm.py      a launcher on a faulty node, from SIGTERM to its exit
-plan.py         which of them is to be broken how, how often, in which order
-goals.py        what is aimed at
+plan.py         the faults of each system, their number and order
+goals.py        the goals
 headline.py     the table of README.md
 """

@@ -1,7 +1,7 @@
-"""`make bench-recovery`: breaks trainings of all systems in turns, and tells how long each took to go on.
+"""`make bench-recovery`: causes faults in trainings of all systems in turns, and measures how long each recovery takes.
 
 benchmarks/results/recovery.json   every sample, as soon as it is measured: --resume continues from there
-build/bench/logs/                 what the processes of the last session said
+build/bench/logs/                 the logs of the last session's processes
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ METRICS = dict.fromkeys(Case, ("first_all_reduce_s", "first_step_s")) | {Case.SP
 
 
 def measure(session: Session, installed: Peers) -> Iterator[Sample]:
-    """A sample for each run of the session, up to the first that comes to no end."""
+    """A sample for each run of the session, up to the first that does not finish."""
     system, case = session.system.value, session.case.value
     if session.case is Case.SIGTERM_FAULTY:
         for run in range(session.first_run, session.first_run + session.runs):
@@ -104,7 +104,7 @@ def main() -> int:
         journal.begin()
         run(sessions, journal, installed)
     except (ChildFailed, ClusterError, KeyboardInterrupt) as error:
-        print(f"{error or 'interrupted'}\nfinished sessions are kept: go on with --resume", file=sys.stderr)
+        print(f"{error or 'interrupted'}\nfinished sessions are kept: continue with --resume", file=sys.stderr)
         return 1
     finally:
         journal.close()

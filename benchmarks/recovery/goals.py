@@ -1,4 +1,4 @@
-"""What is aimed at: a lost worker costs the training less than a second; a node without power its detection as well."""
+"""The goals: a lost worker costs the training less than a second; a node without power costs its detection as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of README.md: each fault with how it is made, and the median of each system. Pure."""
+"""The table of README.md: each fault with its cause, and the median of each system. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FAULTS = {
     "worker": "SIGKILL to one worker",
     "node-power-off": "power-off of a node: its cable is cut, then all its processes end",
     "coordinator-power-off": "power-off of the node that hosts the coordinator (Understudy) or the store (others)",
-    # Of before 2026-11-25:
+    # Faults that were measured before 2026-11-25:
     "node": "SIGKILL to all processes of a node; its kernel stays up and closes their connections",
     "coordinator-node": "the same, for the node that hosts the coordinator (Understudy) or the store (others)",
 }
@@ -28,7 +28,7 @@ SYSTEMS = {
 
 
 def headline_rows(records: Sequence[Record], measured: str) -> list[Row]:
-    """Only faults and systems that were measured. measured: when, for the head."""
+    """Only measured faults and systems. measured: the dates, for the heading."""
     found = {(x.case, x.system): x for x in records if x.metric == METRIC}
     systems = [system for system in SYSTEMS if any(system == seen for _, seen in found)]
     rows = [(f"fault (measured {measured})", *(SYSTEMS[system] for system in systems))]

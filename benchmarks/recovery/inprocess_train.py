@@ -1,7 +1,7 @@
 """train.py under NVRx's in-process restart, as its usage guide wraps a training: `inprocess.Wrapper` with its defaults.
 
-Each iteration has a process group of its own over a prefix of one store. Ranks beyond BENCH_ACTIVE are in reserve. The
-wrapper aborts NCCL's collectives and not gloo's, so these end by a timeout of their own.
+Each iteration has a separate process group over a prefix of one store. Ranks beyond BENCH_ACTIVE are in reserve. The
+wrapper aborts NCCL's collectives and not gloo's, so these end by their own timeout.
 """
 
 import os
@@ -13,7 +13,7 @@ from nvidia_resiliency_ext import inprocess
 
 from benchmarks.recovery import train
 
-#: Of a collective, whose steps take some 20 ms here; gloo's own is 30 minutes.
+#: Timeout of a collective, which takes about 20 ms here. gloo's default is 30 minutes.
 COLLECTIVE_S = 5.0
 
 
@@ -36,7 +36,7 @@ def run(base_store: dist.Store, call_wrapper: inprocess.CallWrapper = None) -> N
 
 def main() -> None:
     torch.set_num_threads(1)
-    # At the address of the wrapper's own store: the second one to be made is a client of the first one.
+    # At the address of the wrapper's own store: the second store is a client of the first one.
     run(
         inprocess.store.TCPStore(
             os.environ["MASTER_ADDR"],

@@ -1,9 +1,9 @@
-"""`understudy local` with a network namespace a node: a process of bench-recovery, which ends it with SIGKILL.
+"""`understudy local` with a network namespace for each node: a process of bench-recovery, which ends it with SIGKILL.
 
-A node that loses its power tells nobody. So until its power is back, this process, which is kubelet and operator in
-one, goes on taking the node's pod for running, and starts no pod there; the operator's plan learns of the loss from
-the coordinator alone. The run's control (understudy_local/control.py) takes `{"kill": "node-1"}` for the power-off of
-a node, and `{"kill": "restore node-1"}` for its end.
+A node that loses its power sends nothing. This process is kubelet and operator in one. So until the node's power is
+back, it reports the node's pod as running, and starts no pod there: only the coordinator can report the loss to the
+operator's plan. The run's control (understudy_local/control.py) accepts `{"kill": "node-1"}` to power off a node, and
+`{"kill": "restore node-1"}` to power it on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PoweredNode:
 
 
 class OnNode(Started):
-    """A process on a node: as long as the node is off, nothing tells that the process has ended."""
+    """A process on a node. While the node is off, the process counts as running, even if it has ended."""
 
     def __init__(self, started: Started, node: PoweredNode) -> None:
         self._started, self._node = started, node
@@ -69,7 +69,7 @@ class NodePod(LocalPod):
         super().__init__(*arguments)
 
     def kill(self) -> None:
-        if self._node.is_on.is_set():  # nobody on the node could do it
+        if self._node.is_on.is_set():  # a node without power cannot kill it
             super().kill()
 
     async def _start(self, command: Sequence[str], env: Mapping[str, str], sink: Sink) -> Started:
@@ -127,7 +127,7 @@ async def serve(options: Options, nodes: Sequence[Node]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", required=True)
-    parser.add_argument("--nodes", required=True, help="NAME=ADDRESS of each network namespace, with commas between")
+    parser.add_argument("--nodes", required=True, help="NAME=ADDRESS of each network namespace, separated by commas")
     parser.add_argument("--spares", type=int, required=True)
     parser.add_argument("--no-zygote", action="store_true")
     parser.add_argument("command", nargs="+")

@@ -1,7 +1,7 @@
 """The peers as benchmarked systems: torchrun's agents, NVRx's launchers, and NVRx's in-process restart.
 
-Four nodes train and a fifth waits. The first one hosts the store, or a node that does not train (`store apart`):
-torch's TCPStore, or NVRx's own control process.
+Four nodes train, and a fifth is the spare. The first one hosts the store, or a node that does not train does (`store
+apart`). The store is torch's TCPStore, or NVRx's own control process.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _OF: Mapping[System, Mapping[str, str]] = {
     },
 }
 _OF_NVRX = (System.NVRX, System.NVRX_HEARTBEATS)
-#: Of NVRx's FaultToleranceConfig. It advises a timeout above the longest step; the defaults are no heartbeats, and 5 s
-#: between checks.
+#: Options of NVRx's FaultToleranceConfig. NVRx advises a timeout above the longest step. By default it sends no
+#: heartbeats, and checks every 5 s.
 _HEARTBEATS = (
     "--ft-initial-rank-heartbeat-timeout=60",
     "--ft-rank-heartbeat-timeout=3",
     "--ft-workload-check-interval=1",
 )
-#: Of torch's RendezvousSettings: how often a node sends a keep-alive heartbeat, and after how many missed ones it is
-#: considered dead. The defaults are 5 s and 3.
+#: Options of torch's RendezvousSettings: how often a node sends a keep-alive heartbeat, and after how many missed ones
+#: it is considered dead. The defaults are 5 s and 3.
 _TUNED = "keep_alive_interval=1,keep_alive_max_attempt=3"
 _STORE = """
 import sys, threading, torch.distributed as dist
@@ -56,14 +56,14 @@ threading.Event().wait()
 
 @dataclass(frozen=True)
 class Agent:
-    """A launcher, or a process that needs none."""
+    """A launcher, or a process that runs without one."""
 
     process: subprocess.Popen[bytes]
     node: Node
 
 
 class OnNodes(Training):
-    """Processes on nodes, one a node; those of lost nodes are started again, and are the spare then."""
+    """Processes on nodes, one on each. Those of lost nodes are started again, and then are the spare."""
 
     def __init__(self, session: Session, reports: Reports, installed: Peers, nodes: Sequence[Node]) -> None:
         super().__init__(session, reports, installed, nodes)
@@ -79,7 +79,7 @@ class OnNodes(Training):
         return "" if lost <= self.spares else f"{lost} of its launchers have ended, with codes {codes}"
 
     def power_off_node(self) -> float:
-        """Without a store apart, the first node hosts it; with one, the first node is like the others."""
+        """If the first node hosts the store, it is not chosen."""
         present = self._agents if self._is_apart else self._agents[1:]
         return next(agent for agent in present if self._trains(agent)).node.power_off()
 
@@ -112,7 +112,7 @@ class OnNodes(Training):
         )
 
     def _start_store(self) -> None:
-        """A store alone, as torch's rendezvous hosts it."""
+        """Start a store without a launcher, as torch's rendezvous hosts it."""
         self._start(self._host, ["-c", _STORE, self._host.ip, str(PORT)], {})
         log = Path(self._logs[-1].name)
         until(lambda: b"listening" in log.read_bytes(), "the store listens")
@@ -136,7 +136,7 @@ class Agents(OnNodes):
             self._start_agent(nodes[NODES])
 
     def ready(self) -> None:
-        """A launcher that was lost is started again: it is the spare then, and imports for as long as it takes."""
+        """Start a lost launcher again: it is the spare now. Wait until it has imported its modules."""
         for number, agent in enumerate(self._agents):
             if agent.process.poll() is not None:
                 self._agents[number] = self._agents[-1]
@@ -163,7 +163,7 @@ class Agents(OnNodes):
 
     def _command(self, node: Node, *, is_host: bool) -> list[str]:
         nvrx = self._system in _OF_NVRX
-        most = NODES + self.spares if nvrx else NODES  # NVRx counts the spare, torchrun lets it wait
+        most = NODES + self.spares if nvrx else NODES  # NVRx counts the spare; in torchrun it waits outside
         tuned = f",{_TUNED}" if self._system is System.TORCHRUN_TUNED else ""
         return [
             *("-m", f"{_NVRX}.launcher" if nvrx else "torch.distributed.run"),
@@ -183,7 +183,7 @@ class Agents(OnNodes):
 class InProcess(OnNodes):
     """NVRx's in-process restart: no launcher, and the fifth process is a reserve rank (inprocess_train.py).
 
-    Without LOCAL_RANK the wrapper checks no GPU before a restart. Its check would fail, as the machine has none.
+    Without LOCAL_RANK the wrapper checks no GPU before a restart. Its check would fail, because the machine has none.
     """
 
     def __init__(self, session: Session, reports: Reports, installed: Peers, nodes: Sequence[Node]) -> None:
@@ -205,5 +205,5 @@ class InProcess(OnNodes):
         until(self._spare_is_idle, "the reserve rank waits")
 
     def rank_to_kill(self, run: int) -> int:
-        """Not the first one, whose process hosts the store: a lost store is another case."""
+        """Never rank 0, whose process hosts the store: a lost store is another case."""
         return 1 + run % (NODES - 1)

@@ -1,8 +1,8 @@
-"""What is to be broken, how often, and in which order. Pure.
+"""The plan: faults, their number, and their order. Pure.
 
-Rules: a session is one start of one system, in which the same fault is made up to A_SESSION times; it ends with the
-first run that does not finish. So a system that never recovers is tried in three sessions. Sessions of a case are
-interleaved, system by system.
+Rules: a session is one start of one system, with up to A_SESSION faults of the same kind; it ends with the first run
+that does not finish. So a system that never recovers is tried in three sessions. The systems of a case take turns,
+session by session.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ RUNS = 12
 A_SESSION = 4
 WORKERS = 8
 LIMIT_S = 60.0
-#: A system that detects the loss of a node by default timeouts of minutes is not one that never recovers.
+#: Some systems detect the loss of a node by default timeouts of minutes, and then recover.
 POWER_OFF_LIMIT_S = 180.0
-#: Of the cases with a grace: `recovery.workerGrace`, and how long a worker takes to save in one of them.
+#: For the cases with a grace: `recovery.workerGrace`, and how long a worker takes to save in one of them.
 GRACE_S, SAVE_S = 5.0, 1.0
 
 
@@ -52,7 +52,7 @@ _POWER_OFF = (Case.NODE, Case.NODE_STORE_APART, Case.COORDINATOR)
 _OF_WORKERS = (Case.WORKER, Case.WORKER_GRACE, Case.WORKER_GRACE_SAVE, Case.WORKER_STORE_APART)
 _ALL = tuple(System)
 _TORCHRUN = (System.TORCHRUN, System.TORCHRUN_OPTOUT, System.TORCHRUN_TUNED)
-#: torchrun as it comes loses its spare before the end of a training; in-process restart has no launcher.
+#: torchrun with its defaults loses its spare before the end of a training; in-process restart has no launcher.
 SYSTEMS: dict[Case, tuple[System, ...]] = {
     Case.WORKER: _ALL,
     Case.WORKER_GRACE: (System.UNDERSTUDY,),
@@ -64,11 +64,11 @@ SYSTEMS: dict[Case, tuple[System, ...]] = {
     Case.SPARE_EXIT: (System.UNDERSTUDY, System.TORCHRUN_OPTOUT, System.NVRX),
     Case.SIGTERM_FAULTY: (System.UNDERSTUDY,),
 }
-#: Of a case that is another, or of which the longest is what counts: -> (runs, runs a session).
+#: For cases that differ, or whose longest run counts: -> (runs, runs a session).
 _OTHER_RUNS = {Case.SPARE_EXIT: (3, 1), Case.SIGTERM_FAULTY: (30, 30)}
 #: It starts no process in place of a lost one, so a session has one fault.
 _INPROCESS_RUNS = (3, 1)
-#: About how long a round takes on two cores, with the wait before it; LIMIT_S and more if it is not known.
+#: The approximate duration of a round on two cores, with the wait before it. If unknown, LIMIT_S or more.
 _ROUND_S = {
     (System.UNDERSTUDY, Case.WORKER): 2.0,
     (System.UNDERSTUDY, Case.WORKER_GRACE): 2.0,
@@ -108,17 +108,17 @@ class Session:
 
     @property
     def size(self) -> int:
-        """Nodes; of one node, its workers."""
+        """Nodes; for a case on one node, its workers."""
         return WORKERS if self.case is Case.SIGTERM_FAULTY else NODES
 
     @property
     def spares(self) -> int:
-        """In-process restart needs one also for a lost worker."""
+        """In-process restart needs a spare also for a lost worker."""
         return 0 if self.case in _OF_WORKERS and self.system is not System.NVRX_INPROCESS else 1
 
 
 def plan(cases: Collection[Case] = (), systems: Collection[System] = (), runs: int | None = None) -> list[Session]:
-    """Empty: all of them. runs: in place of each case's own number."""
+    """Empty: all of them. runs: replaces each case's own number."""
     sessions = []
     for case in cases or Case:
         visits = [_sessions(system, case, runs) for system in SYSTEMS[case] if not systems or system in systems]
@@ -136,7 +136,7 @@ def _sessions(system: System, case: Case, runs: int | None) -> list[Session]:
 
 
 def missing(sessions: Collection[Session], journal: Journal) -> list[Session]:
-    """The sessions, or parts of them, without samples. A session that had a run that did not finish is over."""
+    """The sessions, or parts of them, without samples. A session with an unfinished run is over."""
     left = []
     for session in sessions:
         same = [x for x in journal.samples if (x.system, x.case) == (session.system.value, session.case.value)]

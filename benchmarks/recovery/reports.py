@@ -1,4 +1,4 @@
-"""What the ranks of a training have told into their file (train.py)."""
+"""Reads the reports that the ranks of a training write into a file (train.py)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Reports:
         return [Line(event, int(rank), int(pid), float(at)) for event, rank, pid, at in words]
 
     def last_of_all(self, event: str, since: float, limit_s: float, alive: Callable[[], str]) -> float:
-        """When the last of all ranks had told it for the first time since then. Raises Unfinished.
+        """When the last of all ranks reported the event for the first time since then. Raises Unfinished.
 
-        alive: why it need not be waited for any more; "" while it may come.
+        alive: why the event cannot come any more; "" while it may come.
         """
         while True:
             first: dict[int, float] = {}
@@ -51,5 +51,5 @@ class Reports:
         return [line.pid for line in self.lines() if line.rank == rank][-1]
 
     def end(self) -> None:
-        """Let the training come to its end."""
+        """Let the training finish."""
         Path(f"{self.path}.end").touch()

@@ -1,7 +1,7 @@
 """How long a launcher on a faulty node takes from SIGTERM to its exit, with workers that never end by themselves.
 
-The eight workers are forks that have imported torch, ignore SIGTERM, and sit in a call of C that never returns, as a
-collective does whose peer has died. The launcher is the one that ships; the sidecar is played by hand.
+The eight workers are forks that have imported torch, ignore SIGTERM, and are in a C call that never returns, like a
+collective whose peer has died. The launcher is the one that is shipped; the sidecar is simulated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The systems that train, with one face (training.py): started on nodes with perhaps a spare, broken, and ended."""
+"""The systems that train, with one interface (training.py): started on nodes, perhaps with a spare, then ended."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The training of the benchmark: four ranks, gloo, DistributedDataParallel, a model that costs next to nothing.
+"""The training of the benchmark: four ranks, gloo, DistributedDataParallel, a model that needs almost no CPU time.
 
 Each rank writes `EVENT RANK PID TIME` into the file BENCH_TOLD: at its first all-reduce and at its first step. It ends
-when the file BENCH_TOLD.end is there. TIME is time.monotonic(), which all processes share. Only what
-torchrun's contract gives is used, so that every system can run it. With BENCH_SAVE_S, a rank that gets SIGTERM or loses
-a peer saves for so long before it ends. With BENCH_HEARTBEATS, each step sends NVRx's rank monitor a heartbeat.
+when the file BENCH_TOLD.end exists. TIME is time.monotonic(), which all processes share. The script uses only
+torchrun's contract, so every system can run it. With BENCH_SAVE_S, a rank that gets SIGTERM or loses a peer saves for
+that time before it ends. With BENCH_HEARTBEATS, each step sends NVRx's rank monitor a heartbeat.
 """
 
 import os
@@ -21,7 +21,7 @@ try:
 except ImportError:
 
     def report(n: int, total: int | None = None) -> None:
-        """The peers are told nothing."""
+        """The peers get no reports of steps."""
 
 
 PAUSE_S = 0.02
@@ -37,7 +37,7 @@ def write_report(event: str) -> None:
 
 
 def save(*_: object) -> None:
-    """Once: SIGTERM may come while it saves already."""
+    """Save once: SIGTERM may arrive during a save."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(SAVE_S)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""A training that runs on nodes: the face that all systems share, and how their processes are watched.
+"""A training that runs on nodes: the interface that all systems share, and functions that watch processes.
 
 A node is a network namespace with all processes that one machine would run. Times are time.monotonic().
 """
@@ -24,13 +24,13 @@ from benchmarks.rendezvous.network import Node
 
 TRAIN = Path(__file__).with_name("train.py")
 START_S = 120.0
-#: Nobody is disturbed in his first steps.
+#: The time after a start in which no fault is caused.
 SETTLE_S = 1.0
 
 
 class Training(ABC):
     def __init__(self, session: Session, reports: Reports, installed: Peers, nodes: Sequence[Node]) -> None:
-        """nodes: four, one more for a spare, and one more for a store that is apart."""
+        """nodes: four, one more for a spare, and one more for a store apart."""
         self.reports, self.nodes, self.spares = reports, nodes, session.spares
         self.python = installed.python
         self.env = {
@@ -44,26 +44,26 @@ class Training(ABC):
 
     @abstractmethod
     def alive(self) -> str:
-        """Why nothing more is to be expected of it; "" while it lives."""
+        """Why the training cannot continue; "" while it can."""
 
     @abstractmethod
     def ready(self) -> None:
-        """Returns once each lost process was replaced, and the spare, if there is one, could take a rank at once."""
+        """Returns once each lost process was replaced, and the spare, if there is one, can take a rank at once."""
 
     @abstractmethod
     def power_off_node(self) -> float:
-        """Of one that trains, and hosts neither coordinator nor store: when."""
+        """Power off a node that trains, and hosts neither coordinator nor store. Returns the time."""
 
     @abstractmethod
     def power_off_coordinator(self) -> float:
-        """Of one that trains, and hosts the coordinator or the store: when."""
+        """Power off a node that trains, and hosts the coordinator or the store. Returns the time."""
 
     @abstractmethod
     def spare(self) -> int:
         """The process id of the spare's launcher."""
 
     def stop(self) -> None:
-        """End everything that is left."""
+        """End all remaining processes."""
         for node in self.nodes:
             node.end_processes()
 
@@ -86,7 +86,7 @@ class Training(ABC):
         return at
 
     def await_start(self) -> None:
-        """Until all ranks step."""
+        """Wait until all ranks step."""
         self.reports.last_of_all("step", 0.0, START_S + time.monotonic(), self.alive)
 
     def __enter__(self) -> Training:
@@ -105,19 +105,19 @@ def until(condition: Callable[[], bool], description: str) -> None:
 
 
 def is_idle(process: psutil.Process) -> bool:
-    """Whether it has imported what it imports: it takes next to no time of the CPU."""
+    """Whether its imports are finished: it uses almost no CPU time."""
     return process.cpu_percent(1.0) < 10.0
 
 
 def _watch(pid: int, open_files: contextlib.ExitStack) -> int:
-    """A file that is readable from the process's end on."""
+    """A file descriptor that becomes readable when the process ends."""
     pidfd = os.pidfd_open(pid)
     open_files.callback(os.close, pidfd)
     return pidfd
 
 
 def _ends(watched: Mapping[int, int], limit_s: float) -> dict[int, float]:
-    """When each process ended. Raises Unfinished where one does not."""
+    """When each process ended. Raises Unfinished if one does not."""
     deadline, ends = time.monotonic() + limit_s, dict[int, float]()
     left = {pidfd: pid for pid, pidfd in watched.items()}
     while left:

@@ -49,7 +49,7 @@ class Understudy(Training):
         return "" if self._process.poll() is None else f"it ended with code {self._process.returncode}"
 
     def ready(self) -> None:
-        """All members are there, and each member's newest launcher has its zygote, if it is to have one."""
+        """All members are there, and each member's newest launcher has its fork server, if it uses one."""
         if self._off:
             before = self._log(self._off).count(_LAUNCHER)
             control.ask(self._folder().control, {"kill": f"{RESTORE}{self._off}"})
@@ -63,7 +63,7 @@ class Understudy(Training):
         )
 
     def power_off_coordinator(self) -> float:
-        """A spare that coordinates is given ranks first: else no rank would be lost."""
+        """If a spare is the coordinator, give it ranks first. Otherwise no rank would be lost."""
         if not any(x["role"] == "active" and x["coordinates"] for x in self._show()):
             at = self.power_off_node()
             self.reports.last_of_all("step", at, START_S, self.alive)
@@ -121,7 +121,7 @@ def _launcher_on(node: str, run: psutil.Process) -> int:
 
 
 def _node_of(run: psutil.Process, folder: str) -> str:
-    """A launcher is not told its node, the sidecar of the same folder is."""
+    """The node of a launcher, from the sidecar of the same folder: a launcher does not get its node."""
     for process in run.children():
         env = process.environ()
         if "understudy_sidecar" in process.cmdline() and env["UNDERSTUDY_FOLDER"] == folder:

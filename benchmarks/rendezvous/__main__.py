@@ -1,7 +1,7 @@
-"""`make bench-rendezvous`: runs the plan, keeps every sample, and tells the records and the goals.
+"""`make bench-rendezvous`: runs the plan, stores every sample, and prints the records and the goals.
 
 benchmarks/results/rendezvous.json   every sample, as soon as it is measured: --resume continues from there
-build/bench/logs/                   what the processes of the last session said
+build/bench/logs/                   the logs of the last session's processes
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.cluster.commands import Progress
 from tests.cluster.failures import ClusterError
 
 T = TypeVar("T")
-#: Of the limit, what a run may have spent before the clock of the part that came to no end.
+#: A run that has used so much of the limit before it gave up counts as hopeless.
 HOPELESS_S = 0.9 * LIMIT_S
 
 UNDERSTUDY_CASES = {
@@ -50,7 +50,7 @@ def outcomes(session: Session, installed: Peers | None, profile: Path | None) ->
 
 
 def measure(session: Session, installed: Peers | None, profile: Path | None) -> list[Sample]:
-    """One sample for each case of the session; a case that came to no end is the last."""
+    """One sample for each case of the session. A case that did not finish is the last."""
     system, size, run = session.system.value, session.size, session.run
     samples: list[Sample] = []
     wanted = list(session.cases)
@@ -94,7 +94,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", type=sizes, default=(), help="members, in place of each case's own sizes")
     parser.add_argument("--runs", type=int, help="of each; the default is 5, and 3 at rest")
     add_arguments(parser)
-    parser.add_argument("--profile", type=Path, help="a file for what our coordinator's time went into; it costs time")
+    parser.add_argument("--profile", type=Path, help="a file for a profile of our coordinator; it costs time")
     return parser.parse_args()
 
 
@@ -111,7 +111,7 @@ def main() -> int:
         with room_for_packets():
             run(sessions, journal, installed, requests.profile)
     except (ChildFailed, ClusterError, KeyboardInterrupt) as error:
-        print(f"{error or 'interrupted'}\nfinished runs are kept: go on with --resume", file=sys.stderr)
+        print(f"{error or 'interrupted'}\nfinished runs are kept: continue with --resume", file=sys.stderr)
         return 1
     finally:
         journal.close()

@@ -1,7 +1,7 @@
-"""A child process that is a bare aiohttp server, on uvloop too: the least that a coordinator on aiohttp would cost.
+"""A child process that is a bare aiohttp server, on uvloop too: the lower bound for a coordinator on aiohttp.
 
-Callers prove the key and are welcomed; once all are connected they get their ranks. When one disconnects, the waiting
-one gets its rank. The server does nothing else: it sends no heartbeats, it has no limits, and no standby coordinator.
+Callers prove the key and get a Welcome. Once all are connected, they get their ranks. When one disconnects, the waiting
+one gets its rank. The server does nothing else: it has no heartbeats, no limits, and no standby coordinator.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Bare:
 
     async def is_settled(self, number: int, members: int) -> Answer:
         """Returns when all members of the round run their workers."""
-        while not (self._round == number and len(self._started) >= members):  # the runner holds the limit
+        while not (self._round == number and len(self._started) >= members):  # the runner enforces the limit
             self._moved.clear()
             await self._moved.wait()
         return {"round": self._round}

@@ -1,4 +1,4 @@
-"""What is aimed at: a recovery is about a second, so the rendezvous may be a small part of it, at any size."""
+"""The goals: a recovery takes about a second, so the rendezvous may be a small part of that, at any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys and the shape of a benchmarked job: all of its processes use the same ones."""
+"""The keys and the shape of a benchmarked job. All of its processes use the same ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A child process that is many members at once: the member's half of a sidecar, many times, with no training.
+"""A child process with many members: the member's half of a sidecar, many times, without a training.
 
-Each has the real state machine (membership/member.py) and the real connection (client.py). Its launcher does nothing
-and says that it has started; its vow is kept in memory. Times are told when the last of them is there.
+Each has the real state machine (membership/member.py) and the real connection (client.py). Its simulated launcher only
+reports that workers have started. Its hard state is in memory. Times are reported when the last member is done.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.member import Member
 from understudy_sidecar.membership.voter import Voter
 
-NOWHERE = "127.2.0.1"  # of pods whose sidecars nobody can call: these members are no heirs
+NOWHERE = "127.2.0.1"  # the address of pods whose sidecars cannot be called: these members are no standby coordinators
 
 
 class Crowd:
-    """All members of this process, and when the last of them got how far."""
+    """All members of this process, and the times at which the last of them reached each state."""
 
     def __init__(self) -> None:
         self.members: dict[str, LightMember] = {}
@@ -58,24 +58,24 @@ class Crowd:
         self._moved = asyncio.Event()
 
     async def make(self, service: str, actives: list[int], spares: list[str]) -> Answer:
-        """Members for these completion indices, and spares of these names; none of them calls yet."""
+        """Create members for these completion indices, and spares of these names. They do not call yet."""
         named = [*((f"active-{index}", index) for index in actives), *((name, None) for name in spares)]
         self.members |= {name: LightMember(self, service, name, index) for name, index in named}
         return {"members": len(self.members)}
 
     async def release(self) -> Answer:
-        """Their launchers connect: all members call at once."""
+        """Connect their launchers: all members call at once."""
         for member in self.members.values():
             member.start()
         return {}
 
     async def assigned_to(self, number: int, members: int) -> Answer:
-        """When the last of so many members had its place in the round; `newest` tells whether another followed."""
+        """When the last of so many members had its place in the round. `newest` is the newest round of any member."""
         await self._until(lambda: self.assigned[number] >= members)
         return {"at": self.assigned_at[number], "joined_at": self.joined_at, "newest": max(self.assigned)}
 
     async def lose(self, name: str) -> Answer:
-        """The member's process is killed, as far as the coordinator can see."""
+        """Kill the member's process, as far as the coordinator can see."""
         at = time.monotonic()
         self.members.pop(name).die()
         return {"at": at}
@@ -102,13 +102,13 @@ class Crowd:
         self._moved.set()
 
     async def _until(self, holds: Callable[[], bool]) -> None:
-        while not holds():  # the runner holds the limit
+        while not holds():  # the runner enforces the limit
             self._moved.clear()
             await self._moved.wait()
 
 
 class LightMember:
-    """What app.py is to a pod: the machine, between its coordinator's link and its launcher."""
+    """Replaces app.py of a pod: the state machine, between its coordinator's link and its launcher."""
 
     def __init__(self, crowd: Crowd, service: str, name: str, index: int | None) -> None:
         self._crowd, self._service = crowd, service
@@ -132,7 +132,7 @@ class LightMember:
         self._handle(LauncherUp(l.LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, 4000)))
 
     def die(self) -> None:
-        """FIN without a goodbye, as a kernel sends it for a process that was killed."""
+        """Send FIN without a final message, as a kernel does for a killed process."""
         assert self._socket is not None, "it is linked"
         self._dead = True
         self._alarm.set(None)
@@ -171,10 +171,10 @@ class LightMember:
                 self._dial((), 0.0)
                 self._client.hangup()
             case _:
-                pass  # files, log lines, and what a launcher would do
+                pass  # files, log lines, and the launcher's work
 
     def _dial(self, hosts: tuple[str, ...], delay_s: float) -> None:
-        """In place of what was to be dialed before; nobody: not at all."""
+        """Replace the previous dial. Without hosts, dial none."""
         if self._dial_later is not None:
             self._dial_later.cancel()
             self._dial_later = None

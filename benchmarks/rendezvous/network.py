@@ -1,6 +1,6 @@
-"""Nodes of their own for single processes: network namespaces on a bridge, behind cables that can be pulled.
+"""Separate nodes for single processes: network namespaces on a bridge, behind cables that can be pulled.
 
-Needs root, and the program `ip`. A process in there has all ports for itself, as in a pod.
+Needs root, and the program `ip`. As in a pod, a process there has all ports for itself.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from tests.cluster.commands import run
 from tests.cluster.failures import MissingTool
 
-#: Of the range for benchmarks, which is routed nowhere.
+#: In the range for benchmarks, which is not routed.
 _SUBNET = "198.19.255.{}"
 HERE = _SUBNET.format(1)
-#: Of further addresses of nodes; below are those that each node has from the start.
+#: The first of the nodes' further addresses. Each node's own address is below it.
 _FURTHER = 100
 POLL_S = 0.005
 
@@ -32,7 +32,7 @@ class Node:
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """What starts a process there."""
+        """The command prefix that starts a process on the node."""
         return ("ip", "netns", "exec", self.name)
 
     def pull_the_cable(self) -> None:
@@ -48,9 +48,9 @@ class Node:
         return [int(pid) for pid in run(["ip", "netns", "pids", self.name]).split()]
 
     def power_off(self) -> float:
-        """Pull the cable, then SIGKILL to all of its processes, so that no FIN or RST leaves the node.
+        """Pull the cable, then send SIGKILL to all of its processes, so that no FIN or RST leaves the node.
 
-        Returns time.monotonic() from before both. The node is on again after `plug_in_the_cable`.
+        Returns time.monotonic() from before both. `plug_in_the_cable` turns the node on again.
         """
         at = time.monotonic()
         self.pull_the_cable()
@@ -58,7 +58,7 @@ class Node:
         return at
 
     def end_processes(self) -> None:
-        """SIGKILL, until none is left: a process may have started another one meanwhile."""
+        """Send SIGKILL until none is left: a process may have started another one meanwhile."""
         while pids := self.processes():
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
@@ -75,7 +75,7 @@ def further_address(number: int) -> str:
 
 @contextmanager
 def nodes(count: int) -> Iterator[list[Node]]:
-    """So many nodes, which reach each other, and this one under HERE."""
+    """So many nodes, which reach each other, and this machine at HERE."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         raise MissingTool("nodes of a benchmark are network namespaces: that needs root, and the program `ip`")
     pid = os.getpid()
@@ -94,7 +94,7 @@ def _add(undo: ExitStack, bridge: str, number: int) -> Node:
     run(["ip", "netns", "add", node.name])
     undo.callback(run, ["ip", "netns", "del", node.name])
     run(["ip", "link", "add", near, "type", "veth", "peer", "name", "far", "netns", node.name])
-    # By itself it would go some time after its namespace, and its name is needed again.
+    # Its namespace would delete it only some time later, and its name is needed again.
     undo.callback(run, ["ip", "link", "del", near])
     run(["ip", "link", "set", near, "master", bridge, "up"])
     run(["ip", "-n", node.name, "addr", "add", f"{node.ip}/24", "dev", "far"])

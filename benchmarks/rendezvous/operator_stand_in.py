@@ -1,7 +1,7 @@
-"""A child process that stands in for the operator: appoints the coordinator, and follows it as the operator does.
+"""A child process that replaces the operator: appoints the coordinator, and follows it as the operator does.
 
-It takes every snapshot, and reads one only when it is asked: what the coordinator spends on telling is part of the
-measurement, what the operator makes of it is not. It also stands in for the launchers of whole sidecars.
+It receives every snapshot, and decodes one only on request: the measurement includes the coordinator's cost of
+reporting, but not the operator's cost of reading. It also replaces the launchers of whole sidecars.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LAUNCHER = wire.message_types(launcher)
 
 
 class Observer(Link):
-    """A link that calls as the operator, appoints the sidecar that it calls, and passes each message on."""
+    """A link that calls as the operator, appoints the called sidecar, and forwards each message to on_snapshot."""
 
     def __init__(self, host: str, on_snapshot: Callable[[bytes], None]) -> None:
         super().__init__(0, masks=True)
@@ -60,7 +60,7 @@ class Observer(Link):
         raise error
 
     def on_ended(self, silent: bool) -> None:
-        pass  # a coordinator that was killed
+        pass  # the coordinator was killed
 
 
 class OperatorStandIn:
@@ -70,24 +70,24 @@ class OperatorStandIn:
         self._launchers: list[asyncio.Task[None]] = []
 
     async def appoint(self, host: str) -> Answer:
-        """Returns when the sidecar is in office."""
+        """Returns when the sidecar is the coordinator."""
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: Observer(host, self._on_snapshot), host, pod.COORDINATOR_PORT)
         await self._until(lambda: b'"type":"Snapshot"' in self._newest[:200])
         return {}
 
     async def is_settled(self, number: int, members: int) -> Answer:
-        """Returns when all members of the round run their workers, and the coordinator knows."""
+        """Returns when all members of the round run their workers, and the coordinator knows it."""
         await self._until(lambda: _runs(json.loads(self._newest), number, members))
         return {"round": json.loads(self._newest)["token"]["round"]}
 
     async def succession(self, standbys: int) -> Answer:
-        """Returns when so many heirs are named, and an electorate counts that could choose one of them."""
+        """Returns when a snapshot has so many standby coordinators, and a voter configuration."""
         await self._until(lambda: _can_choose(json.loads(self._newest), standbys))
         return {}
 
     async def launch(self, socket: str) -> Answer:
-        """Be the launcher that a sidecar waits for."""
+        """Replace the launcher that a sidecar waits for."""
         reader, writer = await asyncio.open_unix_connection(socket, limit=LINE_BYTES)
         writer.write(_line(launcher.LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, 4000)))
         self._launchers.append(asyncio.create_task(_launcher(reader, writer)))
@@ -98,7 +98,7 @@ class OperatorStandIn:
         self._last_snapshot.set()
 
     async def _until(self, holds: Callable[[], bool]) -> None:
-        while not (self._newest and holds()):  # the runner holds the limit
+        while not (self._newest and holds()):  # the runner enforces the limit
             self._last_snapshot.clear()
             await self._last_snapshot.wait()
 

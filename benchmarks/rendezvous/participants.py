@@ -1,8 +1,8 @@
 """A child process of a peer's rendezvous: many participants, each a thread that calls the package's own code.
 
-NVRx: `perform_rendezvous` of its barrier state, as its launcher calls it; participant 0's process holds the store, as
-the store's host does. torch: `next_rendezvous` of its dynamic handler on the c10d backend. No launcher, no health
-check, no worker. Runs under the Python that the peers are installed for, with them on its path.
+NVRx: `perform_rendezvous` of its barrier state, as its launcher calls it; the process of participant 0 hosts the store,
+as in NVRx. torch: `next_rendezvous` of its dynamic handler on the c10d backend. No launcher, no health check, no
+worker. Runs under the Python for which the peers are installed, with them on its path.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STORE_S = timedelta(seconds=600)
 STACK_BYTES = 256 * 1024
 SEGMENT_CHECK_S = 5.0
 
-#: A scheduler's variables, from which a participant would take its place.
+#: A scheduler's variables, which would set a participant's place.
 SCHEDULER = ("SLURM_PROCID", "SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "CROSS_SLURM_PROCID", "GROUP_RANK")
 
 #: (store, index, participants) -> a function that takes part in one round and returns the rank
@@ -38,17 +38,17 @@ class Crowd:
         self._make = make
         self._host_store: Any = None
         self._starts = [threading.Event(), threading.Event()]  # a round each
-        self._ready: queue.Queue[str] = queue.Queue()  # "" or what went wrong
-        self._done: queue.Queue[tuple[float, int, str]] = queue.Queue()  # when, rank, what went wrong
+        self._ready: queue.Queue[str] = queue.Queue()  # "" or an error
+        self._done: queue.Queue[tuple[float, int, str]] = queue.Queue()  # time, rank, error
         self._size = 0
 
     def host(self) -> Answer:
-        """Hold the store."""
+        """Host the store."""
         self._host_store = _tcp_store(0, is_master=True)
         return {"port": self._host_store.port}
 
     def stand(self, port: int, indices: list[int], of: int) -> Answer:
-        """Start the participants; returns when all are connected to the store."""
+        """Start the participants. Returns when all are connected to the store."""
         self._size = len(indices)
         threading.stack_size(STACK_BYTES)
         for index in indices:
@@ -56,7 +56,7 @@ class Crowd:
         return _failed([self._ready.get() for _ in indices]) or {}
 
     def take_part(self, number: int) -> Answer:
-        """Let all of them go; returns when the last has its rank."""
+        """Release all of them. Returns when the last has its rank."""
         self._starts[number].set()
         done = [self._done.get() for _ in range(self._size)]
         failed = _failed([error for _, _, error in done])
@@ -74,7 +74,7 @@ class Crowd:
                 started = True
                 rank = participate(number)
                 self._done.put((time.monotonic(), rank, ""))
-        except BaseException as error:  # noqa: BLE001 — whatever ends a participant has to be told
+        except BaseException as error:  # noqa: BLE001 — the runner needs every error that ends a participant
             lines = f"participant {index}: {error!r}"
             self._done.put((0.0, -1, lines)) if started else self._ready.put(lines)
 
@@ -96,7 +96,7 @@ def nvrx() -> Make:
     barrier: Any = importlib.import_module("nvidia_resiliency_ext.fault_tolerance.ft_rendezvous_barrier")
     logging.disable(logging.WARNING)
     here = threading.local()
-    # Each simulated node has a rank of its own, as its scheduler would give it.
+    # Each simulated node has its own rank, as its scheduler would set it.
     barrier.get_infrastructure_rank = lambda *_args, **_named: here.index
 
     def make(store: Any, index: int, of: int) -> Participate:
@@ -152,7 +152,7 @@ def main() -> None:
     reply()  # torch is imported
     for command in commands():
         reply(**requests[command.pop("do")](**command))
-    os._exit(0)  # the threads are still parked in the store
+    os._exit(0)  # the threads still wait in the store
 
 
 if __name__ == "__main__":

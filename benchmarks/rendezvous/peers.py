@@ -1,7 +1,7 @@
-"""Sessions of the peers: the process that holds the store, and the other participants in a few niced ones.
+"""Sessions of the peers: the process that hosts the store, and the other participants in a few niced processes.
 
 All participants are connected to the store before the clock starts: the time of a round is from their release to the
-last one's rank. `connect_s` is what came before it, with the start of the threads and torch's own look-ups of names.
+last one's rank. `connect_s` is the time before that, with the start of the threads and torch's own name look-ups.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST, NEXT = 0, 1  # rounds
 
 
 def nvrx(peers: Peers, size: int, limit_s: float) -> Iterator[Outcome]:
-    """The first round, and the one that its store's host opens after a fault; nobody has to be detected as lost."""
+    """The first round, and the one that its store's host opens after a fault, without the detection of a loss."""
     with ExitStack() as stack:
         crowds, connect_s = _standing(stack, "nvrx", peers, size)
         yield Case.FIRST_ROUND, {**_round(crowds, FIRST, size, limit_s), "connect_s": connect_s}
@@ -30,14 +30,14 @@ def nvrx(peers: Peers, size: int, limit_s: float) -> Iterator[Outcome]:
 
 
 def torch_dynamic(peers: Peers, size: int, limit_s: float) -> Iterator[Outcome]:
-    """The first round alone: its handler forms another only after its agents have left this one."""
+    """Only the first round: its handler forms another one only after its agents have left this one."""
     with ExitStack() as stack:
         crowds, connect_s = _standing(stack, "torch-dynamic", peers, size)
         yield Case.FIRST_ROUND, {**_round(crowds, FIRST, size, limit_s), "connect_s": connect_s}
 
 
 def _standing(stack: ExitStack, system: str, peers: Peers, size: int) -> tuple[list[Child], float]:
-    """Processes whose participants wait to be let go, the store's first; and how long it took them to connect."""
+    """Processes whose participants wait for their release, the store's first; and how long they took to connect."""
     others = min(size - 1, FEW_PROCESSES if size < MANY else MANY_PROCESSES)
     crowds = [
         stack.enter_context(

@@ -1,7 +1,7 @@
-"""What is to be run: sessions of one system at one size, the systems of a case interleaved.
+"""The plan: sessions of one system at one size, in which the systems of a case take turns.
 
-Rules: run by run, all systems take their turn (ours, aiohttp, NVRx, torch, ours, …), so that what else the machine does
-meets all of them. The first and the next round are two cases of one session. A system that is known not to finish is
+Rules: in each run, all systems take their turn (ours, aiohttp, NVRx, torch, ours, …), so that other load on the machine
+affects all of them. The first and the next round are two cases of one session. A system that is known not to finish is
 tried TRIES times.
 """
 
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 RUNS = 5
 TRIES = 3
-#: Who has not finished by then, never will.
+#: A system that has not finished by then counts as one that never will.
 LIMIT_S = 220.0
 
 
@@ -44,7 +44,7 @@ class Session:
 
     @property
     def expected_s(self) -> float:
-        """About how long it takes on two cores, with the start of its processes."""
+        """The approximate duration on two cores, with the start of its processes."""
         if self.cases[0] in (Case.FIRST_ROUND, Case.NEXT_ROUND):
             if self.hopeless:
                 return LIMIT_S + 10
@@ -56,7 +56,7 @@ class Session:
         return self.system is System.TORCH_DYNAMIC and self.size >= 256
 
 
-#: Per session, and per 1,000 members.
+#: Seconds for each session, and for each 1,000 members.
 _ROUNDS_S = {
     System.UNDERSTUDY: (3.0, 2.0),
     System.AIOHTTP: (3.0, 2.0),
@@ -76,7 +76,7 @@ SIZES: dict[tuple[Case, ...], dict[System, tuple[int, ...]]] = {
     (Case.SILENT_NODE,): {System.UNDERSTUDY: (64,)},
     (Case.REST,): {System.UNDERSTUDY: (1, 10000)},
 }
-#: Runs that only wait: fewer of them say as much.
+#: Runs that only wait: fewer of them are enough.
 FEWER_RUNS = {Case.REST: 3}
 
 
@@ -114,5 +114,5 @@ def _interleaved(cases: tuple[Case, ...], systems: Mapping[System, Iterable[int]
 
 
 def _of(system: System, cases: tuple[Case, ...]) -> tuple[Case, ...]:
-    """torch's handler has no next round of its own: its agents leave, and start a first one."""
+    """torch's handler cannot form a next round by itself: its agents leave, and start a first one."""
     return tuple(x for x in cases if not (system is System.TORCH_DYNAMIC and x is Case.NEXT_ROUND))

@@ -1,8 +1,8 @@
 """The processes of one benchmarked job of ours: whole sidecars, crowds of members, and the operator's stand-in.
 
-One sidecar is in office from the start. It has no launcher, and so no member of its own: all members are in the
-crowds, whose processes are niced, since they would run on other machines. The pods are whole sidecars as well, each on
-a node of its own: spares, and heirs.
+One sidecar is the coordinator from the start. It has no launcher, and so no member of its own: all members are in the
+crowds. Their processes are niced, because they would run on other machines. The pods are whole sidecars as well, each
+on a separate node: spares, and standby coordinators.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Job:
     ) -> None:
         """spares: in the crowds. pods: the nodes of further sidecars. far: the last active's node, if it is another.
 
-        bare: a bare server of aiohttp's is the coordinator, and there is no operator.
+        bare: the coordinator is a bare server of aiohttp, and there is no operator.
         """
         self.actives = actives
         self._profile = profile
@@ -84,14 +84,14 @@ class Job:
             self.operator.prepare("launch", START_S, socket=str(self._folder / sidecar.name / pod.LAUNCHER_SOCKET))
 
     def shares(self) -> list[int]:
-        """How many actives each crowd has."""
+        """The number of actives in each crowd."""
         return [len(members) for members in self._members]
 
     def crowd_of(self, active: int) -> Child:
         return next(crowd for crowd, members in zip(self.crowds, self._members, strict=True) if active in members)
 
     def settle(self, number: int, limit_s: float) -> None:
-        """Wait until all workers of the round run, and the coordinator knows. Raises Unfinished."""
+        """Wait until all workers of the round run, and the coordinator knows it. Raises Unfinished."""
         start = time.monotonic()
         teller = self.operator or self.coordinator
         newest = teller.ask("settled", limit_s, number=number, members=self.actives)["round"]
@@ -99,7 +99,7 @@ class Job:
             raise Unfinished(f"round {newest} followed on round {number}: members were lost", time.monotonic() - start)
 
     def end(self) -> None:
-        """At once: nothing of it is of interest any more, but a profile. The coordinator is spared everybody's loss."""
+        """End all processes at once, the coordinator first, so it handles no losses. Only a profile is still needed."""
         if self._profile is None:
             self.coordinator.kill()
         else:

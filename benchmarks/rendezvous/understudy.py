@@ -1,4 +1,4 @@
-"""Sessions of ours, and of the bare server beside it: what is done to a job, and when all members saw the outcome."""
+"""Sessions of ours, and of the bare server: the faults of a job, and when all members have seen the outcome."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from benchmarks.rendezvous.processes import START_S, Job, cpu_of, running
 
 FIRST, NEXT = 0, 1  # rounds
 IDLE_S = 30.0
-IDLE_PEERS = 64  # members of the job in which a single sidecar rests
+IDLE_PEERS = 64  # members of the job in which a single sidecar is idle
 STANDBYS = 5
 POLL_S = 0.01
 _SUSPECT = re.compile(r"^([0-9.]+) .* went silent", re.MULTILINE)
 
 
 def rounds(size: int, limit_s: float, profile: Path | None, *, bare: bool = False) -> Iterator[Outcome]:
-    """All members call at once; then the last of them is lost, and a spare takes its rank."""
+    """All members call at once. Then the last of them is lost, and a spare takes its rank."""
     with running(size, spares=1, bare=bare, profile=profile) as job:
         yield Case.FIRST_ROUND, first_round(job, limit_s)
         yield Case.NEXT_ROUND, next_round(job, limit_s)
@@ -51,7 +51,7 @@ def next_round(job: Job, limit_s: float) -> dict[str, float]:
     crowd = job.crowd_of(lost)
     start = crowd.ask("lose", limit_s, name=f"active-{lost}")["at"]
     shares = [share - (other is crowd) for other, share in zip(job.crowds, job.shares(), strict=True)]
-    shares[0] += 1  # that one has the spare
+    shares[0] += 1  # the first crowd has the spare
     at, _ = _assigned(job, NEXT, shares, start, limit_s)
     job.settle(NEXT, limit_s)
     return {"seconds": at - start, "coordinator_cpu_s": cpu_of(job.coordinator) - used}
@@ -69,11 +69,11 @@ def _assigned(job: Job, number: int, shares: list[int], start: float, limit_s: f
 
 
 def failover(size: int, limit_s: float, profile: Path | None) -> Iterator[Outcome]:
-    """SIGKILL of the coordinator: until an heir welcomes the first member, and the last. The round goes on."""
+    """SIGKILL of the coordinator: until its successor welcomes the first member, and the last. The round continues."""
     with nodes(STANDBYS) as standbys, running(size, pods=standbys) as job:
         first_round(job, limit_s)
         assert job.operator is not None
-        job.operator.ask("succession", START_S, standby_coordinators=STANDBYS)
+        job.operator.ask("succession", START_S, standbys=STANDBYS)
         for crowd in job.crowds:
             crowd.ask("expect_welcome", START_S)
         start = time.monotonic()
@@ -83,12 +83,12 @@ def failover(size: int, limit_s: float, profile: Path | None) -> Iterator[Outcom
         answers = [crowd.answer(start + limit_s - time.monotonic()) for crowd in job.crowds]
         last = max(x["last"] for x in answers)
         if any(x["newest"] != FIRST for x in answers):
-            raise Unfinished("the heir formed a new round: not all members came back in time", last - start)
+            raise Unfinished("the new coordinator formed a new round: not all members came back in time", last - start)
         yield Case.FAILOVER, {"seconds": last - start, "office_s": min(x["first"] for x in answers) - start}
 
 
 def silent_node(size: int, limit_s: float, profile: Path | None) -> Iterator[Outcome]:
-    """A member's node falls off the network: until the coordinator takes it for a suspect."""
+    """A member's node loses its network: until the coordinator suspects the member."""
     with nodes(1) as (node,), running(size, far=node) as job:
         first_round(job, limit_s)
         start = time.time()  # the coordinator's log has wall-clock times
@@ -99,13 +99,13 @@ def silent_node(size: int, limit_s: float, profile: Path | None) -> Iterator[Out
 def _suspected_at(coordinator: Child, start: float, limit_s: float) -> float:
     while (found := _SUSPECT.search(coordinator.log.read_text())) is None:
         if time.time() > start + limit_s:
-            raise Unfinished(f"nobody was taken for a suspect within {limit_s:.0f} s", limit_s)
+            raise Unfinished(f"no member was suspected within {limit_s:.0f} s", limit_s)
         time.sleep(POLL_S)
     return float(found[1])
 
 
 def wait_idle(size: int, limit_s: float, profile: Path | None) -> Iterator[Outcome]:
-    """Nothing happens. A size of 1 is one whole sidecar that is a spare of a running job; any other the coordinator."""
+    """Nothing happens. Size 1 measures one whole sidecar, a spare of a running job; other sizes the coordinator."""
     alone = size == 1
     with nodes(1 if alone else 0) as pods, running(IDLE_PEERS if alone else size, pods=pods, profile=profile) as job:
         first_round(job, limit_s)

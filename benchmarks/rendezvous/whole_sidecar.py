@@ -1,7 +1,7 @@
 """A child process that is one whole sidecar: understudy_sidecar.app, as a pod runs it.
 
-One thing differs from a pod: no image is there to copy the launcher from. Asked to profile, it writes what its time
-went into when it ends.
+One thing differs from a pod: there is no image from which the launcher could be copied. With --profile it writes a
+profile of its time when it ends.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def settings(requests: argparse.Namespace) -> Settings:
 
 
 class LoopLag:
-    """How late the loop runs what is due, at every 5 ms: while it stands still, those moments count too."""
+    """How late the loop runs due callbacks, sampled every 5 ms; while the loop is blocked, those samples count too."""
 
     EVERY_S = 0.005
 
@@ -60,7 +60,7 @@ class LoopLag:
         return {}
 
     async def received(self) -> Answer:
-        """In milliseconds, since it began."""
+        """In milliseconds, since `begin`."""
         lags = sorted(self._lags)
         p50, p99 = (1000 * lags[int(len(lags) * share)] for share in (0.5, 0.99))
         return {"p50_ms": round(p50, 2), "p99_ms": round(p99, 2), "max_ms": round(1000 * lags[-1], 2)}
@@ -74,8 +74,8 @@ class LoopLag:
 
 
 async def _listening() -> Answer:
-    """Returns when members could call."""
-    while True:  # the runner holds the limit
+    """Returns when members can call."""
+    while True:  # the runner enforces the limit
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", pod.COORDINATOR_PORT)
         except OSError:
@@ -86,7 +86,7 @@ async def _listening() -> Answer:
 
 
 async def _run(sidecar: Sidecar) -> None:
-    """Until the runner goes, or the sidecar fails."""
+    """Run until the runner closes stdin, or the sidecar fails."""
     life = asyncio.create_task(sidecar.run())
     lag = LoopLag()
     requests = asyncio.create_task(serve({"listening": _listening, "lag_begin": lag.begin, "lag": lag.received}))
@@ -108,7 +108,7 @@ def main() -> None:
     requests = parser.parse_args()
     process.prepare()
     logging.basicConfig(level=logging.INFO, format="%(created).6f %(levelname)s %(message)s", stream=sys.stderr)
-    records.install_launcher = lambda folder, shipped=requests.folder: None  # there is no image to copy it from
+    records.install_launcher = lambda folder, shipped=requests.folder: None  # there is no image from which to copy it
     sidecar = Sidecar(settings(requests))
     if requests.profile is None:
         run(_run(sidecar))

@@ -1,4 +1,4 @@
-"""`make bench-rollout`: what the weight update and its gateway cost. Three minutes."""
+"""`make bench-rollout`: the cost of the weight update and of its gateway. Three minutes."""
 
 from __future__ import annotations
 

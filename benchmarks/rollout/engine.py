@@ -1,7 +1,7 @@
-"""`python -m benchmarks.rollout.engine`: inference servers that do nothing, in the time that is asked for.
+"""`python -m benchmarks.rollout.engine`: inference servers that do nothing but take a configured time.
 
-/N/whatever is a call to the Nth one. /N/slow?path=P&seconds=S makes its calls of P take S; a negative S has them fail.
-All other calls take CALL_S, as an engine's would; a generation answers at once.
+/N/PATH is a call to server N. /N/slow?path=P&seconds=S makes its calls of P take S seconds; with a negative S they
+fail. All other calls take CALL_S, as an engine's would; a generation answers at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def serve() -> None:
         await request.read()
         seconds = slow.get((request.match_info["n"], "/" + request.match_info["path"]), CALL_S)
         if seconds < 0:
-            return web.Response(status=500, text="it failed, as it was told")
+            return web.Response(status=500, text="it failed, as configured")
         await asyncio.sleep(seconds)
         return web.Response(text="ok")
 

@@ -1,4 +1,4 @@
-"""What is aimed at: nobody notices the transaction, its undo or the gateway beside the engines' own work."""
+"""The goals: the transaction, its undo and the gateway are not noticeable beside the engines' own work."""
 
 from __future__ import annotations
 

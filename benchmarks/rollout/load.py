@@ -1,6 +1,6 @@
-"""Requests to one server at a steady rate, whether answers come or not: straight, and through the gateway, in turns.
+"""Requests to one server at a steady rate, without waiting for answers: directly, and through the gateway, in turns.
 
-Who asks and the server run on uvloop, as the gateway does, to take less of the cores that all three share.
+The client and the server run on uvloop, as the gateway does, to use less of the cores that all three share.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def replicas(port: int, number: int) -> list[Replica]:
 
 
 async def overhead(port: int, number: int, runs: Sequence[int]) -> list[Sample]:
-    """In turns; the first of each is not counted."""
+    """In turns. The first update of each is not counted."""
     samples = []
     some = replicas(port, number)
     for run in (-1, *runs):
@@ -42,7 +42,7 @@ async def _update(some: list[Replica]) -> None:
 
 
 async def _bare(some: list[Replica]) -> None:
-    """The same calls in the same order, and nothing around them."""
+    """The same calls in the same order, without a transaction."""
     engines = [replica.engine for replica in some]
     await asyncio.gather(*(engine.stop_generation() for engine in engines))
     await asyncio.gather(*(engine.release_kv() for engine in engines))
@@ -54,7 +54,7 @@ async def _bare(some: list[Replica]) -> None:
 
 
 async def restore(port: int, number: int, runs: Sequence[int]) -> list[Sample]:
-    """From a transfer that failed to its error, where one replica takes SLOWEST_S to have its KV cache back."""
+    """The time from a failed transfer to its error. One replica takes SLOWEST_S to get its KV cache back."""
     samples = []
     some = replicas(port, number)
     for run in runs:
@@ -64,7 +64,7 @@ async def restore(port: int, number: int, runs: Sequence[int]) -> list[Sample]:
         await first.server.post("/slow", params={"path": "/resume_memory_occupation", "seconds": str(SLOWEST_S)})
         await last.server.post("/slow", params={"path": "/update_weights_from_disk", "seconds": "-1"})
         failed = 0.0
-        with suppress(EngineRefused):  # the one that was asked for
+        with suppress(EngineRefused):  # the failure that this run configured
             async with WeightUpdate(some, version="1") as update:
                 try:
                     await update.load("weights")

@@ -1,1 +1,1 @@
-"""How long the injection webhook takes for a pod: its own TLS server, asked as the API server asks it."""
+"""The duration of the injection webhook's answers: its own TLS server gets the API server's requests."""

@@ -1,4 +1,4 @@
-"""`make bench-webhook`: how long injection takes, a pod at a time, and while hostile callers ask, too.
+"""`make bench-webhook`: the duration of an injection, one pod at a time, and while hostile callers send requests.
 Two minutes.
 """
 
@@ -27,14 +27,14 @@ from benchmarks.records import Sample
 from benchmarks.report import add_arguments, open_journal, show
 from benchmarks.webhook.goals import GOALS, HOSTILE, PODS
 
-#: The pod of a torchrun in bash, with the other containers, variables and volumes that a real one has.
+#: The pod of a torchrun in bash, with the other containers, variables and volumes of a real one.
 POD = CHECKOUT / "tests" / "unit" / "webhook" / "pods" / "torchrun.yaml"
 IMAGE = "example.com/sidecar:1"
 ATTACK_S = 10.0
 ALONE = ("inject", "reinvoke")
 ATTACKED = "attacked"
 Keep = Callable[[list[Sample]], None]
-#: A server in a process of its own: it shares no interpreter with who asks.
+#: A server in a separate process: it shares no interpreter with its callers.
 SERVER = (
     "import asyncio, sys; from benchmarks.webhook.server import serve; asyncio.run(serve(sys.argv[1], sys.argv[2]))"
 )
@@ -56,7 +56,7 @@ def review(pod: dict[str, Any]) -> bytes:
 
 @asynccontextmanager
 async def server(folder: Path) -> AsyncIterator[tuple[int, int, ssl.SSLContext]]:
-    """Its pid, its port, and who signs for it."""
+    """The server's pid, its port, and a context that trusts its certificate."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SERVER, str(folder), IMAGE, stdout=asyncio.subprocess.PIPE, cwd=CHECKOUT
     )
@@ -76,7 +76,7 @@ async def times_ms(port: int, context: ssl.SSLContext, body: bytes, pods: int) -
             began = time.perf_counter()
             async with session.post(f"https://localhost:{port}/mutate", data=body) as answer:
                 result = await answer.read()
-            if number >= pods // 10:  # the first ones warm up what is warm in an installation
+            if number >= pods // 10:  # the first ones are a warm-up
                 taken.append(1000 * (time.perf_counter() - began))
             assert b'"allowed": true' in result, result[:500]
     return taken
@@ -104,9 +104,7 @@ async def measure(pods: int, runs: Sequence[int], keep: Keep) -> None:
 
 
 async def measure_attacked(runs: Sequence[int], keep: Keep) -> None:
-    """A request every 0.1 s, each on a connection of its own, while hostile callers hold as many connections as they
-    can.
-    """
+    """A request every 0.1 s, each on a new connection, while hostile callers open as many connections as they can."""
     body = review(a_pod())
     with tempfile.TemporaryDirectory() as folder:
         for run in runs:

@@ -1,5 +1,5 @@
-"""The goals: the webhook takes less time than the API server itself takes for a pod (some 10 ms). Hostile callers
-delay the API server's requests by less than 1 s, and take no more memory than the chart's limit leaves.
+"""The goals: the webhook takes less time than the API server itself takes for a pod (about 10 ms). Hostile callers
+delay the API server's requests by less than 1 s, and the webhook stays within the chart's memory limit.
 """
 
 from __future__ import annotations

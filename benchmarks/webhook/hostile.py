@@ -1,10 +1,10 @@
-"""Hostile callers of the webhook: `python -m benchmarks.webhook.hostile PORT CONNECTIONS SECONDS`, in a process of
-its own.
+"""Hostile callers of the webhook: `python -m benchmarks.webhook.hostile PORT CONNECTIONS SECONDS`, in a separate
+process.
 
-All connections are opened at once, from ADDRESSES, one kind after the other. A connection that the server closes is
-opened again until the seconds are over. The kinds are those that a pod can use without knowing anything: nothing
-sent, no TLS, a request that never ends, a body that is too large, one that is nested, one with a million values, one
-that is hardly sent, and reviews of pods without end.
+All connections are opened at once, from ADDRESSES, one kind after the other. When the server closes a connection, it is
+opened again until the seconds have passed. A pod can use all kinds without any knowledge: nothing sent, no TLS, a
+request that never ends, a body that is too large, one that is nested, one with a million values, one that is sent very
+slowly, and endless reviews of pods.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def review(spec: bytes) -> bytes:
 NESTED = review(b"[" * (3 * MEBIBYTE - 1000))
 SHALLOW_NESTED = review(b'{"a":' * 400 + b"1" + b"}" * 400)
 VALUES = review(b"[" + b"[]," * 1_000_000 + b"1]")
-#: A job whose check takes minutes: each of 15,000 groups is looked for in a list of as many.
+#: A job whose check takes minutes: the check searches each of 15,000 groups in a list of as many.
 EXPENSIVE = (
     b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u", '
     b'"kind": {"kind": "TrainingJob"}, "object": {"metadata": {"name": "x"}, "spec": {"replicatedJobs": ['
@@ -76,7 +76,7 @@ def _sends(body: bytes, path: str = "/mutate") -> Callable[[Streams], Awaitable[
     return send
 
 
-#: Of each kind: whether TLS is spoken, and what is sent.
+#: For each kind: whether it uses TLS, and the function that sends its bytes.
 KINDS: tuple[tuple[bool, Callable[[Streams], Awaitable[None]]], ...] = (
     (False, _never),
     (False, _sends(b"no TLS" * 100)),

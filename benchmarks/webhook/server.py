@@ -1,4 +1,4 @@
-"""The webhook's own server, with a certificate for this run: prints its port, and serves until it is killed."""
+"""The webhook's own server, with a certificate for this run. Prints its port, and serves until it is killed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The operator: keeps the pods, Services and status of TrainingJobs as their specs and their coordinators say.
+"""The operator: reconciles the pods, Services and status of TrainingJobs with their specs and coordinators.
 
-handlers.py (thin kopf) -> observe/ (what is there) -> plan/ (pure: what to do, and why) -> apply/ (does it). It is
-not on the recovery path: survivors restart and spares are promoted without it. It replenishes, and it tells.
+handlers.py (thin kopf) -> observe/ (the current state) -> plan/ (pure: the intents, with reasons) -> apply/ (executes
+them). The operator is not on the recovery path: without it, surviving pods restart and spares are promoted. It replaces
+used spares, and reports status and events.
 """

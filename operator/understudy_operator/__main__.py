@@ -1,15 +1,15 @@
 """Start the operator: `python -m understudy_operator`, with UNDERSTUDY_SIDECAR_IMAGE set.
 
 UNDERSTUDY_MASTER_SECRET (/understudy-master/secret) is the file with the master secret (master_secret.py).
-UNDERSTUDY_NAMESPACES names the namespaces that it watches (namespace_settings.py); without it, it watches all.
-UNDERSTUDY_LEASE (namespace/name) is the Lease that its replicas share: one of them leads. Without it this operator
-takes itself to be the only one. UNDERSTUDY_LEASE_TIMES (15,10,2) are its times (lease_settings.py).
-UNDERSTUDY_HEALTH_PORT (8080) is where GET /healthz and /readyz answer,
-UNDERSTUDY_METRICS_PORT (none) where GET /metrics does, UNDERSTUDY_LOG_LEVEL (INFO) what is logged, and
-UNDERSTUDY_LOG_FORMAT (text) whether as JSON, also by the sidecars of pods that it makes.
-UNDERSTUDY_FAULT_SOURCES adds rows to the table of fault sources (a JSON list; docs/how-to/faults.md),
-UNDERSTUDY_NODE_FAULTS (namespace/name) is the ConfigMap that remembers which nodes have failed jobs.
-UNDERSTUDY_NETWORK_POLICIES has each job get a NetworkPolicy (network_settings.py).
+UNDERSTUDY_NAMESPACES names the watched namespaces (namespace_settings.py). If unset, the operator watches all.
+UNDERSTUDY_LEASE (namespace/name) is the Lease that the replicas share: one of them leads. If unset, this operator
+assumes that it is the only replica. UNDERSTUDY_LEASE_TIMES (15,10,2) has the Lease's times (lease_settings.py).
+UNDERSTUDY_HEALTH_PORT (8080) serves GET /healthz and /readyz. UNDERSTUDY_METRICS_PORT (none) serves GET /metrics.
+UNDERSTUDY_LOG_LEVEL (INFO) is the lowest level that is logged. UNDERSTUDY_LOG_FORMAT (text, or json) is the log format
+of the operator, and of the sidecars of pods that it creates.
+UNDERSTUDY_FAULT_SOURCES adds rows to the table of fault sources (a JSON list; docs/how-to/faults.md).
+UNDERSTUDY_NODE_FAULTS (namespace/name) is the ConfigMap that records which nodes have failed jobs.
+UNDERSTUDY_NETWORK_POLICIES enables a NetworkPolicy for each job (network_settings.py).
 """
 
 import asyncio
@@ -36,7 +36,7 @@ def main() -> int:
     except ValueError as error:
         logging.error("%s", error)
         return 2
-    for chatty in ("kopf", "aiohttp.access"):  # each event passed on, each probe answered
+    for chatty in ("kopf", "aiohttp.access"):  # they log each event and each probe
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         read_lease_settings(os.environ)
@@ -71,8 +71,8 @@ def main() -> int:
     except ValueError as error:
         logging.error("%s", error)
         return 2
-    assert handlers  # imported for its registrations
-    # kopf asks for the user's name, and the image's user has none: getpass.getuser() believes this variable first.
+    assert handlers  # imported because it registers kopf's handlers
+    # kopf asks for the user's name, and the image's user has none. getpass.getuser() reads this variable first.
     os.environ.setdefault("LOGNAME", "understudy")
     where: Any = {"namespaces": namespaces} if namespaces else {"clusterwide": True}
     asyncio.run(kopf.operator(**where, standalone=True, memo=kopf.Memo()))

@@ -1,10 +1,10 @@
-"""A socket that listens on all addresses of a pod: of IPv6 and IPv4, or of IPv4 alone where the kernel has no IPv6."""
+"""A socket that listens on all addresses of a pod: IPv6 and IPv4, or only IPv4 if the kernel has no IPv6."""
 
 import socket
 
 
 def bind_all_addresses(port: int, receive_buffer: int) -> socket.socket:
-    """It does not listen yet. receive_buffer: of each connection, in the kernel."""
+    """Bind, but do not listen yet. receive_buffer: bytes in the kernel for each connection."""
     both = socket.has_dualstack_ipv6()
     listener = socket.socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_STREAM)
     if both:

@@ -1,16 +1,17 @@
-"""An HTTP server for callers that nobody knows: what one address sends costs other addresses no more than their turn.
+"""An HTTP server for untrusted callers: requests of one address delay those of other addresses by one turn at most.
 
 Rules:
-- A connection is accepted at once, and gets a slot in turn with other addresses (fair_semaphore.py). Before it has one
-  it costs a socket with a small buffer: no TLS, no parser.
-- A connection in a slot has `request_s` for TLS and headers, and then `body_s` for the body. It is closed after that,
-  and `idle_s` after the last answer.
-- If no slot is free, an address whose network has fewer slots than another one gets one of these at once: a connection
-  of a network with more than its share is closed that has no answer due, or else the longest idle one of any address.
+- The server accepts a connection at once. The connection gets a slot in turn with other addresses (fair_semaphore.py).
+  Until then it costs a socket with a small buffer: no TLS, no parser.
+- A connection in a slot has `request_s` for TLS and headers, and then `body_s` for the body. After these times, or
+  `idle_s` after the last answer, the server closes it.
+- If no slot is free, an address whose network has fewer slots than another network gets one of these at once. The
+  server closes a connection without a pending answer: of a network with more than its share, or else the longest idle
+  one of any address.
 - A body has a Content-Length of at most `body` bytes, checked before it is read. Bodies of more than SMALL bytes are
   read in turn.
-- Answers are calculated one at a time, in turn: an address whose answers take long waits for those whose do not.
-- A caller is never logged: it is counted (`on_drop`).
+- Answers are computed one at a time, in turn: addresses with slow answers wait for addresses with fast ones.
+- Callers are never logged. They are counted (`on_drop`).
 """
 
 import asyncio
@@ -29,9 +30,10 @@ from understudy_operator import all_addresses
 from understudy_operator.fair_semaphore import Crowded, FairSemaphore
 from understudy_protocol.addresses import network_of, plain
 
-#: A body of this size is read without waiting for a turn: pods and jobs have some 10 KB.
+#: A body of this size is read without waiting for a turn: pods and jobs have about 10 KB.
 SMALL = 64 << 10
-#: Of each connection in the kernel. Its pages count as ours, and a sender can fill them before anything is read.
+#: For each connection, in the kernel. Its pages count as this container's memory, and a sender can fill them before
+#: the server reads anything.
 _RECEIVE_BUFFER = 32 << 10
 _BACKLOG = 1024
 _ACCEPT_AGAIN_S = 0.1
@@ -41,9 +43,9 @@ _QUIET = logging.Logger("aiohttp of a bounded server", logging.CRITICAL + 1)
 class Drop(Enum):
     """Why a connection ended, or a request was not answered."""
 
-    CROWDED = "Crowded"  # too many wait, or an address with fewer slots needed the slot
-    SLOW = "Slow"  # no whole request in time
-    HANDSHAKE = "Handshake"  # no TLS, or no client certificate that is trusted
+    CROWDED = "Crowded"  # too many connections wait, or an address with fewer slots needed the slot
+    SLOW = "Slow"  # the request did not arrive in time
+    HANDSHAKE = "Handshake"  # no TLS, or no trusted client certificate
     TOO_LARGE = "TooLarge"
 
 
@@ -57,8 +59,8 @@ class ServerLimits:
     body: int = 0
     request_s: float = 5.0  # for TLS and the headers
     body_s: float = 2.0
-    #: Longer than the 90 s after which Go's HTTP client closes an idle connection: so the server never closes one
-    #: first that is in use.
+    #: Longer than the 90 s after which Go's HTTP client closes an idle connection, so the server never closes a
+    #: connection first while the client may use it.
     idle_s: float = 120.0
 
 
@@ -76,15 +78,15 @@ class _State(Enum):
 class _Connection:
     socket: socket.socket
     address: str
-    since: float  # of the state
+    since: float  # when it entered the state
     state: _State = _State.READING
-    transport: asyncio.Transport | None = None  # None: the TLS handshake is not over
+    transport: asyncio.Transport | None = None  # None during the TLS handshake
     timer: asyncio.TimerHandle | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class _Http(web.Server):
-    """Tells which protocol has lost its connection."""
+    """Reports which protocol has lost its connection."""
 
     on_lost: Callable[[asyncio.BaseProtocol], None]
 
@@ -111,7 +113,7 @@ class BoundedServer:
         self._listener: socket.socket | None = None
 
     async def listen(self, port: int) -> int:
-        """The port (0 chooses a free one)."""
+        """Return the port. Port 0 chooses a free one."""
         self._http = _Http(
             self._handle,
             handler_cancellation=True,
@@ -137,7 +139,7 @@ class BoundedServer:
         return int(self._listener.getsockname()[1])
 
     async def close(self, grace_s: float = 0.1) -> None:
-        """Requests that are being answered have so long to end."""
+        """Requests in progress have grace_s to finish."""
         if self._listener is None:
             return
         asyncio.get_running_loop().remove_reader(self._listener)
@@ -157,7 +159,7 @@ class BoundedServer:
                 accepted, (address, *_) = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError:  # no file descriptor is left: try again once some connections have ended
+            except OSError:  # no file descriptor is left: retry once some connections have ended
                 loop.remove_reader(listener)
                 loop.call_later(_ACCEPT_AGAIN_S, self._accept_again, listener)
                 return
@@ -167,7 +169,7 @@ class BoundedServer:
             task.add_done_callback(self._tasks.discard)
 
     def _accept_again(self, listener: socket.socket) -> None:
-        if listener.fileno() >= 0:  # else the server was closed
+        if listener.fileno() >= 0:  # else the server is closed
             asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     async def _serve(self, accepted: socket.socket, address: str) -> None:
@@ -208,7 +210,7 @@ class BoundedServer:
             connection.ended.set()
 
     def _make_room(self, address: str) -> None:
-        """Close a connection of a network with more than its share, or an idle one; none if all have answers due."""
+        """Close a connection of a network with more than its share, or an idle one. None if all are answering."""
         taken, by_network = self._slots.taken, self._slots.taken_by_network
         if taken[address] >= self._limits.per_address:
             return
@@ -246,7 +248,7 @@ class BoundedServer:
             connection.transport.abort()
         else:
             with contextlib.suppress(OSError):
-                connection.socket.shutdown(socket.SHUT_RDWR)  # the handshake fails by that
+                connection.socket.shutdown(socket.SHUT_RDWR)  # this makes the handshake fail
         connection.ended.set()
 
     # Requests --------------------------------------------------------------------------------------------------------
@@ -262,7 +264,7 @@ class BoundedServer:
         length = request.content_length or 0
         if length <= SMALL:
             return await self._read_and_answer(connection, request, length)
-        self._stop_timer(connection)  # the server waits for a turn, and not for the caller
+        self._stop_timer(connection)  # the server waits for a turn, not for the caller
         try:
             async with self._large.slot(connection.address):
                 return await self._read_and_answer(connection, request, length)
@@ -291,7 +293,7 @@ class BoundedServer:
                 began = time.thread_time()
                 response = self._answer(request, body)
                 self._work.note_cost(connection.address, time.thread_time() - began)
-                await asyncio.sleep(0)  # others' bytes are read before the next answer is calculated
+                await asyncio.sleep(0)  # read other connections before computing the next answer
                 return response
         finally:
             self._enter(connection, _State.IDLE, self._limits.idle_s)

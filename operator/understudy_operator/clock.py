@@ -1,4 +1,4 @@
-"""The two clocks of the operator, so that tests can run it in a time of their own; and pauses that meet nobody's."""
+"""The operator's two clocks, which tests replace with simulated time; and pauses of random length."""
 
 import itertools
 import random
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Clock:
-    wall: Callable[[], float] = time.time  # Unix time: for people, and for what others have written
-    steady: Callable[[], float] = time.monotonic  # never set: for how long something took, or may take
+    wall: Callable[[], float] = time.time  # Unix time: for display, and to compare with timestamps of other programs
+    steady: Callable[[], float] = time.monotonic  # never set back: for durations
 
 
 def jittered(pause_s: float) -> float:
-    """About so long, so that those whom one outage has stopped do not all come back at one moment."""
+    """About this long. Random, so that clients stopped by the same outage do not all come back at once."""
     return pause_s * random.uniform(0.75, 1.25)
 
 
 class Backoffs:
-    """Of a watch whose API server is away: it asks for as long as it takes, at times of its own.
+    """Pauses between the retries of a watch, as many as needed.
 
-    again: told of each time that kopf begins to ask again. It takes one pause in advance, for each request.
+    again: called each time a retry begins. Each request takes one pause from the iterator in advance.
     """
 
     def __init__(self, again: Callable[[], None] = lambda: None) -> None:

@@ -1,16 +1,16 @@
-"""Places that addresses take in turn: no address can keep another one waiting by asking often.
+"""A semaphore whose places addresses get in turn: an address with many requests cannot delay another address.
 
 Rules:
 - At most `places` are taken at once, at most `per_address` of them by one address. Further requests wait, at most
-  `waiting` of them. A request may be for several places: it waits until all of them are free, and no other request gets
+  `waiting` of them. A request may need several places: it waits until all of them are free, and no other request gets
   one of them meanwhile.
-- A free place goes to the address whose network has fewest places, of these to the one that has fewest itself; of
-  several such addresses, to the one whose network's requests have cost least (`note_cost`; those of an unknown network
-  have cost nothing); and of these to the one that has waited longest. A network is a /64 of IPv6, or one address.
-- If too many wait, the newest request is refused of the address with most waiting requests, in the network with most;
-  of several such addresses the newest is.
+- A free place goes to the address whose network has the fewest places. Ties go to the address with the fewest places
+  of its own, then to the network whose requests have cost least (`note_cost`; an unknown network has cost nothing),
+  then to the address that has waited longest. A network is a /64 of IPv6, or one address.
+- If too many requests wait, the network with the most waiting requests loses one: the newest request of its address
+  with the most. Ties go to the newest address.
 
-No sockets here: bounded_server.py uses this for connections, for large bodies and for the calculation of answers, and
+No sockets here. bounded_server.py uses this for connections, large bodies and the computation of answers, and
 observe/line.py for the memory of messages.
 """
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from understudy_protocol.addresses import network_of
 
-#: Networks whose costs are kept.
+#: Networks whose costs are remembered.
 MOST_COSTS = 1024
 
 
@@ -42,7 +42,7 @@ class FairSemaphore:
         self._taken: Counter[str] = Counter()
         self._taken_by_network: Counter[str] = Counter()
         self._waiting: dict[str, deque[_Request]] = {}  # in the order of their turns
-        self._costs: dict[str, float] = {}  # the mean of a network, which follows the newest ones; the newest last
+        self._costs: dict[str, float] = {}  # a moving mean for each network; the newest last
 
     @property
     def taken(self) -> Counter[str]:
@@ -63,7 +63,7 @@ class FairSemaphore:
 
     @asynccontextmanager
     async def slot(self, address: str) -> AsyncIterator[None]:
-        """A place, as long as the body runs. Raises Crowded."""
+        """A place while the body runs. Raises Crowded."""
         await self.acquire(address)
         try:
             yield
@@ -71,7 +71,7 @@ class FairSemaphore:
             self.release(address)
 
     async def acquire(self, address: str, places: int = 1) -> None:
-        """`release` gives them back. Raises Crowded."""
+        """Wait for places. `release` gives them back. Raises Crowded."""
         request = _Request(places, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(address, deque()).append(request)
         self._grant()
@@ -82,7 +82,7 @@ class FairSemaphore:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled() and granted.exception() is None:
-                self.release(address, places)  # granted and cancelled in the same moment
+                self.release(address, places)  # granted and canceled at the same time
             else:
                 self._forget(address, request)
                 self._grant()
@@ -96,7 +96,7 @@ class FairSemaphore:
         self._grant()
 
     def note_cost(self, address: str, cost: float) -> None:
-        """What a request of this address has cost, in any unit."""
+        """Record the cost of a request of this address, in any unit."""
         network = network_of(address)
         before = self._costs.pop(network, cost)
         self._costs[network] = (before + cost) / 2
@@ -116,7 +116,7 @@ class FairSemaphore:
             if self._taken.total() + self._waiting[address][0].places > self._places:
                 return
             request = self._next(address)
-            if not request.granted.done():  # else it is cancelled, and its task does not run yet
+            if not request.granted.done():  # else it is canceled, and its task has not run yet
                 request.granted.set_result(None)
                 self._taken[address] += request.places
                 self._taken_by_network[network_of(address)] += request.places
@@ -126,7 +126,7 @@ class FairSemaphore:
         return self._taken_by_network[network], self._taken[address], self._costs.get(network, 0.0)
 
     def _next(self, address: str) -> "_Request":
-        """Its oldest request; the address goes to the end of the line."""
+        """The address's oldest request. The address goes to the end of the line."""
         requests = self._waiting.pop(address)
         oldest = requests.popleft()
         if requests:

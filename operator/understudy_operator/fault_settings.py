@@ -1,7 +1,7 @@
-"""What the chart says about faults, from the environment: UNDERSTUDY_FAULT_SOURCES (faults.sources as JSON), and
-UNDERSTUDY_NODE_FAULTS (namespace/name of the ConfigMap that remembers which nodes have failed jobs).
+"""The chart's settings for faults, from the environment: UNDERSTUDY_FAULT_SOURCES (faults.sources as JSON), and
+UNDERSTUDY_NODE_FAULTS (namespace/name of the ConfigMap that records which nodes have failed jobs).
 
-Read before anything is started: a wrong row ends the operator, and its message names the row, the field and the mend.
+Read before anything starts: a wrong row ends the operator with a message that names the row, the field and the fix.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ ENV_MEMORY = "UNDERSTUDY_NODE_FAULTS"
 @dataclass(frozen=True)
 class FaultSettings:
     table: tuple[FaultSource, ...] = BUILT_IN
-    memory: tuple[str, str] | None = None  # namespace and name; None: it is kept in the process alone
+    memory: tuple[str, str] | None = None  # namespace and name; None: only in the process's memory
 
 
 def read_fault_settings(env: Mapping[str, str]) -> FaultSettings:
-    """Raises ValueError, which says what is wrong."""
+    """Raises ValueError with the cause."""
     place = env.get(ENV_MEMORY, "")
     namespace, _, name = place.partition("/")
     if place and not (namespace and name):

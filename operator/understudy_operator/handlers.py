@@ -1,8 +1,8 @@
-"""kopf's door: the operator's start and end. Nothing is decided.
+"""kopf's handlers: the operator's start and end. They decide nothing.
 
-kopf watches nothing. It keeps a task, a queue and copies for each object, and one object that its JSON decoder refuses
-(nested 1,000 times, as the CRDs' templates may be) ends the process, again after each restart. All kinds have a watch
-of our own (watch.py).
+kopf watches nothing. It would keep a task, a queue and copies for each object, and an object that its JSON decoder
+rejects (nested 1,000 times, as the CRDs' templates may be) would end the process, again after each restart. The
+operator has its own watches for all kinds (watch.py).
 """
 
 import os
@@ -33,24 +33,24 @@ HEALTH_PORT = 8080
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
-    """What kopf is to do: nothing."""
-    settings.posting.enabled = False  # events are ours to word
+    """Turn off kopf's own events and scans."""
+    settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.networking.error_backoffs = Backoffs()
 
 
 def connections(configuration: client.Configuration) -> client.Configuration:
-    """How the API server is connected to."""
-    # No limit but the pace of writes: where they waited for each other's connections, the lease's renewal would, too.
+    """The settings of connections to the API server."""
+    # Only the pace of writes limits requests. With a limited pool, the lease's renewal would wait for other requests.
     configuration.connection_pool_maxsize = 0
-    # Where no proxy is named in the environment, all that aiohttp takes from there is a password in ~/.netrc, for which
-    # it looks in a thread before each request.
+    # Without a proxy in the environment, aiohttp would only take a password in ~/.netrc from there, and would look for
+    # that file in a thread before each request.
     configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
     return configuration
 
 
 def open_all_files() -> None:
-    """As many as the container may have: a process without a file left cannot renew its lease."""
+    """Raise the limit of open files to its maximum: a process without a free descriptor cannot renew its lease."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -1,9 +1,9 @@
 """GET /healthz: 200 while the operator runs and answers, else 500, and the kubelet restarts the container. GET /readyz:
-200 once the store has been filled: from then on this replica leads, or can take over at once. Both say in a word what
-the replica does, and name each task that has ended and waits to be started again (supervisor.py).
+200 once the store has been filled: from then on this replica leads, or can take over at once. Both answers give the
+replica's role, and name each task that has ended and waits for its restart (supervisor.py).
 
-Neither an API server that is away nor a task that fails changes the 200: a restarted operator would know less, and find
-the same objects.
+/healthz stays 200 if the API server is down or a task fails: a restarted operator would know less, and get the same
+objects.
 """
 
 from http import HTTPStatus
@@ -13,7 +13,7 @@ from understudy_operator.probe_server import ProbeServer, Reply
 
 
 async def serve(operator: Operator, port: int) -> ProbeServer:
-    """To be closed by the caller."""
+    """The caller closes the server."""
 
     def answer(path: str) -> Reply:
         if path == "/healthz":

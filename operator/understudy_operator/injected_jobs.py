@@ -1,14 +1,15 @@
-"""Pods that the webhook has injected: each job of theirs gets an InjectedJob, which a worker then cares for as for a
-TrainingJob. Pods without a launcher have no coordinator, so what is held about their nodes is written on them.
+"""Creates an InjectedJob for each job whose pods the webhook has injected. A worker then reconciles it like a
+TrainingJob. Pods without a launcher have no coordinator, so their node's verdict is written as an annotation.
 
-Rules: the first pod that is seen makes it; where a deleted Job of the same name has left one, once that is gone, whose
-end a watch may not tell.
-What cannot train as one is told once, as an event of the Job, JobSet or PyTorchJob, and tried again only once that was
-made anew: it cannot be mended as it is. Everything else that fails is tried again, with growing pauses, and writes go
-at the gateway's pace (apply/pace.py). A JobSet that has restarted is done with its former attempt.
+Rules: the first observed pod triggers the creation. If a deleted Job of the same name has left an InjectedJob, the
+creation waits until that is gone; a watch may not report its end.
+If a Job, JobSet or PyTorchJob cannot train as one, an event reports it once. The operator tries again only after the
+object was recreated, because it cannot be fixed in place. All other failures are retried with growing pauses. Writes
+follow the gateway's pace (apply/pace.py). When a JobSet restarts, the InjectedJob of its previous attempt is deleted.
 
-The author of a pod also writes who owns it. So an owner that was not found is not asked for again before a pause, which
-grows up to LONGEST_ABSENCE_S. At most READS owners are asked for at a time, and namespaces take turns.
+The author of a pod also writes its owner references. So after an owner was not found, the next request for it waits
+for a pause, which grows up to LONGEST_ABSENCE_S. At most READS owners are requested at a time, and namespaces take
+turns.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ from understudy_protocol import logs
 
 FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 30.0
-#: What reading a Job, a JobSet or a PyTorchJob raises if a field of it is not as its own controller would accept it.
+#: Errors raised while reading a Job, a JobSet or a PyTorchJob with a field that its own controller would not accept.
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 REASON_CHARACTERS = 500
 FIRST_ABSENCE_S, LONGEST_ABSENCE_S = 5.0, 600.0
@@ -53,7 +54,7 @@ class _Absence:
 
 
 class InjectedJobCreator:
-    """on_created(key): the InjectedJob is there."""
+    """on_created(key): called when the InjectedJob exists."""
 
     def __init__(
         self,
@@ -67,12 +68,12 @@ class InjectedJobCreator:
         self._api, self._store, self._on_created = api, store, on_created
         self._clock, self._pace, self._read_node = clock, pace, node_reader
         self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self._refused: dict[Key, str] = {}  # the uid of the owner that cannot be had as it is
+        self._refused: dict[Key, str] = {}  # the uid of the owner that cannot be injected
         self._absent: dict[tuple[Key, str], _Absence] = {}  # by job and uid of the owner
         self._reads = FairSemaphore(READS, READS_OF_A_NAMESPACE, sys.maxsize)
 
     def on_pod(self, pod: Raw) -> None:
-        """A pod as it is now, of whatever job."""
+        """Handle the current state of a pod of any job."""
         key = job_key_of(pod)
         if key is None or not is_injected(key[1]) or not _lives(pod):
             return
@@ -90,7 +91,7 @@ class InjectedJobCreator:
             owner, existing = read_owner(pod), self._store.get(Kind.INJECTED, key)
             exists = existing is not None and _target_uid(existing) == owner.uid
             if not exists and self._refused.get(key) != owner.uid and not self._is_absent(key, owner):
-                # Pods of a deleted Job of the same name may still be there: each owner is asked about by itself.
+                # Pods of a deleted Job of the same name may still exist, so each owner is requested separately.
                 self._start((key[0], f"{key[1]}/{owner.uid}"), lambda: self._create(key, owner, pod))
 
     def check_all_pods(self) -> None:
@@ -104,9 +105,9 @@ class InjectedJobCreator:
                 self.on_pod(pod)
 
     def check_pods_of_job(self, key: Key) -> None:
-        """When its InjectedJob is gone: a Job of the same name may have been waiting for that."""
+        """When its InjectedJob is gone: a Job of the same name may have waited for that."""
         for name in [name for name in self._tasks if (name[0], name[1].partition("/")[0]) == key]:
-            self._tasks.pop(name).cancel()  # it would look again in a while
+            self._tasks.pop(name).cancel()  # it would retry only after its pause
         for pod in self._store.all(Kind.POD):
             with self._store.contain_errors(Kind.POD, pod):
                 if job_key_of(pod) == key:
@@ -143,14 +144,14 @@ class InjectedJobCreator:
             retry_s = min(2 * retry_s, LONGEST_RETRY_S)
 
     async def _create(self, key: Key, owner: Owner, pod: Raw) -> None:
-        """The InjectedJob, from what its target says."""
+        """Create the InjectedJob from its target."""
         namespace = key[0]
         async with self._reads.slot(namespace):
             target = await self._get(
                 f"/apis/{PATHS[owner.kind][0]}/namespaces/{namespace}/{PATHS[owner.kind][1]}/{owner.name}"
             )
         if target is None or target["metadata"]["uid"] != owner.uid:
-            self._note_absence(key, owner)  # it is gone, and so is the pod soon
+            self._note_absence(key, owner)  # the owner is gone, and the pod will be soon
             return
         try:
             if decoded_fields.UNREADABLE in target:
@@ -176,7 +177,7 @@ class InjectedJobCreator:
                 raise
             raw = await self._api.get(f"{path}/{owner.group}")
             if _target_uid(raw) != owner.uid:
-                raise  # of a Job of the same name that was deleted: it goes soon
+                raise  # it belongs to a deleted Job of the same name, and will be gone soon
         log.info("%s/%s created: pods of %s %s are injected", namespace, owner.group, owner.kind, owner.name)
         self._store.put(Kind.INJECTED, raw)
         self._on_created(key)
@@ -199,11 +200,11 @@ class InjectedJobCreator:
                 raise
 
     async def _annotate_pod(self, pod: Raw) -> None:
-        """A pod without a coordinator is told of its node by an annotation."""
+        """Write the node's verdict as an annotation, for a pod without a coordinator."""
         namespace, name = key_of(pod)
         patch = self._verdict(pod)
         if patch is None:
-            return  # it was withdrawn meanwhile
+            return  # the verdict was withdrawn meanwhile
         body = {"metadata": {"annotations": dict(patch.annotations)}}
         await self._pace.acquire(namespace, pod["metadata"]["uid"])
         try:
@@ -213,7 +214,7 @@ class InjectedJobCreator:
                 raise
 
     def _verdict(self, pod: Raw) -> PatchPod | None:
-        """What the pod has to be told; None if it has been."""
+        """The annotation that the pod needs. None if it has it."""
         fact = self._store.fact(Kind.POD, key_of(pod), read_pod)
         if fact is None:
             return None

@@ -1,12 +1,12 @@
-"""Whether an installation works: `python -m understudy_operator.dry_run`, which `helm test` runs in a pod of its own.
+"""Check an installation: `python -m understudy_operator.installation_check`, which `helm test` runs in its own pod.
 
-Looked at from outside, through the API server alone: our kinds are served; a replica of each Deployment is available;
-somebody leads; a TrainingJob is accepted (a dry run: nothing is made). All of it is tried for LIMIT_S, since the chart
-may have been installed a moment ago; then each thing that is wrong is told, with what to do, and the exit code is 1.
+The check uses only the API server: our kinds are served, each Deployment has an available replica, one replica leads,
+and a TrainingJob is accepted (a dry run: nothing is created). It retries for LIMIT_S, because the chart may have been
+installed a moment ago. Then it logs each problem with its fix, and exits with code 1.
 
-UNDERSTUDY_NAMESPACE is where it is installed, UNDERSTUDY_JOBS_NAMESPACE one that the operator watches, in which a job
-is tried, UNDERSTUDY_DEPLOYMENTS the names of its Deployments, with commas between,
-UNDERSTUDY_LEASE (namespace/name) the Lease of the operator's replicas.
+UNDERSTUDY_NAMESPACE is the namespace of the installation. UNDERSTUDY_JOBS_NAMESPACE is a namespace that the operator
+watches, for the dry run. UNDERSTUDY_DEPLOYMENTS has the names of the Deployments, separated by commas.
+UNDERSTUDY_LEASE (namespace/name) is the Lease of the operator's replicas.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def example(namespace: str) -> dict[str, Any]:
-    """A small job with what makes pods survive."""
+    """A small job with spares."""
     trainer = {"name": "trainer", "image": "example.com/trainer:1", "command": ["python3", "train.py"]}
     template = {"spec": {"parallelism": 2, "completions": 2, "template": {"spec": {"containers": [trainer]}}}}
     return {
@@ -44,17 +44,17 @@ def example(namespace: str) -> dict[str, Any]:
 
 
 class InstallationCheck:
-    """jobs_namespace: one that the operator watches."""
+    """jobs_namespace: a namespace that the operator watches."""
 
     def __init__(
         self, api: Api, namespace: str, jobs_namespace: str, deployments: Sequence[str], lease: tuple[str, str]
     ) -> None:
         self._api, self._namespace, self._deployments, self._lease = api, namespace, deployments, lease
         self._jobs_namespace = jobs_namespace
-        self._renewed: object = None  # when the Lease was, at the first look
+        self._renewed: object = None  # the Lease's renewTime at the first look
 
     async def run(self, limit_s: float, every_s: float = EVERY_S) -> list[str]:
-        """What is wrong in the end."""
+        """The problems that are left at the end."""
         wrong = await self.find_problems()
         try:
             async with asyncio.timeout(limit_s):
@@ -66,7 +66,7 @@ class InstallationCheck:
         return wrong
 
     async def find_problems(self) -> list[str]:
-        """What is wrong now; what could not be asked for is."""
+        """The current problems. A request that fails is a problem, too."""
         checks = [self._kinds(), self._leader(), self._acceptance(), *map(self._deployment, self._deployments)]
         found = await asyncio.gather(*checks, return_exceptions=True)
         wrong = []
@@ -96,19 +96,19 @@ class InstallationCheck:
         return f"no replica of Deployment {name} is available: run kubectl --namespace {self._namespace} get pods"
 
     async def _leader(self) -> str:
-        """Two looks at the Lease: no clocks are compared."""
+        """Compare two looks at the Lease, so no clocks are compared."""
         namespace, name = self._lease
-        nobody = f"no replica renews Lease {name}: see the operator's log"
+        problem = f"no replica renews Lease {name}: see the operator's log"
         try:
             lease = await self._api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}")
         except ApiError as error:
             if error.status != 404:
                 raise
-            return nobody
+            return problem
         renewed = lease.get("spec", {}).get("renewTime")
         if self._renewed is None:
             self._renewed = renewed
-        return nobody if renewed == self._renewed else ""
+        return problem if renewed == self._renewed else ""
 
     async def _acceptance(self) -> str:
         path = f"/apis/{API_VERSION}/namespaces/{self._jobs_namespace}/trainingjobs"

@@ -1,7 +1,7 @@
 """All keys of the operator, derived from one master secret by HKDF-SHA256 (RFC 5869). Pure.
 
-From the master secret each key can be derived; from a derived key no other one can. So the operator reads no Secret of
-a job, and creates a deleted Secret again with the same content.
+Each key can be derived from the master secret. No other key can be derived from a derived key. So the operator reads no
+Secret of a job, and creates a deleted Secret again with the same content.
 """
 
 import json
@@ -27,7 +27,7 @@ class Keyring:
     def of_job(self, namespace: str, uid: str, attempt: int) -> str:
         """The membership key of one attempt of a job, as 64 hexadecimal digits.
 
-        namespace: the uid of an injected job is in the spec of its InjectedJob. An InjectedJob of another namespace
+        namespace: the spec of an InjectedJob contains the uid of the injected job. An InjectedJob of another namespace
         that names the same uid gets another key.
         attempt: Job.attempt.
         """
@@ -45,11 +45,11 @@ class Keyring:
         return self._derived("rollouts", namespace, uid).hex()
 
     def operator(self) -> bytes:
-        """The operator's private X25519 key, 32 bytes: it proves to sidecars that the operator calls."""
+        """The operator's private X25519 key, 32 bytes: with it the operator proves its identity to sidecars."""
         return self._operator
 
     def operator_public(self) -> str:
-        """The public half of `operator`, as 64 hexadecimal digits: each Secret with a key has it, too."""
+        """The public half of `operator`, as 64 hexadecimal digits. Each Secret with a key contains it, too."""
         return self._operator_public
 
     def _derived(self, *purpose: str) -> bytes:

@@ -1,7 +1,7 @@
-"""Whether the cluster has Kueue: whether the API group that its CRDs bring is served.
+"""Detects whether the cluster has Kueue: whether the API server serves the API group of Kueue's CRDs.
 
-Rules: it is asked at the start and every EVERY_S, for Kueue may be installed or removed at any time. Nothing waits for
-the answer. An API server that answers with anything but "yes" or "not found" changes nothing: what was known stays.
+Rules: the operator asks at the start and every EVERY_S, because Kueue may be installed or removed at any time. Nothing
+waits for the answer. An answer other than "yes" or "not found" changes nothing.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class KueueDiscovery:
-    """on_change: is called when the answer has changed."""
+    """on_change: called when the answer has changed."""
 
     def __init__(self, api: Api, on_change: Callable[[], None]) -> None:
         self._api, self._on_change = api, on_change
@@ -29,7 +29,7 @@ class KueueDiscovery:
             await asyncio.sleep(jittered(EVERY_S))
 
     async def run_once(self) -> None:
-        """Once."""
+        """Ask the API server. Errors are logged."""
         try:
             await self._api.get(f"/apis/{API_GROUP}")
             present = True

@@ -1,7 +1,7 @@
-"""What the chart says about the replicas' Lease, from the environment: UNDERSTUDY_LEASE (namespace/name), and
+"""The chart's settings for the replicas' Lease, from the environment: UNDERSTUDY_LEASE (namespace/name), and
 UNDERSTUDY_LEASE_TIMES (operator.leaderElection: lease duration, renew deadline and retry period, in seconds).
 
-Read before anything is started: a wrong value ends the operator, and its message says how to fix it.
+Read before anything starts: a wrong value ends the operator with a message that contains the fix.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class LeaseSettings:
 
 
 def read_lease_settings(env: Mapping[str, str]) -> LeaseSettings:
-    """Raises ValueError, which says what is wrong."""
+    """Raises ValueError with the cause."""
     place = env.get(ENV_LEASE, "")
     namespace, _, name = place.partition("/")
     if place and not (namespace and name):
@@ -38,7 +38,7 @@ def _times(text: str) -> LeaseTimes:
             "such as 15,10,2"
         )
     lease, deadline, period = map(float, parts)
-    # A renewal that got no answer takes 0.3 of the deadline; after it there is to be time for a look and a renewal.
+    # A renewal without an answer takes 0.3 of the deadline. Then there must be time for one look and one renewal.
     if not 4.0 <= 4 * period <= deadline < lease:
         raise ValueError(
             f"{ENV_TIMES} is {text!r}: the lease duration has to be longer than the renew deadline, the renew deadline "

@@ -1,6 +1,6 @@
 """The file with the master secret, from the environment: UNDERSTUDY_MASTER_SECRET is its path (chart: masterSecret).
 
-All bytes of the file count, a line break at its end too. Messages name the file and quote nothing of its content.
+All bytes of the file count, including a line break at its end. Messages name the file and never quote its content.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ MOST_BYTES = 4096
 
 
 def read_master_secret(env: Mapping[str, str]) -> bytes:
-    """Raises ValueError, which says what is wrong and what to do."""
+    """Raises ValueError with the cause and the fix."""
     path = env.get(ENV_MASTER_SECRET) or DEFAULT_PATH
     try:
         with open(path, "rb") as file:

@@ -1,5 +1,5 @@
-"""The namespaces that the operator watches, from the environment: UNDERSTUDY_NAMESPACES (watchNamespaces), their names
-with commas between. Unset: all namespaces.
+"""The namespaces that the operator watches, from the environment: UNDERSTUDY_NAMESPACES (watchNamespaces), names
+separated by commas. If unset: all namespaces.
 """
 
 import re
@@ -10,7 +10,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def read_namespaces(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Empty: all. Raises ValueError, which says what is wrong."""
+    """Empty: all namespaces. Raises ValueError with the cause."""
     text = env.get(ENV_NAMESPACES, "")
     if not text:
         return ()

@@ -1,5 +1,5 @@
-"""What the chart says about jobs' networks, from the environment: UNDERSTUDY_NETWORK_POLICIES, ingress rules as JSON
-(networkPolicies.jobs). Not set: jobs get no NetworkPolicy.
+"""The chart's settings for jobs' networks, from the environment: UNDERSTUDY_NETWORK_POLICIES, ingress rules as JSON
+(networkPolicies.jobs). If unset, jobs get no NetworkPolicy.
 """
 
 import json
@@ -11,7 +11,7 @@ ENV_RULES = "UNDERSTUDY_NETWORK_POLICIES"
 
 
 def read_network_rules(env: Mapping[str, str]) -> Rules | None:
-    """Raises ValueError, which says what is wrong."""
+    """Raises ValueError with the cause."""
     text = env.get(ENV_RULES, "")
     if not text:
         return None
@@ -20,7 +20,7 @@ def read_network_rules(env: Mapping[str, str]) -> Rules | None:
         rules = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{ENV_RULES} is not JSON: {error}; {fix}") from error
-    # A rule that names nobody would let everybody in.
+    # A rule without peers would allow all peers.
     if not isinstance(rules, list) or not all(isinstance(rule, dict) and rule.get("from") for rule in rules):
         raise ValueError(f"{ENV_RULES} is {text}; {fix}; each rule has to name its peers (from)")
     return tuple(rules)

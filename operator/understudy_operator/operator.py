@@ -1,4 +1,4 @@
-"""The running operator: a store that is kept warm always, and workers that act while this replica leads."""
+"""The running operator: a store that is always up to date, and workers that act while this replica leads."""
 
 import asyncio
 import logging
@@ -45,26 +45,27 @@ from understudy_operator.worker import JobWorker
 from understudy_protocol import logs
 from understudy_protocol import pod as names
 
-#: Makes an Api whose writes are sent only while the given function says so.
+#: Creates an Api that sends writes only while the given function returns true.
 Connect = Callable[[Callable[[], bool]], Api]
 BEGIN_AGAIN_S = 0.5
-#: Of these what a former leader wrote last may not have been told yet, and who goes by less deletes what trains.
+#: The watch may not have reported the former leader's last writes to these kinds. A leader that decides on an older
+#: state deletes pods that train.
 WRITTEN_BY_LEADERS = (Kind.POD, Kind.POOL, Kind.INJECTED, Kind.JOB)
-#: At a clean stop: for reconciles that run, and then for writes that are on their way. The lease is given back only if
-#: all writes have had their answers.
+#: At a clean stop: time for running reconciles, and then for writes that are on their way. The operator releases the
+#: lease only if all writes were answered.
 FINISH_S = 2.0
 FINISH_WRITES_S = 1.0
 BEGIN, ELECTION = "begin to lead", "election"
-#: What a leader does beside caring for jobs.
+#: The leader's tasks besides reconciles.
 NODE_MEMORY, NETWORK_POLICIES, MALFORMED = "memory of nodes", "network policies", "events of malformed objects"
 LEADER_TASKS = (BEGIN, NODE_MEMORY, NETWORK_POLICIES, MALFORMED)
 log = logging.getLogger(__name__)
 
 
 class Operator:
-    """lease: namespace and name of the Lease that its replicas share; None for one that is alone.
-    watches: the kinds that it watches itself; of all others `on_watch_event` is called. namespaces: those that it
-    watches; empty: all.
+    """lease: namespace and name of the Lease that the replicas share; None for a single replica.
+    watches: the kinds that it watches itself. For all others the caller calls `on_watch_event`.
+    namespaces: the watched namespaces; empty: all.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Operator:
             for kind in watches
             for path in paths_of(kind, namespaces)
         ]
-        #: Of the workers, which have a moment to end when everything else has ended.
+        #: The workers have their own supervisor, because they may finish after all other tasks have ended.
         self._supervisor, self._reconciles = Supervisor(self._metrics), Supervisor(self._metrics)
         self._keyring, self._sidecar_image, self._log_format = keyring, sidecar_image, log_format
         self._message_room = message_room()
@@ -137,7 +138,7 @@ class Operator:
         )
 
     def start(self) -> None:
-        """Keep the store warm from now on, and act as soon as it is and this replica leads."""
+        """Fill the store and keep it up to date. Act once it is filled and this replica leads."""
         self._supervisor.start("resync", self._resync.run)
         self._supervisor.start("discovery of Kueue", self._kueue.run)
         for watch in self._watches:
@@ -149,7 +150,7 @@ class Operator:
             self._supervisor.start(ELECTION, self._election.run)
 
     async def stop(self) -> None:
-        """Stop acting, then let another replica."""
+        """Stop acting, then release the lease to another replica."""
         await self._supervisor.stop()
         await self._stop_acting(FINISH_S)
         finished = await self._writer.wait_for_writes(FINISH_WRITES_S)
@@ -161,41 +162,41 @@ class Operator:
         return self._election is None or self._election.leads()
 
     def may_write(self) -> bool:
-        """Somewhat longer than it leads: a reconcile that runs is not cut off between two of its writes."""
+        """True a little longer than `leads`, so a running reconcile is not cut off between two of its writes."""
         return self._election is None or self._election.may_write_for_s() > 0.0
 
     @property
     def synced(self) -> bool:
-        """Whether the store has been filled once: before, nothing is decided."""
+        """Whether the store has been filled once. Until then the operator decides nothing."""
         return self._resync.done_once
 
     @property
     def alive(self) -> bool:
-        """Whether it was started, and not stopped. What ends by itself is started again."""
+        """Whether the operator was started and not stopped. Tasks that end by themselves are restarted."""
         return bool(self._supervisor.names)
 
     @property
     def waiting(self) -> Mapping[str, str]:
-        """How each long-lived task has ended that waits to be started again."""
+        """The error of each long-lived task that has ended and waits for its restart."""
         return {**self._supervisor.waiting, **self._reconciles.waiting}
 
     def on_watch_event(self, kind: Kind, event_type: str | None, raw: Raw) -> None:
-        """A watch event: DELETED, or anything else with the object as it is now."""
+        """A watch event: DELETED, or another type with the object's current state."""
         key = key_of(raw)
         was = self.store.get(kind, key)
         before = self.store.fact(kind, key, self._read_node) if kind is Kind.NODE else None
         echo = event_type != "DELETED" and self.store.has_state(kind, raw)
         take = self.store.remove if event_type == "DELETED" else self.store.put
         kept = take(kind, raw) or was
-        if kept is not None:  # else it is malformed, or nobody knew it
+        if kept is not None:  # else it is malformed, or was not known
             self._enqueue_for(kind, event_type, kept, before, echo=echo)
 
     def _enqueue_for(self, kind: Kind, event_type: str | None, raw: Raw, before: Node | None, *, echo: bool) -> None:
-        """raw: as it was kept, or is now."""
+        """raw: the object as the store had it, or its current state."""
         if kind is Kind.NODE:
             self._on_node_change(before, self.store.fact(kind, key_of(raw), self._read_node))
         elif kind in (Kind.JOB, Kind.INJECTED):
-            if not echo:  # of our own write, whose answer was put into the store: the worker knows
+            if not echo:  # of our own write, whose answer is in the store: the worker knows it
                 self._enqueue(key_of(raw))
             if kind is Kind.INJECTED and event_type == "DELETED" and self._acts and self.synced:
                 self._injection.check_pods_of_job(key_of(raw))
@@ -211,7 +212,7 @@ class Operator:
                     self._injection.on_pod(raw)
 
     def _on_node_change(self, before: Node | None, node: Node | None) -> None:
-        """A heartbeat wakes nobody, and a label only the jobs whose spares are chosen by it."""
+        """A heartbeat triggers no reconcile. A label triggers only jobs whose spares are chosen by it."""
         if before == node:
             return
         if before is None or node is None or replace(before, labels=node.labels) != node:
@@ -223,7 +224,7 @@ class Operator:
                     worker.enqueue()
 
     def _on_pool_pod(self, raw: Raw) -> None:
-        """A pool's pod concerns the jobs that name the pool, a job's pod the pool that it came from."""
+        """A pool's pod concerns the jobs that name the pool. A job's pod concerns the pool that it came from."""
         if (key := pool_key_of(raw)) and is_of_pool(raw):
             self._enqueue_pool(key)
             for job in interested_jobs(self.store, raw):
@@ -236,7 +237,7 @@ class Operator:
         self._supervisor.start(BEGIN, self._begin, once=True)
 
     async def _begin(self) -> None:
-        """Act, once it is known what a former leader has made and written last: its pods, and what it told of jobs."""
+        """Act, once the store has the former leader's last writes: its pods, and its statuses of jobs."""
         due = list(WRITTEN_BY_LEADERS)
         while due:
             try:
@@ -249,7 +250,7 @@ class Operator:
         if self._network_policies is not None:
             leader_tasks[NETWORK_POLICIES] = self._network_policies.run
         for name, run in leader_tasks.items():
-            if name not in self._supervisor.names:  # else it was started before, by a begin that failed after here
+            if name not in self._supervisor.names:  # else an earlier, failed run of _begin has started it
                 self._supervisor.start(name, run)
         self._enqueue_all()
 
@@ -259,7 +260,7 @@ class Operator:
         self._writer.cancel_writes()
 
     async def _stop_acting(self, finish_s: float) -> None:
-        """Begin nothing more. Reconciles that run have so long to end by themselves."""
+        """Begin nothing more. Running reconciles have finish_s to end by themselves."""
         await self._supervisor.stop(*LEADER_TASKS)
         self._acts = False
         workers: list[JobWorker | PoolWorker] = [*self._workers.values(), *self._pool_workers.values()]
@@ -324,7 +325,7 @@ class Operator:
             )
 
     def _enqueue_pools(self, namespace: str) -> None:
-        """Those of a namespace in which a job has changed, which may have claims, or had."""
+        """Enqueue the pools of a namespace in which a job has changed: they may have claims of that job."""
         for key in list(self._pool_workers):
             if key[0] == namespace:
                 with self._contain_errors(Kind.POOL, key):
@@ -349,11 +350,11 @@ class Operator:
                 self._enqueue_pool(pool)
 
     def _contain_errors(self, kind: Kind, key: Key) -> AbstractContextManager[None]:
-        """An error of the body concerns this object alone."""
+        """Contain an error of the body to this object."""
         unknown = {"metadata": {"namespace": key[0], "name": key[1]}}
         return self.store.contain_errors(kind, self.store.get(kind, key) or unknown)
 
 
 def new_identity(host: str) -> str:
-    """One that no other replica has, nor this pod's container before it was restarted."""
+    """Unique among replicas, and different from this pod's container before its restart."""
     return f"{host}_{secrets.token_hex(4)}"

@@ -1,5 +1,5 @@
-"""What the operator knows when Prometheus asks: its store, and its workers. Jobs, pools and nodes are gone through, and
-pods are not.
+"""The operator's state for a Prometheus scrape: its store and its workers. A scrape iterates over jobs, pools and
+nodes, but not over pods.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -17,7 +17,7 @@ from understudy_operator.worker import JobWorker
 
 @dataclass(frozen=True)
 class OperatorState:
-    """leads, filled: whether this replica does, and whether its store has been."""
+    """leads: whether this replica leads. filled: whether its store has been filled."""
 
     store: Store
     read_node: NodeReader

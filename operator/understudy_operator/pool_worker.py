@@ -1,6 +1,6 @@
-"""One worker a pool: gathers what is observed, asks the plan, executes it. Nothing is decided here.
+"""One worker for each pool: observes, calls the plan, executes it. It decides nothing.
 
-A pool that is gone may have left pods that jobs have claimed: it has a worker until the last of them is released.
+A deleted pool may have left pods that jobs have claimed. It has a worker until the last of them is released.
 """
 
 import logging
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class PoolWorker:
-    """Runs the passes of one pool until it is gone, and all of its claims with it."""
+    """Reconciles one pool until the pool and all of its claims are gone."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class PoolWorker:
         self._offenders = offenders
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._retries = Retries()
-        self._tried_generation = 0  # the generation of which everything was tried once
+        self._tried_generation = 0  # the generation of which all intents were tried once
         self._pool_uid = ""
         self._outbox = gateway.outbox()
         supervisor = Supervisor(self._metrics) if supervisor is None else supervisor
@@ -78,7 +78,7 @@ class PoolWorker:
 
     @property
     def is_queued(self) -> bool:
-        """Whether something has changed since the last pass began."""
+        """Whether something has changed since the last reconcile began."""
         return self.loop.is_queued
 
     async def stop(self, finish_s: float = 0.0) -> None:
@@ -111,7 +111,7 @@ class PoolWorker:
         if pool is None and self._store.get(Kind.POOL, self._key) is not None:
             return ReconcileResult(
                 None
-            )  # it cannot be read: the store has said why, and what changes it wakes this worker
+            )  # it cannot be read: the store has reported the cause, and its next change enqueues this worker
         if pool is None:
             wanted, clock = claimants(self._store, self._key[0]), ReconcileClock(self._clock.wall())
             releases = PoolPlan(releases=plan_releases(claimed_pods(self._store, self._key), wanted))
@@ -127,9 +127,9 @@ class PoolWorker:
         await self._gateway.read_unknown_nodes(pods_of_pool(self._store, (pool.namespace, pool.uid)))
         pool = self._read()
         if pool is None or pool.uid != self._pool_uid:
-            return ReconcileResult(0.0)  # it is gone since, or another one of its name is there
+            return ReconcileResult(0.0)  # it is gone, or replaced by another pool of the same name
         if pool.generation != self._tried_generation:
-            self._retries = Retries()  # what was refused of another spec says nothing about this one
+            self._retries = Retries()  # rejections of another spec do not apply to this one
         observed, began = self._observe(pool), self._clock.steady()
         plan = reconcile_pool(observed, self._clock.wall())
         planning_s = self._clock.steady() - began
@@ -137,7 +137,7 @@ class PoolWorker:
         return ReconcileResult(plan.requeue_after_s if done else jittered(CONFLICT_S), planning_s)
 
     def _read(self) -> Pool | None:
-        """None if there is none, or none that can be read."""
+        """None if there is no pool, or it cannot be read."""
         pool = self._store.fact(Kind.POOL, self._key, read_pool)
         return None if pool is None else replace(pool, log_format=self._log_format)
 
@@ -162,11 +162,11 @@ class PoolWorker:
         )
 
     async def _execute(self, pool: Pool, plan: PoolPlan) -> bool:
-        """In the order that the plan promises. False: the pool has changed since it was read, so the rest was left."""
+        """In the order that PoolPlan promises. False: the pool has changed since it was read; the rest was skipped."""
         reported, results = self._retries.refusals, [await self._create(create) for create in plan.objects]
         self._record_refusals(plan.objects, filter(None, results))
         if not all(results):
-            self.enqueue()  # something is new: pods may be possible now
+            self.enqueue()  # an object is new: pods may be possible now
         if plan.status is not None and not await self._gateway.pools.status(pool, plan.status):
             return False
         self._gateway.pools.add_events(self._outbox, pool, plan.events)
@@ -175,7 +175,7 @@ class PoolWorker:
         self._retries = self._retries.keep_wanted(plan, self._clock.wall())
         if self._tried_generation != pool.generation or reported != self._retries.refusals:
             self._tried_generation = pool.generation
-            self.enqueue()  # to tell it
+            self.enqueue()  # to report it
         return True
 
     async def _create(self, secret: Create) -> Refusal | None:
@@ -191,7 +191,7 @@ class PoolWorker:
         )
 
     def _record_refusals(self, tried: Iterable[Intent], refusals: Iterable[Refusal]) -> None:
-        """What the API server says to them."""
+        """Record the API server's rejections of these intents."""
         refused = tuple(refusals)
         self._retries = self._retries.after(tried, refused, self._clock.wall())
         for refusal in refused:
@@ -199,4 +199,4 @@ class PoolWorker:
                 "pool %s/%s: the API server rejects a request: %s: %s", *self._key, refusal.key, refusal.message
             )
         if refused:
-            self.enqueue()  # to find out when they are tried again
+            self.enqueue()  # to compute when they are retried

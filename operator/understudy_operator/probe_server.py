@@ -1,13 +1,14 @@
-"""GET for a kubelet and a Prometheus, on ports that everybody can reach: a caller that asks at once is always answered.
+"""Serves GET to kubelet and Prometheus on ports that every pod can reach. A caller that sends its request at once
+always gets its answer.
 
 Rules:
-- A connection is answered when its head has come, and is then closed. It waits for no slot and no turn: a kubelet sends
-  its request with its first packet, so no number of connections that send nothing delays it.
-- A connection without a whole head is closed after HEAD_S, and one that does not read its answer after ANSWER_S.
-- At most MOST connections are open, at most MOST_PER_ADDRESS of one address. If one more comes, the oldest one is
-  closed: of the address if this has too many, else of all. Not more than ACCEPTED are accepted before the others are
-  read, so a new connection is not closed before its request could be read.
-- Nothing is logged, and bodies are not read.
+- The server answers a connection when its request head has arrived, and closes it. No connection waits for a slot or a
+  turn: a kubelet sends its request with its first packet, so connections that send nothing do not delay it.
+- A connection without a whole head is closed after HEAD_S. One that does not read its answer is closed after ANSWER_S.
+- At most MOST connections are open, at most MOST_PER_ADDRESS of one address. One more closes the oldest: of its
+  address if that has too many, else of all. The server accepts at most ACCEPTED before it reads the others, so a new
+  connection is not closed before its request could be read.
+- The server logs nothing and reads no bodies.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from understudy_protocol.upgrade import take_head
 HEAD_S, ANSWER_S = 2.0, 10.0
 MOST, MOST_PER_ADDRESS = 256, 64
 ACCEPTED = 32
-#: Of each connection in the kernel.
+#: For each connection, in the kernel.
 _RECEIVE_BUFFER = 4096
 _BACKLOG = 1024
 
@@ -35,7 +36,7 @@ class Reply:
     content_type: str = "text/plain; charset=utf-8"
 
 
-#: Of a path.
+#: The reply for a path.
 Answer = Callable[[str], Reply]
 
 
@@ -46,11 +47,11 @@ class ProbeServer:
         self._server: asyncio.Server
 
     async def listen(self, port: int) -> int:
-        """The port (0 chooses a free one)."""
+        """Return the port. Port 0 chooses a free one."""
         listener = all_addresses.bind_all_addresses(port, _RECEIVE_BUFFER)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Question(self), sock=listener, backlog=ACCEPTED)
-        listener.listen(_BACKLOG)  # of the kernel; asyncio accepts ACCEPTED at a time
+        listener.listen(_BACKLOG)  # the kernel's; asyncio accepts ACCEPTED at a time
         return self.port
 
     @property

@@ -1,12 +1,12 @@
-"""The loop of every worker: a pass after each wake, and after the time that the last one has named.
+"""The loop of every worker: it reconciles when it is enqueued, and when the last reconcile's requeue time has passed.
 
 Rules:
-- After a failed pass nothing is tried for a backoff that grows, at most for MIN_PAUSE_S; after that a wake ends the
-  rest of it: what has woken it may be the mend.
-- After each pass nothing is decided for PAUSE_PER_PLANNING_S times as long as the decision took, at most for
-  LONGEST_PAUSE_S: what consists of thousands of pods changes all the time while these start, and whoever decides anew
-  at each change does nothing else.
-- A loop that ends in another way than by `stop` or a last pass runs again (supervisor.py), and begins woken.
+- After a failed reconcile the loop pauses for a growing backoff. After MIN_PAUSE_S of it an enqueue ends the pause: the
+  change that enqueued the worker may be the fix.
+- After each reconcile the loop pauses for PAUSE_PER_PLANNING_S times the planning time, at most LONGEST_PAUSE_S. A job
+  of thousands of pods changes all the time while they start. Without the pause, the operator would only plan.
+- If a loop ends in another way than by `stop` or a last reconcile, the supervisor restarts it (supervisor.py), and it
+  reconciles at once.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0
 MIN_PAUSE_S = 1.0
 PAUSE_PER_PLANNING_S, LONGEST_PAUSE_S = 4.0, 0.5
-#: Until a pass over what has changed under the last one. It was read anew already.
+#: Until the next reconcile, if the object changed during the last one. The new version was read already.
 CONFLICT_S = 0.05
 _NUMBERS = itertools.count()
 log = logging.getLogger(__name__)
@@ -33,15 +33,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ReconcileResult:
-    """A pass that has not failed."""
+    """The result of a reconcile that has not failed."""
 
-    requeue_after_s: float | None  # None: only once something wakes the loop
-    planning_s: float = 0.0  # how long it took to decide
+    requeue_after_s: float | None  # None: only when the loop is enqueued
+    planning_s: float = 0.0  # the duration of the planning
 
 
 class ReconcileLoop:
-    """reconcile: one pass; None once there is nothing left to care for, which ends the loop. It begins woken.
-    about: what the log's lines are about. supervisor: its loops are shown as one task of the name `display_name`.
+    """reconcile: one reconcile; None if nothing is left to reconcile, which ends the loop. The loop begins enqueued.
+    log_context: the fields of its log lines. shown: the task name under which the supervisor reports all such loops.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class ReconcileLoop:
         self._name, self._reconcile, self._log_context = name, reconcile, log_context
         self._queued = asyncio.Event()
         self._runs, self._is_last = False, False
-        #: Of one job's name there may be a second loop before the first has ended.
+        #: A second loop for a job of the same name may start before the first has ended.
         self._supervisor, self._supervised_as = supervisor, f"{name} #{next(_NUMBERS)}"
         self.enqueue()
         supervisor.start(self._supervised_as, self._run, once=True, display_name=shown)
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """None once it has ended, and while it waits to be started again."""
+        """None once it has ended, and while it waits for its restart."""
         return self._supervisor.task(self._supervised_as)
 
     def enqueue(self) -> None:
@@ -70,11 +70,11 @@ class ReconcileLoop:
 
     @property
     def is_queued(self) -> bool:
-        """Whether something has changed since the last pass began."""
+        """Whether something has changed since the last reconcile began."""
         return self._queued.is_set()
 
     async def stop(self, finish_s: float = 0.0) -> None:
-        """No other pass begins. One that runs has so long to end by itself."""
+        """Begin no other reconcile. A running one has finish_s to end by itself."""
         self._is_last = True
         if self._runs and finish_s and self.task is not None:
             await asyncio.wait([self.task], timeout=finish_s)
@@ -92,9 +92,9 @@ class ReconcileLoop:
         self.enqueue()
         backoff_s = FIRST_BACKOFF_S
         requeue_after_s: float | None = None
-        reported = ""  # the error whose traceback was logged last
+        reported = ""  # the last error that was logged with its traceback
         while True:
-            # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the wake.
+            # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with the event.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(requeue_after_s):
                     await self._queued.wait()

@@ -1,11 +1,12 @@
-"""The periodic lists behind the watches: what a watch has lost is known a minute later at most.
+"""The periodic lists behind the watches: the operator learns within a minute of a change that a watch has lost.
 
-Rules: a list is consistent (no resourceVersion is given: the API server answers with its newest state, and not with
-some cache's), because what it lacks is taken for gone; it comes page by page. One that fails is tried again soon, and
-those before it count: an API server that fails now and then is got through, one that is away is asked with growing
-pauses. Every pause is of random length, so that replicas and operators do not come all at once when it is back.
-A namespace whose lists the API server forbids (its RoleBinding is missing, or the namespace is deleted) delays no other
-one: what the store has of it stays, and nothing is decided about it until all of its lists succeed again.
+Rules: a list is consistent (without a resourceVersion, the API server answers with its newest state and not from a
+cache), because the store removes objects that a list lacks. It comes in pages. A failed list is retried soon, and the
+lists before it count: occasional errors do not stop the resync, and an API server that is down is asked with growing
+pauses. All pauses have random lengths, so replicas and operators do not all come back at once after an outage.
+If the API server forbids the lists of a namespace (its RoleBinding is missing, or the namespace is deleted), no other
+namespace waits. The store keeps that namespace's content, and the operator decides nothing about it until all of its
+lists succeed.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from understudy_operator.plan.ownership import API_VERSION
 from understudy_protocol import pod as names
 
 RESYNC_S = 60.0
-#: Of kinds that there are thousands of. Their watches miss nothing that the API server tells.
+#: For kinds with thousands of objects. Their watches report everything that the API server sends.
 RESYNC_WATCHED_S = 600.0
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 15.0
@@ -38,12 +39,12 @@ log = logging.getLogger(__name__)
 
 
 def paths_of(kind: Kind, namespaces: Sequence[str]) -> tuple[str, ...]:
-    """The collections of the kind: one of all namespaces, or one of each. Nodes are in no namespace."""
+    """The collections of the kind: one of all namespaces, or one for each. Nodes have no namespace."""
     return (PATHS[kind][0],) if kind is Kind.NODE else in_namespaces(PATHS[kind][0], namespaces)
 
 
 class Resync:
-    """on_listed: is called after each turn. watched: the kinds that a watch tells of, and that are listed seldom.
+    """on_listed: called after each round of lists. watched: the kinds that have a watch, and are listed seldom.
     namespaces: empty: all.
     """
 
@@ -108,7 +109,7 @@ class Resync:
             self._listed[path].set()
 
     async def first(self, path: str) -> str:
-        """The version of the newest list of that path, as soon as there is one: a watch goes on from it."""
+        """Wait for the first list of the path. Return the newest list's version, from which a watch continues."""
         await self._listed[path].wait()
         return self._versions[path]
 
@@ -126,11 +127,11 @@ class Resync:
             )
 
     def due(self) -> list[Kind]:
-        """What is to be listed by now, in the order of PATHS."""
+        """The kinds to list now, in the order of PATHS."""
         return [kind for kind in PATHS if not self._is_known(kind)]
 
     async def list_all(self, due: list[Kind]) -> None:
-        """Takes each kind from `due` once it is listed. Raises one of API_FAILURES."""
+        """Remove each kind from `due` once it is listed. Raises one of API_FAILURES."""
         while due:
             await self.list_kind(due[0])
             del due[0]

@@ -1,9 +1,8 @@
-"""The one place where long-lived tasks are started: one that ends is logged, counted, and started again after a pause.
+"""Starts all long-lived tasks. If a task ends, the supervisor logs and counts it, and restarts it after a pause.
 
-Rules: pauses are those of clock.Backoffs; after a task that has run for HEALTHY_S they are short again. It makes no
-difference how a task ends: by an exception, a cancellation from elsewhere, or because its function returns. `once`
-tasks are done when they return. /healthz names the tasks that wait to be started again, and stays 200: a new process
-would see the same objects.
+Rules: pauses are those of clock.Backoffs. After a task has run for HEALTHY_S, they are short again. The way in which a
+task ends makes no difference: an exception, a cancellation by other code, or a return. `once` tasks are done when they
+return. /healthz names the tasks that wait for their restart, and stays 200: a new process would get the same objects.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from understudy_operator.clock import Backoffs
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
 
-#: A task that has run for so long before it ended has recovered.
+#: A task that has run this long before it ended counts as recovered.
 HEALTHY_S = 60.0
 log = logging.getLogger(__name__)
 
@@ -27,11 +26,11 @@ class _Supervised:
     display_name: str
     run: Run
     once: bool
-    task: asyncio.Task[None] | None = None  # None: it waits to be started again
+    task: asyncio.Task[None] | None = None  # None: it waits for its restart
     timer: asyncio.TimerHandle | None = None
     pauses: Iterator[float] = field(default_factory=lambda: iter(Backoffs()))
     started_at: float = 0.0
-    error: str = ""  # how it ended last
+    error: str = ""  # of its last end
 
 
 class Supervisor:
@@ -41,28 +40,28 @@ class Supervisor:
 
     @property
     def names(self) -> Collection[str]:
-        """Of the tasks that are to run."""
+        """The names of the tasks that should run."""
         return self._tasks.keys()
 
     @property
     def waiting(self) -> Mapping[str, str]:
-        """How each task has ended that waits to be started again."""
+        """The error of each task that has ended and waits for its restart."""
         return {entry.display_name: entry.error for entry in self._tasks.values() if entry.task is None}
 
     def task(self, name: str) -> asyncio.Task[None] | None:
-        """None while it waits to be started again, or if there is none."""
+        """None while it waits for its restart, or if there is none."""
         entry = self._tasks.get(name)
         return None if entry is None else entry.task
 
     def start(self, name: str, run: Run, *, once: bool = False, display_name: str = "") -> None:
-        """Have it run from now on. shown: how /healthz and the metric call it, in place of its name."""
+        """Run the task from now on. display_name: its name in /healthz and in the metric; by default `name`."""
         assert name not in self._tasks, f"{name} is to run already"
         entry = self._tasks[name] = _Supervised(name, display_name or name, run, once)
         self._metrics.supervises(entry.display_name)
         self._begin(entry)
 
     async def stop(self, *names: str) -> None:
-        """End these for good; all of them if none is named."""
+        """Stop these tasks; all of them if none is named."""
         ended = [self._tasks.pop(name) for name in names or tuple(self._tasks) if name in self._tasks]
         for entry in ended:
             if entry.timer is not None:

@@ -1,8 +1,8 @@
-"""The watch of one kind: a line becomes what is kept of the object, and nothing else.
+"""The watch of one kind: it decodes only the kept fields of each line.
 
-Rules: it goes on from where a list ended; when the API server ends it, or its machine goes silent, from the last
-version it told of; and where that is too long ago (410), or a line cannot be decoded, from a new list, which also tells
-what is gone. No object ends it: an error in its event is logged and counted, and the next event follows.
+Rules: it continues from a list. If the API server ends it or stops responding, it continues from the last version that
+it received. If that version is too old (410), or a line cannot be decoded, it continues from a new list, which also
+shows the deleted objects. No object ends a watch: an error in an event is logged and counted, and the watch goes on.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 
 class Watch:
-    """path: the collection, of one namespace or of all. saw: is called with the kind, the event's type and the object
-    as it is now.
+    """path: the collection, of one namespace or of all. on_event: called with the kind, the event's type and the
+    object's current state.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One worker a job: gathers what is observed, asks the plan, executes it. Nothing is decided here."""
+"""One worker for each job: observes, calls the plan, executes it. It decides nothing."""
 
 import logging
 import secrets
@@ -59,18 +59,18 @@ from understudy_protocol import logs
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason
 
-#: A plan deletes pods for so long after what it goes by was observed. Then the next reconcile decides again.
+#: A plan deletes pods only for this long after its observation. Then the next reconcile decides again.
 DELETES_FOR_S = 5.0
-#: Status writes without an answer that are kept. Beyond this the oldest are dropped.
+#: Status writes without an answer that are remembered. Beyond this the oldest are dropped.
 MOST_UNCONFIRMED = 50
-#: How /healthz and the metric of tasks that have ended call them.
+#: Their names in /healthz and in the metric of ended tasks.
 RECONCILES, LINES = "reconciles of jobs", "lines to coordinators"
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Unconfirmed:
-    """A status with events that was sent and had no answer. The API server may have written it."""
+    """A status with events that was sent and got no answer. The API server may have written it."""
 
     replaced_version: str  # the resourceVersion that it replaces
     status: Raw
@@ -78,7 +78,7 @@ class _Unconfirmed:
 
 
 class JobWorker:
-    """Runs the passes of one job until it is gone."""
+    """Reconciles one job until it is gone."""
 
     def __init__(
         self,
@@ -106,17 +106,17 @@ class JobWorker:
         self._link: CoordinatorLink | None = None
         self._coordination = Coordination()
         self._retries = Retries()
-        self._tried_generation = 0  # the generation of which everything was tried once
+        self._tried_generation = 0  # the generation of which all intents were tried once
         self._adopter = Adopter(self.enqueue, clock.wall)
         self._job_pods = JobPods(gateway.jobs.list_pods, clock.steady)
         self._gone_pods = GonePods()
         self._outbox = gateway.outbox()
         self._unconfirmed: deque[_Unconfirmed] = deque(maxlen=MOST_UNCONFIRMED)
         self._job_uid = ""
-        self._link_of = ""  # the membership of the link
+        self._link_of = ""  # the membership for which the link was created
         self._secret_writes = SecretWrites()
         self._topology_key = ""  # of the spares
-        self._checked_generation = 0  # the generation whose templates the API server would take
+        self._checked_generation = 0  # the generation whose templates passed the dry run
         self._metrics.supervises(LINES)
         supervisor = Supervisor(self._metrics) if supervisor is None else supervisor
         log_context = {"namespace": key[0], "job": key[1]}
@@ -127,16 +127,16 @@ class JobWorker:
 
     @property
     def is_queued(self) -> bool:
-        """Whether something has changed since the last pass began."""
+        """Whether something has changed since the last reconcile began."""
         return self.loop.is_queued
 
     def is_concerned(self, before: Node, node: Node) -> bool:
-        """Whether that change of a node's labels matters to the job: only the topology key of its spares does."""
+        """Whether that change of a node's labels concerns the job: only the topology key of its spares does."""
         return before.labels.get(self._topology_key) != node.labels.get(self._topology_key)
 
     @property
     def misses_coordinator(self) -> bool:
-        """Whether the job has trained, and nobody is found in office."""
+        """Whether the job has trained and has no known coordinator now."""
         if self._link is None:
             return False
         job, coordination = self._read(), self._link.coordination
@@ -148,7 +148,7 @@ class JobWorker:
         )
 
     async def stop(self, finish_s: float = 0.0) -> None:
-        """finish_s: what a reconcile that runs, and events that wait, have left."""
+        """finish_s: the time that a running reconcile and waiting events have left."""
         stopped_at = self._clock.steady()
         await self.loop.stop(finish_s)
         await self._outbox.stop(max(0.0, finish_s - (self._clock.steady() - stopped_at)))
@@ -158,10 +158,10 @@ class JobWorker:
     async def _reconcile(self) -> ReconcileResult | None:
         raw = self._store.get(job_kind(self._key), self._key)
         if raw is None and self._store.is_malformed(job_kind(self._key), self._key):
-            return ReconcileResult(None)  # it is there, and was not deleted
+            return ReconcileResult(None)  # it exists, and was not deleted
         if raw is None:
             await self._forget_job()
-            raw = self._store.get(job_kind(self._key), self._key)  # one that was made anew meanwhile
+            raw = self._store.get(job_kind(self._key), self._key)  # a job that was recreated meanwhile
         if raw is None:
             await self._outbox.stop()
             self._on_gone(self._key)
@@ -170,7 +170,7 @@ class JobWorker:
         if job is None:
             return ReconcileResult(
                 None
-            )  # it cannot be read: the store has said why, and what changes it wakes this worker
+            )  # it cannot be read: the store has reported the cause, and its next change enqueues this worker
         with self._metrics.time_reconcile(kind_at(self._key), API_FAILURES):
             try:
                 return await self._reconcile_job(job)
@@ -191,10 +191,10 @@ class JobWorker:
         await self._gather(job)
         now = self._read()
         if now is None or object_uid(now) != object_uid(job):
-            return ReconcileResult(0.0)  # it is gone since, or another one of its name is there
+            return ReconcileResult(0.0)  # it is gone, or replaced by another job of the same name
         job = now
         self._prepare(job)
-        # From here to the plan nothing is awaited: all of it is known of one moment.
+        # From here to the plan nothing is awaited, so the observation is of one moment.
         observed, began = self._observe(job), self._clock.steady()
         plan = reconcile(observed, self._sidecar_image, self._clock.wall())
         planning_s = self._clock.steady() - began
@@ -202,7 +202,7 @@ class JobWorker:
         return ReconcileResult(plan.requeue_after_s if done else jittered(CONFLICT_S), planning_s)
 
     def _read(self) -> Job | None:
-        """None if there is none, or none that can be read."""
+        """None if there is no job, or it cannot be read."""
         read = read_injected if job_kind(self._key) is Kind.INJECTED else read_job
         job = self._store.fact(job_kind(self._key), self._key, read)
         return None if job is None else replace(job, log_format=self._log_format)
@@ -210,21 +210,21 @@ class JobWorker:
     def _prepare(self, job: Job) -> None:
         self._topology_key = "" if job.spec.world is None else job.world.topology_key
         if job.generation != self._tried_generation:
-            self._retries = Retries()  # what was refused of another spec says nothing about this one
+            self._retries = Retries()  # rejections of another spec do not apply to this one
 
     async def _gather(self, job: Job) -> None:
-        """All that the API server has to be asked for. It may take half a minute, in which much can change."""
+        """Send all requests to the API server. They may take half a minute, in which much can change."""
         await self._resolve_unanswered(job)
         await self._gateway.read_unknown_nodes(self._store.facts_of_job(Kind.POD, _owner(job), read_pod))
         try:
             nodes = self._store.nodes(self._read_node)
             await self._job_pods.refresh(job, self._children(job), nodes, self._clock.wall())
-        except API_FAILURES as error:  # they are only reported: without an answer those of the last one are
+        except API_FAILURES as error:  # these pods are only reported: without an answer, the last ones stay
             log.warning("the pods of Jobs that wait could not be listed: %r", error)
 
     async def _resolve_unanswered(self, job: Job) -> None:
         if job.deleting:
-            self._gateway.forget(job.uid)  # what was made nevertheless goes with the job
+            self._gateway.forget(job.uid)  # objects that were created nevertheless are deleted with the job
             return
         now = self._clock.wall()
         await self._gateway.resolve_unanswered(
@@ -232,7 +232,7 @@ class JobWorker:
         )
 
     async def _forget_job(self) -> None:
-        """It was deleted, whatever its name stands for now."""
+        """The job was deleted. Its name may belong to another job now."""
         self._gateway.forget(self._job_uid)
         await self._unfollow(JOB_DELETED)
         await self._adopter.close()
@@ -275,7 +275,7 @@ class JobWorker:
         return self._store.facts_of_job(Kind.CHILD, _owner(job), read_child)
 
     def _claims(self, job: Job) -> Iterator[str]:
-        """Those that are there. One that outlives jobs may be anybody's."""
+        """The claims that exist. A claim that outlives jobs may have any owner."""
         for claim in job.spec.claims:
             name = claim_name(job, claim.name)
             existing = self._store.get(Kind.CLAIM, (job.namespace, name))
@@ -283,16 +283,16 @@ class JobWorker:
                 yield name
 
     def _pool_of(self, job: Job) -> PoolView | None:
-        """The one that the job names."""
+        """The pool that the job names."""
         name = "" if job.spec.world is None else job.spec.world.pool
         return view_of(self._store, self._keyring, job.namespace, name) if name else None
 
     def _key_of(self, job: Job) -> str:
-        """Of the attempt that the job is in, or has ended in."""
+        """The key of the current attempt, or of the one in which the job ended."""
         return self._keyring.of_job(job.namespace, job.uid, job.attempt)
 
     def _advertised_address(self, job: Job) -> str:
-        """Of the newest pods, should some have been told another one."""
+        """The coordinator's address that the newest pods have, in case pods have different ones."""
         if job.injected is not None:
             return str(job.status.get("coordinatorAddress", ""))
         pods = sorted(
@@ -301,12 +301,12 @@ class JobWorker:
         return next((address for pod in reversed(pods) if (address := read_advertised_address(pod))), "")
 
     def _owned_object(self, kind: Kind, job: Job, name: str) -> Raw | None:
-        """The job's object of that name, and nobody else's, such as that of a deleted job of the same name."""
+        """The object of that name, if this job owns it, and not a deleted job of the same name."""
         raw = self._store.get(kind, (job.namespace, name))
         return raw if raw is not None and controller_uid(raw) == object_uid(job) else None
 
     async def _execute(self, job: Job, plan: Plan, observed_at: float) -> bool:
-        """In the order that Plan promises. False: the job has changed since it was read, so the rest was left."""
+        """In the order that Plan promises. False: the job has changed since it was read, so the rest was skipped."""
         if await self._closed_before_suspension(plan):
             self.enqueue()
             return False
@@ -314,7 +314,7 @@ class JobWorker:
         reported, created = self._retries.refusals, [await self._write_object(job, intent) for intent in plan.objects]
         self._record_refusals(plan.objects, filter(None, created))
         if not all(created):
-            self.enqueue()  # something is new: pods may be possible now
+            self.enqueue()  # an object is new: pods may be possible now
         if plan.dry_runs:
             refused = await self._gateway.jobs.dry_run(job, plan.dry_runs)
             self._record_refusals([DryRun()], refused)
@@ -327,13 +327,13 @@ class JobWorker:
         self._record_refusals(plan.jobs, await self._gateway.jobs.execute(job, plan.jobs))
         self._record_refusals(plan.claims, await self._gateway.pools.claims(job.namespace, job.uid, plan.claims))
         if any(isinstance(claim, ClaimWarm) for claim in plan.claims):
-            self.enqueue()  # to tell them
+            self.enqueue()  # to adopt them
         pods = self._drop_stale_deletions(plan.pods, observed_at)
         self._record_refusals(pods, await self._gateway.pods(job, pods))
         self._retries = self._retries.keep_wanted(plan, self._clock.wall())
         if self._tried_generation != job.generation or reported != self._retries.refusals:
             self._tried_generation = job.generation
-            self.enqueue()  # to tell it
+            self.enqueue()  # to report it
         await self._follow(job, plan.link)
         if plan.remove and self._outbox.is_empty:
             self._record_refusals([Remove()], await self._gateway.remove(job, plan.remove))
@@ -354,7 +354,8 @@ class JobWorker:
     async def _closed_before_suspension(self, plan: Plan) -> bool:
         """Before status says that the job is suspended: its coordinator may have closed the rendezvous as succeeded.
 
-        True also if the coordinator stops responding here. The next pass decides how long to wait for the pods' report.
+        True also if the coordinator stops responding here. The next reconcile decides how long to wait for the pods'
+        report.
         """
         end = plan.link.end if isinstance(plan.link, Unfollow) else None
         if plan.status is None or self._link is None or end is None or end.reason is not CloseReason.SUSPENDED:
@@ -364,18 +365,18 @@ class JobWorker:
         return responded if closed is None else closed.reason in TERMINAL_STATES
 
     def _drop_stale_deletions(self, intents: Sequence[PodIntent], observed_at: float) -> Sequence[PodIntent]:
-        """Without the deletions, if the writes before them took so long that a lost member may be back."""
+        """Drop the deletions if the writes before them took so long that a lost member may be back."""
         if self._clock.steady() - observed_at < DELETES_FOR_S or not any(isinstance(x, DeletePod) for x in intents):
             return intents
         self.enqueue()
         return [intent for intent in intents if not isinstance(intent, DeletePod)]
 
     def _record_refusals(self, tried: Iterable[Intent], refusals: Iterable[Refusal]) -> None:
-        """What the API server says to them."""
+        """Record the API server's rejections of these intents."""
         refused = tuple(refusals)
         self._retries = self._retries.after(tried, refused, self._clock.wall())
         if refused:
-            self.enqueue()  # to find out when they are tried again
+            self.enqueue()  # to compute when they are retried
 
     async def _write_status(self, job: Job, status: Raw, events: Sequence[Event]) -> bool:
         """False: the job has changed since it was read."""
@@ -385,7 +386,7 @@ class JobWorker:
             self._unconfirmed.append(sent)
         done = await self._gateway.status(job, status)
         if done:
-            self._unconfirmed.clear()  # it replaced the version that all of them would have replaced
+            self._unconfirmed.clear()  # this write replaced the version that all of them would have replaced
         elif events:
             self._unconfirmed.remove(sent)
         self._job_metrics.on_written(done=done)
@@ -394,7 +395,7 @@ class JobWorker:
         return done
 
     def _add_unconfirmed_events(self, job: Job) -> None:
-        """Of the status write that was done and had no answer: at most one of those over the same version is."""
+        """Add the events of a status write that was done without an answer: at most one write per version was done."""
         decided = [sent for sent in self._unconfirmed if sent.replaced_version != job.resource_version]
         for sent in decided:
             self._unconfirmed.remove(sent)

@@ -1,11 +1,11 @@
 """Start the webhook: `python -m understudy_webhook`, with UNDERSTUDY_SIDECAR_IMAGE set.
 
-UNDERSTUDY_CERTIFICATES is the folder with tls.crt and tls.key, which kubelets mount. UNDERSTUDY_PORT (8443) takes the
-API server's calls, and UNDERSTUDY_HEALTH_PORT (8080) the kubelet's; UNDERSTUDY_METRICS_PORT (none) is where GET
-/metrics answers. This process calls nobody: its account has no token and no rights.
+UNDERSTUDY_CERTIFICATES is the folder with tls.crt and tls.key, which kubelets mount. UNDERSTUDY_PORT (8443) is the port
+for the API server, and UNDERSTUDY_HEALTH_PORT (8080) for the kubelet. UNDERSTUDY_METRICS_PORT (none) serves GET
+/metrics. This process sends no requests: its account has no token and no rights.
 
-UNDERSTUDY_CLIENT_CA (PEM in base64; none) is the authority whose certificates the API server shows, and
-UNDERSTUDY_CLIENT_NAMES (apart by commas; any) their names: other callers are refused.
+UNDERSTUDY_CLIENT_CA (PEM in base64; none) is the authority of the API server's client certificates, and
+UNDERSTUDY_CLIENT_NAMES (separated by commas; any) are their names. Other callers are rejected.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from understudy_webhook.certificates import CertificateFiles
 from understudy_webhook.serving import Clients, Probes, Serving
 
 CLIENT_CA, CLIENT_NAMES = "UNDERSTUDY_CLIENT_CA", "UNDERSTUDY_CLIENT_NAMES"
-#: Endpoints without this replica have to arrive everywhere before it takes no more calls.
+#: The removal of this replica from the endpoints must reach all nodes before it stops accepting calls.
 DRAIN_S = 3.0
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ async def _serve(image: str, certificates: Path) -> int:
 
 
 def read_clients(env: Mapping[str, str]) -> Clients | None:
-    """None: every caller gets an answer. Raises ValueError."""
+    """None: answer every caller. Raises ValueError."""
     encoded = env.get(CLIENT_CA, "")
     names = frozenset(name.strip() for name in env.get(CLIENT_NAMES, "").split(",") if name.strip())
     if not encoded:

@@ -1,8 +1,8 @@
-"""The certificate that is served: from files in a folder, which kubelets or others write.
+"""Loads the served certificate from files in a folder, which kubelets or other programs write.
 
-Rules: a renewed certificate needs no restart. The folder is read every EVERY_S, and a changed pair is served from the
-next connection on. A pair that does not fit (half of it is written) is tried again, and the former one is served
-meanwhile. keeper.py writes self-made certificates; cert-manager or the administrator write all others.
+Rules: a renewed certificate needs no restart. The folder is read every EVERY_S, and new connections get a changed pair.
+A pair whose parts do not match (half of it is written) is read again, and the previous one stays meanwhile. keeper.py
+writes self-made certificates; cert-manager or the administrator write all others.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class CertificateFiles:
-    """A certificate that somebody else keeps in a folder."""
+    """A certificate that another program writes into a folder."""
 
     def __init__(self, folder: Path, serving: Serving, every_s: float = EVERY_S) -> None:
         self._folder, self._serving, self._every_s = folder, serving, every_s
@@ -39,7 +39,7 @@ class CertificateFiles:
             log.warning("could not find out when the certificate in %s expires: %s", self._folder, error)
 
     def _load_if_changed(self) -> bool:
-        """Whether another one is served from now on."""
+        """Returns whether a new certificate is served from now on."""
         certificate, key = self._folder / CERTIFICATE, self._folder / KEY
         try:
             found = (certificate.read_bytes(), key.read_bytes())

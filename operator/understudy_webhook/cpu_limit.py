@@ -1,9 +1,9 @@
-"""A limit for the processor time of a calculation, which raises in the middle of it.
+"""Limits the CPU time of a computation, by an exception in the middle of it.
 
-The limits of size in review.py bound what a review can contain; how long its answer takes depends on all code that
-reads it. The limit ends a calculation between two instructions of Python, in the process's main thread, by the signal
-of the interval timer that counts the process's own time (ITIMER_VIRTUAL). The signal repeats: Python swallows what is
-raised in a `__del__` or a callback of the garbage collector, and the calculation goes on.
+The size limits in review.py bound a review's content, but the time of its answer depends on all code that reads it. The
+signal of the interval timer for the process's own time (ITIMER_VIRTUAL) ends the computation between two Python
+instructions, in the main thread. The signal repeats, because Python ignores exceptions in a `__del__` or in a callback
+of the garbage collector, and the computation would continue.
 """
 
 import signal
@@ -15,12 +15,12 @@ REPEAT_S = 0.05
 
 
 class CpuLimitExceeded(BaseException):
-    """A BaseException, so that `except Exception` inside of the calculation does not end it."""
+    """A BaseException, so that an `except Exception` in the computation does not catch it."""
 
 
 @contextmanager
 def cpu_limit(seconds: float) -> Iterator[None]:
-    """Raises CpuLimitExceeded in the body. The body must keep no state: it may end anywhere."""
+    """Raises CpuLimitExceeded in the body. The body must not change shared state, because it may end anywhere."""
     is_running = True
 
     def end(_: int, __: FrameType | None) -> None:

@@ -1,12 +1,12 @@
-"""Keep the webhook's self-made certificate: `python -m understudy_webhook.keeper`. This process serves nothing.
+"""Renew the webhook's self-made certificate: `python -m understudy_webhook.keeper`. This process serves nothing.
 
 UNDERSTUDY_WEBHOOK (namespace/name) names the Service and both webhook configurations; the Secret is <name>-tls. TMPDIR
 is a folder in memory, in which openssl writes keys.
 
-Rules: the webhook serves what is in the Secret, which kubelets mount, and has no rights on the API server. The API
-server trusts a new authority, beside the former one, SETTLE_S before the Secret has the new certificate. A keeper that
-ends in between has changed nothing that is served, and the next one makes another certificate. Of two keepers the
-Secret's resourceVersion lets one win. A Secret that cert-manager keeps is never written.
+Rules: the webhook serves the Secret's certificate, which kubelets mount, and has no rights on the API server. The API
+server trusts a new authority, beside the previous one, SETTLE_S before the Secret has the new certificate. If a keeper
+ends in between, the served certificate has not changed, and the next keeper creates another one. If two keepers renew
+at the same time, the Secret's resourceVersion lets one win. A Secret that cert-manager manages is never written.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from understudy_webhook.rotation import (
 
 EVERY_S = 5.0
 RETRY_S = 1.0
-#: API servers learn of a changed webhook configuration by a watch.
+#: API servers receive a changed webhook configuration through a watch.
 SETTLE_S = 5.0
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class CertificateKeeper:
             await asyncio.sleep(self._settings.every_s)
 
     async def run_once(self) -> None:
-        """Renew the certificate if that is due, and have the API server trust it."""
+        """Renew the certificate if that is due, and make the API server trust it."""
         raw = await self._found()
         if raw is not None and (keeper := other_keeper(raw)):
             raise ManagedByAnother(
@@ -144,12 +144,12 @@ class CertificateKeeper:
                     await self._api.replace(path, changed)
                     log.info("%s trusts the newest certificate", name)
             except ApiError as error:
-                if error.status != 404:  # else it is not installed
+                if error.status != 404:  # 404: it is not installed
                     raise
 
 
 async def _read(raw: dict[str, Any]) -> CertificateSet | None:
-    """The certificate of a Secret; None if it has none that could be served."""
+    """The certificate in a Secret; None if it cannot be served."""
     data = raw.get("data") or {}
     try:
         certificate, key, bundle = (base64.b64decode(data[name]).decode() for name in (CERTIFICATE, KEY, BUNDLE))
@@ -160,7 +160,7 @@ async def _read(raw: dict[str, Any]) -> CertificateSet | None:
 
 
 async def _keep(settings: KeeperSettings) -> None:
-    """Until SIGTERM."""
+    """Run until SIGTERM."""
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)

@@ -1,4 +1,4 @@
-"""What Prometheus is told by the webhook: its answers, how long they took, and until when its certificate lasts."""
+"""The webhook's metrics for Prometheus: its answers, their duration, and the expiry of its certificate."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from understudy_operator.metrics.metric_book import MetricBook
 ANSWER_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 ENDPOINTS = ("mutate", "validate")
 INJECTED, ALLOWED, REFUSED = "Injected", "Allowed", "Refused"
-#: The body was no review; the answer took too long; the caller's certificate has another name; a bug.
+#: The body is not a review; the answer took too long; the caller's certificate has another name; a bug.
 MALFORMED, EXPENSIVE, UNKNOWN_CALLER, FAILED = "Malformed", "Expensive", "UnknownCaller", "Failed"
 RESULTS = (INJECTED, ALLOWED, REFUSED, MALFORMED, EXPENSIVE, UNKNOWN_CALLER, FAILED)
 

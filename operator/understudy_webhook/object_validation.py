@@ -1,9 +1,9 @@
-"""What is wrong with a job, before anything of it is made: what the rules of a CRD cannot say. Pure.
+"""Finds errors in a job before any of its objects are created: errors that CRD rules cannot express. Pure.
 
-Of a Job, JobSet or PyTorchJob only templates with the label are looked at, by the same code that injects their pods: a
-pod as its controller would make it is injected, and the result thrown away. A JobSet's own Job is let through:
-its pods are some of those that train as one, and the JobSet itself was looked at. Of a TrainingJob: dependencies in a
-circle, and patterns that are none. Without this webhook the operator and the injection say the same, later.
+For a Job, JobSet or PyTorchJob, only templates with the label are checked, by the code that injects their pods: it
+injects an example of each pod, and the result is dropped. A JobSet's own Job is allowed: it has only some of the pods
+that train as one, and the JobSet itself was checked. For a TrainingJob: circular dependencies, and invalid patterns.
+Without this webhook the operator and the injection report the same errors, later.
 """
 
 import copy
@@ -19,12 +19,12 @@ from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.validation import find_spec_errors
 
 Raw = Mapping[str, Any]
-#: What a pod is injected with when nobody will ever run it.
+#: The image for example pods, which never run.
 _IMAGE = "none"
 
 
 def find_objections(kind: str, raw: Raw) -> list[str]:
-    """Each names the field and the mend; empty where nothing is wrong."""
+    """Each message names the field and the fix. Empty if the object is valid."""
     if kind == "TrainingJob":
         metadata = raw["metadata"]
         name = metadata.get("name", metadata.get("generateName", ""))
@@ -43,12 +43,12 @@ def find_objections(kind: str, raw: Raw) -> list[str]:
 
 
 def example_pods(kind: str, raw: Raw) -> list[dict[str, Any]]:
-    """The first pod of each template that is to be injected, as its controller would make it. Raises Objection."""
+    """The first pod of each template to inject, as its controller would create it. Raises Objection."""
     return [_example(kind, raw["metadata"], template) for template in read_target(kind, raw).templates]
 
 
 def _is_of_jobset(metadata: Raw) -> bool:
-    """By its controller, and not by labels: these any Job may have."""
+    """Decided by its controller and not by labels, which any Job may have."""
     owners = metadata.get("ownerReferences") or ()
     return any(x.get("kind") == "JobSet" and x.get("controller") for x in owners)
 

@@ -1,4 +1,4 @@
-"""Makes certificates with the program `openssl`, which every image with CA certificates has: no library is needed."""
+"""Creates certificates with the program `openssl`, which every image with CA certificates has. No library is needed."""
 
 import asyncio
 import calendar
@@ -15,11 +15,11 @@ _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 
 class OpensslFailed(Exception):
-    """The program is not there, or says why it could not."""
+    """The program is missing, or has failed with this message."""
 
 
 async def make_certificate(names: Sequence[str], life_s: float) -> CertificateSet:
-    """A certificate for these DNS names, by an authority that is forgotten. Raises OpensslFailed."""
+    """A certificate for these DNS names, from a new authority whose key is deleted. Raises OpensslFailed."""
     with tempfile.TemporaryDirectory() as folder:
         return await _make(Path(folder), names, life_s)
 
@@ -34,7 +34,7 @@ async def _make(folder: Path, names: Sequence[str], life_s: float) -> Certificat
         "subjectAltName=" + ",".join(f"DNS:{name}" for name in names),
     ]
     await asyncio.to_thread(Path(files["extensions"]).write_text, "\n".join(extensions) + "\n")
-    # The number in the subject tells authorities that follow each other apart.
+    # The number in the subject distinguishes successive authorities.
     authority = ("-subj", f"/CN=understudy-webhook-ca-{time.time_ns()}", "-days", days)
     await run("req", "-x509", *_CURVE, "-keyout", files["ca.key"], *authority, "-out", files["ca.crt"])
     subject = ("-subj", f"/CN={names[0][:64]}")
@@ -49,13 +49,13 @@ async def _make(folder: Path, names: Sequence[str], life_s: float) -> Certificat
 
 
 async def ends_at(certificate: str) -> float:
-    """Raises OpensslFailed, also where it is no certificate."""
+    """Raises OpensslFailed, also if it is not a certificate."""
     output = await run("x509", "-noout", "-enddate", stdin=certificate)
     return parse_end(output)
 
 
 def parse_end(output: str) -> float:
-    """`notAfter=Nov 21 23:26:06 2026 GMT`."""
+    """Reads `notAfter=Nov 21 23:26:06 2026 GMT`."""
     return float(calendar.timegm(time.strptime(output.strip().removeprefix("notAfter="), "%b %d %H:%M:%S %Y %Z")))
 
 

@@ -1,12 +1,12 @@
 """An AdmissionReview -> its answer. Pure: no I/O, no clock.
 
-Rules: a pod without the label is let through untouched, whatever the configuration has sent here. One that asks for
-injection and cannot have it is refused with the reason: half of a training injected would wait for the other half for
-ever. Everything else is let through, with what is worth knowing as a warning.
+Rules: a pod without the label is allowed unchanged, even if the configuration sends it here. A pod that asks for
+injection and cannot get it is rejected with the reason, because half of a training would wait for the other half
+forever. All other objects are allowed, with warnings if there are any.
 
-A review may come from anybody. Before it is parsed, its values are counted: a list or an object takes more than
-twenty times the memory of its brackets. After that its depth is limited, because functions that copy and compare
-objects call themselves for each level.
+A review may come from any caller. Its values are counted before it is parsed, because a list or an object takes more
+than twenty times the memory of its brackets. Then its depth is limited, because the functions that copy and compare
+objects are recursive.
 """
 
 import base64
@@ -25,16 +25,16 @@ from understudy_webhook.object_validation import find_objections
 
 Raw = Mapping[str, Any]
 API_VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
-#: Kubernetes cuts a warning that is longer.
+#: Kubernetes cuts longer warnings.
 WARNING_CHARACTERS = 256
-#: A pod has some hundreds, a large TrainingJob with its managedFields some thousands.
+#: A pod has a few hundred values, a large TrainingJob with its managedFields a few thousand.
 MOST_VALUES = 250_000
-#: The managedFields of a TrainingJob have some 25 levels.
+#: The managedFields of a TrainingJob have about 25 levels.
 MOST_LEVELS = 100
 
 
 class NoReview(ValueError):
-    """What was sent is no AdmissionReview, or is larger than any that the API server sends."""
+    """The body is not an AdmissionReview, or is larger than any that the API server sends."""
 
 
 class _Kind(msgspec.Struct):
@@ -84,7 +84,7 @@ def read_request(body: bytes) -> Raw:
 
 
 def is_deeper(value: Any, levels: int) -> bool:
-    """Whether lists and objects are inside of each other for more levels."""
+    """Whether lists and objects are nested more deeply than this."""
     inside: list[Any] = [value]
     for _ in range(levels + 1):
         inside = [
@@ -99,7 +99,7 @@ def is_deeper(value: Any, levels: int) -> bool:
 
 
 def mutate(request: Raw, sidecar_image: str, log_format: str = TEXT) -> dict[str, Any]:
-    """The answer to a pod that is to be created."""
+    """The answer to the creation of a pod."""
     pod = request.get("object") or {}
     if request.get("kind", {}).get("kind") != "Pod" or not wants_injection(pod.get("metadata", {})):
         return _allowed(request)
@@ -111,10 +111,10 @@ def mutate(request: Raw, sidecar_image: str, log_format: str = TEXT) -> dict[str
 
 
 def validate(request: Raw) -> dict[str, Any]:
-    """The answer to a job that is to be created or changed."""
+    """The answer to the creation or change of a job."""
     kind = request.get("kind", {}).get("kind", "")
     found, before = find_objections(kind, request.get("object") or {}), request.get("oldObject")
-    if found and before:  # a job that has these errors may still be suspended, corrected and deleted
+    if found and before:  # an existing job with these errors may be suspended, corrected and deleted
         known_before = find_objections(kind, before)
         found = [text for text in found if text not in known_before]
     return _refused(request, "; ".join(found)) if found else _allowed(request)

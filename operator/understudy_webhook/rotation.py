@@ -1,10 +1,10 @@
-"""When a self-made certificate is made anew, and what the API server is to trust meanwhile. Pure.
+"""When a self-made certificate is renewed, and which authorities the API server trusts meanwhile. Pure.
 
-Rules: each certificate has an authority of its own, whose key is thrown away: there is nothing to steal but the key in
-use. It is renewed once a third of its life is left. The bundle that the API server trusts has the new authority and the
-former one, so that replicas which still serve the former certificate are believed; it is written before the new
-certificate is served. It is written only into a configuration that the chart has annotated as the webhook's to keep:
-after a change of mode, a replica of the former mode runs for a while, and must not replace the trust in the new one.
+Rules: each certificate has a separate authority, whose key is deleted, so an attacker could only steal the key in use.
+A certificate is renewed when a third of its life is left. The API server's bundle has the new authority and the
+previous one, so that replicas with the previous certificate stay trusted. The bundle is written before the new
+certificate is served, and only into a configuration that the chart has annotated as managed by the webhook: after a
+change of mode, a replica of the previous mode runs for a while, and must not replace the bundle of the new mode.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 LIFE_S = 90 * 24 * 3600.0
-RENEWED_AT = 1 / 3  # of its life left
+RENEWED_AT = 1 / 3  # the part of its life that is left
 CERTIFICATE, KEY, BUNDLE = "tls.crt", "tls.key", "ca.crt"
-CERT_MANAGER = "cert-manager.io/certificate-name"  # an annotation: which Certificate a Secret is of
+CERT_MANAGER = "cert-manager.io/certificate-name"  # an annotation: the Secret's Certificate
 KEEPER, SELF_MADE = "understudy.dev/certificates", "SelfMade"  # an annotation: the chart's mode of certificates
 _END = "-----END CERTIFICATE-----"
 
@@ -23,7 +23,7 @@ Raw = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class CertificateSet:
-    """A certificate with its key and its authority, as PEM, and when it ends (Unix time)."""
+    """A certificate with its key and its authority, as PEM, and its expiry (Unix time)."""
 
     certificate: str
     key: str
@@ -37,12 +37,12 @@ class CertificateSet:
 
 
 def is_renewal_due(current: CertificateSet | None, now: float, life_s: float = LIFE_S) -> bool:
-    """Whether another one is to be made."""
+    """Whether a new certificate is needed."""
     return current is None or current.until - now < life_s * RENEWED_AT
 
 
 def other_keeper(secret: Raw) -> str:
-    """Who writes this Secret, if it is not the webhook."""
+    """The program that writes this Secret, if it is not the webhook."""
     annotations = secret["metadata"].get("annotations") or {}
     return f"cert-manager (Certificate {annotations[CERT_MANAGER]})" if CERT_MANAGER in annotations else ""
 
@@ -55,7 +55,7 @@ def first_of(bundle: str) -> str:
 def with_bundle(configuration: Raw, bundle_base64: str) -> dict[str, Any] | None:
     """The webhook configuration with that caBundle in each of its webhooks.
 
-    None where it has it already, and where another than the webhook keeps it.
+    None if it is there already, and if the webhook does not manage the configuration.
     """
     annotations = configuration["metadata"].get("annotations") or {}
     if annotations.get(KEEPER) != SELF_MADE:

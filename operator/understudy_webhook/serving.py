@@ -1,13 +1,12 @@
 """The TLS server: POST /mutate and /validate for the API server; GET /healthz and /readyz, plain, for the kubelet.
 
-The callers are not known, unless client certificates are configured (Clients): every pod that reaches the port may
-send a request. So a request is limited before it is read (understudy_operator.bounded_server), before it is parsed
-(review.py) and while its answer is calculated (cpu_limit.py). A request that breaks a limit gets a 4xx answer or
-none, is counted, and is not logged.
+Unless client certificates are configured (Clients), every pod that reaches the port may send a request. So requests are
+limited before they are read (understudy_operator.bounded_server), before they are parsed (review.py) and while their
+answer is computed (cpu_limit.py). A request that breaks a limit gets a 4xx answer or none. It is counted, not logged.
 
-A certificate that is renewed is served from the next connection on, without a restart: each has a context of its own,
-which a connection takes at its first bytes. (One context that loads another certificate is left with half of it if
-the key does not fit.) A replica is ready once it has a certificate.
+A renewed certificate is served to new connections without a restart. Each certificate has a separate SSL context, which
+a connection gets at its first bytes: a context that loads a second certificate would be left with half of it if the key
+does not match. A replica is ready once it has a certificate.
 """
 
 import json
@@ -30,15 +29,15 @@ from understudy_webhook.cpu_limit import CpuLimitExceeded, cpu_limit
 from understudy_webhook.metrics import EXPENSIVE, FAILED, MALFORMED, UNKNOWN_CALLER, WebhookMetrics, result_of
 from understudy_webhook.review import NoReview, Raw, mutate, read_request, validate
 
-#: etcd stores objects of at most 1.5 MiB, and the API server reads requests of at most twice that. A review has the
-#: object and, if the object is changed, the old one. The rest is for the review's other fields: the user and its
+#: etcd stores objects of at most 1.5 MiB, and the API server reads requests of at most twice that. A review contains
+#: the object and, if the object is changed, the old one. The rest is for the review's other fields: the user with its
 #: groups, and the options.
 MOST_BYTES = 2 * (3 << 19) + (128 << 10)
 LIMITS = ServerLimits(body=MOST_BYTES)
 #: A pod takes 1 ms, the check of a JobSet 2 ms for each replicatedJob with the label.
 ANSWER_CPU_S = 0.25
 MOST_LOGGED = 500
-#: Refusals that are logged in a second: anybody can cause some. Callers get the message, and metrics count all of them.
+#: Rejections logged in a second, because any pod can cause some. Callers get the message, and metrics count them all.
 LINES_PER_S = 10
 STOP_S = 2.0
 log = logging.getLogger(__name__)
@@ -48,8 +47,8 @@ Answer = Callable[[Raw], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Clients:
-    """The callers that are answered: holders of a certificate of this authority with one of these names (CN). No
-    names: all of them.
+    """The accepted callers: holders of a certificate of this authority with one of these names (CN). No names: all
+    holders.
     """
 
     authority: str  # PEM
@@ -83,10 +82,10 @@ class Serving:
         self._server = BoundedServer(
             self._answer, limits, listening, lambda reason: self.metrics.count_drop(reason.value)
         )
-        self.is_stopping = False  # it takes no more calls soon
+        self.is_stopping = False  # it will soon accept no calls
 
     def load(self, certificate: Path, key: Path) -> None:
-        """Serve this one from the next connection on. Raises OSError, or an ssl.SSLError (which is one)."""
+        """Serve this certificate to new connections. Raises OSError, or an ssl.SSLError (a subclass)."""
         context = self._context()
         context.load_cert_chain(certificate, key)
         self._current = context
@@ -109,7 +108,7 @@ class Serving:
             connection.context = self._current
 
     async def listen(self, port: int) -> int:
-        """The port (0 chooses a free one)."""
+        """Return the port. Port 0 chooses a free one."""
         return await self._server.listen(port)
 
     async def close(self) -> None:
@@ -125,7 +124,7 @@ class Serving:
         return response
 
     def _reviewed(self, answer: Answer, request: web.BaseRequest, body: bytes) -> tuple[web.Response, str]:
-        """The answer, and its result in a word."""
+        """The answer, and its result for the metrics."""
         if self._clients is not None and not self._clients.accepts(request.get_extra_info("peercert")):
             return web.Response(status=403, text="this client certificate is not the API server's\n"), UNKNOWN_CALLER
         try:
@@ -137,7 +136,7 @@ class Serving:
             return web.Response(status=400, text=f"{error}\n"), MALFORMED
         except CpuLimitExceeded:
             return web.Response(status=413, text=f"the answer takes more than {ANSWER_CPU_S:g} s\n"), EXPENSIVE
-        except Exception as error:  # noqa: BLE001 (it is logged, and failurePolicy decides what follows)
+        except Exception as error:  # noqa: BLE001 (it is logged, and failurePolicy decides about the object)
             self._log_once(error)
             return web.Response(status=500, text="the webhook has a bug; its log has the details\n"), FAILED
         if not review["response"]["allowed"] and self._may_log():
@@ -151,7 +150,7 @@ class Serving:
         return self._lines <= LINES_PER_S
 
     def _log_once(self, error: Exception) -> None:
-        """With its traceback, the first time that it is raised at this place: callers can repeat it at will."""
+        """With its traceback, but only once for each place in the code: callers can repeat it at will."""
         traceback = error.__traceback__
         while traceback is not None and traceback.tb_next is not None:
             traceback = traceback.tb_next
@@ -188,7 +187,7 @@ class Probes:
 
 
 def _line(review_request: Raw, response: Raw) -> str:
-    """One short line, whatever the caller has written."""
+    """One short line, whatever text the caller has sent."""
     metadata = (review_request["object"] or {}).get("metadata") or {}
     name = review_request["name"] or metadata.get("generateName", "")
     line = f"{review_request['namespace']}/{name} rejected: {response['status']['message']}"

@@ -24,7 +24,7 @@ type InjectedJob struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// What the operator has found. Only the operator writes it.
+	// The facts that the operator has found. Only the operator writes it.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec is immutable, because it contains what the operator found when it saw the first pod: change the Job, JobSet or PyTorchJob, and recreate it"
 	Spec InjectedJobSpec `json:"spec"`
 

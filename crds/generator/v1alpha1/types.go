@@ -1,14 +1,14 @@
 // Package v1alpha1 describes our kinds as Go types, because controller-gen reads
-// Go: crds/ is generated from this folder (see generate.py). The TrainingJob is in
-// this file, the HotSparePool in hotsparepool.go.
+// Go: crds/ is generated from this folder (see generate.py). This file has the
+// TrainingJob, hotsparepool.go the HotSparePool, injectedjob.go the InjectedJob.
 //
-// Rules of this file:
-//   - Only what this version does is here. An unknown field is refused.
-//   - A comment on a type or field is what `kubectl explain` shows.
-//   - A limit that a user can meet is a CEL rule whose message names the field
-//     and the fix. It stands where the error should point to.
-//   - A list or string that a CEL rule walks through has a maximum, or the API
-//     server refuses the rule for its cost.
+// Rules of this folder:
+//   - It has only fields that this version uses. An unknown field is rejected.
+//   - `kubectl explain` shows the comment on a type or field.
+//   - A limit on a user's value is a CEL rule whose message names the field and
+//     the fix. The rule is on the field to which the error should point.
+//   - A list or string that a CEL rule iterates over has a maximum. Otherwise the
+//     API server rejects the rule for its cost.
 //
 // +groupName=understudy.dev
 package v1alpha1
@@ -582,12 +582,11 @@ type Termination struct {
 	// +kubebuilder:validation:XValidation:rule="self in ['Auto', 'Always', 'Never']",message="termination.onSigterm must be Auto, Always or Never: set it to one of them, or leave it out"
 	OnSigterm string `json:"onSigterm,omitempty"`
 
-	// Which pods hold the same shards of what is saved, by group rank: [[0, 1], [2, 3]]
-	// says that pods 0 and 1 hold one part, pods 2 and 3 another. When a pod leaves a
-	// faulty node, the other pods may save without it if each of its groups has another
-	// pod on a healthy node. Otherwise no pod saves. A pod in no group is taken to have
-	// shards that no other pod has. If unset, no pod saves when a pod leaves a faulty
-	// node.
+	// Pods that save the same shards, by group rank: [[0, 1], [2, 3]] means that pods 0
+	// and 1 have one part, pods 2 and 3 another. When a pod leaves a faulty node, the
+	// other pods may save without it if each of its groups has another pod on a healthy
+	// node. Otherwise no pod saves. A pod in no group counts as one with shards that no
+	// other pod has. If unset, no pod saves when a pod leaves a faulty node.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
@@ -890,12 +889,12 @@ type TrainingJobStatus struct {
 	// +optional
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 
-	// Restarts of the whole job so far, as failurePolicy says. Recoveries without such a
-	// restart are counted in recoveriesByStrategy.
+	// Restarts of the whole job by failurePolicy so far. Recoveries without such a restart
+	// are counted in recoveriesByStrategy.
 	// +optional
 	Restarts int32 `json:"restarts,omitempty"`
 
-	// Those of the restarts that count toward failurePolicy.maxRestarts.
+	// Number of these restarts that count toward failurePolicy.maxRestarts.
 	// +optional
 	RestartsCountTowardsMax int32 `json:"restartsCountTowardsMax,omitempty"`
 
@@ -1042,7 +1041,7 @@ type ReplicatedJobStatus struct {
 	// +kubebuilder:validation:MaxItems=1024
 	JobRestarts []int32 `json:"jobRestarts,omitempty"`
 
-	// Those of them that count toward failurePolicy.maxRestarts.
+	// Number of these restarts that count toward failurePolicy.maxRestarts.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=1024
@@ -1240,7 +1239,7 @@ type Fault string
 // +kubebuilder:validation:Enum=InPlace;SpareSwap;PodRecreate;JobRestart
 type Strategy string
 
-// The first fault of a round. What follows within the round is a consequence.
+// The first fault of a round. Later faults in the round are its consequences.
 type Cause struct {
 	// Rank of the worker that failed first.
 	// +optional
@@ -1267,13 +1266,13 @@ type Cause struct {
 	Message string `json:"message,omitempty"`
 }
 
-// How far the training is.
+// Progress of the training.
 type Progress struct {
 	// The newest step that the workers reported.
 	// +optional
 	Step int64 `json:"step"`
 
-	// Steps of the whole training, where it is known.
+	// Steps of the whole training, if known.
 	// +optional
 	Total *int64 `json:"total,omitempty"`
 

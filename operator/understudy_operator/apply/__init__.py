@@ -1,1 +1,1 @@
-"""Does what a plan says. The only place that writes to the API server; decides nothing."""
+"""Executes plans. The only folder that writes to the API server; it decides nothing."""

@@ -1,8 +1,8 @@
-"""Raw dicts to and from the API server, on the connection of `kubernetes.aio`.
+"""Raw dicts to and from the API server, over the connection of `kubernetes.aio`.
 
-The typed models drop unknown fields silently, so no object of theirs is used: paths and JSON only. A server that has
-too much to do (429) is asked again when it says, and so it is where a quota was counted by others at the same time;
-everything else is the caller's to judge.
+The library's typed models silently drop unknown fields, so this module uses only paths and JSON. A request that is
+answered with 429 is sent again when the server says so, and so is a creation that met a conflict on a quota. Callers
+handle all other errors.
 """
 
 import asyncio
@@ -23,43 +23,43 @@ from understudy_operator.observe import decoded_fields
 
 Raw = dict[str, Any]
 Query = Sequence[tuple[str, str]]
-#: What is kept of an item of a list.
+#: Reduces an item of a list to its kept fields.
 Keep = Callable[[Raw], Raw]
-#: Of a request: method, path, result (Ok, the status of a refusal, or NoAnswer), seconds.
+#: Called for each request: method, path, result (Ok, the status of an error, or NoAnswer), seconds.
 OnResponse = Callable[[str, str, str, float], None]
 FIELD_MANAGER = "understudy-operator"
 REQUEST_S = 30.0
-#: Items of a page of a list. If the page is longer than ANSWER_BYTES, it is asked for with fewer.
+#: Items of a page of a list. If the page has more than ANSWER_BYTES, it is requested again with fewer items.
 PAGE, SMALLER = 500, 8
-#: Of an answer. etcd takes objects of 1.5 MiB; 500 pods of an ordinary job have 5 MB.
+#: Limit for an answer. etcd accepts objects of 1.5 MiB; 500 pods of an ordinary job have 5 MB.
 ANSWER_BYTES = 32 << 20
-#: How often a request is sent that is answered with 429, and how long is waited where the answer does not say.
+#: How often a request is sent that is answered with 429, and the pause if the answer names none.
 ATTEMPTS = 5
 RETRY_AFTER_S = 1.0
 LONGEST_RETRY_AFTER_S = 30.0
-#: How often a list begins anew whose next page is not to be had any more (410).
+#: How often a list starts again if its next page has expired (410).
 LISTS = 3
-#: How long a watch is asked for; and how long one may be silent, though the API server marks time once a minute.
+#: The timeout of a watch in the request; and the silence after which it ends. The API server sends a bookmark a minute.
 WATCH_S = 300
 SILENCE_S = 100.0
-#: Status of an answer from where nothing goes on but a new list.
+#: Status of an answer after which only a new list helps.
 GONE = 410
 
 
 def in_namespaces(path: str, namespaces: Sequence[str]) -> tuple[str, ...]:
-    """The path of a collection of all namespaces, or those of the collections in each of these."""
+    """The collection's path for all namespaces if `namespaces` is empty, else one path for each namespace."""
     group, _, plural = path.rpartition("/")
     return tuple(f"{group}/namespaces/{name}/{plural}" for name in namespaces) or (path,)
 
 
 def namespace_in(path: str) -> str:
-    """The namespace of a collection; empty if the collection is of all namespaces."""
+    """The namespace of a collection; empty if it covers all namespaces."""
     _, found, after = path.partition("/namespaces/")
     return after.partition("/")[0] if found else ""
 
 
 class ApiError(Exception):
-    """The API server's refusal: HTTP status, reason and message."""
+    """An error answer of the API server: HTTP status, reason and message."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after_s: float = RETRY_AFTER_S) -> None:
         super().__init__(message)
@@ -67,22 +67,22 @@ class ApiError(Exception):
 
     @property
     def is_gone(self) -> bool:
-        """Where a list or a watch is to go on from is too long ago: only a new list tells how things are now."""
+        """The version from which a list or a watch should continue is too old: a new list is needed."""
         return self.status == GONE
 
     @property
     def is_quota_conflict(self) -> bool:
-        """Of a creation: others came in the same moment, so the quota could not be counted, and it was not done."""
+        """A creation was not done, because other requests changed the quota at the same time."""
         return self.status == 409 and self.reason == "Conflict"
 
     @property
     def is_uid_conflict(self) -> bool:
-        """What was to be changed has been replaced by another object of its name: the uid that was sent is not its."""
+        """The object was replaced by another one of its name: the sent uid is that of the old object."""
         return self.status == 422 and "metadata.uid" in str(self)
 
 
 class TooLong(ApiError):
-    """The answer was not read to its end."""
+    """The answer was too long, and was not read to its end."""
 
     def __init__(self, message: str) -> None:
         super().__init__(500, "TooLong", message)
@@ -92,24 +92,24 @@ class NotLeading(Exception):
     """A write was not sent, because another replica may lead by now."""
 
 
-#: A request without an answer: whether it was done nobody knows.
+#: Errors of a request without an answer. The API server may have executed it.
 NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
-#: What may go wrong with a request, and is no error of ours.
+#: Errors of a request that are not bugs of the operator.
 API_FAILURES = (ApiError, NotLeading, *NO_ANSWER)
 
 
 @dataclass(frozen=True)
 class ObjectList:
     items: list[Raw]
-    version: str  # what a watch goes on from
+    version: str  # a watch continues from it
 
 
 class Api:
-    """may_write: whether this process may write at this moment; asked before each write is sent. answered: told of each
-    request that has ended, and was not given up.
+    """may_write: whether this process may write now; asked before each write. on_response: called for each request that
+    has ended and was not canceled.
 
-    A write whose caller is cancelled goes on: it may have been done already, and its answer is worth waiting for before
-    another replica is let (`wait_for_writes`). Who has lost the lease does not wait (`cancel_writes`).
+    A write whose caller is canceled continues: it may have been done already, and its answer should arrive before
+    another replica leads (`wait_for_writes`). A replica that has lost the lease does not wait (`cancel_writes`).
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Api:
         self._writes: set[asyncio.Task[Raw]] = set()
 
     async def wait_for_writes(self, limit_s: float) -> bool:
-        """Wait for the writes that are on their way; whether all of them have had an answer."""
+        """Wait for the writes that are on their way. Returns whether all of them were answered."""
         if self._writes:
             await asyncio.wait(self._writes, timeout=limit_s)
         return not self._writes
@@ -152,12 +152,12 @@ class Api:
                 return ObjectList(items, page["metadata"].get("resourceVersion", ""))
 
     async def list_first(self, path: str, selector: str, fields: str, limit: int) -> list[Raw]:
-        """The first few items. Not those of a cache (resourceVersion 0): it would answer with all of them."""
+        """The first items. Not from the API server's cache (resourceVersion 0), which would return all of them."""
         query = [("labelSelector", selector), ("fieldSelector", fields), ("limit", str(limit))]
         return list((await self._call("GET", path, query=query))["items"])
 
     async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
-        """All items as they were at one moment after this call, page by page. keep: what is kept of each."""
+        """All items of one moment after this call, page by page. keep: reduces each item."""
         for _ in range(LISTS - 1):
             try:
                 return await self._pages(path, selector, keep)
@@ -167,7 +167,7 @@ class Api:
         return await self._pages(path, selector, keep)
 
     async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[decoded_fields.WatchEvent]:
-        """What has changed since that version, until the API server ends it. Raises ApiError, or one of NO_ANSWER."""
+        """The changes since that version, until the API server ends the watch. Raises ApiError, or one of NO_ANSWER."""
         query = [("watch", "true"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(WATCH_S))]
         query += [("resourceVersion", version), ("labelSelector", selector)]
         async with aclosing(self.lines(path, [(name, value) for name, value in query if value])) as lines:
@@ -185,7 +185,7 @@ class Api:
         return await self._call("POST", path, query=query, body=body)
 
     async def dry_run(self, path: str, body: Mapping[str, Any]) -> None:
-        """What would come of creating it: an ApiError, or nothing."""
+        """Raises the ApiError that the creation would raise."""
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict"), ("dryRun", "All")]
         await self._call("POST", path, query=query, body=body)
 
@@ -234,7 +234,7 @@ class Api:
     def _on_write_done(self, write: asyncio.Task[Raw]) -> None:
         self._writes.discard(write)
         if not write.cancelled():
-            write.exception()  # whoever asked for it may be gone
+            write.exception()  # its caller may be gone
 
     async def _timed(self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str) -> Raw:
         began, result = time.monotonic(), "Ok"
@@ -265,7 +265,7 @@ class Api:
             raise ApiError(500, "Undecodable", f"the answer to {method} {path}: {error}") from error
 
     async def lines(self, path: str, query: Query) -> AsyncGenerator[bytes]:
-        """Of an answer that goes on: each as it comes. Raises an ApiError, or one of NO_ANSWER."""
+        """The lines of a streamed answer, one by one. Raises an ApiError, or one of NO_ANSWER."""
         patience = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_S, sock_read=SILENCE_S)
         async with await self._request("GET", path, query, None, "application/json", patience) as response:
             if response.status != 200:
@@ -277,7 +277,7 @@ class Api:
                     yield b"".join([*parts, end])
                     parts = []
                 parts.append(rest)
-                await asyncio.sleep(0)  # while thousands of pods change there is always more: others are to be heard
+                await asyncio.sleep(0)  # other tasks must run even if thousands of pods change without a pause
 
     async def _request(
         self,
@@ -289,12 +289,12 @@ class Api:
         patience: float | aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
         assert self._client is not None
-        # Without the body, which is JSON already: it would be copied, item by item.
+        # The body is JSON already. param_serialize would copy it item by item.
         method, url, headers, *_ = await self._client.param_serialize(
             method,
             path,
             query_params=list(query),
-            # Not packed: both sides would spend more on that than the wire does.
+            # Not compressed: that would cost both sides more than the transfer.
             header_params={"Accept": "application/json", "Accept-Encoding": "identity", "Content-Type": content},
             auth_settings=["BearerToken"],
         )
@@ -307,7 +307,7 @@ class Api:
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """Raises TooLong, and reads no more."""
+    """Raises TooLong at the limit."""
     parts, count = list[bytes](), 0
     async for part in response.content.iter_any():
         parts.append(part)
@@ -330,7 +330,7 @@ def _error(status: int, body: str | bytes, headers: Mapping[str, str]) -> ApiErr
 
 
 def _seconds(retry_after: object) -> float:
-    """Of the header; one that is a date, or missing, says nothing."""
+    """The header's value in seconds; the default if it is missing or a date."""
     try:
         after_s = float(str(retry_after))
     except ValueError:

@@ -1,8 +1,8 @@
-"""Keeps a Lease, or waits for it: the edge of plan/lease_election.py.
+"""Acquires and renews a Lease, or waits for it: the edge of plan/lease_election.py.
 
-The client library has an election of its own (kubernetes.aio.leaderelection). It is not used: a call of it has no time
-limit, so a leader whose API server hangs goes on for minutes; network errors end it; it never gives the Lease back; and
-it writes local time as UTC.
+The client library has an election (kubernetes.aio.leaderelection). It is not used: its calls have no time limit, so a
+leader whose API server hangs continues for minutes; network errors end it; it never releases the Lease; and it writes
+local time as UTC.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 
 class Election:
-    """Runs until cancelled. `on_elected` is called when this replica comes into office, `on_lost` when it has lost
-    it.
+    """Runs until canceled. `on_elected` is called when this replica becomes the leader, `on_lost` when it has lost the
+    Lease.
     """
 
     def __init__(
@@ -41,17 +41,17 @@ class Election:
         self._leading = False
 
     def leads(self) -> bool:
-        """Whether to begin reconciles. A process that was frozen asks its clock, and not its timers."""
+        """Whether reconciles may begin. Compares the clock, because the timers of a frozen process do not run."""
         return self._candidate.leads(self._clock.steady())
 
     def may_write_for_s(self) -> float:
-        """How long writes of a reconcile that was begun may be sent."""
+        """How long a running reconcile may send writes."""
         return self._candidate.may_write_for_s(self._clock.steady())
 
     async def run(self) -> None:
         while True:
             step = self._candidate.next(self._clock.steady())
-            # While it leads nothing may last beyond the time that it leads for.
+            # While this replica leads, no step may last longer than its leadership.
             left_s = max(0.0, self._candidate.leads_until - self._clock.steady()) if self._leading else None
             with suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
@@ -59,7 +59,7 @@ class Election:
             await self._notify()
 
     async def release(self) -> None:
-        """Give the Lease back, if it is ours. To be called after the last write."""
+        """Release the Lease if this replica has it. Call it after the last write."""
         if write := self._candidate.release(self._clock.steady()):
             self._leading = False
             try:
@@ -82,13 +82,13 @@ class Election:
                     self._candidate.on_lease_written(await self._write(step), sent_at)
         except ApiError as error:
             self._candidate.on_failure(self._clock.steady())
-            if error.status != 409:  # somebody was faster: nothing is wrong
+            if error.status != 409:  # another replica was faster: not an error
                 log.warning("the lease %s/%s: %s", self._namespace, self._name, error)
         except NO_ANSWER as error:
             self._candidate.on_failure(self._clock.steady())
             log.warning("the lease %s/%s could not be reached: %r", self._namespace, self._name, error)
         finally:
-            self._api.cancel_writes()  # a renewal that comes late is worth nothing
+            self._api.cancel_writes()  # a late renewal is useless
 
     async def _notify(self) -> None:
         leads = self.leads()

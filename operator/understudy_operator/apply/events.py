@@ -1,11 +1,11 @@
-"""Kubernetes Events on an object, ours or one whose pods are injected.
+"""Kubernetes Events on an object of ours, or on one whose pods are injected.
 
 Rules:
-- An event is written at least once. One that got no answer, or that this replica may not send any more, is sent again.
-- Its name is made of what it reports, so a second write of the same event is refused as AlreadyExists, and people see
-  it once. A new leader relies on this: it sends again what status records (plan/events.py, recorded_events).
-- Reconciles never wait for events: a task of its own sends those of an object.
-- An event that the API server refuses is logged and dropped, and so is one that could not be sent for KEPT_S.
+- An event is written at least once. It is sent again if it got no answer, or if this replica may not write now.
+- Its name is derived from the reported fact. So the API server rejects a second write as AlreadyExists, and users see
+  the event once. A new leader relies on this: it sends the recorded facts again (plan/events.py, recorded_events).
+- Reconciles never wait for events: each object has a task that sends its events.
+- An event that the API server rejects is logged and dropped, and so is one that could not be sent for KEPT_S.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from understudy_operator.plan.events import RECENT_S
 from understudy_operator.plan.intents import Event
 
 KEPT_S = RECENT_S
-#: Of one object. Beyond this the oldest are dropped.
+#: For one object. Beyond this the oldest are dropped.
 MOST_WAITING = 200
 NAME_CHARACTERS = 230
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class ReconciledObject(Protocol):
 
 
 def event_of(regarding: Mapping[str, str], event: Event) -> Raw:
-    """The event as Kubernetes keeps it. regarding: what refers to the object."""
+    """The event's manifest. regarding: the reference to the object."""
     identity = f"{regarding['kind']}|{regarding['uid']}|{event.key}"
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     return {
@@ -67,12 +67,12 @@ def event_of(regarding: Mapping[str, str], event: Event) -> Raw:
 
 
 def namespace_of(regarding: Mapping[str, str]) -> str:
-    """Where the events of an object are: those of a node are where Kubernetes writes them, too."""
+    """The namespace of an object's events. Events on nodes are in the namespace that Kubernetes uses for them, too."""
     return regarding.get("namespace", "default")
 
 
 async def send_event(api: Api, pace: Pace, regarding: Mapping[str, str], event: Event) -> None:
-    """Raises one of API_FAILURES if the event has to be sent again. One that is refused is logged, and no more."""
+    """Raises one of API_FAILURES if the event must be sent again. A rejected event is only logged."""
     namespace = namespace_of(regarding)
     await pace.acquire(namespace, regarding["uid"])
     try:
@@ -86,7 +86,7 @@ async def send_event(api: Api, pace: Pace, regarding: Mapping[str, str], event: 
 
 
 class Outbox:
-    """The events of one object that have not been written yet, the oldest first."""
+    """The unwritten events of one object, the oldest first."""
 
     def __init__(self, api: Api, pace: Pace, steady: Callable[[], float]) -> None:
         self._api, self._pace, self._steady = api, pace, steady
@@ -98,7 +98,7 @@ class Outbox:
         return not self._waiting
 
     def add(self, regarding: Mapping[str, str], events: Iterable[Event]) -> None:
-        """Send them soon, and again until they are written."""
+        """Send them soon, and retry until they are written."""
         for event in events:
             named = event if event.key else replace(event, key=secrets.token_hex(8))
             self._waiting.append((self._steady(), regarding, named))
@@ -106,7 +106,7 @@ class Outbox:
             self._task = asyncio.create_task(self._send_all(), name="events")
 
     async def stop(self, finish_s: float = 0.0) -> None:
-        """What could not be sent in that time is dropped."""
+        """Events that could not be sent in that time are dropped."""
         if self._task is not None:
             if finish_s:
                 await asyncio.wait([self._task], timeout=finish_s)
@@ -130,5 +130,5 @@ class Outbox:
             except Exception:
                 log.exception("event %s on %s was not written", event.reason, regarding["name"])
             pauses = iter(Backoffs())
-            if self._waiting and self._waiting[0] is entry:  # else newer events have pushed it out meanwhile
+            if self._waiting and self._waiting[0] is entry:  # else newer events have pushed it out
                 self._waiting.popleft()

@@ -1,14 +1,13 @@
-"""Executes a plan against the API server, and puts what comes back into the store at once.
+"""Executes a plan against the API server, and puts the answers into the store at once.
 
-Without the latter the next pass could create a pod twice: the watch may be a moment behind. For the same reason a
-creation that had no answer is asked again under its own name before anything else is decided (`resolve_unanswered`): by
-then it was done or it is done now, and once only. Pods are created in parallel, more and more at once (parallel.py), so
-that a mistake in a template costs a few refused requests and not thousands; over all jobs there are so many writes a
-second and no more (pace.py).
+Otherwise the next reconcile could create a pod twice, because the watch may be a moment behind. For the same reason, a
+creation without an answer is sent again under its own name before anything else is decided (`resolve_unanswered`): the
+pod is created exactly once. Pod creations run in parallel, and more and more at once (parallel.py). So a mistake in a
+template costs a few rejected requests, and not thousands. All jobs share one rate of writes (pace.py).
 
-Labels and annotations are merged, not applied: the operator owns two keys of a pod, which it made itself with an
-ordinary create. A server-side apply would claim them again under a second entry of managedFields in each pod, and could
-remove one only by sending all the others.
+Labels and annotations are merge patches: the operator owns two keys of a pod that it created with an ordinary create.
+Server-side apply would add a second entry of managedFields to each pod, and could remove a key only by sending all
+others.
 """
 
 import asyncio
@@ -60,14 +59,14 @@ T = TypeVar("T")
 class Gateway:
     def __init__(self, api: Api, store: Store, clock: Clock) -> None:
         self._api, self._store, self._steady = api, store, clock.steady
-        self.pace = Pace(clock.steady)  # of all that a leader writes, and not of this gateway alone
+        self.pace = Pace(clock.steady)  # for all writes of a leader, and not only of this gateway
         self._unanswered: dict[str, dict[str, _PendingCreation]] = {}  # by job uid and pod name
         self.jobs = JobGateway(api, store, self.pace)
         self._subjects = Subjects(api, store, self.pace)
         self.pools = PoolGateway(api, store, self.pace, self._subjects)
 
     async def remove(self, job: Job, reason: str) -> list[Refusal]:
-        """Delete the TrainingJob, after all that belongs to it."""
+        """Delete the TrainingJob, after all objects that belong to it."""
         body: Raw = {"preconditions": {"uid": object_uid(job)}, "propagationPolicy": "Foreground"}
         await self.pace.acquire(job.namespace, job.uid)
         try:
@@ -78,7 +77,7 @@ class Gateway:
         return []
 
     async def create(self, intent: Create) -> Refusal | None:
-        """Why it cannot be there; None once it is."""
+        """Create the object. Returns the rejection; None once it exists."""
         if intent.manifest["kind"] == "Secret":
             return await self._create_secret(intent)
         metadata, (plural, kind) = intent.manifest["metadata"], _PLURALS[intent.manifest["kind"]]
@@ -103,7 +102,7 @@ class Gateway:
         return None
 
     async def _create_secret(self, intent: Create) -> Refusal | None:
-        """A Secret that exists counts as created: its name contains the uid of its owner, so it is that owner's."""
+        """An existing Secret counts as created: its name contains the uid of its owner, so it is that owner's."""
         metadata = intent.manifest["metadata"]
         await self.pace.acquire(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID])
         try:
@@ -116,18 +115,18 @@ class Gateway:
         return None
 
     async def delete_secret(self, owner: ReconciledObject, intent: DeleteSecret) -> Refusal | None:
-        """Why it is not deleted; None once it does not exist."""
+        """Returns the rejection; None once the Secret does not exist."""
         await self.pace.acquire(owner.namespace, owner.uid)
         path = f"/api/v1/namespaces/{owner.namespace}/secrets/{intent.name}"
         try:
-            # With any other policy the API server would answer with the content.
+            # With any other policy the API server would answer with the Secret's content.
             await self._api.delete(path, {"propagationPolicy": "Background"})
         except ApiError as error:
             return next(iter(refusals_of(error, intent)), None)
         return None
 
     async def _create(self, path: str, manifest: Manifest) -> Raw:
-        """The ClusterIP of a Service that was deleted is free a moment after its deletion was told."""
+        """The ClusterIP of a deleted Service becomes free a moment after the deletion was reported."""
         for pause_s in ADDRESS_PAUSES_S:
             try:
                 return await self._api.create(path, manifest)
@@ -138,15 +137,15 @@ class Gateway:
         return await self._api.create(path, manifest)
 
     async def read_unknown_nodes(self, pods: Iterable[Pod]) -> None:
-        """Those of pods that no watch has told of: they are gone, or the watch of pods was faster."""
+        """Read the nodes of pods that no watch has reported: they are gone, or the watch of pods was faster."""
         nodes = {pod.node for pod in pods if pod.node and not pod.ended}
         unknown = sorted(name for name in nodes if self._store.get(Kind.NODE, ("", name)) is None)
         await in_parallel([self._read_node(name) for name in unknown])
 
     async def resolve_unanswered(self, owner: ReconciledObject, refused_too: bool = True) -> None:
-        """Find out what became of the creations and claims that had no answer. Raises if there still is none.
+        """Find out the result of creations and claims without an answer. Raises if there is still none.
 
-        refused_too: also of those that were answered by an error of the server; till then no other pod is created.
+        refused_too: also retry those that got a server error. Until then no other pod is created.
         """
         pending_creations = self._unanswered.get(owner.uid, {}).values()
         if not refused_too and all(pending.refusal is not None for pending in pending_creations):
@@ -157,7 +156,7 @@ class Gateway:
         await self.pools.resolve_unanswered(owner.uid)
 
     def forget(self, job_uid: str | None = None) -> None:
-        """Nothing is to be settled of this job any more; of none, if none is named."""
+        """Forget the unanswered requests of this job; of all jobs, if none is named."""
         self.pools.forget(job_uid)
         if job_uid is None:
             self._unanswered.clear()
@@ -165,7 +164,7 @@ class Gateway:
             self._unanswered.pop(job_uid, None)
 
     async def pods(self, owner: ReconciledObject, intents: PodIntents) -> list[Refusal]:
-        """Do all of it, as far as it goes; what the API server refused, each refusal once."""
+        """Execute all intents, as far as possible. Returns the API server's rejections, each once."""
         refusals: list[Refusal] = []
         creations = [intent for intent in intents if isinstance(intent, CreatePod)]
         changes = [intent for intent in intents if not isinstance(intent, CreatePod)]
@@ -174,7 +173,7 @@ class Gateway:
         return refusals
 
     async def status(self, job: Job, status: Mapping[str, Any]) -> bool:
-        """Replace the status; False if the job has changed since it was read. Then the store has it as it is now."""
+        """Replace the status. False if the job has changed since it was read; the store then has the new version."""
         return await self._subjects.status(_subject(job), status)
 
     def outbox(self) -> Outbox:
@@ -193,7 +192,7 @@ class Gateway:
 
     async def _create_pods(self, owner: ReconciledObject, intents: list[CreatePod], refusals: list[Refusal]) -> None:
         if intents and (unanswered := self._unanswered.get(owner.uid)):
-            # What these pods are for may be there already.
+            # Pods for the same places may exist already.
             refusals += dict.fromkeys(pending.refusal for pending in unanswered.values() if pending.refusal is not None)
             return
         refusals += await slow_start(intents, partial(self._create_pod, owner))
@@ -210,10 +209,10 @@ class Gateway:
             raise
         except ApiError as error:
             refusal = read_refusal(error.status, str(error), key=intent_key(intent))
-            if refusal is not None:  # the name is new each time: without it the same refusal stays the same
+            if refusal is not None:  # each attempt has a new name: without it, equal rejections are equal
                 refusal = replace(refusal, message=refusal.message.replace(name, "<pod>"))
             if refusal is not None and refusal.kind is RefusalKind.SERVER:
-                pending.refusal = refusal  # and it may have been done
+                pending.refusal = refusal  # the API server may have created the pod
                 return refusal
             self._forget_unanswered(owner.uid, name)
             if error.reason == "AlreadyExists":
@@ -227,7 +226,7 @@ class Gateway:
         return None
 
     async def _read_existing(self, path: str) -> None:
-        """It is there: an earlier request for it was done."""
+        """The pod exists: an earlier request has created it."""
         try:
             self._store.put(Kind.POD, await self._api.get(path))
         except ApiError as error:
@@ -265,7 +264,7 @@ class Gateway:
 
     def _after_delete(self, answer: Raw, grace_s: int | None) -> None:
         if answer.get("kind") != "Pod":
-            return  # a Status, of an object that is gone; the watch tells
+            return  # a Status, for an object that is gone; the watch reports it
         if grace_s == 0 and not answer["metadata"].get("finalizers"):
             self._store.remove(Kind.POD, answer)
         else:
@@ -274,7 +273,7 @@ class Gateway:
 
 @dataclass
 class _PendingCreation:
-    """A creation that has had no answer yet, or one that leaves it open whether it was done."""
+    """A creation without an answer, or with an answer that does not show whether it was done."""
 
     intent: CreatePod
     refusal: Refusal | None = None

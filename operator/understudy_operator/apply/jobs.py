@@ -1,4 +1,4 @@
-"""Executes what a plan says about child Jobs, and puts what comes back into the store at once, as for pods."""
+"""Executes a plan's intents for child Jobs, and puts the answers into the store at once, as for pods."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from understudy_operator.plan.ownership import controller_uid
 from understudy_operator.plan.refusals import Refusal, read_refusal
 
 log = logging.getLogger(__name__)
-#: What the API server says of a webhook with side effects.
+#: Part of the API server's message about a webhook with side effects.
 NO_DRY_RUN = "does not support dry run"
 
 
@@ -26,31 +26,31 @@ class JobGateway:
         self._api, self._store, self._pace = api, store, pace
 
     async def dry_run(self, owner: ReconciledObject, manifests: Sequence[Manifest]) -> list[Refusal]:
-        """Why the API server would refuse each of these that it would refuse."""
+        """Returns the rejections that the creation of these manifests would get."""
         refusals: list[Refusal] = []
         for manifest in manifests:
             await self._pace.acquire(owner.namespace, owner.uid)
             try:
                 await self._api.dry_run(collection_path_of(manifest), manifest)
             except ApiError as error:
-                # It is no fault of the template's; its creation finds out whose it is, or what the webhook says.
+                # Not the template's fault. The creation will show the owner of that name, or the webhook's answer.
                 if error.reason == "AlreadyExists" or NO_DRY_RUN in str(error):
                     continue
                 refusal = read_refusal(error.status, str(error), key=intent_key(DryRun()))
                 if refusal is None:
                     raise
-                if manifest["kind"] == "Pod":  # its name is new each time: without it the same refusal stays the same
+                if manifest["kind"] == "Pod":  # each attempt has a new name: without it, equal rejections are equal
                     name = manifest["metadata"]["name"]
                     refusal = replace(refusal, message=refusal.message.replace(name, "<pod>"))
                 refusals.append(refusal)
         return refusals
 
     async def list_pods(self, namespace: str, labels: str, fields: str, limit: int) -> Sequence[Raw]:
-        """Pods that no watch tells of."""
+        """List pods that have no watch."""
         return await self._api.list_first(f"/api/v1/namespaces/{namespace}/pods", labels, fields, limit)
 
     async def execute(self, owner: ReconciledObject, intents: Sequence[JobIntent]) -> list[Refusal]:
-        """Do all of it, as far as it goes; what the API server refused."""
+        """Execute all intents, as far as possible. Returns the API server's rejections."""
         refusals = await slow_start([x for x in intents if isinstance(x, CreateJob)], partial(self._create, owner))
         others = [self._change_job(owner, x) for x in intents if not isinstance(x, CreateJob)]
         return [*refusals, *(refusal for result in await asyncio.gather(*others) for refusal in result)]
@@ -82,7 +82,7 @@ class JobGateway:
         try:
             match intent:
                 case DeleteJob(name, uid, reason):
-                    # In the foreground: its pods are gone before it is, and the next of its name can be made.
+                    # In the foreground: its pods are deleted before it, and then its name is free for the next Job.
                     body: Raw = {"preconditions": {"uid": uid}, "propagationPolicy": "Foreground"}
                     answer = await self._api.delete(path, body)
                     if answer.get("kind") == "Job":
@@ -99,7 +99,7 @@ class JobGateway:
 
 
 def collection_path_of(manifest: Manifest) -> str:
-    """Where objects of its kind are created."""
+    """The path at which objects of its kind are created."""
     namespace = manifest["metadata"]["namespace"]
     if manifest["kind"] == "Job":
         return f"/apis/batch/v1/namespaces/{namespace}/jobs"

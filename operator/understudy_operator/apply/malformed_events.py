@@ -1,9 +1,9 @@
 """Writes an Event on each malformed object, while this replica leads.
 
-Rules: an Event is written once for each object and message: its name is made of both. A tenant decides how many of its
-objects are malformed, and how often their messages change, so at most EVENTS are written in EVERY_S. The namespaces
-with new messages take turns: those go first that have had no turn for longest. A request that fails costs a turn, too.
-An operator of named namespaces writes Events there alone, and so none on nodes: the log and a metric tell of these.
+Rules: an Event is written once for each object and message, from which its name is derived. Tenants decide how many of
+their objects are malformed, and how often the messages change. So at most EVENTS are written in EVERY_S. Namespaces
+with new messages take turns: the one whose last turn is longest ago goes first. A failed request costs a turn, too. If
+the operator watches named namespaces, it writes Events only there. Nodes then have only a log line and a metric.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from understudy_operator.plan.ownership import API_VERSION, INJECTED_KIND, KIND,
 
 EVERY_S = 2.0
 EVENTS = 20
-#: How an Event refers to an object.
+#: apiVersion and kind for an Event's reference to an object.
 _REFERENCES = {
     Kind.JOB: (API_VERSION, KIND),
     Kind.POOL: (API_VERSION, POOL_KIND),
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class MalformedEvents:
-    """namespaces: empty: all."""
+    """namespaces: the watched ones; empty: all."""
 
     def __init__(self, api: Api, store: Store, pace: Pace, namespaces: Collection[str] = ()) -> None:
         self._api, self._store, self._pace, self._namespaces = api, store, pace, namespaces
@@ -49,7 +49,7 @@ class MalformedEvents:
             await asyncio.sleep(EVERY_S)
 
     async def run_once(self) -> None:
-        """Once."""
+        """Write the Events that are due."""
         malformed = [found for kind in Kind for found in self._store.malformed(kind) if self._may_have_event(found)]
         self._written &= {_identity(found) for found in malformed}
         namespaces = {found.namespace for found in malformed}

@@ -1,11 +1,11 @@
-"""Keeps a NetworkPolicy for each job (plan/network_policy.py), while this replica leads, where the chart says so.
+"""Keeps a NetworkPolicy for each job (plan/network_policy.py), while this replica leads, if the chart enables it.
 
-Rules: a job has its policy within EVERY_S of being there; nothing waits for it, since the network takes a moment to
-follow anyway. All of them are listed each LIST_S: what was deleted or changed by hand is set right then. If the API
-server refuses one (a quota, a namespace that is being deleted), that job's is sent again after the next list, and one
-that fails there (an admission webhook that does not answer) after RETRY_S; all other jobs get theirs. A watched
-namespace whose list is forbidden is skipped until the next one. A job of whose policy an object of somebody else has
-the name gets an event after the second list, because the policy of a deleted job of that name goes within a minute.
+Rules: a job gets its policy within EVERY_S. No job waits for its policy, because the network needs a moment to apply it
+anyway. All policies are listed each LIST_S; deleted or changed ones are restored then. If the API server rejects a
+policy (a quota, a namespace in deletion), it is retried after the next list. If the request fails (an admission webhook
+that does not answer), it is retried after RETRY_S. Other jobs get theirs meanwhile. A watched namespace whose list is
+forbidden is skipped until the next list. If another owner's object has the name of a job's policy, the job gets an
+event after the second list: the policy of a deleted job of that name is deleted within a minute.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ GROUP = "/apis/networking.k8s.io/v1"
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-#: Of jobs: the policies to write, or the jobs themselves.
+#: For jobs: yields the policies to write, or jobs.
 Plan = Callable[[Iterable[Job], Mapping[Key, Mapping[str, Any]], Rules], Iterator[T]]
 
 
 class NetworkPolicies:
-    """rules: what every policy has beside its own job's pods. namespaces: empty: all."""
+    """rules: every policy's rules besides that for its own job's pods. namespaces: the watched ones; empty: all."""
 
     def __init__(
         self, api: Api, rules: Rules, store: Store, clock: Clock, pace: Pace, namespaces: Sequence[str] = ()
@@ -52,21 +52,21 @@ class NetworkPolicies:
         self._forbidden: set[str] = set()  # namespaces
         self._existing: dict[Key, Mapping[str, Any]] = {}
         self._listed_at: float | None = None
-        self._paused_until: dict[Key, float] = {}  # those that were refused or have failed since the last list
+        self._paused_until: dict[Key, float] = {}  # policies that were rejected or failed since the last list
         self._jobs_without_policy: set[str] = set()  # uids of jobs, at the last list
-        self._written: set[str] = set()  # of those, that have their event
+        self._written: set[str] = set()  # those of them that have their event
 
     async def run(self) -> None:
         while True:
             try:
                 await self.run_once()
             except API_FAILURES as error:
-                self._listed_at = None  # list them anew
+                self._listed_at = None  # list them again
                 log.warning("the NetworkPolicies of the jobs could not be reconciled; retrying: %r", error)
             await asyncio.sleep(jittered(EVERY_S))
 
     async def run_once(self) -> None:
-        """Once."""
+        """List if due, and write the missing and outdated policies."""
         now = self._clock.steady()
         listed: dict[Key, Mapping[str, Any]] | None = None
         if self._listed_at is None or now - self._listed_at >= LIST_S:
@@ -99,7 +99,7 @@ class NetworkPolicies:
             self._written.add(uid)
 
     def _of_each(self, jobs: Iterable[Job], plan: Plan[T]) -> Iterator[T]:
-        """What is planned of each job by itself: one that fails keeps no other from its policy."""
+        """The plan for each job separately: a job with an error does not keep others from their policies."""
         for job in jobs:
             key = (job.namespace, job.name)
             planned = list[T]()
@@ -133,9 +133,7 @@ class NetworkPolicies:
             if error.reason != "AlreadyExists":
                 self._refuses(key, error)
                 return
-            self._existing[key] = {
-                "metadata": {"namespace": key[0], "name": key[1]}
-            }  # whose it is, the next list tells
+            self._existing[key] = {"metadata": {"namespace": key[0], "name": key[1]}}  # the next list shows its owner
             return
         log.info("%s/%s has a NetworkPolicy", *key)
 
@@ -150,12 +148,12 @@ class NetworkPolicies:
         except ApiError as error:
             if error.status not in (404, 409):
                 self._refuses((namespace, name), error)
-            return  # it has changed again, or is gone: the next list tells
+            return  # it has changed again, or is gone: the next list shows it
         self._existing[namespace, name] = raw
         log.info("%s/%s: its NetworkPolicy was changed; restored it", namespace, name)
 
     def _refuses(self, key: Key, error: ApiError) -> None:
-        """Raises the error if it says nothing about this one policy."""
+        """Raises the error if it does not concern this one policy."""
         if error.status == 429:
             raise error
         pause_s = RETRY_S if error.status >= 500 else LIST_S

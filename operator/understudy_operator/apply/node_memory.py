@@ -1,8 +1,9 @@
-"""Keeps the memory of nodes that have failed jobs (plan/faults/memory.py) in a ConfigMap, while this replica leads.
+"""Stores which nodes have failed jobs (plan/faults/memory.py) in a ConfigMap, while this replica leads.
 
-Rules: the ConfigMap is read before anything is written, and written over the state that was read: where somebody else
-was faster, it is read anew and ours is merged in. What a leader had not written yet its successor reads in the jobs'
-statuses. Nothing waits for it: where the API server is away, what is known in this process counts.
+Rules: the ConfigMap is read before it is written, and a write replaces the version that was read. If another writer was
+faster, it is read again, and ours is merged in. Faults that a leader has not written yet are in the jobs' statuses,
+where the next leader reads them. Nothing waits for the ConfigMap: if the API server is down, the memory in this process
+counts.
 """
 
 import asyncio
@@ -24,13 +25,13 @@ from understudy_operator.plan.faults.memory import (
     offences_of,
 )
 
-#: How often statuses are looked through, and the most often that the ConfigMap is written.
+#: How often statuses are checked. The ConfigMap is written at most as often.
 EVERY_S = 5.0
 log = logging.getLogger(__name__)
 
 
 class NodeMemory:
-    """place: namespace and name of the ConfigMap; None: it lasts as long as this process."""
+    """place: namespace and name of the ConfigMap; None: the memory lasts as long as this process."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class NodeMemory:
         self._api, self._place, self._store, self._clock = api, place, store, clock
         self._read_node, self._on_change = node_reader, on_change
         self._memory = NO_MEMORY
-        self._stored_data: Mapping[str, str] | None = None  # the ConfigMap's data, as it was read or written last
+        self._stored_data: Mapping[str, str] | None = None  # the ConfigMap's data at the last read or write
         self._version = ""
 
     async def run(self) -> None:
@@ -53,12 +54,12 @@ class NodeMemory:
             try:
                 await self.run_once()
             except API_FAILURES as error:
-                self._stored_data = None  # read it anew
+                self._stored_data = None  # read it again
                 log.warning("the faults of nodes could not be read or stored; retrying: %r", error)
             await asyncio.sleep(jittered(EVERY_S))
 
     async def run_once(self) -> None:
-        """Once: what statuses tell, then the ConfigMap."""
+        """Read the jobs' statuses, then write the ConfigMap."""
         if self._place is not None and self._stored_data is None:
             await self._read()
         self._update()
@@ -71,20 +72,20 @@ class NodeMemory:
         self._memory = self._memory.after(self._jobs(), now)
         nodes = self._store.nodes(self._read_node)
         found = find_offenders(self._memory, nodes, now)
-        if found != self.offenders:  # also in words alone: jobs tell them in their statuses
+        if found != self.offenders:  # even if only a reason differs: jobs' statuses contain it
             for name in sorted(found.nodes - self.offenders.nodes):
                 log.info("node %s has failed several jobs, so jobs avoid it", name)
             self.offenders = found
             self._on_change()
 
     def _jobs(self) -> Iterator[Mapping[str, Any]]:
-        """Those whose statuses can be read."""
+        """The jobs with readable statuses."""
         for kind in (Kind.JOB, Kind.INJECTED):
             for raw in self._store.all(kind):
                 found = list[Mapping[str, Any]]()
                 with self._store.contain_errors(kind, raw):
                     job = with_status(raw)
-                    tuple(offences_of(job))  # an error is raised here, and not over all jobs
+                    tuple(offences_of(job))  # raise an error here, where it is contained to this job
                     found.append(job)
                 yield from found
 
@@ -115,9 +116,7 @@ class NodeMemory:
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
-            self._stored_data = (
-                None  # somebody was faster, or has deleted it: what is there is read, and ours merged in
-            )
+            self._stored_data = None  # another writer was faster, or has deleted it: read it and merge ours
             return
         self._stored_data, self._version = data, raw["metadata"]["resourceVersion"]
 

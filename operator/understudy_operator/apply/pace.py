@@ -1,8 +1,8 @@
-"""How fast the operator writes, over all jobs: a token bucket that fills at a steady rate.
+"""Limits the operator's writes over all jobs: a token bucket that fills at a steady rate.
 
-Writes that wait are served round robin: each namespace in turn, and each job of that namespace in turn; the writes of
-one job in the order in which they were asked for. So a job that creates thousands of pods delays the next write of
-another job by one write for each namespace and job that waits, and not by its own backlog.
+Waiting writes are served round robin: each namespace in turn, and each job of that namespace in turn. The writes of one
+job stay in order. So a job that creates thousands of pods delays the next write of another job by one write for each
+waiting namespace and job, and not by its whole backlog.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 WRITES_PER_S = 300.0
 BURST = 300.0
-#: A token, less what sums of times lose by rounding.
+#: A token, minus the rounding errors of summed times.
 ONE_TOKEN = 1.0 - 1e-6
 
 Waiter = asyncio.Future[None]
@@ -26,7 +26,7 @@ class Pace:
         self._timer: asyncio.TimerHandle | None = None
 
     async def acquire(self, namespace: str, uid: str) -> None:
-        """Wait until one more write may be sent for the job, or the pool, of that uid."""
+        """Wait until the job or pool with that uid may send one more write."""
         self._fill()
         if not self._waiting and self._tokens >= ONE_TOKEN:
             self._tokens -= 1.0
@@ -56,7 +56,7 @@ class Pace:
         self._fill()
         while self._waiting and self._tokens >= ONE_TOKEN:
             waiter = self._next()
-            if not waiter.done():  # else it was cancelled
+            if not waiter.done():  # else it was canceled
                 waiter.set_result(None)
                 self._tokens -= 1.0
         self._set_timer()

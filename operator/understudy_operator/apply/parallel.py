@@ -1,4 +1,4 @@
-"""Many requests at once, and how many."""
+"""Sends many requests in parallel, with a limit."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def in_parallel(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All of them, so many at a time; then the first error is raised, if there was one."""
+    """Await all of them, AT_ONCE at a time. Then raise the first error, if there was one."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def one(call: Coroutine[Any, Any, T]) -> T:
@@ -24,7 +24,7 @@ async def in_parallel(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         results = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
     finally:
         for call in calls:
-            call.close()  # one that was cancelled before its turn has not begun
+            call.close()  # one that was canceled before its turn has not begun
     done = []
     for result in results:
         if isinstance(result, BaseException):
@@ -34,10 +34,11 @@ async def in_parallel(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def slow_start(items: Sequence[T], do: Callable[[T], Awaitable[Refusal | None]]) -> list[Refusal]:
-    """Do it for each item, in their order, a few at a time; each success makes room for one more than before.
+    """Call `do` for each item, in order, a few at a time; each success allows one more at once.
 
-    So a mistake that all of them have costs a few requests, and one slow answer holds up nobody. After a refusal, or an
-    error, no other is begun. Returns each refusal once; raises the first error when all that was begun has ended.
+    So a mistake that all items share costs a few requests, and one slow answer delays no other item. After a rejection
+    or an error no other item begins. Returns each rejection once. Raises the first error when all running calls have
+    ended.
     """
     left, refusals, errors = deque(items), dict[Refusal, None](), list[Exception]()
     lanes = min(FIRST_AT_ONCE, len(left))

@@ -1,9 +1,9 @@
-"""Executes what a plan says about pools and claims, and puts what comes back into the store at once, as for pods.
+"""Executes a plan's intents for pools and claims, and puts the answers into the store at once, as for pods.
 
-A claim is one write that counts on the pod's resourceVersion: of two that claim the same pod one is refused, whoever
-they are. A claim that had no answer may have been done, or be done still: it is sent again as it was, until there is an
-answer, before anything else is decided for its job (`resolve_unanswered`). Else the job could claim a second pod for
-the same rank.
+A claim is one write with the pod's resourceVersion as precondition: if two jobs claim the same pod, one claim is
+rejected. A claim without an answer may have been done, or may still be done. It is sent again unchanged until it gets
+an answer, before anything else is decided for its job (`resolve_unanswered`). Otherwise the job could claim a second
+pod for the same rank.
 """
 
 import logging
@@ -29,23 +29,24 @@ log = logging.getLogger(__name__)
 class PoolGateway:
     def __init__(self, api: Api, store: Store, pace: Pace, subjects: Subjects) -> None:
         self._api, self._store, self._pace, self._subjects = api, store, pace, subjects
-        #: By job uid and pod uid; with the namespace.
+        #: By job uid and pod uid. The first item is the namespace.
         self._unanswered: dict[str, dict[str, tuple[str, ClaimPod | ClaimWarm]]] = {}
 
     async def resolve_unanswered(self, job_uid: str) -> None:
-        """Find out what became of the claims that had no answer. Raises if there still is none."""
+        """Find out the result of claims without an answer. Raises if there is still none."""
         for namespace, claim in list(self._unanswered.get(job_uid, {}).values()):
             await self._claim(namespace, claim)
 
     def forget(self, job_uid: str | None = None) -> None:
-        """Nothing is to be settled of this job any more; of none, if none is named."""
+        """Forget the unanswered claims of this job; of all jobs, if none is named."""
         if job_uid is None:
             self._unanswered.clear()
         else:
             self._unanswered.pop(job_uid, None)
 
     async def claims(self, namespace: str, uid: str, intents: Sequence[ClaimIntent]) -> list[Refusal]:
-        """Do all of it; what the API server refused. Who was slower than somebody else finds that out by the store.
+        """Execute all intents. Returns the API server's rejections. A claim that lost to another one is not among them:
+        the store shows that the pod is claimed.
 
         uid: of the job or the pool whose claims these are.
         """
@@ -58,12 +59,12 @@ class PoolGateway:
                     await self._claim(namespace, intent)
             except ApiError as error:
                 if error.status >= 500 and not isinstance(intent, ReleaseClaim):
-                    raise  # it may have been done
+                    raise  # the API server may have executed it
                 refusals += refusals_of(error, intent)
         return refusals
 
     async def status(self, pool: Pool, status: Mapping[str, Any]) -> bool:
-        """Replace the status; False if the pool has changed since it was read. Then the store has it as it is now."""
+        """Replace the status. False if the pool has changed since it was read; the store then has the new version."""
         return await self._subjects.status(_subject(pool), status)
 
     def add_events(self, outbox: Outbox, pool: Pool, events: Iterable[Event]) -> None:
@@ -91,7 +92,7 @@ class PoolGateway:
             log.info("%s/%s released: %s", namespace, release.name, release.reason)
 
     async def _merge(self, namespace: str, uid: str, intent: ClaimIntent, metadata: Raw) -> bool:
-        """Whether it was done; else the store has the pod as it is now."""
+        """Whether it was done. If not, the store now has the pod's current version."""
         path = f"/api/v1/namespaces/{namespace}/pods/{intent.name}"
         fields: Raw = {"uid": intent.uid, "resourceVersion": intent.version, **metadata}
         await self._pace.acquire(namespace, uid)
@@ -104,7 +105,7 @@ class PoolGateway:
             await refresh_object(self._api, self._store, Kind.POD, path, metadata)
             return False
         if answer["metadata"].get("deletionGracePeriodSeconds") == 0 and not answer["metadata"].get("finalizers"):
-            self._store.remove(Kind.POD, answer)  # its end was confirmed, and nothing holds it any more
+            self._store.remove(Kind.POD, answer)  # its end is confirmed, and no finalizer keeps it
         else:
             self._store.put(Kind.POD, answer)
         return True
@@ -122,7 +123,7 @@ def _subject(pool: Pool) -> Subject:
 
 
 def _claim_metadata(claim: ClaimPod | ClaimWarm) -> Raw:
-    """Into the pod's metadata."""
+    """The patch of the pod's metadata."""
     if isinstance(claim, ClaimWarm):
         return {"labels": claim.labels, "annotations": claim.annotations, "ownerReferences": [claim.owner]}
     others = [name for name in claim.finalizers if name != names.FINALIZER_CLAIM]

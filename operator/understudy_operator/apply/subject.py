@@ -1,7 +1,7 @@
-"""An object of ours that passes are about, at the API server: its status is written.
+"""Writes the status of a reconciled object to the API server.
 
-A status counts on the version that was read: where the object has changed since, nothing is written, and the store has
-it as it is now.
+The write has the version that was read as its precondition. If the object has changed since, nothing is written, and
+the store gets the current version.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from understudy_operator.plan.ownership import API_VERSION
 
 @dataclass(frozen=True)
 class Subject:
-    """A TrainingJob, an InjectedJob or a HotSparePool, as it was read."""
+    """A TrainingJob, an InjectedJob or a HotSparePool at the version that was read."""
 
     kind: Kind  # in the store
     kind_name: str
-    path: str  # where it is served
+    path: str  # at the API server
     namespace: str
     name: str
     uid: str
@@ -32,7 +32,7 @@ class Subject:
 
     @property
     def regarding(self) -> dict[str, str]:
-        """What refers to it in an event."""
+        """The reference to the object in an event."""
         return {"apiVersion": API_VERSION, "kind": self.kind_name, **self.metadata}
 
 
@@ -41,7 +41,7 @@ class Subjects:
         self._api, self._store, self._pace = api, store, pace
 
     async def status(self, subject: Subject, status: Mapping[str, Any]) -> bool:
-        """Replace the status; False if the object has changed since it was read. Then the store has it as it is now."""
+        """Replace the status. False if the object has changed since it was read; the store then has its new version."""
         metadata = {**subject.metadata, "resourceVersion": subject.version}
         body = {"apiVersion": API_VERSION, "kind": subject.kind_name, "metadata": metadata, "status": status}
         await self._pace.acquire(subject.namespace, subject.uid)
@@ -56,7 +56,7 @@ class Subjects:
 
 
 async def refresh_object(api: Api, store: Store, kind: Kind, path: str, metadata: Raw) -> None:
-    """Into the store, as it is now. metadata: by which the store knows it, should it be gone."""
+    """Put the object's current version into the store. metadata: identifies it in the store, if it is gone."""
     try:
         store.put(kind, await api.get(path))
     except ApiError as error:

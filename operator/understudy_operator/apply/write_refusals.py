@@ -1,4 +1,4 @@
-"""What an answer to a write means that was not done."""
+"""Turns an error answer to a write into rejections."""
 
 from understudy_operator.apply.api import ApiError
 from understudy_operator.plan.intents import Intent, intent_key
@@ -6,9 +6,9 @@ from understudy_operator.plan.refusals import Refusal, read_refusal
 
 
 def refusals_of(error: ApiError, intent: Intent) -> list[Refusal]:
-    """Why it was not. Nothing where the object is gone, or another one than was seen: the store tells of that.
+    """The rejection. Empty if the object is gone or was replaced: the store will show that.
 
-    Raises the error where it means neither.
+    Raises all other errors.
     """
     if error.is_uid_conflict:
         return []

@@ -1,8 +1,8 @@
-"""What a written status has brought to an end: recoveries, and weight updates that failed. Pure.
+"""Counts recoveries that have ended and weight updates that have failed, with the status write that records them. Pure.
 
-Rules: a status is written over the state that was read, or not at all, so what is new in it was brought about by this
-write alone: over all replicas and restarts each end is counted by whoever wrote it, once. A write without an answer may
-have been done: what it would have ended is counted once the job's status is seen to tell it.
+Rules: a status write replaces the version that was read, or fails. So only that write has added the new facts in it,
+and over all replicas and restarts its writer counts each end once. A write without an answer may have been done: its
+ends are counted once the job's status shows them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 from understudy_operator.plan.recoveries import Entry, identified, is_open
 
-#: Of a recovery for which the job ended before any rung of the ladder was taken.
+#: For a recovery of a job that ended before the ladder took a step.
 NO_STRATEGY = "None"
 RECOVERED, FAILED = "Recovered", "Failed"
 
@@ -31,7 +31,7 @@ class EndedRecovery:
 
 @dataclass(frozen=True)
 class Ends:
-    """In one write."""
+    """The ends in one write."""
 
     recoveries: tuple[EndedRecovery, ...] = ()
     failed_updates: int = 0
@@ -62,20 +62,20 @@ def _ended(entry: Entry, outcome: str, seconds: float | None) -> EndedRecovery:
 
 @dataclass(frozen=True)
 class _Write:
-    version: str  # of the job that it was written over
+    version: str  # the job's version that it replaces
     before: Status
     after: Status
 
 
 class EndCounter:
-    """Of one job: which of its ends have been counted."""
+    """Remembers which ends of one job were counted."""
 
     def __init__(self) -> None:
-        self._sent: _Write | None = None  # that has had no answer
-        self._again = False  # it was sent before, and had none then either
+        self._sent: _Write | None = None  # without an answer
+        self._again = False  # an earlier write was sent and got no answer
 
     def on_read(self, version: str, status: Status) -> Ends:
-        """The job as it is now: what a write that had no answer has ended, if it was done."""
+        """The job's current version. Returns the ends of a write without an answer, if it was done."""
         sent = self._sent
         if sent is None or sent.version == version:
             return Ends()
@@ -85,11 +85,11 @@ class EndCounter:
         return Ends(recoveries, min(confirmed.failed_updates, expected.failed_updates))
 
     def on_write(self, version: str, before: Status, after: Status) -> None:
-        """A write is about to be sent."""
+        """Called before a write is sent."""
         self._again = self._sent is not None
         self._sent = _Write(version, before, after)
 
     def on_written(self, *, done: bool) -> Ends:
-        """It was answered. One that was refused because the job has changed may be refused for the one before it."""
+        """The write was answered. A conflict may be caused by an earlier write that got no answer."""
         sent, self._sent = self._sent, self._sent if self._again and not done else None
         return ends(sent.before, sent.after) if done and sent is not None else Ends()

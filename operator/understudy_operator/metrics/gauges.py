@@ -1,6 +1,6 @@
-"""How things stand: numbers from the statuses of jobs and pools, and what is held about nodes. Pure.
+"""The current state as numbers: from the statuses of jobs and pools, and the findings about nodes. Pure.
 
-What has no job, pool or node is told as 0: a series that comes and goes cannot be alerted on.
+A state without jobs, pools or nodes has the value 0, because alerts cannot use a series that comes and goes.
 """
 
 from collections import Counter
@@ -13,9 +13,9 @@ from understudy_operator.plan.reported_conditions import condition
 from understudy_operator.plan.rfc3339 import parse_time
 from understudy_protocol.enums import FaultClass
 
-#: As plan/phase.py tells them. A job without a status is new.
+#: The phases of plan/phase.py. A job without a status is new.
 PHASES = ("Pending", "Starting", "Running", "Recovering", "Restarting", "Suspended", "Succeeded", "Failed")
-#: In which something is waited for.
+#: Phases in which the job waits.
 WAITING = ("Pending", "Starting", "Recovering", "Restarting")
 SPARES = ("desired", "ready", "claimed")
 POOL_PODS = ("desired", "ready", "claimed", "available")
@@ -31,7 +31,7 @@ def phases(jobs: Raws) -> Values:
 
 
 def longest_waits(jobs: Raws, now: float) -> Values:
-    """By phase: for how long the one that has waited longest has not run."""
+    """By phase: how long the job that has waited longest has not been running."""
     longest = dict.fromkeys(WAITING, 0.0)
     for job in jobs:
         phase, since = _phase(job), condition(job.get("status", {}), "Running").get("lastTransitionTime")
@@ -54,7 +54,7 @@ def pool_pods(pools: Raws) -> Values:
 
 
 def empty_pools(pools: Raws) -> float:
-    """Pools that are to have spares, and have none that could be claimed."""
+    """Pools that should have spares, and have none that can be claimed."""
     statuses = [pool.get("status", {}) for pool in pools]
     return sum(int(x.get("desired", 0)) > 0 and not int(x.get("available", 0)) for x in statuses)
 

@@ -17,11 +17,11 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-#: A value by the values of its labels, in their order.
+#: A value for each tuple of label values.
 Values = Mapping[tuple[str, ...], float]
 log = logging.getLogger(__name__)
 
-# Else each counter has a second series, which says when this process has first counted.
+# Otherwise each counter has a second series: the time at which this process first counted.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -52,7 +52,7 @@ class MetricBook:
         return Gauge(name, text, registry=self.registry)
 
     def reading(self, name: str, text: str, labels: Sequence[str], read: Callable[[], Values]) -> None:
-        """A gauge that is read when Prometheus asks."""
+        """A gauge that is computed when Prometheus scrapes."""
         self._describe(name, "Gauge", text, labels)
         self.registry.register(_Reading(name, text, labels, read))
 

@@ -1,7 +1,7 @@
-"""The operator's metrics: what is told by the edges that do things, and read of a `LeaderState` when Prometheus asks.
+"""The operator's metrics: counted by the code that does something, or read from a `LeaderState` at a scrape.
 
-A replica that stands by tells what it does (requests, passes), and nothing of jobs and pools: a sum over the replicas
-is what the leader says.
+A standby replica reports its own work (requests, watches), and nothing about jobs and pools. So a sum over the replicas
+is the leader's value.
 """
 
 import re
@@ -20,7 +20,7 @@ RECOVERY_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800
 RECONCILE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 REQUEST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 KINDS = ("TrainingJob", "InjectedJob", "HotSparePool")
-#: Of a pass that failed: the API server's doing, or a bug.
+#: Causes of a failed reconcile: the API server, or a bug.
 TROUBLE, BUG = "Trouble", "Bug"
 STRATEGIES = (*(strategy.value for strategy in Strategy), "JobRestart")
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -32,11 +32,11 @@ Raw = Mapping[str, Any]
 
 
 class LeaderState(Protocol):
-    """What a leader knows."""
+    """The state that a leader reports."""
 
     def leads(self) -> bool: ...
     def knows(self) -> bool:
-        """Whether it leads, and has seen what there is."""
+        """Whether it leads and its store has been filled."""
 
     def jobs(self) -> list[Raw]:
         """TrainingJobs and InjectedJobs."""
@@ -44,13 +44,13 @@ class LeaderState(Protocol):
     def pools(self) -> list[Raw]: ...
     def nodes(self) -> list[Node]: ...
     def offenders(self) -> int:
-        """Nodes that have failed jobs again and again."""
+        """Nodes that have failed jobs repeatedly."""
 
     def malformed(self) -> Mapping[str, int]:
-        """Objects that cannot be read, or not all of them, by resource."""
+        """Objects that cannot be read, or only in part, by resource."""
 
     def waiting(self) -> int:
-        """Jobs and pools of which something has changed, and no pass has begun since."""
+        """Jobs and pools that have changed since their last reconcile began."""
 
     def without_coordinator(self) -> int: ...
     def now(self) -> float:
@@ -65,7 +65,7 @@ class OperatorMetrics:
             "Recoveries that have ended, with the next step or with the failure of the job.",
             ("fault", "strategy", "outcome"),
         )
-        for fault in Fault:  # from 0 on: else the first of its kind is no increase
+        for fault in Fault:  # begin at 0: otherwise the first recovery of a kind is not an increase
             for strategy in STRATEGIES:
                 for outcome in (RECOVERED, FAILED):
                     self._recoveries.labels(fault.value, strategy, outcome)
@@ -127,7 +127,7 @@ class OperatorMetrics:
             ("task",),
         )
 
-    # Told by the edges -----------------------------------------------------------------------------------------------
+    # Counted at the event --------------------------------------------------------------------------------------------
 
     def count_request(self, method: str, path: str, result: str, seconds: float) -> None:
         """A request to the API server."""
@@ -137,7 +137,7 @@ class OperatorMetrics:
 
     @contextmanager
     def time_reconcile(self, kind: str, trouble: tuple[type[BaseException], ...]) -> Iterator[None]:
-        """trouble: what is no error of ours. A pass that is cancelled is none."""
+        """trouble: errors that are not bugs of the operator. A canceled reconcile is no error."""
         began = time.monotonic()
         try:
             yield
@@ -147,7 +147,7 @@ class OperatorMetrics:
         self._reconciles.labels(kind).observe(time.monotonic() - began)
 
     def watches(self, resource: str) -> None:
-        """There is a watch of our own."""
+        """Called for each watch, so its series begin at 0."""
         self._watch_failures.labels(resource)
         self._watch_restarts.labels(resource)
         self._failed_events.labels(resource)
@@ -159,11 +159,11 @@ class OperatorMetrics:
         self._watch_restarts.labels(resource).inc()
 
     def event_failed(self, resource: str) -> None:
-        """The operator failed over an event of a watch."""
+        """The operator failed to process an event of a watch."""
         self._failed_events.labels(resource).inc()
 
     def supervises(self, task: str) -> None:
-        """There is such a long-lived task."""
+        """Called for each long-lived task, so its series begins at 0."""
         self._task_restarts.labels(task)
 
     def task_restarts(self, task: str) -> None:
@@ -179,7 +179,7 @@ class OperatorMetrics:
     # Read on a scrape ------------------------------------------------------------------------------------------------
 
     def read(self, of: LeaderState) -> None:
-        """From now on, of this operator."""
+        """Read this operator's state at each scrape from now on."""
         reading = self.book.reading
 
         def led(values: Callable[[], Values]) -> Callable[[], Values]:
@@ -260,13 +260,13 @@ def target(method: str, path: str) -> tuple[str, str]:
 
 
 class JobMetrics:
-    """What is counted of one job's statuses."""
+    """Counts the ends in one job's statuses."""
 
     def __init__(self, metrics: OperatorMetrics) -> None:
         self._metrics, self._end_counter = metrics, EndCounter()
 
     def on_read(self, version: str, status: Status) -> None:
-        """The job as it is read by a pass."""
+        """The job, as a reconcile has read it."""
         self._metrics.ended(self._end_counter.on_read(version, status))
 
     def on_write(self, version: str, before: Status, after: Status) -> None:

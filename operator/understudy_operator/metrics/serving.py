@@ -1,4 +1,4 @@
-"""GET /metrics, on a port of its own: whoever may scrape needs no way to anything else."""
+"""GET /metrics on a separate port, so a scraper needs access to nothing else."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -8,12 +8,12 @@ from understudy_operator.metrics.metric_book import CONTENT_TYPE
 from understudy_operator.probe_server import ProbeServer, Reply
 
 ENV_PORT = "UNDERSTUDY_METRICS_PORT"
-#: For so long all callers get the same text. However often they ask, to calculate it takes little time.
+#: For this long all callers get the same text, so frequent scrapes cost little time.
 FRESH_S = 0.2
 
 
 def port_of(env: Mapping[str, str]) -> int | None:
-    """None: nothing is served. Raises ValueError."""
+    """None: do not serve. Raises ValueError."""
     text = env.get(ENV_PORT, "")
     if not text:
         return None
@@ -23,7 +23,7 @@ def port_of(env: Mapping[str, str]) -> int | None:
 
 
 async def serve(text: Callable[[], bytes], port: int) -> ProbeServer:
-    """To be closed by the caller."""
+    """The caller closes the server."""
     calculated, at = b"", float("-inf")
 
     def metrics(path: str) -> Reply:

@@ -1,1 +1,1 @@
-"""What is there: a store of raw objects fed by watches and periodic lists, and the links to coordinators."""
+"""The current state: a store of raw objects filled by watches and periodic lists, and the links to coordinators."""

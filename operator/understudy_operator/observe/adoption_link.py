@@ -1,7 +1,7 @@
-"""The operator's calls to spares that a job has claimed Warm: each is told whose it is, until it has heard.
+"""The operator's calls to Warm spares that a job has claimed: it sends each spare its job, until the spare accepts.
 
-Runs until closed. One call after another for each spare, PAUSE_S apart; `on_change` is called when one was adopted, and
-what is known is in `adoptions`: of those that are to be told, and for a while of those that could not be.
+Runs until closed. Calls to one spare follow one another, PAUSE_S apart. When a spare accepts, `on_change` is called.
+`adoptions` has the state of each claimed spare, and for a while of spares that did not accept.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class AdoptionKeys:
-    """With what a spare is called, its pool's key, and what it gets, its job's."""
+    """The key to call a spare with, its pool's, and the key that it gets, its job's."""
 
     line: Keys
     job: str  # 64 hexadecimal digits
@@ -36,7 +36,7 @@ class AdoptionKeys:
 class Adopter:
     def __init__(self, on_change: Callable[[], None], wall: Callable[[], float]) -> None:
         self._on_change, self._wall = on_change, wall
-        self._wanted: dict[str, tuple[AdoptSpare, AdoptionKeys]] = {}  # by pod uid, as the rest
+        self._wanted: dict[str, tuple[AdoptSpare, AdoptionKeys]] = {}  # by pod uid, as the next two
         self._adoptions: dict[str, Adoption] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -45,7 +45,7 @@ class Adopter:
         return dict(self._adoptions)
 
     def follow(self, wanted: Sequence[tuple[AdoptSpare, AdoptionKeys]]) -> None:
-        """Tell these, and nobody else."""
+        """Call these spares, and no others."""
         self._wanted = {intent.pod_uid: (intent, keys) for intent, keys in wanted}
         for uid in self._tasks.keys() - self._wanted.keys():
             self._tasks.pop(uid).cancel()
@@ -63,7 +63,7 @@ class Adopter:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _forget_others(self) -> None:
-        """But for a while not those that could not be told."""
+        """Spares that did not accept stay for a while."""
         oldest = self._wall() - ADOPT_WITHIN_S - REPLACE_FOR_S
         for uid, current in list(self._adoptions.items()):
             if uid not in self._wanted and (current.adopted or current.since < oldest):
@@ -86,7 +86,7 @@ class Adopter:
 
 
 async def adopt(intent: AdoptSpare, keys: AdoptionKeys) -> str:
-    """One call: why the spare was not adopted; "" if it was. Raises one of FAILURES."""
+    """One call. Returns why the spare was not adopted; "" if it was. Raises one of FAILURES."""
     call = Call("", intent.ip)
     caller = HandshakeCaller(keys.line.membership, Role.CLAIMANT, intent.pool_uid, call, keys.line.operator)
     async with dialed(intent.ip, Share()) as line:

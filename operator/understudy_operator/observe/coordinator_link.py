@@ -1,7 +1,7 @@
-"""The operator's lines to one job's pods: finds who is in office, and stays on that line. plan/search.py decides.
+"""The operator's lines to one job's pods: finds the coordinator, and keeps that line. plan/search.py decides.
 
-Runs until closed. What is learnt is in `coordination`; `on_change` is called when a pass should know of it at once:
-a search's answers and the training's steps can wait for the next one.
+Runs until closed. The result is in `coordination`. `on_change` is called when it needs a reconcile at once. Answers
+during a search and the training's steps can wait for the next reconcile.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from understudy_protocol.frames import ProtocolError
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import End
 
-#: How often a search looks whom to call next.
+#: How often a search decides which pod to call next.
 SEARCH_EVERY_S = 0.25
 END_TIMEOUT_S = 1.0
 LOG_INTERVAL_S = 60.0
@@ -60,7 +60,7 @@ class CoordinatorLink:
         return self._search.coordination
 
     def follow(self, follow: Follow) -> None:
-        """What the newest pass wants."""
+        """Do what the newest reconcile wants."""
         self._message_bytes = follow.message_bytes
         for call in self._calls.values():
             if call.line is not None:
@@ -68,10 +68,10 @@ class CoordinatorLink:
         self._handle_search(self._search.follow(follow, time.time()))
 
     async def end(self, end: End) -> Close | None:
-        """Ask the coordinator, or else every pod that is connected, to close the rendezvous.
+        """Ask the coordinator to close the rendezvous; without a coordinator, ask every connected pod.
 
-        Returns how the rendezvous has closed, which may be an earlier close than this one; None if no coordinator
-        answers within END_TIMEOUT_S.
+        Returns the close of the rendezvous, which may be an earlier one than `end`; None if no coordinator answers
+        within END_TIMEOUT_S.
         """
         holder = self._calls.get(self.coordination.coordinator_uid)
         calls = self._calls.values() if holder is None else [holder]
@@ -98,12 +98,12 @@ class CoordinatorLink:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was closed, or has failed: then another one is needed."""
+        """Whether it was closed or has failed. Then a new link is needed."""
         return self._task.done()
 
     def _ended(self) -> None:
         if not self._is_closed:
-            self._on_change()  # the next pass makes another link
+            self._on_change()  # the next reconcile creates a new link
 
     async def _run(self) -> None:
         try:
@@ -122,7 +122,7 @@ class CoordinatorLink:
                     await self._changed.wait()
 
     def _dial(self, tasks: asyncio.TaskGroup) -> None:
-        """Let there be the lines that are wanted, and no others."""
+        """Open the wanted lines, and end all others."""
         wanted = self._search.calls(time.time())
         for uid, call in list(self._calls.items()):
             assert call.task is not None
@@ -135,7 +135,7 @@ class CoordinatorLink:
                 call.task = tasks.create_task(self._run_line(call), name=f"line to {callee.ip}")
 
     async def _run_line(self, call: _Call) -> None:
-        """One line from its first word to its end."""
+        """One line from its first message to its end."""
         callee = call.callee
         try:
             limit = self._message_bytes
@@ -162,7 +162,7 @@ class CoordinatorLink:
     def _handle_search(self, messages: list[PodMessage]) -> None:
         for message in messages:
             call = self._calls[message.pod_uid]
-            assert call.line is not None, "who is in office has just been heard"
+            assert call.line is not None, "the coordinator has just sent a message"
             call.line.enqueue(message.message)
         self._changed.set()
         self._received.set()

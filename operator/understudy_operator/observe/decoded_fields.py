@@ -1,11 +1,11 @@
-"""The fields of pods and nodes that the operator decodes, keeps and reads: the one list of them, with their types.
+"""The only list of the fields of pods and nodes that the operator decodes, keeps and reads, with their types.
 
-There are thousands of both: a pod of 10 KB becomes the objects of 2 KB, and no more are ever made. kept_fields.py keeps
-these fields also of an object that was decoded whole. read.py, read_failure.py and read_node.py read a pod and a node
-as the types below: the type checker rejects a read of a field that this list lacks, and the readers' tests read trimmed
-objects. An object whose fields have other types is decoded whole, and the store refuses it: so the items of a list,
-and the lines of a watch, are decoded one by one, and none of them spoils the others. An object with too many
-values, or that is nested too deeply, is not decoded: only its name is kept, with UNREADABLE.
+There are thousands of pods and nodes. The operator decodes only 2 KB of a pod of 10 KB. kept_fields.py selects the same
+fields of objects that were decoded whole. read.py, read_failure.py and read_node.py read the types below: the type
+checker rejects a read of a field that this list lacks, and the readers' tests use selected fields. An object whose
+fields have other types is decoded whole, and the store rejects it. So items of a list and lines of a watch are decoded
+one by one, and one malformed object does not affect the others. Of an object that has too many values, or is nested
+too deeply, only the name is kept, with UNREADABLE.
 """
 
 import sys
@@ -19,12 +19,12 @@ from understudy_operator.observe.json_size import values_in
 from understudy_operator.plan.malformed import Malformed
 
 Raw = dict[str, Any]
-#: How deeply the API server lets an object be nested.
+#: The API server's limit for nesting.
 DEEPEST = 10_000
-#: What an object may have of commas, brackets and braces. The largest ones are TrainingJobs of thousands of Jobs, whose
+#: Limit for commas, brackets and braces of an object. The largest objects are TrainingJobs of thousands of Jobs, whose
 #: status counts the restarts of each.
 MOST_VALUES = 100_000
-#: Key of an object of which only the name was decoded; the value says why. No object of the API server has it.
+#: Key of an object of which only the name was decoded; its value is the reason. No object of the API server has it.
 UNREADABLE = "cannot be read"
 _TOO_DEEP = "spec: it is nested too deeply: remove the fields that no Kubernetes version knows"
 
@@ -39,7 +39,7 @@ class OwnerReference(TypedDict, total=False):
 
 
 class ObjectMeta(TypedDict, total=False):
-    """All but managedFields, which is the longest part of most objects."""
+    """All fields but managedFields, which is the longest part of most objects."""
 
     name: str
     generateName: str
@@ -167,7 +167,7 @@ class RawNode(TypedDict, total=False):
 
 
 class _JobSpec(TypedDict, total=False):
-    """Of a Job: the numbers that are read. Everything else of it is kept as it is."""
+    """The numbers of a Job that the operator reads. All other fields stay as they are."""
 
     parallelism: int | None
     completions: int | None
@@ -217,7 +217,7 @@ class _Identity(TypedDict, total=False):
 
 
 class _Named(msgspec.Struct):
-    """What is read of an object that is not decoded."""
+    """The fields that are read of an object that is not decoded."""
 
     metadata: _Identity = {}
 
@@ -238,12 +238,12 @@ _OBJECTS: dict[str, Decode] = {
 _PAGE = msgspec.json.Decoder(_Page).decode
 _WATCH_EVENT = msgspec.json.Decoder(WatchEvent).decode
 _NAMED = msgspec.json.Decoder(_Named).decode
-#: Their strings may have any number of commas, and they are not a tenant's.
+#: Their strings may have any number of commas, and no tenant writes them.
 _UNLIMITED = ("configmaps",)
 
 
 def decode_watch_event(line: bytes) -> WatchEvent:
-    """Raises msgspec.DecodeError if the line is none of a watch."""
+    """Raises msgspec.DecodeError if the line is not a watch event."""
     try:
         return _WATCH_EVENT(line)
     except RecursionError:
@@ -267,18 +267,18 @@ def check_job_fields(raw: Any) -> None:
 
 
 def decode_metadata_fields(raw: Any) -> Raw:
-    """The same of an object's metadata. Raises Malformed."""
+    """A new object with the listed fields of an object's metadata. Raises Malformed."""
     return _fields(raw, ObjectMeta, "metadata")
 
 
 def object_of(resource: str, event: WatchEvent) -> Raw:
-    """The object that the line tells of. Raises msgspec.DecodeError if there is none."""
+    """The object in the line. Raises msgspec.DecodeError if there is none."""
     raw: Raw = _one(resource)(event.object)
     return raw
 
 
 def decoder(method: str, path: str) -> Decode:
-    """Of the answer to that request. What a deletion answers with may be of another kind: a Status."""
+    """The decoder of the answer to that request. A deletion's answer may have another kind: a Status."""
     _, prefix, *parts = path.split("/")
     parts = parts[1 if prefix == "api" else 2 :]
     if method == "DELETE" or not parts:
@@ -313,7 +313,7 @@ def _decode_identity(data: bytes | msgspec.Raw, reason: str) -> Raw:
 
 
 def unreadable(metadata: Mapping[str, Any], reason: str) -> Raw:
-    """In place of an object: its name and its state."""
+    """A replacement for an object, with its name, uid and version."""
     kept = {field: metadata[field] for field in _Identity.__annotations__ if isinstance(metadata.get(field), str)}
     return {"metadata": kept, UNREADABLE: reason}
 
@@ -325,7 +325,7 @@ def _page_of(one: Decode) -> Decode:
         except RecursionError:
             with _deep_stack():
                 page = _PAGE(data)
-        # One by one, as they are taken: the objects of a page may take many times the memory of its bytes.
+        # One by one, as the caller takes them: the objects of a page may take many times the memory of its bytes.
         return {"metadata": page["metadata"], "items": map(one, page["items"] or ())}
 
     return read
@@ -333,7 +333,7 @@ def _page_of(one: Decode) -> Decode:
 
 @contextmanager
 def _deep_stack() -> Iterator[None]:
-    """To skip what is nested as deeply as the API server allows it; it is not decoded."""
+    """Allow to skip a value that is nested as deeply as the API server allows; it is not decoded."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(limit + 2 * DEEPEST)
     try:

@@ -1,4 +1,4 @@
-"""Remembers on which nodes pods of one job ran whose objects are gone: a coordinator may report their faults later."""
+"""Remembers the nodes of a job's deleted pods, because a coordinator may report their faults later."""
 
 from collections import deque
 
@@ -15,7 +15,7 @@ class GonePods:
         self._gone: deque[Stay] = deque(maxlen=MOST_KEPT)
 
     def update(self, pods: tuple[Pod, ...], now: float) -> tuple[Stay, ...]:
-        """pods: all that are there now. Returns those that are gone, the oldest first."""
+        """pods: all current pods. Returns the stays of deleted pods, the oldest first."""
         if pods is not self._present:
             present_uids = {pod.uid for pod in pods}
             gone = (pod for pod in self._present if pod.uid not in present_uids and pod.node)

@@ -1,4 +1,4 @@
-"""Asks for pods of a job's child Jobs, as plan/jobset/pod_queries.py says, and remembers the answer until the next
+"""Lists the pods of a job's child Jobs that plan/jobset/pod_queries.py asks for, and keeps the answer until the next
 one.
 """
 
@@ -14,13 +14,13 @@ from understudy_operator.plan.observed import ChildJob, Job, Node, Pod
 from understudy_operator.plan.ownership import controller_uid
 from understudy_protocol import pod as names
 
-#: namespace, label selector, field selector, how many
+#: namespace, label selector, field selector, limit
 ListSome = Callable[[str, str, str, int], Awaitable[Sequence[Raw]]]
 log = logging.getLogger(__name__)
 
 
 class JobPods:
-    """Of one job."""
+    """The listed pods of one job."""
 
     def __init__(self, list_some: ListSome, steady: Callable[[], float]) -> None:
         self._list, self._steady = list_some, steady
@@ -30,11 +30,11 @@ class JobPods:
 
     @property
     def pods(self) -> tuple[Pod, ...]:
-        """Those that a Job waits for, as they were a moment ago; none if none does."""
+        """The pods that a Job waits for, as last listed. Empty if no Job waits."""
         return self._pods
 
     async def refresh(self, job: Job, children: Sequence[ChildJob], nodes: Mapping[str, Node], now: float) -> None:
-        """Ask, where it is time to. now: the wall's clock. What fails is tried again after a pause."""
+        """List the pods, if that is due. now: wall time. A failed list is retried after a pause."""
         has_jobs_to_query = bool(children) and job.injected is None and not (job.terminal or job.deleting)
         wanted = plan_pod_queries(children, nodes, now) if has_jobs_to_query else PodQueries()
         if not wanted.selectors:
@@ -46,7 +46,7 @@ class JobPods:
         self._again_at = self._steady() + EVERY_S
         labels = f"{keys.UID}={job.uid},!{names.LABEL_JOB_UID}"
         raws = [await self._list(job.namespace, labels, fields, PODS) for fields in wanted.selectors]
-        uids = {child.uid for child in children}  # labels may be copied
+        uids = {child.uid for child in children}  # users can copy labels
         own = (raw for answer in raws for raw in answer if controller_uid(raw) in uids)
         found = {pod.uid: pod for pod in map(_read, own) if pod is not None}
         self._pods = tuple(found[uid] for uid in sorted(found))
@@ -55,9 +55,9 @@ class JobPods:
 
 
 def _read(raw: Raw) -> Pod | None:
-    """None if the pod is malformed: then nothing can be told of it."""
+    """None if the pod is malformed: nothing can be reported about it."""
     try:
         return read_pod(select_pod_fields(raw))
-    except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this pod alone)
+    except Exception as error:  # noqa: BLE001 (any error concerns this pod alone)
         log.info("pod %s is malformed: %r", "/".join(key_of(raw)), error)
         return None

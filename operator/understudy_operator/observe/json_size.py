@@ -1,27 +1,27 @@
-"""What JSON of somebody else takes of memory. Pure.
+"""The memory that untrusted JSON takes. Pure.
 
-An empty list takes 2 bytes of JSON and 56 of memory, an empty object 64. So whoever decodes counts the values first.
+An empty list takes 2 bytes of JSON and 56 of memory, an empty object 64. So callers count the values before decoding.
 """
 
 from typing import Any
 
 import msgspec
 
-#: An item of an object: its place there, its name and an empty value.
+#: An item of an object: its slot, its name and an empty value.
 BYTES_PER_VALUE = 100
-#: Of a character, where a text has one beyond Latin-1; and once it was encoded, Python keeps that, too.
+#: A character, if a text has one beyond Latin-1. Once such a text was encoded, Python keeps the encoding, too.
 BYTES_PER_CHARACTER = 5
-#: Statuses that were not sent through an API server have texts of a class of their own (plan/rfc3339.py).
+#: Statuses that were not sent through an API server have texts of a str subclass (plan/rfc3339.py).
 _ENCODE = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def values_in(data: bytes | msgspec.Raw) -> int:
-    """Commas, brackets and braces, also those in strings: at least as many as there are values but one."""
+    """Commas, brackets and braces, also in strings: at least the number of values minus one."""
     text = bytes(data)
     return sum(text.count(character) for character in (b",", b"[", b"{"))
 
 
 def memory_of(decoded: Any) -> int:
-    """An estimate in bytes, by its JSON: at least what it takes."""
+    """An upper estimate in bytes, from the value's JSON."""
     text = _ENCODE(decoded)
     return len(text) * (1 if text.isascii() else BYTES_PER_CHARACTER) + BYTES_PER_VALUE * values_in(text)

@@ -1,11 +1,10 @@
-"""What is kept of an object: what is read of it, and no more. A job of 5,000 pods has 400 MB of raw objects otherwise.
+"""Selects the fields of an object that the operator reads. The whole objects of a job of 5,000 pods take 400 MB.
 
-Rules: of a pod and of a node the fields of decoded_fields.py. Metadata without managedFields and without long
-annotations (kubectl's copy of the manifest is the longest); of a node's long ones, and long messages, the beginning. Of
-a pod's containers the variables that tell what it was made for, and of its volumes those of the operator's Secrets. A
-job keeps its spec: its pods are made from it. The nodes that a pod was kept off may be many: they are kept, and for all
-pods that have the same ones once. What is kept has the types that decoded_fields.py lists, and a name; any other object
-raises Malformed.
+Rules: of pods and nodes, the fields of decoded_fields.py. Metadata loses managedFields and long annotations (the
+longest is kubectl's copy of the manifest). A node's long annotations and messages are cut. A pod keeps the
+variables that describe its purpose, and the volumes of the operator's Secrets. A job keeps its spec, because its pods
+are created from it. A pod's list of avoided nodes may be long: it is kept, once for all pods with the same
+list. The result has a name, and the types of decoded_fields.py. Any other object raises Malformed.
 """
 
 import sys
@@ -24,22 +23,22 @@ from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
 LONGEST_ANNOTATION = 1024
-#: Of a message in a condition of a node. A source may list several codes in one.
+#: For a message in a condition of a node. A source may list several codes in one message.
 LONGEST_MESSAGE = 4096
-#: Volumes of a pod with a Secret of the operator's.
+#: Volumes of a pod with a Secret of the operator.
 SECRET_VOLUMES = (names.KEY_VOLUME, names.ROLLOUT_VOLUME)
-#: Fields of any object that are objects themselves.
+#: Fields that are objects, in objects of any kind.
 _OBJECTS = ("spec", "status")
 _CONTAINERS = ("initContainers", "containers")
 _NODES = (names.ANNOTATION_AVOIDS, names.ANNOTATION_PREFERS_NOT)
-#: Annotations that are kept however long they are.
+#: Annotations that are kept at any length.
 _WHOLE = (names.ANNOTATION_WRITTEN,)
-#: Variables that tell what a pod was made for; every other one is the containers' own business.
+#: Variables that describe the pod's purpose. The operator ignores all others.
 _VARIABLES = (names.ENV_INDEX, names.ENV_NPROC, names.ENV_COORDINATOR)
 
 
 def select_fields(raw: Raw) -> Raw:
-    """An object of any kind but the two that there are thousands of."""
+    """For objects of all kinds except pods, nodes and Jobs."""
     if not isinstance(raw, Mapping):
         raise Malformed(f"expected an object, got {type(raw).__name__}")
     for field in _OBJECTS:
@@ -72,7 +71,7 @@ def select_pod_fields(raw: Raw) -> Raw:
 
 
 def select_node_fields(raw: Raw) -> Raw:
-    """With all of its conditions and annotations: which say something is for the table of fault sources to tell."""
+    """With all conditions and annotations: the table of fault sources decides which of them are findings."""
     kept = decode_node_fields(raw)
     metadata = _metadata(kept.get("metadata", {}))
     annotations = {name: text[:LONGEST_ANNOTATION] for name, text in _annotations(raw)}
@@ -84,13 +83,13 @@ def select_node_fields(raw: Raw) -> Raw:
 
 
 def secret_of(volume: Raw) -> str:
-    """The name of the Secret that the volume has the files of; "" if it has none."""
+    """The name of the Secret that the volume mounts; "" if it mounts none."""
     return str((volume.get("secret") or {}).get("secretName", ""))
 
 
 @lru_cache(4096)
 def _volumes(named: tuple[tuple[str, str], ...]) -> list[dict[str, Any]]:
-    """One list for all pods of a job's attempt. named: a volume, and its Secret."""
+    """One list for all pods of a job's attempt. named: pairs of volume name and Secret name."""
     return [{"name": name, "secret": {"secretName": secret}} for name, secret in named]
 
 
@@ -100,7 +99,7 @@ def _annotations(raw: Raw) -> Iterable[tuple[str, str]]:
 
 
 def _metadata(metadata: Raw) -> dict[str, Any]:
-    """Of fields that decoded_fields.py has checked."""
+    """metadata: fields that decoded_fields.py has checked."""
     kept = {name: value for name, value in metadata.items() if value is not None}
     if not kept.get("name"):
         raise Malformed("metadata.name: missing")

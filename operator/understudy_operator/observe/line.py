@@ -1,23 +1,22 @@
 """One WebSocket from the operator to one sidecar: a handshake, and then encrypted messages both ways.
 
-The pod at the other end may be anybody's, and also a pod of the job is not trusted. Rules:
-- The operator connects to the IP address that it was given. It speaks no HTTP beyond the upgrade, so no answer can send
-  it elsewhere.
-- Before the peer has proved the key it may send UNPROVEN_BYTES in all, the answer to the upgrade included, and the
-  operator waits CONNECT_S for all of it. After that a message may have as many bytes as the caller says, and one value
-  for every BYTES_PER_VALUE of them: values take more memory than their JSON.
-- Of a message that has not come as a whole a line keeps KEPT_BYTES. For a longer one it needs room, which all lines
-  share (ROOM_BYTES, of which a namespace may have NAMESPACE_BYTES). Until there is room the line reads no more, and the
-  peer's time stands still.
-- Bytes are read only when the messages before them are done. Reading the messages of a job takes at most SHARE of this
-  process's CPU time, whatever they are: a peer that sends more waits. What a job has not used of its share in the last
-  CREDIT_S it may use at once, so an ordinary message waits for nothing.
-- Only messages that open with the session's key show that the peer responds: every PING_S the operator sends an empty
-  message, which the peer answers. The line ends if no whole message comes for SILENT_S. It also ends FRESH_S after the
-  operator has sent the newest empty message that was answered, whatever else comes: a relay may have delayed it. While
-  the operator receives a long message, it allows the time that the message takes at FRAME_BYTES_PER_S. Pings and pongs
-  end the line: anybody between the two sides could send them, and a sidecar sends none.
-- `enqueue` never waits. A peer that lets more than UNSENT_BYTES wait when the next message comes is cut off.
+The pod at the other end may belong to any user, and even a pod of the job is not trusted. Rules:
+- The operator connects to the given IP address. It speaks no HTTP beyond the upgrade, so no answer can redirect it.
+- Before the peer has proved the key, it may send UNPROVEN_BYTES in all, including the answer to the upgrade, and the
+  operator waits CONNECT_S for all of it. After that the caller sets the limit of a message, which may have one value
+  for every BYTES_PER_VALUE bytes: values take more memory than their JSON.
+- A line keeps up to KEPT_BYTES of an incomplete message. A longer message needs room, which all lines share
+  (ROOM_BYTES, of which a namespace may have NAMESPACE_BYTES). Until there is room, the line reads nothing, and the
+  peer's time does not run.
+- The line reads bytes only after it has handled all messages before them. Reading the messages of a job takes at most
+  SHARE of this process's CPU time: if a peer sends more, its messages wait. A job may use the unused share of the last
+  CREDIT_S at once, so an ordinary message does not wait.
+- Only messages that open with the session's key show that the peer responds. Every PING_S the operator sends an empty
+  message, which the peer answers. If no whole message arrives for SILENT_S, the line ends. It also ends FRESH_S after
+  the operator has sent the newest answered empty message, even if others arrive: a relay may have delayed them.
+  While the operator receives a long message, it allows the time that the message takes at FRAME_BYTES_PER_S. WebSocket
+  pings and pongs end the line: an attacker between the two sides could send them, and a sidecar sends none.
+- `enqueue` never waits. If more than UNSENT_BYTES wait when the next message comes, the line is cut off.
 """
 
 import asyncio
@@ -47,18 +46,18 @@ READ_BYTES = 1 << 16
 BYTES_PER_VALUE = 32
 KEPT_BYTES = 16 << 10
 ROOM_BYTES, NAMESPACE_BYTES = 64 << 20, 32 << 20
-#: Of each line in the kernel, which doubles it. Its pages count as the operator's.
+#: For each line, in the kernel, which doubles it. Its pages count as the operator's memory.
 RECEIVE_BUFFER = 64 << 10
 SHARE = 0.05
 CREDIT_S = 2.0
-#: How often an empty message goes out. A peer that sends nothing for SILENT_S is unreachable, or its process hangs.
+#: How often an empty message is sent. A peer that sends nothing for SILENT_S is unreachable, or its process hangs.
 PING_S = 2.0
 SILENT_S = 3.0
 FRESH_S = 6.0
 FRAME_BYTES_PER_S = 1 << 20
-#: A timer of this process may itself be late. So the peer has a moment more, once a message.
+#: This process's timers may be late. So the peer gets this much more time, once a message.
 LATE_S = 0.25
-#: Errors that end a line and are no bug of the operator's.
+#: Errors that end a line and are not bugs of the operator.
 FAILURES = (OSError, ProtocolError, wire.WireError, NotProven, TimeoutError)
 
 _HANDSHAKE = wire.message_types(handshake)
@@ -67,22 +66,22 @@ _OBSERVER = wire.message_types(observer)
 
 @dataclass(frozen=True)
 class Keys:
-    """By which the two sides of a line know each other."""
+    """The keys with which the two sides of a line authenticate each other."""
 
     membership: bytes  # of the job, or of the pool; 32 bytes
     operator: bytes  # the operator's private X25519 key, 32 bytes
 
 
 def message_room() -> FairSemaphore:
-    """In bytes; its addresses are namespaces."""
+    """In bytes. Its addresses are namespaces."""
     return FairSemaphore(ROOM_BYTES, NAMESPACE_BYTES, sys.maxsize)
 
 
 class Share:
-    """Of this process's CPU time and memory, for all lines of one job.
+    """The share of this process's CPU time and memory for all lines of one job.
 
-    Of CPU time, because on a busy node this process stands still for moments that are nobody's fault.
-    room: of the lines of all jobs.
+    CPU time and not elapsed time, because on a busy node this process does not run for moments.
+    room: shared by the lines of all jobs.
     """
 
     def __init__(self, namespace: str = "", room: FairSemaphore | None = None) -> None:
@@ -103,7 +102,7 @@ class Share:
 
     @contextmanager
     def spending(self) -> Iterator[None]:
-        """The body reads messages; it must not await, because this thread's time is that of all lines."""
+        """The body reads messages. It must not await, because it is charged for all of this thread's CPU time."""
         began = time.thread_time()
         try:
             yield
@@ -113,7 +112,7 @@ class Share:
 
 @dataclass(frozen=True)
 class _Mark:
-    """How far a line was at some moment: the seconds that it had waited for bytes, and the bytes that had come."""
+    """The state of a line at one moment: the seconds that it had waited for bytes, and the bytes that had arrived."""
 
     waited_s: float = 0.0
     received: int = 0
@@ -125,19 +124,19 @@ class Line:
     def __init__(self, peer: socket.socket, share: Share) -> None:
         self._peer, self._share = peer, share
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
-        self.unsent = 0  # bytes that were said and have not gone to the kernel
+        self.unsent = 0  # bytes that are enqueued and have not reached the kernel
         self._cut_off = False
         self._received = bytearray()
         self._frames = Frames(self._received, masked=False, limit=UNPROVEN_BYTES)
         self._unproven_left: int | None = UNPROVEN_BYTES  # bytes; None: the peer has proved the key
         self._room = 0  # bytes of the long message that is being received
         self._session: Session | None = None
-        self._waited_s = 0.0  # in all, this wait excepted
-        self._wait: tuple[float, float] | None = None  # since when this one lasts, and for how long at most
+        self._waited_s = 0.0  # in all, without the current wait
+        self._wait: tuple[float, float] | None = None  # the current wait: when it began, and its limit
         self._received_bytes = 0  # in all
         self._whole = _Mark()  # when the last whole message was read
-        self._pings = deque[_Mark]()  # when each empty message was sent that has no answer yet
-        self._answered = _Mark()  # when the newest one was sent that has been answered
+        self._pings = deque[_Mark]()  # when each empty message without an answer was sent
+        self._answered = _Mark()  # when the newest answered one was sent
 
     # Before the proof -------------------------------------------------------------------------------------------------
 
@@ -149,7 +148,7 @@ class Line:
         check_answer(answer, token)
 
     async def begin(self, caller: HandshakeCaller, pod_uid: str, message_bytes: int) -> None:
-        """The handshake with this pod. From then on messages are encrypted, and may have so many bytes."""
+        """The handshake with this pod. From then on messages are encrypted, and may have message_bytes bytes."""
         await self._send(frame(Opcode.TEXT, compiled.encode(caller.hello), masked=True))
         answered_by, session = caller.finish(await self.receive(_HANDSHAKE))
         if answered_by != pod_uid:
@@ -163,11 +162,11 @@ class Line:
     # After it ---------------------------------------------------------------------------------------------------------
 
     def limit(self, message_bytes: int) -> None:
-        """From now on a message of the peer's may have so many bytes."""
+        """From now on a message of the peer may have message_bytes bytes."""
         self._frames.limit = message_bytes
 
     async def send(self, message: object) -> None:
-        """Send it at once, on a line on which nothing is said."""
+        """Send it at once, on a line without a writer."""
         await self._send(self._sealed(compiled.encode(message)))
 
     def enqueue(self, message: object) -> None:
@@ -179,13 +178,13 @@ class Line:
             self._put(compiled.encode(message))
 
     async def flush(self, limit_s: float) -> None:
-        """Wait until all of it has gone to the kernel, or the limit is over."""
+        """Wait until all enqueued messages have reached the kernel, or the limit has passed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._outbox.join()
 
     async def write(self) -> None:
-        """Send what was said, and every PING_S an empty message, until cancelled or the line ends."""
+        """Send enqueued messages, and an empty one every PING_S, until canceled or the line ends."""
         ping_at = _now() + PING_S
         while not self._cut_off:
             try:
@@ -201,7 +200,7 @@ class Line:
             self._outbox.task_done()
 
     async def messages(self) -> AsyncIterator[object]:
-        """The peer's messages, until the line ends. What the caller does with each of them counts as reading it: it
+        """The peer's messages, until the line ends. The caller's work on a message counts as reading it: the caller
         must not await before it asks for the next one.
         """
         with suppress(EOFError):
@@ -211,7 +210,7 @@ class Line:
                     yield message
 
     async def receive(self, types: Mapping[str, type[Any]]) -> Any:
-        """The peer's next message. Raises EOFError where the peer ends the line."""
+        """The peer's next message. Raises EOFError if the peer ends the line."""
         while True:
             await self._share.wait()
             with self._share.spending():
@@ -270,7 +269,7 @@ class Line:
         await asyncio.get_running_loop().sock_sendall(self._peer, data)
 
     async def _read(self) -> None:
-        """Receive some more. Raises EOFError, TimeoutError, or ProtocolError where the peer may not send any more."""
+        """Receive more bytes. Raises EOFError, TimeoutError, or ProtocolError if the peer may not send more."""
         most = min(READ_BYTES, max(self._room, KEPT_BYTES) - len(self._received))
         if self._unproven_left is not None:
             most = min(most, self._unproven_left)
@@ -282,7 +281,7 @@ class Line:
             data = reading.result()
         finally:
             reading.cancel()
-            await asyncio.wait({reading})  # before somebody closes the socket, and the kernel reuses its number
+            await asyncio.wait({reading})  # before the socket is closed, and the kernel reuses its number
         if not data:
             raise EOFError
         if self._unproven_left is not None:
@@ -291,7 +290,7 @@ class Line:
         self._received += data
 
     async def _wait_for(self, reading: asyncio.Future[bytes]) -> None:
-        """Raises TimeoutError when the time for one whole message, or for an answer, is over."""
+        """Raises TimeoutError when the time for one whole message, or for an answer, has passed."""
         until_whole_s = SILENT_S - self._since(self._whole)
         until_answer_s = FRESH_S - self._since(self._answered)
         left_s = min(until_whole_s, until_answer_s)
@@ -311,13 +310,13 @@ class Line:
         return _Mark(self._waited_s + min(_now() - began, most_s), self._received_bytes)
 
     def _since(self, mark: _Mark) -> float:
-        """The seconds that the peer has used of its time since then."""
+        """The seconds of its time that the peer has used since then."""
         return self._waited_s - mark.waited_s - (self._received_bytes - mark.received) / FRAME_BYTES_PER_S
 
 
 @asynccontextmanager
 async def dialed(ip: str, share: Share) -> AsyncIterator[Line]:
-    """A line whose other side has proved nothing yet. Raises one of FAILURES."""
+    """A line whose peer has not proved the key yet. Raises one of FAILURES."""
     try:
         family = socket.AF_INET if ipaddress.ip_address(ip).version == 4 else socket.AF_INET6
     except ValueError as error:
@@ -343,7 +342,7 @@ async def dialed(ip: str, share: Share) -> AsyncIterator[Line]:
 async def open_line(
     ip: str, pod_uid: str, job_uid: str, keys: Keys, message_bytes: int, share: Share | None = None
 ) -> AsyncIterator[Line]:
-    """A line to that pod of the job, which has proved the key. Raises one of FAILURES."""
+    """A line to that pod of the job, after the pod has proved the key. Raises one of FAILURES."""
     caller = HandshakeCaller(keys.membership, Role.OBSERVER, job_uid, Call("", ip), keys.operator)
     async with asyncio.timeout(CONNECT_S) as patience, dialed(ip, share or Share()) as line:
         await line.begin(caller, pod_uid, message_bytes)

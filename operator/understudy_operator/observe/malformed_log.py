@@ -1,7 +1,7 @@
-"""Log lines about malformed objects. A tenant decides how many there are, and how often each changes.
+"""Log lines about malformed objects. Tenants decide how many there are, and how often each changes.
 
-Rules: at most NAMESPACE_LINES about the objects of a namespace in each WINDOW_S. The first line after the window says
-how many there were more. Events and a metric tell of all of them.
+Rules: at most NAMESPACE_LINES about the objects of a namespace in each WINDOW_S. The first line after the window has
+the number of omitted lines. Events and a metric cover all malformed objects.
 """
 
 import logging

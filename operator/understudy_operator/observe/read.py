@@ -1,7 +1,7 @@
-"""Raw objects -> the plan's frozen facts. The only place that knows where Kubernetes keeps what.
+"""Raw objects -> the plan's frozen facts. Only this module knows where Kubernetes keeps each fact of a job and a pod.
 
-A pod's labels, annotations, variables and messages are anything that its namespace's users write. The operator makes
-pods from their templates: so no text there makes a pod malformed, or the operator would not see the pods that it makes.
+A namespace's users write a pod's labels, annotations, variables and messages. The operator creates pods from their
+templates. So no text there makes a pod malformed: otherwise the operator would not see the pods that it creates.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,9 +23,9 @@ from understudy_protocol import wire
 from understudy_protocol.membership import Close
 
 T = TypeVar("T", decoded_fields.Container, decoded_fields.ContainerStatus)
-#: Condition of a pod whose kubelet has mounted its volumes, and then given it a network.
+#: Condition of a pod whose kubelet has mounted its volumes, and then set up its network.
 _HAS_NETWORK = "PodReadyToStartContainers"
-#: Conditions of a pod that somebody takes away: Kubernetes' own, and Kueue's.
+#: Conditions of a pod that is being evicted: Kubernetes' own, and Kueue's.
 _DISRUPTIONS = ("DisruptionTarget", "TerminationTarget")
 
 
@@ -53,18 +53,18 @@ def read_job(raw: Raw) -> Job:
 
 
 def read_times(raw: Raw, status: Raw) -> tuple[float, float | None]:
-    """When a job was created, and when it ended."""
+    """The times at which a job was created and ended."""
     ended = status.get("completionTime")
     return parse_time(raw["metadata"]["creationTimestamp"]), parse_time(ended) if ended else None
 
 
 def read_number_label(labels: Mapping[str, str], name: str) -> int:
-    """A number in a label; 0 where there is none, or somebody has written something else."""
+    """A number in a label; 0 if the label is missing or is not a number."""
     return number_in(labels.get(name)) or 0
 
 
 def read_pod(kept: Raw) -> Pod:
-    """kept: the fields of a pod that trim.trimmed_pod has kept."""
+    """kept: a pod's fields from kept_fields.select_pod_fields."""
     raw = cast(decoded_fields.RawPod, kept)
     metadata, status = raw["metadata"], raw.get("status", {})
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
@@ -128,14 +128,14 @@ def _unready_since(status: decoded_fields.PodStatus) -> float:
 
 
 def _since(status: decoded_fields.PodStatus, condition: str, value: str) -> float:
-    """When the condition got that value; 0 if it has another one."""
+    """When the condition got that value; 0 if it has another value."""
     matching = (x for x in status.get("conditions") or () if x["type"] == condition and x["status"] == value)
     since = next((x.get("lastTransitionTime") for x in matching), None)
     return parse_time(since) if since else 0.0
 
 
 def read_advertised_address(kept: Raw) -> str:
-    """The address of the coordinator's Service that a pod was made with."""
+    """The address of the coordinator's Service with which the pod was created."""
     return _environment(cast(decoded_fields.RawPod, kept)["spec"], names.ENV_COORDINATOR)
 
 
@@ -144,7 +144,7 @@ def _container(entries: Iterable[T] | None, name: str) -> T | None:
 
 
 def _environment(spec: decoded_fields.PodSpec, variable: str) -> str:
-    """Of the sidecar: every other init container is the template's own."""
+    """The value of the sidecar's variable. All other init containers belong to the template."""
     sidecar = _container(spec.get("initContainers"), names.SIDECAR_CONTAINER) or {}
     values = (entry.get("value", "") for entry in sidecar.get("env") or () if entry.get("name") == variable)
     return str(next(values, ""))
@@ -165,7 +165,7 @@ def _close(sidecar: decoded_fields.ContainerStatus) -> Close | None:
         try:
             close = wire.decode(state.get("terminated", {}).get("message", ""), {"Close": Close})
         except wire.WireError:
-            continue  # the kubelet's words, or a log's end
+            continue  # the kubelet's text, or the end of a log
         if isinstance(close, Close):
             return close
     return None
@@ -190,13 +190,13 @@ def _disruption(status: decoded_fields.PodStatus) -> str:
 
 
 def _blocking_finalizers(metadata: decoded_fields.ObjectMeta) -> tuple[str, ...]:
-    """A pod whose grace is 0 is gone, in its kubelet's word or by somebody's order, but for its finalizers."""
+    """The finalizers of a pod that has ended: its grace is 0, because its kubelet has finished or a user forced it."""
     has_ended = "deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0
     return tuple(metadata.get("finalizers") or ()) if has_ended else ()
 
 
 def _waiting_since(status: decoded_fields.PodStatus) -> float:
-    """When it got its node, if no container of it has begun yet."""
+    """When the pod got its node, if none of its containers has started."""
     for entry in _containers(status):
         if {"running", "terminated"} & entry.get("state", {}).keys() or entry.get("lastState"):
             return 0.0
@@ -215,7 +215,7 @@ def _trouble(status: decoded_fields.PodStatus) -> str:
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             if condition.get("reason") == "SchedulingGated":
-                return ""  # somebody keeps it from being scheduled, on purpose
+                return ""  # a controller or user holds it back on purpose
             return f"{condition.get('reason', '')}: {condition.get('message', '')}"
     for container in _containers(status):
         waiting = container.get("state", {}).get("waiting", {})

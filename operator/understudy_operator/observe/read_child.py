@@ -35,7 +35,7 @@ def read_child(raw: Raw) -> ChildJob:
         active=int(status.get("active", 0)),
         terminating=int(status.get("terminating", 0)),
         ready=int(status.get("ready", 0)),
-        # The Job controller counts a pod once it has taken its finalizer off; until then it lists its uid.
+        # The Job controller counts a pod once it has removed its finalizer. Until then it lists the pod's uid.
         succeeded=int(status.get("succeeded", 0)) + len(uncounted.get("succeeded") or ()),
         ended=bool(end),
         is_complete=end.get("type") == "Complete",

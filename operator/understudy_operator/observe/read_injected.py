@@ -1,4 +1,4 @@
-"""A raw InjectedJob -> a Job with a world, whose pods somebody else makes."""
+"""A raw InjectedJob -> a Job with a world, whose pods another controller creates."""
 
 from understudy_operator.observe.read import read_job, read_times
 from understudy_operator.observe.read_status import read_job_status
@@ -48,12 +48,12 @@ def read_injected(raw: Raw) -> Job:
 
 
 def jobs(store: Store) -> list[Job]:
-    """All that can be read: TrainingJobs, and InjectedJobs."""
+    """All readable jobs: TrainingJobs and InjectedJobs."""
     return [*store.facts(Kind.JOB, read_job), *store.facts(Kind.INJECTED, read_injected)]
 
 
 def raw_jobs(store: Store) -> list[Raw]:
-    """All that there are, with_status."""
+    """All jobs, each with_status."""
     found = list[Raw]()
     for kind in (Kind.JOB, Kind.INJECTED):
         for raw in store.all(kind):
@@ -63,5 +63,5 @@ def raw_jobs(store: Store) -> list[Raw]:
 
 
 def with_status(raw: Raw) -> Raw:
-    """A job, also one that cannot be read, with what of its status can be relied on."""
+    """A job, even an unreadable one, with the valid fields of its status."""
     return {**raw, "status": read_job_status(raw)[0]}

@@ -1,7 +1,7 @@
-"""A raw node -> what the plan knows of it, by the table of fault sources.
+"""A raw node -> the plan's facts about it, by the table of fault sources.
 
-What the table makes nothing of is not in the fact: so a node that only sends its heartbeats, or changes a label that
-nobody asks for, wakes no job but by the labels themselves.
+Signals without a row in the table are not in the fact. So a node's heartbeat changes no fact, and enqueues no job.
+Labels are in the fact, and enqueue only the jobs that use them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,13 @@ from understudy_protocol import pod as names
 
 
 class NodeReader:
-    """One reader for all nodes: the store keeps what it made of each."""
+    """One reader for all nodes. The store keeps its results."""
 
     def __init__(self, table: Sequence[FaultSource] = BUILT_IN) -> None:
         self._table = tuple(table)
 
     def __call__(self, kept: Raw) -> Node:
-        """kept: the fields of a node that trim.trimmed_node has kept."""
+        """kept: a node's fields from kept_fields.select_node_fields."""
         raw = cast(decoded_fields.RawNode, kept)
         metadata, spec = raw["metadata"], raw.get("spec", {})
         conditions = raw.get("status", {}).get("conditions") or ()
@@ -67,7 +67,7 @@ def _at(text: str | None) -> float | None:
 
 
 def _forgiven_at(text: str | None) -> float | None:
-    """What is no time forgives all, as long as it is there; "false" and nothing forgive nothing."""
+    """A value that is not a time forgives all faults while it is there. "false" and "" forgive none."""
     if text is None or text.strip().lower() in ("", "false"):
         return None
     at = time_in(text)

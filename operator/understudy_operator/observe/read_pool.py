@@ -1,4 +1,4 @@
-"""A raw HotSparePool -> a Pool; and the parts of the store that a pool and its jobs look at."""
+"""A raw HotSparePool -> a Pool; and the parts of the store that pools and their jobs read."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,7 +47,7 @@ def _template(template: Any) -> Raw:
 
 
 def view_of(store: Store, keyring: Keyring, namespace: str, name: str) -> PoolView:
-    """What a job of that namespace sees of the pool of that name."""
+    """The pool of that name, as jobs of the namespace see it."""
     pool = store.fact(Kind.POOL, (namespace, name), read_pool)
     if pool is None:
         return PoolView(name, False)
@@ -58,7 +58,7 @@ def view_of(store: Store, keyring: Keyring, namespace: str, name: str) -> PoolVi
 
 
 def split(pods: tuple[Pod, ...], owner_uid: str) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
-    """Those that are the owner's, and those that only concern it."""
+    """The owner's pods, and the pods that only concern it."""
     if all(pod.owner == owner_uid for pod in pods):
         return pods, ()
     own = tuple(pod for pod in pods if pod.owner == owner_uid)
@@ -66,23 +66,23 @@ def split(pods: tuple[Pod, ...], owner_uid: str) -> tuple[tuple[Pod, ...], tuple
 
 
 def pods_of_pool(store: Store, pool: OwnerKey) -> tuple[Pod, ...]:
-    """Its own: those of jobs that stand in the place of one are left out."""
+    """The pool's own pods, without jobs' pods that replace one."""
     return split(store.facts_of_job(Kind.POD, pool, read_pod), pool[1])[0]
 
 
 def pods_from_pool(store: Store, pool: OwnerKey) -> tuple[Pod, ...]:
-    """Those of jobs that stand in the place of one of the pool's."""
+    """Jobs' pods that were created to replace a pod of the pool."""
     return split(store.facts_of_job(Kind.POD, pool, read_pod), pool[1])[1]
 
 
 def claimed_pods(store: Store, key: Key) -> tuple[Pod, ...]:
-    """Pods of the pool of that name that jobs have claimed, whether or not there still is such a pool."""
+    """Pods of the pool of that name that jobs have claimed, even if the pool is gone."""
     read = (store.fact(Kind.POD, pod, read_pod) for pod in store.pods_of_pool(key))
     return tuple(pod for pod in read if pod is not None and claimant(pod))
 
 
 def claimants(store: Store, namespace: str) -> frozenset[str]:
-    """Uids of the jobs there that may still want what they have claimed."""
+    """Uids of the namespace's jobs that may still need their claims."""
     found = (store.get(Kind.JOB, key) for key in store.keys_in(Kind.JOB, namespace))
     jobs = [raw for raw in found if raw is not None]
     return frozenset(str(raw["metadata"].get("uid", "")) for raw in jobs if _may_want_claims(store, raw))
@@ -118,7 +118,7 @@ def _pool_named_by(job: Job) -> Key:
 
 
 def _may_want_claims(store: Store, raw: Raw) -> bool:
-    """A job that cannot be read may."""
+    """True for a job that cannot be read."""
     job = store.fact(Kind.JOB, key_of(raw), read_job)
     return job is None or not (job.terminal or job.spec.suspend or job.deleting)
 
@@ -144,7 +144,7 @@ def _auto(spec: Raw) -> AutoSize:
 
 
 def interested_jobs(store: Store, raw: Raw) -> list[Key]:
-    """The jobs that a pool's pod is about: who has claimed it, and who may claim one of that pool."""
+    """The jobs that a pool's pod concerns: the job that has claimed it, and the jobs that may claim from that pool."""
     pool, claimed_by = pool_key_of(raw), raw["metadata"].get("labels", {}).get(names.LABEL_CLAIMED_BY, "")
     jobs = _jobs_in(store, raw["metadata"].get("namespace", ""))
     return [(job.namespace, job.name) for job in jobs if job.uid == claimed_by or _pool_named_by(job) == pool]

@@ -1,4 +1,4 @@
-"""A raw TrainingJob -> its spec's facts. What the API server fills in is filled in here as well, for older objects."""
+"""A raw TrainingJob -> its spec's facts. The API server's defaults are repeated here, for older objects."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,9 +1,9 @@
-"""The status of a TrainingJob, an InjectedJob and a HotSparePool: the fields that can be relied on.
+"""The status of a TrainingJob, an InjectedJob and a HotSparePool: reads its valid fields.
 
-The operator writes it, and continues from it after a restart. Others may write it, too: a user with the rights, or an
-operator of another version. So each field has a type here. A field of another type is left out, as if it had never been
-written; of a list single entries are. The next reconcile writes the status whole. What the operator always writes of a
-recovery, and the CRD does not require, is filled in.
+The operator writes status, and continues from it after a restart. Users with the rights and operators of other versions
+may write it, too. So each field has a type here. A field of another type is ignored, as if it had never been written.
+In a list, single entries are ignored. The next reconcile writes the whole status again. Fields of a recovery that the
+operator always writes, and the CRD does not require, get defaults.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from understudy_operator.plan.rfc3339 import parse_time
 from understudy_protocol.enums import Fault, Strategy
 
 Raw = Mapping[str, Any]
-#: Any JSON number that every program reads exactly.
+#: The largest integer that every JSON reader represents exactly.
 _MOST = 2**53
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Number = Annotated[int, msgspec.Meta(ge=-1, le=_MOST)]
@@ -25,9 +25,9 @@ Signed = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
 Seconds = Annotated[float, msgspec.Meta(ge=-_MOST, le=_MOST)]
 FaultName = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(fault.value for fault in Fault)})$")]
 StrategyName = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join((*Strategy, JOB_RESTART))})$")]
-#: How a job has ended, as JobSet spells it.
+#: The end of a job, in JobSet's spelling.
 End = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(TERMINAL_STATES.values())})?$")]
-#: A number as text, as in 0.125.
+#: A number as text, such as 0.125.
 Decimal = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,12}(\.[0-9]{1,12})?$")]
 
 
@@ -203,7 +203,7 @@ class PoolStatus(TypedDict, total=False):
 
 
 def read_job_status(raw: Raw) -> tuple[dict[str, Any], str]:
-    """Of a TrainingJob or InjectedJob: the fields that can be relied on, and what is wrong with another one, or ""."""
+    """For a TrainingJob or InjectedJob: the valid fields, and the error of an invalid one, or ""."""
     status, wrong = _read(raw.get("status", {}), JobStatus)
     for entry in (*status.get("recoveries", ()), *filter(None, [status.get("lastRecovery")])):
         entry.setdefault("round", -1)
@@ -212,7 +212,7 @@ def read_job_status(raw: Raw) -> tuple[dict[str, Any], str]:
 
 
 def read_pool_status(raw: Raw) -> tuple[dict[str, Any], str]:
-    """The same of a HotSparePool."""
+    """The same for a HotSparePool."""
     return _read(raw.get("status", {}), PoolStatus)
 
 
@@ -241,7 +241,7 @@ def _read_field(name: str, value: Any, field: Any, read: dict[str, Any], wrong: 
 
 
 def _entries(item: Any, entry: Any) -> list[Any]:
-    """The entry of a list, if it can be relied on."""
+    """The entry of a list, if it is valid."""
     try:
         return [_converted(item, entry)]
     except msgspec.ValidationError:
@@ -255,5 +255,5 @@ def _converted(value: Any, shape: Any) -> Any:
 def _time(kind: type[Any], value: Any) -> Any:
     if kind is not Time:
         raise NotImplementedError(kind)
-    parse_time(value)  # msgspec tells of the ValueError with the field
+    parse_time(value)  # msgspec reports the ValueError with the field
     return Time(value)

@@ -1,18 +1,18 @@
-"""Raw objects by kind, as the watches and lists last told, trimmed to what is read; and what was read of each.
+"""Raw objects by kind, from the newest watch events and lists, reduced to the fields that are read; and their facts.
 
 Rules:
-- What arrives replaces what was there, unless it is older: the answers to our own writes arrive before the watch tells
-  of them, and a watch may tell twice, or late. Versions of one resource are numbers that grow over all its objects.
-- What was removed does not come back by a late word.
-- A list replaces a whole kind, since a watch that had to start again never tells of deletions it missed. It is the
-  truth of a moment after it was asked for: it wins over all that is known from before, also over newer versions (an
-  API server that was restored from a backup counts from an older one), and over nothing that has arrived since.
-- Labels select the objects that are watched. Its ownerReferences say which job an object belongs to: a copy with the
-  same labels belongs to none, so nothing counts or deletes it. Objects of a job are in the namespace of the job.
-- The objects of a namespace take at most NAMESPACE_BYTES, by what their JSON tells. One beyond that is malformed.
-- An object that is malformed concerns itself alone. The store does not keep one that lacks the basic shape
-  (kept_fields.py). If a reader cannot read a kept one, the store has its raw object and no fact. In both cases it logs
-  the object once for each of its states, and lists it in `malformed` for as long as that state lasts.
+- A newer version of an object replaces the older one. Answers to our own writes arrive before their watch events, and a
+  watch may send an event twice, or late. resourceVersions are numbers that grow over all objects of a resource.
+- A late message does not restore a removed object.
+- A list replaces a whole kind, because a watch that started again does not report the deletions that it missed. A list
+  shows a moment after its request. It wins over all older content, even with newer versions (an API server restored
+  from a backup counts from an older one), and loses against everything that arrived after the request.
+- Labels select the watched objects. ownerReferences decide which job an object belongs to: a copy with the same labels
+  belongs to none, so the operator neither counts nor deletes it. Objects of a job are in the job's namespace.
+- The objects of a namespace take at most NAMESPACE_BYTES, estimated by their JSON. An object beyond that is malformed.
+- A malformed object affects only itself. The store does not keep an object without the basic shape (kept_fields.py).
+  If a reader cannot read a kept object, the store has the raw object and no fact. In both cases it logs each state of
+  the object once, and lists it in `malformed` while that state lasts.
 """
 
 import logging
@@ -44,11 +44,11 @@ Raw = Mapping[str, Any]
 Key = tuple[str, str]  # namespace, name
 OwnerKey = tuple[str, str]  # namespace and uid of a job, or of a pool
 T = TypeVar("T")
-#: Of all kinds. A job of 20,000 pods takes up to 400 MB by this estimate, and 170 MB in fact.
+#: For all kinds. A job of 20,000 pods takes up to 400 MB by this estimate, and 170 MB in reality.
 NAMESPACE_BYTES = 512 << 20
-#: Of what an exception that is not Malformed says.
+#: For the text of an exception that is not Malformed.
 MESSAGE_CHARACTERS = 200
-#: Of a resourceVersion: it counts the writes to etcd, in 64 bits.
+#: For a resourceVersion: it counts the writes to etcd, in 64 bits.
 VERSION_DIGITS = 20
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Kind(Enum):
     NODE = "nodes"
     SERVICE = "services"
     CHILD = "jobs"
-    CLAIM = "persistentvolumeclaims"  # also somebody else's in the place of one: until the next list, which lacks it
+    CLAIM = "persistentvolumeclaims"  # another owner's claim of that name stays until the next list, which lacks it
 
 
 _SELECTORS: Mapping[Kind, Callable[[Raw], Raw]] = {
@@ -72,7 +72,7 @@ _SELECTORS: Mapping[Kind, Callable[[Raw], Raw]] = {
 
 
 class _Memory:
-    """What objects take of it, by namespace."""
+    """The memory that objects take, by namespace."""
 
     def __init__(self) -> None:
         self._taken = Counter[str]()
@@ -81,7 +81,7 @@ class _Memory:
         return len(self._taken)
 
     def check(self, namespace: str, count: int) -> None:
-        """Raises Malformed if there is no room for so much. Nodes have no namespace, and are no tenant's."""
+        """Raises Malformed if count bytes do not fit. Nodes have no namespace, and belong to no tenant."""
         if namespace and self._taken[namespace] + count > NAMESPACE_BYTES:
             raise Malformed(
                 f"the objects of namespace {namespace} take more than {NAMESPACE_BYTES >> 20} MiB of the operator's "
@@ -99,14 +99,14 @@ class _Memory:
 
 @dataclass(frozen=True)
 class MalformedObject:
-    """One state of an object that cannot be read, or not all of it."""
+    """One state of an object that cannot be read, or only in part."""
 
     kind: Kind
     namespace: str
     name: str
     uid: str
     version: str
-    message: str  # the field, and what is wrong with it
+    message: str  # the field, and its error
 
 
 @dataclass
@@ -115,13 +115,13 @@ class _Entry:
     arrived: float
     owners: tuple[OwnerKey, ...]
     memory: int
-    pool: Key | None  # that the pod says it is of; only if a pool controls it
-    fact: Any = None  # what a reader has made of it; readers never give None
+    pool: Key | None  # the pool in the pod's label; only if a pool controls it
+    fact: Any = None  # the reader's result; readers never return None
     is_malformed: bool = False  # the reader could not read it
 
 
 class Store:
-    """Each kind has one reader: what it made of an object is kept with it."""
+    """Each kind has one reader. The store keeps the reader's result with the object."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -138,11 +138,11 @@ class Store:
         self._log = MalformedLog(now)
 
     def put(self, kind: Kind, raw: Raw) -> Raw | None:
-        """The newest state of the object, as it is kept; None if that is malformed."""
+        """Store the newest state of the object, and return its kept fields; None if it is malformed."""
         return self._put(kind, raw, is_newest=False)
 
     def _put(self, kind: Kind, raw: Raw, *, is_newest: bool) -> Raw | None:
-        """is_newest: whatever its version."""
+        """is_newest: ignore its version."""
         key = key_of(raw)
         current = self._entries[kind].get(key)
         if current is not None and not is_newest and _version(raw) < _version(current.raw):
@@ -152,8 +152,8 @@ class Store:
             kept = _select_fields(kind, raw)
             owners, memory = owners_of(kind, kept), memory_of(kept)
             self._memory.check(key[0], memory - taken)
-        except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this object alone)
-            if kind is not Kind.NODE:  # jobs would take the pods of a node that is not there for lost
+        except Exception as error:  # noqa: BLE001 (any error concerns this object alone)
+            if kind is not Kind.NODE:  # without the node, jobs would consider its pods lost
                 self._forget(kind, key)
             self._note(kind, raw, _message(error))
             return None
@@ -162,7 +162,7 @@ class Store:
         return kept
 
     def remove(self, kind: Kind, raw: Raw) -> Raw | None:
-        """Forget an object; one of the same name that was created since stays. What it was last; None if malformed."""
+        """Forget an object, but not a newer one of its name. Returns its last state; None if that is malformed."""
         key, (uid, _) = key_of(raw), _state(raw)
         if uid:
             self._removed[kind][uid] = self._now()
@@ -176,17 +176,17 @@ class Store:
             self._forget(kind, key)
         try:
             return _select_fields(kind, raw)
-        except Exception:  # noqa: BLE001 (its end tells nothing about other objects)
+        except Exception:  # noqa: BLE001 (its end does not affect other objects)
             return None
 
     def item_filter(self, kind: Kind) -> Callable[[dict[str, Any]], dict[str, Any]]:
-        """Of each item of a list, as it comes: what `replace` reads of it. Before it is called, a namespace has no more
-        of the memory than after it.
+        """For each item of a list on arrival: the fields that `replace` reads. Until `replace` is called, the items of
+        a namespace take no more memory than afterwards.
         """
         return item_filter(partial(_select_fields, kind))
 
     def replace(self, kind: Kind, raws: Iterable[Raw], requested_at: float) -> None:
-        """A consistent list, asked for at `requested_at`: what it lacks is gone."""
+        """raws: a consistent list, requested at `requested_at`. Objects that it lacks are gone."""
         listed = {key_of(raw): raw for raw in raws}
         self._malformed[kind] = {key: noted for key, noted in self._malformed[kind].items() if key in listed}
         self._logged[kind] = {key: logged for key, logged in self._logged[kind].items() if key in listed}
@@ -199,7 +199,7 @@ class Store:
         for key, raw in listed.items():
             current = self._entries[kind].get(key)
             if current is not None and _state(current.raw) == _state(raw):
-                continue  # nothing has changed, as of almost all of them: what was read of it stays
+                continue  # unchanged, as almost all of them: its fact stays
             self._put(kind, raw, is_newest=current is None or current.arrived < requested_at)
 
     def get(self, kind: Kind, key: Key) -> Raw | None:
@@ -207,7 +207,7 @@ class Store:
         return None if entry is None else entry.raw
 
     def has_state(self, kind: Kind, raw: Raw) -> bool:
-        """Whether that state of the object is here already."""
+        """Whether the store already has that state of the object."""
         current = self.get(kind, key_of(raw))
         return current is not None and _state(current) == _state(raw)
 
@@ -219,7 +219,7 @@ class Store:
         return sorted(self._in_namespace.get((kind, namespace), ()))
 
     def pools_of_pods(self) -> list[Key]:
-        """The names of pools, by their pods; such a pool may be gone."""
+        """The names of pools that pods name. Such a pool may be gone."""
         return list(self._of_pool)
 
     def pods_of_pool(self, pool: Key) -> list[Key]:
@@ -230,9 +230,9 @@ class Store:
         return [self._entries[kind][key].raw for key in sorted(self._of_job.get((kind, job), ()))]
 
     def fact(self, kind: Kind, key: Key, reader: Callable[[Raw], T]) -> T | None:
-        """What the kind's reader makes of that object; None if there is none, or if it is malformed.
+        """The reader's result for that object; None if there is no object, or it is malformed.
 
-        Each state of an object is read once: a reconcile looks at thousands of objects, and few of them have changed.
+        Each state of an object is read once: a reconcile reads thousands of objects, and few of them have changed.
         """
         entry = self._entries[kind].get(key)
         if entry is not None and entry.fact is None and not entry.is_malformed:
@@ -241,7 +241,7 @@ class Store:
             except PartlyMalformed as error:
                 entry.fact = error.fact
                 self._note(kind, entry.raw, str(error))
-            except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this object alone)
+            except Exception as error:  # noqa: BLE001 (any error concerns this object alone)
                 entry.is_malformed = True
                 self._note(kind, entry.raw, _message(error))
         return None if entry is None else entry.fact
@@ -250,7 +250,7 @@ class Store:
         return self._facts(kind, self._entries[kind], reader)
 
     def malformed(self, kind: Kind) -> list[MalformedObject]:
-        """Those that are there."""
+        """The current malformed objects of the kind."""
         return list(self._malformed[kind].values())
 
     def is_malformed(self, kind: Kind, key: Key) -> bool:
@@ -258,18 +258,18 @@ class Store:
 
     @contextmanager
     def contain_errors(self, kind: Kind, raw: Raw) -> Iterator[None]:
-        """An error of the body concerns this object alone, and is reported on it: a loop over all objects goes on."""
+        """Report an error of the body on this object, so that a loop over all objects continues."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 (whatever it is)
+        except Exception as error:  # noqa: BLE001 (any error)
             self._note(kind, raw, _message(error))
 
     def report_malformed(self, kind: Kind, raw: Raw, message: str) -> None:
-        """The object counts, and something in it cannot be carried out."""
+        """The object stays in use, although a part of it cannot be carried out."""
         self._note(kind, raw, message)
 
     def nodes(self, reader: Callable[[Raw], Node]) -> NodeMap:
-        """All nodes by name: one mapping for all who ask until a node changes."""
+        """All nodes by name: one shared mapping until a node changes."""
         if self._nodes is None:
             self._nodes = NodeMap((node.name, node) for node in self.facts(Kind.NODE, reader))
         return self._nodes
@@ -284,7 +284,7 @@ class Store:
         return self._facts_of_job[kind, job]
 
     def size(self) -> int:
-        """All that is kept, in entries: it grows with what there is, and with nothing else."""
+        """The number of all entries. It grows only with the number of objects."""
         objects = sum(len(entries) for entries in self._entries.values())
         return (
             objects
@@ -348,7 +348,7 @@ def _take_out(index: dict[T, set[Key]], of: T, key: Key) -> None:
 
 
 def item_filter(select: Callable[[Raw], Raw] = select_fields) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Of the items of one list: each without what is not read, or UNREADABLE where that is beyond NAMESPACE_BYTES."""
+    """For the items of one list: their read fields, or UNREADABLE for items beyond NAMESPACE_BYTES."""
     memory = _Memory()
 
     def keep(raw: dict[str, Any]) -> dict[str, Any]:
@@ -356,7 +356,7 @@ def item_filter(select: Callable[[Raw], Raw] = select_fields) -> Callable[[dict[
             kept = dict(select(raw))
             namespace, count = key_of(kept)[0], memory_of(kept)
             memory.check(namespace, count)
-        except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this object alone)
+        except Exception as error:  # noqa: BLE001 (any error concerns this object alone)
             return unreadable(_metadata_of(raw), _message(error))
         memory.take(namespace, count)
         return kept
@@ -365,23 +365,23 @@ def item_filter(select: Callable[[Raw], Raw] = select_fields) -> Callable[[dict[
 
 
 def _select_fields(kind: Kind, raw: Raw) -> Raw:
-    """Raises Malformed, or whatever else comes of a malformed object."""
+    """Raises Malformed, or any other error that a malformed object causes."""
     if isinstance(raw, Mapping) and UNREADABLE in raw:
         raise Malformed(str(raw[UNREADABLE]))
     return _SELECTORS.get(kind, select_fields)(raw)
 
 
 def key_of(raw: Raw) -> Key:
-    """Of any object, also of a malformed one."""
+    """For any object, even a malformed one."""
     return _text(raw, "namespace"), _text(raw, "name")
 
 
 def owners_of(kind: Kind, raw: Raw) -> tuple[OwnerKey, ...]:
-    """The owner of an object; and of a pool's pod the job that has claimed it, or of a job's pod the pool that it came
-    from. None of an object that has the labels and not the owner.
+    """The owner of an object. For a pool's pod also the job that has claimed it, and for a job's pod the pool that it
+    came from. Empty for an object that has the labels, but not the owner.
     """
     labels, controller = raw["metadata"].get("labels", {}), controller_of(raw)
-    # The Service of an InjectedJob is labeled with the job's membership, and belongs to the object.
+    # The Service of an InjectedJob has the job's membership as its label, and belongs to the InjectedJob.
     owner = str(controller.get("uid", "")) if _is_of_injected(kind, controller) else owner_uid(raw)
     if not owner:
         return ()
@@ -394,7 +394,7 @@ def owners_of(kind: Kind, raw: Raw) -> tuple[OwnerKey, ...]:
 
 
 def is_of_pool(raw: Raw) -> bool:
-    """Whether a HotSparePool controls the object, and not only its labels say so."""
+    """Whether a HotSparePool controls the object. Its labels alone are not enough."""
     return bool(owner_uid(raw)) and controller_of(raw).get("kind") == POOL_KIND
 
 
@@ -403,7 +403,7 @@ def _is_of_injected(kind: Kind, controller: Raw) -> bool:
 
 
 def owner_uid(raw: Raw) -> str:
-    """The uid that the label names, if the ownerReferences confirm it; of injected pods and Jobs the membership."""
+    """The uid in the label, if the ownerReferences confirm it; for injected pods and Jobs the membership."""
     labels, controller = raw["metadata"].get("labels", {}), controller_of(raw)
     uid, labeled_uid = str(controller.get("uid", "")), str(labels.get(names.LABEL_JOB_UID, ""))
     if uid and uid == labeled_uid:
@@ -422,7 +422,7 @@ def job_key_of(raw: Raw) -> Key | None:
 
 
 def pool_key_of(raw: Raw) -> Key | None:
-    """The pool that a pod says it is of."""
+    """The pool in the pod's label."""
     name = raw["metadata"].get("labels", {}).get(names.LABEL_POOL)
     return None if name is None else (raw["metadata"].get("namespace", ""), name)
 

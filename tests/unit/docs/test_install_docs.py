@@ -47,8 +47,8 @@ def test_what_is_stale_is_named_and_written(copy: tuple[Path, Path], capsys: pyt
     # then both are stale
     assert main(["--check"], chart, page) == 1
     err = capsys.readouterr().err
-    assert "values is not what values.yaml says: run `make chart`" in err
-    assert "values.schema.json is not what values.yaml says: run `make chart`" in err
+    assert "values differs from values.yaml: run `make chart`" in err
+    assert "values.schema.json differs from values.yaml: run `make chart`" in err
     # and are not any more once they are written
     assert main([], chart, page) == 0
     assert main(["--check"], chart, page) == 0
@@ -70,9 +70,9 @@ def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
 
 
 def test_a_value_without_a_comment_and_one_of_which_too_little_is_stated_are_refused_with_the_fix() -> None:
-    with pytest.raises(ValuesError, match=r"line 3: a\.b has no comment: say above it what it does"):
+    with pytest.raises(ValuesError, match=r"line 3: a\.b has no comment: describe it above"):
         read_values("# A section.\na:\n  b: 1\n")
-    with pytest.raises(ValuesError, match=r"line 2: a is empty: say above it what may be in it"):
+    with pytest.raises(ValuesError, match=r"line 2: a is empty: describe its content above it"):
         read_values("# A list.\na: []\n")
 
 

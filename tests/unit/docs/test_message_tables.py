@@ -112,21 +112,19 @@ def test_a_message_that_is_part_of_another_stays_a_message(letters: Any) -> None
 def test_a_message_without_a_direction_is_named(letters: Any) -> None:
     letters.TO_WRITER = ()
     assert wrong(letters) == [
-        "sidecar/letters.py: expected Receipt in one tuple of who gets it; it is in none, and is part of no message"
+        "sidecar/letters.py: expected Receipt in one tuple TO_…; it is in none, and is part of no message"
     ]
 
 
 def test_a_message_with_two_directions_is_named(letters: Any) -> None:
     letters.TO_WRITER = (letters.Receipt, letters.Letter)
-    assert wrong(letters) == [
-        "sidecar/letters.py: expected Letter in one tuple of who gets it; it is in TO_READER and TO_WRITER"
-    ]
+    assert wrong(letters) == ["sidecar/letters.py: expected Letter in one tuple TO_…; it is in TO_READER and TO_WRITER"]
 
 
 def test_a_message_that_stands_twice_in_a_tuple_is_named(letters: Any) -> None:
     letters.TO_WRITER = (letters.Receipt, letters.Receipt)
     assert wrong(letters) == [
-        "sidecar/letters.py: expected Receipt in one tuple of who gets it; it is in TO_WRITER and TO_WRITER"
+        "sidecar/letters.py: expected Receipt in one tuple TO_…; it is in TO_WRITER and TO_WRITER"
     ]
 
 

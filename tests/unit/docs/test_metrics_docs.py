@@ -16,7 +16,7 @@ def test_a_stale_part_is_named_with_what_fixes_it(tmp_path: Path, capsys: pytest
     page.write_text(PAGE.read_text(encoding="utf-8").replace("`understudy_leader` |", "`understudy_chief` |"))
     assert main(["--check"], page) == 1
     assert capsys.readouterr().err == (
-        f"metrics.md: the part 'operator' is not what the code says: run `{COMMAND}` and commit it\n"
+        f"metrics.md: the part 'operator' differs from the code: run `{COMMAND}` and commit it\n"
     )
     assert main([], page) == 0
     assert page.read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8")

@@ -73,7 +73,7 @@ def test_a_stale_part_is_named_with_what_fixes_it(page: Path, capsys: pytest.Cap
     # then the part alone is named, and nothing is written
     assert code == 1
     assert capsys.readouterr().err == (
-        f"protocol.md: the part 'membership' is not what the code says: run `{COMMAND}` and commit it\n"
+        f"protocol.md: the part 'membership' differs from the code: run `{COMMAND}` and commit it\n"
     )
     assert page.read_text(encoding="utf-8") == stale
     # and the command mends the part, and keeps the prose
@@ -103,7 +103,7 @@ def test_a_message_without_a_direction_fails_the_check(
     # then neither the check nor the generator takes it
     for arguments in ([], ["--check"]):
         assert main(arguments, page) == 1
-        assert "expected Join in one tuple of who gets it" in capsys.readouterr().err
+        assert "expected Join in one tuple TO_…" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("states", [None, "OPEN"], ids=["none", "no enum"])

@@ -139,7 +139,7 @@ def test_a_module_without_a_table_has_none(source: str) -> None:
         ),
         pytest.param(
             module("OPEN    pushed  SHUT    falls", "SHUT in         OPEN    swings"),
-            "door.py:6: expected a state, an event and what comes next; got 'SHUT in ",
+            "door.py:6: expected a state, an event and the next state; got 'SHUT in ",
             id="an event in the column of states",
         ),
         pytest.param(
@@ -159,12 +159,12 @@ def test_a_module_without_a_table_has_none(source: str) -> None:
         ),
         pytest.param(
             module("OPEN    pushed"),
-            "door.py:5: expected a state, an event and what comes next; got 'OPEN    pushed'",
+            "door.py:5: expected a state, an event and the next state; got 'OPEN    pushed'",
             id="nothing comes next",
         ),
         pytest.param(
             module("        pushed  SHUT    falls"),
-            "door.py:5: expected a state, an event and what comes next",
+            "door.py:5: expected a state, an event and the next state",
             id="no state",
         ),
         pytest.param(
