@@ -1,4 +1,4 @@
-"""A scenario file with a key or a word that no scenario knows is refused, with the file and the key."""
+"""A scenario file with an unknown key or word is rejected, with the file and the key."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_a_scenario_of_a_pool_with_an_unknown_key_or_word_is_refused(tmp_path: P
 @pytest.mark.parametrize(
     "do", [golden_plans.read, lambda folder, given: golden_plans.write(folder, given, lambda _: [])]
 )
-def test_a_scenario_has_nothing_beside_given_and_plan(tmp_path: Path, do: Callable[[Path, Raw], object]) -> None:
+def test_a_scenario_has_only_given_and_plan(tmp_path: Path, do: Callable[[Path, Raw], object]) -> None:
     write(tmp_path, "{}", "  plans: []\n")
     before = (tmp_path / "odd.yaml").read_text()
     with pytest.raises(ValueError, match=r"odd\.yaml: a scenario: unknown key 'plans', expected one of plan, given"):
