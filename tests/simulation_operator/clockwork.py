@@ -1,4 +1,4 @@
-"""An event loop in simulated time: what waits is woken at once, and the clock says that it waited."""
+"""An event loop in simulated time: waiting tasks wake up at once, and the clock shows that they waited."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EPOCH = 1_790_000_000.0
 
 
 class Deadlock(Exception):
-    """Everybody waits for something, and nothing is due."""
+    """All tasks wait, and no timer is due."""
 
 
 class _NoFiles(selectors.SelectSelector):
