@@ -1,4 +1,4 @@
-"""TrainingJobs as data: what is right, each way to get it wrong, and what the API server says to it."""
+"""TrainingJobs as data: a valid one, each invalid change, and the API server's message about it."""
 
 import copy
 import json
@@ -114,7 +114,7 @@ def claim(name: str) -> Manifest:
 
 
 def another(manifest: Manifest, name: str, **changes: Any) -> Manifest:
-    """A replicatedJob like the first."""
+    """Another replicatedJob like the first."""
     return copy.deepcopy(replicated_job(manifest)) | {"name": name} | changes
 
 
@@ -141,7 +141,7 @@ def unchanged(manifest: Manifest) -> None:
     """No change."""
 
 
-# Each is one change to TRAINING_JOB, and what the API server says to it: the field, then the mend.
+# Each entry is one change to TRAINING_JOB, and the API server's message: the field, then the fix.
 REFUSED: dict[str, tuple[Change, str, str]] = {
     "no replicatedJob": (
         lambda job: job["spec"]["replicatedJobs"].clear(),
@@ -596,7 +596,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
 }
 
-# What a JobSet has too.
+# The fields of a JobSet.
 REFUSED |= {
     "a group with a dot": (
         lambda job: replicated_job(job).update(groupName="a.b"),
@@ -776,7 +776,7 @@ REFUSED |= {
     ),
 }
 
-# Each is one field that the CRD does not know, at a level of ours, and its path.
+# Each entry is one field that the CRD does not know, at a level of our own fields, with its path.
 UNKNOWN_FIELDS: dict[str, Change] = {
     "spec.elastic.maxReplicas": lambda job: job["spec"].update(elastic={"minPods": 6, "maxReplicas": 9}),
     "spec.rollouts.gateway.token": lambda job: with_rollouts(job, gateway={"enginePort": 30000, "token": "x"}),
@@ -903,7 +903,7 @@ ACCEPTED: dict[str, Change] = {
     "a window of hours and minutes": lambda job: job["spec"].update(recovery={"inPlace": {"window": "1h30m"}}),
 }
 
-# Each is one change to a TrainingJob that exists.
+# Each entry is one change to an existing TrainingJob.
 REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
     "another image": (
         lambda job: trainer(job).update(image="example.com/trainer:2"),
@@ -1078,7 +1078,7 @@ STATUS: Manifest = {
     },
 }
 
-# Nobody is there yet to take the lost ranks.
+# No pod can take the lost ranks yet.
 OPEN_RECOVERY: Manifest = {
     "fault": "Node",
     "round": 5,

@@ -3,8 +3,8 @@
 - A request needs time in each direction. It may be answered with 429, 500 or 504, or not at all, before or after it was
   executed.
 - A process that cancels a request does not revoke it: it may still arrive.
-- A watch is slow, repeats events, delivers them out of order or loses them. When it has to restart (410), it reports all
-  existing objects, and no deletions from meanwhile.
+- A watch is slow, repeats events, delivers them out of order or loses them. When it has to restart (410), it reports
+  all existing objects, and no deletions from meanwhile.
 - While the server is down, or this process is disconnected, requests are rejected or hang, and watches report nothing.
 """
 
