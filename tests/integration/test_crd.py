@@ -270,19 +270,19 @@ def test_fields_that_pods_depend_on_can_be_changed_while_the_job_is_suspended_an
     def suspend(job: Manifest) -> None:
         job["spec"]["suspend"] = True
 
-    created = cluster.kubectl("apply", "-f", "-", stdin=changed(suspend, name="resting"))
+    created = cluster.kubectl("apply", "-f", "-", stdin=changed(suspend, name="suspended"))
     assert created.returncode == 0, created.stderr
 
-    def wake_with_a_node_selector(job: Manifest) -> None:
+    def resume_with_a_node_selector(job: Manifest) -> None:
         job["spec"]["suspend"] = False
         pod_spec(job)["nodeSelector"] = {"pool": "a"}
 
     # when its pods' template changes in the same step that resumes it, as by Kueue
-    enqueued = cluster.kubectl("apply", "-f", "-", stdin=changed(wake_with_a_node_selector, name="resting"))
+    enqueued = cluster.kubectl("apply", "-f", "-", stdin=changed(resume_with_a_node_selector, name="suspended"))
 
     # then the change is accepted, and later changes are rejected
     assert enqueued.returncode == 0, enqueued.stderr
-    again = cluster.kubectl("apply", "-f", "-", stdin=changed(lambda _: None, name="resting"))
+    again = cluster.kubectl("apply", "-f", "-", stdin=changed(lambda _: None, name="suspended"))
     assert again.returncode != 0
     assert "replicatedJobs is immutable while the job runs" in again.stderr
 

@@ -273,19 +273,19 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         creates(OPERATOR, a_pod("evil", SYSTEM, owned=True)),
         f"may not write in namespace {SYSTEM}",
     ),
-    "changes the image of somebody's pod": (
+    "changes the image of another user's pod": (
         patches(OPERATOR, "pod/theirs", {"spec": {"containers": [{"name": "a", "image": "evil"}]}}),
         MESSAGE_OWNER,
     ),
-    "labels somebody's pod as injected": (
+    "labels another user's pod as injected": (
         patches(OPERATOR, "pod/theirs", {"metadata": {"labels": {"understudy.dev/job-name": "job.evil"}}}),
         MESSAGE_OWNER,
     ),
-    "makes somebody's pod its own": (
+    "makes another user's pod its own": (
         patches(OPERATOR, "pod/theirs", {"metadata": {"ownerReferences": OWNED}}),
         MESSAGE_OWNER,
     ),
-    "deletes somebody's pod": (deletes(OPERATOR, "pod/theirs"), MESSAGE_OWNER),
+    "deletes another user's pod": (deletes(OPERATOR, "pod/theirs"), MESSAGE_OWNER),
     "makes a claimed pod its own that no pool owns": (
         patches(OPERATOR, "pod/claimed", {"metadata": {"ownerReferences": OWNED}}),
         "may not change the owner of",
@@ -294,7 +294,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         patches(OPERATOR, "pod/ours", {"spec": {"containers": [{"name": "a", "image": "evil"}]}}),
         "of a pod, and not its spec",
     ),
-    "suspends somebody's Job": (patches(OPERATOR, "job/theirs", {"spec": {"suspend": True}}), MESSAGE_OWNER),
+    "suspends another user's Job": (patches(OPERATOR, "job/theirs", {"spec": {"suspend": True}}), MESSAGE_OWNER),
     "suspends an injected Job": (
         patches(OPERATOR, "job/injected", {"spec": {"suspend": True}}),
         "of an injected Job, and not what it runs",
@@ -310,7 +310,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         MESSAGE_SECRET,
     ),
     "creates a Secret that no job owns": (creates(OPERATOR, a_secret("evil")), MESSAGE_OWNER),
-    "deletes somebody's Secret": (deletes(OPERATOR, "secret/theirs"), MESSAGE_OWNER),
+    "deletes another user's Secret": (deletes(OPERATOR, "secret/theirs"), MESSAGE_OWNER),
     "deletes a job's Secret that has a finalizer": (
         deletes(OPERATOR, "secret/finalized"),
         "may not delete a Secret that has a finalizer",

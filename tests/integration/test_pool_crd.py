@@ -122,7 +122,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "no workers": (with_launcher({"nprocPerNode": 0}), "spec.launcher.nprocPerNode", "1 to 128"),
     "a module that is none": (with_launcher({"preload": ["a b"]}), "spec.launcher.preload", "names of Python modules"),
-    "the former name of forkServer": (
+    "the previous name of forkServer": (
         with_launcher({"zygote": False}),
         "spec.launcher.zygote",
         "launcher.zygote is now named launcher.forkServer",

@@ -208,7 +208,7 @@ async def test_an_evicted_job_queues_again_and_is_admitted_again(training: Train
     async def evicted() -> bool:
         return await training.pods() == []
 
-    await kube.until("all pods are told to end", evicted)
+    await kube.until("all pods are asked to end", evicted)
     await training.report(0, [], waiting_for="2 of 2 pods (group ranks 0, 1)")
 
     # when its pods have ended
@@ -296,7 +296,7 @@ async def test_a_batch_job_runs_when_kueue_admits_it(training: Training, kube: K
     async def is_reported() -> bool:
         return f"Job {n(job)} waits for quota" in (await training.condition("QuotaReserved"))[1]
 
-    await kube.until("that it waits is told", is_reported)
+    await kube.until("the wait is reported", is_reported)
 
     # when there is quota
     await queue.set(2)

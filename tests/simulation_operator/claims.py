@@ -137,7 +137,8 @@ def find_pool_violations(world: World) -> Iterator[Wrong]:
         result = (status.get("desired"), status.get("ready"), status.get("available"))
         if result != (wanted, len(running), len(running)):
             yield Wrong(
-                Rule.A_POOL_REPORTS_ITS_SPARES, f"pool {name} has {len(running)} of {wanted} spares, and tells {result}"
+                Rule.A_POOL_REPORTS_ITS_SPARES,
+                f"pool {name} has {len(running)} of {wanted} spares, and reports {result}",
             )
         templates = {spare["metadata"]["labels"][names.LABEL_TEMPLATE] for spare in alive}
         if not full and len(templates) > 1:

@@ -88,7 +88,7 @@ class Process:
         except asyncio.CancelledError:
             if method != "GET" and not self.dead and rng.random() < 0.5:
                 left_s = max(0.0, arrives_at - self.server.now())
-                self._loop.call_later(left_s, self._arrive_unheard, method, path, query, body)
+                self._loop.call_later(left_s, self._arrive_unanswered, method, path, query, body)
             raise
         if not self.reaches():
             await asyncio.sleep(rng.choice([0.0, 0.0, REQUEST_S]))
@@ -117,7 +117,7 @@ class Process:
             self.on_write(self, method, path, body)
         return copy.deepcopy(self.server.handle(method, path, query, copy.deepcopy(body)))
 
-    def _arrive_unheard(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> None:
+    def _arrive_unanswered(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> None:
         if self.server.now() >= self.faults.away_until:
             with suppress(ApiError):
                 self._arrive(method, path, query, body)

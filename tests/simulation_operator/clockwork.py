@@ -25,7 +25,7 @@ class _NoFiles(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise Deadlock("nobody will ever be woken")
+            raise Deadlock("no task will ever wake up")
         self.now += max(0.0, timeout)
         return []
 

@@ -42,11 +42,11 @@ def test_the_runs_have_claims_and_kills() -> None:
     seen = Counter("kill" for line in traces if line.endswith("is killed"))
     seen.update("claim" for line in traces if "claims 1 of" in line)
     seen.update("warm" for line in traces if "claims 1 of the pool, Warm" in line)
-    seen.update("told" for line in traces if "is told that it is of" in line)
+    seen.update("adopted" for line in traces if "gets the order of job" in line)
     assert seen["kill"] > 5
     assert seen["claim"] > 20
     assert seen["warm"] > 2
-    assert seen["told"] > 2
+    assert seen["adopted"] > 2
 
 
 @pytest.mark.parametrize("number", range(15))

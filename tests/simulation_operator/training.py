@@ -42,7 +42,7 @@ class Training:
     links: list[Link] = field(default_factory=list)
     snapshot: Snapshot | None = None
     since: float = 0.0
-    unheard: set[str] = field(default_factory=set)  # pod uids: they run, and the coordinator has lost them
+    unreachable: set[str] = field(default_factory=set)  # pod uids: they run, and the coordinator has lost them
     returned: dict[str, float] = field(default_factory=dict)  # uids of those that have rejoined, and since when
     earlier: set[str] = field(default_factory=set)  # uids of the pods of earlier attempts, whose key is not valid now
     _members: dict[str, Raw] = field(default_factory=dict)
@@ -78,12 +78,12 @@ class Training:
             self._changed()
 
     def lose_line(self, pod_uid: str) -> None:
-        self.unheard.add(pod_uid)
+        self.unreachable.add(pod_uid)
         self.tick()
 
     def find_line(self, pod_uid: str, *, restarted: bool) -> None:
         """restarted: its sidecar is a new one, as its object shows."""
-        self.unheard.discard(pod_uid)
+        self.unreachable.discard(pod_uid)
         if not restarted:
             self.returned[pod_uid] = self.now
         self.tick()
@@ -175,7 +175,7 @@ class Training:
         first.
         """
         metadata = pod["metadata"]
-        if metadata["uid"] in self.unheard or metadata["uid"] in self.earlier:
+        if metadata["uid"] in self.unreachable or metadata["uid"] in self.earlier:
             return False
         if names.ANNOTATION_WARM not in metadata.get("annotations", {}):
             return True

@@ -204,7 +204,7 @@ class World:
         if not owner:
             owner = self.cluster.adopted[intent.pod_uid] = intent.shape.uid
             self.cluster.keys[intent.pod_uid] = keys.job
-        self.log(f"{pods[0]['metadata']['name']} is told that it is of {intent.shape.uid}")
+        self.log(f"{pods[0]['metadata']['name']} gets the order of job {intent.shape.uid}")
         if self.rng.random() < self.client_faults.unanswered:
             raise TimeoutError  # although it was executed
         return "" if owner == intent.shape.uid else f"it already belongs to job {owner}"

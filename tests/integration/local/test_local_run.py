@@ -121,7 +121,7 @@ class Run:
         assert any(abs(float(lines) - pause) <= max(ALLOWED_S, 0.1 * pause) for pause in pauses), (lines, pauses)
 
     def has_printed(self, text: str) -> None:
-        self.wait_for(lambda: text in self.log.read_text(), f"it says {text!r}")
+        self.wait_for(lambda: text in self.log.read_text(), f"it prints {text!r}")
 
     def wait_for(self, condition: Callable[[], bool], description: str) -> None:
         deadline = time.monotonic() + LIMIT_S

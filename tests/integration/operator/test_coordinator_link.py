@@ -33,7 +33,7 @@ from understudy_protocol.observer import (
 JOB_UID = "job-uid"
 POD_UIDS = ("uid-s", "uid-a", "uid-b")
 LIMIT_S = 10.0
-PREVIOUS = Coordination(a_snapshot(3, ()), "uid-former", 1.0)
+PREVIOUS = Coordination(a_snapshot(3, ()), "uid-previous", 1.0)
 APPOINT = Appoint(7, 3, {"InPlace": 2})
 NOT_COORDINATOR = Refused("this sidecar is not in office")
 SEVENTH = Term(7, 1)

@@ -220,7 +220,7 @@ async def test_without_validation_a_job_that_cannot_be_injected_gets_an_event(ku
         found = [event for event in await kube.list("events") if event["reason"] == "NotInjected"]
         return found[0] if found else None
 
-    event = await kube.until("an event tells why", is_reported)
+    event = await kube.until("an event has the reason", is_reported)
     assert event is not None
     assert event["regarding"]["name"] == "train"
     assert "backoffLimitPerIndex" in event["note"]

@@ -70,7 +70,7 @@ async def test_its_three_steps_lead_to_an_injected_job(kube: Kube, shell: Shell)
         found: Raw = yaml.safe_load(await must(shell, f"kubectl -n {NAMESPACE} get ij job.train -o yaml"))
         return found if "Conditions:" in text and "SparesReady" in text else None
 
-    raw = await kube.until("its conditions are told", described)
+    raw = await kube.until("its conditions are reported", described)
     assert raw is not None
     spec = raw["spec"]
     assert (spec["pods"], spec["members"], spec["nprocPerNode"]) == (5, 4, 8)

@@ -142,7 +142,7 @@ async def test_a_recovery_counts_once_over_a_failover_and_the_leader_alone_repor
         return (await training.status()).get("round") == 2
 
     # then that one reports the job, and has not counted its recovery again
-    await kube.until("round 2 is told", is_reported)
+    await kube.until("round 2 is reported", is_reported)
     ((_, lines),) = (await replicas.samples()).items()
     assert (lines[LEADER], lines[RUNNING], lines[COUNTED]) == (1, 1, 0)
 

@@ -71,7 +71,7 @@ async def test_a_condition_reaches_status_an_event_the_coordinator_and_the_pods_
         result = await verdict()
         return result is not None and (result.verdict, result.fault_class) == (Verdict.FAULTY, FaultClass.HARDWARE)
 
-    await kube.until("the annotation tells it", faulty)
+    await kube.until("the annotation has the verdict", faulty)
 
     # and when the condition clears, it is withdrawn everywhere
     await conditions(kube, node, {**XID, "status": "False", "reason": "SysLogsXIDErrorIsHealthy", "message": ""})

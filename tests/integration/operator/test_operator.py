@@ -165,17 +165,17 @@ async def test_a_container_that_ran_out_of_memory_is_reported_as_such_once_the_k
     async def is_reported(message: str) -> bool:
         return bool((await training.status()).get("lastRecovery", {}).get("cause", {}).get("message") == message)
 
-    await kube.until("the loss is told", lambda: is_reported("its connection ended"))
+    await kube.until("the loss is reported", lambda: is_reported("its connection ended"))
     # when the container's status has the reason
     await training.run_out_of_memory(a1)
     # then status has it, and one event
     reason = "container trainer ran out of memory (limit 64Gi); its connection ended"
-    await kube.until("the reason is told", lambda: is_reported(reason))
+    await kube.until("the reason is reported", lambda: is_reported(reason))
 
     async def event() -> bool:
         return [reason in note for note in await training.events("OutOfMemory")] == [True]
 
-    await kube.until("an event tells it", event)
+    await kube.until("an event reports it", event)
 
 
 async def test_a_pod_whose_node_is_gone_is_force_deleted_and_replaced(training: Training, kube: Kube):
@@ -231,7 +231,7 @@ async def test_an_election_is_followed_by_status_by_the_service_and_by_an_event(
     async def is_reported() -> bool:
         return bool((await training.status())["coordinator"]["podUID"] == uid(a0))
 
-    await kube.until("status tells who was elected", is_reported)
+    await kube.until("status reports the elected pod", is_reported)
     status = await training.status()
     name = a0["metadata"]["name"]
     assert status["coordinator"] == {"epoch": epoch, "term": 2, "podName": name, "podUID": uid(a0)}
@@ -282,7 +282,7 @@ async def test_a_coordinator_is_appointed_if_no_election_is_possible(training: T
     async def appointed() -> bool:
         return bool(training.standby.appointments)
 
-    await kube.until("the heir is appointed", appointed)
+    await kube.until("an active is appointed", appointed)
     assert time.monotonic() - lost_at >= UNREACHABLE_S - 1
     assert training.standby.received[0] == Observe()
     (appoint,) = training.standby.appointments
@@ -318,13 +318,13 @@ async def test_the_coordinator_gets_the_racks_of_the_jobs_nodes(training: Traini
 
     for number, pod in enumerate(pods):
         await training.label_node(node_of(pod), rack=f"r{number}")
-    await kube.until("the racks are told", is_received)
+    await kube.until("the racks are sent", is_received)
     await training.label_node(node_of(pods[1]), rack="r7")
 
     async def is_received_again() -> bool:
         return is_reported() == facts("r0", "r7", "r2")
 
-    await kube.until("the new rack is told", is_received_again)
+    await kube.until("the new rack is sent", is_received_again)
 
 
 async def test_a_finished_job_stays_finished_when_its_pods_are_deleted_and_the_operator_starts_again(

@@ -120,7 +120,7 @@ async def test_a_training_pod_preempts_a_pools_spare_which_is_reported_and_recre
     async def taken_away() -> bool:
         return await is_reported() == "TakenAway"
 
-    await pool.kube.until("the pool tells that its spare was taken away", taken_away)
+    await pool.kube.until("the pool reports that its spare was preempted", taken_away)
     await pool.end(gone)
     assert {await nodes.of(pod) for pod in pods} == {"n1", "n2"}
 
@@ -130,7 +130,7 @@ async def test_a_training_pod_preempts_a_pools_spare_which_is_reported_and_recre
     async def no_room() -> bool:
         return await is_reported() == "NoRoom"
 
-    await pool.kube.until("the pool tells that there is no room", no_room)
+    await pool.kube.until("the pool reports that there is no room", no_room)
     (event,) = [x for x in await pool.kube.list("events") if x["reason"] == "TakenAway"]
     assert spare["metadata"]["name"] in event["note"]
 

@@ -79,7 +79,7 @@ async def test_a_pod_whose_labels_may_not_be_changed_is_reported_and_all_else_co
     async def relabelled() -> bool:
         return not await label_of(kube, spare)
 
-    await kube.until("the label tells the rank", relabelled)
+    await kube.until("the label has the rank", relabelled)
     await until_free(training, kube)
 
 

@@ -75,7 +75,7 @@ async def test_a_clean_stop_releases_the_lease_at_once_and_status_is_continued(
     async def is_reported() -> bool:
         return (await training.status()).get("round") == 1
 
-    await kube.until("round 1 is told", is_reported)
+    await kube.until("round 1 is reported", is_reported)
     assert len(training.coordinator.appointments) == 1
 
 

@@ -38,7 +38,7 @@ async def until_reported(training: Training, kube: Kube, words: str) -> None:
     async def is_reported() -> bool:
         return words in (await training.condition("Running"))[1]
 
-    await kube.until(f"condition Running says {words!r}", is_reported)
+    await kube.until(f"condition Running has {words!r}", is_reported)
 
 
 async def is_reported_in_time(training: Training, kube: Kube, words: str) -> None:
@@ -110,7 +110,7 @@ async def test_a_third_partys_finalizer_delays_nothing_and_is_reported(training:
             "",
         )
 
-    await kube.until("the pod is gone and not told any more", gone)
+    await kube.until("the pod is gone and not reported any more", gone)
 
 
 async def test_a_dead_node_that_is_still_ready_gets_no_pod_and_its_pods_are_force_deleted_when_it_is_not(

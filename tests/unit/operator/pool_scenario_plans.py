@@ -8,9 +8,9 @@ intended change,
 rewrites the plans; read the diff.
 
 A scenario has `given`: `spec` (of the pool: the fields that differ), `status`, `spares` (by name: the state of each, or
-a mapping with `is`, `age`, `template: old`, `claimed by` and, in seconds ago, `claimed`), `lent` (names of jobs' pods,
-or a mapping of one to the spare that it replaces), `nodes` (that are not healthy) and `refused`. All other fields are
-ordinary: see given_pool.py.
+a mapping with `is`, `age`, `template: old`, `claimed by` and, in seconds ago, `claimed`), `replacement_pods` (names of
+jobs' pods, or a mapping of one to the spare that it replaces), `nodes` (that are not healthy) and `refused`. All other
+fields are ordinary: see given_pool.py.
 """
 
 import json
@@ -55,8 +55,8 @@ SPARE = keys(
 )
 #: The schema of `given`.
 SCHEMA = keys(
-    "lent",
     "refused",
+    "replacement_pods",
     metadata=keys("annotations", "deletionTimestamp", "finalizers", "generation", "labels", "name", "namespace", "uid"),
     spec=FIELDS["spec"],
     status=FIELDS["status"],
@@ -76,7 +76,7 @@ def state(given: Raw) -> ObservedPool:
     spec = {"template": SPARE_TEMPLATE, **given.get("spec", {"replicas": 2})}
     pool = read_pool({"metadata": metadata, "spec": spec, "status": given.get("status", {})})
     pods = [_spare(name, result or "ready") for name, result in given.get("spares", {}).items()]
-    seen = observed_pool(pool, pods, replacement_pods=tuple(map(_replacement_pods, given.get("lent", ()))))
+    seen = observed_pool(pool, pods, replacement_pods=tuple(map(_replacement_pods, given.get("replacement_pods", ()))))
     ill = {name: _node(name, result) for name, result in given.get("nodes", {}).items()}
     refused = tuple(Refusal(message, RefusalKind.QUOTA) for message in given.get("refused", ()))
     return replace(seen, nodes={**seen.nodes, **ill}, refusals=refused)

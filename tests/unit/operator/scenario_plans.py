@@ -8,10 +8,10 @@ rewrites the plans; read the diff.
 
 A scenario has `given`: `groups` (replicatedJobs by name, with the fields that differ), `world` (names of those whose
 pods train; by default none), `spec` (its other fields, as in a manifest), `status`, `jobs` (child Jobs by name), `job
-pods` (their pods that delay them), `pods` (of the world, by name; `gang` is the pod group in Kueue's queue), `told`
-(the coordinator's report), `nodes` (by name: the fields that differ), `offenders` (nodes that have failed jobs before)
-and `facts` (all other differences). All other fields are ordinary: see given.py. A pod has the `rank` that it was
-created for, unless it has another `seat`.
+pods` (their pods that delay them), `pods` (of the world, by name; `gang` is the pod group in Kueue's queue), `reported`
+(by the coordinator), `nodes` (by name: the fields that differ), `offenders` (nodes that have failed jobs before) and
+`facts` (all other differences). All other fields are ordinary: see given.py. A pod has the `rank` that it was created
+for, unless it has a `current rank`.
 """
 
 import json
@@ -74,7 +74,7 @@ HOW_JOBS_ARE: Mapping[str, Mapping[str, Any]] = {
     "succeeded": {"ended": True, "is_complete": True, "started_at": NOW - 60},
     "failed": {"ended": True, "started_at": NOW - 60, "ended_at": NOW - 5},
     "suspended": {"suspended": True},
-    "resting": {"suspended": True, "started_at": NOW - 60},
+    "suspended after start": {"suspended": True, "started_at": NOW - 60},
     "queued": {"suspended": True, "queue": "team"},
     "admitted": {"active": 1, "ready": 1, "started_at": NOW - 60, "queue": "team"},
     "deleting": {"deleting": True},
@@ -96,8 +96,20 @@ HOW_PODS_ARE: Mapping[str, Mapping[str, Any]] = {
 }
 
 POD = keys(
-    *("age", "attempt", "coordinator", "failed starts", "failure", "for", "gang", "group", "held by", "job", "kueue"),
-    *("let go", "made of", "rank", "seat", "trouble"),
+    *(
+        "age",
+        "attempt",
+        "coordinator",
+        "failed starts",
+        "failure",
+        "for",
+        "gang",
+        "group",
+        "finalizers",
+        "job",
+        "kueue",
+    ),
+    *("let go", "made of", "rank", "current rank", "trouble"),
     **{"is": {"enum": HOW_PODS_ARE}},
 )
 ROLLOUTS = keys("blocked", "failed", "fresh", "in a row", "uncertain", "updating", "version")
@@ -126,8 +138,8 @@ SCHEMA = keys(
     jobs=by_name({**IS_CHILD, "enum": HOW_JOBS_ARE}),
     pods=by_name(POD),
     job_pods=by_name(POD),
-    told=keys(
-        "epoch", "lost", "round", "seats", "waiting for", "workers", rollouts=ROLLOUTS, closed=keys("message", "reason")
+    reported=keys(
+        "epoch", "lost", "round", "ranks", "waiting for", "workers", rollouts=ROLLOUTS, closed=keys("message", "reason")
     ),
     nodes=by_name(keys("annotations", "conditions", "labels", "taints", "unschedulable")),
     facts=keys(
@@ -149,9 +161,11 @@ def state(given: Raw) -> Observed:
     job = read_job(manifest(given))
     pods = [_pod(name, result or {}) for name, result in given.get("pods", {}).items()]
     named = {pod.name: pod for pod in pods}
-    kept = {name: (result or {}).get("seat", named[name].index) for name, result in given.get("pods", {}).items()}
+    kept = {
+        name: (result or {}).get("current rank", named[name].index) for name, result in given.get("pods", {}).items()
+    }
     rank_holders = {rank: named[name] for name, rank in kept.items() if rank is not None}
-    result = given.get("told")
+    result = given.get("reported")
     snapshot = None if result is None else _snapshot(result, pods, rank_holders)
     children = tuple(_child(job, name, result) for name, result in given.get("jobs", {}).items())
     facts = given.get("facts", {})
@@ -246,8 +260,8 @@ def _pod(name: str, result: Raw) -> Pod:
         changes["labels"] = {JOB_NAME: result["job"]}
     since = {name: NOW - result["for"] for name in TIMES if name in changes and "for" in result}
     changes |= since | {name: result[name] for name in ("trouble", "failure") if name in result}
-    if "held by" in result:
-        changes["blocking_finalizers"] = tuple(result["held by"])
+    if "finalizers" in result:
+        changes["blocking_finalizers"] = tuple(result["finalizers"])
     if "failed starts" in result:
         changes["annotations"] = {names.ANNOTATION_FAILED_STARTS: str(result["failed starts"])}
     if "made of" in result:
@@ -276,8 +290,8 @@ def _in_queue(result: Raw) -> dict[str, Any]:
 def _snapshot(result: Raw, pods: list[Pod], rank_holders: Mapping[int, Pod]) -> Any:
     working = WorkersState(result.get("workers", WorkersState.RUNNING.value))
     known = {pod.name: pod for pod in pods}
-    if "seats" in result:
-        members = [member(known[name], rank) for name, rank in result["seats"].items()]
+    if "ranks" in result:
+        members = [member(known[name], rank) for name, rank in result["ranks"].items()]
     else:
         members = [member(pod, rank if result["round"] >= 0 else None, working) for rank, pod in rank_holders.items()]
     closed = result.get("closed")
@@ -316,7 +330,10 @@ def _lines(plan: Plan, before: Raw) -> Iterator[str]:
     match plan.link:
         case Follow(office, nodes=nodes):
             yield f"follow the coordinator of epoch {office.epoch}"
-            yield from (f"tell it that {x.node} is {'broken' if x.hardware_finding else 'about to go'}" for x in nodes)
+            yield from (
+                f"report {x.node} to the coordinator as {'broken' if x.hardware_finding else 'about to go'}"
+                for x in nodes
+            )
         case Unfollow(end):
             yield "end the line" + ("" if end is None else f": {end.reason.value}: {end.message}")
         case None:
@@ -363,7 +380,7 @@ def _changes(before: Raw, status: Raw) -> Iterator[str]:
 
 def _recovery(entry: Raw) -> str:
     how = entry.get("strategy", "not known yet")
-    return f"{entry['fault']}, {how}, {'mended' if 'resumedAt' in entry else 'open'}"
+    return f"{entry['fault']}, {how}, {'recovered' if 'resumedAt' in entry else 'open'}"
 
 
 def _job_line(intent: CreateJob | DeleteJob | PatchJob) -> str:

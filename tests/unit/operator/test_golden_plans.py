@@ -20,9 +20,9 @@ def write(folder: Path, given: str, remaining: str = "") -> None:
         ("{pods: {a0: {ranks: 0}}}", "given: pods: a0: unknown key 'ranks'"),
         ("{pods: {a0: {is: endet}}}", "given: pods: a0: is: unknown word 'endet', expected one of terminating, ended"),
         ("{job pods: {a0: {ranks: 0}}}", "given: job pods: a0: unknown key 'ranks'"),
-        ("{told: {rounds: 0}}", "given: told: unknown key 'rounds'"),
-        ("{told: {rollouts: {fresch: 1}}}", "given: told: rollouts: unknown key 'fresch'"),
-        ("{told: {closed: {why: SUCCEEDED}}}", "given: told: closed: unknown key 'why'"),
+        ("{reported: {rounds: 0}}", "given: reported: unknown key 'rounds'"),
+        ("{reported: {rollouts: {fresch: 1}}}", "given: reported: rollouts: unknown key 'fresch'"),
+        ("{reported: {closed: {why: SUCCEEDED}}}", "given: reported: closed: unknown key 'why'"),
         ("{facts: {claim: [a]}}", "given: facts: unknown key 'claim'"),
         (
             "{facts: {without: [Services]}}",

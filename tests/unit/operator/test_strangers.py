@@ -23,7 +23,7 @@ from understudy_protocol.membership import Close
 __all__ = ["links", "world"]  # fixtures
 
 ATTACKER = "attacker"
-FAILED = wire.encode(Close(CloseReason.FAILED, "said by nobody of the job"))
+FAILED = wire.encode(Close(CloseReason.FAILED, "a foreign close"))
 
 
 def forged(kind: str, name: str, uid: str, **more: Any) -> Raw:

@@ -211,7 +211,7 @@ def a_pool(api: ClusterApi) -> None:
 @pytest.mark.attack(
     "A2",
     "ends the reconciles of one job, or of one pool",
-    before="the job was never reconciled again, and neither /healthz nor a metric told it",
+    before="the job was never reconciled again, and neither /healthz nor a metric reported it",
 )
 @pytest.mark.parametrize(
     ("of", "shown"), [("job research/llm", "reconciles of jobs"), ("pool research/shared", "reconciles of pools")]

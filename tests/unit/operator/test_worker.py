@@ -640,7 +640,7 @@ async def test_refusals_of_many_pods_are_one_event(world: World):
     assert [raw["note"] for raw in world.api.of_kind("Event")] == ["Pod <pod> is bad"]
 
 
-@pytest.mark.parametrize("trouble", [ValueError("a fact that nobody thought of"), OSError("no route")])
+@pytest.mark.parametrize("trouble", [ValueError("an unexpected fact"), OSError("no route")])
 async def test_a_failed_reconcile_is_retried(
     world: World, trouble: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -911,14 +911,14 @@ async def test_a_success_that_a_pod_reports_counts_although_the_job_was_suspende
         links[0].coordination = Coordination(a_snapshot(), coordinator_uid="uid-s", since=time.time())
         requests = 0
 
-        async def nobody_answers(end: End) -> Close | None:
+        async def end_coordinator(end: End) -> Close | None:
             del end
             nonlocal requests
             requests += 1
             links[0].coordination = Coordination(a_snapshot(), since=time.time())
             return None
 
-        links[0].end = nobody_answers  # type: ignore[method-assign]
+        links[0].end = end_coordinator  # type: ignore[method-assign]
         # when the job is suspended
         world.apply_job(status=world.status(), spares={"replicas": 1}, suspend=True)
         world.enqueue()

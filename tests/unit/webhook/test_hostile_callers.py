@@ -145,7 +145,7 @@ def test_a_review_of_the_largest_job_is_answered() -> None:
 
 
 @pytest.mark.attack(
-    "D2", "sends a TrainingJob whose check takes minutes", before="the webhook answered nobody meanwhile"
+    "D2", "sends a TrainingJob whose check takes minutes", before="the webhook gave no other answer meanwhile"
 )
 async def test_an_answer_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     # given a job that no API server accepts: 15,000 replicatedJobs, each of which is searched in a list of 15,000
@@ -272,7 +272,7 @@ async def test_clients_are_read_from_the_environment(tmp_path: Path) -> None:
 @pytest.mark.attack(
     "D2",
     "1,000 hostile requests to the webhook at once",
-    before="the webhook took 689 MB, of a limit of 256, and answered nobody for a minute",
+    before="the webhook took 689 MB, of a limit of 256, and gave no answer for a minute",
 )
 @pytest.mark.timeout(120)
 async def test_the_api_server_is_answered_while_a_thousand_hostile_callers_ask(

@@ -39,7 +39,7 @@ def env(raw: Raw, name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pod_is_injected_as_in_its_golden_file(name: str) -> None:
-    assert text(injected(pod(name)).pod) == golden(name), "python -m tests.unit.webhook.golden writes it anew"
+    assert text(injected(pod(name)).pod) == golden(name), "python -m tests.unit.webhook.golden rewrites it"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -295,7 +295,7 @@ def test_the_annotation_for_the_loss_of_the_coordinator_sets_the_fence() -> None
     assert read_injection_settings({"understudy.dev/coordinator-loss-timeout": "1m"}).world == {"fence_s": 60.0}
 
 
-@pytest.mark.attack("C4", "a pod that says it is injected, with a sidecar of its own", before="it got the key")
+@pytest.mark.attack("C4", "a pod that claims to be injected, with a sidecar of its own", before="it got the key")
 @pytest.mark.parametrize(
     "own",
     [

@@ -85,7 +85,7 @@ async def test_the_policy_of_a_deleted_job_of_the_same_name_delays_the_new_one(
 ) -> None:
     # given a policy that was created after the list
     assert await leader.calls() == ["LIST"]
-    metadata = {"namespace": "research", "name": "llm-members", "labels": {"understudy.dev/job-uid": "former"}}
+    metadata = {"namespace": "research", "name": "llm-members", "labels": {"understudy.dev/job-uid": "previous"}}
     leader.api.put(PATH, {"kind": "NetworkPolicy", "metadata": metadata, "spec": {}})
     # when a policy of another job has its name
     leader.apply()
@@ -120,7 +120,7 @@ async def test_a_rejected_policy_does_not_block_the_policy_of_another_job(
 
 
 @pytest.mark.attack(
-    "A1", "creates a NetworkPolicy under the name of a job's", before="the job had none of its own, and nobody saw it"
+    "A1", "creates a NetworkPolicy under the name of a job's", before="the job had none of its own, without a report"
 )
 @pytest.mark.parametrize("labels", [{}, {"understudy.dev/job-uid": "uid-llm"}], ids=["without labels", "with ours"])
 async def test_a_policy_of_another_owner_under_the_name_of_a_jobs_is_reported_on_the_job(

@@ -119,7 +119,7 @@ async def test_without_a_configmap_the_memory_lasts_as_long_as_the_process() -> 
 @pytest.mark.attack(
     "A3",
     "writes a recovery three years ahead into a status, or has a coordinator whose clock is wrong",
-    before="OverflowError ended the memory of nodes for everybody, in each successor too",
+    before="OverflowError ended the memory of nodes for all jobs, in each successor too",
 )
 @pytest.mark.parametrize("ahead_s", [3600.0, 3 * 365 * 86400.0, 5000 * 365 * 86400.0])
 async def test_a_fault_in_the_future_is_ignored_and_all_others_count(ahead_s: float) -> None:

@@ -10,8 +10,8 @@ from understudy_operator.metrics.ended import EndCounter, EndedRecovery, Ends, e
 
 AT = "2026-11-22T04:00:00.000000Z"
 OPEN = {"fault": "Process", "round": 1, "cause": {"pod": "p"}, "detectedAt": AT}
-MENDED = {**OPEN, "strategy": "InPlace"}
-DONE = {**MENDED, "resumedAt": AT, "seconds": 0.8}
+FIXED = {**OPEN, "strategy": "InPlace"}
+DONE = {**FIXED, "resumedAt": AT, "seconds": 0.8}
 RECOVERED = Ends((EndedRecovery("Process", "InPlace", "Recovered", 0.8),))
 
 
@@ -20,17 +20,17 @@ def status(*recoveries: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def test_a_recovery_ends_with_the_write_that_reports_when_training_continued():
-    assert ends(status(MENDED), status(DONE)) == RECOVERED
+    assert ends(status(FIXED), status(DONE)) == RECOVERED
     assert ends({}, status(DONE)) == RECOVERED  # it began and ended between two writes
 
 
 def test_a_write_that_repeats_an_end_or_reports_a_fix_ends_no_recovery():
     assert ends(status(DONE), status(DONE, OPEN)) == Ends()
-    assert ends(status(OPEN), status(MENDED)) == Ends()
+    assert ends(status(OPEN), status(FIXED)) == Ends()
 
 
 def test_two_recoveries_of_one_moment_count_as_two():
-    assert len(ends(status(MENDED, MENDED), status(DONE, DONE)).recoveries) == 2
+    assert len(ends(status(FIXED, FIXED), status(DONE, DONE)).recoveries) == 2
 
 
 def test_a_job_that_fails_ends_open_recoveries_without_seconds():
@@ -61,7 +61,7 @@ def test_a_failed_weight_update_counts_once_and_the_next_one_again():
 @pytest.fixture
 def counter() -> EndCounter:
     counter = EndCounter()
-    counter.on_write("1", status(MENDED), status(DONE))
+    counter.on_write("1", status(FIXED), status(DONE))
     return counter
 
 
@@ -76,19 +76,19 @@ def test_a_write_that_lost_a_conflict_with_another_replica_counts_nothing(counte
 
 
 def test_an_unanswered_write_counts_once_it_is_observed_in_the_job(counter: EndCounter):
-    assert counter.on_read("1", status(MENDED)) == Ends()  # the watch is behind
+    assert counter.on_read("1", status(FIXED)) == Ends()  # the watch is behind
     assert counter.on_read("2", status(DONE)) == RECOVERED
     assert counter.on_read("3", status(DONE)) == Ends()
 
 
 def test_an_unanswered_write_counts_if_its_repetition_conflicts_with_it(counter: EndCounter):
-    assert counter.on_read("1", status(MENDED)) == Ends()
-    counter.on_write("1", status(MENDED), status(DONE))
+    assert counter.on_read("1", status(FIXED)) == Ends()
+    counter.on_write("1", status(FIXED), status(DONE))
     assert counter.on_written(done=False) == Ends()
     assert counter.on_read("2", status(DONE)) == RECOVERED
 
 
 def test_an_unanswered_write_that_was_not_done_counts_nothing(counter: EndCounter):
-    assert counter.on_read("2", status(MENDED)) == Ends()
-    counter.on_write("2", status(MENDED), status(DONE))
+    assert counter.on_read("2", status(FIXED)) == Ends()
+    counter.on_write("2", status(FIXED), status(DONE))
     assert counter.on_written(done=True) == RECOVERED

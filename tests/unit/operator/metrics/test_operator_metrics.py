@@ -239,7 +239,7 @@ async def test_prometheus_can_read_a_scrape_over_http():
     await server.close()
 
 
-@pytest.mark.attack("D2", "asks for metrics without end", before="each request calculated all metrics anew")
+@pytest.mark.attack("D2", "asks for metrics without end", before="each request recalculated all metrics")
 async def test_metrics_are_calculated_at_most_five_times_a_second():
     calculated: list[float] = []
 

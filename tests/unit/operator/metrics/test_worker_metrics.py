@@ -149,7 +149,9 @@ async def test_a_key_waits_from_its_enqueue_to_its_reconcile(world: World):
 async def test_a_job_that_has_trained_is_reported_after_a_while_without_a_coordinator(world: World):
     replica = Replica(world.api, world.store)
     await world.until(lambda: bool(FakeLink.made))
-    for in_office, since_s, misses in (("", 60.0, True), ("", 1.0, False), ("p", 60.0, False)):
-        FakeLink.made[-1].coordination = Coordination(None, coordinator_uid=in_office, since=time.time() - since_s)
+    for coordinator_uid, since_s, misses in (("", 60.0, True), ("", 1.0, False), ("p", 60.0, False)):
+        FakeLink.made[-1].coordination = Coordination(
+            None, coordinator_uid=coordinator_uid, since=time.time() - since_s
+        )
         assert replica.worker.misses_coordinator is misses
     await replica.worker.stop()

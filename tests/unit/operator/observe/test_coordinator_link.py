@@ -10,7 +10,7 @@ from understudy_operator.plan.observed import Coordination
 
 
 @pytest.mark.attack(
-    "A2", "ends the task that follows a coordinator", before="nothing told the job, until something else woke it"
+    "A2", "ends the task that follows a coordinator", before="the job was not enqueued until another event"
 )
 @pytest.mark.parametrize(("closes", "result"), [(False, 1), (True, 0)], ids=["killed", "closed"])
 async def test_a_link_that_is_killed_enqueues_its_job_and_one_that_is_closed_does_not(

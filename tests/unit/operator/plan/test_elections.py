@@ -35,17 +35,17 @@ UNREACHABLE_S = 8.0
 AT = int(NOW)
 T, U = a_pod("t"), a_pod("u")
 PODS = (A0, A1, S, T, U)
-EVERYBODY = [member(A0, 0), member(A1, 1), member(S, None), member(T, None), member(U, None)]
+ALL_MEMBERS = [member(A0, 0), member(A1, 1), member(S, None), member(T, None), member(U, None)]
 JOB = a_job(status=in_round(3, epoch=4), spares=3)
-NOBODY_FOR_8_S = "no coordinator was found for 8 s, and "
-VOTERS_LEFT = NOBODY_FOR_8_S + "2 of 5 voters are left, but an election needs 3"
-STANDBYS_ENDED = NOBODY_FOR_8_S + "the coordinator's pod and those of its 2 standby coordinators have ended"
+NONE_FOR_8_S = "no coordinator was found for 8 s, and "
+VOTERS_LEFT = NONE_FOR_8_S + "2 of 5 voters are left, but an election needs 3"
+STANDBYS_ENDED = NONE_FOR_8_S + "the coordinator's pod and those of its 2 standby coordinators have ended"
 
 
 def snapshot_of(**changes: Any) -> Snapshot:
     """The coordinator's last snapshot: five voters, two of which are its standby coordinators."""
     ordinary: dict[str, Any] = {"number": 3, "epoch": 4, "standby_coordinators": [T, U], "voters": PODS}
-    return a_snapshot(EVERYBODY, **(ordinary | changes))
+    return a_snapshot(ALL_MEMBERS, **(ordinary | changes))
 
 
 def alone(pods: tuple[Pod, ...] = PODS, for_s: float = UNREACHABLE_S, **changes: Any) -> Observed:
@@ -126,7 +126,7 @@ def test_a_coordinator_is_appointed_if_no_election_can_succeed(case: str):
 
 def test_a_lost_members_node_is_known_from_the_coordinators_last_snapshot():
     # given a member that was lost before, and is still a voter
-    last = replace(snapshot_of(lost=[lost(U)]), members=tuple(EVERYBODY[:-1]))
+    last = replace(snapshot_of(lost=[lost(U)]), members=tuple(ALL_MEMBERS[:-1]))
     given = alone((A0, A1), snapshot=last, nodes={x.node: Node(x.node, True) for x in PODS})
     assert appointed(given)[2] == STANDBYS_ENDED
     # and a voter whose node no snapshot reports may run

@@ -417,7 +417,7 @@ def test_an_operator_that_does_not_know_the_silent_nodes_recreates_no_pod():
     waits = pending(a_pod("t", annotations={names.ANNOTATION_AVOIDS: "node-a1"}, trouble="Unschedulable: 0/3"))
     given = observed(pods=(A0, A1, S, waits), job=a_job(status=in_round(0), spares=2))
     assert deleted(given) == {}
-    silent = a_snapshot(lost=[lost(replace(A1, uid="former"), Fault.NODE, NOW - 1)])
+    silent = a_snapshot(lost=[lost(replace(A1, uid="previous"), Fault.NODE, NOW - 1)])
     assert deleted(replace(given, coordination=replace(given.coordination, snapshot=silent))) == {}
     assert deleted(replace(given, coordination=replace(given.coordination, snapshot=a_snapshot()))) == {"t": 0}
 
@@ -457,7 +457,7 @@ def test_a_pod_with_a_rank_on_broken_hardware_keeps_training():
 
 def test_no_pod_on_broken_hardware_is_deleted_while_a_new_coordinator_collects_rank_holders():
     broken = {**observed().nodes, A1.node: Node(A1.node, True, findings=(XID_79,))}
-    asks = a_snapshot([member(x, None) for x in (A0, A1, S)], waiting_for="the members of the former round")
+    asks = a_snapshot([member(x, None) for x in (A0, A1, S)], waiting_for="the members of the previous round")
     assert deleted(observed(nodes=broken, snapshot=asks)) == {}
     waits = a_snapshot([member(A0, 0), member(A1, None), member(S, None)], waiting_for="1 of 2 pods")
     given = observed(nodes=broken, snapshot=waits)

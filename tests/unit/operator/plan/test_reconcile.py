@@ -315,7 +315,7 @@ class World:
     def wanted(self) -> int:
         return self.job.world.actives + self.job.world.spares
 
-    # Misfortunes
+    # Faults
 
     def lose_process(self, pod: Pod) -> None:
         self.pods[pod.uid] = ended(pod)
@@ -352,7 +352,7 @@ class World:
         self.job = replace(self.job, spec=replace(self.job.spec, world=world))
 
 
-MISFORTUNES = ("lose_process", "lose_connection", "lose_node", "lose_object", "evict")
+FAULTS = ("lose_process", "lose_connection", "lose_node", "lose_object", "evict")
 
 
 def _merged(before: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[str, str]:
@@ -388,9 +388,9 @@ def test_whatever_is_lost_the_job_becomes_stable_again_without_churn(seed: int, 
     for _ in range(3):
         world.created = world.deleted = 0
         victims = chance.sample(sorted(world.pods), k=chance.randint(1, min(2, world.wanted)))
-        hit = [(victim, chance.choice(MISFORTUNES)) for victim in victims if world.pods[victim].alive]
-        for victim, misfortune in hit:
-            getattr(world, misfortune)(world.pods[victim])
+        hit = [(victim, chance.choice(FAULTS)) for victim in victims if world.pods[victim].alive]
+        for victim, fault in hit:
+            getattr(world, fault)(world.pods[victim])
         world.settle()
         assert_stable(world)
         assert world.created == len(hit)

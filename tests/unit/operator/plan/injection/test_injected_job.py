@@ -350,22 +350,22 @@ def test_the_suspension_of_one_of_several_jobs_of_a_jobset_does_not_suspend_the_
 
 def test_new_pods_of_a_resumed_job_start_at_once_in_a_newer_epoch_with_the_same_key() -> None:
     """The last report of the previous coordinator does not count: the job waits neither for it nor for an election."""
-    rested = plan(suspended(in_round(3, epoch=7))).status
-    facts = given(rested, snapshot=a_snapshot(number=3, epoch=7), children=(RUNS,), searches_since=NOW)
+    suspended_status = plan(suspended(in_round(3, epoch=7))).status
+    facts = given(suspended_status, snapshot=a_snapshot(number=3, epoch=7), children=(RUNS,), searches_since=NOW)
     term = plan(facts).status["coordinator"]
     assert term["podUID"] == S.uid
-    assert term["epoch"] > rested["coordinator"]["formerEpoch"] >= 7
+    assert term["epoch"] > suspended_status["coordinator"]["formerEpoch"] >= 7
     # the pods' membership is that of their Secret, which has existed since the first pod
-    assert an_injected_job(rested).membership == an_injected_job().membership == UID
-    assert an_injected_job(rested).attempt == an_injected_job().attempt == 0
+    assert an_injected_job(suspended_status).membership == an_injected_job().membership == UID
+    assert an_injected_job(suspended_status).attempt == an_injected_job().attempt == 0
 
 
 @pytest.mark.attack(
     "B4",
-    "a pod of an injected job has labels that name a Job of somebody else",
+    "a pod of an injected job has labels that name a Job of another owner",
     before="the operator lifted the backoffLimit of that Job, and failed the Job when the training failed",
 )
 def test_the_patched_job_is_the_controller_of_the_pods_whatever_their_labels_name() -> None:
-    forged = {keys.JOB_NAME: "of-somebody-else", keys.CONTROLLER_UID: "their-uid"}
+    forged = {keys.JOB_NAME: "of-another-owner", keys.CONTROLLER_UID: "their-uid"}
     pods = tuple(replace(pod, labels={**pod.labels, **forged}) for pod in PODS)
     assert {intent.name for intent in plan(given(pods=pods)).jobs} == {"train"}

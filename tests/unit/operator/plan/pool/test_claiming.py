@@ -257,7 +257,7 @@ def pool_status(given: Observed, now: float = NOW) -> Observed:
     return replace(given, job=replace(given.job, status={**given.job.status, "conditions": conditions}))
 
 
-def unheard(given: Observed) -> Observed:
+def without_report(given: Observed) -> Observed:
     """No coordinator has reported the loss."""
     assert given.snapshot is not None
     snapshot = replace(given.snapshot, lost=())
@@ -266,7 +266,7 @@ def unheard(given: Observed) -> Observed:
 
 @pytest.mark.parametrize("known", [True, False], ids=["a reported loss", "a loss that no coordinator has reported"])
 def test_a_job_creates_its_own_pod_after_the_spare_timeout(known: bool):
-    given = pool_status(one_lost(not_ready(P)) if known else unheard(one_lost(not_ready(P))))
+    given = pool_status(one_lost(not_ready(P)) if known else without_report(one_lost(not_ready(P))))
     assert creations(given, NOW + 29) == []
     assert len(creations(given, NOW + 31)) == 1
 
