@@ -45,7 +45,7 @@ async def must(shell: Shell, line: str) -> str:
     return await asyncio.to_thread(shell.must, line)
 
 
-async def test_its_three_steps_lead_to_an_injected_job(kube: Kube, shell: Shell) -> None:
+async def test_the_pages_three_steps_lead_to_an_injected_job(kube: Kube, shell: Shell) -> None:
     labels, reads = map(lines, blocks("sh"))
     # given the namespace, labelled by the page's first step
     for line in labels:

@@ -76,6 +76,6 @@ def test_a_scenario_has_only_given_and_plan(tmp_path: Path, do: Callable[[Path, 
     assert (tmp_path / "odd.yaml").read_text() == before
 
 
-def test_ordinary_words_are_read(tmp_path: Path) -> None:
+def test_known_words_are_accepted(tmp_path: Path) -> None:
     write(tmp_path, "{pods: {a0: {rank: 0}, a1: }, jobs: {llm-workers-0: ready}, spec: {spares: {replicas: 1}}}")
     assert golden_plans.read(tmp_path, scenario_plans.SCHEMA).keys() == {"odd: a scenario"}

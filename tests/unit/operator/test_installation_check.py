@@ -70,7 +70,7 @@ async def test_a_deployment_without_an_available_replica_is_reported(installatio
     assert "no replica of Deployment operator is available: run kubectl --namespace system get pods" in wrong
 
 
-async def test_a_job_that_is_refused_is_reported_in_the_api_servers_words(installation: Installation) -> None:
+async def test_a_rejected_job_is_reported_with_the_api_servers_message(installation: Installation) -> None:
     installation.api.refuse = lambda _: "spec.spares: Invalid value"
     (wrong,) = await installation.wrong()
     assert wrong == "the API server rejects a TrainingJob (422): spec.spares: Invalid value"

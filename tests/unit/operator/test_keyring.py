@@ -90,7 +90,7 @@ def test_no_other_job_attempt_namespace_or_master_secret_has_the_same_key() -> N
     assert len(set(keys)) == len(keys)
 
 
-def test_names_that_contain_what_separates_them_do_not_collide() -> None:
+def test_names_that_contain_the_separator_do_not_collide() -> None:
     assert RING.of_job('a", "b', "c", 0) != RING.of_job("a", 'b", "c', 0)
 
 

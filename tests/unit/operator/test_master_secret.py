@@ -39,7 +39,7 @@ def test_without_the_variable_the_file_is_read_from_the_charts_mount_path() -> N
         (PLAIN * 129, "has more than 4096 bytes"),
     ],
 )
-def test_a_file_that_has_no_master_secret_ends_the_operator_with_one_line_that_states_what_to_do(
+def test_a_file_without_a_master_secret_ends_the_operator_with_one_line_that_states_the_fix(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -531,7 +531,7 @@ def run_pods(world: World, *, waits_since: str = "") -> None:
 
 
 @pytest.mark.usefixtures("links")
-async def test_a_new_leader_creates_pods_where_a_quota_refuses_a_secret_that_exists(world: World):
+async def test_a_new_leader_creates_pods_although_a_quota_rejects_a_secret_that_exists(world: World):
     # given a job whose pods have mounted their Secret, in a namespace whose quota for Secrets is exhausted
     world.apply_job()
     async with at_work(world):

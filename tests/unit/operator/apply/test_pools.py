@@ -164,7 +164,7 @@ async def test_a_spare_that_has_ended_and_has_no_finalizer_left_is_gone_at_once(
 # Warm ----------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_warm_claim_makes_the_pod_the_jobs_in_one_write():
+async def test_a_warm_claim_turns_the_spare_into_a_pod_of_the_job_in_one_write():
     given = Given()
     await given.gateway.pools.claims("research", "job-uid", [given.claim_warm()])
     for raw in (given.api.objects[PATH], given.store.get(Kind.POD, KEY)):

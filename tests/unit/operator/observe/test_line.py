@@ -580,7 +580,7 @@ async def message_in_fragments(peer: Peer) -> None:
         (message_in_fragments, "ProtocolError: expected a message in one frame, got a frame that begins with 0x02"),
     ],
 )
-async def test_a_message_that_a_relay_has_made_or_changed_ends_the_line(
+async def test_a_message_that_a_relay_has_forged_or_changed_ends_the_line(
     do: Do, expected: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(lines, "PING_S", 0.05)
@@ -658,7 +658,7 @@ async def test_the_line_to_a_sidecar_with_nothing_to_report_lasts():
 
 
 @in_virtual_time
-async def test_an_empty_message_goes_out_every_two_seconds():
+async def test_an_empty_message_is_sent_every_two_seconds():
     loop, times = asyncio.get_running_loop(), list[float]()
 
     async def answer(peer: Peer) -> None:
@@ -745,7 +745,7 @@ def answers_that_come_late(delay_s: float) -> Do:
     ],
 )
 @in_virtual_time
-async def test_a_line_ends_when_what_the_operator_sent_six_seconds_ago_has_no_answer(do: Do, ended_at_s: float):
+async def test_a_line_ends_when_a_message_of_the_operator_has_no_answer_for_six_seconds(do: Do, ended_at_s: float):
     loop = asyncio.get_running_loop()
     async with a_line_in_virtual_time(do) as line:
         with pytest.raises(TimeoutError, match="no message that was sent in the last 6 s has been answered"):

@@ -126,7 +126,7 @@ def test_room_is_given_back_with_each_object(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("fill", FILLS.values(), ids=FILLS.keys())
-def test_the_estimate_is_at_least_what_an_object_takes(fill: str) -> None:
+def test_the_estimate_is_at_least_an_objects_memory(fill: str) -> None:
     text = "{" + fill + "}"
     tracemalloc.start()
     try:

@@ -232,7 +232,7 @@ def test_a_pods_replacement_reason_does_not_count_once_its_connection_has_ended(
     assert deleted(replace(given, coordination=replace(given.coordination, answers=answers.on_lines(())))) == {}
 
 
-def test_a_coordinator_without_a_majority_is_not_believed_about_silent_members():
+def test_losses_reported_by_a_coordinator_without_a_majority_do_not_count():
     # given a coordinator with two voters of five: it may be disconnected, and the others may train under another one
     voters = [A0, A1, S, a_pod("t"), a_pod("u")]
 

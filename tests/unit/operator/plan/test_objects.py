@@ -311,7 +311,7 @@ def test_the_tokens_secret_is_created_again_for_a_rollouts_pod_that_waits_for_it
     assert [x.manifest["metadata"]["name"] for x in plan_objects(facts, NOW) if isinstance(x, Create)] == [ROLLOUTS]
 
 
-def test_a_suspended_job_keeps_no_token():
+def test_the_token_of_a_suspended_job_is_deleted():
     assert deleted(observed(in_rl(suspend=True), ())) == [SECRET, ROLLOUTS]
 
 

@@ -381,7 +381,7 @@ def test_a_job_becomes_stable_with_its_pods_and_no_more():
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(0, 3), st.booleans())
-def test_whatever_is_lost_the_job_becomes_stable_again_without_churn(seed: int, actives: int, spares: int, votes: bool):
+def test_the_job_becomes_stable_again_after_any_loss_without_churn(seed: int, actives: int, spares: int, votes: bool):
     chance = random.Random(seed)
     world = World(actives, spares, votes=votes)
     world.settle()

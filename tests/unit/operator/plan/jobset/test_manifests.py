@@ -171,7 +171,7 @@ def test_a_claim_is_a_volume_of_the_pods_that_mount_it():
 
 
 @pytest.mark.parametrize(("retained", "owners"), [(False, 1), (True, 0)])
-def test_a_claim_goes_with_the_job_unless_it_is_retained(retained: bool, owners: int):
+def test_a_volume_claim_is_deleted_with_the_job_unless_it_is_retained(retained: bool, owners: int):
     claim = VolumeClaim(CLAIM.name, CLAIM.template, retained)
     manifest = claim_manifest(job_of(claims=(claim,)), claim)
     assert manifest["metadata"]["name"] == "data-llm"
@@ -189,7 +189,7 @@ def changed(**changes: Any) -> dict[str, Any]:
     return job_manifest(job_of(group), group, 0)
 
 
-def test_the_fingerprint_leaves_out_what_may_be_changed_while_the_job_is_suspended():
+def test_the_fingerprint_omits_fields_that_may_be_changed_while_the_job_is_suspended():
     annotations = changed()["metadata"]["annotations"][FINGERPRINT]
     selected = changed(nodeSelector={"pool": "a"}, tolerations=[{"key": "t"}], schedulingGates=[{"name": "g"}])
     assert selected["metadata"]["annotations"][FINGERPRINT] == annotations
@@ -207,7 +207,7 @@ def world_pod(index: int | None, status: Mapping[str, Any] | None = None, **chan
     return pod_manifest(job, index=index, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
 
 
-def test_a_pod_of_the_world_carries_what_jobset_and_a_job_controller_would_have_written():
+def test_a_pod_of_the_world_has_the_fields_that_jobset_and_the_job_controller_set():
     pod = world_pod(5)
     labels, annotations = pod["metadata"]["labels"], pod["metadata"]["annotations"]
     assert (labels[keys.JOB_INDEX], labels[keys.JOB_GLOBAL_INDEX], labels[keys.COMPLETION_INDEX]) == ("1", "2", "1")
@@ -225,7 +225,7 @@ def test_a_spare_belongs_to_no_job_and_carries_no_index():
     assert not labels.keys() & (indexes | {keys.JOB_NAME, keys.LEGACY_JOB_NAME})
 
 
-def test_a_spare_goes_anywhere_and_an_exclusive_jobs_pods_do_not():
+def test_a_spare_has_no_placement_rules_and_an_exclusive_jobs_pods_have_them():
     group: Any = {"exclusive": Exclusive("rack")}
     assert "affinity" in world_pod(1, **group)["spec"]
     assert "affinity" not in world_pod(None, **group)["spec"]

@@ -67,7 +67,7 @@ def test_a_pod_that_has_been_on_its_node_for_long_is_reported():
     assert running(a_child(), slow).startswith("pod x has been on node n1 for more than 60 s")
 
 
-def test_pods_that_are_missing_are_reported_with_where_to_look():
+def test_missing_pods_are_reported_with_a_hint():
     assert running(a_child(active=1, started_at=NOW - 10)) == (
         "Job llm-workers-0 has 1 of 2 pods: see the events of the Job (a quota or an admission webhook may "
         "reject its pods)"

@@ -72,7 +72,7 @@ def test_the_name_of_the_secret_distinguishes_keys_and_contains_none() -> None:
     assert not any(name[7:23] in KEYRING.of_pool("research", "pool-uid") for name in result)
 
 
-def test_a_pool_whose_spares_only_hold_places_has_no_secret() -> None:
+def test_a_pool_without_a_launcher_has_no_secret() -> None:
     assert pool_secret_name(a_warm_pool(launcher=None), KEYRING) == ""
 
 
