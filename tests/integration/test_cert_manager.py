@@ -164,7 +164,7 @@ def test_a_certificate_has_its_usages_and_is_renewed_in_time() -> None:
     assert "server auth" in spec["usages"]
     assert spec["dnsNames"] == [CALLED, f"{CALLED}.cluster.local"]
     assert spec["privateKey"]["rotationPolicy"] == "Always"
-    # the alert before the certificate's expiry is a week ahead
+    # the alert fires a week before the certificate expires
     assert 7 * 86400 < seconds(spec["renewBefore"]) < seconds(spec["duration"]) / 2
     authority = only(rendered(), "Certificate", f"{NAME}-ca")["spec"]
     assert (authority["isCA"], "cert sign" in authority["usages"]) == (True, True)

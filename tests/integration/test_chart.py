@@ -168,7 +168,7 @@ def test_only_labelled_pods_in_labelled_namespaces_wait_for_the_webhook():
     assert (other["failurePolicy"], other["timeoutSeconds"]) == ("Ignore", 2)
 
 
-def test_validation_delays_no_other_object_and_can_be_disabled():
+def test_validation_fails_open_and_can_be_disabled():
     assert {x["failurePolicy"] for x in rendered(webhook=True)["ValidatingWebhookConfiguration"]["webhooks"]} == {
         "Ignore"
     }

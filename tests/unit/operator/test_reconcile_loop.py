@@ -157,7 +157,7 @@ async def test_an_object_with_long_reconciles_is_not_reconciled_at_each_of_its_c
 
 
 @pytest.mark.parametrize(("trouble", "traceback"), [(ValueError("a fact"), True), (OSError("no route"), False)])
-def test_an_unexpected_error_is_logged_with_its_traceback(
+def test_only_an_unexpected_error_is_logged_with_its_traceback(
     trouble: Exception, traceback: bool, caplog: pytest.LogCaptureFixture
 ):
     @in_virtual_time

@@ -139,7 +139,7 @@ def test_the_rendezvous_that_a_controller_has_configured_is_removed_and_reported
     assert any("PET_RDZV_BACKEND" in warning for warning in done.warnings)
 
 
-def test_torchruns_restarts_become_the_launchers_and_are_reported() -> None:
+def test_the_kubelets_restarts_become_the_launchers_and_are_reported() -> None:
     done = injected(pod("job"))
     assert done.pod["spec"]["restartPolicy"] == "Never"
     assert any("restartPolicy" in warning for warning in done.warnings)

@@ -81,7 +81,7 @@ def test_the_scheduler_keeps_pods_off_cordoned_tainted_and_unready_nodes_by_itse
 @pytest.mark.parametrize(
     ("effect", "by_itself"), [("NoSchedule", True), ("NoExecute", True), ("PreferNoSchedule", False)]
 )
-def test_a_node_with_only_a_prefer_taint_may_be_used(effect: str, by_itself: bool):
+def test_the_scheduler_enforces_all_taints_except_prefer_no_schedule(effect: str, by_itself: bool):
     values = {
         "taints": [{"key": "aws-node-termination-handler/spot-itn", "value": "spot-itn-event-3162", "effect": effect}]
     }
