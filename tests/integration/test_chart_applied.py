@@ -80,7 +80,7 @@ def server() -> Iterator["ApiServer"]:
 
 @pytest.fixture(scope="module")
 def restricted(server: "ApiServer") -> str:
-    """A namespace that admits only what the restricted pod security standard allows."""
+    """A namespace that enforces the restricted pod security standard."""
     metadata = {"name": RESTRICTED, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
     must(server.kubectl("create", "-f", "-", stdin=json.dumps(namespace)))

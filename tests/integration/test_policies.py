@@ -402,7 +402,7 @@ A_BINDING = {
     "subjects": [{"kind": "ServiceAccount", "name": "understudy-operator", "namespace": SYSTEM}],
 }
 AN_INJECTED_JOB = {"apiVersion": KUBE, "kind": "InjectedJob", "metadata": {"name": "evil", "namespace": TEAM}}
-#: By name: the attack, and what the user may not do.
+#: By name: the attack, and the API server's message.
 NOT_GRANTED: dict[str, tuple[Attack, str]] = {
     "with the operator's token lists all Secrets": (
         requests_review(OPERATOR, "get", "secrets", "-A"),

@@ -145,7 +145,7 @@ class ApiServer:
             self._pages[token] = remaining
         return {"items": page, "metadata": {"continue": token}}
 
-    # What other components do, without a request
+    # Changes by other components, without a request
 
     def of(self, plural: str, label: str = "", **labels: str) -> list[Raw]:
         """The objects of a kind that have this label, and these labels with these values."""

@@ -1,6 +1,6 @@
-"""What tests of pools start from: a pool `shared` of two spares, its pods, and the jobs that name it.
+"""The base data of tests of pools: a pool `shared` of two spares, its pods, and the jobs that name it.
 
-As in given.py, each builder makes an ordinary object, and a test states only what differs.
+As in given.py, each builder makes an ordinary object, and a test states only the differences.
 """
 
 from collections.abc import Iterable, Mapping

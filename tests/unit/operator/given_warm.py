@@ -1,4 +1,4 @@
-"""What tests of warm claims start from: the pool `shared` with a launcher, whose spares equal the job's own except for
+"""The base data of tests of warm claims: the pool `shared` with a launcher, whose spares equal the job's own except for
 the fields that a spare gets when it is adopted; and its spares.
 """
 

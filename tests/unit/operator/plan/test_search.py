@@ -1,4 +1,4 @@
-"""Which pods the operator calls to find the coordinator, which answers count, and what it sends."""
+"""Which pods the operator calls to find the coordinator, which answers count, and its messages."""
 
 import math
 from collections.abc import Sequence
