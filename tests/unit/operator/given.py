@@ -1,7 +1,7 @@
 """The base data of the operator's tests: a small job, its pods and nodes, and its coordinator's reports.
 
-Each builder makes an ordinary object; a test states only the differences. Unless a test changes it, the job is `llm` with
-two actives and one spare, it has been running since NOW - 1 h, and every node is Ready.
+Each builder makes an ordinary object; a test states only the differences. Unless a test changes it, the job is `llm`
+with two actives and one spare, it has been running since NOW - 1 h, and every node is Ready.
 """
 
 import math
