@@ -1,4 +1,4 @@
-"""cert-manager's CRDs, out of its Go module: `make integration` copies them into the cache. Nothing of it is built."""
+"""cert-manager's CRDs, from its Go module: `make integration` copies them into the cache. Nothing else is used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.cluster.paths import Paths
 
 MODULE = "github.com/cert-manager/cert-manager"
 VERSION = "v1.21.2"
-#: As a go.sum has it.
+#: As in a go.sum file.
 SUM = "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68="
 FILES = ("cert-manager.io_certificates.yaml", "cert-manager.io_issuers.yaml")
 GO_VERSION = "1.21.0"
@@ -28,7 +28,7 @@ def crds() -> list[Path]:
 
 
 def ensure_crds(progress: Progress) -> None:
-    """Raises MissingTool without Go, CommandFailed if the module cannot be downloaded or is another one."""
+    """Raises MissingTool without Go, CommandFailed if the module cannot be downloaded or has another checksum."""
     folder = crds()[0].parent
     if folder.exists():
         return

@@ -1,8 +1,8 @@
-"""A private Kubernetes API server for a test session: etcd and kube-apiserver, nothing else.
+"""A private Kubernetes API server for a test session: only etcd and kube-apiserver.
 
-No controller, scheduler or node runs: what a test writes is validated, stored and watched, and no
-more. The programs are those that tests/cluster builds, or with UNDERSTUDY_KUBERNETES those of another
-version; ports, data, certificates and credentials are the session's own, and all are gone after it.
+No controller, scheduler or node runs: the API server validates, stores and serves a test's objects, and no more. The
+programs are those that tests/cluster builds, or with UNDERSTUDY_KUBERNETES those of another version; ports, data,
+certificates and credentials belong to the session, and are deleted after it.
 """
 
 import http.client
@@ -30,7 +30,7 @@ PROGRAMS = ("etcd", "kube-apiserver", "kubectl")
 
 @dataclass(frozen=True)
 class ApiServer:
-    """Where the API server is, and how to talk to it. Whoever does is in system:masters."""
+    """The API server's address, and its client. Each caller is in system:masters."""
 
     url: str
     token: str
@@ -39,7 +39,7 @@ class ApiServer:
     binaries: Path
 
     def kubectl(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run kubectl and give back its exit code and output. The caller judges them."""
+        """Run kubectl, and return its exit code and output. The caller checks them."""
         return subprocess.run(
             [self.binaries / "kubectl", f"--cache-dir={self.kubeconfig.parent / 'kubectl-cache'}", *arguments],
             input=stdin,
@@ -55,9 +55,11 @@ class ApiServer:
         )
 
     def refusal(self, collection: str, manifest: str) -> str:
-        """Why the server refuses to create an object, as `kubectl create --dry-run=server` asks; "" if it accepts it.
+        """Why the server rejects the creation of an object, as with `kubectl create --dry-run=server`; "" if it accepts
+        it.
 
-        collection: the path that objects of this kind are created at. A request costs a tenth of a kubectl process.
+        collection: the path at which objects of this kind are created. A request takes a tenth of a kubectl process's
+        time.
         """
         host, _, port = self.url.removeprefix("https://").rpartition(":")
         context = ssl.create_default_context(cafile=str(self.certificate))
@@ -78,7 +80,7 @@ def api_server() -> Iterator[ApiServer]:
 
 @contextmanager
 def an_api_server(*flags: str) -> Iterator[ApiServer]:
-    """One more: for tests that change what others rely on. flags: more of them for kube-apiserver."""
+    """Another one, for tests that change shared objects. flags: additional ones for kube-apiserver."""
     binaries = server_binaries(Paths.from_environment())
     missing = [program for program in PROGRAMS if not (binaries / program).exists()]
     if missing:
@@ -95,7 +97,7 @@ def an_api_server(*flags: str) -> Iterator[ApiServer]:
 
 
 def describe_server(folder: Path, binaries: Path, port: int) -> ApiServer:
-    """Choose the server's credentials, and write the files that carry them."""
+    """Choose the server's credentials, and write their files."""
     server = ApiServer(
         url=f"https://127.0.0.1:{port}",
         token=secrets.token_urlsafe(32),
@@ -131,7 +133,7 @@ def etcd_command(server: ApiServer, folder: Path, etcd_url: str) -> list[str]:
         f"--initial-advertise-peer-urls={peer_url}",
         f"--initial-cluster=default={peer_url}",
         "--unsafe-no-fsync",
-        f"--quota-backend-bytes={1 << 28}",  # it maps as much at once, and 10 GB unless told
+        f"--quota-backend-bytes={1 << 28}",  # etcd maps this much at once, and 10 GB by default
     ]
 
 
@@ -149,7 +151,7 @@ def apiserver_command(server: ApiServer, folder: Path, etcd_url: str) -> list[st
         "--service-account-issuer=https://kubernetes.default.svc",
         "--service-cluster-ip-range=10.0.0.0/24",
         "--endpoint-reconciler-type=none",
-        "--disable-admission-plugins=ServiceAccount",  # no controller makes service accounts here
+        "--disable-admission-plugins=ServiceAccount",  # no controller creates service accounts here
     ]
 
 
@@ -157,7 +159,7 @@ def apiserver_command(server: ApiServer, folder: Path, etcd_url: str) -> list[st
 def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program, and kill it afterwards, or when this process dies.
 
-    SIGKILL, because an API server whose etcd is gone hangs in its shutdown.
+    SIGKILL, because an API server without its etcd hangs in its shutdown.
     """
     with log.open("wb") as output:
         process = subprocess.Popen(

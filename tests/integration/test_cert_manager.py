@@ -1,5 +1,5 @@
-"""The chart with a double of cert-manager, which issues and renews its Certificates: two replicas of the webhook that
-mount the Secret, and callers that trust what is injected. Rendered by the real helm, served by the real server.
+"""The chart with a fake cert-manager, which issues and renews its Certificates: two replicas of the webhook that mount
+the Secret, and callers that trust the injected CA bundle. Rendered by the real helm, served by the real server.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from understudy_webhook.certificates import CertificateFiles
 
 HELM = Paths.from_environment().binaries / "helm"
 NAME = "understudy-webhook"
-CALLED = f"{NAME}.system.svc"  # whom the API server calls, and looks for in the certificate
+CALLED = f"{NAME}.system.svc"  # the name that the API server calls, and expects in the certificate
 MODE = "webhook.certificates.mode=CertManager"
 GO_DURATION = re.compile(r"(\d+)([hms])")
 Raw = dict[str, Any]
@@ -59,7 +59,7 @@ def seconds(duration: str) -> int:
 
 
 async def shown(port: int, bundle: str) -> bytes:
-    """The certificate that a caller is shown, believing that bundle alone. Raises SSLCertVerificationError."""
+    """The certificate that a caller receives, with only that bundle as trust. Raises SSLCertVerificationError."""
     context = ssl.create_default_context(cadata=bundle)
     _, writer = await asyncio.open_connection("localhost", port, ssl=context, server_hostname=CALLED)
     certificate: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
@@ -104,8 +104,8 @@ async def two_replicas(folder: Path, secret: Secret) -> AsyncIterator[list[Repli
             await asyncio.gather(*keepers, return_exceptions=True)
 
 
-async def test_a_renewed_certificate_is_taken_without_a_restart_and_trusted_all_the_while(tmp_path: Path) -> None:
-    # given what cert-manager makes of the chart's objects, in the Secret that the pods mount
+async def test_a_renewed_certificate_is_loaded_without_a_restart_and_always_trusted(tmp_path: Path) -> None:
+    # given cert-manager's certificate for the chart's objects, in the Secret that the pods mount
     items = rendered()
     (volume,) = only(items, "Deployment")["spec"]["template"]["spec"]["volumes"]
     issuer = CertManager(items, tmp_path)
@@ -116,27 +116,27 @@ async def test_a_renewed_certificate_is_taken_without_a_restart_and_trusted_all_
     async with two_replicas(tmp_path, first) as (one, other):
         for replica in (one, other):
             assert await shown(replica.port, previous_bundle) == der(first["tls.crt"])
-        # when it is renewed, and has come to one of the replicas' nodes
+        # when it is renewed, and has arrived on the node of one replica
         second = await issuer.issue(NAME)
         assert second["tls.key"] != first["tls.key"]
         one.mounted.write(second)
         await one.until_shows(second["tls.crt"], previous_bundle)
-        # then both are trusted, with the caBundle of before and with the one that follows
+        # then both are trusted, with the previous caBundle and with the next one
         newer_bundle = issuer.bundle(configurations(items)[0])
         for bundle in (previous_bundle, newer_bundle):
             assert await shown(one.port, bundle) == der(second["tls.crt"])
             assert await shown(other.port, bundle) == der(first["tls.crt"])
-        # and the other one takes it, too
+        # and the other replica loads it, too
         other.mounted.write(second)
         await other.until_shows(second["tls.crt"], newer_bundle)
 
 
-async def test_a_renewed_authority_is_trusted_by_what_the_previous_one_has_signed(tmp_path: Path) -> None:
+async def test_certificates_are_trusted_under_the_previous_and_the_renewed_authority(tmp_path: Path) -> None:
     items = rendered()
     issuer = CertManager(items, tmp_path)
     first = await issuer.issue(NAME)
     async with two_replicas(tmp_path, first) as (one, other):
-        # when the authority is renewed, and after it the certificate
+        # when the authority is renewed, and then the certificate
         authority = await issuer.issue(f"{NAME}-ca")
         assert authority["tls.crt"] != first["ca.crt"]
         second = await issuer.issue(NAME)
@@ -149,7 +149,7 @@ async def test_a_renewed_authority_is_trusted_by_what_the_previous_one_has_signe
             assert await shown(other.port, bundle) == der(first["tls.crt"])
 
 
-async def test_somebody_elses_certificate_is_not_trusted(tmp_path: Path) -> None:
+async def test_the_certificate_of_another_installation_is_not_trusted(tmp_path: Path) -> None:
     # given two installations of it
     items = rendered()
     one, stranger = (CertManager(items, tmp_path) for _ in range(2))
@@ -159,20 +159,20 @@ async def test_somebody_elses_certificate_is_not_trusted(tmp_path: Path) -> None
             await shown(replicas[0].port, other["ca.crt"])
 
 
-def test_a_certificate_states_what_it_is_for_and_is_renewed_in_time() -> None:
+def test_a_certificate_has_its_usages_and_is_renewed_in_time() -> None:
     spec = only(rendered(), "Certificate")["spec"]
     assert "server auth" in spec["usages"]
     assert spec["dnsNames"] == [CALLED, f"{CALLED}.cluster.local"]
     assert spec["privateKey"]["rotationPolicy"] == "Always"
-    # the alert of the certificate's end is at a week
+    # the alert fires a week before the certificate expires
     assert 7 * 86400 < seconds(spec["renewBefore"]) < seconds(spec["duration"]) / 2
     authority = only(rendered(), "Certificate", f"{NAME}-ca")["spec"]
     assert (authority["isCA"], "cert sign" in authority["usages"]) == (True, True)
-    # it is valid for as long as anything that it has signed
+    # the authority is valid for longer than any certificate that it has signed
     assert seconds(authority["renewBefore"]) > 2 * seconds(spec["duration"])
 
 
-def test_an_issuer_that_is_given_is_taken_and_no_other_is_made() -> None:
+def test_a_configured_issuer_is_used_and_no_other_is_created() -> None:
     result = (
         "webhook.certificates.issuerRef.kind=ClusterIssuer",
         "webhook.certificates.issuerRef.name=internal",
@@ -186,11 +186,11 @@ def test_an_issuer_that_is_given_is_taken_and_no_other_is_made() -> None:
     assert [item["kind"] for item in items if item["apiVersion"] == "cert-manager.io/v1"] == ["Certificate"]
 
 
-def test_nothing_of_the_charts_writes_to_a_secret_of_cert_managers() -> None:
+def test_the_chart_does_not_write_to_a_secret_of_cert_manager() -> None:
     items = rendered()
     kept = {item["spec"]["secretName"] for item in items if item["kind"] == "Certificate"}
     assert kept.isdisjoint(item["metadata"]["name"] for item in items if item["kind"] == "Secret")
-    # nor is it the one that a self-made certificate is kept in, where the mode is changed
+    # and its name differs from that of a self-made certificate's Secret, if the mode is changed
     deployment = only(rendered("webhook.certificates.mode=SelfMade"), "Deployment")
     (volume,) = deployment["spec"]["template"]["spec"]["volumes"]
     assert volume["secret"]["secretName"] not in kept

@@ -1,4 +1,4 @@
-"""The Helm chart, rendered by the real helm: what an installation applies."""
+"""The Helm chart, rendered by the real helm: the objects of an installation."""
 
 import base64
 import hashlib
@@ -64,20 +64,20 @@ def _flag(setting: str) -> str:
     return "--set-json" if setting.partition("=")[2].startswith(("[", '{"', '"')) else "--set"
 
 
-def test_the_crd_comes_with_the_chart_and_stays_when_it_is_uninstalled():
+def test_the_crd_is_installed_with_the_chart_and_stays_when_it_is_uninstalled():
     crd = rendered()["CustomResourceDefinition"]
     source = yaml.safe_load((CHECKOUT / "crds" / "trainingjobs.yaml").read_text())
     assert crd["spec"] == source["spec"]
     assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
-def test_the_crd_can_be_left_out_or_be_removed_with_the_chart():
+def test_the_crd_can_be_omitted_or_removed_with_the_chart():
     assert "CustomResourceDefinition" not in rendered("crds.install=false")
     annotations = rendered("crds.keep=false")["CustomResourceDefinition"]["metadata"]["annotations"]
     assert "helm.sh/resource-policy" not in annotations
 
 
-def test_images_are_the_values_and_the_operator_runs_without_rights_on_its_machine():
+def test_images_are_those_of_the_values_and_the_operator_runs_unprivileged():
     deployment = rendered("operator.image=a/operator:1", "sidecar.image=a/sidecar:1")["Deployment"]
     pod = deployment["spec"]["template"]["spec"]
     container = pod["containers"][0]
@@ -87,7 +87,7 @@ def test_images_are_the_values_and_the_operator_runs_without_rights_on_its_machi
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
 
 
-def test_two_replicas_share_a_lease_that_their_role_is_for_in_their_own_namespace_alone():
+def test_two_replicas_share_a_lease_and_have_a_role_for_it_only_in_their_own_namespace():
     documents = rendered()
     deployment = documents["Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -126,14 +126,14 @@ def test_fault_sources_of_the_values_and_the_memory_of_nodes_reach_the_operator(
     assert (result.table[-1].name, result.table[-1].values) == ("rack", ("hot",))
 
 
-def test_a_drain_leaves_one_replica_and_neither_a_single_one_nor_those_that_are_not_ready_stand_in_its_way():
+def test_a_drain_leaves_one_ready_replica_and_is_not_blocked_by_a_single_or_unready_one():
     for webhook in (False, True):
         spec = rendered(webhook=webhook)["PodDisruptionBudget"]["spec"]
         assert (spec["minAvailable"], spec["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
     assert "PodDisruptionBudget" not in rendered("operator.replicas=1")
 
 
-def test_replicas_prefer_nodes_of_their_own_by_default():
+def test_replicas_prefer_different_nodes_by_default():
     pod = rendered()["Deployment"]["spec"]["template"]["spec"]
     assert "preferredDuringSchedulingIgnoredDuringExecution" in pod["affinity"]["podAntiAffinity"]
     term = {"labelSelector": {"matchLabels": {"a": "b"}}, "topologyKey": "rack"}
@@ -168,24 +168,24 @@ def test_only_labelled_pods_in_labelled_namespaces_wait_for_the_webhook():
     assert (other["failurePolicy"], other["timeoutSeconds"]) == ("Ignore", 2)
 
 
-def test_checks_hold_up_nobody_and_can_be_left_out():
+def test_validation_fails_open_and_can_be_disabled():
     assert {x["failurePolicy"] for x in rendered(webhook=True)["ValidatingWebhookConfiguration"]["webhooks"]} == {
         "Ignore"
     }
     assert "ValidatingWebhookConfiguration" not in rendered("webhook.validation.enabled=false", webhook=True)
 
 
-def test_without_the_webhook_nothing_of_it_is_installed_but_the_crd():
+def test_without_the_webhook_only_its_crd_is_installed():
     assert list(rendered("webhook.enabled=false", webhook=True)) == ["CustomResourceDefinition"]
     assert named("understudy-rotation", "webhook.enabled=false") == {}
 
 
-def test_self_made_certificates_take_rights_on_their_own_secret_and_configurations_alone():
+def test_self_made_certificates_need_rights_only_on_their_own_secret_and_configurations():
     # given the process that renews them
     rotation = named("understudy-rotation")
     pod = rotation["Deployment"]["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is True
-    # then nobody can call it
+    # then no port of it can be called
     (container,) = pod["containers"]
     assert "ports" not in container
     assert rotation.keys().isdisjoint({"Service", "PodDisruptionBudget"})
@@ -193,7 +193,7 @@ def test_self_made_certificates_take_rights_on_their_own_secret_and_configuratio
     secrets = [rule for rule in rotation["Role"]["rules"] if rule["verbs"] != ["create"]]
     assert [rule["resourceNames"] for rule in secrets] == [["understudy-webhook-tls"]]
     assert [rule["resourceNames"] for rule in rotation["ClusterRole"]["rules"]] == [["understudy-webhook"]]
-    # and the webhook mounts that Secret, and keeps no caBundle of its own
+    # and the webhook mounts that Secret, and its configurations have no caBundle
     documents = rendered(webhook=True)
     (volume,) = documents["Deployment"]["spec"]["template"]["spec"]["volumes"]
     assert volume["secret"] == {"secretName": "understudy-webhook-tls"}
@@ -203,14 +203,14 @@ def test_self_made_certificates_take_rights_on_their_own_secret_and_configuratio
 
 
 @pytest.mark.parametrize("settings", [(), ("webhook.certificates.mode=CertManager",), PROVIDED])
-def test_the_webhook_which_every_pod_can_call_has_no_rights_and_no_token(settings: tuple[str, ...]):
+def test_the_webhook_has_no_rights_and_no_token_because_every_pod_can_call_it(settings: tuple[str, ...]):
     documents = rendered(*settings, webhook=True)
     assert documents["Deployment"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
     assert not {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} & documents.keys()
 
 
 @pytest.mark.parametrize("settings", [("webhook.certificates.mode=CertManager",), PROVIDED])
-def test_certificates_of_others_are_mounted_and_nothing_of_the_chart_renews_them(settings: tuple[str, ...]):
+def test_provided_certificates_are_mounted_and_the_chart_does_not_renew_them(settings: tuple[str, ...]):
     assert named("understudy-rotation", *settings) == {}
     documents = rendered(*settings, webhook=True)
     pod = documents["Deployment"]["spec"]["template"]["spec"]
@@ -267,14 +267,14 @@ DIGEST = f"sha256:{'0123456789abcdef' * 4}"
         ("masterSecret.name=My_Secret", "at '/masterSecret/name'"),
     ],
 )
-def test_what_is_misspelt_or_means_nothing_is_refused_with_its_path(setting: str, message: str):
+def test_a_misspelled_or_invalid_value_is_rejected_with_its_path(setting: str, message: str):
     result = template(setting)
     assert result.returncode != 0
     assert message in result.stderr
 
 
 @pytest.mark.parametrize("name", ["serviceMonitor", "prometheusRule"])
-def test_what_needs_metrics_is_refused_without_them(name: str):
+def test_monitors_and_alerts_are_rejected_without_metrics(name: str):
     result = template("metrics.enabled=false", f"metrics.{name}.enabled=true")
     assert result.returncode != 0
     assert f"metrics.{name}.enabled is true, and metrics.enabled is false" in result.stderr
@@ -287,7 +287,7 @@ def test_pods_can_be_injected_in_all_namespaces():
     assert webhook["namespaceSelector"] == {}
 
 
-# What both have ------------------------------------------------------------------------------------------------------
+# Operator and webhook -------------------------------------------------------------------------------------------------
 
 BOTH = pytest.mark.parametrize("which", ["operator", "webhook"])
 
@@ -306,7 +306,7 @@ def test_images_can_be_pinned_by_their_digests(which: str):
 
 
 @BOTH
-def test_what_the_values_state_of_pods_reaches_them(which: str):
+def test_the_values_for_pods_reach_the_pods(which: str):
     values = {
         "priorityClassName": "system-cluster-critical",
         "nodeSelector": {"pool": "system"},
@@ -327,7 +327,7 @@ def test_what_the_values_state_of_pods_reaches_them(which: str):
         {"memory": "128Mi"} if which == "operator" else {"memory": "96Mi"}
     )
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
-    # a constraint counts the pods of its own Deployment, and labels by which it finds them are not taken from it
+    # a constraint counts the pods of its own Deployment, and the labels that it matches are not removed from it
     selector = made["spec"]["selector"]
     assert [x["labelSelector"] for x in pod["topologySpreadConstraints"]] == [selector]
     assert metadata["labels"] == {**selector["matchLabels"], "team": "ml"}
@@ -341,14 +341,14 @@ def test_a_spread_constraint_may_count_other_pods(which: str):
     assert made["spec"]["template"]["spec"]["topologySpreadConstraints"] == [constraint]
 
 
-def test_only_programs_that_call_the_api_server_have_a_token():
+def test_only_pods_that_call_the_api_server_have_a_token():
     for which, has in (("operator", True), ("rotation", True), ("webhook", False)):
         documents = named(f"understudy-{which}")
         assert documents["Deployment"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is has
         assert documents["ServiceAccount"]["automountServiceAccountToken"] is False
 
 
-def test_the_webhooks_pods_run_without_rights_on_their_machine_and_a_drain_leaves_one():
+def test_the_webhooks_pods_run_unprivileged_and_a_drain_leaves_one():
     documents = rendered(webhook=True)
     pod = documents["Deployment"]["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -369,7 +369,7 @@ def policies(*settings: str) -> dict[str, dict[str, Any]]:
     return {x["metadata"]["name"]: x["spec"] for x in documents if x["kind"] == "NetworkPolicy"}
 
 
-def test_the_operator_and_the_webhook_take_only_what_they_serve():
+def test_network_policies_admit_calls_only_to_served_ports():
     assert "NetworkPolicy" not in rendered()
     found = policies()
     assert found["understudy-operator"]["ingress"] == []
@@ -377,21 +377,21 @@ def test_the_operator_and_the_webhook_take_only_what_they_serve():
     for which in ("operator", "webhook"):
         assert found[f"understudy-{which}"]["podSelector"] == deployment(which)["spec"]["selector"]
         assert found[f"understudy-{which}"]["policyTypes"] == ["Ingress"]
-    # and if the addresses of the API server are named, only these
+    # and if the addresses of the API server are configured, only these are admitted
     block = {"ipBlock": {"cidr": "10.1.0.0/28"}}
     (rule,) = policies(f"networkPolicies.apiServer.from={json.dumps([block])}")["understudy-webhook"]["ingress"]
     assert rule == {"ports": [{"protocol": "TCP", "port": 8443}], "from": [block]}
-    # and who is named besides, such as a Prometheus, reaches all ports of it
+    # and other configured peers, such as a Prometheus, reach all ports
     peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     opened = policies(f"networkPolicies.alsoFrom={json.dumps([peer])}")
     assert [opened[f"understudy-{which}"]["ingress"][-1] for which in ("operator", "webhook")] == [{"from": [peer]}] * 2
-    # and nobody reaches the process that renews the certificate
+    # and the process that renews the certificate cannot be reached
     assert opened["understudy-rotation"]["ingress"] == []
     assert list(policies("webhook.enabled=false")) == ["understudy-operator"]
 
 
 @pytest.mark.attack("D2", "calls each port of the chart's pods, with networkPolicies.enabled", before="refused, too")
-def test_a_stranger_reaches_one_port_of_the_charts_pods():
+def test_other_pods_reach_one_port_of_the_charts_pods():
     found = {name: spec for name, spec in policies().items() if spec["policyTypes"] == ["Ingress"]}
     received = [
         (name, port)
@@ -400,7 +400,7 @@ def test_a_stranger_reaches_one_port_of_the_charts_pods():
         for rule in spec["ingress"]
         if "from" not in rule and any(x["port"] == port for x in rule.get("ports", [{"port": port}]))
     ]
-    # the webhook's own
+    # the webhook's port
     assert sorted(found) == ["understudy-operator", "understudy-rotation", "understudy-webhook"]
     assert received == [("understudy-webhook", 8443)]
 
@@ -410,7 +410,7 @@ def test_a_stranger_reaches_one_port_of_the_charts_pods():
     "an operator that an attacker has taken over, or misled, calls a host of the attacker's choice",
     before="the chart had no policy for what leaves the operator and the webhook",
 )
-def test_the_operator_calls_the_api_server_and_sidecars_and_the_webhook_the_api_server_alone():
+def test_the_operator_may_call_only_the_api_server_and_sidecars_and_the_webhook_nothing():
     assert not any(name.endswith("-egress") for name in policies())
     found = policies("networkPolicies.egress=true")
     api_server = {"ports": [{"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 6443}]}
@@ -426,12 +426,12 @@ def test_the_operator_calls_the_api_server_and_sidecars_and_the_webhook_the_api_
         assert found[f"understudy-{which}-egress"]["podSelector"] == deployment(which)["spec"]["selector"]
         assert found[f"understudy-{which}-egress"]["policyTypes"] == ["Egress"]
 
-    # with certificates of somebody else nothing renews the certificate
+    # with provided certificates no process renews them
     issued = policies("networkPolicies.egress=true", "webhook.certificates.mode=CertManager")
     assert issued["understudy-webhook-egress"]["egress"] == []
     assert not any("rotation" in name for name in issued)
 
-    # and the addresses of the API server and of nodes can be named
+    # and the addresses of the API server and of nodes can be configured
     present, nodes = {"ipBlock": {"cidr": "10.0.0.10/32"}}, {"ipBlock": {"cidr": "10.1.0.0/16"}}
     named = policies(
         "networkPolicies.egress=true",
@@ -485,14 +485,14 @@ def users_roles(*settings: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_kubernetes_own_roles_know_our_kinds():
+def test_kubernetes_own_roles_include_our_kinds():
     roles = users_roles()
     assert set(roles) == {"view", "edit", "admin"}
     given = {name: {(right.resource, right.verb) for right in granted([role])} for name, role in roles.items()}
     assert {verb for _, verb in given["view"]} == {"get", "list", "watch"}
     assert {resource for resource, verb in given["edit"] if verb == "create"} == {"trainingjobs", "hotsparepools"}
     assert ("hotsparepools/scale", "patch") in given["edit"]
-    # nobody's to write but the operator's
+    # only the operator may write it
     status = {resource for resource, verb in given["edit"] | given["admin"] if resource.endswith("/status")}
     assert status == set()
     assert users_roles("rbac.aggregate=false") == {}
@@ -503,13 +503,13 @@ def test_kubernetes_own_roles_know_our_kinds():
 WATCHED = "watchNamespaces={red,blue}"
 
 
-def test_of_named_namespaces_the_operator_gets_roles_there_and_a_cluster_role_for_nodes_alone():
+def test_with_watched_namespaces_the_operator_has_roles_there_and_a_cluster_role_only_for_nodes():
     # given two namespaces
     operator = named("understudy-operator", WATCHED)
-    # then nodes are all that it may read of the cluster
+    # then nodes are the only cluster-scoped objects that it may read
     nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}
     assert operator["ClusterRole"]["rules"] == [nodes]
-    # and in each of them it has the rights that it else has in all namespaces
+    # and in each of them it has the rights that it otherwise has in all namespaces
     everywhere = [rule for rule in rendered()["ClusterRole"]["rules"] if rule != nodes]
     roles = [x for x in items(WATCHED) if x["metadata"]["name"] == "understudy-operator-jobs"]
     assert {(x["kind"], x["metadata"]["namespace"]) for x in roles} == {
@@ -522,13 +522,13 @@ def test_of_named_namespaces_the_operator_gets_roles_there_and_a_cluster_role_fo
             assert role["roleRef"]["name"] == "understudy-operator-jobs"
             (subject,) = role["subjects"]
             assert (subject["name"], subject["namespace"]) == ("understudy-operator", "system")
-    # and it is told which they are
+    # and it gets their names
     (container,) = operator["Deployment"]["spec"]["template"]["spec"]["containers"]
     result = {entry["name"]: entry["value"] for entry in container["env"]}
     assert read_namespaces(result) == ("red", "blue")
 
 
-def test_no_cluster_role_of_named_namespaces_reads_or_writes_anything_else():
+def test_with_watched_namespaces_no_cluster_role_grants_anything_else():
     allowed = {"nodes", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
     bound = {x["roleRef"]["name"] for x in items(WATCHED) if x["kind"] == "ClusterRoleBinding"}
     assert bound == {"understudy-operator", "understudy-rotation"}
@@ -536,7 +536,7 @@ def test_no_cluster_role_of_named_namespaces_reads_or_writes_anything_else():
         assert {right.resource for right in granted([named(name, WATCHED)["ClusterRole"]])} <= allowed
 
 
-def test_pods_are_injected_and_scraped_in_named_namespaces_alone():
+def test_pods_are_injected_and_scraped_only_in_watched_namespaces():
     watched = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["red", "blue"]}
     documents = rendered(WATCHED, webhook=True)
     (webhook,) = documents["MutatingWebhookConfiguration"]["webhooks"]
@@ -565,17 +565,17 @@ def test_the_chart_generates_a_master_secret_that_outlives_the_release():
     assert named("understudy-master", "crds.install=false")["Secret"]["data"] != secret["data"]
     # and helm keeps it when the release is uninstalled
     assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    # and another secret would make the operator's pods others
+    # and another secret changes the operator's pods
     annotations = rendered()["Deployment"]["spec"]["template"]["metadata"]["annotations"]
     assert annotations == {DIGEST_ANNOTATION: hashlib.sha256(value).hexdigest()}
 
 
-def test_an_administrators_own_master_secret_is_mounted_and_no_other_is_generated():
+def test_an_administrators_own_master_secret_is_mounted_and_none_is_generated():
     documents = rendered("masterSecret.name=own")
     template = documents["Deployment"]["spec"]["template"]
     assert [volume["secret"]["secretName"] for volume in template["spec"]["volumes"]] == ["own"]
     assert [x for x in items("masterSecret.name=own") if x["kind"] == "Secret"] == []
-    # and no digest of it, from which a weak one could be guessed, can be read in the pods
+    # and the pods have no digest of it, from which a weak secret could be guessed
     assert "annotations" not in template["metadata"]
 
 
@@ -584,7 +584,7 @@ def test_only_the_operators_pods_mount_the_master_secret():
     specs = {x["metadata"]["name"]: x["spec"] for x in items() if x["kind"] == "Pod"}
     specs |= {x["metadata"]["name"]: x["spec"]["template"]["spec"] for x in items() if x["kind"] == "Deployment"}
     assert specs.keys() == {f"understudy-{name}" for name in ("operator", "webhook", "rotation", "test")}
-    # then the operator's has it, as a file that its user can read
+    # then the operator's pod has it, as a file that its user can read
     operator = specs["understudy-operator"]
     (container,) = operator["containers"]
     (mount,) = container["volumeMounts"]
@@ -592,13 +592,13 @@ def test_only_the_operators_pods_mount_the_master_secret():
     (volume,) = operator["volumes"]
     assert volume["name"] == mount["name"]
     assert volume["secret"] == {"secretName": "understudy-master", "defaultMode": 0o444}
-    # and no other one names it
+    # and no other pod names it
     assert [name for name, spec in specs.items() if "understudy-master" in json.dumps(spec)] == ["understudy-operator"]
 
 
 @pytest.mark.attack("E1", "reads Secrets with the operator's token", before="the API server answered")
 @pytest.mark.parametrize("settings", [(), (WATCHED,)])
-def test_the_operator_creates_and_deletes_secrets_and_reads_none(settings: tuple[str, ...]):
+def test_the_operator_may_create_and_delete_secrets_and_not_read_them(settings: tuple[str, ...]):
     # given all roles that are bound to the operator's account
     documents = items(*settings)
     bindings = [x for x in documents if x["kind"].endswith("RoleBinding")]
@@ -609,7 +609,7 @@ def test_the_operator_creates_and_deletes_secrets_and_reads_none(settings: tuple
     assert verbs == {"create", "delete"}
 
 
-def test_policies_can_be_left_out():
+def test_policies_can_be_disabled():
     kinds = {x["kind"] for x in items("admissionPolicies.enabled=false")}
     assert not {kind for kind in kinds if kind.startswith("ValidatingAdmissionPolicy")}
 

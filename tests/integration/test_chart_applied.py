@@ -1,7 +1,7 @@
 """The chart on a real API server: the API server accepts each of its objects, and docs/how-to/install.md works.
 
-The server is these tests' own, because they remove the CRDs. No controller runs there: pods are not made, so nothing is
-waited for; what stays and what goes with real pods is tests/e2e/test_chart.py's.
+The server is these tests' own, because they remove the CRDs. No controller runs there: no pods are created, so the
+tests wait for none; tests/e2e/test_chart.py tests the chart with real pods.
 """
 
 import base64
@@ -80,7 +80,7 @@ def server() -> Iterator["ApiServer"]:
 
 @pytest.fixture(scope="module")
 def restricted(server: "ApiServer") -> str:
-    """A namespace that admits only what the restricted pod security standard allows."""
+    """A namespace that enforces the restricted pod security standard."""
     metadata = {"name": RESTRICTED, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
     must(server.kubectl("create", "-f", "-", stdin=json.dumps(namespace)))
@@ -100,23 +100,23 @@ def rendered(server: "ApiServer", values: str, tmp_path: Path, *options: str, na
 
 
 @pytest.mark.parametrize("case", VALUES)
-def test_the_api_server_takes_every_object_of_the_chart(server: "ApiServer", tmp_path: Path, case: str) -> None:
+def test_the_api_server_accepts_every_object_of_the_chart(server: "ApiServer", tmp_path: Path, case: str) -> None:
     # given the kinds of cert-manager, and the namespace
     for crd in crds():
         must(server.kubectl("apply", "--server-side", "-f", str(crd)))
     must(server.kubectl("wait", "--for=condition=Established", "crd", "--all"))
     server.kubectl("create", "namespace", SYSTEM)
-    # when all that the chart makes of these values is sent, without any being made
+    # when all objects that the chart renders with these values are sent as a dry run
     objects = rendered(server, VALUES[case], tmp_path)
     strict = ("--server-side", "--dry-run=server", "--validate=strict")
     result = server.kubectl("apply", *strict, "-f", "-", stdin=objects)
-    # then none is refused, for a field that there is not, either
+    # then none is rejected, not even for an unknown field
     assert (result.returncode, result.stderr) == (0, "")
     sent = [item for item in yaml.load_all(objects, yaml.CSafeLoader) if item]
     assert len(result.stdout.splitlines()) == len(sent)
 
 
-def test_a_field_that_there_is_not_is_found(server: "ApiServer") -> None:
+def test_an_unknown_field_is_found(server: "ApiServer") -> None:
     wrong = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "dta": {}}
     strict = ("--server-side", "--dry-run=server", "--validate=strict")
     result = server.kubectl("apply", *strict, "-f", "-", stdin=json.dumps(wrong))
@@ -124,8 +124,8 @@ def test_a_field_that_there_is_not_is_found(server: "ApiServer") -> None:
     assert "dta" in result.stderr
 
 
-def test_a_jobs_network_policy_is_kept_as_it_is_written(server: "ApiServer") -> None:
-    # What the API server fills in would look like a change by hand, and be set right for ever.
+def test_a_jobs_network_policy_is_stored_unchanged(server: "ApiServer") -> None:
+    # The operator would treat a default of the API server as a change by hand, and restore the policy forever.
     rules = ({"from": [{"namespaceSelector": {}}], "ports": [{"protocol": "TCP", "port": 8478}]},)
     policy = network_policy(a_job(), rules)
     policy["metadata"]["namespace"] = "default"
@@ -143,7 +143,7 @@ def admitted(server: "ApiServer", namespace: str, spec: dict[str, Any]) -> str:
     return result.stderr
 
 
-def test_the_charts_own_pods_are_admitted_where_pod_security_is_restricted(
+def test_the_charts_own_pods_are_admitted_under_restricted_pod_security(
     server: "ApiServer", restricted: str, tmp_path: Path
 ) -> None:
     objects = [item for item in yaml.load_all(rendered(server, "{}", tmp_path), yaml.CSafeLoader) if item]
@@ -159,7 +159,7 @@ def test_the_charts_own_pods_are_admitted_where_pod_security_is_restricted(
             assert container["resources"]["limits"]["memory"]
 
 
-#: Says all of it of its own container, and nothing of the pod's others.
+#: Sets all required fields on its own container, and none on the pod's others.
 CAREFUL = {
     "containers": [
         {
@@ -179,14 +179,14 @@ CAREFUL = {
 
 
 def assert_owned(spec: dict[str, Any]) -> None:
-    """Its sidecar or gateway runs as a user of its own, with a root that cannot be written."""
+    """Its sidecar or gateway runs as its own user, with a read-only root filesystem."""
     own = [x for x in spec["initContainers"] if x["name"] in (names.SIDECAR_CONTAINER, names.GATEWAY_CONTAINER)]
     assert len(own) == 1
     security = own[0]["securityContext"]
     assert (security["runAsUser"], security["readOnlyRootFilesystem"]) == (65532, True)
 
 
-def test_a_template_that_is_restricted_stays_so_with_what_we_add(server: "ApiServer", restricted: str) -> None:
+def test_a_restricted_template_stays_restricted_with_our_containers(server: "ApiServer", restricted: str) -> None:
     # given a user's template that is admitted there
     assert admitted(server, restricted, {**copy.deepcopy(CAREFUL), "restartPolicy": "Never"}) == ""
     # then so are an active, a spare, a pool's warm spare, a rollout with its gateway, and an injected pod
@@ -220,7 +220,7 @@ FENCE = re.compile(r"^ *```sh\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 
 
 class Reader:
-    """Somebody who follows docs/how-to/install.md word by word, but for what needs controllers and nodes."""
+    """A user who follows docs/how-to/install.md literally, except for steps that need controllers and nodes."""
 
     def __init__(self, server: "ApiServer", folder: Path) -> None:
         self._server, self.folder = server, folder
@@ -233,7 +233,7 @@ class Reader:
         }
 
     def follow(self, heading: str, block: int = 0, namespace: str = SYSTEM) -> str:
-        """What the commands of the section's block say."""
+        """The output of the commands of the section's block."""
         lines = self._blocks[heading][block].replace(SYSTEM, namespace).splitlines()
         lines = [line for line in lines if "rollout status" not in line and "helm test" not in line]
         output = [self.run(line.replace(" --wait", "")) for line in lines]
@@ -246,7 +246,7 @@ class Reader:
             ["bash", "-ec", line], check=False, capture_output=True, text=True, cwd=self.folder, env=environment
         )
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-        if line.startswith("helm install"):  # its --wait does so, besides waiting for pods
+        if line.startswith("helm install"):  # its --wait does so, and also waits for pods
             wait_until_found(self._server, "explain", "trainingjobs.spec")
         return done.stdout
 
@@ -274,10 +274,10 @@ JOB = {
 }
 
 
-def test_the_previous_chart_is_upgraded_and_rolled_back_to(server: "ApiServer", reader: Reader) -> None:
-    # given an installation of it, with the values of then
+def test_the_previous_chart_can_be_upgraded_and_rolled_back_to(server: "ApiServer", reader: Reader) -> None:
+    # given an installation of it, with its values
     reader.run(f"helm install understudy {PREVIOUS} --namespace {SYSTEM} --create-namespace --values my-values.yaml")
-    # then every object of it can become the newest chart's, and back again
+    # then every object of it can be upgraded to the newest chart's, and back again
     reader.follow("Upgrade")
     reader.follow("Roll back")
     reader.run(f"helm upgrade understudy charts/understudy --namespace {SYSTEM} --reset-then-reuse-values")
@@ -298,7 +298,7 @@ def test_install_upgrade_and_rollback_as_the_page_states(server: "ApiServer", re
 
 
 def master_secret(server: "ApiServer") -> bytes:
-    """The one that the operator's pods mount."""
+    """The master secret that the operator's pods mount."""
     words = ("-n", SYSTEM, "get", "deployment", "understudy-operator", "-o", "json")
     pod = json.loads(must(server.kubectl(*words)))["spec"]["template"]
     (volume,) = pod["spec"]["volumes"]
@@ -320,10 +320,10 @@ def test_the_master_secret_is_kept_and_can_be_rotated_and_restored_as_the_page_s
     reader.follow("Master secret", 1)
     second = master_secret(server)
     assert second != first
-    # when a secret of one's own takes its place, then the pods mount that one
+    # when an administrator's own secret replaces it, then the pods mount that one
     reader.follow("Master secret", 0)
     assert master_secret(server) not in (first, second)
-    # when the generated one is backed up, and restored after it was lost, then the pods mount the same secret
+    # when the generated one is backed up, lost and restored, then the pods mount the same secret
     reader.follow("Master secret", 2)
     must(server.kubectl("-n", SYSTEM, "delete", "secret", "understudy-master"))
     reader.follow("Master secret", 3)
@@ -361,10 +361,8 @@ def test_kubernetes_own_roles_allow_users_to_view_or_to_edit_jobs(server: "ApiSe
         must(server.kubectl("-n", "default", "delete", "rolebinding", f"chart-{role}"))
 
 
-async def test_a_certificate_of_ones_own_as_the_page_states(
-    server: "ApiServer", reader: Reader, tmp_path: Path
-) -> None:
-    # given an installation whose webhook has made its own so far, and has had it trusted
+async def test_a_provided_certificate_as_the_page_states(server: "ApiServer", reader: Reader, tmp_path: Path) -> None:
+    # given an installation whose webhook has a trusted self-made certificate
     for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
         found = json.loads(must(server.kubectl("get", kind, "understudy-webhook", "-o", "json")))
         for webhook in found["webhooks"]:
@@ -375,15 +373,13 @@ async def test_a_certificate_of_ones_own_as_the_page_states(
     for name, text in {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": made.authority}.items():
         (reader.folder / name).write_text(text)
     reader.follow("Certificates")
-    # then one's own is trusted
+    # then the provided certificate is trusted
     result = json.loads(must(server.kubectl("get", "mutatingwebhookconfiguration", "understudy-webhook", "-o", "json")))
     assert base64.b64decode(result["webhooks"][0]["clientConfig"]["caBundle"]).decode() == made.authority
 
 
-def test_helms_test_passes_with_the_rights_that_it_brings_and_fails_without_a_leader(
-    server: "ApiServer", tmp_path: Path
-) -> None:
-    # given the test's account and rights, and what kubelets and the operator would write
+def test_helms_test_passes_with_its_own_rights_and_fails_without_a_leader(server: "ApiServer", tmp_path: Path) -> None:
+    # given the test's account and rights, and the objects that kubelets and the operator would write
     hooks = rendered(server, "{}", tmp_path, "--show-only", "templates/tests/installation.yaml")
     items = [item for item in yaml.safe_load_all(hooks) if item]
     (pod,) = [item for item in items if item["kind"] == "Pod"]
@@ -413,10 +409,10 @@ def test_helms_test_passes_with_the_rights_that_it_brings_and_fails_without_a_le
         command = [sys.executable, "-c", program.format(limit_s)]
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-    # then it tells that nobody leads, and nothing else
+    # then it reports only that there is no leader
     lines, _ = run(0.5).communicate()
     assert lines.splitlines() == ["ERROR no replica renews Lease understudy-operator: see the operator's log"]
-    # and is content once somebody does
+    # and passes once there is one
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "understudy-operator"}}
     check, second = run(60.0), 0
     while check.poll() is None:
@@ -425,12 +421,12 @@ def test_helms_test_passes_with_the_rights_that_it_brings_and_fails_without_a_le
         must(server.kubectl("-n", SYSTEM, "apply", "-f", "-", stdin=json.dumps(renewed)))
     lines, _ = check.communicate()
     assert check.returncode == 0, lines
-    assert list_objects(server, "-n", SYSTEM, "trainingjobs") == set()  # it was a dry run
+    assert list_objects(server, "-n", SYSTEM, "trainingjobs") == set()  # the creation was a dry run
     must(server.kubectl("delete", "-f", "-", stdin=yaml.safe_dump_all(items[:-1])))
 
 
-def test_uninstall_leaves_what_the_page_states(server: "ApiServer", reader: Reader) -> None:
-    # given what the operator and the webhook make for themselves
+def test_uninstall_leaves_the_objects_that_the_page_states(server: "ApiServer", reader: Reader) -> None:
+    # given the objects that the operator and the webhook create for themselves
     for kind, name in (("lease", "understudy-operator"), ("configmap", "understudy-operator-node-faults")):
         body = {
             "apiVersion": "coordination.k8s.io/v1" if kind == "lease" else "v1",
@@ -443,7 +439,7 @@ def test_uninstall_leaves_what_the_page_states(server: "ApiServer", reader: Read
     secret = master_secret(server)
     # when the chart is uninstalled
     reader.follow("Uninstall", 0)
-    # then the CRDs and the job are there, and nothing else of the chart
+    # then the CRDs and the job exist, and nothing else of the chart
     assert list_objects(server, "tj", "llm") == {"trainingjob.understudy.dev/llm"}
     own = ("-l", "app.kubernetes.io/name=understudy")
     kinds = "deployments,serviceaccounts,roles,rolebindings,services,poddisruptionbudgets,networkpolicies"
@@ -451,13 +447,13 @@ def test_uninstall_leaves_what_the_page_states(server: "ApiServer", reader: Read
     cluster = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
     cluster += ",validatingadmissionpolicies,validatingadmissionpolicybindings"
     assert list_objects(server, cluster, *own) == set()
-    # and a chart that is installed again takes them over, with the keys of the job
+    # and a chart that is installed again adopts them, with the keys of the job
     reader.follow("Install")
     assert master_secret(server) == secret
     assert list_objects(server, "tj", "llm") == {"trainingjob.understudy.dev/llm"}
 
 
-def test_all_of_it_is_removed_as_the_page_states(server: "ApiServer", reader: Reader) -> None:
+def test_everything_can_be_removed_as_the_page_states(server: "ApiServer", reader: Reader) -> None:
     reader.follow("Uninstall", 1)
     assert {name for name in list_objects(server, "crd") if "understudy" in name} == set()
     assert list_objects(server, "-n", SYSTEM, "secret", "understudy-master") == set()

@@ -1,7 +1,8 @@
-"""The chart under any name: every object of it is one that the API server takes, none takes another's place, and a
-second installation is refused.
+"""The chart under any release name: the API server accepts every object, no two objects have the same name, and a
+second installation is rejected.
 
-The server is these tests' own, since they install and remove CRDs. No controller runs there: nothing is waited for.
+The server is these tests' own, because they install and remove CRDs. No controller runs there: the tests wait for no
+pods.
 """
 
 import json
@@ -29,13 +30,13 @@ pytestmark = pytest.mark.timeout(240)  # the first test waits for the API server
 
 CHART = CHECKOUT / "charts" / "understudy"
 SYSTEM = "training-system"
-LONGEST = 53  # of a release's name, as helm has it
-#: What a Service may be called up to Kubernetes 1.33; newer ones let a digit begin it, too.
+LONGEST = 53  # helm's limit for a release's name
+#: Valid names of a Service up to Kubernetes 1.33; newer versions also allow a leading digit.
 SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 MOST = 63  # characters of a Service's name, and of a label's value
 PARTS = ("serviceMonitor", "podMonitor", "prometheusRule", "dashboard")
-#: With all that the chart can make.
+#: All optional objects of the chart.
 EVERYTHING = {
     "networkPolicies": {"enabled": True, "jobs": True},
     "webhook": {"certificates": {"mode": "CertManager"}},
@@ -67,7 +68,7 @@ def assert_longest(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator["ApiServer"]:
-    """With cert-manager's kinds, kinds as the Prometheus operator's, and the chart's namespace."""
+    """With the kinds of cert-manager and of the Prometheus operator, and the chart's namespace."""
     with an_api_server() as server:
         kinds = [monitoring_crd(kind) for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule")]
         for crd in crds():
@@ -96,7 +97,7 @@ def monitoring_crd(kind: str) -> Item:
 
 
 def template(server: "ApiServer", chart: Path, release: str, *values: Item) -> "subprocess.CompletedProcess[str]":
-    """Without what `helm test` makes, which is a part of the chart's own output only."""
+    """Without the objects of `helm test`, which are only in the chart's own output."""
     words = [word for each in values for word in ("--values", _file(server, each))]
     command = [str(server.binaries / "helm"), "template", release, str(chart), "--namespace", SYSTEM, *words]
     return subprocess.run(command, check=False, capture_output=True, text=True)
@@ -122,17 +123,17 @@ def have_different_names(items: list[Item]) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_api_server_takes_every_object_under_any_name(server: "ApiServer", case: str) -> None:
+def test_the_api_server_accepts_every_object_under_any_name(server: "ApiServer", case: str) -> None:
     if "longest" in case:
         release, values = CASES[case]
         assert_longest(values.get("fullnameOverride", release))
     items = rendered(server, case)
-    # when all of it is sent, without any being made
+    # when all objects are sent as a dry run
     strict = ("--server-side", "--dry-run=server", "--validate=strict")
     result = server.kubectl(
         "apply", *strict, "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
     )
-    # then none is refused, and none is there already, of Kubernetes' own
+    # then none is rejected, and none has the name of an object of Kubernetes
     assert result.returncode == 0, result.stderr
     assert len(result.stdout.splitlines()) == len(items)
     own = [item for item in items if item["kind"] != "CustomResourceDefinition"]
@@ -141,12 +142,12 @@ def test_the_api_server_takes_every_object_under_any_name(server: "ApiServer", c
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_names_fit_where_they_have_to_and_selectors_find_their_own_alone(server: "ApiServer", case: str) -> None:
+def test_names_are_short_enough_and_selectors_match_only_their_own_pods(server: "ApiServer", case: str) -> None:
     items = rendered(server, case)
     assert len(set(have_different_names(items))) == len(items)
     for item in items:
         name = item["metadata"]["name"]
-        if item["kind"] in ("Service", "Pod"):  # a pod's name is its host's
+        if item["kind"] in ("Service", "Pod"):  # a pod's name is its hostname
             assert SERVICE_NAME.fullmatch(name)
             assert len(name) <= MOST
         for value in item["metadata"].get("labels", {}).values():
@@ -172,7 +173,7 @@ def test_names_fit_where_they_have_to_and_selectors_find_their_own_alone(server:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_names_another_object_names_one_that_there_is(server: "ApiServer", case: str) -> None:
+def test_references_name_existing_objects(server: "ApiServer", case: str) -> None:
     items = rendered(server, case)
     present = {(kind, name) for kind, _, name in have_different_names(items)}
     for item in items:
@@ -224,14 +225,14 @@ def test_two_releases_share_no_name(server: "ApiServer") -> None:
 
 @pytest.mark.parametrize("release", ["understudy", "prod", "a" * LONGEST])
 def test_an_upgrade_from_the_previous_chart_keeps_names_lease_and_selectors(server: "ApiServer", release: str) -> None:
-    # Others would lead beside those that are there.
+    # Otherwise new replicas would lead next to the existing ones.
     def is_reported(chart: Path) -> dict[tuple[str, str], Item]:
         items = yaml.load_all(must(template(server, chart, release)), yaml.CSafeLoader)
         return {(x["kind"], x["metadata"]["name"]): x for x in items if x}
 
     previous, newest = is_reported(PREVIOUS), is_reported(CHART)
     kinds = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
-    # The webhook had the rights that the process has which renews its certificate.
+    # The webhook had the rights of the process that now renews its certificate.
     webhooks = {(kind, name) for kind, name in previous if kind in kinds and name.endswith("-webhook")}
     assert previous.keys() - newest.keys() == webhooks
     for key in previous:
@@ -248,11 +249,11 @@ def test_an_upgrade_from_the_previous_chart_keeps_names_lease_and_selectors(serv
             assert leases[0] == leases[1]
 
 
-# A second one --------------------------------------------------------------------------------------------------------
+# A second installation ------------------------------------------------------------------------------------------------
 
 
 class Administrator:
-    """Somebody with helm, who waits for no pods: there are none."""
+    """A user with helm, who waits for no pods: there are none."""
 
     def __init__(self, server: "ApiServer") -> None:
         self._server = server
@@ -273,7 +274,7 @@ class Administrator:
 
 @pytest.fixture(scope="module")
 def administrator(server: "ApiServer") -> Administrator:
-    """With the chart installed as release `first` of namespace `one`; the last test takes it away."""
+    """With the chart installed as release `first` in namespace `one`; the last test removes it."""
     administrator = Administrator(server)
     must(administrator.install("first", "one"))
     return administrator
@@ -283,7 +284,7 @@ def administrator(server: "ApiServer") -> Administrator:
     ("release", "namespace"), [("second", "two"), ("first", "two"), ("second", "one")], ids=lambda x: str(x)
 )
 @pytest.mark.parametrize("settings", [(), ("crds.install=false",)], ids=["with CRDs", "without CRDs"])
-def test_a_second_release_is_refused_with_where_the_first_one_is(
+def test_a_second_release_is_rejected_with_the_place_of_the_first_one(
     administrator: Administrator, release: str, namespace: str, settings: tuple[str, ...]
 ) -> None:
     result = administrator.install(release, namespace, *settings)
@@ -291,11 +292,11 @@ def test_a_second_release_is_refused_with_where_the_first_one_is(
     assert "Understudy is installed in this cluster already" in result.stderr
     assert "release first in namespace one" in result.stderr
     assert "cannot be imported" not in result.stderr
-    # and nothing of it is there
+    # and it has created nothing
     assert must(administrator.helm("list", "-n", namespace, "-q")).split() == (["first"] if namespace == "one" else [])
 
 
-def test_a_binding_of_somebodys_own_with_our_label_is_no_installation(
+def test_a_users_own_binding_with_our_label_does_not_count_as_an_installation(
     server: "ApiServer", administrator: Administrator
 ) -> None:
     binding = {
@@ -313,18 +314,18 @@ def test_a_binding_of_somebodys_own_with_our_label_is_no_installation(
     must(server.kubectl("delete", "clusterrolebinding", "readers"))
 
 
-def test_other_names_of_what_is_installed_are_refused_with_what_keeps_them(administrator: Administrator) -> None:
+def test_a_change_of_names_is_rejected_with_the_value_that_keeps_them(administrator: Administrator) -> None:
     result = administrator.install("first", "one", "fullnameOverride=other")
     assert result.returncode != 0
     assert "fullnameOverride=first" in result.stderr
-    # and that is taken
+    # and with that value the upgrade works
     must(administrator.install("first", "one", "fullnameOverride=first"))
 
 
-def test_another_release_takes_over_what_one_left_as_the_page_states(
+def test_another_release_adopts_the_remaining_crds_as_the_page_states(
     server: "ApiServer", administrator: Administrator, tmp_path: Path
 ) -> None:
-    # given the kinds, kept by a release that is gone
+    # given the CRDs of a release that is gone
     must(administrator.helm("uninstall", "first", "-n", "one"))
     refused = administrator.install("understudy", "understudy-system")
     assert "invalid ownership metadata" in refused.stderr

@@ -1,4 +1,4 @@
-"""helm's own opinion of the chart."""
+"""helm's lint of the chart."""
 
 import subprocess
 
@@ -13,7 +13,7 @@ EVERYTHING = "networkPolicies.enabled=true,networkPolicies.jobs=true,webhook.cer
     "settings",
     ["", EVERYTHING, "webhook.enabled=false,crds.install=false,rbac.aggregate=false", "masterSecret.name=own"],
 )
-def test_helm_finds_nothing_to_object_to(settings: str) -> None:
+def test_helm_lint_finds_no_problem(settings: str) -> None:
     helm = Paths.from_environment().binaries / "helm"
     command = [str(helm), "lint", "--strict", str(CHECKOUT / "charts" / "understudy"), "--set", settings]
     result = subprocess.run(command, check=False, capture_output=True, text=True)

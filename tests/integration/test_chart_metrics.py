@@ -1,4 +1,4 @@
-"""What of metrics the Helm chart installs, rendered by the real helm: monitors only where they are asked for."""
+"""The chart's objects for metrics, rendered by the real helm: monitors only if they are enabled."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ Document = dict[str, Any]
 
 
 def rendered(*settings: str) -> dict[tuple[str, str], Document]:
-    """The objects by kind and name, but for CRDs."""
+    """The objects by kind and name, without CRDs."""
     result = template("crds.install=false", *settings)
     assert result.returncode == 0, result.stderr
     documents = [document for document in yaml.load_all(result.stdout, yaml.CSafeLoader) if document]
@@ -36,7 +36,7 @@ def environment(found: Document) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["understudy-operator", "understudy-webhook"])
-def test_each_part_serves_where_its_service_looks(name: str):
+def test_each_program_serves_metrics_at_its_services_port(name: str):
     documents = rendered("metrics.port=9999")
     found, service = container(documents, name), documents["Service", f"{name}-metrics"]
     assert port_of(environment(found)) == 9999
@@ -46,13 +46,13 @@ def test_each_part_serves_where_its_service_looks(name: str):
     assert service["spec"]["selector"].items() <= labels.items()
 
 
-def test_nothing_of_the_prometheus_operator_is_installed_unless_it_is_asked_for():
+def test_objects_of_the_prometheus_operator_are_installed_only_if_enabled():
     kinds = {kind for kind, _ in rendered()}
     assert not kinds & {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
     assert ("ConfigMap", "understudy-dashboard") not in rendered()
 
 
-def test_without_metrics_nothing_serves_them():
+def test_metrics_are_not_served_if_disabled():
     documents = rendered("metrics.enabled=false")
     assert ENV_PORT not in environment(container(documents, "understudy-operator"))
     assert ("Service", "understudy-operator-metrics") not in documents
@@ -79,7 +79,7 @@ def test_coordinators_are_scraped_at_their_probes_port_by_the_operators_label():
     assert relabeling["replacement"] == f"$1:{HEALTH_PORT}"
 
 
-def test_alerts_are_those_of_the_files_and_the_webhooks_go_with_the_webhook():
+def test_alerts_are_those_of_the_files_and_the_webhooks_are_omitted_without_the_webhook():
     def is_reported(*settings: str) -> list[Document]:
         groups = rendered(*ALL, *settings)["PrometheusRule", "understudy"]["spec"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
@@ -88,14 +88,14 @@ def test_alerts_are_those_of_the_files_and_the_webhooks_go_with_the_webhook():
     assert is_reported("webhook.enabled=false") == [rule for path, rule in alerts() if path.stem == "operator"]
 
 
-def test_the_dashboard_comes_as_it_is_with_grafanas_label():
+def test_the_dashboard_is_installed_unchanged_with_grafanas_label():
     found = rendered(*ALL)["ConfigMap", "understudy-dashboard"]
     source = ROOT / "charts/understudy/files/dashboards/understudy.json"
     assert found["data"] == {"understudy.json": source.read_text(encoding="utf-8")}
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
-def test_logs_are_text_or_json_and_nothing_else():
+def test_only_text_and_json_are_log_formats():
     for name in ("understudy-operator", "understudy-webhook"):
         assert environment(container(rendered(), name))["UNDERSTUDY_LOG_FORMAT"] == "text"
         variables = environment(container(rendered("logFormat=json"), name))

@@ -1,4 +1,4 @@
-"""What the API server accepts, refuses and fills in of a TrainingJob, asked of a real one."""
+"""Validation and defaults of a TrainingJob by a real API server."""
 
 import json
 import time
@@ -41,7 +41,7 @@ TRAINING_JOBS = "/apis/understudy.dev/v1alpha1/namespaces/default/trainingjobs"
 
 @pytest.fixture(scope="module")
 def cluster(api_server: "ApiServer") -> "Iterator[ApiServer]":
-    """An API server that has our CRDs, applied as a user applies them. Operators of other tests find no job here."""
+    """An API server with our CRDs, applied as a user applies them. No operator of other tests sees these jobs."""
     applied = api_server.kubectl("apply", "-f", str(CRDS))
     assert applied.returncode == 0, applied.stderr
     wait_until_found(api_server, "get", "trainingjobs")  # kubectl wait fails on a CRD that has no conditions yet
@@ -51,7 +51,7 @@ def cluster(api_server: "ApiServer") -> "Iterator[ApiServer]":
 
 
 def wait_until_found(api_server: "ApiServer", *command: str) -> None:
-    """Wait until the API server serves what a command of kubectl needs."""
+    """Wait until the API server serves the kind that a kubectl command needs."""
     deadline = time.monotonic() + 60
     while (found := api_server.kubectl(*command)).returncode != 0:
         assert time.monotonic() < deadline, found.stderr
@@ -65,21 +65,21 @@ def read_back(cluster: "ApiServer", name: str) -> Manifest:
     return manifest
 
 
-def test_the_folder_holds_crds_only_and_can_be_applied_client_side_and_server_side(cluster: "ApiServer") -> None:
+def test_the_folder_has_only_crds_and_can_be_applied_client_side_and_server_side(cluster: "ApiServer") -> None:
     # given the CRDs, applied client-side
-    # when they are applied again, both ways
+    # when they are applied again, in both ways
     client_side = cluster.kubectl("apply", "-f", str(CRDS))
     server_side = cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
 
-    # then both work, and nothing but CRDs is in the folder
+    # then both work, and the folder has only CRDs
     assert (client_side.returncode, server_side.returncode) == (0, 0), client_side.stderr + server_side.stderr
     kinds = {line.partition("/")[0] for line in client_side.stdout.splitlines()}
     assert kinds == {"customresourcedefinition.apiextensions.k8s.io"}
 
 
 @pytest.mark.parametrize("case", ACCEPTED)
-def test_is_accepted(cluster: "ApiServer", case: str) -> None:
-    # given a manifest that is right
+def test_the_manifest_is_accepted(cluster: "ApiServer", case: str) -> None:
+    # given a valid manifest
     manifest = changed(ACCEPTED[case])
 
     # when it is created
@@ -90,32 +90,32 @@ def test_is_accepted(cluster: "ApiServer", case: str) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_is_refused_and_the_message_gives_the_reason(cluster: "ApiServer", case: str) -> None:
-    # given a manifest that is right but for one thing
+def test_the_manifest_is_rejected_with_the_reason(cluster: "ApiServer", case: str) -> None:
+    # given a manifest with one error
     change, field, message = REFUSED[case]
 
     # when it is created
     refusal = cluster.refusal(TRAINING_JOBS, changed(change))
 
-    # then it is refused, with the field and how to fix it
+    # then it is rejected, with the field and the fix
     assert f"{field}: " in refusal
     assert message in refusal
 
 
 @pytest.mark.parametrize("field", UNKNOWN_FIELDS)
-def test_an_unknown_field_of_ours_is_refused(cluster: "ApiServer", field: str) -> None:
+def test_an_unknown_field_is_rejected(cluster: "ApiServer", field: str) -> None:
     # given a manifest with a field that the CRD does not know
     manifest = changed(UNKNOWN_FIELDS[field])
 
     # when it is created
     refusal = cluster.refusal(TRAINING_JOBS, manifest)
 
-    # then it is refused, with the field's path
+    # then it is rejected, with the field's path
     assert f'unknown field "{field}"' in refusal
 
 
-def test_reads_back_with_defaults(cluster: "ApiServer") -> None:
-    # given a manifest that says only what it must
+def test_a_minimal_job_reads_back_with_defaults(cluster: "ApiServer") -> None:
+    # given a manifest with only the required fields
     def minimal(job: Manifest) -> None:
         job["spec"].update(launcher={})
         del job["spec"]["spares"], replicated_job(job)["replicas"]
@@ -126,7 +126,7 @@ def test_reads_back_with_defaults(cluster: "ApiServer") -> None:
     assert created.returncode == 0, created.stderr
     job = read_back(cluster, "least")
 
-    # then the rest is filled in, in the pod as in ours, and quantities are what they were
+    # then the defaults are filled in, in the pod as in our fields, and quantities are unchanged
     assert job["spec"]["launcher"] == {"mode": "Wrap", "nprocPerNode": 1, "forkServer": True, "logPrefix": True}
     assert job["spec"]["termination"] == {"onSigterm": "Auto"}
     assert job["spec"]["spares"] == {"replicas": 0}
@@ -163,14 +163,14 @@ def test_a_jobset_manifest_needs_other_header_lines(cluster: "ApiServer", launch
     # when it is applied
     applied = cluster.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
 
-    # then it is there as it was
+    # then it is stored unchanged
     assert applied.returncode == 0, applied.stderr
     job = read_back(cluster, manifest["metadata"]["name"])
     assert pod_spec(job)["volumes"] == pod_spec(manifest)["volumes"]
     assert pod_template(job)["metadata"] == {"labels": {"team": "research"}}
 
 
-def test_a_pods_field_newer_than_the_crd_is_kept(cluster: "ApiServer") -> None:
+def test_a_pods_field_that_is_newer_than_the_crd_is_kept(cluster: "ApiServer") -> None:
     # given pods with fields that the CRD does not know, at several depths
     def use_tomorrows_fields(job: Manifest) -> None:
         pod_spec(job).update(fieldOfTomorrow={"a": [1]}, securityContext={"fieldOfTomorrow": "b"})
@@ -191,7 +191,7 @@ def test_a_pods_field_newer_than_the_crd_is_kept(cluster: "ApiServer") -> None:
 
 @pytest.fixture(scope="module", params=["--server-side=false", "--server-side=true"])
 def how(request: pytest.FixtureRequest) -> str:
-    """How kubectl applies. Who applies on the server's side removes only what was applied like that."""
+    """The mode of kubectl apply. A server-side apply removes only fields that were applied server-side."""
     return str(request.param)
 
 
@@ -217,15 +217,17 @@ def changed_later(change: Change, name: str) -> str:
 
 
 @pytest.mark.parametrize("case", REFUSED_LATER)
-def test_cannot_be_changed_later(cluster: "ApiServer", existing: str, how: str, case: str) -> None:
-    # given a TrainingJob, and a change to what its pods are made from
+def test_a_field_that_pods_depend_on_cannot_be_changed_later(
+    cluster: "ApiServer", existing: str, how: str, case: str
+) -> None:
+    # given a TrainingJob, and a change to a field that its pods depend on
     change, field, message = REFUSED_LATER[case]
 
     # when the change is applied
     manifest = changed_later(change, existing)
     applied = cluster.kubectl("apply", how, "--dry-run=server", "-f", "-", stdin=manifest)
 
-    # then it is refused, with the field and the mend
+    # then it is rejected, with the field and the fix
     assert applied.returncode != 0
     assert f"{field}: " in applied.stderr
     assert message in applied.stderr
@@ -233,7 +235,7 @@ def test_cannot_be_changed_later(cluster: "ApiServer", existing: str, how: str, 
 
 @pytest.fixture(scope="module")
 def elastic(cluster: "ApiServer") -> str:
-    """One that may shrink to 6 pods."""
+    """An elastic job with at least 6 pods."""
     created = cluster.kubectl("apply", "-f", "-", stdin=changed(may_shrink, name="elastic"))
     assert created.returncode == 0, created.stderr
     return "elastic"
@@ -244,8 +246,8 @@ def may_shrink(job: Manifest) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED_LATER_OF_ELASTIC)
-def test_how_far_it_may_shrink_cannot_be_changed_later(cluster: "ApiServer", elastic: str, case: str) -> None:
-    # given a TrainingJob that may shrink, and a change to that
+def test_the_elastic_range_cannot_be_changed_later(cluster: "ApiServer", elastic: str, case: str) -> None:
+    # given an elastic TrainingJob, and a change to its range
     change, field, message = REFUSED_LATER_OF_ELASTIC[case]
 
     def both(job: Manifest) -> None:
@@ -255,39 +257,41 @@ def test_how_far_it_may_shrink_cannot_be_changed_later(cluster: "ApiServer", ela
     # when the change is applied
     applied = cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=changed(both, name=elastic))
 
-    # then it is refused, with the field and the mend
+    # then it is rejected, with the field and the fix
     assert applied.returncode != 0
     assert f"{field}: " in applied.stderr
     assert message in applied.stderr
 
 
-def test_what_its_pods_are_made_from_can_be_changed_while_it_is_suspended_and_when_it_is_enqueued(
+def test_fields_that_pods_depend_on_can_be_changed_while_the_job_is_suspended_and_as_it_is_resumed(
     cluster: "ApiServer",
 ) -> None:
     # given a TrainingJob that is suspended
     def suspend(job: Manifest) -> None:
         job["spec"]["suspend"] = True
 
-    created = cluster.kubectl("apply", "-f", "-", stdin=changed(suspend, name="resting"))
+    created = cluster.kubectl("apply", "-f", "-", stdin=changed(suspend, name="suspended"))
     assert created.returncode == 0, created.stderr
 
-    def wake_with_a_node_selector(job: Manifest) -> None:
+    def resume_with_a_node_selector(job: Manifest) -> None:
         job["spec"]["suspend"] = False
         pod_spec(job)["nodeSelector"] = {"pool": "a"}
 
-    # when its pods' template changes in the step that wakes it, as Kueue does
-    enqueued = cluster.kubectl("apply", "-f", "-", stdin=changed(wake_with_a_node_selector, name="resting"))
+    # when its pods' template changes in the same step that resumes it, as by Kueue
+    enqueued = cluster.kubectl("apply", "-f", "-", stdin=changed(resume_with_a_node_selector, name="suspended"))
 
-    # then it is accepted, and from then on refused
+    # then the change is accepted, and later changes are rejected
     assert enqueued.returncode == 0, enqueued.stderr
-    again = cluster.kubectl("apply", "-f", "-", stdin=changed(lambda _: None, name="resting"))
+    again = cluster.kubectl("apply", "-f", "-", stdin=changed(lambda _: None, name="suspended"))
     assert again.returncode != 0
     assert "replicatedJobs is immutable while the job runs" in again.stderr
 
 
 @pytest.mark.parametrize("case", ALLOWED_LATER)
-def test_can_be_changed_later(cluster: "ApiServer", existing: str, how: str, case: str) -> None:
-    # given a TrainingJob, and a change to what does not alter its pods
+def test_a_field_that_pods_do_not_depend_on_can_be_changed_later(
+    cluster: "ApiServer", existing: str, how: str, case: str
+) -> None:
+    # given a TrainingJob, and a change to a field that its pods do not depend on
     manifest = changed_later(ALLOWED_LATER[case], existing)
 
     # when the change is applied
@@ -298,7 +302,7 @@ def test_can_be_changed_later(cluster: "ApiServer", existing: str, how: str, cas
 
 
 def test_status_is_a_subresource_and_shows_in_columns(cluster: "ApiServer") -> None:
-    # given a TrainingJob, created with a status that does not count
+    # given a TrainingJob, created with a status that is ignored
     created = cluster.kubectl(
         "create", "-f", "-", stdin=changed(lambda job: job.update(status={"phase": "Failed"}), name="shown")
     )
@@ -331,7 +335,7 @@ def test_explain_reports_our_fields(cluster: "ApiServer") -> None:
     spares = cluster.kubectl("explain", "tj.spec.spares").stdout
     fence = " ".join(cluster.kubectl("explain", "tj.spec.recovery.coordinatorLossTimeout").stdout.split())
 
-    # then it says what the field is for
+    # then the answer explains the field
     assert "How long a pod trains without a coordinator." in fence
     assert "Off: pods train without a limit" in fence
     assert "Warm pods that wait to take a lost pod's ranks. May be changed at any time." in spares
@@ -339,7 +343,7 @@ def test_explain_reports_our_fields(cluster: "ApiServer") -> None:
 
 
 @pytest.mark.parametrize("example", ["ddp", "rl"])
-def test_an_example_is_accepted_as_it_is(cluster: "ApiServer", example: str) -> None:
+def test_an_example_is_accepted_unchanged(cluster: "ApiServer", example: str) -> None:
     applied = cluster.kubectl("apply", "-k", str(ROOT / "examples" / example), "--dry-run=server")
     assert applied.returncode == 0, applied.stderr
     assert f"trainingjob.understudy.dev/{example} created" in applied.stdout

@@ -1,7 +1,7 @@
-"""The chart's ValidatingAdmissionPolicies on a real API server: each test is an attack with stolen or modest rights.
+"""The chart's ValidatingAdmissionPolicies on a real API server: each test is an attack with stolen or small rights.
 
-The server is these tests' own, since they remove policies. Attacks are dry runs, which admission treats as real ones.
-tests/integration/operator runs the real operator under the same policies.
+The server is these tests' own, because they remove policies. Attacks are dry runs, which admission treats like real
+requests. tests/integration/operator runs the real operator under the same policies.
 """
 
 import json
@@ -30,7 +30,7 @@ OPERATOR = f"system:serviceaccount:{SYSTEM}:understudy-operator"
 ROTATION = f"system:serviceaccount:{SYSTEM}:understudy-rotation"
 ARGO = f"system:serviceaccount:{TEAM}:argo"
 WEBHOOKS_ACCOUNT = f"system:serviceaccount:{SYSTEM}:understudy-webhook"
-EDITOR = "editor-of-jobs"  # with what the chart adds to Kubernetes' role edit
+EDITOR = "editor-of-jobs"  # with the chart's additions to Kubernetes' role edit
 WEBHOOK = "understudy-webhook"
 CONFIGURATION = f"mutatingwebhookconfiguration/{WEBHOOK}"
 KUBE = "understudy.dev/v1alpha1"
@@ -45,11 +45,11 @@ RIGHTS = {
     ],
     ARGO: [("understudy.dev", ["trainingjobs"], ["get", "create"]), ("", ["pods"], ["create"])],
 }
-#: Until the API server's policies follow what was applied.
+#: The time until the API server enforces applied policies.
 POLICY_S = 30.0
 
 
-# What is there -------------------------------------------------------------------------------------------------------
+# The objects ----------------------------------------------------------------------------------------------------------
 
 
 def a_container(image: str = "example.com/a:1") -> Raw:
@@ -108,7 +108,7 @@ CLAIMS = {"volumeClaimPolicies": [{"templates": [{"metadata": {"name": "data"}, 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ApiServer"]:
-    """With the chart installed, but for its pods, and a namespace in which somebody else's pods and Jobs run."""
+    """With the chart installed, except its pods, and a namespace in which other users' pods and Jobs run."""
     with an_api_server() as server:
         folder = tmp_path_factory.mktemp("chart")
         items = [x for x in yaml.load_all(rendered(server, "{}", folder, "--skip-tests"), yaml.CSafeLoader) if x]
@@ -153,7 +153,7 @@ def a_role(user: str, rules: list[tuple[str, list[str], list[str]]]) -> list[Raw
 
 
 def wait_until_enforced(server: "ApiServer", enforced: bool) -> None:
-    """Whether the policies of all three accounts refuse an attack of theirs."""
+    """Wait until the policies reject an attack by each of the three accounts."""
     of_each = ("creates a pod that no job owns", "gets all Secrets of the cluster sent", "gets pods without a right to")
     deadline = time.monotonic() + POLICY_S
     while any(bool(ATTACKS[attack][0](server)) is not enforced for attack in of_each):
@@ -183,7 +183,7 @@ def patches(user: str, manifest: str, patch: Raw) -> Attack:
 
 
 def deletes(user: str, target: str, namespace: str = TEAM, cascade: str = "background") -> Attack:
-    # kubectl waits for the end of what it deletes by reading it, which the operator's account may not do with Secrets.
+    # kubectl reads an object to wait for its deletion, which the operator's account may not do with Secrets.
     options = ("--wait=false", f"--cascade={cascade}")
     return lambda server: as_user(server, user, "-n", namespace, "delete", *target.split("/"), *options)
 
@@ -193,7 +193,7 @@ def scales(user: str, pool: str, replicas: int) -> Attack:
 
 
 def rewrites(change: Callable[[Raw], object]) -> Attack:
-    """Of the webhook's configuration, with the rights of the process that renews the certificate."""
+    """A change of the webhook's configuration, with the rights of the process that renews the certificate."""
 
     def attack(server: "ApiServer") -> str:
         raw = json.loads(must(server.kubectl("get", CONFIGURATION, "-o", "json")))
@@ -239,7 +239,7 @@ TOKEN = {"annotations": {"kubernetes.io/service-account.name": "admin"}}
 
 
 def a_token_secret(namespace: str) -> Raw:
-    """The API server's controllers fill it with the token of that account."""
+    """The API server's controllers add the token of that account."""
     secret = an_object("Secret", "stolen", namespace, owned=True, type="kubernetes.io/service-account-token")
     secret["metadata"] |= TOKEN
     return secret
@@ -273,19 +273,19 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         creates(OPERATOR, a_pod("evil", SYSTEM, owned=True)),
         f"may not write in namespace {SYSTEM}",
     ),
-    "changes the image of somebody's pod": (
+    "changes the image of another user's pod": (
         patches(OPERATOR, "pod/theirs", {"spec": {"containers": [{"name": "a", "image": "evil"}]}}),
         MESSAGE_OWNER,
     ),
-    "labels somebody's pod as injected": (
+    "labels another user's pod as injected": (
         patches(OPERATOR, "pod/theirs", {"metadata": {"labels": {"understudy.dev/job-name": "job.evil"}}}),
         MESSAGE_OWNER,
     ),
-    "makes somebody's pod its own": (
+    "makes another user's pod its own": (
         patches(OPERATOR, "pod/theirs", {"metadata": {"ownerReferences": OWNED}}),
         MESSAGE_OWNER,
     ),
-    "deletes somebody's pod": (deletes(OPERATOR, "pod/theirs"), MESSAGE_OWNER),
+    "deletes another user's pod": (deletes(OPERATOR, "pod/theirs"), MESSAGE_OWNER),
     "makes a claimed pod its own that no pool owns": (
         patches(OPERATOR, "pod/claimed", {"metadata": {"ownerReferences": OWNED}}),
         "may not change the owner of",
@@ -294,7 +294,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         patches(OPERATOR, "pod/ours", {"spec": {"containers": [{"name": "a", "image": "evil"}]}}),
         "of a pod, and not its spec",
     ),
-    "suspends somebody's Job": (patches(OPERATOR, "job/theirs", {"spec": {"suspend": True}}), MESSAGE_OWNER),
+    "suspends another user's Job": (patches(OPERATOR, "job/theirs", {"spec": {"suspend": True}}), MESSAGE_OWNER),
     "suspends an injected Job": (
         patches(OPERATOR, "job/injected", {"spec": {"suspend": True}}),
         "of an injected Job, and not what it runs",
@@ -310,7 +310,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         MESSAGE_SECRET,
     ),
     "creates a Secret that no job owns": (creates(OPERATOR, a_secret("evil")), MESSAGE_OWNER),
-    "deletes somebody's Secret": (deletes(OPERATOR, "secret/theirs"), MESSAGE_OWNER),
+    "deletes another user's Secret": (deletes(OPERATOR, "secret/theirs"), MESSAGE_OWNER),
     "deletes a job's Secret that has a finalizer": (
         deletes(OPERATOR, "secret/finalized"),
         "may not delete a Secret that has a finalizer",
@@ -357,7 +357,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
 
 
 def item(attack: str) -> str:
-    """Of the security review: the list that the attack is on."""
+    """The entry of the security review that lists the attack."""
     names = list(ATTACKS)
     if names.index(attack) < names.index("creates a pod that no job owns"):
         return "D3"
@@ -368,16 +368,16 @@ def item(attack: str) -> str:
     "attack",
     [pytest.param(x, id=x, marks=pytest.mark.attack(item(x), x, before="the API server allowed it")) for x in ATTACKS],
 )
-def test_the_api_server_refuses(server: "ApiServer", attack: str) -> None:
-    # when somebody tries
+def test_the_api_server_rejects_the_attack(server: "ApiServer", attack: str) -> None:
+    # when an attacker tries
     attempt, message = ATTACKS[attack]
     lines = attempt(server)
-    # then the API server refuses, by a policy of the chart, which says what is allowed
+    # then a policy of the chart rejects it, and the message states the allowed values
     assert message in lines
     assert "ValidatingAdmissionPolicy" in lines
 
 
-# What no role grants -------------------------------------------------------------------------------------------------
+# Rights that no role grants -------------------------------------------------------------------------------------------
 
 
 def requests_review(user: str, *words: str) -> Attack:
@@ -402,7 +402,7 @@ A_BINDING = {
     "subjects": [{"kind": "ServiceAccount", "name": "understudy-operator", "namespace": SYSTEM}],
 }
 AN_INJECTED_JOB = {"apiVersion": KUBE, "kind": "InjectedJob", "metadata": {"name": "evil", "namespace": TEAM}}
-#: By name: the attack, and what the user may not do.
+#: By name: the attack, and the API server's message.
 NOT_GRANTED: dict[str, tuple[Attack, str]] = {
     "with the operator's token lists all Secrets": (
         requests_review(OPERATOR, "get", "secrets", "-A"),
@@ -460,14 +460,14 @@ NOT_GRANTED: dict[str, tuple[Attack, str]] = {
     "attack",
     [pytest.param(x, id=x, marks=pytest.mark.attack("E1", x, before="refused, too")) for x in NOT_GRANTED],
 )
-def test_no_role_grants(server: "ApiServer", attack: str) -> None:
+def test_no_role_grants_the_right(server: "ApiServer", attack: str) -> None:
     attempt, refused = NOT_GRANTED[attack]
     lines = attempt(server)
     assert "is forbidden: User" in lines
     assert f"cannot {refused}" in lines
 
 
-# What is allowed -----------------------------------------------------------------------------------------------------
+# Allowed actions ------------------------------------------------------------------------------------------------------
 
 
 def _trusts_another_authority(raw: Raw) -> None:
@@ -503,12 +503,12 @@ ALLOWED: dict[str, Attack] = {
 
 
 @pytest.mark.parametrize("act", ALLOWED)
-def test_the_api_server_still_allows(server: "ApiServer", act: str) -> None:
+def test_the_api_server_still_allows_the_action(server: "ApiServer", act: str) -> None:
     assert ALLOWED[act](server) == ""
 
 
 def test_each_field_of_a_webhook_is_compared_so_that_none_can_be_changed(server: "ApiServer") -> None:
-    # given what the API server knows of webhook configurations
+    # given the API server's schema of webhook configurations
     path = "/openapi/v3/apis/admissionregistration.k8s.io/v1"
     schemas = json.loads(must(server.kubectl("get", "--raw", path)))["components"]["schemas"]
     prefix = "io.k8s.api.admissionregistration.v1."
@@ -516,14 +516,14 @@ def test_each_field_of_a_webhook_is_compared_so_that_none_can_be_changed(server:
     text = " ".join(x["expression"] for x in policy["spec"]["validations"])
     compared = set(re.findall(r"before\.\?(\w+) == after\.\?\1\b", text))
     in_config = set(re.findall(r"before\.clientConfig\.\?(\w+) == after\.clientConfig\.\?\1\b", text))
-    # then all fields are compared, but the one that is renewed
+    # then all fields are compared, except the renewed one
     for kind in ("MutatingWebhook", "ValidatingWebhook"):
         assert set(schemas[prefix + kind]["properties"]) - compared == {"name", "clientConfig"}
     assert set(schemas[f"{prefix}WebhookClientConfig"]["properties"]) - in_config == {"caBundle"}
 
 
 def test_kubernetes_finds_no_error_in_the_policies(server: "ApiServer", tmp_path: Path) -> None:
-    """Its controller checks types, also of expressions that no test evaluates; it does not run here."""
+    """Its controller checks types, also in expressions that no test evaluates; it does not run here."""
     command = [
         str(server.binaries / "kube-controller-manager"),
         f"--kubeconfig={server.kubeconfig}",
@@ -546,7 +546,7 @@ def test_kubernetes_finds_no_error_in_the_policies(server: "ApiServer", tmp_path
     finally:
         process.kill()
         process.wait()
-    # Pods, Jobs, Secrets and Services share one policy, whose expressions ask first which of them it is.
+    # Pods, Jobs, Secrets and Services share one policy, whose expressions first check the kind.
     warnings = [
         warning["warning"]
         for status in checked.values()
@@ -555,19 +555,19 @@ def test_kubernetes_finds_no_error_in_the_policies(server: "ApiServer", tmp_path
     assert [text for text in warnings if "undefined field" not in text] == []
 
 
-def test_namespaces_have_to_opt_in_where_the_chart_requires_it(server: "ApiServer", tmp_path: Path) -> None:
-    # given a chart that lets the operator write only where a label says so
+def test_namespaces_have_to_opt_in_if_the_chart_requires_it(server: "ApiServer", tmp_path: Path) -> None:
+    # given a chart that lets the operator write only in namespaces with a label
     values = "{admissionPolicies: {namespaceLabels: {example.com/training: allowed}}}"
     shown = rendered(server, values, tmp_path, "--show-only", "templates/policies.yaml")
     apply(server, [x for x in yaml.load_all(shown, yaml.CSafeLoader) if x])
     create = ALLOWED["the operator creates a job's pod"]
     deadline = time.monotonic() + POLICY_S
-    # then it is refused in a namespace without the label, and told which one is missing
+    # then it is rejected in a namespace without the label, with the name of the label
     while not (lines := create(server)):
         assert time.monotonic() < deadline, "the policy does not follow"
         time.sleep(0.2)
     assert "lacks one of the labels example.com/training=allowed (admissionPolicies.namespaceLabels)" in lines
-    # and allowed once the namespace has it
+    # and allowed once the namespace has the label
     must(server.kubectl("label", "namespace", TEAM, "example.com/training=allowed"))
     while create(server):
         assert time.monotonic() < deadline, "the policy does not follow"
@@ -575,7 +575,7 @@ def test_namespaces_have_to_opt_in_where_the_chart_requires_it(server: "ApiServe
 
 
 def test_without_the_policies_each_attack_succeeds(server: "ApiServer") -> None:
-    """So that no test above sees a refusal that has another reason. The last test, since it removes the policies."""
+    """This proves that no rejection above has another reason. The last test, because it removes the policies."""
     own = ("-l", "app.kubernetes.io/name=understudy")
     must(server.kubectl("delete", "validatingadmissionpolicybindings", *own))
     wait_until_enforced(server, False)

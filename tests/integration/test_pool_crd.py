@@ -1,4 +1,4 @@
-"""What the API server accepts, refuses and fills in of a HotSparePool, asked of a real one."""
+"""Validation and defaults of a HotSparePool by a real API server."""
 
 import copy
 import json
@@ -47,7 +47,7 @@ def sized_by_itself(**auto: Any) -> Change:
 
 
 def with_launcher(launcher: Manifest | None = None, **trainer: Any) -> Change:
-    """trainer: what is special in the trainer container."""
+    """trainer: the fields of the trainer container that differ."""
 
     def change(pool: Manifest) -> None:
         pool["spec"]["launcher"] = {} if launcher is None else launcher
@@ -122,7 +122,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "no workers": (with_launcher({"nprocPerNode": 0}), "spec.launcher.nprocPerNode", "1 to 128"),
     "a module that is none": (with_launcher({"preload": ["a b"]}), "spec.launcher.preload", "names of Python modules"),
-    "the former name of forkServer": (
+    "the previous name of forkServer": (
         with_launcher({"zygote": False}),
         "spec.launcher.zygote",
         "launcher.zygote is now named launcher.forkServer",
@@ -155,19 +155,19 @@ def cluster(api_server: "ApiServer") -> "Iterator[ApiServer]":
 
 
 @pytest.mark.parametrize("case", ACCEPTED)
-def test_is_accepted(cluster: "ApiServer", case: str) -> None:
+def test_the_pool_is_accepted(cluster: "ApiServer", case: str) -> None:
     assert cluster.refusal(POOLS, changed(ACCEPTED[case])) == ""
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_is_refused_and_the_message_gives_the_reason(cluster: "ApiServer", case: str) -> None:
+def test_the_pool_is_rejected_with_the_reason(cluster: "ApiServer", case: str) -> None:
     change, field, message = REFUSED[case]
     refusal = cluster.refusal(POOLS, changed(change))
     assert field in refusal
     assert message in refusal
 
 
-def test_it_is_scaled_shown_and_read_back(cluster: "ApiServer") -> None:
+def test_a_pool_can_be_scaled_shown_and_read_back(cluster: "ApiServer") -> None:
     # given a pool with a status
     created = cluster.kubectl("create", "-f", "-", stdin=changed(lambda pool: None, name="shown"))
     assert created.returncode == 0, created.stderr
@@ -190,7 +190,7 @@ def test_it_is_scaled_shown_and_read_back(cluster: "ApiServer") -> None:
     assert lines[1].split()[5].endswith("d")
 
 
-def test_bounds_of_a_pool_that_is_sized_by_itself_are_filled_in(cluster: "ApiServer") -> None:
+def test_the_bounds_of_an_auto_sized_pool_are_filled_in(cluster: "ApiServer") -> None:
     created = cluster.kubectl("create", "-f", "-", stdin=changed(sized_by_itself(), name="auto"))
     assert created.returncode == 0, created.stderr
     spec = json.loads(cluster.kubectl("get", "hsp", "auto", "-o", "json").stdout)["spec"]
@@ -204,8 +204,8 @@ def test_a_launchers_defaults_are_filled_in(cluster: "ApiServer") -> None:
     assert spec["launcher"] == {"nprocPerNode": 1, "forkServer": True}
 
 
-def test_each_job_of_the_example_with_warm_spares_can_take_one_as_it_is(cluster: "ApiServer") -> None:
-    # given what the API server makes of it, defaults included
+def test_each_job_of_the_example_with_warm_spares_can_take_one_unchanged(cluster: "ApiServer") -> None:
+    # given the example as the API server stores it, with defaults
     example = str(ROOT / "examples" / "pool-warm")
     applied = cluster.kubectl("apply", "-k", example, "--dry-run=server", "-o", "json")
     assert applied.returncode == 0, applied.stderr
@@ -215,5 +215,5 @@ def test_each_job_of_the_example_with_warm_spares_can_take_one_as_it_is(cluster:
     (pool,) = [read_pool(item) for item in objects if item["kind"] == "HotSparePool"]
     jobs = [read_job(item) for item in objects if item["kind"] == "TrainingJob"]
 
-    # then nothing in either job differs
+    # then neither job differs from the pool
     assert {job.name: difference(job, pool) for job in jobs} == {"alpha": "", "beta": ""}

@@ -1,4 +1,4 @@
-"""The real API server shows the webhook the client certificate that docs/how-to/install.md has it configured with."""
+"""The real API server presents to the webhook the client certificate of its configuration in docs/how-to/install.md."""
 
 import asyncio
 import base64
@@ -26,7 +26,7 @@ FENCE = re.compile(r"^ *```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 
 
 def files_of_the_page(folder: Path, port: int) -> Path:
-    """What the page's section has for the API server, with this folder's paths and the address of this webhook."""
+    """The files in the page's section for the API server, with this folder's paths and this webhook's address."""
     (section,) = [part for part in PAGE.read_text().split("\n## ") if part.startswith("Callers of the webhook")]
     admission, kubeconfig = FENCE.findall(section)
     config, kube = folder / "admission.yaml", folder / "webhooks.kubeconfig"
@@ -73,7 +73,7 @@ def injected(server: ApiServer) -> str:
     "calls the webhook as a pod, beside an API server with a client certificate",
     before="every caller got an answer",
 )
-async def test_the_api_server_shows_the_certificate_that_the_page_configures_and_others_get_no_answer(
+async def test_the_api_server_presents_the_pages_certificate_and_other_callers_get_no_answer(
     tmp_path: Path,
 ) -> None:
     # given the API server as the page configures it, and the webhook with the certificate's authority
@@ -90,8 +90,8 @@ async def test_the_api_server_shows_the_certificate_that_the_page_configures_and
             assert "created" in await asyncio.to_thread(configured, server, port, made)
             async with asyncio.timeout(30):
                 while (found := await asyncio.to_thread(injected, server)) == "":
-                    pass  # the API server takes a moment to know its configuration
-            # then its call is answered, and a pod's is not
+                    pass  # the API server needs a moment to load its configuration
+            # then its call is answered, and a pod's call is not
             assert found.split()[0] == "understudy-sidecar"
             assert await called(port, made, None) == "no answer"
     finally:

@@ -1,4 +1,4 @@
-"""TrainingJobs as data: what is right, each way to get it wrong, and what the API server says to it."""
+"""TrainingJobs as data: a valid one, each invalid change, and the API server's message about it."""
 
 import copy
 import json
@@ -114,7 +114,7 @@ def claim(name: str) -> Manifest:
 
 
 def another(manifest: Manifest, name: str, **changes: Any) -> Manifest:
-    """A replicatedJob like the first."""
+    """Another replicatedJob like the first."""
     return copy.deepcopy(replicated_job(manifest)) | {"name": name} | changes
 
 
@@ -141,14 +141,14 @@ def unchanged(manifest: Manifest) -> None:
     """No change."""
 
 
-# Each is one change to TRAINING_JOB, and what the API server says to it: the field, then the mend.
+# Each entry is one change to TRAINING_JOB, and the API server's message: the field, then the fix.
 REFUSED: dict[str, tuple[Change, str, str]] = {
     "no replicatedJob": (
         lambda job: job["spec"]["replicatedJobs"].clear(),
         "spec.replicatedJobs",
         "replicatedJobs must have at least one entry: add the Jobs that the job consists of",
     ),
-    "two replicatedJobs, and nobody says whose pods train": (
+    "two replicatedJobs without targetReplicatedJobs": (
         lambda job: job["spec"]["replicatedJobs"].append(another(job, "driver")),
         "spec.launcher.targetReplicatedJobs",
         "launcher.targetReplicatedJobs must be set if there are several replicatedJobs",
@@ -425,32 +425,32 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.recovery.spareTimeout",
         "recovery.spareTimeout must be a duration",
     ),
-    "the former name of onSigterm": (
+    "the previous name of onSigterm": (
         lambda job: job["spec"].update(checkpoint={"onSigterm": "Never"}),
         "spec.checkpoint.onSigterm",
         "checkpoint.onSigterm is now named termination.onSigterm",
     ),
-    "the former name of replicaGroups": (
+    "the previous name of replicaGroups": (
         lambda job: job["spec"].update(checkpoint={"replicaGroups": [[0, 1]]}),
         "spec.checkpoint.replicaGroups",
         "checkpoint.replicaGroups is now named termination.replicaGroups",
     ),
-    "the former name of nodeFile": (
+    "the previous name of nodeFile": (
         lambda job: job["spec"].update(checkpoint={"nologinPath": "/run/nologin"}),
         "spec.checkpoint.nologinPath",
         "checkpoint.nologinPath is now named faults.nodeFile",
     ),
-    "the former name of minPods": (
+    "the previous name of minPods": (
         lambda job: job["spec"].update(elastic={"minReplicas": 6}),
         "spec.elastic.minReplicas",
         "elastic.minReplicas is now named elastic.minPods",
     ),
-    "the former name of forkServer": (
+    "the previous name of forkServer": (
         lambda job: job["spec"]["launcher"].update(zygote=False),
         "spec.launcher.zygote",
         "launcher.zygote is now named launcher.forkServer",
     ),
-    "the former name of coordinatorLossTimeout": (
+    "the previous name of coordinatorLossTimeout": (
         lambda job: job["spec"].update(recovery={"fenceTimeout": "30s"}),
         "spec.recovery.fenceTimeout",
         "recovery.fenceTimeout is now named recovery.coordinatorLossTimeout",
@@ -491,7 +491,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "elastic.minPods must be at most the pods of the job, replicas times parallelism of replicatedJobs: "
         "lower it, or leave out elastic",
     ),
-    "an elastic job that does not say how far": (
+    "an elastic job without minPods": (
         lambda job: job["spec"].update(elastic={}),
         "spec.elastic.minPods",
         "elastic.minPods must be set to the smallest number of pods that the training can continue with",
@@ -546,7 +546,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.rollouts.gateway.port",
         "rollouts.gateway.port must be another port than enginePort",
     ),
-    "a gateway that nobody can find": (
+    "a gateway without hostnames": (
         lambda job: with_rollouts(job, gateway={"enginePort": 30000})["spec"].update(
             network={"enableDNSHostnames": False}
         ),
@@ -596,7 +596,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
 }
 
-# What a JobSet has too.
+# The fields of a JobSet.
 REFUSED |= {
     "a group with a dot": (
         lambda job: replicated_job(job).update(groupName="a.b"),
@@ -608,7 +608,7 @@ REFUSED |= {
         "spec.replicatedJobs",
         "dependsOn must name another entry of replicatedJobs: correct the name, or add the entry",
     ),
-    "a replicatedJob that depends on nobody there": (
+    "a replicatedJob that depends on an unknown one": (
         lambda job: two(job, dependsOn=[{"name": "data", "status": "Ready"}]),
         "spec.replicatedJobs",
         "dependsOn must name another entry of replicatedJobs",
@@ -659,7 +659,7 @@ REFUSED |= {
         "spec.failurePolicy.restartStrategy",
         "failurePolicy.restartStrategy must be Recreate, BlockingRecreate or InPlaceRestart",
     ),
-    "a restart in place that nobody can do": (
+    "a restart in place without a launcher": (
         lambda job: (without_launcher(job), job["spec"].update(failurePolicy={"restartStrategy": "InPlaceRestart"})),
         "spec.failurePolicy.restartStrategy",
         "failurePolicy.restartStrategy InPlaceRestart needs a launcher, which restarts the workers in place",
@@ -776,7 +776,7 @@ REFUSED |= {
     ),
 }
 
-# Each is one field that the CRD does not know, at a level of ours, and its path.
+# Each entry is one field that the CRD does not know, at a level of our own fields, with its path.
 UNKNOWN_FIELDS: dict[str, Change] = {
     "spec.elastic.maxReplicas": lambda job: job["spec"].update(elastic={"minPods": 6, "maxReplicas": 9}),
     "spec.rollouts.gateway.token": lambda job: with_rollouts(job, gateway={"enginePort": 30000, "token": "x"}),
@@ -818,7 +818,7 @@ ACCEPTED: dict[str, Change] = {
         job["spec"]["launcher"].update(targetReplicatedJobs=["driver", "workers"]),
         job["spec"]["spares"].update(replicatedJob="driver"),
     ),
-    "all that a Job may say": lambda job: (
+    "all fields of a Job": lambda job: (
         without_launcher(job),
         job_spec(job).update(
             backoffLimit=3,
@@ -832,7 +832,7 @@ ACCEPTED: dict[str, Change] = {
         ),
         replicated_job(job)["template"].update(metadata={"name": "x", "labels": {"a": "b"}, "annotations": {"c": "d"}}),
     ),
-    "all that a JobSet may say": lambda job: job["spec"].update(
+    "all fields of a JobSet": lambda job: job["spec"].update(
         network={"enableDNSHostnames": False, "subdomain": "net", "publishNotReadyAddresses": False},
         successPolicy={"operator": "Any", "targetReplicatedJobs": ["workers"]},
         failurePolicy={
@@ -884,7 +884,7 @@ ACCEPTED: dict[str, Change] = {
     "an empty launcher": lambda job: job["spec"].update(launcher={}),
     "no spares": lambda job: job["spec"]["spares"].update(replicas=0),
     "an elastic job": lambda job: job["spec"].update(elastic={"minPods": 1}),
-    "an elastic job that may lose nobody": lambda job: job["spec"].update(elastic={"minPods": 8}),
+    "an elastic job that may lose no pod": lambda job: job["spec"].update(elastic={"minPods": 8}),
     "rollouts": with_rollouts,
     "rollouts that restart alone": lambda job: with_rollouts(job, onFailedUpdate="RestartRollouts", maxRetries=2),
     "rollouts with gateways": lambda job: with_rollouts(
@@ -903,7 +903,7 @@ ACCEPTED: dict[str, Change] = {
     "a window of hours and minutes": lambda job: job["spec"].update(recovery={"inPlace": {"window": "1h30m"}}),
 }
 
-# Each is one change to a TrainingJob that exists.
+# Each entry is one change to an existing TrainingJob.
 REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
     "another image": (
         lambda job: trainer(job).update(image="example.com/trainer:2"),
@@ -1078,7 +1078,7 @@ STATUS: Manifest = {
     },
 }
 
-# Nobody is there yet to take the lost ranks.
+# No pod can take the lost ranks yet.
 OPEN_RECOVERY: Manifest = {
     "fault": "Node",
     "round": 5,

@@ -1,7 +1,7 @@
-"""Gets Kueue's manager, built from the Go module that go.mod pins, with its CRDs and webhooks' manifests.
+"""Builds Kueue's manager from the Go module that go.mod pins, with the manifests of its CRDs and webhooks.
 
-All are kept in the cache, in a folder that is named for a hash of go.mod and go.sum; it appears when it is whole. A
-first build takes some minutes.
+The results are in the cache, in a folder that is named for a hash of go.mod and go.sum; it appears when it is complete.
+A first build takes some minutes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Built:
 
     @property
     def crds(self) -> Path:
-        """A folder."""
+        """The folder of the CRDs."""
         return self.folder / "crds"
 
     @property
@@ -44,18 +44,18 @@ class Built:
 
 
 def kueue() -> Built:
-    """Where it is, built or not."""
+    """The paths of the build, whether it exists or not."""
     return Built(Paths.from_environment().cache / f"kueue-{content_hash([HERE / 'go.mod', HERE / 'go.sum'])}")
 
 
 def ensure_kueue(progress: Progress) -> Built:
-    """Raises MissingTool without a Go new enough, CommandFailed when the build fails."""
+    """Raises MissingTool without a recent Go, CommandFailed if the build fails."""
     built, cache = kueue(), Paths.from_environment().cache
     if built.folder.exists():
         return built
     go = ensure_go(_pinned(r"^go (\d+\.\d+\.\d+)$"))
     progress.report("building Kueue with Go: some minutes")
-    for left in cache.glob(".kueue.[0-9]*"):  # by a build that was interrupted
+    for left in cache.glob(".kueue.[0-9]*"):  # left by a build that was interrupted
         shutil.rmtree(left)
     workshop = Built(cache / f".kueue.{os.getpid()}")
     workshop.folder.mkdir(parents=True)

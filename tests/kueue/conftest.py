@@ -1,4 +1,4 @@
-"""The real operator and the real Kueue, against a real API server. Scheduler, kubelets and the sidecars are played."""
+"""The real operator and the real Kueue, against a real API server. The tests play scheduler, kubelets and sidecars."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""Kueue's manager as a process of its own, with what a cluster would give it, played by the test.
+"""Kueue's manager in its own process; the test plays the rest of a cluster.
 
 There is no Service network: its webhooks' Service is an external name for this machine. There is no kubelet either: the
-certificate that the manager makes for itself, and keeps in a Secret, is put into its folder by the test.
+manager creates a certificate and stores it in a Secret, and the test copies it into the manager's folder.
 """
 
 import base64
@@ -21,17 +21,17 @@ from tests.ports import free_port
 
 SYSTEM = "kueue-system"
 SERVICE, SECRET = "kueue-webhook-service", "kueue-webhook-server-cert"
-#: Of the kinds that are here; the others' types are not.
+#: Only kinds that exist here.
 PATHS = ("--v1-pod", "-batch-v1-job", "-kueue-x-k8s-io-")
 CONVERTED = ("localqueues", "clusterqueues", "workloads", "cohorts", "multikueueclusters")
 START_LIMIT_S = 240.0
-#: Not checked here: to read what all kinds are made of takes a busy machine half a minute.
+#: Without validation: reading the schemas of all kinds takes half a minute on a busy machine.
 APPLY = ("apply", "--server-side", "--validate=false", "-f", "-")
 
 
 @contextmanager
 def manager(built: Built, api_server: ApiServer, folder: Path) -> Iterator[None]:
-    """Ready to admit."""
+    """The manager, ready to admit."""
     port = free_port()
     apply(api_server, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}])
     apply(api_server, [service(), {**secret(), "type": "Opaque"}, *crds(built, port)])
@@ -52,7 +52,7 @@ def manager(built: Built, api_server: ApiServer, folder: Path) -> Iterator[None]
 
 
 def ready(api_server: ApiServer, certificates: Path) -> bool:
-    """Whether its webhooks answer: a queue's flavor is taken. Meanwhile its certificate is handed on."""
+    """Whether its webhooks answer: they accept a queue's flavor. Meanwhile copies its certificate."""
     result = api_server.kubectl("-n", SYSTEM, "get", "secret", SECRET, "-o", "json")
     files: dict[str, str] = json.loads(result.stdout).get("data", {}) if result.returncode == 0 else {}
     for name, content in files.items():

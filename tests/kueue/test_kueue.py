@@ -1,4 +1,6 @@
-"""What the operator relies on in Kueue, with the real one: groups, replacements, evictions, and quota at the end."""
+"""The behavior of Kueue that the operator relies on, with the real Kueue: groups, replacements, evictions, and the
+release of quota.
+"""
 
 import pytest
 
@@ -27,7 +29,7 @@ def gated(pod: Raw) -> bool:
 
 
 class Queue:
-    """A ClusterQueue of the test's own, and the queue `team` in its namespace. Quota is counted in pods."""
+    """The test's own ClusterQueue, and the queue `team` in its namespace. Quota is counted in pods."""
 
     def __init__(self, kube: Kube) -> None:
         self.kube, self.path = kube, f"{API}/clusterqueues/{kube.namespace}"
@@ -46,7 +48,7 @@ class Queue:
         await self.kube.call("PATCH", self.path, {"spec": {"resourceGroups": groups(pods), "stopPolicy": stop}})
 
     async def reserved(self) -> int:
-        """Pods that quota is taken for."""
+        """The number of pods for which quota is reserved."""
         status = (await self.kube.call("GET", self.path)).get("status", {})
         resources = [x for flavor in status.get("flavorsReservation", ()) for x in flavor["resources"]]
         return sum(int(x["total"]) for x in resources if x["name"] == "pods")
@@ -94,7 +96,7 @@ async def until_gone(kube: Kube, *gone: Raw) -> None:
 
 
 async def started(training: Training, kube: Kube, queue: Queue, pods: int = 3) -> list[Raw]:
-    """From nothing to round 0, with quota for so many pods; the spare last."""
+    """From the creation to round 0, with quota for this many pods; the spare is last."""
     await queue.open(pods)
     job = await training.apply(in_queue)
     gang = await until_admitted(training, kube, 2)
@@ -111,7 +113,7 @@ async def started(training: Training, kube: Kube, queue: Queue, pods: int = 3) -
 
 
 async def ends(training: Training, pod: Raw) -> None:
-    """A pod that is being deleted: its kubelet tells the end, and gives it free."""
+    """A pod that is being deleted: its kubelet reports its end, and removes its object."""
     await training.end(pod, "", 143)
     await training.remove(pod)
 
@@ -120,8 +122,8 @@ async def none_live(training: Training) -> bool:
     return await training.pods() == []
 
 
-async def test_a_gang_waits_as_one_and_the_spare_after_it(training: Training, kube: Kube, queue: Queue):
-    # given quota for one pod of two
+async def test_a_gang_waits_as_one_group_and_the_spare_after_it(training: Training, kube: Kube, queue: Queue):
+    # given quota for only one pod of two
     await queue.open(1)
     await training.apply(in_queue)
     gang = await training.until_pods(2)
@@ -129,7 +131,7 @@ async def test_a_gang_waits_as_one_and_the_spare_after_it(training: Training, ku
     async def waiting() -> bool:
         return len(await queue.workloads()) == 1
 
-    # then the group is one workload, and none of it passes
+    # then the group is one workload, and none of its pods is admitted
     await kube.until("the group's workload", waiting)
     (workload,) = await queue.workloads()
     assert workload["metadata"]["name"] == group(gang[0])
@@ -137,20 +139,20 @@ async def test_a_gang_waits_as_one_and_the_spare_after_it(training: Training, ku
     assert (await training.status())["phase"] == "Pending"
     assert [gated(pod) for pod in await training.pods()] == [True, True]
 
-    # when there is quota for the group alone
+    # when there is quota only for the group
     await queue.set(2)
     gang = await until_admitted(training, kube, 2)
     for pod in gang:
         await training.run(pod)
 
-    # then its spare waits by itself, and the job does not
+    # then the spare waits by itself, and the job does not
     (spare,) = [pod for pod in await training.until_pods(3) if is_spare(pod)]
     assert gated(spare)
     assert (await training.condition("QuotaReserved"))[0] == "True"
 
 
 async def test_a_lost_pod_is_replaced_in_the_group_without_more_quota(training: Training, kube: Kube, queue: Queue):
-    # given a job that trains with all the quota that there is, one of whose nodes is marked as faulty
+    # given a job that trains with all available quota, one of whose nodes is marked as faulty
     a0, a1, spare = await started(training, kube, queue)
     faulty = {"metadata": {"annotations": {"understudy.dev/faulty": "Xid 79"}}}
     await kube.call("PATCH", f"/api/v1/nodes/node-{n(a1)}", faulty)
@@ -160,7 +162,7 @@ async def test_a_lost_pod_is_replaced_in_the_group_without_more_quota(training: 
     await training.report(1, [(a0, 0), (spare, 1)])
     await ends(training, a1)
 
-    # then a pod joins the group at once, although it is kept off a node, and Kueue lets go of the lost one
+    # then a pod joins the group at once, although it avoids a node, and Kueue releases the lost one
     pods = await until_admitted(training, kube, 3)
     (new,) = [pod for pod in pods if n(pod) not in {n(a0), n(spare)}]
     assert group(new) == group(a0)
@@ -169,7 +171,7 @@ async def test_a_lost_pod_is_replaced_in_the_group_without_more_quota(training: 
     await until_reserved(queue, 3)
 
 
-async def test_while_a_lost_pod_ends_no_pod_is_made_that_kueue_would_delete(
+async def test_while_a_lost_pod_ends_no_pod_is_created_that_kueue_would_delete(
     training: Training, kube: Kube, queue: Queue
 ):
     a0, a1, spare = await started(training, kube, queue)
@@ -187,7 +189,9 @@ async def test_while_a_lost_pod_ends_no_pod_is_made_that_kueue_would_delete(
     assert "ExcessPodDeleted" not in events
 
 
-async def test_a_pod_of_a_dead_node_does_not_hold_its_place(training: Training, kube: Kube, queue: Queue):
+async def test_a_pod_on_a_dead_node_does_not_occupy_its_place_in_the_group(
+    training: Training, kube: Kube, queue: Queue
+):
     a0, a1, spare = await started(training, kube, queue)
     await training.set_node_ready(f"node-{n(a1)}", ready=False)
     await training.report(1, [(a0, 0), (spare, 1)])
@@ -196,7 +200,7 @@ async def test_a_pod_of_a_dead_node_does_not_hold_its_place(training: Training, 
     assert sorted(group(pod) for pod in pods) == sorted(["", group(a0), group(a0)])
 
 
-async def test_an_evicted_job_queues_again_and_comes_back(training: Training, kube: Kube, queue: Queue):
+async def test_an_evicted_job_queues_again_and_is_admitted_again(training: Training, kube: Kube, queue: Queue):
     # given a job that trains, whose queue is stopped
     a0, a1, spare = await started(training, kube, queue)
     await queue.set(3, stop="HoldAndDrain")
@@ -204,14 +208,14 @@ async def test_an_evicted_job_queues_again_and_comes_back(training: Training, ku
     async def evicted() -> bool:
         return await training.pods() == []
 
-    await kube.until("all pods are told to end", evicted)
+    await kube.until("all pods are asked to end", evicted)
     await training.report(0, [], waiting_for="2 of 2 pods (group ranks 0, 1)")
 
     # when its pods have ended
     for pod in (a0, a1, spare):
         await ends(training, pod)
 
-    # then it waits, without a pod of the former group, and nothing has failed
+    # then it waits, without a pod of the previous group, and nothing has failed
     async def waits() -> bool:
         pods = await training.pods()
         return len(pods) == 2 and all(map(gated, pods))
@@ -220,7 +224,7 @@ async def test_an_evicted_job_queues_again_and_comes_back(training: Training, ku
     await until_reserved(queue, 0)
     assert (await training.until_phase("Pending")).get("terminalState") is None
 
-    # when the queue goes on
+    # when the queue resumes
     await queue.set(3)
 
     # then the gang is admitted as a whole
@@ -229,7 +233,7 @@ async def test_an_evicted_job_queues_again_and_comes_back(training: Training, ku
     await until_gone(kube, a0, a1)
 
 
-async def test_a_failed_job_gives_its_quota_back_although_its_pods_stay_for_their_logs(
+async def test_a_failed_job_releases_its_quota_although_its_pods_stay_for_their_logs(
     training: Training, kube: Kube, queue: Queue
 ):
     pods = await started(training, kube, queue)
@@ -241,11 +245,11 @@ async def test_a_failed_job_gives_its_quota_back_although_its_pods_stay_for_thei
     assert len(await kube.list("pods")) == 3
 
 
-async def test_a_deleted_jobs_pods_are_not_held(training: Training, kube: Kube, queue: Queue):
-    """Kueue's finalizer goes when all have ended: no operator needs to be there for it."""
+async def test_a_deleted_jobs_pods_are_released_by_kueue(training: Training, kube: Kube, queue: Queue):
+    """Kueue removes its finalizer when all pods have ended: no operator needs to run for this."""
     pods = await started(training, kube, queue)
     await kube.call("DELETE", f"trainingjobs/{NAME}")
-    for pod in pods:  # as the garbage collector does, and the kubelets
+    for pod in pods:  # as the garbage collector and the kubelets do
         await kube.call("DELETE", f"pods/{n(pod)}")
     for pod in pods[:2]:
         await ends(training, pod)
@@ -267,14 +271,14 @@ async def test_a_job_that_is_suspended_in_the_queue_leaves_it(training: Training
         await kube.call("PATCH", f"pods/{n(pod)}/status", {"status": {"phase": "Failed"}})
     await until_gone(kube, *previous)
 
-    # and when it is resumed, with quota by now
+    # and when it is resumed, now with quota
     await queue.set(2)
     await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"suspend": False}})
     pods = await until_admitted(training, kube, 2)
     assert not {group(pod) for pod in pods} & {group(pod) for pod in previous}
 
 
-async def test_a_job_of_batch_runs_when_kueue_reports_it(training: Training, kube: Kube, queue: Queue):
+async def test_a_batch_job_runs_when_kueue_admits_it(training: Training, kube: Kube, queue: Queue):
     def as_jobset(job: Raw) -> None:
         in_queue(job)
         del job["spec"]["launcher"], job["spec"]["spares"]
@@ -286,13 +290,13 @@ async def test_a_job_of_batch_runs_when_kueue_reports_it(training: Training, kub
     async def suspended() -> list[Raw]:
         return [job for job in await kube.list("jobs") if job["spec"]["suspend"]]
 
-    # then its Job rests, and the operator leaves it so
+    # then its Job is suspended, and the operator does not resume it
     (job,) = await kube.until("a Job that Kueue has suspended", suspended)
 
     async def is_reported() -> bool:
         return f"Job {n(job)} waits for quota" in (await training.condition("QuotaReserved"))[1]
 
-    await kube.until("that it waits is told", is_reported)
+    await kube.until("the wait is reported", is_reported)
 
     # when there is quota
     await queue.set(2)

@@ -1,4 +1,4 @@
-"""`make simulate-operator SEEDS=n`: so many seeds on all cores; what breaks is printed with its trace.
+"""`make simulate-operator SEEDS=n`: runs this many seeds on all cores, and prints each violation with its trace.
 
 Each seed is two runs: jobs alone, and jobs that share a pool.
 """
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     done, begun = 0, time.monotonic()
     lines = begun
     with multiprocessing.Pool() as pool:
-        for size, broken in pool.imap(_batch, batches):  # in order, so that what has run is a range
+        for size, broken in pool.imap(_batch, batches):  # in order, so that the completed seeds are a range
             done += size
             failed |= broken
             for seed in broken:

@@ -1,4 +1,4 @@
-"""An API server in memory: what it keeps, what it answers, and who is told. It does nothing wrong; client.py does."""
+"""An API server in memory: its objects, its answers and its notifications. client.py adds faults."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def where(path: str) -> Where:
 
 @dataclass
 class ApiServer:
-    """`now` is simulated time. `refuse` gives the answer to a creation that is not taken, None to one that is; `forbid`
-    the same of changes and deletions of pods.
+    """`now` is simulated time. `refuse` returns the rejection of a creation, or None; `forbid` does the same for
+    changes and deletions of pods.
     """
 
     now: Callable[[], float]
@@ -79,7 +79,7 @@ class ApiServer:
             return body
         key = (at.plural, at.namespace, body["metadata"]["name"])
         if at.plural == "secrets" and (refused := self.refuse(body)):
-            raise refused  # a quota refuses also the creation of an object that exists
+            raise refused  # a quota rejects even the creation of an object that exists
         if key in self.objects:
             raise ApiError(409, "AlreadyExists", f"{key} already exists")
         if refused := self.refuse(body):
@@ -145,10 +145,10 @@ class ApiServer:
             self._pages[token] = remaining
         return {"items": page, "metadata": {"continue": token}}
 
-    # What everybody else does, without a request
+    # Changes by other components, without a request
 
     def of(self, plural: str, label: str = "", **labels: str) -> list[Raw]:
-        """The objects of a kind that have this label, and these with these values."""
+        """The objects of a kind that have this label, and these labels with these values."""
         found = []
         for (kind, _, _), raw in self.objects.items():
             result = raw["metadata"].get("labels", {})
@@ -175,7 +175,7 @@ class ApiServer:
         return raw
 
     def remove_or_terminate(self, plural: str, raw: Raw) -> Raw:
-        """Remove it, or as soon as the last finalizer is off it."""
+        """Remove the object now, or once its last finalizer is removed."""
         metadata = raw["metadata"]
         if not metadata.get("finalizers"):
             return self.remove(plural, raw)

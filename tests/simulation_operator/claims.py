@@ -1,7 +1,7 @@
-"""What must hold of claims at each moment, whoever dies or is cut off; and the killing between two of their writes.
+"""Invariants of claims at each moment, whatever fails; and kills between two writes of a claim.
 
-- A pool's pod is claimed by one job at a time, and a job's pod stands in the place of one that has ended.
-- A job has no more claims under way than it has lacked pods a moment ago.
+- A pool's pod is claimed by one job at a time, and a job's pod replaces a spare that has ended.
+- A job has no more open claims than it lacked pods a moment ago.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation_operator.client import Process
     from tests.simulation_operator.world import World
 
-#: What a job has lacked counts for so long: what the operator knows may be so old.
+#: How long a lack of a job counts: the operator's knowledge may be this old.
 LATELY_S = 10.0
 
 
@@ -28,7 +28,7 @@ class ClaimWatch:
         self._claimants: dict[str, str] = {}  # pod uid -> job uid
         self._taken: dict[str, str] = {}  # uid of a pool's pod -> job uid
         self._lacked: dict[str, deque[tuple[float, int]]] = {}  # by job uid
-        self.claims = 0  # all that there ever were
+        self.claims = 0  # all claims of the run
 
     def tick(self) -> None:
         for uid, training in self._world.trainings.items():
@@ -39,8 +39,8 @@ class ClaimWatch:
                 seen.popleft()
 
     def on_pod(self, kind: str, pod: Raw, writer: Process | None) -> None:
-        """A pod has changed; writer: the replica whose request did it."""
-        self.tick()  # the next one may have the lost rank before time passes
+        """A pod has changed; writer: the replica whose request changed it."""
+        self.tick()  # the next pod may have the lost rank before time passes
         labels = pod["metadata"].get("labels", {})
         stepped = False
         annotations = pod["metadata"].get("annotations", {})
@@ -55,7 +55,7 @@ class ClaimWatch:
             self._perhaps_kill(writer)
 
     def _pool_pod(self, kind: str, pod: Raw, claimant: str) -> bool:
-        """Whether this was a step of a claim."""
+        """Whether this change is a step of a claim."""
         metadata = pod["metadata"]
         before = "" if kind == "ADDED" else self._claimants.get(metadata["uid"], "")
         self._claimants[metadata["uid"]] = claimant
@@ -70,7 +70,7 @@ class ClaimWatch:
         return before != claimant or bool(claimant and "deletionTimestamp" in metadata)
 
     def _warm(self, kind: str, pod: Raw, adopted: bool) -> bool:
-        """Whether a pool's pod has become a job's, or what it knows is written, or it goes, unadopted."""
+        """Whether a pool's pod has become a job's pod, or is recorded as adopted, or is deleted unadopted."""
         metadata = pod["metadata"]
         uid, job_uid = metadata["uid"], metadata["labels"][names.LABEL_JOB_UID]
         before = self._claimants.get(uid, "")
@@ -123,7 +123,7 @@ class ClaimWatch:
 
 
 def find_pool_violations(world: World) -> Iterator[Wrong]:
-    """At rest."""
+    """When the world is stable."""
     pools = {raw["metadata"]["uid"]: raw for raw in world.server.of("hotsparepools")}
     for uid, pool in pools.items():
         name, wanted = pool["metadata"]["name"], pool["spec"]["replicas"]
@@ -137,7 +137,8 @@ def find_pool_violations(world: World) -> Iterator[Wrong]:
         result = (status.get("desired"), status.get("ready"), status.get("available"))
         if result != (wanted, len(running), len(running)):
             yield Wrong(
-                Rule.A_POOL_REPORTS_ITS_SPARES, f"pool {name} has {len(running)} of {wanted} spares, and tells {result}"
+                Rule.A_POOL_REPORTS_ITS_SPARES,
+                f"pool {name} has {len(running)} of {wanted} spares, and reports {result}",
             )
         templates = {spare["metadata"]["labels"][names.LABEL_TEMPLATE] for spare in alive}
         if not full and len(templates) > 1:
@@ -159,7 +160,7 @@ def _has_no_room(pod: Raw) -> bool:
 
 
 def _was_given_up(pod: Raw, dead: Collection[str]) -> bool:
-    """A spare that was claimed Warm, and goes, or is on a node of these: the claim was for nothing."""
+    """A spare that was claimed Warm, and that ends or is on one of these nodes: the claim was useless."""
     metadata = pod["metadata"]
     is_done = pod.get("status", {}).get("phase") in ("Succeeded", "Failed") or "deletionTimestamp" in metadata
     gone = is_done or pod["spec"].get("nodeName") in dead

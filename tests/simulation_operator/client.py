@@ -1,10 +1,11 @@
-"""One operator process's way to the API server, and all that can go wrong on it.
+"""The requests and watches of one operator process, with all their faults.
 
-- A request takes a while each way. It may be answered with 429, 500 or 504, or not at all, before or after it was done.
-- A process that gives up a request does not take it back: it may still arrive.
-- A watch is slow, tells twice, out of order, or not at all; when it has to begin anew (410) it tells what there is, and
-  never what was deleted meanwhile.
-- While the server is away, or this process is cut off, requests are refused or hang, and watches tell nothing.
+- A request needs time in each direction. It may be answered with 429, 500 or 504, or not at all, before or after it was
+  executed.
+- A process that cancels a request does not revoke it: it may still arrive.
+- A watch is slow, repeats events, delivers them out of order or loses them. When it has to restart (410), it reports
+  all existing objects, and no deletions from meanwhile.
+- While the server is down, or this process is disconnected, requests are rejected or hang, and watches report nothing.
 """
 
 from __future__ import annotations
@@ -34,29 +35,29 @@ WATCHED = {
     "services": (Kind.SERVICE, names.LABEL_JOB_UID),
     "nodes": (Kind.NODE, ""),
 }
-#: A request arrives within this, also one that was given up: less than what a lease leaves between two leaders.
+#: A request arrives within this time, even a cancelled one: less than the time that a lease leaves between two leaders.
 LATEST_S = 0.9
 
 
 @dataclass
 class ClientFaults:
-    """How likely each is, for a request or an event. All of it ends when the faults do."""
+    """The probability of each fault, for a request or an event. All of them end when the faults of the run end."""
 
     slow: float = 0.0
     throttled: float = 0.0
     failed: float = 0.0
     unanswered: float = 0.0
-    claim_unanswered: float = 0.0  # the same of claims, of which there are few
-    list_unanswered: float = 0.0  # and of the lists of a few pods, for which a reconcile waits
+    claim_unanswered: float = 0.0  # the same for claims, which are few
+    list_unanswered: float = 0.0  # and for the lists of a few pods, for which a reconcile waits
     event_lost: float = 0.0
     event_twice: float = 0.0
     event_late: float = 0.0
-    away_until: float = 0.0  # the API server
+    away_until: float = 0.0  # until then the API server is down
 
 
 @dataclass
 class Process:
-    """A process of the operator: what it sends, and what it is told."""
+    """A process of the operator: its requests and its watches."""
 
     server: ApiServer
     faults: ClientFaults
@@ -87,7 +88,7 @@ class Process:
         except asyncio.CancelledError:
             if method != "GET" and not self.dead and rng.random() < 0.5:
                 left_s = max(0.0, arrives_at - self.server.now())
-                self._loop.call_later(left_s, self._arrive_unheard, method, path, query, body)
+                self._loop.call_later(left_s, self._arrive_unanswered, method, path, query, body)
             raise
         if not self.reaches():
             await asyncio.sleep(rng.choice([0.0, 0.0, REQUEST_S]))
@@ -106,7 +107,7 @@ class Process:
         return answer
 
     def _lost(self, query: Mapping[str, str], body: Raw | None) -> float:
-        """How likely it is that there is no answer."""
+        """The probability that there is no answer."""
         of_claim = self.faults.claim_unanswered if _claims(body) else 0.0
         of_list = self.faults.list_unanswered if "fieldSelector" in query else 0.0
         return max(self.faults.unanswered, of_claim, of_list)
@@ -116,7 +117,7 @@ class Process:
             self.on_write(self, method, path, body)
         return copy.deepcopy(self.server.handle(method, path, query, copy.deepcopy(body)))
 
-    def _arrive_unheard(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> None:
+    def _arrive_unanswered(self, method: str, path: str, query: Mapping[str, str], body: Raw | None) -> None:
         if self.server.now() >= self.faults.away_until:
             with suppress(ApiError):
                 self._arrive(method, path, query, body)
@@ -134,7 +135,7 @@ class Process:
             self._deliver_event_later(plural, kind, raw)
 
     def restart_watches(self) -> None:
-        """As after a 410: all that there is, as it is."""
+        """As after a 410: report all existing objects."""
         for plural, (_, label) in WATCHED.items():
             for raw in self.server.of(plural, label):
                 self._deliver_event_later(plural, "", raw)
@@ -156,7 +157,7 @@ class _Client(Api):
 
     async def send(self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str) -> Raw:
         del content
-        if path == f"/apis/{API_GROUP}":  # without a fault of its own, so that it changes no seed's schedule
+        if path == f"/apis/{API_GROUP}":  # without faults, so that it changes no seed's schedule
             raise ApiError(404, "NotFound", f"{path} not found")
         return await self._process.request(method, path, dict(query), None if body is None else dict(body))
 

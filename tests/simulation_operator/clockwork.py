@@ -1,4 +1,4 @@
-"""An event loop in simulated time: what waits is woken at once, and the clock says that it waited."""
+"""An event loop in simulated time: waiting tasks wake up at once, and the clock shows that they waited."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EPOCH = 1_790_000_000.0
 
 
 class Deadlock(Exception):
-    """Everybody waits for something, and nothing is due."""
+    """All tasks wait, and no timer is due."""
 
 
 class _NoFiles(selectors.SelectSelector):
@@ -25,7 +25,7 @@ class _NoFiles(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise Deadlock("nobody will ever be woken")
+            raise Deadlock("no task will ever wake up")
         self.now += max(0.0, timeout)
         return []
 

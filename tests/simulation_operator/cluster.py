@@ -1,4 +1,4 @@
-"""Scheduler, kubelets and garbage collector: what becomes of pods once the API server has them."""
+"""Scheduler, kubelets and garbage collector: how pods proceed once the API server has them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Cluster:
     rng: random.Random
     nodes: list[str]
     down: set[str] = field(default_factory=set)
-    adopted: dict[str, str] = field(default_factory=dict)  # claimed spares that were told: pod uid -> job uid
-    keys: dict[str, str] = field(default_factory=dict)  # that pods know, by their uids
-    room: int | None = None  # pods that a node has room for; None: for any number
+    adopted: dict[str, str] = field(default_factory=dict)  # claimed spares that got the order: pod uid -> job uid
+    keys: dict[str, str] = field(default_factory=dict)  # the pods' keys, by their uids
+    room: int | None = None  # pods that fit on a node; None: any number
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     def start(self) -> None:
@@ -33,7 +33,7 @@ class Cluster:
             self._set_node(node, ready=True)
 
     def running(self, job_uid: str) -> list[Raw]:
-        """Pods of which every container runs, by name."""
+        """The pods whose containers all run, by name."""
         pods = self.server.of("pods", **{names.LABEL_JOB_UID: job_uid})
         return sorted(filter(self.runs, pods), key=lambda pod: str(pod["metadata"]["name"]))
 
@@ -48,7 +48,7 @@ class Cluster:
         self._after(0.5, 3.0, lambda: self._set_node(node, ready=node not in self.down))
 
     def power_on(self, node: str) -> None:
-        """What ran on it has ended with it."""
+        """Its containers have ended with it."""
         self.down.discard(node)
         for pod in self.server.of("pods"):
             if pod["spec"].get("nodeName") == node:
@@ -69,14 +69,14 @@ class Cluster:
         self.server.put("pods", raw)
 
     def restart_sidecar(self, pod: Raw) -> None:
-        """Its container is another one: the kubelet writes so."""
+        """Its container is a new one: the kubelet reports it."""
         raw = self._current(pod)
         if raw is not None and self.runs(raw):
             (sidecar,) = raw["status"]["initContainerStatuses"]
             sidecar["restartCount"] = sidecar.get("restartCount", 0) + 1
             self.server.put("pods", raw)
 
-    # What follows by itself
+    # Consequences
 
     def _on_change(self, plural: str, kind: str, raw: Raw) -> None:
         if plural == "pods" and kind == "ADDED":
@@ -135,7 +135,7 @@ class Cluster:
         if raw is None or "deletionTimestamp" not in raw["metadata"] or raw["spec"].get("nodeName") in self.down:
             return
         if raw["metadata"].get("finalizers"):
-            raw["status"] = {**raw.get("status", {}), "phase": "Failed"}  # so a kubelet says that all has ended
+            raw["status"] = {**raw.get("status", {}), "phase": "Failed"}  # all containers have ended
         self.server.remove_or_terminate("pods", raw)
 
     def _fits(self, pod: Raw, node: str) -> bool:
@@ -156,7 +156,7 @@ class Cluster:
             for raw in self.server.of(plural, **{names.LABEL_JOB_UID: job_uid}):
                 if raw["metadata"].get("finalizers"):
                     path = f"/api/v1/namespaces/{raw['metadata']['namespace']}/{plural}/{raw['metadata']['name']}"
-                    with suppress(ApiError):  # where a policy forbids it; it tries again
+                    with suppress(ApiError):  # a policy may forbid it; the collector retries
                         self.server.handle("DELETE", path, {}, {})
                 else:
                     self.server.remove(plural, raw)
@@ -164,7 +164,7 @@ class Cluster:
             self._after(1.0, 2.0, lambda: self._collect(job_uid))
 
     def collect_orphans(self) -> None:
-        """What was made for a job that is gone already: the collector finds that out, too."""
+        """The collector also deletes objects that were created for a deleted job."""
         jobs = {job["metadata"]["uid"] for kind in ("trainingjobs", "hotsparepools") for job in self.server.of(kind)}
         owners = {raw["metadata"]["labels"][names.LABEL_JOB_UID] for raw in self.server.of("pods", names.LABEL_JOB_UID)}
         owners |= {

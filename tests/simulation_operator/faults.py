@@ -1,4 +1,4 @@
-"""What happens in one run, and when: drawn from the seed before it begins."""
+"""The faults of one run and their times: drawn from the seed before the run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from understudy_operator.apply.api import ApiError
 from understudy_operator.observe.store import Kind
 from understudy_protocol import pod as names
 
-FAULTS_S = 45.0  # in which they begin
-LASTS_S = 35.0  # each at most
+FAULTS_S = 45.0  # they begin within this time
+LASTS_S = 35.0  # the longest duration of each
 MALFORMED = "malformed objects"
 
 
@@ -30,14 +30,14 @@ class Fault:
     at: float
     description: str
     lasts_s: float
-    draw: float  # whom it strikes
+    draw: float  # decides whom it hits
 
 
 @dataclass(frozen=True)
 class Setup:
     nodes: int
     replicas: int
-    jobs: tuple[tuple[int, int], ...]  # actives and spares of each
+    jobs: tuple[tuple[int, int], ...]  # actives and spares of each job
     slow: float
     throttled: float
     failed: float
@@ -45,12 +45,12 @@ class Setup:
     event_lost: float
     event_twice: float
     event_late: float
-    pool: int = 0  # spares of the pool that all jobs name; 0: there is none
-    room: int | None = None  # pods that a node has room for
+    pool: int = 0  # spares of the pool that all jobs name; 0: no pool
+    room: int | None = None  # pods that fit on a node
     lease: bool = True
     warm: bool = False  # the pool's spares have a launcher
     claim_unanswered: float = 0.0
-    aside: bool = False  # each job has a Job beside its world
+    aside: bool = False  # each job has a Job outside of its world
     list_unanswered: float = 0.0
 
 
@@ -94,7 +94,7 @@ def draw_pool_setup(rng: random.Random) -> Setup:
 
 
 def draw_pool_faults(rng: random.Random) -> list[Fault]:
-    """Many that make claims, and some that strike while these are carried out."""
+    """Many faults that cause claims, and some while these are carried out."""
     strikes = rng.choices([*POOL_STRIKES, *STRIKES], [3, 8, 1, 1, 1, *([0.5] * len(STRIKES))], k=rng.randint(1, 7))
     drawn = [
         Fault(rng.uniform(6.0, FAULTS_S), description, rng.uniform(1.0, LASTS_S), rng.random())
@@ -120,7 +120,7 @@ def draw_changes(rng: random.Random) -> list[Fault]:
 
 
 def schedule(world: World, faults: tuple[Fault, ...]) -> float:
-    """When all of them are over."""
+    """The time when all of them are over."""
     is_done = 0.0
     for fault in faults:
         world.loop.call_later(fault.at, _strike, world, fault)
@@ -138,7 +138,7 @@ def _later(world: World, fault: Fault, do: Callable[[], object]) -> None:
 
 
 def _a_process(world: World, fault: Fault) -> Process | None:
-    """The leader, more often than not."""
+    """A process: in most cases the leader."""
     alive = world.alive()
     leaders = [process for process in alive if process.operator is not None and process.operator.leads()]
     among = leaders if leaders and fault.draw < 0.7 else alive
@@ -179,7 +179,7 @@ def _away(world: World, fault: Fault) -> None:
 
 
 def _gone_410(world: World, fault: Fault) -> None:
-    """A watch misses all until it begins anew."""
+    """A watch misses all events until it restarts."""
     if process := _a_process(world, fault):
         world.unwatch(process)
         _later(world, fault, lambda: world.watch(process))
@@ -196,8 +196,8 @@ def _crash_pod(world: World, fault: Fault) -> None:
 
 
 def _lose_line(world: World, fault: Fault) -> None:
-    """A member cannot be heard, and comes back: perhaps because its sidecar was restarted. Mostly nobody replaces it
-    meanwhile, because a quota is full.
+    """The coordinator loses a member, which comes back: perhaps because its sidecar was restarted. In most cases it is
+    not replaced meanwhile, because a quota is exhausted.
     """
     if fault.draw < 0.8:
         _quota(world, replace(fault, draw=0.0))
@@ -219,7 +219,7 @@ def _lose_line(world: World, fault: Fault) -> None:
 def _delete_pod(world: World, fault: Fault) -> None:
     if pod := _a_pod(world, fault):
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
-        with suppress(ApiError):  # where a policy forbids it
+        with suppress(ApiError):  # a policy may forbid it
             world.server.handle("DELETE", path, {}, {})
 
 
@@ -246,7 +246,7 @@ def _quota(world: World, fault: Fault) -> None:
     most = len(world.server.of("pods")) + int(fault.draw * 3)
 
     def refuse(body: Raw) -> ApiError | None:
-        """Secrets have a quota of their own, and it is exhausted."""
+        """Secrets have their own quota, which is exhausted."""
         full = body.get("kind") == "Pod" and len(world.server.of("pods")) >= most
         full = full or body.get("kind") == "Secret"
         return ApiError(403, "Forbidden", f"{body['kind']} is forbidden: exceeded quota: q") if full else None
@@ -268,7 +268,7 @@ def _webhook(world: World, fault: Fault) -> None:
 
 
 def _policy(world: World, fault: Fault) -> None:
-    """Pods may neither be changed nor deleted."""
+    """Changes and deletions of pods are forbidden."""
     requests = count()
 
     def forbid() -> ApiError:
@@ -308,7 +308,7 @@ def _kill_at_claim(world: World, fault: Fault) -> None:
 
 
 def _lose_pods(world: World, fault: Fault) -> None:
-    """Of each job, in one moment."""
+    """One pod of each job, at the same moment."""
     for training in list(world.trainings.values()):
         with_ranks = sorted(filter(training.has_rank, training.rank_holders.values()))
         for pod in world.server.of("pods"):
@@ -318,7 +318,7 @@ def _lose_pods(world: World, fault: Fault) -> None:
 
 def _roll_pool(world: World, fault: Fault) -> None:
     container: Raw = {"name": "hold", "image": f"example.com/pause:{fault.draw}"}
-    if world.warm:  # another image, of which nothing can be claimed Warm; or a variable more
+    if world.warm:  # another image, of which no spare can be claimed Warm; or another variable
         (trainer,) = TEMPLATE["spec"]["containers"]
         env = [{"name": "A", "value": str(fault.draw)}]
         container = {**trainer, "image": container["image"]} if fault.draw < 0.3 else {**trainer, "env": env}
@@ -336,9 +336,7 @@ def _replace_pool(world: World, fault: Fault) -> None:
 
 
 def _create_malformed(world: World, fault: Fault) -> None:
-    """The watches tell of objects that are no such objects, and say that they are a job's; later, that they are gone.
-    No list has them.
-    """
+    """The watches report malformed objects with a job's labels, and later their deletion. No list has them."""
     uid = next(iter(world.trainings), "uid")
     labels = {names.LABEL_JOB: "job-0", names.LABEL_JOB_UID: uid}
     owners = [{"uid": uid, "controller": True}]
@@ -377,7 +375,7 @@ def _suspend(world: World, fault: Fault) -> None:
 
 
 def _finish_and_suspend(world: World, fault: Fault) -> None:
-    """The coordinator has closed the rendezvous, and no operator has heard of it yet."""
+    """The coordinator has closed the rendezvous, and no operator has received the close yet."""
     job = world.job(_a_job(world, fault))
     training = world.trainings.get(job["metadata"]["uid"]) if job else None
     whole = training is not None and len(training.rank_holders) == training.actives
@@ -392,7 +390,7 @@ def _finish_and_suspend(world: World, fault: Fault) -> None:
 
 
 def _change_while_suspended(world: World, fault: Fault) -> None:
-    """The Job beside the world has another node selector once the job is resumed."""
+    """The Job outside of the world has another node selector once the job is resumed."""
     name = _a_job(world, fault)
 
     def change(spec: Raw) -> None:
@@ -405,7 +403,7 @@ def _change_while_suspended(world: World, fault: Fault) -> None:
 
 
 def _copy_child(world: World, fault: Fault) -> None:
-    """Somebody copies the YAML of a Job, labels included, to debug it. The copy fails, and is nobody's."""
+    """A user copies the YAML of a Job, labels included, for debugging. The copy fails, and has no owner."""
     children = [job for job in world.server.of("jobs") if job["metadata"].get("ownerReferences")]
     if not children:
         return

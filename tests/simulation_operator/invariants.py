@@ -1,6 +1,6 @@
-"""What must hold once the faults are over and everybody has had the time to mend things.
+"""Invariants that hold once the faults are over and all components have had time to recover.
 
-While they last, world.py watches that nobody writes without the lease, and that no pod which trains is deleted.
+During the faults, world.py checks that no replica writes without the lease, and that no training pod is deleted.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from understudy_operator.observe.store import Kind, is_of_pool, owners_of
 from understudy_operator.plan.jobset import keys
 from understudy_protocol import pod as names
 
-#: Everything is listed this often here, so what was lost is known again.
+#: All kinds are listed at this interval here, so lost events do not matter for longer.
 RESYNC_S = 10.0
-#: From the last fault to rest: a lost lease, a failed list's pause, a list, and what follows from it; a pass's longest
-#: backoff; 10 s until what was refused is tried again.
+#: From the last fault to a stable world: a lost lease, a failed list's pause, a list and its consequences; the longest
+#: backoff of a reconcile; 10 s until a refused write is retried.
 RECOVERY_S = 75.0
-#: At most, if calls without a response (30 s), a spare that cannot be reached (10 s) and a place that another pod has
-#: taken (40 s) follow each other.
+#: The maximum, if calls without a response (30 s), a spare that cannot be reached (10 s) and a place that another pod
+#: has taken (40 s) follow each other.
 MAX_RECOVERY_S = 200.0
 QUIET_S = 15.0
-#: Writes that one job, and one fault, may cost at most, trouble with the API server included.
+#: The maximum number of writes for one job, and for one fault, including failures of the API server.
 WRITES_A_JOB = 60
 WRITES_A_FAULT = 60
 
@@ -34,7 +34,7 @@ WRITES_A_FAULT = 60
 def find_violations(world: World, faults: int) -> Iterator[Wrong]:
     yield from world.violations
     if not world.has_lease:
-        return  # two that both act undo what the other does, and come to no rest
+        return  # two active replicas undo each other's work, and the world does not become stable
     for uid, training in world.trainings.items():
         (job,) = [raw for raw in world.server.of("trainingjobs") if raw["metadata"]["uid"] == uid]
         yield from _job(world, job, training)
@@ -44,7 +44,7 @@ def find_violations(world: World, faults: int) -> Iterator[Wrong]:
     for plural in ("pods", "services", "secrets", "jobs"):
         left = {raw["metadata"]["labels"][names.LABEL_JOB_UID] for raw in world.server.of(plural)} - owners
         if left:
-            yield Wrong(Rule.NOTHING_OF_A_DELETED_JOB_IS_LEFT, f"{plural} of jobs that are gone: {left}")
+            yield Wrong(Rule.NOTHING_OF_A_DELETED_JOB_IS_LEFT, f"{plural} of deleted jobs: {left}")
     leaders = [process for process in world.alive() if process.operator is not None and process.operator.leads()]
     if len(leaders) != 1:
         yield Wrong(Rule.ONE_REPLICA_LEADS, f"{len(leaders)} replicas lead")
@@ -53,16 +53,16 @@ def find_violations(world: World, faults: int) -> Iterator[Wrong]:
     if world.loop.time() - world.last_write_at < QUIET_S:
         yield Wrong(
             Rule.NOTHING_IS_WRITTEN_WHEN_STABLE,
-            f"somebody writes at rest: the last write was at {world.last_write_at:.3f}",
+            f"a replica writes in a stable world: the last write was at {world.last_write_at:.3f}",
         )
     writes, most = sum(world.writes.values()), WRITES_A_JOB * (2 + len(owners)) + WRITES_A_FAULT * faults
     if writes > most:
-        yield Wrong(Rule.WRITES_ARE_BOUNDED, f"{writes} writes, where {most} would do: {dict(world.writes)}")
+        yield Wrong(Rule.WRITES_ARE_BOUNDED, f"{writes} writes, more than {most}: {dict(world.writes)}")
 
 
 def _index_entries(world: World) -> int:
-    """How many entries the indexes of the store need for the objects that exist: owners (also a deleted pool, while a
-    job's pod has its place), namespaces by kind and in all, and pools by the labels of their pods.
+    """The number of entries that the indexes of the store need for the existing objects: owners (also a deleted pool,
+    while a job's pod has its place), namespaces by kind and in all, and pools by the labels of their pods.
     """
     objects = [
         (kind, raw, raw["metadata"].get("namespace", "")) for kind in Kind for raw in world.server.of(kind.value)
@@ -84,7 +84,7 @@ def _job(world: World, job: Raw, training: Training) -> Iterator[Wrong]:
     yield from _events(world, job)
     if training.closed is not None:
         if status.get("phase") != "Succeeded":
-            yield Wrong(Rule.STATUS_IS_TRUE, f"{name} has succeeded, and its status says {status.get('phase')}")
+            yield Wrong(Rule.STATUS_IS_TRUE, f"{name} has succeeded, and its phase is {status.get('phase')}")
         if running:
             yield Wrong(Rule.A_JOB_HAS_ITS_PODS, f"{name} has succeeded, and {len(running)} of its pods run")
         return
@@ -95,7 +95,7 @@ def _job(world: World, job: Raw, training: Training) -> Iterator[Wrong]:
         if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
     ]
     if job["spec"]["spares"]["replicas"] == 0 and training.coordinator_uid not in training.rank_holders.values():
-        wanted += 1  # there were spares once: one of them coordinates, and stays for that
+        wanted += 1  # the job had spares before: one of them coordinates, and therefore stays
     if (len(running), len(alive)) != (wanted, wanted):
         yield Wrong(Rule.A_JOB_HAS_ITS_PODS, f"{name} wants {wanted} pods: {len(running)} run of {len(alive)}")
     yield from _children(world, job)
@@ -120,11 +120,11 @@ def _job(world: World, job: Raw, training: Training) -> Iterator[Wrong]:
         )
     refused = [entry for entry in status.get("conditions", ()) if entry["type"] in ("Invalid", "Blocked")]
     if any(entry["status"] == "True" for entry in refused):
-        yield Wrong(Rule.STATUS_IS_TRUE, f"{name} is well: {refused}")
+        yield Wrong(Rule.STATUS_IS_TRUE, f"{name} has no refusals: {refused}")
 
 
 def _children(world: World, job: Raw) -> Iterator[Wrong]:
-    """The pod template of each Job that the job owns has the node selector that the job's spec has."""
+    """The pod template of each Job that the job owns has the node selector of the job's spec."""
     wanted = {entry["name"]: entry["template"]["spec"]["template"]["spec"] for entry in job["spec"]["replicatedJobs"]}
     for child in world.server.of("jobs", **{names.LABEL_JOB_UID: job["metadata"]["uid"]}):
         if not child["metadata"].get("ownerReferences"):
@@ -134,12 +134,12 @@ def _children(world: World, job: Raw) -> Iterator[Wrong]:
         if result != selector:
             yield Wrong(
                 Rule.PODS_FOLLOW_THE_SPEC,
-                f"pods of {child['metadata']['name']} need nodes with {result}, and its spec says {selector}",
+                f"pods of {child['metadata']['name']} need nodes with {result}, and its spec has {selector}",
             )
 
 
 def _events(world: World, job: Raw) -> Iterator[Wrong]:
-    """Each fault that status records, its recovery and the job's end have their events."""
+    """Each fault in status, its recovery and the job's end have their events."""
     name, status = job["metadata"]["name"], job.get("status", {})
     of_job = [event for event in world.server.events if event["regarding"]["uid"] == job["metadata"]["uid"]]
     wanted = [("Completed", "")] if status.get("terminalState") == "Completed" else []
@@ -165,7 +165,7 @@ def _process(world: World, process: Process, leads: bool) -> Iterator[Wrong]:
     objects = sum(len(world.server.of(kind.value)) for kind in Kind)
     size = operator.store.size()
     pools = len(world.server.of("hotsparepools"))
-    if size > objects + _index_entries(world):  # at rest nothing has been removed since the last list
+    if size > objects + _index_entries(world):  # in a stable world nothing was removed since the last list
         yield Wrong(Rule.THE_STORE_IS_BOUNDED, f"{process.name} keeps {size} entries for {objects} objects")
     workers, wanted = len(operator._workers), len(world.trainings) if leads else 0
     if workers != wanted:
@@ -179,5 +179,5 @@ def _process(world: World, process: Process, leads: bool) -> Iterator[Wrong]:
     if operator._gateway._unanswered or operator._gateway.pools._unanswered:
         yield Wrong(
             Rule.CREATIONS_ARE_RESOLVED,
-            f"{process.name} still has creations to settle: {operator._gateway._unanswered}",
+            f"{process.name} still has unanswered creations: {operator._gateway._unanswered}",
         )

@@ -1,7 +1,7 @@
-"""Rules broken on purpose, one at a time: the simulation has to find each.
+"""Rules that are broken on purpose, one at a time: the simulation has to find each.
 
-A rule whose breach the next list mends (a late word that wins) is for the unit tests of the store; the election's times
-are for those of plan/lease_election.py.
+A broken rule whose damage the next list repairs (a late event that wins) belongs to the unit tests of the store, and
+the times of the election to those of plan/lease_election.py.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Mutation:
     where: Any
     name: str
     instead: Any
-    warm: bool = False  # of pools whose spares have a launcher
-    #: What makes the breach likely: changes of the setup; and faults in place of the drawn ones, each so long after a
-    #: moment of the seed's.
+    warm: bool = False  # pools whose spares have a launcher
+    #: Changes of the setup that make a violation likely, and faults in place of the drawn ones, each this long after a
+    #: moment that the seed decides.
     setup: Mapping[str, Any] = field(default_factory=dict)
     faults: Sequence[tuple[float, str]] = ()
 
     def case(self, drawn: Case) -> Case:
-        """The drawn case, in which a breach of this rule is likely."""
+        """The drawn case, in which a violation of this rule is likely."""
         if not self.faults:
             return drawn
         rng = random.Random(f"mutation-{drawn.seed}")
@@ -146,21 +146,21 @@ CALM: Mapping[str, Any] = {
 }
 MUTATIONS = (
     Mutation(
-        "a creation without an answer is not asked for again",
+        "an unanswered creation is not resolved",
         (Rule.CREATIONS_ARE_RESOLVED,),
         Gateway,
         "resolve_unanswered",
         _settles_nothing,
     ),
     Mutation(
-        "what was answered is not struck off",
+        "an answered creation stays unanswered",
         (Rule.CREATIONS_ARE_RESOLVED,),
         Gateway,
         "_forget_unanswered",
         _resolves_nothing_unanswered,
     ),
     Mutation(
-        "a write does not ask for the lease",
+        "a write does not check the lease",
         (Rule.ONLY_THE_LEADER_WRITES,),
         Election,
         "may_write_for_s",
@@ -179,7 +179,7 @@ MUTATIONS = (
         _lists_once,
     ),
     Mutation(
-        "a plan is of before the lists",
+        "a plan is made before the lists",
         (Rule.NO_POD_THAT_TRAINS_IS_DELETED,),
         JobWorker,
         "_gather",
@@ -188,7 +188,7 @@ MUTATIONS = (
         faults=[(20.0, "lose line")],
     ),
     Mutation(
-        "an event without an answer is not sent again",
+        "an unanswered event is not sent again",
         (Rule.RECORDED_FAULTS_HAVE_EVENTS,),
         Outbox,
         "_send_all",
@@ -206,7 +206,7 @@ MUTATIONS = (
         faults=[(0.0, "lose pods"), (0.3, "kill")],
     ),
     Mutation(
-        "a Secret is created in each pass",
+        "a Secret is created in each reconcile",
         (Rule.REQUESTS_ARE_BOUNDED, Rule.NOTHING_IS_WRITTEN_WHEN_STABLE),
         objects,
         "is_to_be_created",
@@ -222,7 +222,7 @@ MUTATIONS = (
         faults=[(0.0, "delete secret"), (0.1, "lose pods")],
     ),
     Mutation(
-        "an object is of the job that its label names",
+        "an object belongs to the job that its label names",
         (Rule.NO_POD_THAT_TRAINS_IS_DELETED, Rule.A_JOB_TRAINS),
         store,
         "owner_uid",
@@ -286,13 +286,12 @@ def _keeps_unconcerned_pods(self: Store, kind: Kind, key: Key) -> None:
 
 _merge = Api.merge
 POOL_MUTATIONS = (
+    Mutation("a claim has no resourceVersion", (Rule.A_SPARE_HAS_ONE_CLAIMANT,), Api, "merge", _forgets_the_version),
+    # Found by an unanswered claim that stays forever. A second spare is claimed only if another one has become the best
+    # meanwhile: otherwise the next reconcile claims the same one, is rejected because of its version, and reads it
+    # again.
     Mutation(
-        "a claim does not count on the version", (Rule.A_SPARE_HAS_ONE_CLAIMANT,), Api, "merge", _forgets_the_version
-    ),
-    # Found by what is left to be settled for ever. A second spare is claimed only where another one has become the best
-    # meanwhile: else the next pass claims the same one, is refused by its version, and reads it anew.
-    Mutation(
-        "a claim without an answer is not asked for again",
+        "an unanswered claim is not repeated",
         (Rule.CREATIONS_ARE_RESOLVED,),
         PoolGateway,
         "resolve_unanswered",
@@ -309,14 +308,14 @@ POOL_MUTATIONS = (
         _has_taken_no_place,
     ),
     Mutation(
-        "of what is gone the index keeps whom it concerned",
+        "the index keeps the owners of removed objects",
         (Rule.THE_STORE_IS_BOUNDED,),
         Store,
         "_forget",
         _keeps_unconcerned_pods,
     ),
     Mutation(
-        "a spare that was claimed Warm is not told",
+        "a spare that was claimed Warm gets no order",
         (Rule.AN_ADOPTED_SPARE_KNOWS_ITS_JOB,),
         adopting,
         "unadopted",
@@ -324,7 +323,7 @@ POOL_MUTATIONS = (
         warm=True,
     ),
     Mutation(
-        "one that cannot be told stays",
+        "a spare that cannot be adopted stays",
         (Rule.AN_ADOPTED_SPARE_KNOWS_ITS_JOB,),
         adopting,
         "ADOPT_WITHIN_S",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Rule(StrEnum):
-    """What must hold. NO_ERROR: the code raises none."""
+    """The invariants. NO_ERROR: the code raises no error."""
 
     PODS_ARE_CALLED_WITH_THEIR_KEY = "pods are called with their key"
     ONLY_THE_LEADER_WRITES = "only the leader writes"
@@ -24,7 +24,7 @@ class Rule(StrEnum):
     AN_ADOPTED_SPARE_KNOWS_ITS_JOB = "an adopted spare knows its job"
     NOTHING_OF_A_DELETED_JOB_IS_LEFT = "nothing of a deleted job is left"
     ONE_REPLICA_LEADS = "one replica leads"
-    NOTHING_IS_WRITTEN_WHEN_STABLE = "nobody writes at rest"
+    NOTHING_IS_WRITTEN_WHEN_STABLE = "nothing is written when stable"
     WRITES_ARE_BOUNDED = "writes are bounded"
     STATUS_IS_TRUE = "status is true"
     A_JOB_HAS_ITS_PODS = "a job has its pods"
@@ -38,7 +38,7 @@ class Rule(StrEnum):
     THE_STORE_IS_TRUE = "the store is true"
     THE_STORE_IS_BOUNDED = "the store is bounded"
     EACH_OWNER_HAS_A_WORKER = "each owner has a worker"
-    CREATIONS_ARE_RESOLVED = "creations are settled"
+    CREATIONS_ARE_RESOLVED = "creations are resolved"
     REQUESTS_ARE_BOUNDED = "requests are bounded"
     NO_ERROR = "no error"
 

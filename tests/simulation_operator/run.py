@@ -1,4 +1,4 @@
-"""One run under one seed: set up, strike, let it mend, judge."""
+"""One run with one seed: set up the world, apply the faults, let it recover, check the invariants."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FAULTS_OF_CLIENTS = (
     "event_late",
 )
 
-#: Of one process in a whole run. 80 runs without a mutation have had 543 at most.
+#: Requests of one process in a whole run. 80 runs without a mutation have had at most 543.
 MOST_REQUESTS = 2000
 
 
@@ -72,10 +72,10 @@ def draw_pool_case(seed: int) -> Case:
 
 
 def run_case(case: Case) -> list[str]:
-    """Its trace. Raises Violation, with all that is needed to see why."""
+    """The trace of the run. Raises Violation with all information that explains it."""
     trace: list[str] = []
     worlds: list[World] = []
-    random.seed(case.seed)  # of the pauses' lengths
+    random.seed(case.seed)  # for the pauses' lengths
     logging.getLogger("understudy_operator").setLevel(logging.CRITICAL)
 
     try:
@@ -92,7 +92,7 @@ def run_case(case: Case) -> list[str]:
 
 @contextmanager
 def played(worlds: list[World]) -> Iterator[None]:
-    """Real replicas of the operator, in the first of these worlds: lines to sidecars, random names, and the time."""
+    """Real replicas of the operator in a simulated world: simulated lines to sidecars, random names and time."""
 
     def link(*given: object) -> object:
         return worlds[0].link(*given)  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ async def _main(case: Case, worlds: list[World]) -> None:
 
 
 async def _wait(world: World, for_s: float) -> None:
-    """Look each second for an operator that asks for the same thing again and again."""
+    """Check each second for an operator that repeats the same request endlessly."""
     until = world.server.now() + for_s
     while (left_s := until - world.server.now()) > 0:
         await asyncio.sleep(min(left_s, 1.0))
@@ -145,7 +145,7 @@ async def _wait(world: World, for_s: float) -> None:
 
 
 async def _wait_until_stable(world: World, limit_s: float) -> None:
-    """A call that was sent during the faults may time out, and the steps that follow may wait in their turn."""
+    """A call that was sent during the faults may time out, and the steps after it may wait, too."""
     until = world.server.now() + limit_s
     while world.server.now() < until and world.loop.time() - world.last_write_at < QUIET_S:
         await _wait(world, 1.0)

@@ -1,4 +1,4 @@
-"""The operator against an API server that does what API servers do, and under faults of all that it stands on."""
+"""The operator against an API server that behaves correctly, and under faults of everything that it depends on."""
 
 import pytest
 
@@ -14,7 +14,7 @@ SEEDS_TO_FIND = 60
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     def option(name: str, default: int | None) -> int | None:
         value: int | None = metafunc.config.getoption(name, default)
-        return value  # this folder's conftest is unread where `pytest` got no path
+        return value  # pytest does not read this folder's conftest if it got no path
 
     if "seed" in metafunc.fixturenames:
         seed, first = option("--operator-seed", None), option("--operator-first-seed", 0) or 0
@@ -22,11 +22,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("seed", [seed] if seed is not None else range(first, first + count))
 
 
-def test_all_is_well_once_the_faults_are_over(seed: int) -> None:
+def test_the_invariants_hold_once_the_faults_are_over(seed: int) -> None:
     run_case(draw_case(seed))
 
 
-def test_a_seed_replays_to_the_letter() -> None:
+def test_a_seed_replays_exactly() -> None:
     assert run_case(draw_case(7)) == run_case(draw_case(7))
 
 

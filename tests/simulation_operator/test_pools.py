@@ -1,4 +1,6 @@
-"""Jobs that share a pool, under faults of all that the operator stands on: kills between two writes of a claim, too."""
+"""Jobs that share a pool, under faults of everything that the operator depends on, including kills between two writes
+of a claim.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -23,16 +25,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("seed", [seed] if seed is not None else range(first, first + count))
 
 
-def test_nobody_gets_two_and_nothing_is_lost_or_left(seed: int) -> None:
+def test_claims_are_exclusive_and_none_is_lost_or_left(seed: int) -> None:
     run_case(draw_pool_case(seed))
 
 
-def test_a_seed_replays_to_the_letter() -> None:
+def test_a_seed_replays_exactly() -> None:
     """Names of spares were truly random: a seed that had failed in one run passed in the next one."""
     assert run_case(draw_pool_case(3)) == run_case(draw_pool_case(3))
 
 
-def test_the_runs_have_what_they_are_for() -> None:
+def test_the_runs_have_claims_and_kills() -> None:
     # given the traces of some runs
     traces = [line for seed in range(15) for line in run_case(draw_pool_case(seed))]
 
@@ -40,32 +42,32 @@ def test_the_runs_have_what_they_are_for() -> None:
     seen = Counter("kill" for line in traces if line.endswith("is killed"))
     seen.update("claim" for line in traces if "claims 1 of" in line)
     seen.update("warm" for line in traces if "claims 1 of the pool, Warm" in line)
-    seen.update("told" for line in traces if "is told that it is of" in line)
+    seen.update("adopted" for line in traces if "gets the order of job" in line)
     assert seen["kill"] > 5
     assert seen["claim"] > 20
     assert seen["warm"] > 2
-    assert seen["told"] > 2
+    assert seen["adopted"] > 2
 
 
 @pytest.mark.parametrize("number", range(15))
-def test_two_operators_that_both_act_do_not_share_out_a_spare_twice(number: int) -> None:
-    # given two replicas that know of no lease
+def test_two_operators_that_both_act_do_not_claim_a_spare_twice(number: int) -> None:
+    # given two replicas without a lease
     case = draw_pool_case(number)
     setup = replace(case.setup, replicas=2, lease=False)
 
-    # then no spare is claimed by two jobs at any moment, nor is its place taken by two pods, or while it runs
+    # then no spare is ever claimed by two jobs, and its place is not taken by two pods, or while it runs
     run_case(replace(case, setup=setup))
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_what_is_kept_is_bounded_by_what_is_there_also_where_pools_come_and_go(warm: bool) -> None:
-    # given a job that has pods in the places of spares of four pools of one name, of which none is left
+def test_the_operators_memory_is_bounded_even_if_pools_are_replaced(warm: bool) -> None:
+    # given a job with pods that replace spares of four deleted pools of one name
     strikes = ["lose pods", "replace pool"] * 4
     draws = [0.0, 0.1, 0.001, 0.1, 0.002, 0.1, 0.0, 0.9]
     faults = [Fault(10.0 + 6.0 * at, strikes[at], 1.0, draws[at]) for at in range(8)]
     setup = Setup(4, 1, ((3, 0),), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, pool=1, warm=warm)
 
-    # then all is well in the end, the bound of what the operator keeps included
+    # then all invariants hold in the end, including the bound of the operator's memory
     trace = run_case(Case(0, setup, tuple(faults)))
     assert sum("claims 1 of the pool" in line for line in trace) == 4
 

@@ -1,4 +1,4 @@
-"""What a replica that takes the lead has to know before it acts, whatever its watches have told it."""
+"""The state that a replica needs before it acts as the new leader, whatever its watches have reported."""
 
 import asyncio
 import random
@@ -19,11 +19,11 @@ async def until(world: World, holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_a_new_leader_knows_what_the_previous_one_has_reported_last() -> None:
+def test_a_new_leader_knows_the_last_status_of_the_previous_one() -> None:
     worlds: list[World] = []
 
     async def main() -> None:
-        # given two replicas, and a job of two pods that is about to begin: it has a coordinator
+        # given two replicas, and a job of two pods that is about to start, with a coordinator
         world = World(random.Random("takeover"), nodes=4, replicas=2)
         worlds.append(world)
         world.apply("job", 2, 0)
@@ -31,7 +31,7 @@ def test_a_new_leader_knows_what_the_previous_one_has_reported_last() -> None:
         await until(world, lambda: "coordinator" in ((world.job("job") or {}).get("status") or {}))
         (leader,) = [process for process in world.alive() if process.operator and process.operator.leads()]
         (other,) = [process for process in world.alive() if process is not leader]
-        # when all that follows is lost on its way to the one that does not lead: it begins, and loses a pod
+        # when the standby replica misses all following events: the job starts, and loses a pod
         world.unwatch(other)
         await until(world, lambda: training.round == 0)
         await asyncio.sleep(5.0)
@@ -40,11 +40,11 @@ def test_a_new_leader_knows_what_the_previous_one_has_reported_last() -> None:
             x for x in world.cluster.running(training.job_uid) if x["metadata"]["uid"] != training.coordinator_uid
         )
         world.cluster.end(mate, None)
-        # and the leader dies as soon as it has made another pod, which takes the place
+        # and the leader is killed as soon as it has created another pod, which takes the rank
         await until(world, lambda: len(world.server.of("pods")) > known)
         world.kill(leader)
         await until(world, lambda: training.round == 1)
-        # then the other one takes the training for what it is, and deletes nobody that trains
+        # then the other replica knows that the job trains, and deletes no training pod
         assert other.operator is not None
         assert not other.operator.leads()
         await asyncio.sleep(ACT_S)

@@ -1,6 +1,7 @@
-"""One job's data plane as the operator sees it: who is in office, who holds which rank, who was lost, how it ended.
+"""One job's data plane as the operator sees it: the coordinator, the rank holders, the lost members, the close.
 
-A coordinator is appointed and never elected (there is no electorate): so each loss of one is the operator's to mend.
+A coordinator is appointed and never elected (there is no voter configuration): so the operator has to replace each lost
+one.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class Training:
     links: list[Link] = field(default_factory=list)
     snapshot: Snapshot | None = None
     since: float = 0.0
-    unheard: set[str] = field(default_factory=set)  # pod uids: they run, and no coordinator hears them
-    returned: dict[str, float] = field(default_factory=dict)  # uids of those that it hears again, and since when
-    earlier: set[str] = field(default_factory=set)  # uids of the pods of earlier attempts: their key is not valid now
+    unreachable: set[str] = field(default_factory=set)  # pod uids: they run, and the coordinator has lost them
+    returned: dict[str, float] = field(default_factory=dict)  # uids of those that have rejoined, and since when
+    earlier: set[str] = field(default_factory=set)  # uids of the pods of earlier attempts, whose key is not valid now
     _members: dict[str, Raw] = field(default_factory=dict)
     _lost: list[Lost] = field(default_factory=list)
     _recoveries: list[Recovery] = field(default_factory=list)
@@ -59,7 +60,7 @@ class Training:
             self.tick()
 
     def tick(self) -> None:
-        """A moment passes: what the coordinator, if there is one, makes of it."""
+        """Time passes: the coordinator, if there is one, reacts."""
         running = self._running()
         if self.coordinator_uid not in running:
             if self.coordinator_uid:
@@ -77,25 +78,25 @@ class Training:
             self._changed()
 
     def lose_line(self, pod_uid: str) -> None:
-        self.unheard.add(pod_uid)
+        self.unreachable.add(pod_uid)
         self.tick()
 
     def find_line(self, pod_uid: str, *, restarted: bool) -> None:
-        """restarted: its sidecar is another one, which its object tells."""
-        self.unheard.discard(pod_uid)
+        """restarted: its sidecar is a new one, as its object shows."""
+        self.unreachable.discard(pod_uid)
         if not restarted:
             self.returned[pod_uid] = self.now
         self.tick()
 
     def suspend(self) -> Close | None:
-        """The operator asks for a close; an earlier one counts. None: nobody is in office."""
+        """The operator requests a close; an earlier close counts. None: there is no coordinator."""
         self.tick()
         if self.coordinator_uid and self.closed is None:
             self.closed = SUSPENDED
         return self.closed if self.coordinator_uid else None
 
     def begin_attempt(self) -> None:
-        """Status says that the former attempt has ended: what its members know does not count any more."""
+        """Status has ended the previous attempt: the state of its members does not count any more."""
         self.earlier |= {
             pod["metadata"]["uid"] for pod in self.cluster.server.of("pods", **{names.LABEL_JOB_UID: self.job_uid})
         }
@@ -103,7 +104,7 @@ class Training:
         self.rank_holders, self._members, self._lost, self._recoveries = {}, {}, [], []
 
     def end(self) -> None:
-        """The close has reached everybody."""
+        """All members have received the close."""
         for pod in self._running().values():
             self.cluster.end(pod, self.closed)
 
@@ -170,9 +171,11 @@ class Training:
         }
 
     def _is_reachable(self, pod: Raw) -> bool:
-        """Whether it is heard, and has the key of this attempt: a pool's spare that was claimed has to be told."""
+        """Whether the coordinator can reach it, and it has the key of this attempt: a claimed spare needs its order
+        first.
+        """
         metadata = pod["metadata"]
-        if metadata["uid"] in self.unheard or metadata["uid"] in self.earlier:
+        if metadata["uid"] in self.unreachable or metadata["uid"] in self.earlier:
             return False
         if names.ANNOTATION_WARM not in metadata.get("annotations", {}):
             return True
@@ -184,7 +187,7 @@ class Training:
 
 
 class Link:
-    """In observe/coordinator_link.py's place: a line that finds who is in office at once."""
+    """Replaces observe/coordinator_link.py: a line that finds the coordinator at once."""
 
     def __init__(
         self,
@@ -196,7 +199,7 @@ class Link:
         """on_call(pod_uid)."""
         self._training, self._before, self.on_change, self._on_call = training, before, on_change, on_call
         self._since = before.since if training is None else training.now
-        self._appointed = 0  # the newest epoch in which a pod is to take office
+        self._appointed = 0  # the newest epoch of an appointment
         self.has_ended = False
         if training is not None:
             training.links.append(self)
@@ -211,7 +214,7 @@ class Link:
         for callee in (*follow.first, *follow.others):
             self._on_call(callee.pod_uid)
             if callee.appoint is not None and self._training is not None:
-                if callee.appoint.epoch > self._appointed:  # as plan/search.py: it is searched for from now on
+                if callee.appoint.epoch > self._appointed:  # as in plan/search.py: the search for it starts now
                     self._appointed, self._since = callee.appoint.epoch, self._training.now
                 self._training.appoint(callee.pod_uid, callee.appoint)
 

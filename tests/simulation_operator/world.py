@@ -1,4 +1,4 @@
-"""The whole: an API server, a cluster, the jobs' trainings, and the replicas of the real operator."""
+"""The whole simulation: an API server, a cluster, the jobs' trainings, and replicas of the real operator."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from understudy_protocol.handshake import NotProven
 LEASE = ("system", "operator")
 NAMESPACE = "research"
 TRACED = 400
-#: What a coordinator has heard so lately no plan has to know.
+#: Plans need not know reports of the coordinator that are newer than this.
 PLANS_AGE_S = 7.0
-#: How likely a spare that is claimed Warm is one that nobody can reach.
+#: The probability that a spare that is claimed Warm cannot be reached by any operator.
 DEAF = 0.1
 
 
@@ -43,24 +43,24 @@ class World:
     nodes: int
     replicas: int
     warm: bool = False  # pools' spares have a launcher
-    aside: bool = False  # each job has a Job that waits for its pods for ever: the operator lists them again and again
+    aside: bool = False  # each job has a Job that waits for its pods forever: the operator lists them again and again
     has_lease: bool = True  # without it all replicas act at once
-    kill_at_claim: int = 0  # who writes is killed right after so many more writes that carry out claims; 0: never
+    kill_at_claim: int = 0  # the writing replica is killed after this many more writes that carry out claims; 0: never
     client_faults: ClientFaults = field(default_factory=ClientFaults)
     trainings: dict[str, Training] = field(default_factory=dict)  # by job uid
-    processes: list[Process] = field(default_factory=list)  # all that there ever were
-    writes: Counter[str] = field(default_factory=Counter)  # by method and plural, the lease's left out
+    processes: list[Process] = field(default_factory=list)  # all processes of the run
+    writes: Counter[str] = field(default_factory=Counter)  # by method and plural, without those of the lease
     last_write_at: float = 0.0
-    deaf: dict[str, bool] = field(default_factory=dict)  # spares, by uid: whether they can never be told anything
+    deaf: dict[str, bool] = field(default_factory=dict)  # spares, by uid: whether they can never be reached
     violations: list[Wrong] = field(default_factory=list)
-    _attempts: dict[str, int] = field(default_factory=dict)  # by job uid, as status names it
+    _attempts: dict[str, int] = field(default_factory=dict)  # by job uid, as in status
     _background: set[asyncio.Task[None]] = field(default_factory=set)
     trace: deque[str] = field(default_factory=lambda: deque(maxlen=TRACED))
 
     def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.claims = ClaimWatch(self)
-        self._writer: Process | None = None  # whose request is being done
+        self._writer: Process | None = None  # whose request is being executed
         self.server = ApiServer(self.loop.time)
         self.cluster = Cluster(self.server, self.rng, [f"n{number}" for number in range(self.nodes)])
         self.cluster.start()
@@ -120,7 +120,7 @@ class World:
         self.change(name, lambda spec: spec["spares"].update(replicas=spares))
 
     def change(self, name: str, change: Callable[[Raw], None]) -> None:
-        """Of the job's spec."""
+        """Change the job's spec."""
         if raw := self.job(name):
             change(raw["spec"])
             raw["metadata"]["generation"] += 1
@@ -145,14 +145,14 @@ class World:
         return [process for process in self.processes if not process.dead]
 
     def kill(self, process: Process) -> None:
-        """SIGKILL: nothing of it runs any more, and what it has sent may still arrive."""
+        """SIGKILL: all its tasks end, and requests that it has sent may still arrive."""
         self.log(f"{process.name} is killed")
         operator = process.operator
         assert operator is not None
         doomed = list[asyncio.Task[None] | None]()
         for supervisor in (operator._supervisor, operator._reconciles):
             doomed += [entry.task for entry in supervisor._tasks.values()]
-            supervisor._tasks.clear()  # nothing is started again
+            supervisor._tasks.clear()  # no task is restarted
         doomed += [task for worker in operator._workers.values() for task in worker._adopter._tasks.values()]
         for task in doomed:
             if task is not None:
@@ -176,14 +176,14 @@ class World:
         self.unwatch(process)
 
     def link(self, job_uid: str, keys: Keys, before: Coordination, on_change: Callable[[], None], share: Share) -> Link:
-        """In CoordinatorLink's place."""
+        """Replaces CoordinatorLink."""
         del share
         training = next((x for uid, x in self.trainings.items() if f"{job_uid}-".startswith(f"{uid}-")), None)
         return Link(training, before, on_change, lambda pod_uid: self._called(pod_uid, keys))
 
     def _called(self, pod_uid: str, keys: Keys) -> None:
         for pod in self.server.of("pods"):
-            # A pool's spare that is claimed Warm has the job's key only once it is told.
+            # A pool's spare that is claimed Warm has the job's key only once it has got its order.
             warm = names.ANNOTATION_WARM in pod["metadata"].get("annotations", {})
             known = self.cluster.keys.get(pod_uid, keys.membership.hex())
             if pod["metadata"]["uid"] == pod_uid and not warm and known != keys.membership.hex():
@@ -192,7 +192,7 @@ class World:
                 )
 
     async def adopt(self, intent: AdoptSpare, keys: AdoptionKeys) -> str:
-        """In adoption_link.adopt's place: the spare itself, and the way to it."""
+        """Replaces adoption_link.adopt: the spare itself, and the connection to it."""
         await asyncio.sleep(self.rng.uniform(0.002, 0.2))
         pods = [pod for pod in self.server.of("pods") if pod["metadata"]["uid"] == intent.pod_uid]
         deaf = self.deaf.setdefault(intent.pod_uid, self.rng.random() < DEAF)
@@ -204,9 +204,9 @@ class World:
         if not owner:
             owner = self.cluster.adopted[intent.pod_uid] = intent.shape.uid
             self.cluster.keys[intent.pod_uid] = keys.job
-        self.log(f"{pods[0]['metadata']['name']} is told that it is of {intent.shape.uid}")
+        self.log(f"{pods[0]['metadata']['name']} gets the order of job {intent.shape.uid}")
         if self.rng.random() < self.client_faults.unanswered:
-            raise TimeoutError  # and it was done
+            raise TimeoutError  # although it was executed
         return "" if owner == intent.shape.uid else f"it already belongs to job {owner}"
 
     def watch(self, process: Process) -> None:
@@ -227,7 +227,7 @@ class World:
         self.server.refuse = lambda _: None
         self.server.forbid = lambda: None
 
-    # What is watched for
+    # Checks
 
     def log(self, text: str) -> None:
         self.trace.append(f"{self.loop.time():8.3f} {text}")
@@ -260,7 +260,7 @@ class World:
             return
         metadata = pod["metadata"]
         if as_seen and as_seen != metadata["resourceVersion"]:
-            return  # it is refused
+            return  # it is rejected
         training = self.trainings.get(metadata["labels"][names.LABEL_JOB_UID])
         if training is None or not training.has_rank(metadata["uid"]):
             return

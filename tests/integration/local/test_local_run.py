@@ -18,14 +18,14 @@ import pytest
 from understudy_local import control, run_folder
 from understudy_protocol import pod
 
-#: Each rank writes a file named by its round's token and its rank, with the time of each step, until the file `end` is
-#: there.
+#: Each rank writes a file named by its round's token and its rank, with the time of each step, until the file `end`
+#: exists.
 SCRIPT = """
 import os, time
 from pathlib import Path
 from understudy_torch import step
 
-folder = Path(os.environ["TOLD"])
+folder = Path(os.environ["STEP_TIMES"])
 names = ("RANK", "WORLD_SIZE", "UNDERSTUDY_ROUND", "MASTER_ADDR")
 times = (folder / f"{os.environ['UNDERSTUDY_ROUND']}-{os.environ['RANK']}").open("w", buffering=1)
 print("rank", os.environ["RANK"], "trains", flush=True)
@@ -36,7 +36,7 @@ while not (folder / "end").exists():
     print(time.time(), file=times)
     time.sleep(0.02)
 """
-#: The same, with a child that has a session of its own, and one that does not.
+#: The same, with one child in its own session, and another one in the worker's session.
 WITH_CHILDREN = (
     """
 import subprocess
@@ -46,7 +46,7 @@ for own_session in (False, True):
     + SCRIPT
 )
 LIMIT_S = 40.0
-ALLOWED_S = 0.1  # between a step, and the time that the script writes of it on a busy machine
+ALLOWED_S = 0.1  # between a step and its time in the file, on a busy machine
 UNDERSTUDY = (sys.executable, "-m", "understudy_local", "local")
 
 
@@ -54,7 +54,7 @@ class Run:
     """One run, from a user's side."""
 
     def __init__(self, folder: Path, *options: str, script_text: str = SCRIPT) -> None:
-        self.output, script = folder / "told", folder / "train.py"
+        self.output, script = folder / "step-times", folder / "train.py"
         self.output.mkdir()
         script.write_text(script_text)
         self.name = f"test-{os.getpid()}-{folder.name.split('_')[-1][:8]}".replace("_", "-")[:32]
@@ -65,7 +65,7 @@ class Run:
                 [*own, "--", sys.executable, str(script)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "TOLD": str(self.output)},
+                env={**os.environ, "STEP_TIMES": str(self.output)},
             )
 
     def kill(self, target: str) -> str:
@@ -75,7 +75,9 @@ class Run:
         return done.stdout + done.stderr
 
     def kills(self, target: str) -> str:
-        """As a user who asks again where the run has not yet heard who holds that rank: a worker tells us sooner."""
+        """As a user who repeats the command if the run does not know the rank holder yet: the files show a new round
+        earlier.
+        """
         answer = ""
 
         def killed() -> bool:
@@ -87,7 +89,7 @@ class Run:
         return answer
 
     def round_of(self, ranks: int, above: int) -> int:
-        """The first round above that one in which so many ranks have started."""
+        """The first round above that one in which this many ranks have started."""
         found: list[int] = []
 
         def started() -> bool:
@@ -99,12 +101,12 @@ class Run:
         return max(found)
 
     def pauses(self, number: int, nproc: int) -> list[float]:
-        """How long the training of each pod stood still before that round, by the times that its ranks wrote."""
+        """How long the training of each pod paused before that round, by the times in its ranks' files."""
         before, after = self._step_times(number - 1, nproc), self._step_times(number, nproc)
         return [min(after[pod]) - max(before[pod]) for pod in before.keys() & after.keys()]
 
     def _step_times(self, number: int, nproc: int) -> dict[int, list[float]]:
-        """By the number of the pod."""
+        """The times by the number of the pod."""
         found: dict[int, list[float]] = {}
         for file in self.output.glob(f"*.{number}-*"):
             rank = int(file.name.partition("-")[2])
@@ -119,7 +121,7 @@ class Run:
         assert any(abs(float(lines) - pause) <= max(ALLOWED_S, 0.1 * pause) for pause in pauses), (lines, pauses)
 
     def has_printed(self, text: str) -> None:
-        self.wait_for(lambda: text in self.log.read_text(), f"it says {text!r}")
+        self.wait_for(lambda: text in self.log.read_text(), f"it prints {text!r}")
 
     def wait_for(self, condition: Callable[[], bool], description: str) -> None:
         deadline = time.monotonic() + LIMIT_S
@@ -140,7 +142,7 @@ class Run:
 
 def lives(process: psutil.Process) -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE  # whose parent has gone before it
+        return process.status() != psutil.STATUS_ZOMBIE  # its parent has ended before it
     except psutil.NoSuchProcess:
         return False
 
@@ -159,7 +161,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         run.process.wait()
 
 
-def test_a_job_lives_through_the_loss_of_a_worker_a_member_and_its_coordinator(start: Callable[..., Run]) -> None:
+def test_a_job_survives_the_loss_of_a_worker_a_member_and_its_coordinator(start: Callable[..., Run]) -> None:
     run = start("--nodes", "2", "--spares", "1", "--nproc", "2")
     number = run.round_of(4, above=-1)
     assert "killed the worker of rank 3" in run.kills("3")
@@ -168,8 +170,8 @@ def test_a_job_lives_through_the_loss_of_a_worker_a_member_and_its_coordinator(s
     assert "killed all processes of node-1" in run.kills("node-1")
     number = run.round_of(4, above=number)
     run.reports("SpareSwap", number, nproc=2)
-    # The spare of the start coordinates, and has the ranks of node-1 now. A new spare is on its way to that node: with
-    # it members elect the next coordinator, before that the plan appoints one.
+    # The first spare coordinates, and now has the ranks of node-1. A new spare is starting on that node: once it has
+    # joined, members elect the next coordinator; before that the plan appoints one.
     assert "killed all processes of node-2" in run.kills("node-2")
     run.round_of(4, above=number)
     assert run.trains_to_the_end() == 0
@@ -196,7 +198,7 @@ def test_one_fault_in_one_round_is_recovered_without_a_spare(start: Callable[...
     assert run.trains_to_the_end() == 0
 
 
-def test_what_is_not_there_cannot_be_killed(start: Callable[..., Run]) -> None:
+def test_an_unknown_target_cannot_be_killed(start: Callable[..., Run]) -> None:
     run = start("--nodes", "1", "--spares", "1")
     run.round_of(1, above=-1)
     assert "there is no rank 7: expected 0 to 0" in run.kill("7")
@@ -205,7 +207,7 @@ def test_what_is_not_there_cannot_be_killed(start: Callable[..., Run]) -> None:
     assert f"no local run with the name {run.name} is active" in run.kill("0")
 
 
-def test_ctrl_c_ends_it_and_all_that_it_has_started(start: Callable[..., Run]) -> None:
+def test_ctrl_c_ends_a_run_with_all_its_processes(start: Callable[..., Run]) -> None:
     run = start("--nodes", "2", "--spares", "1", "--grace", "5")
     run.round_of(2, above=-1)
     processes = psutil.Process(run.process.pid).children(recursive=True)
@@ -214,10 +216,10 @@ def test_ctrl_c_ends_it_and_all_that_it_has_started(start: Callable[..., Run]) -
     run.wait_for(lambda: not any(map(lives, processes)), "everything of it has ended")
 
 
-def test_an_interrupt_ends_it_though_a_shell_without_job_control_has_started_it_in_the_background(
+def test_an_interrupt_ends_a_background_run_of_a_shell_without_job_control(
     start: Callable[..., Run],
 ) -> None:
-    """Such a shell has its commands ignore SIGINT."""
+    """Such a shell lets its commands ignore SIGINT."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited
     try:
         run = start("--nodes", "1", "--grace", "5")
@@ -229,7 +231,7 @@ def test_an_interrupt_ends_it_though_a_shell_without_job_control_has_started_it_
 
 
 def children_of(run: Run) -> list[psutil.Process]:
-    """Of its workers, all four: two a worker."""
+    """The children of all its workers, two for each worker."""
     found: list[psutil.Process] = []
 
     def exists() -> bool:
@@ -252,7 +254,7 @@ def name_of(process: psutil.Process) -> str:
 
 
 @pytest.mark.parametrize("zygote", [(), ("--no-zygote",)], ids=["forked", "fresh"])
-def test_when_it_is_killed_nothing_stays_behind(start: Callable[..., Run], zygote: tuple[str, ...]) -> None:
+def test_no_process_is_left_when_a_run_is_killed(start: Callable[..., Run], zygote: tuple[str, ...]) -> None:
     run = start("--nodes", "2", "--spares", "0", *zygote, script=WITH_CHILDREN)
     run.round_of(2, above=-1)
     children_of(run)
@@ -261,7 +263,7 @@ def test_when_it_is_killed_nothing_stays_behind(start: Callable[..., Run], zygot
     run.wait_for(lambda: not any(map(lives, processes)), "everything of it has ended")
 
 
-def test_when_the_process_behind_it_is_killed_nothing_stays_behind(start: Callable[..., Run]) -> None:
+def test_no_process_is_left_when_the_process_behind_a_run_is_killed(start: Callable[..., Run]) -> None:
     run = start("--nodes", "2", "--spares", "0", script=WITH_CHILDREN)
     run.round_of(2, above=-1)
     children_of(run)
@@ -273,7 +275,7 @@ def test_when_the_process_behind_it_is_killed_nothing_stays_behind(start: Callab
     assert "the run was killed by SIGKILL" in run.log.read_text()
 
 
-def test_when_a_launcher_is_killed_nothing_of_its_workers_stays_behind_and_the_run_goes_on(
+def test_no_process_of_its_workers_is_left_when_a_launcher_is_killed_and_the_run_continues(
     start: Callable[..., Run],
 ) -> None:
     # given two members whose workers have children
@@ -285,13 +287,13 @@ def test_when_a_launcher_is_killed_nothing_of_its_workers_stays_behind_and_the_r
     lost = [child for child in children if launcher in child.parents()]
     assert len(lost) == 2
     launcher.kill()
-    # then the children of its worker end, and the job trains on
+    # then the children of its workers end, and the job continues
     run.wait_for(lambda: not any(map(lives, lost)), "the children of its worker have ended")
     run.round_of(2, above=number)
     assert run.trains_to_the_end() == 0
 
 
-def test_what_workers_leave_behind_ends_with_a_run_that_succeeds(start: Callable[..., Run]) -> None:
+def test_children_of_workers_end_with_a_run_that_succeeds(start: Callable[..., Run]) -> None:
     run = start("--nodes", "2", "--spares", "0", script=WITH_CHILDREN)
     run.round_of(2, above=-1)
     children = children_of(run)
@@ -353,7 +355,7 @@ def test_a_script_that_fails_everywhere_ends_the_run_with_its_traceback_once(sta
     assert [line for line in lines if "in load" in line] != []
 
 
-def test_a_command_that_is_not_there_is_named() -> None:
+def test_a_missing_command_is_named_in_the_error() -> None:
     done = subprocess.run([*UNDERSTUDY, "--", "no-such-program"], capture_output=True, text=True, check=False)
     assert (done.returncode, "command 'no-such-program' is not on PATH" in done.stderr) == (2, True)
 
@@ -370,7 +372,7 @@ def test_a_script_that_cannot_start_is_refused_in_one_line(tmp_path: Path) -> No
     )
 
 
-def test_its_answers_are_json(start: Callable[..., Run]) -> None:
+def test_the_answers_of_a_run_are_json(start: Callable[..., Run]) -> None:
     run = start("--nodes", "1", "--spares", "0")
     run.round_of(1, above=-1)
     folder = next(folder for folder in run_folder.live() if folder.name == run.name)

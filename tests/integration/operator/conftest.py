@@ -1,7 +1,7 @@
-"""The real operator against a real API server, with no more rights than the chart gives it, and under its policies.
+"""The real operator against a real API server, with only the rights that the chart grants, and under its policies.
 
-No kubelet and no scheduler run: `Training` plays them. No garbage collector either, so what a deleted job leaves behind
-stays.
+No kubelet and no scheduler run: `Training` plays them. No garbage collector runs either, so a deleted job's objects
+stay.
 """
 
 import json
@@ -30,7 +30,9 @@ SYSTEM = "understudy-system"
 
 @pytest.fixture(scope="module")
 def kubeconfig(api_server: "ApiServer", tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The operator's: a token of the chart's service account, which has what the chart's role and policies allow."""
+    """The operator's kubeconfig: a token of the chart's service account, with the rights of the chart's role and
+    policies.
+    """
     return install_rights(api_server, tmp_path_factory.mktemp("operator"))
 
 
@@ -59,8 +61,8 @@ def install_rights(api_server: "ApiServer", folder: Path, *settings: str) -> Pat
 
 def wait_until_served(api_server: "ApiServer") -> None:
     deadline = time.monotonic() + 30
-    # A request that comes while the API server prepares a new kind may wait for half a minute, and the next one not at
-    # all.
+    # A request that arrives while the API server prepares a new kind may wait for half a minute, and the next one may
+    # not wait at all.
     while (done := api_server.kubectl("get", "trainingjobs,hotsparepools", "--request-timeout=5s")).returncode != 0:
         assert time.monotonic() < deadline, f"the API server does not serve our kinds: {done.stderr}"
         time.sleep(0.1)
@@ -78,7 +80,8 @@ def operator(kubeconfig: Path) -> Iterator[OperatorProcess]:
     process.start()
     yield process
     process.stop()
-    # A right that is missing is the chart's, and so is a policy of ours that refuses; other refusals are a test's own.
+    # A missing right is the chart's error, and so is a rejection by our policy; other rejections are expected by a
+    # test.
     wrong = ("is forbidden: User", "ValidatingAdmissionPolicy 'understudy-operator'", "Traceback")
     lines = log.read_text().splitlines()
     assert [line for line in lines if any(text in line for text in wrong)] == [], process.log()
@@ -86,7 +89,7 @@ def operator(kubeconfig: Path) -> Iterator[OperatorProcess]:
 
 @pytest.fixture
 def replicas(kubeconfig: Path, tmp_path: Path) -> Iterator[Replicas]:
-    """For a test whose fixture `operator` is these."""
+    """For a test whose fixture `operator` is these replicas."""
     processes = [
         OperatorProcess(kubeconfig, free_port(), tmp_path / f"{name}.log", name) for name in ("replica-0", "replica-1")
     ]
@@ -99,11 +102,11 @@ def replicas(kubeconfig: Path, tmp_path: Path) -> Iterator[Replicas]:
 
 @asynccontextmanager
 async def kube_of(api_server: "ApiServer", operator: Runs) -> AsyncIterator[Kube]:
-    """A namespace of the test's own."""
+    """The test's own namespace."""
     kube = Kube(api_server, f"test-{secrets.token_hex(4)}", operator)
     await kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": kube.namespace}})
     yield kube
-    # What is left must not go on while other tests run.
+    # Its jobs and pools must not continue while other tests run.
     for plural in ("trainingjobs", "hotsparepools"):
         for raw in await kube.list(plural):
             await kube.call("DELETE", f"{plural}/{raw['metadata']['name']}")

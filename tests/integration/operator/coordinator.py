@@ -1,4 +1,4 @@
-"""A sidecar that reports whatever a test makes it report: the operator calls it at a loopback address of its own."""
+"""A sidecar that reports whatever a test sends: the operator calls it at its own loopback address."""
 
 import asyncio
 import secrets
@@ -16,7 +16,7 @@ from understudy_protocol.observer import TO_SIDECAR, Appoint, Observe, Refused, 
 
 COORDINATOR_PORT = 8478
 
-#: Turns of the event loop from a connection's acceptance until its server knows it; asyncio takes three.
+#: Iterations of the event loop from a connection's acceptance until its server knows it; asyncio needs three.
 ACCEPTANCE_ATTEMPTS = 10
 HANDSHAKE_S = 5.0
 #: For tests in which no process of the operator runs.
@@ -31,8 +31,8 @@ class FakeSidecar:
     def __init__(self, pod_uid: str = "") -> None:
         self.ip, self.pod_uid = loopback_address(), pod_uid
         self.received: list[object] = []
-        self.becomes_coordinator = True  # when it is appointed: it says so as soon as the test tells what
-        self.callers = 0  # including callers that proved nothing
+        self.becomes_coordinator = True  # after its appointment, as soon as the test sends a report
+        self.callers = 0  # including callers without the key
         self.observers: set[SealedSocket] = set()
         self._key, self._operator_key, self._job_uid = b"", b"", ""
         self._newest: Snapshot | Refused | None = None
@@ -44,7 +44,7 @@ class FakeSidecar:
         return [message for message in self.received if isinstance(message, Appoint)]
 
     async def start(self, key: bytes, operator_key: bytes, job_uid: str) -> None:
-        """operator_key: public."""
+        """operator_key: the public half."""
         self._key, self._operator_key, self._job_uid = key, operator_key, job_uid
         app = web.Application()
         app.router.add_get(names.MEMBERSHIP_PATH, self._serve)
@@ -58,7 +58,7 @@ class FakeSidecar:
         if self._runner is None or self._server is None:
             return
         # The operator may still run, and call again. asyncio never closes a connection whose listener is closed between
-        # its acceptance and the third turn after it.
+        # its acceptance and the third iteration after it.
         for listener in self._server.sockets:
             asyncio.get_running_loop().remove_reader(listener.fileno())
         for _ in range(ACCEPTANCE_ATTEMPTS):
@@ -69,7 +69,7 @@ class FakeSidecar:
         await self._runner.cleanup()
 
     async def report(self, message: Snapshot | Stepping | Refused) -> None:
-        """To all observers, and unless it is a Stepping to later ones."""
+        """Send the message to all observers, and unless it is a Stepping, to later ones."""
         if not isinstance(message, Stepping):
             self._newest = message
         for socket in list(self.observers):
@@ -104,5 +104,5 @@ class FakeSidecar:
 
 
 def loopback_address() -> str:
-    """One that nobody else uses: all of 127.0.0.0/8 is this machine, and the port is the same for all."""
+    """An unused one: all of 127.0.0.0/8 is this machine, and the port is the same for all."""
     return "127." + ".".join(str(2 + secrets.randbelow(250)) for _ in range(3))

@@ -1,4 +1,4 @@
-"""The API server as the tests use it: raw dicts over aiohttp, and waits that have a limit."""
+"""The API server's client for tests: raw dicts over aiohttp, and waits with a timeout."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ class Runs(Protocol):
 
 
 class Kube:
-    """One namespace of an API server. A wait that runs out, or an operator that ends, prints what is known."""
+    """One namespace of an API server. A wait that times out, or an operator that ends, prints the known state."""
 
     def __init__(self, server: "ApiServer", namespace: str, operator: Runs) -> None:
         self.namespace = namespace
@@ -71,7 +71,7 @@ class Kube:
             return await response.text()
 
     async def until(self, description: str, read: Callable[[], Awaitable[T]]) -> T:
-        """Look again and again until there is something; its value."""
+        """Poll until there is a value, and return it."""
         deadline = time.monotonic() + LIMIT_S
         while not (found := await read()):
             if time.monotonic() > deadline or not self._operator.runs:

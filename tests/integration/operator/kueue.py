@@ -1,8 +1,8 @@
-"""Kueue, played: what its webhook does to a pod that names a queue, and its controller to groups.
+"""A fake Kueue: its webhook's changes to a pod that names a queue, and its controller's treatment of groups.
 
-The webhook is a MutatingAdmissionPolicy, so what the operator creates comes back changed, as with Kueue. The controller
-keeps Kueue's rules about groups (docs: Run Plain Pods): it admits whole groups alone, deletes what is beyond a group's
-size, and lets go of pods that have been replaced, or whose group is over.
+The webhook is a MutatingAdmissionPolicy, so the API server changes the operator's pods, as with Kueue. The controller
+follows Kueue's rules for groups (docs: Run Plain Pods): it admits only whole groups, deletes pods beyond a group's
+size, and removes its finalizer from pods that have been replaced, or whose group has ended.
 """
 
 import json
@@ -26,7 +26,7 @@ GATED = (
 
 
 def api_group(server: "ApiServer") -> Iterator[None]:
-    """The API group by which an operator knows that the cluster has Kueue."""
+    """The API group by which an operator detects Kueue."""
     crd = {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -55,7 +55,7 @@ def api_group(server: "ApiServer") -> Iterator[None]:
 
 @asynccontextmanager
 async def webhook(kube: Kube) -> AsyncIterator[None]:
-    """In force in the test's namespace."""
+    """Enforced in the test's namespace."""
     name = f"kueue-{kube.namespace}"
     pods = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
     here = {"matchLabels": {"kubernetes.io/metadata.name": kube.namespace}}
@@ -96,13 +96,13 @@ async def _gates(kube: Kube) -> bool:
 
 
 class Controller:
-    """Kueue's, one step at a time."""
+    """Kueue's controller, one step at a time."""
 
     def __init__(self, kube: Kube) -> None:
         self.kube = kube
 
     async def admit(self, pods: list[Raw]) -> None:
-        """There is quota for these."""
+        """There is quota for these pods."""
         for pod in pods:
             gates = [gate for gate in pod["spec"].get("schedulingGates", ()) if gate["name"] != kueue.GATE]
             body = {"spec": {"schedulingGates": gates or None}}

@@ -1,4 +1,4 @@
-"""A HotSparePool and its spares, whose kubelets the test plays; and how a job comes to claim one."""
+"""A HotSparePool and its spares, whose kubelets the test plays; and the steps by which a job claims a spare."""
 
 import time
 from typing import Any
@@ -34,7 +34,7 @@ class Pool:
         return [pod for pod in await self.kube.list("pods") if names.LABEL_POOL in pod["metadata"].get("labels", {})]
 
     async def until_spares(self, count: int) -> list[Raw]:
-        """So many that nobody has claimed and that are to stay."""
+        """Wait for this many spares without a claim or a deletion."""
 
         async def look() -> list[Raw]:
             spares = [
@@ -48,14 +48,16 @@ class Pool:
         return await self.kube.until(f"{count} spares", look)
 
     async def run(self, pod: Raw) -> None:
-        """On a node of its own, and ready."""
+        """Run it on a node of its own, and set it Ready."""
         await self._training.run(pod)
         ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
         name = pod["metadata"]["name"]
         await self.kube.call("PATCH", f"pods/{name}/status", {"status": {"conditions": [ready]}})
 
     async def end(self, pod: Raw) -> None:
-        """As a kubelet does once all containers have ended: the phase first, then the object, if nothing keeps it."""
+        """As a kubelet does once all containers have ended: first the phase, then the object, unless a finalizer keeps
+        it.
+        """
         name = pod["metadata"]["name"]
         await self.kube.call("PATCH", f"pods/{name}/status", {"status": {"phase": "Failed"}})
         await self.kube.call("DELETE", f"pods/{name}", {"gracePeriodSeconds": 0})
@@ -90,5 +92,5 @@ async def claimed(pool: Pool) -> Raw:
 
 
 async def of_pool(kube: Kube) -> list[Raw]:
-    """The job's pods that stand in the place of a spare."""
+    """The job's pods that replace a spare."""
     return [pod for pod in await kube.list("pods") if names.LABEL_FROM_POOL in pod["metadata"].get("labels", {})]

@@ -1,4 +1,4 @@
-"""The real operator as a process of its own, which a test may kill."""
+"""The real operator in its own process, which a test may kill."""
 
 import os
 import signal
@@ -9,12 +9,12 @@ from pathlib import Path
 from understudy_operator.master_secret import ENV_MASTER_SECRET
 
 ROOT = Path(__file__).resolve().parents[3]
-# Through stdin, so that no command line has the module's name: `pkill -f` of somebody else's operator spares this one.
+# Through stdin, so that no command line has the module's name: `pkill -f` for another operator does not hit this one.
 PROGRAM = "import runpy; runpy.run_module('understudy_operator', run_name='__main__')"
 STOP_S = 10.0
 MASTER = b"the master secret of the tests, of 44 bytes."
-LEASE = "understudy-system/understudy-operator"  # which the chart's role is for
-NODE_FAULTS = "understudy-system/understudy-operator-node-faults"  # likewise
+LEASE = "understudy-system/understudy-operator"  # the chart's role names it
+NODE_FAULTS = "understudy-system/understudy-operator-node-faults"  # the chart's role names it, too
 MASTER_SECRET = bytes(range(32))  # the same for all replicas
 
 
@@ -22,7 +22,7 @@ class OperatorProcess:
     def __init__(self, kubeconfig: Path, health_port: int, log: Path, name: str = "operator-0", **env: str) -> None:
         self.name, self.health_port, self._env = name, health_port, env
         self._kubeconfig, self._log = kubeconfig, log
-        self._master = kubeconfig.parent / "master-secret"  # all replicas have the same
+        self._master = kubeconfig.parent / "master-secret"  # as in all replicas
         self._master.write_bytes(MASTER)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -46,7 +46,7 @@ class OperatorProcess:
             "UNDERSTUDY_NODE_FAULTS": NODE_FAULTS,
             "UNDERSTUDY_HEALTH_PORT": str(self.health_port),
             "HOSTNAME": self.name,
-            "PYTHONWARNINGS": "ignore",  # of libraries; the log is for ours
+            "PYTHONWARNINGS": "ignore",  # of libraries; the log is for the operator
             **self._env,
         }
         with self._log.open("ab") as output:
@@ -62,13 +62,13 @@ class OperatorProcess:
         self._process.stdin.close()
 
     def kill(self) -> None:
-        """SIGKILL: no goodbye."""
+        """SIGKILL: without a shutdown."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def freeze(self) -> None:
-        """SIGSTOP: it does not know."""
+        """SIGSTOP: the process does not notice it."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -77,7 +77,7 @@ class OperatorProcess:
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """SIGTERM, as a rollout does; it has to end by itself."""
+        """SIGTERM, as in a rollout; the process has to end by itself."""
         if self._process is not None and self.runs:
             self._process.terminate()
             try:

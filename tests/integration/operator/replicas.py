@@ -1,4 +1,4 @@
-"""Two replicas of the real operator, and who of them leads, by the Lease that they share."""
+"""Two replicas of the real operator, and which one leads according to their common Lease."""
 
 import aiohttp
 
@@ -9,7 +9,7 @@ LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}".format(*LEAS
 
 
 class Replicas:
-    """Both, as one operator to those who ask whether it runs."""
+    """Both replicas, as one operator for callers that check whether it runs."""
 
     def __init__(self, processes: list[OperatorProcess]) -> None:
         self.processes = processes
@@ -39,7 +39,7 @@ async def all_ready(replicas: Replicas) -> bool:
 
 
 async def leader(kube: Kube, other_than: str = "") -> str:
-    """The name of who holds the Lease."""
+    """The name of the holder of the Lease."""
 
     async def look() -> str:
         holder: str = (await kube.call("GET", LEASE_PATH))["spec"].get("holderIdentity") or ""

@@ -1,7 +1,7 @@
-"""The real kube-scheduler beside the API server of the tests, and nodes that have room for so many devices.
+"""The real kube-scheduler with the tests' API server, and nodes with room for a number of devices.
 
-Rules: it schedules only pods that ask for it by its name, so the pods of other tests stay as they are. Each test's pods
-go to nodes of its own alone. No kubelet and no node controller runs: the test plays them.
+Rules: it schedules only pods that request it by its name, so the pods of other tests do not change. Each test's pods
+are scheduled only to its own nodes. No kubelet and no node controller runs: the test plays them.
 """
 
 import json
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 NAME = "of-priorities"
 DEVICES = "nvidia.com/gpu"
 OWNER = "understudy.dev/test"
-#: The higher ones push out the lower ones.
+#: Higher ones preempt lower ones.
 PRIORITIES = {"filler": -10, "spare": 500, "training": 1000, "urgent": 2000}
 OUT = {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}
 
 
 class Scheduler:
-    """The process. `operator` runs beside it: a wait ends as soon as one of them has."""
+    """The process. `operator` runs next to it: a wait ends as soon as one of them has ended."""
 
     def __init__(self, command: list[str], log: Path, operator: Runs) -> None:
         self._command, self._log, self._operator = command, log, operator
@@ -68,7 +68,7 @@ def scheduler_of(server: "ApiServer", folder: Path, operator: Runs) -> Scheduler
 
 
 class Nodes:
-    """A test's own, with one device each; and what is to be put there."""
+    """A test's own nodes, with one device each; and the pods for them."""
 
     def __init__(self, kube: Kube) -> None:
         self.kube = kube
@@ -100,11 +100,11 @@ class Nodes:
             await self.kube.call("POST", "/api/v1/nodes", {"metadata": metadata})
             status = {"capacity": room, "allocatable": room, "conditions": [ready]}
             await self.kube.call("PATCH", f"/api/v1/nodes/{name}/status", {"status": status})
-            # Every node is admitted with a taint, which the node controller takes off once it is ready.
+            # Every node is admitted with a taint, which the node controller removes once the node is Ready.
             await self.kube.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
 
     async def power_off(self, name: str) -> None:
-        """As the node controller tells it."""
+        """As the node controller reports it."""
         unknown = {"type": "Ready", "status": "Unknown", "reason": "Test", "message": ""}
         await self.kube.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": [OUT]}})
         await self.kube.call("PATCH", f"/api/v1/nodes/{name}/status", {"status": {"conditions": [unknown]}})
@@ -121,12 +121,12 @@ class Nodes:
         return values | ({"priorityClassName": self.priority(priority)} if priority else {})
 
     async def pod(self, name: str, priority: str) -> Raw:
-        """Of nobody that we know."""
+        """A pod without a job."""
         spec = self.requests({"containers": [{"name": "c", "image": "example.com/other:1"}]}, priority)
         return await self.kube.call("POST", "pods", {"metadata": {"name": name}, "spec": spec})
 
     async def of(self, pod: Raw) -> str:
-        """The node that the scheduler puts it on."""
+        """The node to which the scheduler assigns it."""
 
         async def look() -> str:
             node: str = (await self.kube.call("GET", f"pods/{pod['metadata']['name']}"))["spec"].get("nodeName", "")
@@ -136,7 +136,7 @@ class Nodes:
         return node.removeprefix(f"{self.kube.namespace}-")
 
     async def until_no_room(self, pod: Raw) -> None:
-        """The scheduler has looked, and has found no node, nor pods that have to yield."""
+        """The scheduler has tried, and has found neither a node nor pods to preempt."""
 
         async def look() -> bool:
             raw = await self.kube.call("GET", f"pods/{pod['metadata']['name']}")
@@ -147,7 +147,7 @@ class Nodes:
         await self.kube.until(f"there is no room for pod {pod['metadata']['name']}", look)
 
     async def until_preempted(self, pod: Raw) -> Raw:
-        """The scheduler has deleted it for another one."""
+        """The scheduler has preempted it."""
 
         async def look() -> Raw | None:
             raw = await self.kube.call("GET", f"pods/{pod['metadata']['name']}")
@@ -167,12 +167,12 @@ class Scheduled(Training):
         self._nodes = nodes
 
     async def run(self, pod: Raw, ip: str = "") -> None:
-        """Once it has its node, which `pod` tells from then on."""
+        """Run it once it has its node, which is in `pod` from then on."""
         pod["spec"]["nodeName"] = self._nodes.name(await self._nodes.of(pod))
         await self.start_containers(pod, ip)
 
 
 def condition(raw: Raw, kind: str) -> Raw:
-    """Of that type; empty if there is none."""
+    """The condition of that type; empty if there is none."""
     found: Any = next((entry for entry in raw["status"].get("conditions", ()) if entry["type"] == kind), {})
     return dict(found)

@@ -1,4 +1,4 @@
-"""The operator's lines to sidecars, over real sockets: it appoints, finds who is in office, and follows elections."""
+"""The operator's lines to sidecars, over real sockets: it appoints, finds the coordinator, and follows elections."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ from understudy_protocol.observer import (
 JOB_UID = "job-uid"
 POD_UIDS = ("uid-s", "uid-a", "uid-b")
 LIMIT_S = 10.0
-PREVIOUS = Coordination(a_snapshot(3, ()), "uid-former", 1.0)
+PREVIOUS = Coordination(a_snapshot(3, ()), "uid-previous", 1.0)
 APPOINT = Appoint(7, 3, {"InPlace": 2})
 NOT_COORDINATOR = Refused("this sidecar is not in office")
 SEVENTH = Term(7, 1)
@@ -44,7 +44,7 @@ def in_seventh(number: int, uid: str = "uid-s", term: int = 1) -> Snapshot:
 
 
 class Learner:
-    """A link, and how often it said that it has learnt something."""
+    """A link, and the number of its changes."""
 
     def __init__(self, keys: Keys = KEYS) -> None:
         self.changes = 0
@@ -58,7 +58,7 @@ class Learner:
         self.link.follow(Follow(Term(7, 0), (Callee("uid-s", sidecar.ip, APPOINT),)))
 
     def ask(self, *sidecars: FakeSidecar, nodes: tuple[NodeFact, ...] = ()) -> None:
-        """The first is s, then come a, b, …"""
+        """The first one is s, then a, b, …"""
         callees = tuple(Callee(sidecar.pod_uid, sidecar.ip) for sidecar in sidecars)
         running = {**dict.fromkeys(POD_UIDS, ""), **{callee.pod_uid: callee.ip for callee in callees}, **self.others}
         self.link.follow(Follow(SEVENTH, callees, nodes=nodes, running=running))
@@ -77,13 +77,13 @@ class Learner:
 
 
 def wait_for_message(sidecar: FakeSidecar) -> list[object]:
-    """What it heard, whenever that was said."""
+    """The received messages, without their times."""
     return [replace(message, at=0.0) if isinstance(message, Nodes) else message for message in sidecar.received]
 
 
 @pytest.fixture
 async def sidecars() -> AsyncIterator[list[FakeSidecar]]:
-    """Three, none of them in office."""
+    """Three sidecars, none of which coordinates."""
     sidecars = [FakeSidecar(uid) for uid in POD_UIDS]
     for sidecar in sidecars:
         await start(sidecar)
@@ -104,11 +104,11 @@ async def learner() -> AsyncIterator[Learner]:
     await learner.link.close()
 
 
-async def test_it_appoints_and_learns_what_the_coordinator_reports(sidecars: list[FakeSidecar], learner: Learner):
-    # given what was known before, of another coordinator: its snapshot alone counts on
+async def test_a_link_appoints_a_pod_and_receives_its_reports(sidecars: list[FakeSidecar], learner: Learner):
+    # given the earlier state of another coordinator: only its snapshot is kept
     assert learner.coordination == Coordination(PREVIOUS.snapshot, since=learner.coordination.since)
 
-    # when one is appointed, and tells
+    # when a pod is appointed, and reports
     first, second = in_seventh(4), in_seventh(5)
     await sidecars[0].report(first)
     learner.appoint(sidecars[0])
@@ -116,16 +116,14 @@ async def test_it_appoints_and_learns_what_the_coordinator_reports(sidecars: lis
     changes = learner.changes
     await sidecars[0].report(second)
 
-    # then it is known, and the appointment said what status told
+    # then its report is known, and the appointment had the state of status
     await learner.until(lambda known: known.snapshot == second)
     assert wait_for_message(sidecars[0]) == [APPOINT, Nodes(())]
     assert learner.coordination.coordinator_uid == "uid-s"
     assert learner.changes == changes + 1
 
 
-async def test_the_first_step_is_news_and_the_next_ones_are_known_without_a_word(
-    sidecars: list[FakeSidecar], learner: Learner
-):
+async def test_only_the_first_step_enqueues_the_job(sidecars: list[FakeSidecar], learner: Learner):
     await sidecars[0].report(in_seventh(4))
     learner.ask(sidecars[0])
     await learner.until(lambda known: known.coordinator_uid == "uid-s")
@@ -137,7 +135,9 @@ async def test_the_first_step_is_news_and_the_next_ones_are_known_without_a_word
     assert learner.changes == changes + 1
 
 
-async def test_an_appointees_refusal_is_known_until_a_snapshot_comes(sidecars: list[FakeSidecar], learner: Learner):
+async def test_an_appointed_pods_refusal_is_known_until_its_first_snapshot(
+    sidecars: list[FakeSidecar], learner: Learner
+):
     sidecars[0].becomes_coordinator = False
     learner.appoint(sidecars[0])
     await learner.until(lambda known: known.answers.by_pod == {"uid-s": PodAnswer("this sidecar is not in office")})
@@ -146,14 +146,14 @@ async def test_an_appointees_refusal_is_known_until_a_snapshot_comes(sidecars: l
     assert learner.coordination.answers.by_pod == {}
 
 
-async def test_an_election_is_followed_when_the_coordinator_goes(sidecars: list[FakeSidecar], learner: Learner):
-    # given one in office, and the pods that may come into it
+async def test_an_election_is_followed_when_the_coordinator_is_lost(sidecars: list[FakeSidecar], learner: Learner):
+    # given a coordinator, and the pods that may be elected
     await sidecars[0].report(in_seventh(4))
     learner.ask(*sidecars)
     await learner.until(lambda known: known.coordinator_uid == "uid-s")
-    await learner.until(lambda _: not sidecars[1].observers and len(sidecars[0].observers) == 1)  # settled
+    await learner.until(lambda _: not sidecars[1].observers and len(sidecars[0].observers) == 1)  # found
 
-    # when it goes
+    # when it is lost
     before = time.time()
     await sidecars[0].stop()
     await learner.until(lambda known: not known.coordinator_uid)
@@ -163,38 +163,36 @@ async def test_an_election_is_followed_when_the_coordinator_goes(sidecars: list[
     # and one of them is elected
     await sidecars[2].report(in_seventh(4, "uid-b", term=2))
 
-    # then that is the one
+    # then the elected pod is the coordinator
     await learner.until(lambda known: known.coordinator_uid == "uid-b")
     assert learner.coordination.snapshot == in_seventh(4, "uid-b", term=2)
     await learner.until(lambda _: {type(message) for message in sidecars[2].received} == {Observe, Nodes})
 
 
-async def test_an_election_that_was_over_before_anybody_asked_is_followed_by_a_name(
+async def test_an_election_that_was_over_before_the_search_is_followed_by_a_redirect(
     sidecars: list[FakeSidecar], learner: Learner
 ):
-    # given one that hands its office over, to a pod that the operator would not have called
+    # given a coordinator that transfers its leadership to a pod that the operator would not have called
     learner.others = {"uid-a": sidecars[1].ip}
     await sidecars[0].report(in_seventh(4))
     learner.ask(sidecars[0])
     await learner.until(lambda known: known.coordinator_uid == "uid-s")
     await sidecars[1].report(in_seventh(4, "uid-a", term=2))
 
-    # when it says to whom
+    # when it names that pod
     await sidecars[0].report(Refused("handed over", "uid-a", sidecars[1].ip))
 
-    # then that one is found
+    # then that pod is found
     await learner.until(lambda known: known.coordinator_uid == "uid-a")
 
 
-async def test_a_coordinator_that_was_replaced_and_does_not_know_is_not_believed(
-    sidecars: list[FakeSidecar], learner: Learner
-):
+async def test_a_replaced_coordinator_that_does_not_know_it_is_ignored(sidecars: list[FakeSidecar], learner: Learner):
     await sidecars[0].report(in_seventh(9))
     await sidecars[1].report(in_seventh(4, "uid-a", term=2))
     learner.ask(*sidecars)
     await learner.until(lambda known: known.coordinator_uid == "uid-a")
 
-    # it is told who has replaced it, and is left alone as soon as it says so
+    # it is sent its successor, and the line ends as soon as it steps down
     await learner.until_received(sidecars[0], Superseded(Term(7, 2), "uid-a", sidecars[1].ip))
     await sidecars[0].report(in_seventh(10))
     await sidecars[0].report(Refused("replaced", "uid-a", sidecars[1].ip))
@@ -202,15 +200,17 @@ async def test_a_coordinator_that_was_replaced_and_does_not_know_is_not_believed
     assert learner.coordination.snapshot == in_seventh(4, "uid-a", term=2)
 
 
-async def test_the_time_of_the_search_is_known_until_somebody_is_found(sidecars: list[FakeSidecar], learner: Learner):
-    # given a coordinator that goes
+async def test_the_time_of_the_search_is_known_until_a_coordinator_is_found(
+    sidecars: list[FakeSidecar], learner: Learner
+):
+    # given a coordinator that is lost
     await sidecars[0].report(in_seventh(4))
     learner.ask(sidecars[0])
     await learner.until(lambda known: known.coordinator_uid == "uid-s")
     await sidecars[0].stop()
     await learner.until(lambda known: not known.coordinator_uid)
     since, changes = learner.coordination.since, learner.changes
-    # when it is dialed in vain
+    # when it cannot be called
     dials = 0
 
     def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -220,7 +220,7 @@ async def test_the_time_of_the_search_is_known_until_somebody_is_found(sidecars:
 
     async with await asyncio.start_server(hang_up, sidecars[0].ip, COORDINATOR_PORT):
         await learner.until(lambda _: dials >= 3)
-    # then that it has gone is told once, however often it is dialed
+    # then its loss is reported once, however often it is called
     assert learner.coordination == Coordination(in_seventh(4), since=since, lost_at=since)
     assert learner.changes == changes
 
@@ -232,7 +232,7 @@ async def test_the_time_of_the_search_is_known_until_somebody_is_found(sidecars:
     assert sidecars[0].appointments == []
 
 
-async def test_the_coordinator_is_informed_of_nodes(sidecars: list[FakeSidecar], learner: Learner):
+async def test_the_coordinator_gets_the_node_facts(sidecars: list[FakeSidecar], learner: Learner):
     some, others = (NodeFact("n1", "rack-1"),), (NodeFact("n2", "rack-2"),)
     await sidecars[0].report(in_seventh(4))
     learner.ask(*sidecars, nodes=some)
@@ -243,7 +243,7 @@ async def test_the_coordinator_is_informed_of_nodes(sidecars: list[FakeSidecar],
     assert Nodes(some) not in wait_for_message(sidecars[1])
 
 
-async def test_a_farewell_arrives_before_the_lines_are_closed(sidecars: list[FakeSidecar], learner: Learner):
+async def test_the_final_message_arrives_before_the_lines_are_closed(sidecars: list[FakeSidecar], learner: Learner):
     await sidecars[0].report(in_seventh(4))
     learner.ask(*sidecars)
     await learner.until(lambda known: known.coordinator_uid == "uid-s")
@@ -254,7 +254,9 @@ async def test_a_farewell_arrives_before_the_lines_are_closed(sidecars: list[Fak
     assert sidecars[1].received == [Observe()] * len(sidecars[1].received)
 
 
-async def test_without_a_coordinator_all_pods_on_a_line_are_informed(sidecars: list[FakeSidecar], learner: Learner):
+async def test_without_a_coordinator_all_pods_on_a_line_get_the_final_message(
+    sidecars: list[FakeSidecar], learner: Learner
+):
     learner.ask(*sidecars)
     await learner.until(lambda known: len(known.answers.pods) == 3)
     end = End(CloseReason.DELETED, "the TrainingJob was deleted")
@@ -265,7 +267,7 @@ async def test_without_a_coordinator_all_pods_on_a_line_are_informed(sidecars: l
 
 
 @in_virtual_time
-async def test_without_anybody_at_all_a_farewell_waits_for_nobody():
+async def test_the_final_message_does_not_wait_if_no_pod_is_on_a_line():
     learner, loop = Learner(), asyncio.get_running_loop()
     before = loop.time()
     await learner.link.end(End(CloseReason.DELETED, "the TrainingJob was deleted"))
@@ -278,7 +280,7 @@ async def test_without_anybody_at_all_a_farewell_waits_for_nobody():
     [Keys(bytes(32), KEYS.operator), Keys(KEYS.membership, bytes(32))],
     ids=["another membership key", "another operator key"],
 )
-async def test_a_sidecar_with_other_keys_receives_nothing_and_is_not_believed(sidecars: list[FakeSidecar], keys: Keys):
+async def test_a_sidecar_with_other_keys_receives_nothing_and_is_ignored(sidecars: list[FakeSidecar], keys: Keys):
     # given a sidecar that claims to be the leader
     await sidecars[0].report(in_seventh(9))
     # when an operator with other keys appoints it
@@ -286,17 +288,17 @@ async def test_a_sidecar_with_other_keys_receives_nothing_and_is_not_believed(si
     stranger.appoint(sidecars[0])
     try:
         await stranger.until(lambda _: sidecars[0].callers >= 2)
-        # then neither side believes the other one
+        # then neither side accepts the other one
         assert (stranger.coordination.snapshot, stranger.coordination.coordinator_uid) == (PREVIOUS.snapshot, "")
         assert sidecars[0].received == []
     finally:
         await stranger.link.close()
 
 
-async def test_a_pod_at_the_address_of_another_pod_receives_nothing_and_is_not_believed(
+async def test_a_pod_at_the_address_of_another_pod_receives_nothing_and_is_ignored(
     sidecars: list[FakeSidecar], learner: Learner
 ):
-    # given a pod of the job that has the address that the operator knows of pod uid-s
+    # given a pod of the job at the address that the operator has for pod uid-s
     sidecars[0].pod_uid = "uid-of-a-later-pod"
     await sidecars[0].report(in_seventh(9))
     # when the operator appoints uid-s
@@ -307,7 +309,7 @@ async def test_a_pod_at_the_address_of_another_pod_receives_nothing_and_is_not_b
     assert sidecars[0].received == []
 
 
-async def test_a_bug_in_it_is_reported_and_leaves_nothing_open(
+async def test_a_bug_in_the_search_is_logged_and_closes_all_lines(
     sidecars: list[FakeSidecar], learner: Learner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     learner.ask(*sidecars)

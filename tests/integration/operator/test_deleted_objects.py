@@ -1,4 +1,4 @@
-"""A Secret or a Service that somebody deletes by hand under running pods."""
+"""A Secret or a Service that is deleted by hand under running pods."""
 
 import pytest
 
@@ -13,7 +13,7 @@ SERVICE, HOSTNAMES = f"services/{NAME}-coordinator", f"services/{NAME}"
 
 
 async def again(kube: Kube, path: str, uid: str) -> Raw:
-    """The object of that name, once it is another one."""
+    """The new object of that name."""
 
     async def look() -> Raw | None:
         plural, name = path.split("/")
@@ -25,7 +25,7 @@ async def again(kube: Kube, path: str, uid: str) -> Raw:
     return raw
 
 
-async def test_services_come_back_at_the_same_address(training: Training, kube: Kube):
+async def test_services_are_recreated_at_the_same_address(training: Training, kube: Kube):
     # given a job that runs
     pods = await training.start()
     before = {path: await kube.call("GET", path) for path in (SERVICE, HOSTNAMES)}
@@ -35,17 +35,17 @@ async def test_services_come_back_at_the_same_address(training: Training, kube: 
         await kube.call("DELETE", path)
     after = {path: await again(kube, path, raw["metadata"]["uid"]) for path, raw in before.items()}
 
-    # then nothing has changed for pods that run, or that are made from now on
+    # then nothing has changed for running or new pods
     assert after[SERVICE]["spec"]["clusterIP"] == before[SERVICE]["spec"]["clusterIP"]
     assert {pod["metadata"]["uid"] for pod in await training.pods()} == {pod["metadata"]["uid"] for pod in pods}
     assert len(training.coordinator.appointments) == 1
     assert (await training.status())["phase"] == "Running"
 
 
-async def test_a_secret_comes_back_with_the_same_key_when_a_pod_waits_for_it(
+async def test_a_secret_is_recreated_with_the_same_key_when_a_pod_waits_for_it(
     training: Training, kube: Kube, operator: OperatorProcess
 ):
-    # given a job that runs, and whose Secret is deleted while no operator is there
+    # given a job that runs, and whose Secret is deleted while no operator runs
     pods = await training.start()
     path = f"secrets/{secret_name(await kube.call('GET', f'trainingjobs/{NAME}'))}"
     before = await kube.call("GET", path)
@@ -53,7 +53,7 @@ async def test_a_secret_comes_back_with_the_same_key_when_a_pod_waits_for_it(
     await kube.call("DELETE", path)
     operator.start()
 
-    # when a pod is lost, then there is another one, though the Secret is gone
+    # when a pod is lost, then there is a new one, although the Secret is gone
     await training.remove(pods[1])
     new = await until_another(training, kube, {pod["metadata"]["uid"] for pod in pods})
 
@@ -62,7 +62,7 @@ async def test_a_secret_comes_back_with_the_same_key_when_a_pod_waits_for_it(
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-20T10:00:00Z"}
     await set_pod_status(kube, new, conditions=[scheduled])
 
-    # then the Secret is there again, with the same key
+    # then the Secret exists again, with the same key
     assert (await again(kube, path, before["metadata"]["uid"]))["data"] == before["data"]
 
 

@@ -1,6 +1,6 @@
 """Injection against a real API server: the chart's webhook configuration, the real webhook, the real operator.
 
-Nobody makes pods of Jobs here: the test makes them as the Job controller would.
+No controller creates pods of Jobs here: the test does.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ ROTATION = "understudy-rotation"
 
 
 def rendered(api_server: "ApiServer", *more: str) -> list[Raw]:
-    """What the chart installs for the webhook, and in these templates, but for pods and Services."""
+    """The chart's objects for the webhook, and of these templates, without pods and Services."""
     chart = ["template", "understudy", str(ROOT / "charts" / "understudy"), "--namespace", SYSTEM]
     shown = [word for name in ("webhook", *more) for word in ("--show-only", f"templates/{name}.yaml")]
     result = subprocess.run(
@@ -58,7 +58,7 @@ def apply(api_server: "ApiServer", items: list[Raw]) -> None:
 
 @pytest.fixture
 async def webhook(api_server: "ApiServer", kube: Kube) -> AsyncIterator[None]:
-    """The webhook under a URL of this machine, else as the chart configures it; the test's namespace is chosen."""
+    """The webhook at a URL of this machine, otherwise as the chart configures it, for the test's namespace."""
     made = await openssl.make_certificate(["localhost"], 86400.0)
     with tempfile.TemporaryDirectory() as folder:
         files = {"tls.crt": made.certificate, "tls.key": made.key}
@@ -73,8 +73,8 @@ async def webhook(api_server: "ApiServer", kube: Kube) -> AsyncIterator[None]:
             path = entry["clientConfig"]["service"]["path"]
             bundle = base64.b64encode(made.authority.encode()).decode()
             entry["clientConfig"] = {"url": f"https://localhost:{port}{path}", "caBundle": bundle}
-            entry["failurePolicy"] = "Fail"  # so that a check that fails is seen
-            # The API server is the session's, and other tests' namespaces do without.
+            entry["failurePolicy"] = "Fail"  # so that a failed check is visible
+            # The API server is the session's, and other tests' namespaces have no webhook.
             entry.setdefault("namespaceSelector", {"matchLabels": {"kubernetes.io/metadata.name": kube.namespace}})
     await kube.call(
         "PATCH", f"/api/v1/namespaces/{kube.namespace}", {"metadata": {"labels": {names.LABEL_INJECT: "enabled"}}}
@@ -106,7 +106,7 @@ def a_job(**spec: Any) -> Raw:
 
 
 def a_pod(kube: Kube, index: int, uid: str = "none") -> Raw:
-    """As the Job controller makes it."""
+    """The pod as the Job controller creates it."""
     raw = golden_pod("job")
     labels = raw["metadata"]["labels"] | {"batch.kubernetes.io/controller-uid": uid}
     annotations = raw["metadata"]["annotations"] | {"batch.kubernetes.io/job-completion-index": str(index)}
@@ -130,7 +130,7 @@ async def pods_of(kube: Kube, job: Raw) -> list[Raw]:
     return [await kube.call("POST", "pods", a_pod(kube, index, job["metadata"]["uid"])) for index in range(3)]
 
 
-async def test_pods_of_a_job_get_all_that_they_wait_for(kube: Kube, webhook: None) -> None:
+async def test_pods_of_a_job_get_all_objects_that_they_wait_for(kube: Kube, webhook: None) -> None:
     job, pods = await injected(kube)
     uid = job["metadata"]["uid"]
     for pod in pods:
@@ -167,7 +167,7 @@ async def test_pods_of_a_job_get_all_that_they_wait_for(kube: Kube, webhook: Non
     )
 
 
-async def test_a_second_mutation_finds_nothing_to_do(kube: Kube, webhook: None) -> None:
+async def test_a_second_mutation_changes_nothing(kube: Kube, webhook: None) -> None:
     first = await kube.call("POST", "pods", a_pod(kube, 0), dryRun="All")
     again = {**a_pod(kube, 0), "spec": first["spec"]}
     again["metadata"] |= {"labels": first["metadata"]["labels"], "annotations": first["metadata"]["annotations"]}
@@ -186,14 +186,14 @@ async def test_other_pods_are_not_touched(kube: Kube, webhook: None) -> None:
 async def test_a_pod_in_a_namespace_without_the_label_is_not_touched(kube: Kube, webhook: None) -> None:
     other = f"{kube.namespace}-other"
     await kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": other}})
-    # when somebody labels a pod there
+    # when a user labels a pod there
     raw = a_pod(kube, 0)
     raw["metadata"]["namespace"] = other
     made = await kube.call("POST", f"/api/v1/namespaces/{other}/pods", raw)
-    # then it is as they have made it
+    # then the pod is unchanged
     assert [x["name"] for x in made["spec"]["initContainers"]] == ["fetch"]
     assert made["metadata"]["labels"] == raw["metadata"]["labels"]
-    # and gets no Secret, while pods of a Job that came later have theirs
+    # and gets no Secret, while pods of a later Job have theirs
     await injected(kube)
     await kube.until("the Secret of the Job", lambda: kube.list("secrets"))
     assert await kube.list(f"/api/v1/namespaces/{other}/secrets") == []
@@ -206,13 +206,13 @@ async def test_a_pod_that_cannot_be_injected_is_refused_with_the_reason(kube: Ku
         await kube.call("POST", "pods", raw)
 
 
-async def test_a_job_that_cannot_train_as_one_is_refused_when_it_is_applied(kube: Kube, webhook: None) -> None:
+async def test_a_job_that_cannot_be_injected_is_rejected_when_it_is_applied(kube: Kube, webhook: None) -> None:
     with pytest.raises(AssertionError, match="completionMode has to be Indexed"):
         await kube.call("POST", "jobs", a_job(completionMode="NonIndexed"))
 
 
-async def test_without_checks_it_is_reported_as_an_event_of_the_job(kube: Kube) -> None:
-    # Given a Job that no webhook has looked at, and its pods as they would have been injected
+async def test_without_validation_a_job_that_cannot_be_injected_gets_an_event(kube: Kube) -> None:
+    # Given a Job that no webhook has checked, and its pods as the webhook would have injected them
     job = await kube.call("POST", "jobs", a_job(backoffLimitPerIndex=1))
     await kube.call("POST", "pods", inject(a_pod(kube, 0, job["metadata"]["uid"]), IMAGE).pod)
 
@@ -220,13 +220,13 @@ async def test_without_checks_it_is_reported_as_an_event_of_the_job(kube: Kube) 
         found = [event for event in await kube.list("events") if event["reason"] == "NotInjected"]
         return found[0] if found else None
 
-    event = await kube.until("an event tells why", is_reported)
+    event = await kube.until("an event has the reason", is_reported)
     assert event is not None
     assert event["regarding"]["name"] == "train"
     assert "backoffLimitPerIndex" in event["note"]
 
 
-async def test_an_injected_jobs_spec_is_what_was_found_and_is_not_changed(kube: Kube, webhook: None) -> None:
+async def test_an_injectedjobs_spec_describes_its_target_and_cannot_be_changed(kube: Kube, webhook: None) -> None:
     await injected(kube)
 
     async def exists() -> bool:
@@ -237,7 +237,7 @@ async def test_an_injected_jobs_spec_is_what_was_found_and_is_not_changed(kube: 
         await kube.call("PATCH", "injectedjobs/job.train", {"spec": {"members": 3}})
 
 
-# The keeper of the certificate as a process, with no more rights than the chart gives it -----------------------------
+# The keeper of the certificate in its own process, with only the chart's rights ---------------------------------------
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ def configured(api_server: "ApiServer", kubeconfig: Path, tmp_path: Path) -> Ite
     """The chart's objects, and the kubeconfig of its service account."""
     items = rendered(api_server, "rotation", "policies")
     for item in items:
-        for entry in item.get("webhooks", ()):  # nobody is to be called here
+        for entry in item.get("webhooks", ()):  # the API server must not call this webhook
             entry["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": "nowhere"}}
     apply(api_server, items)
     token = must(api_server.kubectl("-n", SYSTEM, "create", "token", ROTATION, "--duration=1h")).strip()
@@ -259,7 +259,7 @@ def configured(api_server: "ApiServer", kubeconfig: Path, tmp_path: Path) -> Ite
     api_server.kubectl("-n", SYSTEM, "delete", "secret", f"{WEBHOOK}-tls", "--ignore-not-found")
 
 
-async def test_it_makes_its_certificate_and_has_it_trusted_with_the_rights_of_the_chart(
+async def test_the_keeper_creates_a_trusted_certificate_with_the_rights_of_the_chart(
     configured: Path, kube: Kube, tmp_path: Path
 ) -> None:
     environment = {

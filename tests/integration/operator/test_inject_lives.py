@@ -1,6 +1,6 @@
-"""The lives of an injected job against a real API server: a second one under the same name, a suspension.
+"""The lifecycle of an injected job against a real API server: a second job of the same name, a suspension.
 
-Nobody makes pods of Jobs, or collects garbage here: the test does both.
+No controller creates pods of Jobs or collects garbage here: the test does both.
 """
 
 import base64
@@ -27,13 +27,13 @@ Raw = dict[str, Any]
 
 
 async def secret_of(kube: Kube, pod: Raw) -> Raw | None:
-    """That the pod waits for, once it is there."""
+    """The Secret that the pod waits for, once it exists."""
     wanted = next(x["secret"]["secretName"] for x in pod["spec"]["volumes"] if x["name"] == names.KEY_VOLUME)
     return next((x for x in await kube.list("secrets") if x["metadata"]["name"] == wanted), None)
 
 
 async def collect_services(kube: Kube) -> None:
-    """As the garbage collector does; it is to be called again: the operator makes one anew until it sees the end."""
+    """As the garbage collector does; to be called repeatedly: the operator recreates one until it observes the end."""
     owners = {x["metadata"]["uid"] for x in await kube.list("injectedjobs")}
     for service in await kube.list("services"):
         if not owners & {owner["uid"] for owner in service["metadata"]["ownerReferences"]}:
@@ -46,18 +46,18 @@ async def test_a_job_that_is_deleted_and_applied_again_at_once_shares_nothing_wi
     _, (pod, *_) = await injected(kube)
     first = await kube.until("the first one's Secret", lambda: secret_of(kube, pod))
     assert first is not None
-    # when it is deleted, applied anew, and its pods are made while what was made for the first is still there
+    # when it is deleted and applied again, and its pods are created while objects of the first one still exist
     await kube.call("DELETE", "jobs/train", {"propagationPolicy": "Background"})  # as kubectl does
     await kube.until("the Job is gone", lambda: gone(kube, "jobs"))
     job = await kube.call("POST", "jobs", a_job())
     (other, *_) = await pods_of(kube, job)
-    # then what is meant for the first one does nothing to the second
+    # then changes for the first one do not affect the second one
     first_uid = pod["metadata"]["labels"][names.LABEL_JOB_UID]
     with pytest.raises(AssertionError, match=r"422.*metadata\.uid"):
         await kube.call("PATCH", "jobs/train", {"metadata": {"uid": first_uid}, "spec": {"backoffLimit": 0}})
     # and its pods wait
     assert await secret_of(kube, other) is None
-    # and have a Secret of their own as soon as the first one's InjectedJob is gone
+    # and have their own Secret as soon as the first one's InjectedJob is gone
     await kube.call("DELETE", "injectedjobs/job.train")
 
     async def secret_of_the_second() -> Raw | None:
@@ -72,14 +72,14 @@ async def test_a_job_that_is_deleted_and_applied_again_at_once_shares_nothing_wi
 
 
 async def test_a_job_that_is_suspended_is_reported_as_such_until_it_is_resumed(kube: Kube) -> None:
-    # given a Job that the operator has taken over
+    # given a Job that the operator manages
     await injected(kube)
 
     async def limit() -> bool:
         return bool((await kube.call("GET", "jobs/train"))["spec"]["backoffLimit"] == NO_LIMIT)
 
     await kube.until("the Job leaves faults to the ladder", limit)
-    # when it is suspended, and resumed, then its InjectedJob tells it
+    # when it is suspended, and resumed, then its InjectedJob reports it
     for suspended, phase, condition in ((True, "Suspended", "True"), (False, "Pending", "False")):
         await kube.call("PATCH", "jobs/train", {"spec": {"suspend": suspended}})
         await kube.until(f"the phase is {phase}", partial(has_event, kube, phase, condition))

@@ -1,5 +1,5 @@
-"""docs/how-to/inject.md, followed word by word: its commands, as they stand there, by kubectl against a real API server
-with the chart's webhooks and the real operator. Pods are made as the Job controller would.
+"""docs/how-to/inject.md, followed literally: kubectl runs its commands against a real API server with the chart's
+webhooks and the real operator. Pods are created as by the Job controller.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("webhook")
 
 Raw = dict[str, Any]
-NAMESPACE = "research"  # as the page has it
+NAMESPACE = "research"  # as on the page
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 INJECTED = f"/apis/understudy.dev/v1alpha1/namespaces/{NAMESPACE}/injectedjobs"
@@ -30,7 +30,7 @@ INJECTED = f"/apis/understudy.dev/v1alpha1/namespaces/{NAMESPACE}/injectedjobs"
 
 @pytest.fixture
 async def shell(api_server: "ApiServer", kube: Kube, tmp_path: Path) -> AsyncIterator[Shell]:
-    """In whose cluster the namespace is, as yet without its label."""
+    """A shell; the namespace exists in its cluster, without its label."""
     shell = Shell(api_server.binaries / "kubectl", api_server.kubeconfig, tmp_path)
     await must(shell, f"kubectl get namespace {NAMESPACE} || kubectl create namespace {NAMESPACE}")
     yield shell
@@ -45,7 +45,7 @@ async def must(shell: Shell, line: str) -> str:
     return await asyncio.to_thread(shell.must, line)
 
 
-async def test_its_three_steps_lead_to_an_injected_job(kube: Kube, shell: Shell) -> None:
+async def test_the_pages_three_steps_lead_to_an_injected_job(kube: Kube, shell: Shell) -> None:
     labels, reads = map(lines, blocks("sh"))
     # given the namespace, labelled by the page's first step
     for line in labels:
@@ -56,7 +56,7 @@ async def test_its_three_steps_lead_to_an_injected_job(kube: Kube, shell: Shell)
     for index in range(5):
         await kube.call("POST", PODS, await a_pod(kube, index))
 
-    # then the next line lists the InjectedJob that the page names
+    # then the next line lists the page's InjectedJob
     async def listed() -> str:
         result = await must(shell, listing)
         return result if "job.train" in result else ""
@@ -64,13 +64,13 @@ async def test_its_three_steps_lead_to_an_injected_job(kube: Kube, shell: Shell)
     result = await kube.until("the InjectedJob is listed", listed)
     assert {"NAME", "PHASE", "ACTIVE", "DESIRED", "SPARES", "ROUND"} <= set(result.split())
 
-    # and the last one tells of it, with the sizes that the page's comment says
+    # and the last line describes it, with the sizes in the page's comment
     async def described() -> Raw | None:
         text = await must(shell, describing)
         found: Raw = yaml.safe_load(await must(shell, f"kubectl -n {NAMESPACE} get ij job.train -o yaml"))
         return found if "Conditions:" in text and "SparesReady" in text else None
 
-    raw = await kube.until("its conditions are told", described)
+    raw = await kube.until("its conditions are reported", described)
     assert raw is not None
     spec = raw["spec"]
     assert (spec["pods"], spec["members"], spec["nprocPerNode"]) == (5, 4, 8)
@@ -78,7 +78,7 @@ async def test_its_three_steps_lead_to_an_injected_job(kube: Kube, shell: Shell)
 
 
 async def a_pod(kube: Kube, index: int) -> Raw:
-    """Of the Job that is there, as its controller makes it."""
+    """A pod of the existing Job, as its controller creates it."""
     job = await kube.call("GET", f"{JOBS}/train")
     pod = copy.deepcopy(job["spec"]["template"])
     uid = job["metadata"]["uid"]
@@ -96,20 +96,20 @@ async def a_pod(kube: Kube, index: int) -> Raw:
     }
 
 
-async def test_requests_that_the_page_lists_are_refused_in_its_words(kube: Kube, shell: Shell) -> None:
+async def test_requests_that_the_page_lists_are_rejected_with_its_messages(kube: Kube, shell: Shell) -> None:
     # given the labelled namespace
     await must(shell, blocks("sh")[0])
     job = yaml.safe_load(blocks("yaml")[0])
     for change, answer in refused():
         # when the page's Job is applied with a row of its table
         done = await asyncio.to_thread(shell.run, "kubectl apply -f -", json.dumps(replaced(job, change)))
-        # then kubectl says what the row says, and there is no such Job
+        # then kubectl prints the row's message, and there is no such Job
         assert done.returncode != 0, change
         assert f"understudy cannot inject the pods of this Job: {answer}" in done.stderr
     assert await kube.list(JOBS) == []
 
 
-async def test_a_namespace_that_is_not_labelled_is_left_alone(kube: Kube, shell: Shell) -> None:
+async def test_pods_of_a_namespace_without_the_label_are_not_changed(kube: Kube, shell: Shell) -> None:
     await must(shell, "kubectl apply -f train.yaml")
     made = await kube.call("POST", PODS, await a_pod(kube, 0))
     assert "initContainers" not in made["spec"]

@@ -30,7 +30,7 @@ class Jobs:
         self.kube = kube
 
     async def names(self) -> list[Raw]:
-        """Those that are not being deleted, in the order of their names."""
+        """The Jobs that are not being deleted, in the order of their names."""
         return [x for x in await self.kube.list("jobs") if "deletionTimestamp" not in x["metadata"]]
 
     async def until(self, *wanted: str) -> list[Raw]:
@@ -49,7 +49,7 @@ class Jobs:
         await self.kube.call("PATCH", f"jobs/{name}/status", {"status": status})
 
     async def collect(self) -> None:
-        """What the garbage collector does once a Job's pods are gone."""
+        """As the garbage collector does once a Job's pods are gone."""
         for job in await self.kube.list("jobs"):
             if "deletionTimestamp" in job["metadata"]:
                 name = job["metadata"]["name"]
@@ -66,7 +66,7 @@ async def test_a_jobset_becomes_jobs_and_succeeds_with_them(training: Training, 
     job = await training.apply(as_jobset)
     made = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
 
-    # then its Jobs are there, and nothing that only a launcher needs
+    # then its Jobs exist, without the objects of a launcher
     assert {x["metadata"]["ownerReferences"][0]["uid"] for x in made} == {job["metadata"]["uid"]}
     assert [x["metadata"]["labels"][keys.JOB_GLOBAL_INDEX] for x in made] == ["0", "1", "2"]
     assert made[1]["spec"]["template"]["spec"]["subdomain"] == NAME
@@ -77,13 +77,13 @@ async def test_a_jobset_becomes_jobs_and_succeeds_with_them(training: Training, 
     for name in ("llm-leader-0", "llm-workers-0", "llm-workers-1"):
         await jobs.ends(name, "Complete")
 
-    # then it has
+    # then the job has succeeded
     status = await training.until_phase("Succeeded")
     assert status["terminalState"] == "Completed"
     assert [entry["succeeded"] for entry in status["replicatedJobsStatus"]] == [1, 2]
 
 
-async def test_a_failed_job_restarts_them_all(training: Training, jobs: Jobs):
+async def test_a_failed_job_restarts_all_jobs(training: Training, jobs: Jobs):
     # given a job that may restart once
     await training.apply(lambda job: as_jobset(job, failurePolicy={"maxRestarts": 1}))
     previous = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
@@ -98,7 +98,7 @@ async def test_a_failed_job_restarts_them_all(training: Training, jobs: Jobs):
         present = [x for x in await jobs.kube.list("jobs") if x["metadata"]["uid"] not in uids]
         return present if len(present) == len(previous) else []
 
-    # then all are made anew
+    # then all Jobs are recreated
     made = await jobs.kube.until("new Jobs", new)
     assert {x["metadata"]["labels"][keys.RESTART_ATTEMPT] for x in made} == {"1"}
     assert (await training.status())["restarts"] == 1
@@ -110,23 +110,21 @@ async def test_a_failed_job_restarts_them_all(training: Training, jobs: Jobs):
     assert (await training.until_phase("Failed"))["terminalState"] == "Failed"
 
 
-async def test_a_job_that_is_suspended_is_enqueued_with_another_node_selector(
-    training: Training, jobs: Jobs, kube: Kube
-):
-    # given a suspended job, of which one Job has run before
+async def test_a_suspended_job_is_resumed_with_another_node_selector(training: Training, jobs: Jobs, kube: Kube):
+    # given a suspended job, one of whose Jobs has run before
     await training.apply(lambda job: as_jobset(job, suspend=True))
     made = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
     assert {x["spec"]["suspend"] for x in made} == {True}
     await kube.call("PATCH", "jobs/llm-leader-0/status", {"status": {"startTime": AT}})
     await training.until_phase("Suspended")
 
-    # when its pods are to go elsewhere, and it is resumed, as Kueue does it
+    # when its pods get another node selector, and it is resumed, as by Kueue
     spec = (await kube.call("GET", f"trainingjobs/{NAME}"))["spec"]
     for replicated in spec["replicatedJobs"]:
         replicated["template"]["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "a"}
     await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": spec | {"suspend": False}})
 
-    # then the same Jobs are
+    # then the same Jobs are resumed
     async def resumed() -> list[Raw]:
         present = await kube.list("jobs")
         return present if not any(x["spec"]["suspend"] for x in present) else []
@@ -137,7 +135,7 @@ async def test_a_job_that_is_suspended_is_enqueued_with_another_node_selector(
     await jobs.kube.until("event Resumed", lambda: training.events("Resumed"))
 
 
-async def test_a_typo_in_one_template_leaves_nothing_half_made(training: Training, kube: Kube):
+async def test_a_typo_in_one_template_prevents_all_creations(training: Training, kube: Kube):
     def with_a_typo(job: Raw) -> None:
         as_jobset(job)
         pod = job["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]
@@ -150,12 +148,12 @@ async def test_a_typo_in_one_template_leaves_nothing_half_made(training: Trainin
         holds, message = await training.condition("Invalid")
         return message if holds == "True" else ""
 
-    # then that is told, and no Job is there
+    # then that is reported, and no Job exists
     assert "nodeSelectr" in await kube.until("the condition Invalid", is_reported)
     assert await kube.list("jobs") == []
 
 
-async def test_volume_claims_are_there_before_the_jobs(training: Training, jobs: Jobs, kube: Kube):
+async def test_volume_claims_are_created_before_the_jobs(training: Training, jobs: Jobs, kube: Kube):
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     policy = {"templates": [{"metadata": {"name": "data"}, "spec": claim}]}
 
@@ -172,11 +170,11 @@ async def test_volume_claims_are_there_before_the_jobs(training: Training, jobs:
     (present,) = await kube.list("persistentvolumeclaims")
     assert present["metadata"]["name"] == "data-llm"
 
-    # when the claim is deleted, by hand or with a job whose name another one has by now
+    # when the claim is deleted, by hand or with a job whose name another one has now
     await kube.call("DELETE", "persistentvolumeclaims/data-llm")
     await kube.call("PATCH", "persistentvolumeclaims/data-llm", {"metadata": {"finalizers": None}})
 
-    # then there is another one
+    # then it is recreated
     async def another() -> bool:
         return [x["metadata"]["uid"] for x in await kube.list("persistentvolumeclaims")] not in (
             [],
@@ -186,7 +184,7 @@ async def test_volume_claims_are_there_before_the_jobs(training: Training, jobs:
     await kube.until("another claim", another)
 
 
-async def test_a_job_that_has_ended_goes_after_its_time(training: Training, jobs: Jobs, kube: Kube):
+async def test_a_job_that_has_ended_is_deleted_after_its_ttl(training: Training, jobs: Jobs, kube: Kube):
     await training.apply(lambda job: as_jobset(job, ttlSecondsAfterFinished=0, successPolicy={"operator": "Any"}))
     await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
     await jobs.ends("llm-leader-0", "Complete")
@@ -222,11 +220,11 @@ async def test_a_training_that_is_suspended_has_no_pods_and_new_ones_when_it_is_
     assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in pods} == {str(epoch)}
 
 
-# Suspensions that nobody sees ----------------------------------------------------------------------------------------
+# Suspensions that no operator observes --------------------------------------------------------------------------------
 
 
 async def suspend_change_and_resume(kube: Kube) -> None:
-    """To another image."""
+    """The change is another image."""
     path = f"trainingjobs/{NAME}"
     await kube.call("PATCH", path, {"spec": {"suspend": True}})
     replicated = (await kube.call("GET", path))["spec"]["replicatedJobs"]
@@ -244,18 +242,18 @@ async def until_acted_on(training: Training, kube: Kube) -> None:
     await kube.until("the newest generation is acted on", acted_on)
 
 
-async def test_pods_that_train_are_recreated_after_a_suspension_that_nobody_observed(
+async def test_training_pods_are_recreated_after_an_unobserved_suspension(
     training: Training, kube: Kube, operator: OperatorProcess
 ):
     # given a job that runs
     previous = {pod["metadata"]["uid"] for pod in await training.start()}
 
-    # when it is suspended, changed and resumed while no operator is there
+    # when it is suspended, changed and resumed while no operator runs
     operator.kill()
     await suspend_change_and_resume(kube)
     operator.start()
 
-    # then its pods are asked to end, and others are made of the new template, in another attempt
+    # then its pods are asked to end, and others are created from the new template, in another attempt
     async def are_recreated() -> list[Raw]:
         pods = await training.pods()
         return pods if len(pods) == 3 and not previous & {pod["metadata"]["uid"] for pod in pods} else []
@@ -269,10 +267,8 @@ async def test_pods_that_train_are_recreated_after_a_suspension_that_nobody_obse
     await until_acted_on(training, kube)
 
 
-async def test_pods_that_an_earlier_version_made_are_left_alone(
-    training: Training, kube: Kube, operator: OperatorProcess
-):
-    # given a job that runs, whose pods say nothing of what they were made of
+async def test_pods_of_an_earlier_version_are_not_recreated(training: Training, kube: Kube, operator: OperatorProcess):
+    # given a job that runs, whose pods have no record of their template
     pods = await training.start()
     for pod in pods:
         nothing = {"metadata": {"annotations": {names.ANNOTATION_TEMPLATE_HASH: None}}}
@@ -285,20 +281,20 @@ async def test_pods_that_an_earlier_version_made_are_left_alone(
     assert (await training.status())["phase"] == "Running"
 
 
-async def test_jobs_are_recreated_after_a_suspension_that_nobody_observed(
+async def test_jobs_are_recreated_after_an_unobserved_suspension(
     training: Training, jobs: Jobs, kube: Kube, operator: OperatorProcess
 ):
-    # given Jobs, of which one has succeeded
+    # given Jobs, one of which has succeeded
     await training.apply(as_jobset)
     previous = await jobs.until("llm-leader-0", "llm-workers-0", "llm-workers-1")
     await jobs.ends("llm-leader-0", "Complete")
 
-    # when the job is suspended, changed and resumed while no operator is there
+    # when the job is suspended, changed and resumed while no operator runs
     operator.kill()
     await suspend_change_and_resume(kube)
     operator.start()
 
-    # then those that have not ended are made anew
+    # then those that have not ended are recreated
     async def are_recreated() -> bool:
         await jobs.collect()
         images = {x["metadata"]["name"]: image_of(x) for x in await jobs.names()}
@@ -321,7 +317,7 @@ def image_of(job: Raw) -> str:
 # Deadlines -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_training_fails_when_the_deadline_of_its_jobs_is_over(training: Training, kube: Kube):
+async def test_a_training_fails_when_the_deadline_of_its_jobs_has_passed(training: Training, kube: Kube):
     # given a job that runs, for twelve seconds at most
     def with_deadline(job: Raw) -> None:
         job["spec"]["replicatedJobs"][0]["template"]["spec"]["activeDeadlineSeconds"] = 12
@@ -334,7 +330,7 @@ async def test_a_training_fails_when_the_deadline_of_its_jobs_is_over(training: 
     )
     assert 0 <= began - parse_time(created["creationTimestamp"]) < 5
 
-    # then it fails when they are over, as its Job would have, and its pods are asked to end
+    # then it fails after that, as its Job would have, and its pods are asked to end
     status = await training.until_phase("Failed")
     assert 12 <= parse_time(status["completionTime"]) - began < 15
     message = "Job llm-workers-0 failed: DeadlineExceeded: Job was active longer than specified deadline"

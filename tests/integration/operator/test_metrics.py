@@ -1,4 +1,4 @@
-"""Two real replicas that Prometheus scrapes: one tells of jobs, a recovery counts once; logs of JSON."""
+"""Two real replicas that Prometheus scrapes: only one reports jobs, a recovery counts once; JSON logs."""
 
 import json
 import time
@@ -30,7 +30,7 @@ Samples = dict[tuple[str, ...], float]
 
 
 class Scraped:
-    """Both replicas, and what each says; nothing of one that has ended."""
+    """Both replicas, and their metrics; no metrics of one that has ended."""
 
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
         self._logs = {name: folder / f"{name}.log" for name in ("replica-0", "replica-1")}
@@ -74,7 +74,7 @@ class Scraped:
 
 @pytest.fixture(scope="module")
 def api_server() -> "Iterator[ApiServer]":
-    """Without the jobs of other tests: the metrics are about all jobs of a cluster."""
+    """Without the jobs of other tests: the metrics cover all jobs of a cluster."""
     with an_api_server() as server:
         yield server
 
@@ -118,7 +118,7 @@ async def test_a_recovery_counts_once_over_a_failover_and_the_leader_alone_repor
         lines = (await replicas.samples()).get(await replicas.leader(), {})
         return lines if lines.get(COUNTED) and lines.get(RUNNING) == 1 else {}
 
-    # then its leader says so
+    # then its leader reports it
     lines = await kube.until("the leader counts it", counted)
     first = await replicas.leader()
     assert lines[("understudy_recovery_seconds_sum", "Process", "InPlace")] == pytest.approx(0.5, abs=0.01)
@@ -126,14 +126,14 @@ async def test_a_recovery_counts_once_over_a_failover_and_the_leader_alone_repor
     assert lines[("understudy_api_requests_total", "pods", "Ok", "create")] >= 3
     assert lines[("understudy_reconcile_seconds_count", "TrainingJob")] > 0
 
-    # and the replica that stands by reports nothing of it
+    # and the standby replica reports nothing of it
     async def standby() -> Samples:
         return next((lines for name, lines in (await replicas.samples()).items() if name != first), {})
 
     other = await kube.until("the other replica serves its metrics", standby)
     assert (other[LEADER], other[COUNTED], RUNNING in other) == (0, 0, False)
 
-    # when the leader is killed, and the coordinator tells the same to the next one
+    # when the leader is killed, and the coordinator repeats its report to the next one
     replicas.processes[first].kill()
     await kube.until("the other one leads", replicas.leader)
     await training.report(2, rank_holders, recoveries=(done,), counts={"InPlace": 1})
@@ -141,8 +141,8 @@ async def test_a_recovery_counts_once_over_a_failover_and_the_leader_alone_repor
     async def is_reported() -> bool:
         return (await training.status()).get("round") == 2
 
-    # then that tells of the job, and has not counted its recovery again
-    await kube.until("round 2 is told", is_reported)
+    # then that one reports the job, and has not counted its recovery again
+    await kube.until("round 2 is reported", is_reported)
     ((_, lines),) = (await replicas.samples()).items()
     assert (lines[LEADER], lines[RUNNING], lines[COUNTED]) == (1, 1, 0)
 

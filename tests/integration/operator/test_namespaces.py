@@ -1,6 +1,6 @@
-"""The operator of a chart with watchNamespaces: it has Roles in two namespaces, and of the cluster reads nodes alone.
+"""The operator of a chart with watchNamespaces: it has Roles in two namespaces, and reads only nodes of the cluster.
 
-The API server is this module's own, since others rely on a ClusterRole.
+The API server is this module's own, because other tests rely on a ClusterRole.
 """
 
 import json
@@ -47,7 +47,7 @@ def kubeconfig(api_server: "ApiServer", tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def operator(kubeconfig: Path, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """As the chart starts it."""
+    """The operator as the chart starts it."""
     env = {"UNDERSTUDY_NAMESPACES": ",".join(WATCHED), "UNDERSTUDY_NETWORK_POLICIES": "[]"}
     process = OperatorProcess(kubeconfig, free_port(), tmp_path / "log", **env)
     process.start()
@@ -80,7 +80,7 @@ async def blue(api_server: "ApiServer", operator: OperatorProcess) -> AsyncItera
         yield training
 
 
-async def test_jobs_pools_nodes_and_policies_are_looked_after_without_a_right_on_other_namespaces(
+async def test_jobs_pools_nodes_and_policies_are_reconciled_without_rights_on_other_namespaces(
     red: Training, operator: OperatorProcess, tmp_path: Path
 ) -> None:
     # when a job and a pool are applied in a watched namespace
@@ -96,28 +96,28 @@ async def test_jobs_pools_nodes_and_policies_are_looked_after_without_a_right_on
     found = await red.kube.until("the job has a NetworkPolicy", policy)
     assert found is not None
     assert found["metadata"]["name"] == f"{NAME}-members"
-    # and what a node says reaches the job: nodes are all that is read of the cluster
+    # and a node's condition reaches the job: nodes are the only cluster-scoped objects that it reads
     await conditions(red.kube, node_of(pods[1]), XID)
 
     async def avoided() -> bool:
         return node_of(pods[1]) in {entry["node"] for entry in (await red.status()).get("avoidedNodes", ())}
 
     await red.kube.until("the node is avoided", avoided)
-    # and the operator asked for nothing that it may not have, and knows that there is no Kueue
+    # and the operator requested nothing that it may not have, and knows that there is no Kueue
     log = (tmp_path / "log").read_text()
     assert "is forbidden: User" not in log
     assert "the cluster has no Kueue" in log
 
 
 @pytest.mark.attack("E1", "reads Secrets with the operator's token", before="the API server answered")
-def test_a_stolen_token_of_the_operator_opens_the_watched_namespaces_alone(
+def test_a_stolen_token_of_the_operator_only_works_in_the_watched_namespaces(
     api_server: "ApiServer", kubeconfig: Path
 ) -> None:
     account = "system:serviceaccount:understudy-system:understudy-operator"
     # given the rights of an operator that watches two namespaces
     must(api_server.kubectl("auth", "can-i", "create", "secrets", "-n", "red", f"--as={account}"))
     must(api_server.kubectl("auth", "can-i", "list", "nodes", f"--as={account}"))
-    # when somebody reads Secrets with them, or uses them in another namespace, or in all
+    # when an attacker reads Secrets with them, or uses them in another namespace, or in all
     attempts = [
         ("get", "secrets", "-n", "red"),
         ("get", "secret", "llm-membership", "-n", "red"),
@@ -129,7 +129,7 @@ def test_a_stolen_token_of_the_operator_opens_the_watched_namespaces_alone(
         ("-n", OTHER, "delete", "jobs", "--all"),
         ("-n", OTHER, "run", "evil", "--image=evil", "--dry-run=server"),
     ]
-    # then the API server refuses
+    # then the API server rejects it
     for words in attempts:
         refused = api_server.kubectl(*words, f"--as={account}")
         assert refused.returncode != 0, words
@@ -137,7 +137,7 @@ def test_a_stolen_token_of_the_operator_opens_the_watched_namespaces_alone(
 
 
 @pytest.mark.parametrize("kind", ["TrainingJob", "HotSparePool"])
-async def test_an_object_in_another_namespace_is_refused_with_the_namespaces_that_are_watched(
+async def test_an_object_in_another_namespace_is_rejected_with_the_watched_namespaces(
     api_server: "ApiServer", kubeconfig: Path, kind: str
 ) -> None:
     manifest = {**JOB, "metadata": {"name": NAME, "namespace": OTHER}}
@@ -151,7 +151,7 @@ async def test_an_object_in_another_namespace_is_refused_with_the_namespaces_tha
 async def test_a_namespace_whose_role_binding_is_deleted_stops_no_other_one(
     api_server: "ApiServer", red: Training, blue: Training, operator: OperatorProcess, tmp_path: Path
 ) -> None:
-    # given an operator that watches two namespaces, and one in which it has lost its rights
+    # given an operator that watches two namespaces, in one of which it has lost its rights
     async def ready() -> bool:
         return (await health(operator, "/readyz"))[0] == 200
 
@@ -163,11 +163,11 @@ async def test_a_namespace_whose_role_binding_is_deleted_stops_no_other_one(
     operator.start()
     await blue.apply()
     await red.apply()
-    # then the job of the other namespace gets its pods, and the log says what is missing
+    # then the job of the other namespace gets its pods, and the log names the missing right
     await red.until_pods(3)
     assert "may not list pods in namespace blue, so its jobs and pools wait" in (tmp_path / "log").read_text()
     assert await blue.pods() == []
-    # and once the rights are back, so does the one that waited
+    # and once the rights are restored, so does the job that waited
     kept = {name: json.loads(binding)[name] for name in ("apiVersion", "kind", "roleRef", "subjects")}
     metadata = {"name": BINDING, "namespace": "blue"}
     must(api_server.kubectl("create", "-f", "-", stdin=json.dumps({**kept, "metadata": metadata})))

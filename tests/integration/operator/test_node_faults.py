@@ -1,4 +1,4 @@
-"""What nodes say of themselves, in the status and in pods; and what is remembered of them under two operators."""
+"""Findings about nodes in status and in pods; and the memory of nodes under two operators."""
 
 import copy
 import time
@@ -56,7 +56,7 @@ async def test_a_condition_reaches_status_an_event_the_coordinator_and_the_pods_
     # when a source sets a condition
     await conditions(kube, node, XID)
 
-    # then status tells it, an event says which source, and the pod has it in writing
+    # then status and an event report it with its source, and the pod has the annotation
     entry = await kube.until("the node is avoided", avoided)
     assert entry is not None
     assert (entry["source"], entry["class"], entry["pods"]) == ("nvsentinel-xid", "Hardware", [a1["metadata"]["name"]])
@@ -71,7 +71,7 @@ async def test_a_condition_reaches_status_an_event_the_coordinator_and_the_pods_
         result = await verdict()
         return result is not None and (result.verdict, result.fault_class) == (Verdict.FAULTY, FaultClass.HARDWARE)
 
-    await kube.until("the annotation tells it", faulty)
+    await kube.until("the annotation has the verdict", faulty)
 
     # and when the condition clears, it is withdrawn everywhere
     await conditions(kube, node, {**XID, "status": "False", "reason": "SysLogsXIDErrorIsHealthy", "message": ""})
@@ -84,7 +84,7 @@ async def test_a_condition_reaches_status_an_event_the_coordinator_and_the_pods_
 
 
 async def suspended_job(kube: Kube, name: str, node: str) -> None:
-    """Its status records a fault of that node."""
+    """Its status has a fault of that node."""
     job = copy.deepcopy(JOB) | {"metadata": {"name": name}}
     job["spec"]["suspend"] = True
     await kube.call("POST", "trainingjobs", job)
@@ -95,10 +95,10 @@ async def suspended_job(kube: Kube, name: str, node: str) -> None:
     await kube.call("PATCH", f"trainingjobs/{name}/status", {"status": status})
 
 
-async def test_what_a_node_did_is_remembered_once_by_whichever_operator_leads(
+async def test_a_nodes_faults_are_remembered_once_by_any_leading_operator(
     training: Training, kube: Kube, replicas: Replicas
 ):
-    # given three jobs on whose node faults have happened since that was made, on one of them three
+    # given three jobs with faults on a node since its creation, one of them with three faults
     a0, a1, spare = await training.start()
     await training.report(0, [(a0, 0), (a1, 1), (spare, None)])
     node, now = f"node-{a1['metadata']['name']}", time.time()
@@ -128,7 +128,7 @@ async def test_what_a_node_did_is_remembered_once_by_whichever_operator_leads(
     assert entry is not None
     assert entry["preferred"] is True
 
-    # when another operator leads, it knows them, and counts none twice
+    # when another operator leads, it knows them, and counts each once
     first = await leader(kube)
     replicas.named(first).kill()
     await leader(kube, other_than=first)
@@ -136,7 +136,7 @@ async def test_what_a_node_did_is_remembered_once_by_whichever_operator_leads(
     await kube.until("the node is avoided still", offender)
     assert await memory() == written
 
-    # and when somebody forgives the node, it is used again
+    # and when an administrator forgives the node, it is used again
     forgiven = {"metadata": {"annotations": {"understudy.dev/faults-forgiven": str(int(time.time()) + 1)}}}
     await kube.call("PATCH", f"/api/v1/nodes/{node}", forgiven)
 

@@ -1,4 +1,6 @@
-"""The operator as it runs: what it makes of a TrainingJob, of its coordinator's words, and of its own death."""
+"""The running operator: the objects that it creates for a TrainingJob, its coordinator's reports, and kills of the
+operator.
+"""
 
 import json
 import time
@@ -42,7 +44,7 @@ async def test_a_job_gets_its_objects_its_pods_and_its_coordinator(training: Tra
     job = await training.apply()
     pods = await training.until_pods(3)
 
-    # then its objects are there, and are the job's
+    # then its objects exist, and belong to the job
     made = [await kube.call("GET", f"secrets/{secret_name(job)}")]
     made += [await kube.call("GET", f"services/{service}") for service in (NAME, f"{NAME}-coordinator")]
     owners = [owner for raw in (*made, *pods) for owner in raw["metadata"]["ownerReferences"]]
@@ -58,7 +60,7 @@ async def test_a_job_gets_its_objects_its_pods_and_its_coordinator(training: Tra
     await training.serve(job)
     await training.run_all(pods)
 
-    # then the spare is appointed, labelled, and told in status
+    # then the spare is appointed, labelled, and in status
     await training.until_appointed()
     (appoint,) = training.coordinator.appointments
     status = await training.status()
@@ -75,11 +77,11 @@ async def test_a_job_gets_its_objects_its_pods_and_its_coordinator(training: Tra
 
     await kube.until("the coordinator is labelled", labelled)
 
-    # when it tells of the first round
+    # when it reports the first round
     training.coordinator_uid(pods[2])
     await training.report(0, [(pods[0], 0), (pods[1], 1), (pods[2], None)])
 
-    # then the job runs, and events tell how it came to it
+    # then the job runs, and events report the steps
     status = await training.until_phase("Running")
     assert (status["coordinator"]["term"], status["term"]) == (1, 1)
     assert status["members"] == {"desired": 2, "active": 2, "ready": 2}
@@ -92,7 +94,7 @@ async def test_a_job_gets_its_objects_its_pods_and_its_coordinator(training: Tra
     await kube.until("events CoordinatorAppointed and Started", is_reported)
 
 
-async def test_a_lost_pod_is_replaced_by_exactly_one_spare_also_by_an_operator_that_was_killed_meanwhile(
+async def test_a_lost_pod_is_replaced_by_exactly_one_spare_even_if_the_operator_was_killed_meanwhile(
     training: Training, kube: Kube, operator: OperatorProcess
 ):
     # given a job that runs
@@ -106,7 +108,7 @@ async def test_a_lost_pod_is_replaced_by_exactly_one_spare_also_by_an_operator_t
     lasting = Recovery(1, Fault.NODE, Strategy.SPARE_SWAP, cause, detected, None)
     await training.report(1, [(a0, 0), (spare, 1)], lost=(lost(a1),), recoveries=(lasting,))
 
-    # then the lost pod is gone, with no kubelet to end it, and one new spare is there
+    # then the lost pod is gone, without a kubelet that ends it, and there is one new spare
     async def replaced() -> list[Raw]:
         pods = await kube.list("pods")
         return pods if len(pods) == 3 and a1["metadata"]["name"] not in named(pods) else []
@@ -126,7 +128,7 @@ async def test_a_lost_pod_is_replaced_by_exactly_one_spare_also_by_an_operator_t
     )
     operator.start()
 
-    # then it appoints nobody anew, makes no pod twice, and tells it all
+    # then it makes no new appointment, creates no pod twice, and reports everything
     status = await training.until_phase("Running")
     assert [appoint.epoch for appoint in training.coordinator.appointments] == [epoch]
     assert training.coordinator.received.count(Observe()) == 1
@@ -149,7 +151,7 @@ async def test_a_lost_pod_is_replaced_by_exactly_one_spare_also_by_an_operator_t
 async def test_a_container_that_ran_out_of_memory_is_reported_as_such_once_the_kubelet_reports_it(
     training: Training, kube: Kube
 ):
-    # given a job with a limit, of which a pod was lost
+    # given a job with a memory limit that has lost a pod
     def limited(job: Raw) -> None:
         template = job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
         template["spec"]["containers"][0]["resources"] = {"limits": {"memory": "64Gi"}}
@@ -163,28 +165,28 @@ async def test_a_container_that_ran_out_of_memory_is_reported_as_such_once_the_k
     async def is_reported(message: str) -> bool:
         return bool((await training.status()).get("lastRecovery", {}).get("cause", {}).get("message") == message)
 
-    await kube.until("the loss is told", lambda: is_reported("its connection ended"))
-    # when its container's status says why
+    await kube.until("the loss is reported", lambda: is_reported("its connection ended"))
+    # when the container's status has the reason
     await training.run_out_of_memory(a1)
-    # then status says it, and one event
+    # then status has it, and one event
     reason = "container trainer ran out of memory (limit 64Gi); its connection ended"
-    await kube.until("the reason is told", lambda: is_reported(reason))
+    await kube.until("the reason is reported", lambda: is_reported(reason))
 
     async def event() -> bool:
         return [reason in note for note in await training.events("OutOfMemory")] == [True]
 
-    await kube.until("an event tells it", event)
+    await kube.until("an event reports it", event)
 
 
-async def test_a_pod_whose_node_is_gone_is_removed_and_replaced(training: Training, kube: Kube):
+async def test_a_pod_whose_node_is_gone_is_force_deleted_and_replaced(training: Training, kube: Kube):
     # given a job that runs, without its spare's node
     *_, spare = await training.start()
     await kube.call("DELETE", f"/api/v1/nodes/{node_of(spare)}")
 
-    # when the pod is being deleted, by whomever: nobody will end it
+    # when the pod is deleted: no kubelet will end it
     await kube.call("DELETE", f"pods/{spare['metadata']['name']}")
 
-    # then the operator does, and makes another one
+    # then the operator force-deletes it, and creates another one
     async def replaced() -> bool:
         pods = await kube.list("pods")
         return len(pods) == 3 and spare["metadata"]["name"] not in named(pods)
@@ -192,7 +194,7 @@ async def test_a_pod_whose_node_is_gone_is_removed_and_replaced(training: Traini
     await kube.until("the spare is replaced", replaced)
 
 
-async def test_a_coordinator_that_ends_has_a_successor_in_a_higher_epoch(training: Training, kube: Kube):
+async def test_a_coordinator_that_ends_is_replaced_in_a_higher_epoch(training: Training, kube: Kube):
     # given a job that runs
     a0, _, spare = await training.start()
     epoch = training.coordinator.appointments[0].epoch
@@ -200,7 +202,7 @@ async def test_a_coordinator_that_ends_has_a_successor_in_a_higher_epoch(trainin
     # when the coordinator's pod ends
     await training.end(spare, "", exit_code=137)
 
-    # then an active is appointed, and a new spare is made
+    # then an active is appointed, and a new spare is created
     async def succeeded() -> bool:
         return bool((await training.status())["coordinator"]["podUID"] == uid(a0))
 
@@ -213,29 +215,29 @@ async def test_a_coordinator_that_ends_has_a_successor_in_a_higher_epoch(trainin
 async def test_an_election_is_followed_by_status_by_the_service_and_by_an_event(
     training: Training, kube: Kube, operator: OperatorProcess
 ):
-    # given a job that runs, with voters, and the first active as heir
+    # given a job that runs, with voters, and with the first active as standby coordinator
     a0, a1, spare = await training.start()
     rank_holders = [(a0, 0), (a1, 1), (spare, None)]
     voters = tuple(uid(pod) for pod in (a0, a1, spare))
     await training.report(0, rank_holders, standby_coordinators=(uid(a0),), voters=voters)
     epoch = training.leadership_term.epoch
 
-    # when the coordinator is deleted, and the heir is elected meanwhile
+    # when the coordinator is deleted, and the standby coordinator is elected meanwhile
     await training.coordinator.stop()
     await kube.call("DELETE", f"pods/{spare['metadata']['name']}")
     await training.elect(a0, 0, rank_holders[:2], standby_coordinators=(uid(a1),), voters=voters)
 
-    # then status tells it
+    # then status reports it
     async def is_reported() -> bool:
         return bool((await training.status())["coordinator"]["podUID"] == uid(a0))
 
-    await kube.until("status tells who was elected", is_reported)
+    await kube.until("status reports the elected pod", is_reported)
     status = await training.status()
     name = a0["metadata"]["name"]
     assert status["coordinator"] == {"epoch": epoch, "term": 2, "podName": name, "podUID": uid(a0)}
     assert status["term"] == 2
 
-    # and the Service leads to it, an event tells it, and nobody was appointed
+    # and the Service selects it, an event reports it, and no pod was appointed
     async def followed() -> bool:
         labels = {x["metadata"]["name"]: x["metadata"]["labels"] for x in await kube.list("pods")}
         elected = await training.events("CoordinatorElected")
@@ -245,7 +247,7 @@ async def test_an_election_is_followed_by_status_by_the_service_and_by_an_event(
     assert await training.events("CoordinatorElected") == [f"{name} was elected coordinator (term 2 of epoch {epoch})"]
     assert training.standby.appointments == []
 
-    # when the operator starts anew, then it finds that one, and appoints nobody
+    # when the operator restarts, then it finds that coordinator, and appoints none
     operator.kill()
     messages = len(training.standby.received)
     operator.start()
@@ -254,7 +256,7 @@ async def test_an_election_is_followed_by_status_by_the_service_and_by_an_event(
         return Observe() in training.standby.received[messages:]
 
     await kube.until("the operator has found the coordinator", found)
-    await training.elect(a0, 1, rank_holders[:2], voters=voters)  # a new term, of the same pod
+    await training.elect(a0, 1, rank_holders[:2], voters=voters)  # a new term of the same pod
 
     async def is_reported_again() -> bool:
         return bool((await training.status())["term"] == 3)
@@ -264,8 +266,8 @@ async def test_an_election_is_followed_by_status_by_the_service_and_by_an_event(
     assert training.standby.appointments == []
 
 
-async def test_where_no_election_is_possible_one_is_appointed(training: Training, kube: Kube):
-    # given a job that runs, with voters, and no heir
+async def test_a_coordinator_is_appointed_if_no_election_is_possible(training: Training, kube: Kube):
+    # given a job that runs, with voters, and without a standby coordinator
     a0, a1, spare = await training.start()
     voters = tuple(uid(pod) for pod in (a0, a1, spare))
     await training.report(0, [(a0, 0), (a1, 1), (spare, None)], voters=voters)
@@ -276,11 +278,11 @@ async def test_where_no_election_is_possible_one_is_appointed(training: Training
     lost_at = time.monotonic()
     await training.end(spare, "", exit_code=137)
 
-    # then an active is appointed, which has answered, once nobody was found for a while
+    # then an active that has answered is appointed, after a while without a coordinator
     async def appointed() -> bool:
         return bool(training.standby.appointments)
 
-    await kube.until("the heir is appointed", appointed)
+    await kube.until("an active is appointed", appointed)
     assert time.monotonic() - lost_at >= UNREACHABLE_S - 1
     assert training.standby.received[0] == Observe()
     (appoint,) = training.standby.appointments
@@ -289,8 +291,8 @@ async def test_where_no_election_is_possible_one_is_appointed(training: Training
     assert status["coordinator"] == {"epoch": appoint.epoch, "podName": a0["metadata"]["name"], "podUID": uid(a0)}
 
 
-async def test_the_coordinator_is_informed_of_where_the_jobs_nodes_are(training: Training, kube: Kube):
-    # given a job whose spares are to be of the lost pod's rack, and that may shrink
+async def test_the_coordinator_gets_the_racks_of_the_jobs_nodes(training: Training, kube: Kube):
+    # given an elastic job whose spares should be in the lost pod's rack
     def change(job: Raw) -> None:
         job["spec"]["spares"]["topologyKey"] = "rack"
         job["spec"]["elastic"] = {"minPods": 1}
@@ -316,19 +318,19 @@ async def test_the_coordinator_is_informed_of_where_the_jobs_nodes_are(training:
 
     for number, pod in enumerate(pods):
         await training.label_node(node_of(pod), rack=f"r{number}")
-    await kube.until("the racks are told", is_received)
+    await kube.until("the racks are sent", is_received)
     await training.label_node(node_of(pods[1]), rack="r7")
 
     async def is_received_again() -> bool:
         return is_reported() == facts("r0", "r7", "r2")
 
-    await kube.until("the new rack is told", is_received_again)
+    await kube.until("the new rack is sent", is_received_again)
 
 
 async def test_a_finished_job_stays_finished_when_its_pods_are_deleted_and_the_operator_starts_again(
     training: Training, kube: Kube, operator: OperatorProcess
 ):
-    # given a job that has succeeded, as its finished pods tell
+    # given a job that has succeeded, as its finished pods report
     pods = await training.start()
     await training.coordinator.stop()
     for pod in pods:
@@ -337,7 +339,7 @@ async def test_a_finished_job_stays_finished_when_its_pods_are_deleted_and_the_o
     assert (status["terminalState"], status["members"]["active"]) == ("Completed", 0)
     assert await training.condition("Completed") == ("True", SUCCEEDED.message)
 
-    # when its pods are deleted, while the operator is away
+    # when its pods are deleted while no operator runs
     operator.kill()
     for pod in pods:
         await training.remove(pod)
@@ -361,7 +363,7 @@ async def test_a_deleted_job_is_released_and_one_of_the_same_name_starts(trainin
     pods = await training.start()
     assert len(training.coordinator.observers) == 1
 
-    # when it is deleted, and one of the same name is created before the garbage collector has come
+    # when it is deleted, and one of the same name is created before the garbage collector has run
     await kube.call("DELETE", f"trainingjobs/{NAME}")
 
     async def left_alone() -> bool:
@@ -371,7 +373,7 @@ async def test_a_deleted_job_is_released_and_one_of_the_same_name_starts(trainin
     assert training.coordinator.received[-1] == End(CloseReason.DELETED, "the TrainingJob was deleted")
     job = await training.apply()
 
-    # then that one says what it waits for, and goes on when it has come
+    # then the new job reports the reason of its wait, and continues when the objects are gone
     async def is_reported() -> bool:
         status, message = await training.condition("Invalid")
         text = f"Service {NAME}-coordinator exists and does not belong to this job"
@@ -381,7 +383,7 @@ async def test_a_deleted_job_is_released_and_one_of_the_same_name_starts(trainin
     for path in (f"services/{NAME}", f"services/{NAME}-coordinator"):
         await kube.call("DELETE", path)
 
-    # it gets pods of its own, the old ones are not touched, and nothing of the old one's round counts
+    # it gets its own pods, the old ones are not changed, and the old job's round does not count
     await training.until_pods(6)
     new = [
         pod
@@ -398,12 +400,12 @@ async def test_spares_follow_the_spec(training: Training, kube: Kube):
     # given a job that runs
     a0, a1, spare = await training.start()
 
-    # when more spares are wanted, and then fewer
+    # when spares.replicas grows, and then shrinks
     await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"spares": {"replicas": 3}}})
     assert len(await training.until_pods(5)) == 5
     await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"spares": {"replicas": 1}}})
 
-    # then those that have not started go again
+    # then spares that have not started are deleted again
     pods = await training.until_pods(3)
     assert named(pods) == named([a0, a1, spare])
 
@@ -429,13 +431,13 @@ def trainer(job: Raw) -> Raw:
         (with_wrong_resource, 422, "spec.containers[0].resources.limits[gpu]"),
     ],
 )
-async def test_a_template_that_the_api_server_refuses_is_reported_and_is_not_tried_in_a_hurry(
+async def test_a_template_that_the_api_server_rejects_is_reported_and_retried_slowly(
     training: Training, kube: Kube, change: Callable[[Raw], None], code: int, message: str
 ):
-    # when a job is applied whose pods the API server refuses
+    # when a job is applied whose pods the API server rejects
     await training.apply(change)
 
-    # then a condition and one event say so, in its words
+    # then a condition and one event report it, with its message
     async def is_reported() -> bool:
         status, text = await training.condition("Invalid")
         return status == "True" and message in text
@@ -447,7 +449,7 @@ async def test_a_template_that_the_api_server_refuses_is_reported_and_is_not_tri
 
     await kube.until("event Refused", event)
 
-    # and it is tried again now and then only
+    # and the creation is retried only now and then
     async def refused() -> int:
         lines = (await kube.text("/metrics")).splitlines()
         wanted = (f'apiserver_request_total{{code="{code}"', 'resource="pods"', 'verb="POST"')

@@ -1,4 +1,4 @@
-"""Pools and claims as the operator runs: a real API server, the rights that the chart gives; kills midway."""
+"""Pools and claims with a running operator: a real API server, the chart's rights; kills between steps."""
 
 import json
 from collections.abc import AsyncIterator
@@ -29,29 +29,29 @@ async def lose_two(training: Training, pods: list[Raw]) -> None:
     await training.report(1, [(spare, 0)], lost=(lost(a0), lost(a1)), waiting_for="1 of 2 pods (group ranks 1)")
 
 
-async def test_a_pool_makes_its_spares_refills_and_is_scaled(pool: Pool):
+async def test_a_pool_creates_its_spares_refills_and_is_scaled(pool: Pool):
     # when a pool is applied
     await pool.apply(replicas=2)
     spares = await pool.until_spares(2)
 
-    # then its spares are there, and are told once they are ready
+    # then its spares exist, and are reported once they are ready
     for spare in spares:
         await pool.run(spare)
     status = await pool.until("they are ready", ready=2, available=2, desired=2, claimed=0)
     assert "oldestPodTime" in status
 
-    # when one is deleted, then another one is made
+    # when one is deleted, then another one is created
     await pool.end(spares[0])
     again = await pool.until_spares(2)
     assert spares[0]["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in again}
 
-    # when it is scaled, then it follows
+    # when it is scaled, then the number of spares follows
     await pool.kube.call("PATCH", "hotsparepools/shared/scale", {"spec": {"replicas": 1}})
     (left,) = await pool.until_spares(1)
     assert left["metadata"]["uid"] == spares[1]["metadata"]["uid"], "the one that is ready stays"
 
 
-async def test_a_new_template_is_rolled_with_one_more_at_a_time(pool: Pool):
+async def test_a_new_template_is_rolled_out_with_one_additional_spare(pool: Pool):
     # given a spare of an old template
     await pool.apply()
     (old,) = await pool.until_spares(1)
@@ -62,7 +62,7 @@ async def test_a_new_template_is_rolled_with_one_more_at_a_time(pool: Pool):
     container = {**TEMPLATE["spec"]["containers"][0], "image": "example.com/pause:2"}
     await pool.change(template={"spec": {"containers": [container]}})
 
-    # then one more is made, and the old one goes once that is ready
+    # then one more is created, and the old one is deleted once that is ready
     both = await pool.until_spares(2)
     (new,) = [pod for pod in both if pod["metadata"]["uid"] != old["metadata"]["uid"]]
     assert new["spec"]["containers"][0]["image"] == "example.com/pause:2"
@@ -104,7 +104,7 @@ async def test_a_job_takes_the_place_of_a_spare(
     await pool.end(taken)
     perhaps_kill()
 
-    # then one pod of the job is made for its node, and the spare's object is gone
+    # then one pod of the job is created for its node, and the spare's object is gone
     async def replaced() -> Raw | None:
         spares = {pod["metadata"]["uid"] for pod in await pool.spares()}
         found = await of_pool(kube)
@@ -122,18 +122,18 @@ async def test_a_job_takes_the_place_of_a_spare(
     assert len(await of_pool(kube)) == 1
     assert [pod["metadata"]["uid"] for pod in await pool.until_spares(1)] == [refill["metadata"]["uid"]]
 
-    # and it is told
+    # and status reports it
     async def is_reported() -> bool:
         return bool(await training.events("SpareClaimed"))
 
-    if not killed:  # an event may be lost with who was to send it
+    if not killed:  # an event may be lost with the killed operator
         await kube.until("event SpareClaimed", is_reported)
 
 
 async def test_a_warm_spare_becomes_the_jobs_by_one_write_and_is_deleted_if_it_cannot_be_adopted(
     training: Training, pool: Pool, kube: Kube
 ):
-    # given a pool whose spares are made like the job's pods
+    # given a pool whose spares have the template of the job's pods
     (group,) = JOB["spec"]["replicatedJobs"]
     await pool.apply(template=group["template"]["spec"]["template"], launcher=JOB["spec"]["launcher"])
     (spare,) = await pool.until_spares(1)
@@ -145,7 +145,7 @@ async def test_a_warm_spare_becomes_the_jobs_by_one_write_and_is_deleted_if_it_c
     # when the job loses more pods than its spares can replace
     await lose_two(training, pods)
 
-    # then the spare is one of its pods, as it is
+    # then the spare is one of its pods, unchanged
     async def joined() -> Raw | None:
         found = [pod for pod in await of_pool(kube) if pod["metadata"]["uid"] == spare["metadata"]["uid"]]
         return found[0] if found else None
@@ -158,7 +158,7 @@ async def test_a_warm_spare_becomes_the_jobs_by_one_write_and_is_deleted_if_it_c
     assert names.LABEL_POOL not in mine["metadata"]["labels"]
     assert mine["spec"] == (await kube.call("GET", f"pods/{mine['metadata']['name']}"))["spec"]
 
-    # and since no sidecar is there to be told, it is deleted, and the next claim is Replace
+    # and since it has no sidecar that accepts the order, it is deleted, and the next claim is Replace
     refill = await pool.until_spares(1)
     await pool.run(refill[0])
     taken = await claimed(pool)
@@ -178,7 +178,7 @@ async def test_the_claim_of_a_job_that_is_deleted_is_released(training: Training
     await kube.call("DELETE", f"trainingjobs/{NAME}")
     await pool.end(taken)
 
-    # then nothing holds the spare's object any more
+    # then the spare's object has no finalizer any more
     async def gone() -> bool:
         return taken["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in await pool.spares()}
 

@@ -1,4 +1,4 @@
-"""Preemption among spares, fillers and pods that train (docs/how-to/spares.md), with the real kube-scheduler."""
+"""Preemption among spares, fillers and training pods (docs/how-to/spares.md), with the real kube-scheduler."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
@@ -58,7 +58,7 @@ def spares_of(nodes: Nodes, priority: str = "spare") -> Raw:
 
 
 async def spare_on(pool: Pool, nodes: Nodes, priority: str = "spare") -> Raw:
-    """A pool of one, which is ready."""
+    """A pool of one spare, which is ready."""
     await pool.apply(template=spares_of(nodes, priority))
     (spare,) = await pool.until_spares(1)
     await pool.run(spare)
@@ -71,12 +71,12 @@ async def stays(kube: Kube, pod: Raw) -> bool:
     return raw["metadata"]["uid"] == pod["metadata"]["uid"] and "deletionTimestamp" not in raw["metadata"]
 
 
-async def test_fillers_do_not_push_spares_out_and_spares_push_out_fillers(pool: Pool, nodes: Nodes):
+async def test_fillers_do_not_preempt_spares_and_spares_preempt_fillers(pool: Pool, nodes: Nodes):
     # given a spare on the only node
     await nodes.add("n1")
     spare = await spare_on(pool, nodes)
 
-    # when fillers come, then they wait, and the spare stays
+    # when fillers are created, then they wait, and the spare stays
     late = await nodes.pod("late", "filler")
     await nodes.until_no_room(late)
     assert await stays(pool.kube, spare)
@@ -85,7 +85,7 @@ async def test_fillers_do_not_push_spares_out_and_spares_push_out_fillers(pool: 
     await nodes.add("n2")
     assert await nodes.of(late) == "n2"
 
-    # when another spare is wanted, then the filler goes, and the spare has its place
+    # when the pool is scaled up, then the filler is preempted, and the spare has its place
     await pool.change(replicas=2)
     (second,) = [pod for pod in await pool.until_spares(2) if pod["metadata"]["uid"] != spare["metadata"]["uid"]]
     await pool.end(await nodes.until_preempted(late))
@@ -93,7 +93,7 @@ async def test_fillers_do_not_push_spares_out_and_spares_push_out_fillers(pool: 
     assert await stays(pool.kube, spare)
 
 
-async def test_a_spare_of_a_pool_yields_to_a_pod_that_trains_is_reported_and_comes_back_where_there_is_room(
+async def test_a_training_pod_preempts_a_pools_spare_which_is_reported_and_recreated_when_there_is_room(
     pool: Pool, nodes: Nodes, training: Scheduled
 ):
     # given a spare, and room for one pod of a job of two
@@ -101,7 +101,7 @@ async def test_a_spare_of_a_pool_yields_to_a_pod_that_trains_is_reported_and_com
     spare = await spare_on(pool, nodes)
     await nodes.add("n2")
 
-    # when the job comes
+    # when the job is created
     def without_spares(job: Raw) -> None:
         job["spec"]["spares"] = {"replicas": 0}
         trains(job, nodes)
@@ -109,7 +109,7 @@ async def test_a_spare_of_a_pool_yields_to_a_pod_that_trains_is_reported_and_com
     await training.apply(without_spares)
     pods = await training.until_pods(2)
 
-    # then its second pod gets the spare's place, and the pool tells
+    # then its second pod gets the spare's place, and the pool reports it
     gone = await nodes.until_preempted(spare)
     assert gone["metadata"]["deletionGracePeriodSeconds"] == 1, "what only holds a place has nothing to save"
 
@@ -120,31 +120,31 @@ async def test_a_spare_of_a_pool_yields_to_a_pod_that_trains_is_reported_and_com
     async def taken_away() -> bool:
         return await is_reported() == "TakenAway"
 
-    await pool.kube.until("the pool tells that its spare was taken away", taken_away)
+    await pool.kube.until("the pool reports that its spare was preempted", taken_away)
     await pool.end(gone)
     assert {await nodes.of(pod) for pod in pods} == {"n1", "n2"}
 
-    # and the next one waits for room
+    # and the next spare waits for room
     (refill,) = await pool.until_spares(1)
 
     async def no_room() -> bool:
         return await is_reported() == "NoRoom"
 
-    await pool.kube.until("the pool tells that there is no room", no_room)
+    await pool.kube.until("the pool reports that there is no room", no_room)
     (event,) = [x for x in await pool.kube.list("events") if x["reason"] == "TakenAway"]
     assert spare["metadata"]["name"] in event["note"]
 
-    # when there is room, then it comes back
+    # when there is room, then it is scheduled
     await nodes.add("n3")
     assert await nodes.of(refill) == "n3"
     await pool.run(refill)
     await pool.until("it is ready again", available=1)
 
 
-async def test_what_is_urgent_takes_a_jobs_own_spare_and_no_pod_that_trains(
+async def test_an_urgent_pod_preempts_a_jobs_own_spare_and_no_training_pod(
     nodes: Nodes, training: Scheduled, kube: Kube
 ):
-    # given a job of two pods, and a spare of a lower class, on all nodes that there are
+    # given a job of two pods, and a spare of a lower class, on all nodes
     await nodes.add("n1", "n2", "n3")
 
     def with_a_spare(job: Raw) -> None:
@@ -153,16 +153,16 @@ async def test_what_is_urgent_takes_a_jobs_own_spare_and_no_pod_that_trains(
 
     *actives, spare = await training.start(with_a_spare)
 
-    # when something of a class above both needs a node
+    # when a pod of a class above both needs a node
     urgent = await nodes.pod("urgent", "urgent")
 
-    # then it gets the spare's
+    # then it gets the spare's node
     await nodes.until_preempted(spare)
     await training.end(spare, "", 143)
     await training.remove(spare)
     assert nodes.name(await nodes.of(urgent)) == node_of(spare)
 
-    # and the training goes on, without a spare until there is room
+    # and the training continues, without a spare until there is room
     await training.elect(actives[0], 0, [(actives[0], 0), (actives[1], 1)])
     again = await training.until_pods(3)
     (refill,) = [pod for pod in again if pod["metadata"]["uid"] not in {x["metadata"]["uid"] for x in actives}]
@@ -174,10 +174,10 @@ async def test_what_is_urgent_takes_a_jobs_own_spare_and_no_pod_that_trains(
 
 
 @pytest.mark.parametrize("priority", ["", "spare"], ids=["of one priority", "of the priorities of the docs"])
-async def test_the_place_of_a_claimed_spare_goes_to_the_job_also_where_others_wait_for_it(
+async def test_the_job_gets_the_place_of_a_claimed_spare_although_others_wait_for_it(
     nodes: Nodes, training: Scheduled, pool: Pool, kube: Kube, priority: str
 ):
-    # given a pool's spare, and a job of two pods with a spare, on all nodes that there are; and a filler that waits
+    # given a pool's spare, and a job of two pods with a spare, on all nodes; and a filler that waits
     await nodes.add("n1")
     shared = await spare_on(pool, nodes, priority)
     await nodes.add("n2", "n3", "n4")
@@ -198,7 +198,7 @@ async def test_the_place_of_a_claimed_spare_goes_to_the_job_also_where_others_wa
     assert taken["metadata"]["uid"] == shared["metadata"]["uid"]
     await pool.end(taken)
 
-    # then the job's pod gets its place, whoever was faster
+    # then the job's pod gets its place, even if another pod was faster
     async def placed() -> Raw | None:
         for pod in await kube.list("pods"):
             if "deletionTimestamp" in pod["metadata"] and pod["spec"].get("nodeName") == nodes.name("n1"):
@@ -211,13 +211,13 @@ async def test_the_place_of_a_claimed_spare_goes_to_the_job_also_where_others_wa
     assert mine["spec"]["nodeName"] == nodes.name("n1")
     assert await training.events("NoRoom") == []
 
-    # and the pool's next one waits for room
+    # and the pool's next spare waits for room
     (refill,) = await pool.until_spares(1)
     await nodes.until_no_room(refill)
 
 
 async def ended(pool: Pool, pod: Raw) -> None:
-    """Its kubelet ends what was asked to end, unless it did so before."""
+    """Its kubelet ends the pod that was deleted, unless it has ended before."""
     if pod["status"].get("phase") != "Failed":
         await pool.end(pod)
 

@@ -1,4 +1,4 @@
-"""A job in Kueue's queue, on a real API server: gates, groups, replacements, evictions. Kueue is played."""
+"""A job in Kueue's queue, on a real API server: gates, groups, replacements, evictions. Kueue is a fake."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module", autouse=True)
 def _kueue(api_server: "ApiServer") -> Iterator[None]:
-    """Before the operator starts, which asks for it then."""
+    """Before the operator starts, which checks for it then."""
     yield from api_group(api_server)
 
 
@@ -49,7 +49,7 @@ async def until_reason(training: Training, kube: Kube, reason: str) -> str:
 
 
 async def started(training: Training, kube: Kube, controller: Controller) -> list[Raw]:
-    """From nothing to round 0; the spare last."""
+    """From the creation to round 0; the spare is last."""
     job = await training.apply(in_queue)
     gang = await training.until_pods(2)
     await until_reason(training, kube, "WaitingForQuota")
@@ -68,13 +68,13 @@ async def started(training: Training, kube: Kube, controller: Controller) -> lis
     return [*gang, spare]
 
 
-async def test_actives_wait_for_quota_as_one_group_and_then_spares_are_made(
+async def test_actives_wait_for_quota_as_one_group_and_then_spares_are_created(
     training: Training, kube: Kube, controller: Controller
 ):
     # when a job in a queue is applied
     await training.apply(in_queue)
 
-    # then its actives are one group at Kueue's gate, there is no spare, and the condition says what it waits for
+    # then its actives are one group at Kueue's gate, there is no spare, and the condition reports the wait
     gang = await training.until_pods(2)
     assert len({group(pod) for pod in gang}) == 1
     assert [pod["spec"]["schedulingGates"] for pod in gang] == [[{"name": kueue.GATE}]] * 2
@@ -82,12 +82,12 @@ async def test_actives_wait_for_quota_as_one_group_and_then_spares_are_made(
     assert result == f"False: waits for quota in queue team (Kueue): 2 of 2 pods, as pod group {group(gang[0])}"
     assert "waits for quota" in (await training.condition("Running"))[1]
 
-    # when Kueue admits it, and it has its nodes
+    # when Kueue admits the group, and it has its nodes
     await controller.admit(gang)
     await training.run(gang[0])
     await training.run(gang[1])
 
-    # then the spare comes, as a workload of its own
+    # then the spare is created, as its own workload
     (spare,) = [pod for pod in await training.until_pods(3) if is_spare(pod)]
     assert (spare["metadata"]["labels"][kueue.QUEUE], group(spare)) == ("team", "")
     assert (await until_reason(training, kube, "Admitted")).startswith("True")
@@ -96,12 +96,12 @@ async def test_actives_wait_for_quota_as_one_group_and_then_spares_are_made(
 async def test_a_lost_pod_is_replaced_in_its_group_once_its_containers_have_ended(
     training: Training, kube: Kube, controller: Controller
 ):
-    # given a job that trains, and a pod of it that somebody deletes
+    # given a job that trains, one pod of which is deleted
     a0, a1, spare = await started(training, kube, controller)
     await kube.call("DELETE", f"pods/{a1['metadata']['name']}")
     await training.report(1, [(a0, 0), (spare, 1)])
 
-    # then nothing takes its place in the group while it ends
+    # then no pod replaces it in the group while it ends
     async def round_one() -> bool:
         return (await training.status()).get("round") == 1
 
@@ -142,7 +142,9 @@ async def test_a_pod_on_a_dead_node_is_released_and_its_place_is_taken(
     assert group(new) == group(a0)
 
 
-async def test_an_evicted_gang_queues_again_and_its_spare_goes(training: Training, kube: Kube, controller: Controller):
+async def test_an_evicted_gang_queues_again_and_its_spare_is_deleted(
+    training: Training, kube: Kube, controller: Controller
+):
     # given a job that trains, and that Kueue evicts
     a0, a1, spare = await started(training, kube, controller)
     await controller.evict([a0, a1])
@@ -152,7 +154,7 @@ async def test_an_evicted_gang_queues_again_and_its_spare_goes(training: Trainin
     await training.end(a0, "", 143)
     await training.end(a1, "", 143)
 
-    # then new ones wait for quota, the job is pending, and the spare is in nobody's way
+    # then new ones wait for quota, the job is pending, and the spare is deleted
     async def requeued() -> list[Raw]:
         pods = await training.pods()
         waiting = [pod for pod in pods if pod["spec"].get("schedulingGates")]
@@ -169,7 +171,7 @@ async def none_live(training: Training) -> bool:
     return await training.pods() == []
 
 
-async def test_a_job_that_is_suspended_gives_its_group_up_and_another_one_waits_when_it_is_enqueued(
+async def test_a_suspended_job_deletes_its_group_and_a_resumed_one_has_another_group(
     training: Training, kube: Kube, controller: Controller
 ):
     # given a job that waits for quota, is suspended, and resumed
@@ -179,7 +181,7 @@ async def test_a_job_that_is_suspended_gives_its_group_up_and_another_one_waits_
     await kube.until("no pods are left that live", lambda: none_live(training))
     await kube.call("PATCH", "trainingjobs/llm", {"spec": {"suspend": False}})
 
-    # then its new pods are another group, although Kueue's finalizer keeps the former ones
+    # then its new pods are another group, although Kueue's finalizer keeps the previous ones
     gang = await training.until_pods(2)
     assert not {group(pod) for pod in gang} & {group(pod) for pod in previous}
     assert len(await kube.list("pods")) == 4
@@ -187,8 +189,8 @@ async def test_a_job_that_is_suspended_gives_its_group_up_and_another_one_waits_
     assert (await training.status())["phase"] == "Pending"
 
 
-async def test_jobs_of_batch_are_left_to_kueue(training: Training, kube: Kube):
-    # given a JobSet in a queue, of which Kueue suspends the Jobs
+async def test_queued_batch_jobs_are_resumed_by_kueue_only(training: Training, kube: Kube):
+    # given a JobSet in a queue, whose Jobs Kueue suspends
     def as_jobset(job: Raw) -> None:
         in_queue(job)
         del job["spec"]["launcher"], job["spec"]["spares"]
@@ -202,7 +204,7 @@ async def test_jobs_of_batch_are_left_to_kueue(training: Training, kube: Kube):
     assert job["metadata"]["labels"][kueue.QUEUE] == "team"
     await kube.call("PATCH", f"jobs/{n(job)}", {"spec": {"suspend": True}})
 
-    # then it waits for Kueue, and nobody resumes it
+    # then it waits for Kueue, and the operator does not resume it
     assert await until_reason(training, kube, "WaitingForQuota") == (
         f"False: Job {n(job)} waits for quota in queue team (Kueue)"
     )

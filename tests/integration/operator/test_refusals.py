@@ -1,4 +1,4 @@
-"""What an API server refuses for reasons that are not the job's: each is told in a condition, and passes."""
+"""Rejections by the API server that are not the job's error: each is reported in a condition, and ends."""
 
 import base64
 import ssl
@@ -35,7 +35,7 @@ async def until_free(training: Training, kube: Kube) -> None:
 
 
 async def set_quota(kube: Kube, hard: int) -> None:
-    """As the quota controller does, of which none runs here."""
+    """As the quota controller does, which does not run here."""
     quota = {"metadata": {"name": "pods"}, "spec": {"hard": {"pods": str(hard)}}}
     if "pods" in {raw["metadata"]["name"] for raw in await kube.list("resourcequotas")}:
         await kube.call("PATCH", "resourcequotas/pods", {"spec": quota["spec"]})
@@ -45,14 +45,14 @@ async def set_quota(kube: Kube, hard: int) -> None:
     await kube.call("PATCH", "resourcequotas/pods/status", {"status": used})
 
 
-async def test_a_quota_that_ends_in_the_middle_is_reported_and_the_rest_follows_when_there_is_room(
+async def test_a_quota_that_ends_after_some_pods_is_reported_and_the_rest_is_created_when_there_is_room(
     training: Training, kube: Kube
 ):
     # given room for two of three pods
     await set_quota(kube, 2)
     await training.apply()
 
-    # then two are made, and the condition says what is missing; the job is not invalid
+    # then two are created, and the condition reports the missing one; the job is not invalid
     message = await blocked(training, kube, "QuotaExceeded")
     assert "exceeded quota: pods" in message
     assert len(await training.pods()) == 2
@@ -62,7 +62,7 @@ async def test_a_quota_that_ends_in_the_middle_is_reported_and_the_rest_follows_
     # when there is room
     await set_quota(kube, 5)
 
-    # then the third is made
+    # then the third one is created
     assert len(await training.until_pods(3)) == 3
     await until_free(training, kube)
     assert len(await training.events("Refused")) == 1
@@ -70,7 +70,7 @@ async def test_a_quota_that_ends_in_the_middle_is_reported_and_the_rest_follows_
 
 @asynccontextmanager
 async def in_force(kube: Kube, **bodies: Raw) -> AsyncIterator[None]:
-    """Objects of these kinds (plural), for all namespaces."""
+    """Objects of these kinds (plural), enforced in all namespaces."""
     for plural, body in bodies.items():
         await kube.call("POST", f"{ADMISSION}/{plural}", body)
     try:
@@ -91,7 +91,7 @@ PODS = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operat
 
 
 def of_pods(kube: Kube, name: str, client: Raw) -> Raw:
-    """The configuration of a webhook that is asked for this namespace's new pods."""
+    """The configuration of a webhook for this namespace's new pods."""
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",
@@ -133,7 +133,7 @@ def a_policy(kube: Kube, name: str, rule: Raw, expression: str, message: str) ->
 
 
 async def until_refused(kube: Kube, words: str) -> None:
-    """It takes the API server a moment to hear of a new rule."""
+    """The API server needs a moment to apply a new rule."""
 
     async def refused() -> bool:
         pod = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
@@ -146,7 +146,7 @@ async def until_refused(kube: Kube, words: str) -> None:
     await kube.until(f"pods are refused: {words}", refused)
 
 
-async def test_a_webhook_that_nobody_answers_is_reported_and_waited_for(training: Training, kube: Kube):
+async def test_a_webhook_that_does_not_answer_is_reported_and_delays_the_job(training: Training, kube: Kube):
     webhook = of_pods(kube, "down.example.com", {"url": f"https://127.0.0.1:{free_port()}/"})
     async with in_force(kube, validatingwebhookconfigurations=webhook):
         await training.apply()
@@ -159,7 +159,7 @@ async def test_a_webhook_that_nobody_answers_is_reported_and_waited_for(training
 
 @asynccontextmanager
 async def refusing(folder: Path, reason: str) -> AsyncIterator[tuple[str, str]]:
-    """A webhook that refuses everything: its URL, and the base64 of what its certificate is verified with."""
+    """A webhook that denies everything: its URL, and the base64 of its CA bundle."""
     made = await openssl.make_certificate(["localhost"], 86400.0)
     (folder / "tls.crt").write_text(made.certificate)
     (folder / "tls.key").write_text(made.key)
@@ -182,7 +182,7 @@ async def refusing(folder: Path, reason: str) -> AsyncIterator[tuple[str, str]]:
         await runner.cleanup()
 
 
-async def test_a_webhook_that_refuses_is_reported_in_its_own_words(training: Training, kube: Kube, tmp_path: Path):
+async def test_a_webhook_that_denies_is_reported_with_its_message(training: Training, kube: Kube, tmp_path: Path):
     async with refusing(tmp_path, "pods need an owner label") as (url, bundle):
         webhook = of_pods(kube, "owners.example.com", {"url": url, "caBundle": bundle})
         async with in_force(kube, validatingwebhookconfigurations=webhook):
@@ -198,7 +198,7 @@ async def test_a_webhook_that_refuses_is_reported_in_its_own_words(training: Tra
     await until_free(training, kube)
 
 
-async def test_an_admission_policy_that_refuses_is_reported_in_its_own_words(training: Training, kube: Kube):
+async def test_an_admission_policy_that_denies_is_reported_with_its_message(training: Training, kube: Kube):
     policy, binding = a_policy(kube, "no-pods", PODS, "false", "no pods on Sundays")
     async with in_force(kube, validatingadmissionpolicies=policy, validatingadmissionpolicybindings=binding):
         await until_refused(kube, "no pods on Sundays")
@@ -209,43 +209,43 @@ async def test_an_admission_policy_that_refuses_is_reported_in_its_own_words(tra
 
 
 @pytest.mark.attack("E3", "a job with pods that the namespace does not admit", before="refused, too")
-async def test_a_pod_that_its_namespace_does_not_admit_is_not_made_by_the_operator_either(
+async def test_a_pod_that_its_namespace_does_not_admit_is_not_created_by_the_operator_either(
     training: Training, kube: Kube
 ):
-    # given a namespace whose pods are restricted to the baseline standard, which holds for whoever makes them
+    # given a namespace whose pods are restricted to the baseline standard, for every creator
     labels = {"pod-security.kubernetes.io/enforce": "baseline"}
     await kube.call("PATCH", f"/api/v1/namespaces/{kube.namespace}", {"metadata": {"labels": labels}})
 
-    # when somebody asks for pods that see all processes of their node
+    # when a user requests pods that see all processes of their node
     def all_processes(job: Raw) -> None:
         job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["hostPID"] = True
 
     await training.apply(all_processes)
 
-    # then none is made, and the job says why
+    # then none is created, and the job reports the reason
     message = await blocked(training, kube, "Forbidden")
     assert "violates PodSecurity" in message
     assert "hostPID=true" in message
     assert await training.pods() == []
 
 
-async def test_in_a_namespace_that_is_being_deleted_nothing_is_made_and_the_job_gives_the_reason(
+async def test_in_a_namespace_that_is_being_deleted_nothing_is_created_and_the_job_gives_the_reason(
     training: Training, kube: Kube
 ):
-    # given a job that runs, in a namespace that somebody deletes
+    # given a job that runs, in a namespace that is being deleted
     a0, a1, spare = await training.start()
     await kube.call("DELETE", f"/api/v1/namespaces/{kube.namespace}")
 
-    # when a pod goes
+    # when a pod is lost
     await training.remove(a1)
     await training.report(1, [(a0, 0), (spare, 1)])
 
-    # then it is not replaced, and the condition says why
+    # then it is not replaced, and the condition reports the reason
     message = await blocked(training, kube, "NamespaceTerminating")
     assert "because it is being terminated" in message
     assert len(await training.pods()) == 2
 
-    # and when the namespace controller comes to the job, the coordinator is told and let go
+    # and when the namespace controller deletes the job, the coordinator gets the end, and its line is closed
     await kube.call("DELETE", f"trainingjobs/{NAME}")
 
     async def let_go() -> bool:

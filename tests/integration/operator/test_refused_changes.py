@@ -1,4 +1,4 @@
-"""Changes and deletions of pods that an API server refuses: told, tried again, and in nobody's way."""
+"""Changes and deletions of pods that an API server rejects: they are reported and retried, and delay nothing else."""
 
 import time
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ UNCHANGED = "object.metadata.labels == oldObject.metadata.labels"
 
 @asynccontextmanager
 async def protected(kube: Kube) -> AsyncIterator[None]:
-    """Nobody may change the labels of pods."""
+    """The labels of pods cannot be changed."""
     updates = {**PODS, "operations": ["UPDATE"]}
     policy, binding = a_policy(kube, "labels", updates, UNCHANGED, WORDS)
     async with in_force(kube, validatingadmissionpolicies=policy, validatingadmissionpolicybindings=binding):
@@ -34,7 +34,7 @@ async def protected(kube: Kube) -> AsyncIterator[None]:
         await kube.call("POST", "pods", probe)
 
         async def in_effect() -> bool:
-            """It takes the API server a moment to hear of a new rule."""
+            """The API server needs a moment to apply a new rule."""
             change = {"metadata": {"labels": {"at": str(time.monotonic_ns())}}}
             try:
                 await kube.call("PATCH", "pods/probe", change, dryRun="All")
@@ -51,7 +51,7 @@ async def label_of(kube: Kube, pod: Raw) -> bool:
     return is_spare(await kube.call("GET", f"pods/{pod['metadata']['name']}"))
 
 
-async def test_a_pod_whose_labels_may_not_be_changed_is_reported_and_all_else_goes_on(training: Training, kube: Kube):
+async def test_a_pod_whose_labels_may_not_be_changed_is_reported_and_all_else_continues(training: Training, kube: Kube):
     # given a job that runs, and a policy that protects the labels of its pods
     a0, a1, spare = await training.start()
     async with protected(kube):
@@ -59,7 +59,7 @@ async def test_a_pod_whose_labels_may_not_be_changed_is_reported_and_all_else_go
         await training.set_node_ready(node_of(a1), ready=False)
         await training.report(1, [(a0, 0), (spare, 1)], lost=(lost(a1),))
 
-        # then the dead pod is removed, another spare is made, and status tells the round, and what is refused
+        # then the dead pod is deleted, another spare is created, and status reports the round and the rejection
         new = await until_another(training, kube, uids([a0, a1, spare]))
         assert WORDS in await blocked(training, kube, "AdmissionDenied")
 
@@ -71,7 +71,7 @@ async def test_a_pod_whose_labels_may_not_be_changed_is_reported_and_all_else_go
         assert await training.condition("Invalid") == ("False", "")
         assert await label_of(kube, spare)
 
-        # and an event says so once, however often it is tried again
+        # and one event reports it, however often it is retried
         await training.report(2, [(a0, 0), (spare, 1), (new, None)], lost=(lost(a1),))
         assert len(await training.until_events("Refused")) == 1
 
@@ -79,15 +79,15 @@ async def test_a_pod_whose_labels_may_not_be_changed_is_reported_and_all_else_go
     async def relabelled() -> bool:
         return not await label_of(kube, spare)
 
-    await kube.until("the label tells the rank", relabelled)
+    await kube.until("the label has the rank", relabelled)
     await until_free(training, kube)
 
 
 @pytest.mark.parametrize("propagation", ["Background", "Foreground"])
-async def test_a_job_that_is_deleted_is_let_go_though_its_pods_may_not_be_changed(
+async def test_a_deleted_job_is_released_although_its_pods_may_not_be_changed(
     training: Training, kube: Kube, propagation: str
 ):
-    # given a job of which a change of a pod is refused, and another pod has somebody else's finalizer
+    # given a job with a rejected change of a pod, and another pod with a third party's finalizer
     a0, a1, spare = await training.start()
     await kube.call("PATCH", f"pods/{a0['metadata']['name']}", {"metadata": {"finalizers": [FINALIZER]}})
     async with protected(kube):
@@ -98,7 +98,8 @@ async def test_a_job_that_is_deleted_is_let_go_though_its_pods_may_not_be_change
         # when it is deleted
         await kube.call("DELETE", f"trainingjobs/{NAME}", {"propagationPolicy": propagation})
 
-        # then its coordinator is told so and let go, and nothing keeps the object but the garbage collector's finalizer
+        # then its coordinator gets the end and its line is closed, and only the garbage collector's finalizer keeps the
+        # object
         async def let_go() -> bool:
             return not training.coordinator.observers
 
@@ -109,14 +110,14 @@ async def test_a_job_that_is_deleted_is_let_go_though_its_pods_may_not_be_change
         finalizers = [job["metadata"].get("finalizers") for job in present]
         assert finalizers == ([["foregroundDeletion"]] if propagation == "Foreground" else [])
 
-        # and nothing more is done about its pods, which are the garbage collector's by now
+        # and the operator does nothing more about its pods, which the garbage collector deletes
         before = await kube.list("pods")
         await another_job(training, kube)
         assert await pods_of(kube, NAME) == before
 
 
 async def another_job(training: Training, kube: Kube) -> None:
-    """Made and looked at meanwhile, in the same namespace."""
+    """Created and reconciled meanwhile, in the same namespace."""
     await training.apply(lambda job: job["metadata"].update(name=OTHER))
     await kube.until("pods of another job", lambda: pods_of(kube, OTHER))
 

@@ -1,4 +1,4 @@
-"""Two replicas of the operator and one Lease: one of them acts, and another one soon does when it is gone."""
+"""Two replicas of the operator and one Lease: one of them acts, and the other one does soon after it is gone."""
 
 import time
 
@@ -11,7 +11,7 @@ from tests.integration.operator.training import NAME, Training
 pytestmark = pytest.mark.timeout(120)
 
 FAILOVER_S = 15.5
-SLOW_S = 1.0  # what a busy machine may add
+SLOW_S = 1.0  # the additional time on a busy machine
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ async def kube(kube: Kube, replicas: Replicas) -> Kube:
     return kube
 
 
-async def test_one_leads_the_other_is_ready_and_only_the_leader_calls_the_coordinator(
+async def test_one_replica_leads_and_calls_the_coordinator_and_the_other_one_is_ready(
     training: Training, kube: Kube, replicas: Replicas
 ):
     first = await leader(kube)
@@ -36,10 +36,10 @@ async def test_one_leads_the_other_is_ready_and_only_the_leader_calls_the_coordi
     assert len(training.coordinator.observers) == 1
 
 
-async def test_after_a_kill_the_other_one_leads_once_the_lease_has_expired_and_nothing_is_done_twice(
+async def test_after_a_kill_the_other_replica_leads_once_the_lease_has_expired_and_repeats_nothing(
     training: Training, kube: Kube, replicas: Replicas
 ):
-    # given a job of which the leader has just begun to make the pods
+    # given a job whose leader has just begun to create the pods
     first = await leader(kube)
     await training.apply()
 
@@ -52,14 +52,16 @@ async def test_after_a_kill_the_other_one_leads_once_the_lease_has_expired_and_n
     replicas.named(first).kill()
     killed_at = time.monotonic()
 
-    # then the other one goes on
+    # then the other one continues
     assert await leader(kube, other_than=first) != first
     assert time.monotonic() - killed_at <= FAILOVER_S + SLOW_S
     await training.until_pods(3)
     assert {(await health(x, "/healthz"))[1] for x in replicas.processes if x.runs} == {"leader"}
 
 
-async def test_a_clean_stop_hands_over_at_once_and_status_goes_on(training: Training, kube: Kube, replicas: Replicas):
+async def test_a_clean_stop_releases_the_lease_at_once_and_status_is_continued(
+    training: Training, kube: Kube, replicas: Replicas
+):
     a0, a1, spare = await training.start()
     first = await leader(kube)
     replicas.named(first).stop()
@@ -67,13 +69,13 @@ async def test_a_clean_stop_hands_over_at_once_and_status_goes_on(training: Trai
     await leader(kube, other_than=first)
     assert time.monotonic() - stopped_at <= 1.0 + SLOW_S
 
-    # the next one finds the coordinator, and tells what it says; nobody is appointed anew
+    # the next one finds the coordinator, and reports its state; no new appointment is made
     await training.report(1, [(a0, 0), (a1, 1), (spare, None)])
 
     async def is_reported() -> bool:
         return (await training.status()).get("round") == 1
 
-    await kube.until("round 1 is told", is_reported)
+    await kube.until("round 1 is reported", is_reported)
     assert len(training.coordinator.appointments) == 1
 
 
@@ -85,7 +87,7 @@ async def test_a_leader_that_was_frozen_does_nothing_when_it_thaws(training: Tra
     await training.apply()
     pods = await training.until_pods(3)
 
-    # when it thaws, and hears at once of a job that it has never seen
+    # when it thaws, and at once receives a job that it has never observed
     replicas.named(first).thaw()
 
     async def stands_by() -> bool:
@@ -94,7 +96,7 @@ async def test_a_leader_that_was_frozen_does_nothing_when_it_thaws(training: Tra
     await kube.until("it stands by", stands_by)
     assert await leader(kube) == second
 
-    # then there are the same pods, and each event was told once
+    # then there are the same pods, and each event was written once
     assert {pod["metadata"]["uid"] for pod in await training.pods()} == {pod["metadata"]["uid"] for pod in pods}
     events = [x["note"] for x in await kube.list("events") if x["regarding"]["name"] == NAME]
     assert len(events) == len(set(events))

@@ -1,4 +1,4 @@
-"""Weight updates of a job in RL: what status tells, and what the operator makes anew, on a real API server."""
+"""Weight updates of an RL job: its status, and the objects that the operator recreates, on a real API server."""
 
 from dataclasses import replace
 from typing import Any
@@ -54,11 +54,11 @@ async def ready(jobs: Jobs) -> None:
 
 
 async def test_rollouts_have_a_gateway_and_trainers_its_token(training: Training, jobs: Jobs) -> None:
-    # given a job in RL
+    # given an RL job
     pods = await training.start(in_rl)
     made = await jobs.until(*SERVERS)
 
-    # then the API server has taken the gateways, and both sides mount the same token
+    # then the API server has accepted the gateways, and both sides mount the same token
     for job in made:
         (gateway,) = job["spec"]["template"]["spec"]["initContainers"]
         assert (gateway["name"], gateway["restartPolicy"]) == (names.GATEWAY_CONTAINER, "Always")
@@ -68,11 +68,11 @@ async def test_rollouts_have_a_gateway_and_trainers_its_token(training: Training
     assert {x["secret"]["items"][0]["key"] for x in volumes} == {names.ROLLOUT_TOKEN_KEY}
     assert len({x["secret"]["secretName"] for x in volumes}) == 1
     secret = await training.kube.call("GET", f"secrets/{volumes[0]['secret']['secretName']}")
-    assert set(secret["data"]) == {names.ROLLOUT_TOKEN_KEY}  # and not the membership key
+    assert set(secret["data"]) == {names.ROLLOUT_TOKEN_KEY}  # without the membership key
 
 
-async def test_a_failed_update_recreates_the_rollouts_until_one_is_whole(training: Training, jobs: Jobs) -> None:
-    # given one whose rollouts may restart alone, once
+async def test_a_failed_update_recreates_the_rollouts_until_an_update_succeeds(training: Training, jobs: Jobs) -> None:
+    # given a job whose rollouts may restart alone, once
     pods = await training.start(lambda job: in_rl(job, onFailedUpdate="RestartRollouts"))
     previous = await jobs.until(*SERVERS)
     await ready(jobs)
@@ -88,13 +88,13 @@ async def test_a_failed_update_recreates_the_rollouts_until_one_is_whole(trainin
     await report_rollouts(training, pods, FAILED)
     status = await training.until_phase("Recovering")
 
-    # then status tells it, and of the recovery
+    # then status reports it, and the recovery
     assert status["rollouts"]["uncertain"] == 2
     assert status["rollouts"]["failure"]["message"] == "rollout-1 is gone"
     assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("WeightUpdate", "PodRecreate")
     assert await training.until_events("WeightUpdateFailed") == ["version step-7: rollout-1 is gone"]
 
-    # and the servers are made anew, and no trainer is
+    # and the servers are recreated, and no trainer is
     async def new() -> list[Raw]:
         await jobs.collect()
         present = await jobs.names()
@@ -105,7 +105,7 @@ async def test_a_failed_update_recreates_the_rollouts_until_one_is_whole(trainin
     assert {x["metadata"]["labels"][keys.JOB_RESTART_ATTEMPT] for x in made} == {"1"}
     assert {x["metadata"]["uid"] for x in await training.pods()} == {x["metadata"]["uid"] for x in pods}
 
-    # when the next update is whole
+    # when the next update succeeds
     await report_rollouts(training, pods, Rollouts(2, 0, 0, "step-8"))
 
     # then the job has recovered
@@ -113,7 +113,7 @@ async def test_a_failed_update_recreates_the_rollouts_until_one_is_whole(trainin
     assert "resumedAt" in status["lastRecovery"]
     assert status["rollouts"] == {"fresh": 2, "updating": 0, "uncertain": 0, "version": "step-8", "restartedFor": "u1"}
 
-    # and with no restart left, the next failure is the end
+    # and if no restart is left, the next failure ends the job
     await ready(jobs)
     again = UpdateFailure("u2", "step-9", "rollout-1 is gone", 1, 1_790_000_100.0)
     await report_rollouts(training, pods, replace(FAILED, failure=again))
@@ -121,17 +121,17 @@ async def test_a_failed_update_recreates_the_rollouts_until_one_is_whole(trainin
 
 
 async def test_a_failed_update_restarts_the_job_by_default(training: Training, jobs: Jobs) -> None:
-    # given a job in RL
+    # given an RL job
     pods = await training.start(in_rl)
     await jobs.until(*SERVERS)
 
-    # when its coordinator ends the world for a failed update
+    # when its coordinator closes the world because of a failed update
     result = Recovery(1, Fault.WEIGHT_UPDATE, None, CAUSE, 1_790_000_000.0, None, "no retry is allowed")
     close = Close(CloseReason.FAILED, f"WeightUpdate: {CAUSE.message}; no retry is allowed")
     await report_rollouts(training, pods, FAILED, recoveries=(result,), closed=close)
     status = await training.until_phase("Restarting")
 
-    # then the whole job restarts, and says why
+    # then the whole job restarts, and reports the reason
     assert status["restarts"] == 1
     assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("WeightUpdate", "JobRestart")
     assert status["recoveriesByStrategy"]["jobRestart"] == 1

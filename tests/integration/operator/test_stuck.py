@@ -1,4 +1,4 @@
-"""What is stuck: pods that do not end, pods that do not start, quotas that end. Each is told within seconds.
+"""Stuck jobs: pods that do not end, pods that do not start, exhausted quotas. Each is reported within seconds.
 
 test_refusals.py has webhooks, policies and namespaces; test_deleted_objects.py Secrets and Services.
 """
@@ -33,12 +33,12 @@ def uids(pods: list[Raw]) -> set[str]:
 
 
 async def until_reported(training: Training, kube: Kube, words: str) -> None:
-    """Condition Running says so."""
+    """Condition Running has this text."""
 
     async def is_reported() -> bool:
         return words in (await training.condition("Running"))[1]
 
-    await kube.until(f"condition Running says {words!r}", is_reported)
+    await kube.until(f"condition Running has {words!r}", is_reported)
 
 
 async def is_reported_in_time(training: Training, kube: Kube, words: str) -> None:
@@ -70,8 +70,8 @@ async def bind(training: Training, kube: Kube, pod: Raw) -> None:
 # Pods that do not end ------------------------------------------------------------------------------------------------
 
 
-async def test_a_finalizer_of_somebody_elses_holds_up_nothing_and_is_reported(training: Training, kube: Kube):
-    # given a job that runs, and a pod of it that somebody wants to see before it goes
+async def test_a_third_partys_finalizer_delays_nothing_and_is_reported(training: Training, kube: Kube):
+    # given a job that runs, one of whose pods has a third party's finalizer
     a0, a1, spare = await training.start()
     path = f"pods/{a1['metadata']['name']}"
     await kube.call("PATCH", path, {"metadata": {"finalizers": [FINALIZER]}})
@@ -80,7 +80,7 @@ async def test_a_finalizer_of_somebody_elses_holds_up_nothing_and_is_reported(tr
     await training.set_node_ready(node_of(a1), ready=False)
     await training.report(1, [(a0, 0), (spare, 1)], lost=(lost(a1),))
 
-    # then it is replaced, although its object stays, and the job says who holds that
+    # then it is replaced, although its object stays, and the job reports the finalizer
     new = await until_another(training, kube, uids([a0, a1, spare]))
     await until_reported(
         training, kube, f"pod {a1['metadata']['name']} has ended, but its object stays until its finalizers"
@@ -90,7 +90,7 @@ async def test_a_finalizer_of_somebody_elses_holds_up_nothing_and_is_reported(tr
     kept = await kube.call("GET", path)
     assert kept["metadata"]["deletionGracePeriodSeconds"] == 0
 
-    # and it is deleted once only
+    # and it is deleted only once
     version = kept["metadata"]["resourceVersion"]
     await training.report(2, [(a0, 0), (spare, 1), (new, None)])
 
@@ -101,7 +101,7 @@ async def test_a_finalizer_of_somebody_elses_holds_up_nothing_and_is_reported(tr
     assert uids(await training.pods()) == uids([a0, spare, new])
     assert (await kube.call("GET", path))["metadata"]["resourceVersion"] == version
 
-    # when that lets go, nothing is left of it
+    # when the finalizer is removed, then the object is gone
     await kube.call("PATCH", path, {"metadata": {"finalizers": None}})
 
     async def gone() -> bool:
@@ -110,17 +110,17 @@ async def test_a_finalizer_of_somebody_elses_holds_up_nothing_and_is_reported(tr
             "",
         )
 
-    await kube.until("the pod is gone and not told any more", gone)
+    await kube.until("the pod is gone and not reported any more", gone)
 
 
-async def test_a_dead_node_that_is_still_ready_gets_no_pod_and_what_is_on_it_goes_when_it_is_not(
+async def test_a_dead_node_that_is_still_ready_gets_no_pod_and_its_pods_are_force_deleted_when_it_is_not(
     training: Training, kube: Kube
 ):
-    # given a job that runs, and a node that is dead, which nobody has noticed but the coordinator
+    # given a job that runs, and a dead node whose loss only the coordinator has detected
     a0, a1, spare = await training.start()
     await training.report(1, [(a0, 0), (spare, 1)], lost=(lost(a1),))
 
-    # then its pod is asked to end, which no kubelet hears, and the new one is kept off that node
+    # then its pod is deleted, which no kubelet carries out, and the new one avoids that node
     new = await until_another(training, kube, uids([a0, a1, spare]))
     assert node_of(a1) in new["metadata"]["annotations"][names.ANNOTATION_AVOIDS]
 
@@ -130,7 +130,7 @@ async def test_a_dead_node_that_is_still_ready_gets_no_pod_and_what_is_on_it_goe
     await kube.until("the pod on the dead node is deleted", asked_to_end)
     assert a1["metadata"]["uid"] in uids(await kube.list("pods"))
 
-    # when the node ceases to be Ready, then its pod is removed
+    # when the node is not Ready any more, then its pod is force-deleted
     await training.set_node_ready(node_of(a1), ready=False)
 
     async def removed() -> bool:
@@ -140,17 +140,17 @@ async def test_a_dead_node_that_is_still_ready_gets_no_pod_and_what_is_on_it_goe
 
 
 async def test_pods_of_a_node_that_is_back_are_spares_again(training: Training, kube: Kube, operator: OperatorProcess):
-    # given a job that runs, and a node that is gone while no operator is there
+    # given a job that runs, and a node that is lost while no operator runs
     a0, a1, spare = await training.start()
     operator.kill()
     await training.set_node_ready(node_of(a1), ready=False)
 
-    # when it is back with its pod, whose rank the spare has by now
+    # when it is back with its pod, whose rank the spare has taken
     await training.set_node_ready(node_of(a1), ready=True)
     await training.report(1, [(a0, 0), (spare, 1), (a1, None)])
     operator.start()
 
-    # then the pod is the spare, and no other one is made
+    # then the pod is the spare, and no other one is created
     async def relabelled() -> bool:
         return is_spare(await kube.call("GET", f"pods/{a1['metadata']['name']}"))
 
@@ -182,7 +182,7 @@ async def test_a_container_that_waits_gives_the_reason_in_time(
     await is_reported_in_time(training, kube, f"pod {pod['metadata']['name']}: container trainer: {reason}: {message}")
 
 
-async def test_a_pod_that_no_node_has_room_for_reports_it_in_time(training: Training, kube: Kube):
+async def test_a_pod_that_no_node_has_room_for_is_reported_in_time(training: Training, kube: Kube):
     await training.apply()
     pod = (await training.until_pods(3))[0]
     full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}
@@ -190,27 +190,29 @@ async def test_a_pod_that_no_node_has_room_for_reports_it_in_time(training: Trai
     await is_reported_in_time(training, kube, f"pod {pod['metadata']['name']}: Unschedulable: 0/3 nodes are available")
 
 
-async def test_pods_that_a_kubelet_refuses_follow_each_other_with_pauses_and_state_why(training: Training, kube: Kube):
+async def test_pods_that_a_kubelet_rejects_are_recreated_with_pauses_and_reported_with_the_reason(
+    training: Training, kube: Kube
+):
     # given a job, and a node whose devices are broken
     await training.apply()
     pods = await training.until_pods(3)
     (spare,) = [pod for pod in pods if is_spare(pod)]
     refusal = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices present"}
 
-    # when its kubelet refuses one pod after the other
+    # when its kubelet rejects one pod after the other
     made: list[Raw] = []
     for number in (1, 2, 3):
         await set_pod_status(kube, spare, **refusal)
         await is_reported_in_time(training, kube, "UnexpectedAdmissionError: no healthy devices present")
         made.append(spare := await until_another(training, kube, uids([*pods, *made])))
-        # then each new one says how many have failed before it
+        # then each new one has the number of failed starts before it
         assert spare["metadata"]["annotations"][names.ANNOTATION_FAILED_STARTS] == str(number)
-    # and all others are left alone
+    # and all others are not changed
     assert uids([pod for pod in pods if not is_spare(pod)]) <= uids(await training.pods())
 
 
-async def test_a_pod_that_was_kept_off_many_nodes_is_recreated_when_one_is_well_again(training: Training, kube: Kube):
-    # given a hundred nodes, all of which are faulty, and a pod that finds no other one
+async def test_a_pod_that_avoids_many_nodes_is_recreated_when_one_is_healthy_again(training: Training, kube: Kube):
+    # given a hundred faulty nodes, and a pod that finds no other one
     nodes = [f"gpu-pool-a3-mega-{kube.namespace}-{number:03d}" for number in range(100)]
     faulty = {"annotations": {names.ANNOTATION_FAULTY: "Xid 79"}}
     ready = {"conditions": [{"type": "Ready", "status": "True", "reason": "Test", "message": ""}]}
@@ -225,10 +227,10 @@ async def test_a_pod_that_was_kept_off_many_nodes_is_recreated_when_one_is_well_
         await set_pod_status(kube, pod, conditions=[full])
         await is_reported_in_time(training, kube, f"(it avoids {', '.join(nodes[:3])} and 97 more")
 
-        # when one of them is well again
+        # when one of them is healthy again
         await kube.call("PATCH", f"/api/v1/nodes/{nodes[41]}", {"metadata": {"annotations": None}})
 
-        # then another pod is made, which may be put there
+        # then another pod is created, which may use that node
         new = await until_another(training, kube, uids(pods))
         assert new["metadata"]["annotations"][names.ANNOTATION_AVOIDS].split(",") == nodes[:41] + nodes[42:]
         assert pod["metadata"]["uid"] not in uids(await training.pods())
@@ -240,10 +242,10 @@ async def test_a_pod_that_was_kept_off_many_nodes_is_recreated_when_one_is_well_
 # Quotas --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_quota_that_is_full_when_a_pod_is_lost_is_reported_in_time_and_training_goes_on(
+async def test_a_quota_that_is_exhausted_when_a_pod_is_lost_is_reported_in_time_and_training_continues(
     training: Training, kube: Kube
 ):
-    # given a job that runs, and a quota that somebody sets to what it has less one
+    # given a job that runs, and a quota of one pod fewer than the job has
     a0, a1, spare = await training.start()
     await set_quota(kube, 2)
     since = time.monotonic()
@@ -252,13 +254,13 @@ async def test_a_quota_that_is_full_when_a_pod_is_lost_is_reported_in_time_and_t
     await training.remove(a1)
     await training.report(1, [(a0, 0), (spare, 1)])
 
-    # then it is not replaced, the job says why, and runs
+    # then it is not replaced, the job reports the reason, and runs
     assert "exceeded quota" in await blocked(training, kube, "QuotaExceeded")
     assert time.monotonic() - since <= REPORTED_WITHIN_S
     assert (await training.status())["phase"] == "Running"
     assert uids(await training.pods()) == uids([a0, spare])
 
-    # when there is room, then it is
+    # when there is room, then it is replaced
     await set_quota(kube, 5)
     await training.until_pods(3)
     await until_free(training, kube)
@@ -268,7 +270,7 @@ async def test_a_quota_that_is_full_when_a_pod_is_lost_is_reported_in_time_and_t
 
 
 async def test_a_pod_of_a_child_job_that_cannot_start_is_reported_in_time(training: Training, kube: Kube):
-    # given a JobSet's manifest, whose Job has a pod that no node has room for
+    # given a JobSet's manifest, one of whose Jobs has a pod that no node has room for
     await training.apply(as_jobset)
     job = await kube.until("the Job is there", lambda: a_job(kube, f"{NAME}-leader-0"))
     assert job is not None
@@ -281,12 +283,12 @@ async def test_a_pod_of_a_child_job_that_cannot_start_is_reported_in_time(traini
     full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}
     await set_pod_status(kube, pod, conditions=[full])
 
-    # then the TrainingJob says so
+    # then the TrainingJob reports it
     await is_reported_in_time(training, kube, f"pod {NAME}-leader-0-0-x: Unschedulable: 0/3 nodes are available")
 
 
 async def test_a_child_job_without_pods_is_reported_in_time(training: Training, kube: Kube):
-    """The Job controller has started it, and makes none: as where a quota refuses each of its pods."""
+    """The Job controller has started it, and creates no pod: as if a quota rejected each of them."""
     await training.apply(as_jobset)
     await kube.until("the Job is there", lambda: a_job(kube, f"{NAME}-leader-0"))
     await kube.call("PATCH", f"jobs/{NAME}-leader-0/status", {"status": {"startTime": AT}})

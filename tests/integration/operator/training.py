@@ -1,4 +1,4 @@
-"""A TrainingJob and the world around it: scheduler, kubelets and coordinator, played by the test."""
+"""A TrainingJob and its environment: scheduler, kubelets and coordinator, played by the test."""
 
 import base64
 import copy
@@ -43,7 +43,7 @@ JOB: Raw = {
 
 
 def secret_name(job: Raw) -> str:
-    """Of the job's first attempt."""
+    """The name of the Secret of the job's first attempt."""
     return f"{NAME}-{job['metadata']['uid']}-membership"
 
 
@@ -80,7 +80,7 @@ class Training:
         return [x["note"] for x in events if x["reason"] == reason and x["regarding"]["name"] == NAME]
 
     async def until_events(self, reason: str, count: int = 1) -> list[str]:
-        """Events are written after the status that tells the same."""
+        """Events are written after the status that reports the same."""
 
         async def look() -> list[str]:
             events = await self.events(reason)
@@ -89,7 +89,7 @@ class Training:
         return await self.kube.until(f"{count} x event {reason}", look)
 
     async def pods(self) -> list[Raw]:
-        """The job's that are not being deleted, in the order of their names; a pool's are not among them."""
+        """The job's pods that are not being deleted, in the order of their names; without a pool's pods."""
         pods = [pod for pod in await self.kube.list("pods") if names.LABEL_JOB in pod["metadata"].get("labels", {})]
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
@@ -118,7 +118,7 @@ class Training:
     # Scheduler and kubelets
 
     async def run(self, pod: Raw, ip: str = "") -> None:
-        """Put a pod on a node of its own and run it."""
+        """Assign the pod to its own node, and run it."""
         name = pod["metadata"]["name"]
         await self.set_node_ready(f"node-{name}", ready=True)
         target = {"target": {"kind": "Node", "name": f"node-{name}"}}
@@ -140,7 +140,7 @@ class Training:
 
     async def run_all(self, pods: list[Raw]) -> None:
         """The spare first: it is appointed as soon as it runs, and has the coordinator's address. The first active is
-        its heir.
+        its standby coordinator.
         """
         spare, first, *others = sorted(pods, key=lambda pod: (not is_spare(pod), pod["metadata"]["name"]))
         await self.run(spare, self.coordinator.ip)
@@ -168,7 +168,7 @@ class Training:
         await self.kube.call("PATCH", f"pods/{pod['metadata']['name']}/status", {"status": status})
 
     async def run_out_of_memory(self, pod: Raw) -> None:
-        """The kernel has killed its trainer container for it."""
+        """The kernel has killed its trainer container for lack of memory."""
         ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
         status = {"phase": "Failed", "containerStatuses": [container("trainer", ended)]}
         await self.kube.call("PATCH", f"pods/{pod['metadata']['name']}/status", {"status": status})
@@ -181,7 +181,9 @@ class Training:
     # The coordinator
 
     async def start(self, change: Callable[[Raw], object] = lambda _: None) -> list[Raw]:
-        """From nothing to round 0; the pods, the spare (which coordinates) last. The first active is its heir."""
+        """From the creation to round 0; returns the pods, the spare (which coordinates) last. The first active is its
+        standby coordinator.
+        """
         job = await self.apply(change)
         pods = await self.until_pods(3)
         pods.sort(key=is_spare)
@@ -208,7 +210,7 @@ class Training:
         await self.coordinator.report(self.snapshot(number, rank_holders, **changes))
 
     async def elect(self, pod: Raw, number: int, rank_holders: list[tuple[Raw, int | None]], **changes: Any) -> None:
-        """The heir's sidecar has come into office."""
+        """The standby coordinator's sidecar has been elected."""
         self.leadership_term, self.holder = (
             Term(self.leadership_term.epoch, self.leadership_term.number + 1),
             pod["metadata"]["uid"],
@@ -250,7 +252,7 @@ def is_spare(pod: Raw) -> bool:
 
 
 def node_of(pod: Raw) -> str:
-    """As it was read; of one that had none then, the one that `run` has put it on."""
+    """The node in the object, or if it has none, the one to which `run` has assigned the pod."""
     return str(pod["spec"].get("nodeName") or f"node-{pod['metadata']['name']}")
 
 

@@ -1,4 +1,4 @@
-"""Arbitrary JSON in place of what the API server tells: ordinary objects, of which some fields are anything."""
+"""Arbitrary JSON in place of the API server's objects: ordinary objects in which some fields are arbitrary."""
 
 import copy
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 Raw = dict[str, Any]
 Path = tuple[str | int, ...]
-#: Values that readers have stumbled over, or may.
+#: Values that have broken readers, or may break them.
 ODD: list[Any] = [
     None,
     "",
@@ -68,7 +68,7 @@ JSON = st.one_of(
 
 
 def paths(raw: Any, at: Path = ()) -> Iterator[Path]:
-    """Of all fields in it."""
+    """The paths of all its fields."""
     entries: list[tuple[str | int, Any]] = []
     if isinstance(raw, dict):
         entries = list(raw.items())
@@ -80,7 +80,7 @@ def paths(raw: Any, at: Path = ()) -> Iterator[Path]:
 
 
 def changed(raw: Any, path: Path, value: Any, how: str) -> Any:
-    """With that value there; or without the field; or with it twice, if it is of a list."""
+    """With this value at this path, without the field, or with the field's value twice if it is an item of a list."""
     made = copy.deepcopy(raw)
     holder = made
     for key in path[:-1]:
@@ -102,7 +102,7 @@ def changed(raw: Any, path: Path, value: Any, how: str) -> Any:
 
 @st.composite
 def spoiled(draw: st.DrawFn, ordinary: Any) -> Any:
-    """One in ten is no such object at all; the others have up to three fields that are anything."""
+    """One in ten is no such object at all; the others have up to three arbitrary fields."""
     if draw(st.integers(0, 9)) == 0:
         return draw(JSON)
     raw, fields = ordinary, list(paths(ordinary))

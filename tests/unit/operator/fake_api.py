@@ -1,7 +1,7 @@
 """An API server of dictionaries, with the calls that the operator makes: no watch, no controller, no validation.
 
-What a test wants refused, it puts into `refuse`: a function of the manifest that gives the message, or ""; or into
-`deny`, a function of method and path that gives the answer, or None.
+A test sets `refuse` to a function of the manifest that returns a rejection's message, or ""; or `deny` to a function of
+method and path that returns the answer, or None.
 """
 
 import base64
@@ -35,7 +35,7 @@ class FakeApi(Api):
         return self._called("GET", path)
 
     async def list_first(self, path: str, selector: str, fields: str, limit: int) -> list[Raw]:
-        """Field selectors are taken as said; labels: those of child Jobs' pods are all that is asked for."""
+        """Ignores field selectors. Of the label selectors it knows those of child Jobs' pods."""
         del selector
         self.calls.append(("LIST", f"{path}?{fields}"))
         self._let("LIST", path)
@@ -89,7 +89,7 @@ class FakeApi(Api):
         return known
 
     def put(self, path: str, body: Mapping[str, Any]) -> Raw:
-        """Keep an object, as the API server would, whoever wrote it."""
+        """Store an object as the API server does, for any writer."""
         raw = copy.deepcopy(dict(body))
         metadata = raw["metadata"]
         metadata.setdefault("name", path.rpartition("/")[2])
@@ -126,7 +126,7 @@ def _at(raw: Raw, field: str) -> object:
 
 
 def merged(known: Raw, patch: Mapping[str, Any]) -> Raw:
-    """As RFC 7396 says."""
+    """As in RFC 7396."""
     result = {name: value for name, value in known.items() if patch.get(name, "") is not None}
     for name, value in patch.items():
         if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""What the tests of the operator are given: a small job, its pods and nodes, and what its coordinator tells.
+"""The base data of the operator's tests: a small job, its pods and nodes, and its coordinator's reports.
 
-Each builder makes something ordinary; a test says only what is special in it. The job is `llm` with two actives and
-one spare, it has been running since NOW - 1 h, and every node is ready, unless a test says otherwise.
+Each builder makes an ordinary object; a test states only the differences. Unless a test changes it, the job is `llm`
+with two actives and one spare, it has been running since NOW - 1 h, and every node is Ready.
 """
 
 import math
@@ -67,7 +67,7 @@ def a_job(
     spec: Mapping[str, Any] = MappingProxyType({}),
     **world: Any,
 ) -> Job:
-    """world: what is special in the World; spec: the same of the rest of the spec."""
+    """world: the fields of the World that differ; spec: the other fields of the spec that differ."""
     group = a_group(replicated_job, replicas, parallelism, pod_template, metadata=job_template_metadata)
     ordinary: dict[str, Any] = {"groups": (group,), "nproc_per_node": 8, "container": "trainer", "spares": 1}
     whole: dict[str, Any] = {"replicated_jobs": (group,), "world": World(**(ordinary | world)), **spec}
@@ -86,14 +86,16 @@ def a_job(
 
 
 def in_round(number: int = 0, coordinator: str = "s", epoch: int = 1, term: int = 1, **status: Any) -> dict[str, Any]:
-    """The status of a job that is in that round, under that pod; term 0: which is appointed, and was not heard yet."""
+    """The status of a job in this round, whose coordinator is this pod. term 0: it is appointed and has not reported
+    yet.
+    """
     received = {"term": term} if term else {}
     leadership = {"epoch": epoch, **received, "podName": coordinator, "podUID": f"uid-{coordinator}"}
     return {"round": number, **received, "coordinator": leadership, **status}
 
 
 def a_pod(name: str, index: int | None = None, **changes: Any) -> Pod:
-    """A pod that runs, made for that index, or as a spare; it is on a node of its own."""
+    """A running pod, created for this index or as a spare, on a node of its own."""
     role = names.ROLE_SPARE if index is None else names.ROLE_ACTIVE
     ordinary = Pod(
         uid=f"uid-{name}",
@@ -121,7 +123,7 @@ def pending(pod: Pod) -> Pod:
 
 
 def starting(pod: Pod) -> Pod:
-    """On its node, but its sidecar is not up yet."""
+    """On its node; its sidecar has not started yet."""
     return replace(pod, phase="Pending", sidecar_started=False, sidecar_ran=False)
 
 
@@ -134,9 +136,9 @@ def terminating(pod: Pod, since: float = NOW) -> Pod:
     return replace(pod, deleting_since=since)
 
 
-#: What a node says whose GPU is lost.
+#: The finding about a node that has lost a GPU.
 XID_79 = Finding("nvsentinel-xid", FaultClass.HARDWARE, "Xid 79")
-#: The three pods of the job: two actives and a spare, which coordinates.
+#: The three pods of the job: two actives, and a spare that coordinates.
 A0, A1, S = a_pod("a0", 0), a_pod("a1", 1), a_pod("s")
 SUCCEEDED = Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
 FAILED = Close(CloseReason.FAILED, "10 restarts in place within 1 h are spent")
@@ -205,11 +207,12 @@ def observed(
     config_epoch: int = 0,
     **changes: Any,
 ) -> Observed:
-    """By default a job that runs in round 0, whose Secrets this process has created. Without a snapshot the operator
-    has just started; else it is on the line.
+    """By default a job that runs in round 0, and whose Secrets this process has created. Without a snapshot the
+    operator has just started; with one it is connected to the coordinator.
 
-    searches_since: when it ceased to be. answered: who has said since then (responding_since) not to be in office,
-    naming that pod and knowing of that electorate.
+    searches_since: when the connection to the coordinator ended. answered: the pods that have reported since then
+    (responding_since) that they are not the coordinator, with the coordinator that they name and their voter
+    configuration.
     """
     pods, job = tuple(pods), job if job is not None else a_job(status=in_round(0))
     lines = {pod.uid: PodAnswer(reason, named, config_epoch) for pod in responders}
@@ -235,7 +238,7 @@ def observed(
 
 
 WAITING = "1 of 2 pods (group ranks 1)"
-#: Two nodes fell silent at the same moment.
+#: Two nodes that stopped responding at the same moment.
 TIES = [
     a_recovery(NOW, fault=Fault.NODE, strategy=None, cause=Cause(8 * i, f"a{i}", "n", None, None, "silent"))
     for i in range(2)
@@ -248,7 +251,7 @@ def status_of(given: Observed, leadership: Leadership = LEADERSHIP, now: float =
 
 
 def after(before: Mapping[str, Any], snapshot: Snapshot | None, now: float = NOW, **changes: Any) -> dict[str, Any]:
-    """The status of a pass that finds this status and this snapshot."""
+    """The status after a reconcile that observes this status and this snapshot."""
     return plan_status(observed(a_job(status=before), snapshot=snapshot, **changes), LEADERSHIP, now)
 
 

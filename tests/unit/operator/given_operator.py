@@ -1,4 +1,4 @@
-"""A whole operator, without a lease, on an API server of dictionaries; coordinators call nobody."""
+"""A whole operator, without a lease, on an API server of dictionaries; coordinators call no pod."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator
 from understudy_operator.resync import PATHS
 
-LIMIT_S = 600.0  # of virtual time
+LIMIT_S = 600.0  # virtual time
 JOBS = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs"
 PODS = "/api/v1/namespaces/research/pods"
 NO_RULES: tuple[Mapping[str, Any], ...] = ()
 
 
 class ClusterApi(FakeApi):
-    """With lists and watches. What is put with `send_event` comes by the watch of its kind alone."""
+    """With lists and watches. Only the watch of the kind reports an object that is put with `send_event`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class ClusterApi(FakeApi):
         return self.put(f"{JOBS}/{name}", {**job, **changes})
 
     def pods_of(self, name: str) -> Sequence[Raw]:
-        """Of the job of that name."""
+        """The pods of the job of that name."""
         uid = f"uid-{name}"
         return [raw for raw in self.of_kind("Pod") if raw["metadata"]["labels"]["understudy.dev/job-uid"] == uid]
 
@@ -84,7 +84,7 @@ class Running:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(LIMIT_S):
-            while not holds():  # noqa: ASYNC110 (what it waits for is in the fake API server, which tells nobody)
+            while not holds():  # noqa: ASYNC110 (the fake API server has no notification)
                 await asyncio.sleep(0.05)
 
     def logged(self) -> dict[tuple[str, ...], float]:
@@ -92,7 +92,7 @@ class Running:
         return scraped(self.metrics.book.text())
 
     def failures(self) -> float:
-        """Reconciles that have failed by a bug, and tasks that have ended."""
+        """Reconciles that have failed because of a bug, and tasks that have ended."""
         bugs = ("understudy_reconcile_errors_total", "Bug")
         ended = "understudy_task_restarts_total"
         return sum(count for name, count in self.logged().items() if name[:2] == bugs or name[0] == ended)

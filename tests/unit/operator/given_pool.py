@@ -1,6 +1,6 @@
-"""What the tests of pools are given: a pool `shared` of two spares, its pods, and the jobs that name it.
+"""The base data of tests of pools: a pool `shared` of two spares, its pods, and the jobs that name it.
 
-As in given.py each builder makes something ordinary, and a test says only what is special in it.
+As in given.py, each builder makes an ordinary object, and a test states only the differences.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ def a_pool(**changes: Any) -> Pool:
 
 
 def a_spare(name: str, *, claimed_by: str = "", at: float = NOW, template: str = "", **changes: Any) -> Pod:
-    """A pool's pod that is ready, on a node of its own; of the newest template unless another one is named."""
+    """A pod of a pool that is ready, on a node of its own; of the newest template unless another one is named."""
     pool = a_pool()
     values = {**pool_labels(pool), names.LABEL_TEMPLATE: template or pool_fingerprint(pool)}
     notes: dict[str, str] = {}
@@ -45,7 +45,7 @@ def not_ready(pod: Pod) -> Pod:
 
 
 def observed_pool(pool: Pool | None = None, pods: Iterable[Pod] = (), **changes: Any) -> ObservedPool:
-    """All nodes are ready, and the job job-uid is there."""
+    """All nodes are Ready, and the job job-uid exists."""
     pods = tuple(pods)
     ordinary = ObservedPool(
         pool=pool if pool is not None else a_pool(),
@@ -60,5 +60,5 @@ def observed_pool(pool: Pool | None = None, pods: Iterable[Pod] = (), **changes:
 
 
 def a_view(*pods: Pod, desired: int = 1, exists: bool = True) -> PoolView:
-    """What the job sees of the pool."""
+    """The job's view of the pool."""
     return PoolView("shared", exists, desired, pool_fingerprint(a_pool()), pods)

@@ -1,5 +1,5 @@
-"""What the tests of warm claims are given: the pool `shared` with a launcher, whose spares are the job's own in all but
-what can be told; and its spares.
+"""The base data of tests of warm claims: the pool `shared` with a launcher, whose spares equal the job's own except for
+the fields that a spare gets when it is adopted; and its spares.
 """
 
 from typing import Any
@@ -20,12 +20,12 @@ def a_warm_pool(**changes: Any) -> Pool:
     return a_pool(**{"template": TEMPLATE, "launcher": PoolLauncher(nproc_per_node=8), **changes})
 
 
-#: Of the Secret with the pool's key.
+#: The Secret with the pool's key.
 SECRET = pool_secret_name(a_warm_pool(), KEYRING)
 
 
 def a_warm_spare(name: str, *, template: str = "", secret: str = SECRET, **changes: Any) -> Pod:
-    """A pool's pod that is ready."""
+    """A pod of the pool that is ready."""
     pool = a_warm_pool()
     values = {**pool_labels(pool), names.LABEL_TEMPLATE: template or pool_fingerprint(pool)}
     ordinary: dict[str, Any] = {"ready": True, "version": "11", "created_at": AN_HOUR_AGO}
@@ -33,7 +33,7 @@ def a_warm_spare(name: str, *, template: str = "", secret: str = SECRET, **chang
 
 
 def claimed_warm(name: str = "w", *, adopted: bool = False, at: float = NOW, **changes: Any) -> Pod:
-    """The job's pod that was a pool's spare."""
+    """A pod of the job that was a spare of the pool."""
     notes = {names.ANNOTATION_WARM: "pool-uid", names.ANNOTATION_CLAIMED_AT: micro_time(at)}
     if adopted:
         notes[names.ANNOTATION_ADOPTED] = micro_time(at)

@@ -1,10 +1,10 @@
-"""Scenarios and their plans in YAML files: read, and written anew after a change that is meant.
+"""Reads scenarios and their plans in YAML files, and rewrites them after an intended change.
 
-A file has a head of comments, and for each scenario what is `given` and the `plan` that follows, a line an intent. A
-scenario with a key that its schema does not know is refused: it would say something that no plan follows from.
+A file has a head of comments, and for each scenario its `given` and the `plan` that follows, one intent a line. A
+scenario with a key that its schema does not have is rejected: no plan would follow from this key.
 
 A schema is a part of an OpenAPI schema, as the CRDs have it: `properties`, `items`, `additionalProperties` and `enum`.
-Where it has none of them, anything may stand.
+A schema without any of them allows every value.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -47,7 +47,7 @@ def read(folder: Path, given: Raw) -> dict[str, Raw]:
 
 
 def write(folder: Path, given: Raw, planned: Planned) -> None:
-    """The plans as they are now. Raises ValueError as `read` does."""
+    """Write the current plans. Raises ValueError as `read` does."""
     for path in sorted(folder.glob("*.yaml")):
         text = path.read_text(encoding="utf-8")
         head = [line for line in text.splitlines() if line.startswith("#")]

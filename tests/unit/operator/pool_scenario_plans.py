@@ -1,15 +1,16 @@
-"""Scenarios of pools: observed states in words, and what the operator means to do about each, with its reasons.
+"""Scenarios of pools: observed states in words, and the operator's plan for each, with its reasons.
 
-tests/unit/operator/pool_scenarios/*.yaml hold them; test_pool_scenarios.py compares. After a change that is meant:
+tests/unit/operator/pool_scenarios/*.yaml has the scenarios; test_pool_scenarios.py compares the plans. After an
+intended change,
 
     scripts/py -m tests.unit.operator.pool_scenario_plans
 
-writes the plans anew, for the diff to be read.
+rewrites the plans; read the diff.
 
-A scenario has `given`: `spec` (of the pool, with what is special in it), `status`, `spares` (by name: how each is, or a
-mapping with `is`, `age`, `template: old`, `claimed by` and, in seconds ago, `claimed`), `replacement_pods` (names of
-jobs' pods, or a mapping of one to the spare in whose place it stands), `nodes` (that are not well) and `refused`. All
-that is left out is ordinary: see given_pool.py.
+A scenario has `given`: `spec` (of the pool: the fields that differ), `status`, `spares` (by name: the state of each, or
+a mapping with `is`, `age`, `template: old`, `claimed by` and, in seconds ago, `claimed`), `replacement_pods` (names of
+jobs' pods, or a mapping of one to the spare that it replaces), `nodes` (that are not healthy) and `refused`. All other
+fields are ordinary: see given_pool.py.
 """
 
 import json
@@ -52,10 +53,10 @@ SPARE = keys(
     template={"enum": ("old",)},
     **{"is": {"enum": HOW_SPARES_ARE}},
 )
-#: Of `given`.
+#: The schema of `given`.
 SCHEMA = keys(
-    "lent",
     "refused",
+    "replacement_pods",
     metadata=keys("annotations", "deletionTimestamp", "finalizers", "generation", "labels", "name", "namespace", "uid"),
     spec=FIELDS["spec"],
     status=FIELDS["status"],
@@ -65,7 +66,7 @@ SCHEMA = keys(
 
 
 def planned(scenario: Raw) -> list[str]:
-    """The plan, a line an intent."""
+    """The plan, one intent a line."""
     return list(_lines(reconcile_pool(state(scenario.get("given", {})), NOW)))
 
 
@@ -75,7 +76,7 @@ def state(given: Raw) -> ObservedPool:
     spec = {"template": SPARE_TEMPLATE, **given.get("spec", {"replicas": 2})}
     pool = read_pool({"metadata": metadata, "spec": spec, "status": given.get("status", {})})
     pods = [_spare(name, result or "ready") for name, result in given.get("spares", {}).items()]
-    seen = observed_pool(pool, pods, replacement_pods=tuple(map(_replacement_pods, given.get("lent", ()))))
+    seen = observed_pool(pool, pods, replacement_pods=tuple(map(_replacement_pods, given.get("replacement_pods", ()))))
     ill = {name: _node(name, result) for name, result in given.get("nodes", {}).items()}
     refused = tuple(Refusal(message, RefusalKind.QUOTA) for message in given.get("refused", ()))
     return replace(seen, nodes={**seen.nodes, **ill}, refusals=refused)
@@ -96,7 +97,7 @@ def _spare(name: str, result: Any) -> Pod:
 
 
 def _replacement_pods(result: Any) -> Pod:
-    """A name, or a mapping of that to the name of the spare in whose place the pod stands."""
+    """result: a name, or a mapping of a name to the spare that the pod replaces."""
     if isinstance(result, str):
         return a_pod(result)
     ((name, spare),) = result.items()

@@ -1,17 +1,17 @@
-"""Scenarios: observed states in words, and what the operator means to do about each, with its reasons.
+"""Scenarios: observed states in words, and the operator's plan for each, with its reasons.
 
-tests/unit/operator/scenarios/*.yaml hold them; test_scenarios.py compares. After a change that is meant:
+tests/unit/operator/scenarios/*.yaml has the scenarios; test_scenarios.py compares the plans. After an intended change,
 
     scripts/py -m tests.unit.operator.scenario_plans
 
-writes the plans anew, for the diff to be read.
+rewrites the plans; read the diff.
 
-A scenario has `given`: `groups` (replicatedJobs by name, with what is special in each), `world` (names of those whose
-pods train; none without), `spec` (the rest of it, as in a manifest), `status`, `jobs` (child Jobs by name), `job pods`
-(those of their pods that hold them up), `pods` (of the world, by name; `gang` is its pod group in Kueue's queue),
-`told` (by its coordinator), `nodes` (by name: what is special in the object), `offenders` (nodes that have failed jobs
-before) and `facts` (whatever else is not ordinary). All that is left out is ordinary: see given.py. A pod has the
-`rank` that it was made for, and holds it, unless it says `seat`.
+A scenario has `given`: `groups` (replicatedJobs by name, with the fields that differ), `world` (names of those whose
+pods train; by default none), `spec` (its other fields, as in a manifest), `status`, `jobs` (child Jobs by name), `job
+pods` (their pods that delay them), `pods` (of the world, by name; `gang` is the pod group in Kueue's queue), `reported`
+(by the coordinator), `nodes` (by name: the fields that differ), `offenders` (nodes that have failed jobs before) and
+`facts` (all other differences). All other fields are ordinary: see given.py. A pod has the `rank` that it was created
+for, unless it has a `current rank`.
 """
 
 import json
@@ -74,7 +74,7 @@ HOW_JOBS_ARE: Mapping[str, Mapping[str, Any]] = {
     "succeeded": {"ended": True, "is_complete": True, "started_at": NOW - 60},
     "failed": {"ended": True, "started_at": NOW - 60, "ended_at": NOW - 5},
     "suspended": {"suspended": True},
-    "resting": {"suspended": True, "started_at": NOW - 60},
+    "suspended after start": {"suspended": True, "started_at": NOW - 60},
     "queued": {"suspended": True, "queue": "team"},
     "admitted": {"active": 1, "ready": 1, "started_at": NOW - 60, "queue": "team"},
     "deleting": {"deleting": True},
@@ -82,9 +82,9 @@ HOW_JOBS_ARE: Mapping[str, Mapping[str, Any]] = {
 
 STARTING: Raw = {"phase": "Pending", "ip": "", "sidecar_started": False, "sidecar_ran": False}
 FAILED: Raw = {"phase": "Failed", "sidecar_started": False}
-#: Of a status that says nothing: what goes without saying.
+#: The default values of status, which are not shown.
 DEFAULT_FIELDS = {"restarts": 0, "restartsCountTowardsMax": 0, "observedGeneration": 1}
-#: `for` says since how many seconds, in the place of these times.
+#: `for` sets these times to so many seconds ago.
 TIMES = ("deleting_since", "waiting_since", "created_at")
 HOW_PODS_ARE: Mapping[str, Mapping[str, Any]] = {
     "terminating": {"deleting_since": NOW - 1},
@@ -96,8 +96,20 @@ HOW_PODS_ARE: Mapping[str, Mapping[str, Any]] = {
 }
 
 POD = keys(
-    *("age", "attempt", "coordinator", "failed starts", "failure", "for", "gang", "group", "held by", "job", "kueue"),
-    *("let go", "made of", "rank", "seat", "trouble"),
+    *(
+        "age",
+        "attempt",
+        "coordinator",
+        "failed starts",
+        "failure",
+        "for",
+        "gang",
+        "group",
+        "finalizers",
+        "job",
+        "kueue",
+    ),
+    *("let go", "made of", "rank", "current rank", "trouble"),
     **{"is": {"enum": HOW_PODS_ARE}},
 )
 ROLLOUTS = keys("blocked", "failed", "fresh", "in a row", "uncertain", "updating", "version")
@@ -107,7 +119,7 @@ IS_CHILD = keys(
     *("attempt", "own attempt", "made of", *(field.name for field in fields(ChildJob))),
     **{"is": {"enum": HOW_JOBS_ARE}},
 )
-#: Of `given`.
+#: The schema of `given`.
 SCHEMA = keys(
     "world",
     "offenders",
@@ -126,8 +138,8 @@ SCHEMA = keys(
     jobs=by_name({**IS_CHILD, "enum": HOW_JOBS_ARE}),
     pods=by_name(POD),
     job_pods=by_name(POD),
-    told=keys(
-        "epoch", "lost", "round", "seats", "waiting for", "workers", rollouts=ROLLOUTS, closed=keys("message", "reason")
+    reported=keys(
+        "epoch", "lost", "round", "ranks", "waiting for", "workers", rollouts=ROLLOUTS, closed=keys("message", "reason")
     ),
     nodes=by_name(keys("annotations", "conditions", "labels", "taints", "unschedulable")),
     facts=keys(
@@ -137,7 +149,7 @@ SCHEMA = keys(
 
 
 def planned(scenario: Raw, later_s: float = 0.0) -> list[str]:
-    """The plan, a line an intent; also that of a pass somewhat later, if nothing happens meanwhile."""
+    """The plan, one intent a line; with `later_s`, the plan of a reconcile so much later without other changes."""
     given = scenario.get("given", {})
     return list(_lines(reconcile(state(given), IMAGE, NOW + later_s), given.get("status", {})))
 
@@ -149,9 +161,11 @@ def state(given: Raw) -> Observed:
     job = read_job(manifest(given))
     pods = [_pod(name, result or {}) for name, result in given.get("pods", {}).items()]
     named = {pod.name: pod for pod in pods}
-    kept = {name: (result or {}).get("seat", named[name].index) for name, result in given.get("pods", {}).items()}
+    kept = {
+        name: (result or {}).get("current rank", named[name].index) for name, result in given.get("pods", {}).items()
+    }
     rank_holders = {rank: named[name] for name, rank in kept.items() if rank is not None}
-    result = given.get("told")
+    result = given.get("reported")
     snapshot = None if result is None else _snapshot(result, pods, rank_holders)
     children = tuple(_child(job, name, result) for name, result in given.get("jobs", {}).items())
     facts = given.get("facts", {})
@@ -179,8 +193,8 @@ def _node(name: str, result: Raw) -> Node:
 
 
 def _objects(facts: Raw) -> dict[str, Any]:
-    """nothing: there is none yet. without: the Service, which somebody has deleted. refused: of the last pass.
-    paused: what was, and for how long it is not tried.
+    """nothing: no object exists yet. without: the Service, if it was deleted. refused: refusals of the last reconcile.
+    paused: writes that are not retried yet, with the remaining seconds.
     """
     nothing, without = facts.get("nothing", False), facts.get("without", ())
     values: dict[str, Any] = {
@@ -213,7 +227,7 @@ def _group(name: str, result: Raw) -> Raw:
 
 
 def _child(job: Job, name: str, result: Any) -> ChildJob:
-    """told: how it is, or a mapping with more."""
+    """result: the state, or a mapping with more."""
     more: dict[str, Any] = {"is": result} if isinstance(result, str) else dict(result)
     group_name, _, index = name.removeprefix("llm-").rpartition("-")
     group = next((group for group in job.spec.children if group.name == group_name), None)
@@ -246,8 +260,8 @@ def _pod(name: str, result: Raw) -> Pod:
         changes["labels"] = {JOB_NAME: result["job"]}
     since = {name: NOW - result["for"] for name in TIMES if name in changes and "for" in result}
     changes |= since | {name: result[name] for name in ("trouble", "failure") if name in result}
-    if "held by" in result:
-        changes["blocking_finalizers"] = tuple(result["held by"])
+    if "finalizers" in result:
+        changes["blocking_finalizers"] = tuple(result["finalizers"])
     if "failed starts" in result:
         changes["annotations"] = {names.ANNOTATION_FAILED_STARTS: str(result["failed starts"])}
     if "made of" in result:
@@ -261,7 +275,7 @@ def _pod(name: str, result: Raw) -> Pod:
 
 
 def _in_queue(result: Raw) -> dict[str, Any]:
-    """kueue: the pod group, or a spare's `alone`; `gang`: that it was made as a spare, in place of one of the group."""
+    """kueue: the pod group, or `alone` for a spare; `gang`: created as a spare, in place of a pod of the group."""
     labels = {names.LABEL_REPLICATED_JOB: result.get("group", "workers"), kueue.MANAGED: "true", kueue.QUEUE: "team"}
     labels |= {names.LABEL_ROLE: names.ROLE_SPARE if result.get("rank") is None else names.ROLE_ACTIVE}
     if result["kueue"] != "alone":
@@ -276,8 +290,8 @@ def _in_queue(result: Raw) -> dict[str, Any]:
 def _snapshot(result: Raw, pods: list[Pod], rank_holders: Mapping[int, Pod]) -> Any:
     working = WorkersState(result.get("workers", WorkersState.RUNNING.value))
     known = {pod.name: pod for pod in pods}
-    if "seats" in result:
-        members = [member(known[name], rank) for name, rank in result["seats"].items()]
+    if "ranks" in result:
+        members = [member(known[name], rank) for name, rank in result["ranks"].items()]
     else:
         members = [member(pod, rank if result["round"] >= 0 else None, working) for rank, pod in rank_holders.items()]
     closed = result.get("closed")
@@ -294,7 +308,7 @@ def _snapshot(result: Raw, pods: list[Pod], rank_holders: Mapping[int, Pod]) -> 
 
 
 def _rollouts(result: Raw) -> Rollouts:
-    """failed: the id of the failed update, in a row how many, and who stays blocked."""
+    """failed: the id of the failed update, `in a row` the number of failures, `blocked` the blocked replicas."""
     failure = cause = None
     if "failed" in result:
         at, blocked = NOW - 1, tuple(result.get("blocked", ()))
@@ -316,7 +330,10 @@ def _lines(plan: Plan, before: Raw) -> Iterator[str]:
     match plan.link:
         case Follow(office, nodes=nodes):
             yield f"follow the coordinator of epoch {office.epoch}"
-            yield from (f"tell it that {x.node} is {'broken' if x.hardware_finding else 'about to go'}" for x in nodes)
+            yield from (
+                f"report {x.node} to the coordinator as {'broken' if x.hardware_finding else 'about to go'}"
+                for x in nodes
+            )
         case Unfollow(end):
             yield "end the line" + ("" if end is None else f": {end.reason.value}: {end.message}")
         case None:
@@ -335,7 +352,7 @@ def _object(intent: Create | DeleteSecret) -> str:
 
 
 def _changes(before: Raw, status: Raw) -> Iterator[str]:
-    """What is new in status, without times and versions."""
+    """The changes of status, without times and versions."""
     for field in (
         "phase",
         "terminalState",
@@ -363,7 +380,7 @@ def _changes(before: Raw, status: Raw) -> Iterator[str]:
 
 def _recovery(entry: Raw) -> str:
     how = entry.get("strategy", "not known yet")
-    return f"{entry['fault']}, {how}, {'mended' if 'resumedAt' in entry else 'open'}"
+    return f"{entry['fault']}, {how}, {'recovered' if 'resumedAt' in entry else 'open'}"
 
 
 def _job_line(intent: CreateJob | DeleteJob | PatchJob) -> str:
@@ -391,7 +408,7 @@ def _pod_line(intent: PodIntent) -> str:
 
 
 def _off(pod: Raw) -> str:
-    """The nodes that it is kept off."""
+    """The nodes that the pod avoids."""
     annotations = pod["metadata"].get("annotations", {})
     off = [annotations.get(key, "") for key in (names.ANNOTATION_AVOIDS, names.ANNOTATION_PREFERS_NOT)]
     where = zip((", never on", ", rather not on"), off, strict=True)
@@ -399,7 +416,7 @@ def _off(pod: Raw) -> str:
 
 
 def _place(pod: Raw) -> str:
-    """In Kueue's queue, and in the scheduler's."""
+    """The pod's place in Kueue's queue and in the scheduler's."""
     labels = pod["metadata"]["labels"]
     queued = f" in queue {labels[kueue.QUEUE]}" if kueue.QUEUE in labels else ""
     group = f", group {labels[kueue.GROUP_NAME]}" if kueue.GROUP_NAME in labels else ""

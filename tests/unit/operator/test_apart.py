@@ -1,4 +1,4 @@
-"""Jobs side by side under one operator: each has a key of its own, and passes of its own."""
+"""Jobs side by side under one operator: each has its own key and its own reconciles."""
 
 import asyncio
 import base64
@@ -25,7 +25,7 @@ SECRETS = "/api/v1/namespaces/research/secrets"
 
 
 def apply_other(world: World, **spec: Any) -> None:
-    """A job `other` beside the job `llm`, else the same."""
+    """A job `other` beside the job `llm`, otherwise identical."""
     raw = world.api.objects[f"{JOBS}/llm"]
     metadata = {**raw["metadata"], "name": "other", "uid": "other-uid"}
     other = world.api.put(f"{JOBS}/other", {**raw, "metadata": metadata, "spec": raw["spec"] | spec})
@@ -49,7 +49,7 @@ def pods_of(world: World, uid: str) -> int:
 
 
 @pytest.mark.attack("C3", "a node that looks for the key of a job in the pods of another one", before="refused, too")
-async def test_each_job_has_a_key_of_its_own_and_its_pods_mount_no_other(world: World) -> None:
+async def test_each_job_has_its_own_key_and_its_pods_mount_no_other(world: World) -> None:
     world.apply_job()
     apply_other(world)
     async with both_at_work(world):
@@ -70,7 +70,7 @@ async def test_each_job_has_a_key_of_its_own_and_its_pods_mount_no_other(world: 
 
 
 @pytest.mark.attack("A1", "a job over which the operator has a bug", before="refused, too")
-async def test_a_job_whose_reconciles_fail_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_whose_reconciles_fail_delays_no_other_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, failed = planner.reconcile, []
 
     def reconcile(observed: Any, *given: Any) -> Any:
@@ -88,7 +88,7 @@ async def test_a_job_whose_reconciles_fail_holds_up_no_other(world: World, monke
 
 
 @pytest.mark.attack("A1", "a TrainingJob that cannot be read", before="refused, too")
-async def test_nor_does_one_that_cannot_be_read(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_job_that_cannot_be_read_delays_no_other_job(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.apply_job()
     apply_other(world, replicatedJobs="none of what the CRD lets through")
     async with both_at_work(world):

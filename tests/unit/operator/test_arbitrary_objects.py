@@ -1,4 +1,4 @@
-"""Whatever an object is, it ends no task, and no reconcile raises over it. The nightly run has 20,000 examples of each.
+"""No arbitrary object ends a task or makes a reconcile raise. The nightly run has 20,000 examples of each kind.
 
 The operator is a whole one, with a job, its Jobs and its pool at work. Each example replaces the object by one in which
 some fields are arbitrary JSON, as the bytes that the API server would send.
@@ -46,7 +46,7 @@ from understudy_protocol.enums import NO_TERM
 from understudy_protocol.observer import Cause, Refused, Stepping, StepProgress
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
 
-#: So many of each kind of object: the same ones in each run, unless `make arbitrary` says how many.
+#: The number of examples of each kind: the same ones in each run, unless `make arbitrary` sets another number.
 EXAMPLES = os.environ.get("UNDERSTUDY_EXAMPLES", "")
 ordinary_settings = settings(
     max_examples=int(EXAMPLES or 50),
@@ -55,7 +55,7 @@ ordinary_settings = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-#: Kinds whose spec the API server checks by our own CRDs: there it is as it should be.
+#: Kinds whose spec the API server validates by our own CRDs: their spec is valid.
 CHECKED = (Kind.JOB, Kind.POOL, Kind.INJECTED)
 SPARE = {"spec": {"containers": [{"name": "hold", "image": "example.com/pause:1"}]}}
 EVERYTHING_WRONG = [
@@ -105,7 +105,7 @@ POOL_STATUS: Raw = {
 
 
 class Errors(logging.Handler):
-    """Everything that the operator did not expect."""
+    """All errors except failures of the API server."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Errors(logging.Handler):
 
 
 class World:
-    """An operator at work, in a time of its own that goes on from example to example."""
+    """An operator at work, in virtual time that continues from example to example."""
 
     def __init__(self) -> None:
         self._loop = _Loop()
@@ -151,13 +151,13 @@ class World:
         await self._entered.__aexit__(None, None, None)
 
     def ordinary(self, kind: Kind) -> list[tuple[str, Raw]]:
-        """The objects of that kind, and where they are."""
+        """The objects of that kind, with their paths."""
         plural = PATHS[kind][0].rpartition("/")[2]
         group = PATHS[kind][0].rpartition("/")[0]
         return [(at, raw) for at, raw in self._ordinary.items() if at.startswith(group) and at.split("/")[-2] == plural]
 
     def shown(self, kind: Kind, path: str, raw: Any) -> None:
-        """The watch tells of it, everything that follows is done, and all is as it was before."""
+        """The watch reports the object, the operator handles it, and the world is restored."""
         self._do(self._shown(kind, path, raw))
 
     async def _shown(self, kind: Kind, path: str, raw: Any) -> None:
@@ -217,7 +217,7 @@ def _put_everything(api: ClusterApi) -> None:
 
 
 def _let_run(api: ClusterApi) -> None:
-    """What kubelets and earlier reconciles have written."""
+    """Sets the status that kubelets and earlier reconciles would have written."""
     for raw in api.of_kind("Pod"):
         raw["spec"]["nodeName"] = "n1"
         state = {"name": "understudy-sidecar", "started": True, "state": {"running": {}}, "restartCount": 1}
@@ -301,9 +301,9 @@ SENT: list[Any] = [
 ]
 
 
-#: What a message may have thousands of, one behind the other.
+#: Fragments that a message may repeat thousands of times.
 FRAGMENTS = ['"', '\\"', "\\", "[", "[],", '{"":', "1", ",", "1234567890123456789,", "\\\n", "\ud800", "xid("]
-#: CPU time that an example may take: so much, and so much for each byte of it.
+#: The CPU time that an example may take: a constant, and an addition for each byte.
 CPU_S, CPU_S_PER_BYTE = 0.3, 1e-5
 
 
@@ -316,7 +316,7 @@ def little_cpu_time(size: int) -> Iterator[None]:
 
 @st.composite
 def sent_bytes(draw: st.DrawFn) -> bytes:
-    """A message in which some fields are anything; it is no JSON any more where something was put in, or cut off."""
+    """A message with arbitrary fields; after an insertion or a truncation it may be no JSON."""
     text = json.dumps(draw(st.sampled_from(SENT).flatmap(spoiled)))
     if draw(st.booleans()):
         text = '{"later":1234567890123456789,' + text[1:]
@@ -336,7 +336,7 @@ def sent_bytes(draw: st.DrawFn) -> bytes:
 @ordinary_settings
 @given(sent_bytes(), st.booleans())
 def test_no_message_of_a_coordinator_makes_a_reconcile_raise(sent: bytes, begun: bool) -> None:
-    # given a line to the pod in office, and a message of it, as the line decodes it; a refused one ends the line
+    # given a line to the coordinator's pod, and a message as the line decodes it; a rejected message ends the line
     callee = Callee("uid-s", "10.1.0.1")
     search = Search(Coordination(), NOW)
     search.follow(Follow(NO_TERM, (callee,), running={"uid-s": "10.1.0.1", "uid-a1": "10.1.0.2"}), NOW)
@@ -348,14 +348,14 @@ def test_no_message_of_a_coordinator_makes_a_reconcile_raise(sent: bytes, begun:
         except wire.WireError:
             return
         search.calls(NOW + 1.0)
-        # when the job is reconciled by it, then nothing raises, and the status can be written and read again
+        # when the job is reconciled, then nothing raises, and the status can be written and read again
         job = a_job(status={**STATUS} if begun else {})
         plan = reconcile(observed(job, coordination=search.coordination), "example.com/sidecar:1", NOW)
         json.dumps(plan.status, allow_nan=False)
 
 
 def targets() -> list[tuple[str, Raw, Raw]]:
-    """Of each kind whose pods are injected: its kind, an object, and an injected pod of it."""
+    """For each kind whose pods are injected: the kind, an object, and an injected pod of it."""
     found = []
     for name, kind in (("job", "Job"), ("jobset", "JobSet"), ("pytorchjob", "PyTorchJob")):
         pod = inject(golden_pod(name), "example.com/sidecar:1").pod
@@ -375,22 +375,22 @@ def targets() -> list[tuple[str, Raw, Raw]]:
 @pytest.mark.timeout(7200)
 @ordinary_settings
 @given(st.data(), st.sampled_from(targets()))
-def test_what_is_made_of_a_job_that_is_injected_is_an_injectedjob_or_an_event(
+def test_an_arbitrary_target_leads_to_an_injectedjob_or_an_event(
     data: st.DataObject, target: tuple[str, Raw, Raw]
 ) -> None:
-    # given a target that the API server may have, since it may be of another version than its CRD is today
+    # given a target that the API server may store, perhaps of another version of its CRD
     kind, ordinary, pod = target
     raw = data.draw(spoiled(ordinary))
     text = json.dumps(raw)
     with little_cpu_time(len(text)):
         decoded = decoder("GET", f"/apis/batch/v1/namespaces/research/jobs/{kind}")(text.encode())
         try:
-            # when its InjectedJob is made
+            # when its InjectedJob is created
             owner = read_owner(pod)
             manifest = manifest_of("research", owner, spec_of(read_target(kind, decoded), owner, pod))
         except (Objection, *UNREADABLE):
-            return  # an event says why
-    # then what is made can be sent, and be read as a job
+            return  # an event reports the reason
+    # then the manifest can be sent, and read as a job
     metadata = {**manifest["metadata"], "uid": "own", "resourceVersion": "7", "creationTimestamp": CREATED}
     stored = {**json.loads(json.dumps(manifest, allow_nan=False)), "metadata": metadata}
     assert read_injected(stored).world.actives >= 1

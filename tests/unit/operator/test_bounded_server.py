@@ -1,6 +1,6 @@
-"""A server whose callers are not known: real sockets, addresses of 127.0.0.0/8, no TLS.
+"""A server with unknown callers: real sockets, addresses of 127.0.0.0/8, no TLS.
 
-`good` is an address that asks as a kubelet or an API server does; all others are hostile.
+`good` is an address that sends requests like a kubelet or an API server; all others are hostile.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Served:
         return await asyncio.open_connection("127.0.0.1", self.server.port, local_addr=(address, 0))
 
     async def ask(self, address: str = GOOD, body: bytes = b"good") -> str:
-        """The status line of the answer to a request on a connection of its own; "" if there is none."""
+        """The status line of the answer to a request on a new connection; "" if there is none."""
         reader, writer = await self.connect(address)
         with contextlib.closing(writer):
             writer.write(head(len(body)) + body)
@@ -59,7 +59,7 @@ async def serving(limits: ServerLimits = SMALL) -> AsyncIterator[Served]:
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:
-    """Whether the server closes the connection, in time."""
+    """Whether the server closes the connection in time."""
     async with asyncio.timeout(5):
         with contextlib.suppress(ConnectionError):
             while await reader.read(4096):
@@ -125,11 +125,11 @@ async def test_the_largest_body_is_read() -> None:
         assert served.responses == {200_000: 1}
 
 
-async def test_an_address_that_holds_all_slots_does_not_delay_another_one() -> None:
+async def test_an_address_with_all_slots_does_not_delay_another_one() -> None:
     # given two hostile addresses with all slots, and more connections that wait
     async with serving(ServerLimits(slots=8, per_address=4, waiting=32, body=1000, request_s=30.0)) as served:
         hostile = [await served.connect(address) for address in ("127.0.0.66", "127.0.0.67") for _ in range(20)]
-        # when another address asks, then it is answered at once: `request_s` is not waited for
+        # when another address sends a request, then the server answers at once, and does not wait for `request_s`
         began = time.monotonic()
         for _ in range(10):
             assert await served.ask() == "HTTP/1.1 200 OK"
@@ -140,13 +140,13 @@ async def test_an_address_that_holds_all_slots_does_not_delay_another_one() -> N
 
 
 @pytest.mark.attack("D2", "all slots are taken by addresses of one IPv6 network", before="others waited for their time")
-async def test_a_network_that_holds_all_slots_does_not_delay_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    # given hostile addresses that are of one network, which have a slot each
+async def test_a_network_with_all_slots_does_not_delay_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given hostile addresses of one network, with one slot each
     for module in (bounded_server, fair_semaphore):
         monkeypatch.setattr(module, "network_of", lambda address: address if address == GOOD else "theirs")
     async with serving(replace(SMALL, request_s=30.0)) as served:
         hostile = [await served.connect(f"127.0.2.{number}") for number in range(1, 9)]
-        # then another one is answered at once
+        # then the server answers another network at once
         async with asyncio.timeout(5):
             assert await served.ask() == "HTTP/1.1 200 OK"
         for _, writer in hostile:
@@ -163,28 +163,28 @@ async def test_ipv6_and_ipv4_are_answered() -> None:
 
 
 async def test_a_connection_with_a_request_that_is_answered_is_not_closed_for_another_address() -> None:
-    # given an address with a connection that has just been answered, and fewer slots than others
+    # given an address with a connection that has just been answered, and with fewer slots than others
     async with serving(ServerLimits(slots=4, per_address=3, waiting=32, body=1000, request_s=30.0)) as served:
         reader, writer = await served.connect(GOOD)
         writer.write(head(4) + b"good")
         await reader.readuntil(b"ok")
-        # when a hostile address takes the other slots, and another one needs some
+        # when a hostile address takes the other slots, and another one needs one
         hostile = [await served.connect(address) for address in (HOSTILE, HOSTILE, HOSTILE, "127.0.0.67")]
         assert await served.ask("127.0.0.68") == "HTTP/1.1 200 OK"
-        # then the hostile connections make room
+        # then the server closes hostile connections
         writer.write(head(4) + b"good")
         assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
         for _, each in (*hostile, (reader, writer)):
             each.close()
 
 
-async def test_connections_beyond_all_limits_are_closed_and_take_no_file_of_others() -> None:
+async def test_connections_beyond_all_limits_are_closed_and_use_no_file_descriptors_of_others() -> None:
     async with serving() as served:
         hostile = [await served.connect(HOSTILE) for _ in range(100)]
         async with asyncio.timeout(5):
             while served.dropped[Drop.CROWDED] < 60:  # noqa: ASYNC110 (nothing reports it)
                 await asyncio.sleep(0.01)
-        # 4 slots of the address and 32 places in the line
+        # 4 slots of the address and 32 waiting connections
         assert served.dropped[Drop.CROWDED] == 100 - 4 - 32
         assert await served.ask() == "HTTP/1.1 200 OK"
         for _, writer in hostile:
@@ -192,7 +192,7 @@ async def test_connections_beyond_all_limits_are_closed_and_take_no_file_of_othe
 
 
 async def test_large_bodies_of_one_address_do_not_delay_the_large_body_of_another_one() -> None:
-    # given an address with as many large bodies as it may send, which are half sent, and others that wait for them
+    # given an address with as many half-sent large bodies as it may send, and others that wait for them
     limits = ServerLimits(
         slots=16, per_address=8, large_bodies=3, large_bodies_per_address=2, body=200_000, body_s=30.0
     )
@@ -200,14 +200,14 @@ async def test_large_bodies_of_one_address_do_not_delay_the_large_body_of_anothe
         hostile = [await served.connect(HOSTILE) for _ in range(8)]
         for _, writer in hostile:
             writer.write(head(150_000) + b"x" * 1000)
-        # then another address sends one
+        # then another address can send one
         async with asyncio.timeout(5):
             assert await served.ask(body=b"x" * 150_000) == "HTTP/1.1 200 OK"
         for _, writer in hostile:
             writer.close()
 
 
-async def test_a_sender_fills_no_more_than_a_small_buffer_of_the_kernel_while_it_waits() -> None:
+async def test_a_waiting_sender_fills_only_a_small_kernel_buffer() -> None:
     # given a connection that waits for a slot
     async with serving(ServerLimits(slots=2, per_address=1, waiting=32, body=1000, request_s=30.0)) as served:
         first = await served.connect(HOSTILE)
@@ -224,7 +224,7 @@ async def test_a_sender_fills_no_more_than_a_small_buffer_of_the_kernel_while_it
                     sent += second.send(os.urandom(65536))
                     accepted = True
             assert await served.ask() == "HTTP/1.1 200 OK"  # the server has had time to read
-        # then it has sent no more than a buffer of its own and one of the server's
+        # then it has sent no more than its own buffer and the server's
         assert 1000 < sent < 300_000
         second.close()
         first[1].close()

@@ -1,5 +1,5 @@
-"""Copies of a job's objects in its own namespace, as by `kubectl get -o yaml` to debug: they have the job's labels and
-no owner. The operator does not count, change or delete them.
+"""Copies of a job's objects in its own namespace, as by `kubectl get -o yaml` for debugging: they have the job's labels
+and no owner. The operator does not count, change or delete them.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ def writes(world: World, path: str) -> list[tuple[str, str]]:
 
 
 async def wait_until_idle(world: World) -> None:
-    """A minute of virtual time later: whatever follows from a change has followed."""
+    """One minute of virtual time: enough for all consequences of a change."""
     world.enqueue()
     await asyncio.sleep(60.0)
 
@@ -57,7 +57,7 @@ async def test_a_job_is_not_failed_by_a_failed_copy_of_one_of_its_jobs(world: Wo
         a_copy(world, Kind.CHILD, f"{JOBS}/my-debug2", world.api.of_kind("Job")[0], status=FAILED_JOB)
         await wait_until_idle(world)
 
-    # then the job goes on, and nobody touches the copy
+    # then the job continues, and the operator does not change the copy
     assert "terminalState" not in world.status()
     assert {raw["metadata"]["name"] for raw in world.api.of_kind("Job")} == {
         "llm-workers-0",
@@ -78,11 +78,11 @@ async def test_a_copy_of_a_job_is_not_deleted_when_the_job_has_ended(world: Worl
         world.enqueue()
         await world.until(lambda: world.status().get("terminalState") == "Failed")
 
-        # when somebody copies one of its Jobs
+        # when a user copies one of its Jobs
         a_copy(world, Kind.CHILD, f"{JOBS}/my-debug2", world.api.of_kind("Job")[0], status={})
         await wait_until_idle(world)
 
-    # then the copy runs on
+    # then the operator does not change the copy
     assert writes(world, f"{JOBS}/my-debug2") == []
 
 
@@ -94,21 +94,21 @@ async def test_a_copy_of_a_pod_neither_counts_as_a_spare_nor_ends_the_job(world:
     async with at_work(world, virtual()):
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
 
-        # when a copy of one is there that says that the training has failed
+        # when a copy of one pod reports that the training has failed
         message = wire.encode(Close(CloseReason.FAILED, "the copy's own end"))
         ended = {"name": names.SIDECAR_CONTAINER, "state": {"terminated": {"exitCode": 1, "message": message}}}
         status = {"phase": "Failed", "initContainerStatuses": [ended]}
         a_copy(world, Kind.POD, f"{PODS}/debug", world.api.of_kind("Pod")[0], status=status)
         await wait_until_idle(world)
 
-    # then it has no meaning
+    # then the report is ignored
     assert "terminalState" not in world.status()
     assert writes(world, f"{PODS}/debug") == []
 
 
 @pytest.mark.attack("B4", "copies the Service of a job's coordinator", before="refused, too")
 async def test_a_copy_of_the_coordinators_service_under_its_name_is_not_used(world: World, links: list[FakeLink]):
-    # given a Service that has been replaced by a copy of itself, which nobody owns
+    # given a Service that was replaced by a copy of itself without an owner
     world.apply_job()
     async with at_work(world):
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
@@ -117,13 +117,13 @@ async def test_a_copy_of_the_coordinators_service_under_its_name_is_not_used(wor
         a_copy(world, Kind.SERVICE, SERVICE, original)
         world.enqueue()
 
-        # then status says that the name is taken
+        # then status reports that the name is taken
         await world.until(lambda: world.condition("Invalid")[0] == "True")
     assert world.condition("Invalid")[1].startswith("Service llm-coordinator exists and does not belong to this job")
 
 
 async def test_a_job_whose_name_a_copy_has_taken_reports_it(world: World):
-    # given a Job by the name that the job's own would have, with the job's labels and without an owner
+    # given a Job with the name of the job's own Job and with the job's labels, but without an owner
     labels = {"understudy.dev/job-name": "llm", "understudy.dev/job-uid": "job-uid"}
     taken = world.api.put(
         f"{JOBS}/llm-workers-0",

@@ -1,4 +1,4 @@
-"""Places that addresses take in turn."""
+"""Places that addresses get in turn."""
 
 import asyncio
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from understudy_operator.fair_semaphore import Crowded, FairSemaphore
 
 
 async def request_place(visits: FairSemaphore, *addresses: str) -> list["asyncio.Task[None]"]:
-    """A request of each address, in this order; those that have a place are done."""
+    """One request for each address, in this order; the tasks of requests with a place are done."""
     tasks = [asyncio.create_task(visits.acquire(address), name=address) for address in addresses]
     await run_until_idle()
     return tasks
@@ -24,16 +24,16 @@ def done(tasks: Iterable["asyncio.Task[None]"]) -> list[str]:
     return [task.get_name() for task in tasks if task.done() and task.exception() is None]
 
 
-async def test_a_place_goes_to_the_address_with_fewest_and_not_to_the_one_that_asks_most() -> None:
+async def test_a_place_goes_to_the_address_with_the_fewest_places_and_not_with_the_most_requests() -> None:
     # given an address with all places and many requests
     visits = FairSemaphore(places=4, per_address=4, waiting=100)
     await request_place(visits, *["hostile"] * 4)
     waiting = await request_place(visits, *["hostile"] * 20, "other")
     assert done(waiting) == []
-    # when one place is free
+    # when one place becomes free
     visits.release("hostile")
     await run_until_idle()
-    # then the other address has it, although it was the last one to ask
+    # then the other address gets it, although its request was the last
     assert done(waiting) == ["other"]
 
 
@@ -45,15 +45,15 @@ OWN_NETWORK = "fd00:0:0:1::5"
     "D2", "requests from many addresses of one IPv6 network", before="each of them had a turn of its own"
 )
 async def test_the_addresses_of_one_network_share_its_turn() -> None:
-    # given a network with all places, and many addresses of it that wait
+    # given a network with all places, and many of its addresses that wait
     visits = FairSemaphore(places=4, per_address=4, waiting=30)
     await request_place(visits, *OTHER_NETWORK[:4])
     waiting = await request_place(visits, *OTHER_NETWORK[4:24], OWN_NETWORK)
-    # when a place is free, then an address of another network has it
+    # when a place becomes free, then an address of another network gets it
     visits.release(OTHER_NETWORK[0])
     await run_until_idle()
     assert done(waiting) == [OWN_NETWORK]
-    # and if too many wait, then one of theirs is refused
+    # and if too many requests wait, then one of this network is rejected
     more = await request_place(visits, *OTHER_NETWORK[24:34], "fd00:0:0:3::1")
     assert [task.get_name() for task in more if task.done()] == OTHER_NETWORK[34 - 1 : 34]
     assert isinstance(more[-2].exception(), Crowded)
@@ -88,12 +88,12 @@ async def test_addresses_without_a_place_take_turns() -> None:
 
 
 async def test_an_address_whose_requests_cost_more_waits_for_the_others() -> None:
-    # given two addresses with costly requests, and one with cheap ones
+    # given two addresses with costly requests, and one with cheap requests
     visits = FairSemaphore(places=1, per_address=1, waiting=100)
     for address, cost in (("costly", 0.2), ("costlier", 0.3), ("cheap", 0.001)):
         visits.note_cost(address, cost)
     await visits.acquire("other")
-    # when all of them wait, the cheap one last, then it is the first one
+    # when all of them wait, the cheap one last, then the cheap one is the first to get a place
     waiting = await request_place(visits, "costlier", "costly", "costly", "cheap")
     visits.release("other")
     await run_until_idle()
@@ -103,7 +103,7 @@ async def test_an_address_whose_requests_cost_more_waits_for_the_others() -> Non
     assert done(waiting) == ["costly", "cheap"]
 
 
-async def test_the_newest_costs_count_most_and_an_addresss_costs_are_forgotten_in_time() -> None:
+async def test_the_newest_costs_count_most_and_old_costs_are_forgotten() -> None:
     visits = FairSemaphore(places=1, per_address=1, waiting=100)
     visits.note_cost("once", 1.0)
     for number in range(1024):
@@ -126,7 +126,7 @@ async def test_an_address_has_at_most_its_share_of_free_places() -> None:
     assert done(await request_place(visits, "b")) == ["b"]
 
 
-async def test_if_too_many_wait_the_newest_of_the_address_with_most_is_refused() -> None:
+async def test_if_too_many_requests_wait_the_newest_of_the_address_with_most_is_rejected() -> None:
     visits = FairSemaphore(places=1, per_address=1, waiting=3)
     await visits.acquire("a")
     one, two, three, other = await request_place(visits, "a", "a", "a", "b")
@@ -154,10 +154,10 @@ async def test_a_request_that_is_cancelled_takes_no_place(at: str) -> None:
 
 
 async def test_a_request_for_several_places_waits_for_all_of_them_and_is_not_overtaken() -> None:
-    # given four places, of which one is free
+    # given four places, one of which is free
     visits = FairSemaphore(places=4, per_address=3, waiting=100)
     await visits.acquire("a", 3)
-    # when one address asks for three, and then another one for one
+    # when one address requests three places, and then another one requests one
     large = asyncio.create_task(visits.acquire("b", 3), name="b")
     await run_until_idle()
     small = asyncio.create_task(visits.acquire("c", 1), name="c")
@@ -170,8 +170,8 @@ async def test_a_request_for_several_places_waits_for_all_of_them_and_is_not_ove
     assert visits.taken == {"b": 3, "c": 1}
 
 
-async def test_of_addresses_with_as_many_requests_the_newest_is_refused() -> None:
-    """The kubelet has asked before them."""
+async def test_if_addresses_have_equally_many_requests_the_newest_is_rejected() -> None:
+    """The kubelet's requests are older."""
     visits = FairSemaphore(places=1, per_address=1, waiting=3)
     await visits.acquire("a")
     waiting = await request_place(visits, "kubelet", "hostile 1", "hostile 2", "hostile 3")

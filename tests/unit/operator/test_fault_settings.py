@@ -1,4 +1,4 @@
-"""What the chart says about faults: read at the start, or the operator ends with what is wrong."""
+"""The chart's fault settings: read at the start; the operator exits with an error message if they are invalid."""
 
 import logging
 from pathlib import Path
@@ -12,17 +12,17 @@ from understudy_operator.plan.faults.built_in import BUILT_IN
 WRONG = '[{"name": "cordon", "enabled": false}, {"name": "x", "signal": "Label", "keys": ["x"], "class": "hardware"}]'
 
 
-def test_by_default_the_table_is_built_in_and_the_memory_in_the_process() -> None:
+def test_the_default_is_the_built_in_table_and_memory_in_the_process() -> None:
     assert read_fault_settings({}) == FaultSettings(BUILT_IN, None)
 
 
-def test_the_memorys_place_is_a_namespace_and_a_name() -> None:
+def test_the_memorys_configmap_has_a_namespace_and_a_name() -> None:
     assert read_fault_settings({"UNDERSTUDY_NODE_FAULTS": "a/b"}).memory == ("a", "b")
     with pytest.raises(ValueError, match=r"UNDERSTUDY_NODE_FAULTS is .b.: set it to a ConfigMap"):
         read_fault_settings({"UNDERSTUDY_NODE_FAULTS": "b"})
 
 
-def test_a_wrong_row_ends_the_operator_at_its_start_with_its_number_field_and_fix(
+def test_an_invalid_row_ends_the_operator_at_its_start_with_its_number_field_and_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "master").write_bytes(b"x" * 32)

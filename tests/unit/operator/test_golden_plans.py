@@ -1,4 +1,4 @@
-"""A scenario file with a key or a word that no scenario knows is refused, with the file and the key."""
+"""A scenario file with an unknown key or word is rejected, with the file and the key."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +20,9 @@ def write(folder: Path, given: str, remaining: str = "") -> None:
         ("{pods: {a0: {ranks: 0}}}", "given: pods: a0: unknown key 'ranks'"),
         ("{pods: {a0: {is: endet}}}", "given: pods: a0: is: unknown word 'endet', expected one of terminating, ended"),
         ("{job pods: {a0: {ranks: 0}}}", "given: job pods: a0: unknown key 'ranks'"),
-        ("{told: {rounds: 0}}", "given: told: unknown key 'rounds'"),
-        ("{told: {rollouts: {fresch: 1}}}", "given: told: rollouts: unknown key 'fresch'"),
-        ("{told: {closed: {why: SUCCEEDED}}}", "given: told: closed: unknown key 'why'"),
+        ("{reported: {rounds: 0}}", "given: reported: unknown key 'rounds'"),
+        ("{reported: {rollouts: {fresch: 1}}}", "given: reported: rollouts: unknown key 'fresch'"),
+        ("{reported: {closed: {why: SUCCEEDED}}}", "given: reported: closed: unknown key 'why'"),
         ("{facts: {claim: [a]}}", "given: facts: unknown key 'claim'"),
         (
             "{facts: {without: [Services]}}",
@@ -68,7 +68,7 @@ def test_a_scenario_of_a_pool_with_an_unknown_key_or_word_is_refused(tmp_path: P
 @pytest.mark.parametrize(
     "do", [golden_plans.read, lambda folder, given: golden_plans.write(folder, given, lambda _: [])]
 )
-def test_a_scenario_has_nothing_beside_given_and_plan(tmp_path: Path, do: Callable[[Path, Raw], object]) -> None:
+def test_a_scenario_has_only_given_and_plan(tmp_path: Path, do: Callable[[Path, Raw], object]) -> None:
     write(tmp_path, "{}", "  plans: []\n")
     before = (tmp_path / "odd.yaml").read_text()
     with pytest.raises(ValueError, match=r"odd\.yaml: a scenario: unknown key 'plans', expected one of plan, given"):
@@ -76,6 +76,6 @@ def test_a_scenario_has_nothing_beside_given_and_plan(tmp_path: Path, do: Callab
     assert (tmp_path / "odd.yaml").read_text() == before
 
 
-def test_ordinary_words_are_read(tmp_path: Path) -> None:
+def test_known_words_are_accepted(tmp_path: Path) -> None:
     write(tmp_path, "{pods: {a0: {rank: 0}, a1: }, jobs: {llm-workers-0: ready}, spec: {spares: {replicas: 1}}}")
     assert golden_plans.read(tmp_path, scenario_plans.SCHEMA).keys() == {"odd: a scenario"}

@@ -1,4 +1,6 @@
-"""Injected pods in the operator's store: each job of theirs gets its InjectedJob; who is alone is told of its node."""
+"""Injected pods in the operator's store: each of their jobs gets its InjectedJob, and a pod without a launcher gets its
+node's findings.
+"""
 
 import asyncio
 import copy
@@ -66,7 +68,7 @@ class World:
         return self.api.of_kind("InjectedJob")
 
 
-async def test_the_first_pod_makes_the_injected_job_and_the_others_find_it() -> None:
+async def test_the_first_pod_creates_the_injectedjob_and_the_others_find_it() -> None:
     world = World()
     world.job()
     for number in range(3):
@@ -79,7 +81,7 @@ async def test_the_first_pod_makes_the_injected_job_and_the_others_find_it() -> 
     assert world.enqueued == [("research", "job.train")]
 
 
-async def test_a_job_that_cannot_train_as_one_is_informed_once() -> None:
+async def test_a_job_that_cannot_be_injected_gets_one_event() -> None:
     world = World()
     world.job(completions=5)
     for number in range(3):
@@ -94,7 +96,7 @@ async def test_a_job_that_cannot_train_as_one_is_informed_once() -> None:
     assert world.made() == []
 
 
-async def test_an_event_that_is_refused_is_not_sent_again() -> None:
+async def test_a_rejected_event_is_not_sent_again() -> None:
     """As in a namespace that is being deleted."""
     world = World()
     world.api.refuse = lambda body: "the namespace is being terminated" if body["kind"] == "Event" else ""
@@ -107,7 +109,7 @@ async def test_an_event_that_is_refused_is_not_sent_again() -> None:
 
 @in_virtual_time
 async def test_hundreds_of_pods_are_annotated_at_a_limited_rate() -> None:
-    """Of a job without a launcher, whose pods stand on one node each time that something is held against it."""
+    """The pods of a job without a launcher, all on one node each time that it gets a finding."""
     loop, pods = asyncio.get_running_loop(), int(BURST + WRITES_PER_S / 10)
     world = World(Clock(steady=loop.time))
     world.node("Xid 79")
@@ -119,7 +121,7 @@ async def test_hundreds_of_pods_are_annotated_at_a_limited_rate() -> None:
 
 
 @in_virtual_time
-async def test_it_waits_for_its_turn_among_all_that_the_operator_writes() -> None:
+async def test_the_annotation_of_a_pod_waits_for_its_turn_among_all_writes() -> None:
     loop = asyncio.get_running_loop()
     world = World(Clock(steady=loop.time))
     for _ in range(int(BURST)):
@@ -130,7 +132,7 @@ async def test_it_waits_for_its_turn_among_all_that_the_operator_writes() -> Non
     assert loop.time() >= 1 / WRITES_PER_S
 
 
-async def test_a_job_of_the_same_name_that_came_since_is_another_one() -> None:
+async def test_a_new_job_of_the_same_name_is_another_job() -> None:
     world = World()
     world.job()
     world.api.objects[JOB]["metadata"]["uid"] = "another"
@@ -141,14 +143,16 @@ async def test_a_job_of_the_same_name_that_came_since_is_another_one() -> None:
 
 
 @in_virtual_time
-@pytest.mark.parametrize("result", [True, False], ids=["the watch tells it", "nobody tells it"])
-async def test_a_job_that_was_applied_again_is_made_as_soon_as_its_predecessor_is_gone(result: bool) -> None:
-    """The garbage collector takes a while for the InjectedJob of a Job that was deleted, and pods tell little more."""
-    # given the InjectedJob of a Job that was deleted, and a pod of the one that has its name now
+@pytest.mark.parametrize("result", [True, False], ids=["the watch reports it", "no watch reports it"])
+async def test_a_new_injectedjob_is_created_once_its_predecessor_is_gone(result: bool) -> None:
+    """The garbage collector needs a while to delete the InjectedJob of a deleted Job, and few events of pods follow
+    meanwhile.
+    """
+    # given the InjectedJob of a deleted Job, and a pod of the new Job of the same name
     loop = asyncio.get_running_loop()
     world = World()
     world.job()
-    spec = {"target": {"uid": "a former one"}}
+    spec = {"target": {"uid": "a previous one"}}
     previous = world.api.put(f"{INJECTED}/job.train", {"kind": "InjectedJob", "metadata": {}, "spec": spec})
     previous["metadata"]["namespace"] = "research"
     world.store.put(Kind.INJECTED, previous)
@@ -157,35 +161,35 @@ async def test_a_job_that_was_applied_again_is_made_as_soon_as_its_predecessor_i
     world.injection.on_pod(pod)
     await asyncio.sleep(300.0)
     assert world.enqueued == []
-    # when that InjectedJob goes
+    # when that InjectedJob is deleted
     del world.api.objects[f"{INJECTED}/job.train"]
     gone_at = loop.time()
     if result:
         world.store.remove(Kind.INJECTED, previous)
         world.injection.check_pods_of_job(("research", "job.train"))
-    # then the other one's is made
+    # then the new Job's InjectedJob is created
     await world.until(lambda: bool(world.enqueued))
     await world.injection.stop()
     assert [raw["spec"]["target"]["uid"] for raw in world.made()] == [UID]
     assert loop.time() <= gone_at + (0.1 if result else 1.5 * LONGEST_RETRY_S)
 
 
-async def test_a_pod_that_is_left_of_a_deleted_job_holds_up_nobody() -> None:
-    # given the Job of now, a pod of its predecessor, and then one of its own
+async def test_a_remaining_pod_of_a_deleted_job_does_not_delay_the_new_job() -> None:
+    # given the current Job, a pod of its predecessor, and then one of its own
     world = World()
     world.job()
     left = world.pod("job", 0)
     left["metadata"]["labels"] |= {"batch.kubernetes.io/controller-uid": "former", names.LABEL_JOB_UID: "former"}
-    # when both are seen in the same moment
+    # when the operator observes both at the same moment
     world.injection.on_pod(left)
     world.injection.on_pod(world.pod("job", 1))
-    # then the Job has its InjectedJob
+    # then the current Job has its InjectedJob
     await world.until(lambda: bool(world.enqueued))
     await world.injection.stop()
     assert [raw["spec"]["target"]["uid"] for raw in world.made()] == [UID]
 
 
-async def test_a_jobset_that_has_restarted_is_done_with_its_previous_attempt() -> None:
+async def test_the_injectedjob_of_a_jobsets_previous_attempt_is_deleted() -> None:
     world = World()
     metadata = golden_pod("jobset")["metadata"]
     job = {"parallelism": 2, "template": {"metadata": {"labels": metadata["labels"]}}}
@@ -200,7 +204,7 @@ async def test_a_jobset_that_has_restarted_is_done_with_its_previous_attempt() -
     assert [raw["metadata"]["name"] for raw in world.made()] == ["jobset.llm.1"]
 
 
-async def test_a_pod_without_a_launcher_is_informed_of_the_findings_about_its_node_and_when_it_is_taken_back() -> None:
+async def test_a_pod_without_a_launcher_gets_the_findings_about_its_node_and_their_withdrawal() -> None:
     world = World()
     world.node("Xid 79")
     made = world.pod("alone")
@@ -226,7 +230,7 @@ async def test_a_pod_without_a_launcher_is_informed_of_the_findings_about_its_no
 
 
 class SlowApi(FakeApi):
-    """Each request takes 50 ms."""
+    """Needs 50 ms for each request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -244,7 +248,7 @@ class SlowApi(FakeApi):
 
 
 def forged(ordinary: Raw, number: int) -> Raw:
-    """A pod of an injected job, by its labels and its ownerReferences; there is no such Job."""
+    """A pod of an injected job according to its labels and ownerReferences; there is no such Job."""
     pod = copy.deepcopy(ordinary)
     metadata, uid = pod["metadata"], f"forged-{number}"
     metadata |= {"namespace": "evil", "name": f"pod-{number}", "uid": f"pod-{number}"}
@@ -270,22 +274,22 @@ async def test_pods_with_forged_owners_cost_few_requests_and_delay_no_other_name
     pods = [forged(ordinary, number) for number in range(500)]
     for pod in pods:
         world.store.put(Kind.POD, pod)
-    # when the operator starts, and a pod of another namespace comes
+    # when the operator starts, and a pod of another namespace is created
     world.injection.check_all_pods()
     world.injection.on_pod(ordinary)
-    # then that one waits for one request, although most of the others still wait
+    # then that pod waits for one request, although most of the others still wait
     await world.until(lambda: bool(world.enqueued))
     assert loop.time() < 0.3
     assert api.gets("evil") < 200
-    # and at most 32 requests are under way at a time
+    # and at most 32 requests run at a time
     await world.until(lambda: api.gets("evil") == 500)
     assert api.most <= 32
-    # when nodes change each minute for half an hour, then each owner is asked for again after pauses that grow
+    # when nodes change each minute for half an hour, then each owner is requested again after growing pauses
     for _ in range(30):
         await asyncio.sleep(60.0)
         world.injection.check_all_pods()
     assert api.gets("evil") <= 500 * 9
-    # and nothing is kept of pods that are gone
+    # and the operator keeps no data of pods that are gone
     for pod in pods:
         world.store.remove(Kind.POD, pod)
     world.injection.check_all_pods()

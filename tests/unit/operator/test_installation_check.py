@@ -1,4 +1,4 @@
-"""What `helm test` says of an installation."""
+"""The messages of `helm test` about an installation."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ JOBS = f"{KINDS}/namespaces/team/trainingjobs"
 
 
 class Installation:
-    """One that works: each look at its Lease finds it renewed."""
+    """An installation that works: its Lease is renewed between any two reads."""
 
     def __init__(self) -> None:
         self.api = FakeApi()
@@ -39,13 +39,13 @@ def installation() -> Installation:
     return Installation()
 
 
-async def test_nothing_is_wrong_where_everything_is_there(installation: Installation) -> None:
+async def test_a_complete_installation_has_no_errors(installation: Installation) -> None:
     assert await installation.wrong() == []
-    # and nothing was written
+    # and the check wrote nothing
     assert {method for method, _ in installation.api.calls} == {"GET", "CHECK"}
 
 
-async def test_a_lease_that_nobody_renews_is_no_leader(installation: Installation) -> None:
+async def test_a_lease_that_is_not_renewed_is_reported_as_no_leader(installation: Installation) -> None:
     await installation.check.find_problems()
     assert await installation.check.find_problems() == ["no replica renews Lease operator: see the operator's log"]
 
@@ -58,7 +58,7 @@ async def test_a_lease_that_nobody_renews_is_no_leader(installation: Installatio
         (DEPLOYMENT.format("webhook"), "not found"),
     ],
 )
-async def test_what_is_not_there_is_reported(installation: Installation, path: str, result: str) -> None:
+async def test_missing_objects_are_reported(installation: Installation, path: str, result: str) -> None:
     del installation.api.objects[path]
     (wrong,) = await installation.check.find_problems() if path == LEASE else await installation.wrong()
     assert result in wrong
@@ -70,13 +70,13 @@ async def test_a_deployment_without_an_available_replica_is_reported(installatio
     assert "no replica of Deployment operator is available: run kubectl --namespace system get pods" in wrong
 
 
-async def test_a_job_that_is_refused_is_reported_in_the_api_servers_words(installation: Installation) -> None:
+async def test_a_rejected_job_is_reported_with_the_api_servers_message(installation: Installation) -> None:
     installation.api.refuse = lambda _: "spec.spares: Invalid value"
     (wrong,) = await installation.wrong()
     assert wrong == "the API server rejects a TrainingJob (422): spec.spares: Invalid value"
 
 
-async def test_it_waits_for_what_comes_and_no_longer(installation: Installation) -> None:
+async def test_the_check_waits_until_the_installation_is_complete_and_no_longer(installation: Installation) -> None:
     installation.api.put(DEPLOYMENT.format("operator"), {"metadata": {}, "status": {}})
     reads = 0
 

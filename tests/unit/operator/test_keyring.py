@@ -1,4 +1,4 @@
-"""Keys that are derived from one master secret: which there are, and that no two are the same."""
+"""The keys that are derived from one master secret: all of them, and no two are equal."""
 
 import hashlib
 import hmac
@@ -20,7 +20,7 @@ def rfc_5869(master: bytes, info: list[str]) -> bytes:
 
 
 def test_the_derivation_of_the_tests_is_that_of_the_rfc() -> None:
-    """Its test case 3, whose salt and info are empty, in the first 32 of its 42 bytes."""
+    """Its test case 3, with empty salt and info: the first 32 of its 42 bytes."""
     pseudorandom = hmac.new(bytes(32), b"\x0b" * 22, hashlib.sha256).digest()
     assert pseudorandom.hex() == "19ef24a32c717b167f33a91d6f648bdf96596776afdb6377ac434c1c293ccb04"
     first = hmac.new(pseudorandom, b"\x01", hashlib.sha256).hexdigest()
@@ -39,7 +39,7 @@ def test_each_key_is_derived_by_hkdf_over_its_purpose() -> None:
 
 
 def test_the_keys_of_a_master_secret_do_not_change() -> None:
-    """Another derivation would cut an operator that is upgraded off from all pods that run."""
+    """Another derivation would disconnect an upgraded operator from all running pods."""
     assert [RING.of_job("research", "uid", 0), RING.operator_public()] == [
         "2e9dfb2cce4aad93b69265a336ff2842e3813ea64ab134bafb65553a4f51cf97",
         "b509b4be26d9f2e06b717e735c91f1205ab1ba531c42edeb09b48eba872a550f",
@@ -50,7 +50,8 @@ def test_the_keys_of_a_master_secret_do_not_change() -> None:
     "C3", "joins a job, or claims a spare, with a master secret that was replaced", before="refused, too"
 )
 def test_a_thief_of_a_master_secret_that_was_replaced_gets_no_session() -> None:
-    # given pods that were created after that, and a thief that derives each key of them
+    # given pods that were created after the replacement, and a thief that derives each of their keys from the old
+    # secret
     stolen, now = RING, Keyring(bytes(range(1, 33)))
     call = Call("uid-of-the-thief", "10.0.0.7")
     for role, others, own in (
@@ -68,7 +69,7 @@ def test_a_thief_of_a_master_secret_that_was_replaced_gets_no_session() -> None:
             bytes.fromhex(now.operator_public()) if operators else None,
         )
         thief = HandshakeCaller(bytes.fromhex(others), role, "uid", call, stolen.operator() if operators else None)
-        # then no pod goes on with a handshake of it
+        # then no pod accepts the thief's handshake
         with pytest.raises(NotProven):
             thief.finish(pod.answer(thief.hello)[0])
 
@@ -89,7 +90,7 @@ def test_no_other_job_attempt_namespace_or_master_secret_has_the_same_key() -> N
     assert len(set(keys)) == len(keys)
 
 
-def test_names_that_contain_what_separates_them_do_not_collide() -> None:
+def test_names_that_contain_the_separator_do_not_collide() -> None:
     assert RING.of_job('a", "b', "c", 0) != RING.of_job("a", 'b", "c', 0)
 
 

@@ -1,4 +1,4 @@
-"""Whether the cluster has Kueue is asked now and then, and nothing waits for the answer."""
+"""The operator checks regularly whether the cluster has Kueue, and nothing waits for the answer."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ class Given:
         self.api.put(GROUP, {"kind": "APIGroup", "metadata": {}})
 
 
-async def test_the_api_group_is_there_or_is_not() -> None:
+async def test_kueue_exists_if_its_api_group_exists() -> None:
     given = Given()
     assert given.state() == (None, 0)
     await given.discovery.run_once()
@@ -46,7 +46,7 @@ async def test_the_api_group_is_there_or_is_not() -> None:
     assert given.state() == (False, 3)
 
 
-async def test_what_cannot_be_asked_stays_as_it_was() -> None:
+async def test_a_failed_check_keeps_the_last_answer() -> None:
     given = Given()
     given.install()
     await given.discovery.run_once()
@@ -57,7 +57,7 @@ async def test_what_cannot_be_asked_stays_as_it_was() -> None:
 
 
 @in_virtual_time
-async def test_it_is_asked_again_now_and_then() -> None:
+async def test_the_check_is_repeated_regularly() -> None:
     given = Given()
     task = asyncio.create_task(given.discovery.run())
     await asyncio.sleep(10 * EVERY_S)
@@ -65,7 +65,7 @@ async def test_it_is_asked_again_now_and_then() -> None:
     assert 7 <= len(given.api.calls) <= 14
 
 
-async def test_a_job_whose_queue_nobody_manages_reports_it(world: World) -> None:
+async def test_a_job_whose_queue_is_not_managed_reports_it(world: World) -> None:
     # given a job in a queue, on a cluster without Kueue
     world.has_kueue = False
     without_launcher(world)
@@ -78,7 +78,7 @@ async def test_a_job_whose_queue_nobody_manages_reports_it(world: World) -> None
         world.enqueue()
         await world.until(lambda: bool(world.condition("QuotaReserved")[0]))
 
-        # then it does not say that Kueue has admitted it
+        # then status does not report that Kueue has admitted it
         assert world.condition("QuotaReserved") == (
             "False",
             "queue team has no effect: the cluster has no Kueue (API group kueue.x-k8s.io), so the job runs without "
@@ -87,7 +87,7 @@ async def test_a_job_whose_queue_nobody_manages_reports_it(world: World) -> None
         await world.until(lambda: bool(world.api.of_kind("Event")))
         assert [raw["reason"] for raw in world.api.of_kind("Event")] == ["NotManaged"]
 
-        # when Kueue is installed, then it says that
+        # when Kueue is installed, then status reports that
         world.has_kueue = True
         world.enqueue()
         await world.until(lambda: world.condition("QuotaReserved") == ("True", ""))

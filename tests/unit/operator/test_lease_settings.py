@@ -1,4 +1,4 @@
-"""What the chart says about the Lease: read at the start, and refused with words that say how to fix it."""
+"""The chart's settings of the Lease: read at the start, and rejected with a message that states the fix."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from understudy_operator.lease_settings import LeaseSettings, read_lease_setting
 from understudy_operator.plan.lease_election import LeaseTimes
 
 
-def test_the_place_and_the_times_are_read():
+def test_the_name_and_the_times_of_the_lease_are_read():
     env = {"UNDERSTUDY_LEASE": "system/operator", "UNDERSTUDY_LEASE_TIMES": "60,40,5"}
     assert read_lease_settings(env) == LeaseSettings(("system", "operator"), LeaseTimes(60.0, 40.0, 5.0))
     assert read_lease_settings({}) == LeaseSettings(None, LeaseTimes(15.0, 10.0, 2.0))

@@ -1,4 +1,4 @@
-"""Objects that a tenant creates, and that cannot be read: they concern themselves alone."""
+"""Objects of a tenant that cannot be read: they affect only themselves."""
 
 import asyncio
 import json
@@ -27,14 +27,14 @@ def a_pod(name: str, labels: Raw, *, spec: Raw, **metadata: Any) -> Raw:
 
 
 def a_pod_of_an_injected_job() -> Raw:
-    """It carries what the webhook writes, and a number of workers that is none."""
+    """A pod with the webhook's fields, and an invalid number of workers."""
     labels = {"understudy.dev/job-name": "a.b", "understudy.dev/job-uid": "x"}
     env = [{"name": "UNDERSTUDY_NPROC_PER_NODE", "value": "eight"}]
     return a_pod("nproc", labels, spec={"containers": [{"name": "c", "env": env}]})
 
 
 def a_pod_of_a_pool() -> Raw:
-    """It carries a pool's label, and an index that is none."""
+    """A pod with a pool's label, and an invalid index."""
     labels = {"understudy.dev/job-uid": "x", "understudy.dev/pool": "p", "understudy.dev/claimed-by": "y"}
     env = [{"name": "UNDERSTUDY_INDEX", "value": "x"}]
     return a_pod("index", labels, spec={"initContainers": [{"name": "c", "env": env}], "containers": []})
@@ -59,17 +59,17 @@ async def trains(cluster: Running, name: str = "llm") -> None:
     ids=lambda raw: str(raw["metadata"]["name"]),
 )
 @in_virtual_time
-async def test_one_malformed_pod_that_is_there_does_not_stop_the_operator(pod: Raw) -> None:
-    # given the pod, and somebody else's job
+async def test_an_existing_malformed_pod_does_not_stop_the_operator(pod: Raw) -> None:
+    # given the pod, and a job of another tenant
     api = ClusterApi()
     api.put(f"/api/v1/namespaces/tenant/pods/{pod['metadata']['name']}", pod)
     api.apply_job()
-    # when an operator starts, then the job gets its pods, and no task has ended
+    # when an operator starts, then the job gets its pods, and no task ends
     async with running(api) as cluster:
         await trains(cluster)
         assert cluster.operator.alive
         assert dict(cluster.operator.waiting) == {}
-        # and so do jobs that come later
+        # and so do later jobs
         api.send_event(Kind.JOB, "ADDED", api.apply_job("later"))
         await trains(cluster, "later")
 
@@ -83,20 +83,20 @@ async def test_one_malformed_pod_that_is_there_does_not_stop_the_operator(pod: R
     ids=lambda raw: str(raw["metadata"]["name"]),
 )
 @in_virtual_time
-async def test_one_malformed_pod_that_comes_does_not_end_the_watch_of_pods(pod: Raw) -> None:
+async def test_a_new_malformed_pod_does_not_end_the_watch_of_pods(pod: Raw) -> None:
     # given an operator
     api = ClusterApi()
     async with running(api) as cluster:
         await cluster.until(lambda: cluster.operator.synced)
         watch = cluster.task("watch of pods")
-        # when a pod comes that cannot be read, and then a job's pod ends
+        # when a pod is created that cannot be read, and then a pod of a job ends
         api.send_event(Kind.POD, "ADDED", pod)
         api.send_event(Kind.JOB, "ADDED", api.apply_job())
         await trains(cluster)
         lost = api.pods_of("llm")[0]
         del api.objects[f"{PODS}/{lost['metadata']['name']}"]
         api.send_event(Kind.POD, "DELETED", {**lost, "metadata": {**lost["metadata"], "resourceVersion": "900"}})
-        # then the operator hears of it by the same watch, and replaces the pod
+        # then the operator is notified by the same watch, and replaces the pod
         await trains(cluster)
         assert lost["metadata"]["name"] not in {pod["metadata"]["name"] for pod in api.pods_of("llm")}
         assert cluster.task("watch of pods") is watch
@@ -104,20 +104,20 @@ async def test_one_malformed_pod_that_comes_does_not_end_the_watch_of_pods(pod: 
 
 @in_virtual_time
 async def test_a_malformed_pod_is_reported_once_on_the_pod_itself() -> None:
-    # given a pod of a job that cannot be read, which every list and every wake-up comes by
+    # given an unreadable pod of a job, which every list and every reconcile repeats
     api = ClusterApi()
     pod = a_pod_of_an_injected_job()
     api.put("/api/v1/namespaces/tenant/pods/nproc", pod)
     async with running(api) as cluster:
-        # when it has been listed again several times
+        # when it has been listed several times
         await asyncio.sleep(300.0)
-        # then one event on it says which field it is, what is wrong and what to do
+        # then one event on it reports the field, the error and the fix
         (event,) = api.events_on("nproc")
         assert (event["type"], event["reason"], event["metadata"]["namespace"]) == ("Warning", "Malformed", "tenant")
         assert event["regarding"]["kind"] == "Pod"
         assert "UNDERSTUDY_NPROC_PER_NODE of container c is 'eight'" in event["note"]
         assert "delete the pod" in event["note"]
-        # and a metric counts it, until the pod is gone
+        # and a metric counts the pod until it is gone
         assert cluster.logged()[("understudy_malformed_objects", "pods")] == 1
         del api.objects["/api/v1/namespaces/tenant/pods/nproc"]
         api.send_event(Kind.POD, "DELETED", pod)
@@ -125,7 +125,7 @@ async def test_a_malformed_pod_is_reported_once_on_the_pod_itself() -> None:
 
 
 def a_job_from_the_future() -> Raw:
-    """Somebody who may write the status of a TrainingJob has; or a coordinator's clock is wrong."""
+    """A status that a user with write access has written, or that has times of a coordinator with a wrong clock."""
     recovery = {"fault": "Node", "cause": {"node": "n1"}, "detectedAt": "2036-11-20T10:00:00.000000Z"}
     return {"recoveries": [recovery, {"fault": "Node", "cause": {"node": "n1"}}, {"detectedAt": "yesterday"}]}
 
@@ -168,7 +168,7 @@ NO_OBJECTS: list[Any] = [
 
 
 def malformed(kind: Kind, name: str, changes: Raw) -> Raw:
-    """An object of that kind, and of the namespace and the job that everything else in these tests is of."""
+    """A malformed object of that kind, in the namespace and of the job of these tests."""
     labels = {"understudy.dev/job-name": "llm", "understudy.dev/job-uid": "uid-llm"}
     metadata: Raw = {"name": name, "uid": f"uid-{name}", "resourceVersion": "60", "creationTimestamp": CREATED}
     if kind is not Kind.NODE:
@@ -186,20 +186,20 @@ def path_of(kind: Kind, name: str) -> str:
 )
 @in_virtual_time
 async def test_malformed_objects_of_all_kinds_stop_nothing() -> None:
-    # given an operator that keeps a job
+    # given an operator with a running job
     api = ClusterApi()
     api.put("/api/v1/nodes/n1", {"kind": "Node", "metadata": {"name": "n1"}})
     api.apply_job()
     async with running(api) as cluster:
         await trains(cluster)
-        # when objects of all kinds come that cannot be read, also some that say they are the job's
+        # when unreadable objects of all kinds are created, some of them with the job's labels
         for number, (kind, changes) in enumerate(MALFORMED):
             api.send_event(kind, "ADDED", api.put(path_of(kind, f"m{number}"), malformed(kind, f"m{number}", changes)))
         for kind in Kind:
             for raw in NO_OBJECTS:
                 api.send_event(kind, "MODIFIED", raw)
         await asyncio.sleep(120.0)
-        # then all that the operator does for others goes on, and the metrics are there
+        # then the operator does its work for others, and serves metrics
         api.send_event(Kind.JOB, "ADDED", api.apply_job("later"))
         await trains(cluster, "later")
         await cluster.until(
@@ -215,7 +215,7 @@ async def test_malformed_objects_of_all_kinds_stop_nothing() -> None:
             for name, value in cluster.logged().items()
             if name[:2] == ("understudy_reconcile_errors_total", "Bug")
         )
-        # and a status that somebody has spoiled is written whole again; all others have their event
+        # and the operator rewrites an invalid status; all other objects have their events
         assert "round" not in api.objects[path_of(Kind.JOB, "m2")]["status"]
         assert "spec.parallelism: Expected `int | null`, got `str`" in api.events_on("m8")[0]["note"]
         assert "conditions" in api.events_on("m11")[0]["note"]
@@ -226,17 +226,17 @@ async def test_malformed_objects_of_all_kinds_stop_nothing() -> None:
     "nests the template of a TrainingJob 9,000 times, which the CRD lets through",
     before="RecursionError ended kopf, and the operator with it, after each restart again",
 )
-def test_an_object_that_is_nested_too_deeply_is_left_out() -> None:
+def test_an_object_that_is_nested_too_deeply_is_skipped() -> None:
     # given an API server whose list has such a job between two others
     first, deep, last = (ClusterApi().apply_job(name) for name in ("a", "b", "c"))
     text = ",".join(json.dumps(raw) for raw in (first, deep, last))
     text = text.replace('"replicatedJobs"', '"deep": ' + "[" * 9000 + "]" * 9000 + ', "replicatedJobs"', 2)
     page = decoder("GET", PATHS[Kind.JOB][0])(f'{{"metadata": {{}}, "items": [{text}]}}'.encode())
-    # when it is decoded, then the others are there, and of the deep ones their names
+    # when the list is decoded, then it has the others, and only the name of the deeply nested one
     items = list(page["items"])
     assert [raw["metadata"]["name"] for raw in items] == ["a", "b", "c"]
     assert ["spec" in raw for raw in items] == [False, False, True]
-    # and the store tells what is wrong
+    # and the store reports the error
     store = Store()
     store.replace(Kind.JOB, items, 0.0)
     assert [job.name for job in store.facts(Kind.JOB, read_job)] == ["c"]
@@ -245,17 +245,17 @@ def test_an_object_that_is_nested_too_deeply_is_left_out() -> None:
 
 
 @in_virtual_time
-async def test_a_job_whose_object_becomes_malformed_counts_as_there() -> None:
+async def test_a_job_whose_object_becomes_malformed_does_not_count_as_deleted() -> None:
     # given a job with its pods
     api = ClusterApi()
     job = api.apply_job()
     async with running(api) as cluster:
         await trains(cluster)
-        # when its object is one that cannot be read
+        # when its object becomes unreadable
         metadata = {**job["metadata"], "resourceVersion": "900"}
         api.send_event(Kind.JOB, "MODIFIED", {**job, "metadata": metadata, "status": 3})
         await asyncio.sleep(30.0)
-        # then its worker does not take it for deleted, and goes on when it is corrected
+        # then its worker does not treat it as deleted, and continues when it is corrected
         assert cluster.operator.store.is_malformed(Kind.JOB, ("research", "llm"))
         assert ("research", "llm") in cluster.operator._workers
         api.send_event(Kind.JOB, "MODIFIED", {**job, "metadata": {**metadata, "resourceVersion": "901"}})

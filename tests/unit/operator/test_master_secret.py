@@ -1,4 +1,4 @@
-"""The file with the master secret: which one is read, and how the operator ends if it is not one."""
+"""The file with the master secret, and the operator's exit if it is invalid."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ def test_all_bytes_of_the_file_count(tmp_path: Path, content: bytes) -> None:
     assert read(tmp_path / "secret") == content
 
 
-def test_without_the_variable_it_is_read_where_the_chart_mounts_it() -> None:
+def test_without_the_variable_the_file_is_read_from_the_charts_mount_path() -> None:
     with pytest.raises(ValueError, match="the file /understudy-master/secret cannot be read"):
         read_master_secret({})
 
@@ -39,7 +39,7 @@ def test_without_the_variable_it_is_read_where_the_chart_mounts_it() -> None:
         (PLAIN * 129, "has more than 4096 bytes"),
     ],
 )
-def test_a_file_that_has_no_master_secret_ends_the_operator_with_one_line_that_states_what_to_do(
+def test_a_file_without_a_master_secret_ends_the_operator_with_one_line_that_states_the_fix(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -56,7 +56,7 @@ def test_a_file_that_has_no_master_secret_ends_the_operator_with_one_line_that_s
     # when the operator starts
     with caplog.at_level(logging.ERROR):
         assert program.main() == 2
-    # then it ends with one line that quotes nothing
+    # then it exits with one line that does not quote the file
     (lines,) = [record.getMessage() for record in caplog.records]
     assert lines == (
         f"the file {path} {reason}: the operator derives the keys of all jobs from it; mount a Secret there whose file "
@@ -65,16 +65,16 @@ def test_a_file_that_has_no_master_secret_ends_the_operator_with_one_line_that_s
     assert "nobody" not in lines
 
 
-def test_a_folder_is_no_master_secret(tmp_path: Path) -> None:
+def test_a_folder_is_rejected_as_master_secret(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot be read \(Is a directory\)"):
         read(tmp_path)
 
 
-def test_nor_is_a_file_that_the_operator_may_not_read() -> None:
+def test_an_unreadable_file_is_rejected_as_master_secret() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         path = Path(folder, "secret")
-        # read as another user than root, who reads every file
+        # read it as a user other than root, which can read every file
         with (
             UNREADABLE["unreadable-file"].at(path, path),
             pytest.raises(ValueError, match=r"cannot be read \(Permission denied\)"),

@@ -14,11 +14,11 @@ from understudy_operator.namespace_settings import read_namespaces
         ({"UNDERSTUDY_NAMESPACES": "red,team-7,red"}, ("red", "team-7")),
     ],
 )
-def test_names_are_read_each_once(env: dict[str, str], namespaces: tuple[str, ...]) -> None:
+def test_duplicate_names_are_read_once(env: dict[str, str], namespaces: tuple[str, ...]) -> None:
     assert read_namespaces(env) == namespaces
 
 
 @pytest.mark.parametrize("wrong", ["Red", "red,", "red blue", "red/blue", "..", "a" * 64, "red,*"])
-def test_what_is_no_name_is_refused_since_it_would_be_part_of_a_path(wrong: str) -> None:
+def test_an_invalid_name_is_rejected_because_it_would_be_part_of_a_path(wrong: str) -> None:
     with pytest.raises(ValueError, match="is not the name of a namespace: correct or remove it"):
         read_namespaces({"UNDERSTUDY_NAMESPACES": wrong})

@@ -1,4 +1,4 @@
-"""A bug that one object brings to light, in what looks at all objects: it concerns that object alone."""
+"""A bug that one object triggers, in code that handles all objects: it affects only that object."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ RECOVERY = {"fault": "Node", "strategy": "SpareSwap", "cause": {"node": "n1"}}
 
 
 def make_it_fail(owner: Any, name: str, is_evil: Callable[..., bool], patch: pytest.MonkeyPatch) -> None:
-    """That function raises over one object."""
+    """Let this function raise for one object."""
     ordinary = getattr(owner, name)
 
     def fails(*args: Any) -> Any:
@@ -48,7 +48,7 @@ def make_it_fail(owner: Any, name: str, is_evil: Callable[..., bool], patch: pyt
     before="all later jobs got none, after each restart again",
 )
 @in_virtual_time
-async def test_a_job_over_which_network_policies_fail_keeps_no_other_from_its_own(
+async def test_a_job_whose_network_policy_fails_does_not_block_policies_of_other_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_it_fail(network_policy, "network_policy", lambda job, _: job.name == "evil", monkeypatch)
@@ -66,7 +66,7 @@ async def test_a_job_over_which_network_policies_fail_keeps_no_other_from_its_ow
     "A1", "has a job over whose recoveries the memory of nodes fails", before="no fault of any job was remembered"
 )
 @in_virtual_time
-async def test_a_job_over_which_the_memory_of_nodes_fails_keeps_no_other_from_being_remembered(
+async def test_a_job_on_which_the_memory_of_nodes_fails_does_not_block_other_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_it_fail(node_memory, "offences_of", lambda job: job["metadata"]["name"] == "evil", monkeypatch)
@@ -83,7 +83,7 @@ async def test_a_job_over_which_the_memory_of_nodes_fails_keeps_no_other_from_be
 
 @pytest.mark.attack("A1", "has a job over which a wake-up fails", before="nothing else was woken, for good")
 @in_virtual_time
-async def test_a_job_over_which_an_enqueue_fails_keeps_no_other_from_being_enqueued(
+async def test_a_job_whose_enqueue_fails_does_not_block_other_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_it_fail(Operator, "_enqueue", lambda _, key: key[1] == "evil", monkeypatch)
@@ -98,7 +98,7 @@ async def test_a_job_over_which_an_enqueue_fails_keeps_no_other_from_being_enque
 
 @pytest.mark.attack("A1", "has a pod over which the code of injection fails", before="nothing else was woken, for good")
 @in_virtual_time
-async def test_a_pod_over_which_injection_fails_keeps_no_job_from_being_enqueued(
+async def test_a_pod_on_which_injection_fails_does_not_block_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_it_fail(InjectedJobCreator, "_handle_pod", lambda _, __, pod: pod["metadata"]["name"] == "evil", monkeypatch)
@@ -115,7 +115,7 @@ async def test_a_pod_over_which_injection_fails_keeps_no_job_from_being_enqueued
 
 @pytest.mark.attack("A1", "has a job over which a node's change fails", before="no later job was woken by it")
 @in_virtual_time
-async def test_a_job_over_which_the_change_of_a_node_fails_keeps_no_other_from_it(
+async def test_a_job_on_which_the_change_of_a_node_fails_does_not_block_other_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_it_fail(JobWorker, "is_concerned", lambda worker, *_: worker._key[1] == "evil", monkeypatch)
@@ -128,7 +128,7 @@ async def test_a_job_over_which_the_change_of_a_node_fails_keeps_no_other_from_i
     async with running(api) as cluster:
         await cluster.until(lambda: len(api.pods_of("llm")) == 2)
         monkeypatch.setattr(JobWorker, "enqueue", lambda worker: enqueued.append(worker._key[1]))
-        # when a label of the node changes, then the other job hears of it
+        # when a label of the node changes, then the other job is enqueued
         changed = {**node["metadata"], "labels": {"zone": "b"}, "resourceVersion": "9999"}
         cluster.operator.on_watch_event(Kind.NODE, "MODIFIED", {**node, "metadata": changed})
         assert enqueued == ["llm"]
@@ -137,7 +137,7 @@ async def test_a_job_over_which_the_change_of_a_node_fails_keeps_no_other_from_i
 
 @pytest.mark.attack("A1", "has a pod over which a wake-up of its Job fails", before="no later pod was looked at")
 @in_virtual_time
-async def test_a_pod_over_which_a_deleted_injected_job_fails_keeps_no_other_from_being_looked_at(
+async def test_a_pod_on_which_the_deletion_of_an_injectedjob_fails_does_not_block_other_pods(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked = list[str]()
@@ -163,7 +163,7 @@ async def test_a_pod_over_which_a_deleted_injected_job_fails_keeps_no_other_from
 
 @pytest.mark.attack("A1", "has a pool over which a wake-up fails", before="no later pool was woken")
 @in_virtual_time
-async def test_a_pool_over_which_an_enqueue_fails_keeps_no_other_from_being_enqueued(
+async def test_a_pool_whose_enqueue_fails_does_not_block_other_pools(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     enqueued = list[str]()
@@ -189,7 +189,7 @@ async def test_a_pool_over_which_an_enqueue_fails_keeps_no_other_from_being_enqu
 
 
 @pytest.mark.attack("A1", "has a job whose recoveries a pool cannot read", before="the pool was reconciled no more")
-def test_a_job_over_which_the_size_of_a_pool_fails_is_left_out_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_on_which_the_sizing_of_a_pool_fails_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store()
     for name in ("evil", "other"):
         raw = ClusterApi().apply_job(name)
@@ -201,7 +201,7 @@ def test_a_job_over_which_the_size_of_a_pool_fails_is_left_out_of_it(monkeypatch
 
 
 @pytest.mark.attack("A1", "has a job whose status metrics cannot read", before="there were no metrics of any job")
-def test_a_job_over_which_metrics_fail_is_left_out_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_on_which_metrics_fail_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store()
     for name in ("evil", "other"):
         store.put(Kind.JOB, ClusterApi().apply_job(name))
@@ -215,7 +215,7 @@ def in_research(name: str, raw: dict[str, Any]) -> dict[str, Any]:
 
 
 async def events_on(cluster: Any, name: str) -> None:
-    """One event on the object says it, however often it is met."""
+    """One event on the object reports the bug, however often it is triggered."""
     await asyncio.sleep(300.0)
     (event,) = [event for event in cluster.api.events_on(name) if event["reason"] == "Malformed"]
     assert "IndexError: a bug" in event["note"]

@@ -1,4 +1,4 @@
-"""Pods that have the labels of a job or a pool in its own namespace, and another owner: the labels decide nothing."""
+"""Pods with the labels of a job or a pool in its own namespace, but with another owner: the labels decide nothing."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def of_job(store: Store, uid: str = "job-uid") -> tuple[tuple[Pod, ...], tuple[P
     before="the operator counted it as a pod of the job and called it",
 )
 def test_a_pod_that_the_job_does_not_own_is_not_one_of_its_pods() -> None:
-    """Only pods of the job are called."""
+    """The operator calls only pods of the job."""
     store, claimed = Store(), {names.LABEL_CLAIMED_BY: "job-uid"}
     store.put(Kind.POD, a_pod(labels("job-uid", **claimed), owned_by(ATTACKERS, "InjectedJob")))
     assert of_job(store) == ((), ())
@@ -48,7 +48,7 @@ def test_a_pod_that_the_job_does_not_own_is_not_one_of_its_pods() -> None:
     "a pod of another owner has the label of a claim of a job",
     before="the job took it for its spare: it deleted the pod and created its own on the node of the pod",
 )
-def test_a_claim_counts_on_pods_of_a_pool_alone() -> None:
+def test_a_claim_counts_only_on_pods_of_a_pool() -> None:
     store, claimed = Store(), {names.LABEL_CLAIMED_BY: "job-uid"}
     store.put(Kind.POD, a_pod(labels(ATTACKERS, **claimed), owned_by(ATTACKERS, "ReplicaSet")))
     assert of_job(store) == ((), ())
@@ -69,7 +69,7 @@ def test_a_pod_with_the_label_of_a_pool_is_not_released_by_it(owners: list[Raw])
     assert claimed_pods(store, ("research", "shared")) == ()
 
 
-def test_a_pod_counts_as_one_in_the_place_of_a_pools_if_a_job_owns_it() -> None:
+def test_a_pod_that_replaces_a_pools_spare_counts_only_if_a_job_owns_it() -> None:
     store, pool, came = Store(), ("research", "pool-uid"), {names.LABEL_FROM_POOL: "pool-uid"}
     store.put(Kind.POD, a_pod(labels(ATTACKERS, **came), owned_by(ATTACKERS, "ReplicaSet")))
     store.put(Kind.POD, a_pod(labels("job-uid", **came), owned_by("job-uid"), "ours"))

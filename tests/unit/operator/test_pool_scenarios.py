@@ -1,4 +1,4 @@
-"""Every scenario in tests/unit/operator/pool_scenarios has the plan that is written there: pool_scenario_plans.py."""
+"""Every scenario in tests/unit/operator/pool_scenarios has the plan in its file: pool_scenario_plans.py."""
 
 import pytest
 
@@ -9,5 +9,5 @@ SCENARIOS = read(FOLDER, SCHEMA)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_scenario(name: str):
+def test_the_scenario_has_its_plan(name: str):
     assert planned(SCENARIOS[name]) == SCENARIOS[name]["plan"]

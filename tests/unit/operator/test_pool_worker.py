@@ -1,4 +1,4 @@
-"""One pool's passes: what it makes, what survives from pass to pass, and what is left to do when the pool is gone."""
+"""The reconciles of one pool: its creations, the state that survives, and the cleanup after the pool is deleted."""
 
 import asyncio
 import base64
@@ -32,7 +32,7 @@ LIMIT_S = 10.0
 
 
 class World:
-    """A pool, its worker, and what the API server has."""
+    """A pool, its worker, and the API server's objects."""
 
     def __init__(self) -> None:
         self.api, self.store = FakeApi(), Store()
@@ -90,7 +90,7 @@ async def test_a_new_pool_gets_its_spares_and_a_status(world: World):
     assert {(owner["kind"], owner["uid"]) for owner in owners} == {("HotSparePool", "pool-uid")}
 
 
-async def test_a_refusal_is_reported_and_tried_again(world: World):
+async def test_a_refused_creation_is_reported_and_retried(world: World):
     world.api.refuse = lambda body: "exceeded quota: q" if body["kind"] == "Pod" else ""
     world.apply()
     async with at_work(world):
@@ -101,21 +101,21 @@ async def test_a_refusal_is_reported_and_tried_again(world: World):
 
 
 async def test_a_pool_that_has_changed_since_it_was_read_is_read_again(world: World):
-    # given a store that knows an older state of the pool
+    # given a store with an older state of the pool
     world.apply(replicas=1)
     newer = world.api.objects[PATH]
     newer["spec"]["replicas"] = 3
     world.api.put(PATH, newer)
 
-    # then the status write finds that out, and the spares are those of the newer one
+    # then the status write detects that, and the spares are those of the newer state
     async with at_work(world):
         await world.until(lambda: len(world.pods()) == 3)
     assert world.status()["desired"] == 3
 
 
 @in_virtual_time
-async def test_an_enqueue_of_a_pool_whose_reconciles_have_failed_for_long_has_it_tried_again_at_once(world: World):
-    # given an API server that has been away for some minutes, and was asked for a spare a moment ago
+async def test_an_enqueue_of_a_pool_whose_reconciles_have_failed_for_long_retries_at_once(world: World):
+    # given an API server that has been down for some minutes, and has just rejected the creation of a spare
     requests = asyncio.Event()
 
     def away(_: Any) -> str:
@@ -129,7 +129,7 @@ async def test_an_enqueue_of_a_pool_whose_reconciles_have_failed_for_long_has_it
         requests.clear()
         await requests.wait()
 
-        # when it is back, and a watch tells of something
+        # when it is back, and a watch reports a change
         world.api.refuse = lambda _: ""
         worker.enqueue()
 
@@ -139,10 +139,10 @@ async def test_an_enqueue_of_a_pool_whose_reconciles_have_failed_for_long_has_it
 
 
 @in_virtual_time
-async def test_a_pool_that_takes_long_to_decide_about_is_not_decided_again_at_each_of_its_changes(
+async def test_a_pool_with_long_reconciles_is_not_reconciled_at_each_of_its_changes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    # given a pool of many claimants, about which each decision takes long, and that changes all the time
+    # given a pool of many claimants, whose reconciles take long, and that changes all the time
     loop, thought_s, decided = asyncio.get_running_loop(), 0.0, list[float]()
 
     def reconcile(*given: Any) -> Any:
@@ -157,12 +157,12 @@ async def test_a_pool_that_takes_long_to_decide_about_is_not_decided_again_at_ea
         while len(decided) < 10:
             worker.enqueue()
             await asyncio.sleep(0.001)
-    # then there is a rest after each
+    # then there is a pause after each reconcile
     assert min(later - previous for previous, later in pairwise(decided)) >= LONGEST_PAUSE_S - 0.001
 
 
 async def spare_of_a_job_that_is_gone(world: World) -> str:
-    """The name of the pool's one spare, which it has claimed."""
+    """The name of the pool's one spare, which a deleted job has claimed."""
     await world.until(lambda: len(world.pods()) == 1)
     (name,) = (pod["metadata"]["name"] for pod in world.pods())
     world.claim(name, "gone-uid")
@@ -170,7 +170,7 @@ async def spare_of_a_job_that_is_gone(world: World) -> str:
 
 
 async def test_a_pool_that_is_gone_stays_until_its_last_claim_is_released(world: World):
-    # given a pool whose spare a job has claimed that is gone by now
+    # given a pool whose spare was claimed by a job that is gone
     world.apply(replicas=1)
     async with at_work(world) as worker:
         await spare_of_a_job_that_is_gone(world)
@@ -179,14 +179,14 @@ async def test_a_pool_that_is_gone_stays_until_its_last_claim_is_released(world:
         world.delete()
         worker.enqueue()
 
-        # then nothing holds the spare any more, and the worker ends
+        # then the spare has no finalizer any more, and the worker ends
         await world.until(lambda: not world.pods()[0]["metadata"].get("finalizers"))
         worker.enqueue()
         await world.until(lambda: world.gone == [KEY])
 
 
 async def test_a_claim_on_a_previous_pool_of_the_same_name_is_released_too(world: World):
-    # given a pool whose spare a job has claimed that is gone by now
+    # given a pool whose spare was claimed by a job that is gone
     world.apply(replicas=1)
     async with at_work(world) as worker:
         name = await spare_of_a_job_that_is_gone(world)
@@ -196,10 +196,10 @@ async def test_a_claim_on_a_previous_pool_of_the_same_name_is_released_too(world
         world.apply(replicas=1, uid="other-uid")
         worker.enqueue()
 
-        # then nothing holds the former one's spare any more
+        # then the spare of the previous pool has no finalizer any more
         path = f"{PODS}/{name}"
         await world.until(lambda: not world.api.objects[path]["metadata"].get("finalizers"))
-        # and the new one has its own
+        # and the new pool has its own spares
         await world.until(lambda: len(world.pods()) == 2)
 
 
@@ -211,8 +211,8 @@ def deny_release_of(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("pool_is_gone", [False, True])
-async def test_a_spare_that_may_not_be_released_holds_up_nobody(world: World, pool_is_gone: bool):
-    # given two spares that jobs have claimed which are gone by now, and a policy that protects the first
+async def test_a_spare_that_may_not_be_released_delays_no_other_one(world: World, pool_is_gone: bool):
+    # given two spares that were claimed by jobs that are gone, and a policy that protects the first one
     world.apply(replicas=2)
     async with at_work(world) as worker:
         await world.until(lambda: len(world.pods()) == 2)
@@ -225,13 +225,13 @@ async def test_a_spare_that_may_not_be_released_holds_up_nobody(world: World, po
         worker.enqueue()
         # then the other one is released
         await world.until(lambda: not world.api.objects[f"{PODS}/{second}"]["metadata"].get("finalizers"))
-        # and it is told, where there is anybody to tell
+        # and the refusal is reported, if the pool still exists
         if not pool_is_gone:
             result = ("Blocked", "True", "AdmissionDenied")
             await world.until(
                 lambda: result in {(x["type"], x["status"], x["reason"]) for x in world.status().get("conditions", ())}
             )
-        # when it may be, it is not forgotten
+        # when the policy is gone, then the first one is released, too
         world.api.deny = lambda *_: None
         worker.enqueue()
         await world.until(lambda: not world.api.objects[f"{PODS}/{first}"]["metadata"].get("finalizers"))
@@ -261,7 +261,7 @@ async def test_the_claim_of_a_job_is_released_once_it_has_ended_or_is_suspended(
         await world.until(lambda: len(world.pods()) == 1)
         (name,) = (pod["metadata"]["name"] for pod in world.pods())
 
-        # when the pool looks, then the claim stands while the job goes on, and only then
+        # when the pool is reconciled, then the claim stays only while the job trains
         world.claim(name, "job-uid")
         worker.enqueue()
         await world.until(lambda: world.status().get("claimed") == 1)
@@ -285,5 +285,5 @@ async def test_a_warm_pool_gets_its_key_before_its_spares(world: World):
     assert volumes[names.KEY_VOLUME]["secret"]["secretName"] == secret["metadata"]["name"]
     key = base64.b64decode(secret["data"][names.KEY_FILE]).decode()
     assert key == KEYRING.of_pool("research", secret["metadata"]["labels"][names.LABEL_JOB_UID])
-    # and the operator neither reads nor creates it a second time
+    # and the operator neither reads the Secret nor creates it again
     assert [method for method, path in world.api.calls if "/secrets" in path] == ["POST"]

@@ -1,4 +1,4 @@
-"""What a kubelet and a Prometheus are answered, and that nobody can keep them from being answered."""
+"""The server answers a kubelet and a Prometheus, and no other caller can prevent it."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ async def test_nothing_but_get_is_answered(port: int) -> None:
     before="100 of them had the kubelet refused at each probe: operator and webhook were restarted again and again",
 )
 async def test_a_kubelet_is_answered_while_200_addresses_connect_and_send_nothing(port: int) -> None:
-    # given 200 addresses, each with a silent connection, which it makes again whenever it is closed
+    # given 200 addresses, each with a silent connection that it reopens whenever it is closed
     connects, all_connected = 0, asyncio.Event()
 
     async def hold(address: str) -> None:
@@ -72,7 +72,7 @@ async def test_a_kubelet_is_answered_while_200_addresses_connect_and_send_nothin
     holding = [asyncio.create_task(hold(f"127.0.{2 + number // 100}.{1 + number % 100}")) for number in range(200)]
     async with asyncio.timeout(10):
         await all_connected.wait()
-    # when a kubelet asks 20 times, then each answer comes long before the 10 s that a probe may take
+    # when a kubelet asks 20 times, then each answer arrives long before the probe's timeout of 10 s
     for _ in range(20):
         async with asyncio.timeout(2.0):
             assert (await ask(port)).startswith(b"HTTP/1.1 200 OK")
@@ -82,13 +82,13 @@ async def test_a_kubelet_is_answered_while_200_addresses_connect_and_send_nothin
 
 
 async def test_connections_beyond_the_limit_close_the_oldest(port: int) -> None:
-    # given as many silent connections of as many addresses as may be open
+    # given the maximum number of silent connections, each from another address
     with contextlib.ExitStack() as stack:
         kept = [
             stack.enter_context(await connected(port, f"127.0.{2 + number // 100}.{1 + number % 100}"))
             for number in range(256)
         ]
-        # when one more comes, then the first one is closed, and no other one
+        # when one more is opened, then only the first one is closed
         stack.enter_context(await connected(port, "127.0.9.1"))
         async with asyncio.timeout(1.0):
             with contextlib.suppress(ConnectionResetError):

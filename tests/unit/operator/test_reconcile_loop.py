@@ -1,4 +1,4 @@
-"""The loop of the workers, in virtual time: when a pass is run, after what, and when none is."""
+"""The loop of the workers, in virtual time: when it runs a reconcile, and when it does not."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -18,14 +18,14 @@ LONGEST_PAUSE_S = 0.5
 PAUSE_PER_PLANNING_S = 4.0
 MIN_PAUSE_S = 1.0
 
-#: Pauses after trouble are of random length: so much of what is said at least, and at most.
+#: Pauses after errors have a random length: these factors are its bounds.
 LEAST, MOST = 0.75, 1.25
 STEP_S = 0.001
 IDLE = ReconcileResult(None)
 
 
 class Reconciles:
-    """What passes come to, one after the other, the last again and again; and when each was run."""
+    """Returns these results in turn, the last one repeatedly; records the time of each run."""
 
     def __init__(self, *ends: ReconcileResult | Exception | None) -> None:
         self.ends, self.at = list(ends), list[float]()
@@ -66,7 +66,7 @@ async def test_a_reconcile_runs_at_once_then_after_its_requeue_time_then_once_it
 
 
 @in_virtual_time
-async def test_an_enqueue_during_a_reconcile_has_another_one_follow():
+async def test_an_enqueue_during_a_reconcile_causes_another_one():
     reconciles = Reconciles(IDLE)
     async with going(reconciles) as loop:
         reconciles.during_first = loop.enqueue
@@ -75,7 +75,7 @@ async def test_an_enqueue_during_a_reconcile_has_another_one_follow():
 
 
 @in_virtual_time
-async def test_it_ends_when_there_is_nothing_left_to_care_for():
+async def test_the_loop_ends_when_its_object_is_gone():
     reconciles = Reconciles(IDLE, None)
     async with going(reconciles) as loop:
         await asyncio.sleep(1)
@@ -88,7 +88,7 @@ async def test_it_ends_when_there_is_nothing_left_to_care_for():
 
 
 @in_virtual_time
-async def test_one_that_is_stopped_just_when_it_is_enqueued_ends():
+async def test_a_loop_that_is_stopped_as_it_is_enqueued_ends():
     reconciles = Reconciles(IDLE)
     async with going(reconciles) as loop:
         await asyncio.sleep(1)
@@ -98,7 +98,7 @@ async def test_one_that_is_stopped_just_when_it_is_enqueued_ends():
 
 
 @in_virtual_time
-async def test_reconciles_that_fail_are_tried_again_after_growing_pauses():
+async def test_failed_reconciles_are_retried_after_growing_pauses():
     reconciles = Reconciles(OSError("no route"))
     async with going(reconciles):
         await asyncio.sleep(300)
@@ -111,7 +111,7 @@ async def test_reconciles_that_fail_are_tried_again_after_growing_pauses():
 
 
 @in_virtual_time
-async def test_one_that_succeeds_makes_the_next_pause_short_again():
+async def test_a_successful_reconcile_resets_the_pause():
     trouble = [OSError("no route")] * 6
     reconciles = Reconciles(*trouble, ReconcileResult(0.0), *trouble)
     async with going(reconciles):
@@ -121,8 +121,8 @@ async def test_one_that_succeeds_makes_the_next_pause_short_again():
 
 
 @in_virtual_time
-async def test_an_enqueue_after_a_failed_reconcile_has_it_tried_again_soon():
-    """However long the trouble has lasted: it may be over."""
+async def test_an_enqueue_after_a_failed_reconcile_retries_soon():
+    """However long the error has lasted: it may be over."""
     reconciles = Reconciles(OSError("no route"))
     async with going(reconciles) as loop:
         await asyncio.sleep(300)
@@ -134,7 +134,7 @@ async def test_an_enqueue_after_a_failed_reconcile_has_it_tried_again_soon():
 
 
 @in_virtual_time
-async def test_but_not_at_each_enqueue():
+async def test_a_failed_reconcile_is_not_retried_at_each_enqueue():
     reconciles = Reconciles(OSError("no route"))
     async with going(reconciles) as loop:
         for _ in range(6000):
@@ -146,7 +146,7 @@ async def test_but_not_at_each_enqueue():
 
 @pytest.mark.parametrize("thought_s", [0.001, 0.05, 10.0], ids=["small", "large", "huge"])
 @in_virtual_time
-async def test_what_takes_long_to_decide_about_is_not_decided_again_at_each_of_its_changes(thought_s: float):
+async def test_an_object_with_long_reconciles_is_not_reconciled_at_each_of_its_changes(thought_s: float):
     reconciles = Reconciles(ReconcileResult(None, thought_s))
     async with going(reconciles) as loop:
         for _ in range(3000):
@@ -157,7 +157,7 @@ async def test_what_takes_long_to_decide_about_is_not_decided_again_at_each_of_i
 
 
 @pytest.mark.parametrize(("trouble", "traceback"), [(ValueError("a fact"), True), (OSError("no route"), False)])
-def test_the_log_states_what_has_failed_and_where_if_nobody_has_thought_of_it(
+def test_only_an_unexpected_error_is_logged_with_its_traceback(
     trouble: Exception, traceback: bool, caplog: pytest.LogCaptureFixture
 ):
     @in_virtual_time
@@ -172,7 +172,7 @@ def test_the_log_states_what_has_failed_and_where_if_nobody_has_thought_of_it(
 
 
 class Slow:
-    """A pass that takes so long, and how many have begun and ended."""
+    """A reconcile that takes this long; counts how many have begun and ended."""
 
     def __init__(self, takes_s: float, end: ReconcileResult | Exception = IDLE) -> None:
         self.takes_s, self.end, self.begun, self.ended = takes_s, end, 0, 0
@@ -201,7 +201,7 @@ async def test_a_reconcile_that_runs_may_end_before_the_loop_stops_and_no_other_
 
 
 @in_virtual_time
-async def test_a_reconcile_that_takes_longer_is_cut_off_and_one_that_waits_costs_no_time():
+async def test_a_longer_reconcile_is_cancelled_and_a_waiting_one_costs_no_time():
     slow = Slow(10.0)
     loop = ReconcileLoop("job ns/a", slow.run, {"job": "a"}, Supervisor(OperatorMetrics()), "jobs")
     await asyncio.sleep(0.5)
@@ -217,12 +217,12 @@ async def test_a_reconcile_that_takes_longer_is_cut_off_and_one_that_waits_costs
 
 @in_virtual_time
 async def test_a_loop_that_is_killed_within_a_reconcile_runs_it_again():
-    # given a pass that takes 10 s, and then nothing that would wake the loop
+    # given a reconcile that takes 10 s, after which nothing would enqueue the object
     slow = Slow(10.0, IDLE)
     loop = ReconcileLoop("job ns/a", slow.run, {"job": "a"}, Supervisor(OperatorMetrics()), "jobs")
     await asyncio.sleep(5.0)
     assert slow.begun == 1
-    # when its task is killed, then another one runs the pass soon
+    # when its task is killed, then another task soon runs the reconcile
     assert loop.task is not None
     loop.task.cancel()
     await asyncio.sleep(1.0)

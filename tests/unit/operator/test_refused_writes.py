@@ -1,4 +1,4 @@
-"""Writes that are refused: the rest of the pass goes on, it is told, and tried again after growing pauses."""
+"""Rejected writes: the rest of the reconcile continues, they are reported, and retried after growing pauses."""
 
 import asyncio
 import itertools
@@ -41,7 +41,7 @@ def policy(status: int) -> Callable[[str], ApiError]:
 
 
 def a_previous_holder(world: World) -> str:
-    """A pod that is said to coordinate, and does not: its label is to be taken off. Its path."""
+    """A pod with the coordinator's label that does not coordinate: its label should be removed. Returns its path."""
     job = world.api.objects[PATH]["metadata"]
     labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: job["uid"], names.LABEL_COORDINATOR: "true"}
     path = f"{PODS}/llm-workers-0-0-aaaaa"
@@ -56,7 +56,7 @@ def calls(world: World, method: str, path: str) -> int:
 
 
 async def count_reconciles(world: World, every_s: float, for_s: float) -> None:
-    """As pods that change all the time do."""
+    """Enqueues the job repeatedly, as pods that change all the time do."""
     loop = asyncio.get_running_loop()
     until = loop.time() + for_s
     while loop.time() < until:
@@ -72,13 +72,13 @@ async def test_a_refused_patch_of_a_pod_is_reported_and_all_else_is_done(world: 
     path = a_previous_holder(world)
     deny(world, "PATCH", policy(status))
     async with at_work(world, virtual_clock()):
-        # then the condition says so, what is missing is created, and events are sent
+        # then the condition reports it, missing pods are created, and events are sent
         await world.until(lambda: world.condition("Blocked")[0] == "True")
         assert POLICY in world.condition("Blocked")[1]
         assert world.condition("Invalid") == ("False", "")
         await world.until(lambda: len(world.api.of_kind("Pod")) > 1)
         await world.until(lambda: "Refused" in [raw["reason"] for raw in world.api.of_kind("Event")])
-        # when the policy is gone, then it is done, and told no more
+        # when the policy is gone, then the patch is done, and not reported any more
         world.api.deny = lambda *_: None
         await world.until(lambda: names.LABEL_COORDINATOR not in world.api.objects[path]["metadata"]["labels"])
         await world.until(lambda: world.condition("Blocked") == ("False", ""))
@@ -86,7 +86,7 @@ async def test_a_refused_patch_of_a_pod_is_reported_and_all_else_is_done(world: 
 
 @in_virtual_time
 async def test_a_refused_deletion_of_a_pod_is_reported_and_all_else_is_done(world: World):
-    # given a job that is suspended, and a pod that nobody may delete
+    # given a job that is suspended, and a pod whose deletion is forbidden
     world.apply_job(suspend=True, status={"coordinator": {"epoch": 7, "formerEpoch": 7}})
     a_previous_holder(world)
     deny(world, "DELETE", policy(422))
@@ -96,7 +96,7 @@ async def test_a_refused_deletion_of_a_pod_is_reported_and_all_else_is_done(worl
 
 
 @in_virtual_time
-async def test_what_was_refused_is_tried_again_after_growing_pauses_whatever_enqueues_the_job(world: World):
+async def test_a_refused_write_is_retried_after_growing_pauses_whatever_enqueues_the_job(world: World):
     world.apply_job(status=APPOINTED)
     path = a_previous_holder(world)
     deny(world, "PATCH", policy(422))
@@ -106,14 +106,14 @@ async def test_what_was_refused_is_tried_again_after_growing_pauses_whatever_enq
 
 
 def varying() -> Callable[[Any], str]:
-    """A webhook whose words are never the same."""
+    """A webhook whose messages always differ."""
     numbers = itertools.count()
     return lambda _: f'admission webhook "w" denied the request: no (request {next(numbers):08x}-ce)'
 
 
 @pytest.mark.parametrize("description", ["Pod", "Secret"])
 @in_virtual_time
-async def test_words_that_vary_are_not_another_status_each_time_and_make_nobody_try_sooner(
+async def test_varying_messages_do_not_change_status_each_time_and_do_not_shorten_pauses(
     world: World, description: str
 ):
     words = varying()
@@ -127,15 +127,15 @@ async def test_words_that_vary_are_not_another_status_each_time_and_make_nobody_
         result = [raw["status"]["conditions"] for raw in world.api.history if "conditions" in raw.get("status", {})]
         messages = {x["message"] for conditions in result for x in conditions if x["type"] == "Blocked"} - {""}
         assert len(messages) == 1
-        # and the newest are told after a while, without another event
+        # and the newest message is reported after a while, without another event
         await asyncio.sleep(2 * TRY_AGAIN_S)
         assert world.condition("Blocked")[1] not in {"", *messages}
         assert [raw["reason"] for raw in world.api.of_kind("Event")].count("Refused") == 1
 
 
 @in_virtual_time
-async def test_errors_of_the_server_in_varying_words_make_no_hot_loop_either(world: World):
-    # given an API server whose creations of pods end in errors, after which nobody knows whether they were done
+async def test_server_errors_with_varying_messages_cause_no_hot_loop(world: World):
+    # given an API server that answers creations of pods with errors, which may have been executed
     words = varying()
     world.api.deny = lambda method, path: (
         ApiError(500, "InternalError", words(path).replace("admission webhook", "internal"))
@@ -147,14 +147,14 @@ async def test_errors_of_the_server_in_varying_words_make_no_hot_loop_either(wor
         await count_reconciles(world, 0.05, 60.0)
         tried = sum(method == "POST" and path.startswith(PODS) for method, path in world.api.calls)
         assert tried <= 2 * (60 / TRY_AGAIN_S + 6)  # both pods
-        # when it is well again, each is made once
+        # when it recovers, then each pod is created once
         world.api.deny = lambda *_: None
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
 
 
 @in_virtual_time
-async def test_a_spec_that_was_fixed_is_tried_at_once(world: World):
-    # given spares that are refused for a long while
+async def test_a_fixed_spec_is_retried_at_once(world: World):
+    # given spares that have been rejected for a long time
     world.api.refuse = lambda body: "no such field" if "spare" in body["metadata"].get("name", "") else ""
     world.apply_job(spares={"replicas": 1})
     async with at_work(world, virtual_clock()):
@@ -166,14 +166,14 @@ async def test_a_spec_that_was_fixed_is_tried_at_once(world: World):
         raw["metadata"]["generation"] = 2
         world.store.put(Kind.JOB, world.api.put(PATH, raw))
         world.enqueue()
-        # then nobody waits for the end of a pause
+        # then the job does not wait for the end of the pause
         await asyncio.sleep(1.0)
         assert len(world.api.of_kind("Pod")) == 3
 
 
 @in_virtual_time
-async def test_a_job_that_is_deleted_is_let_go_though_its_pods_may_not_be_changed(world: World):
-    # given a job of which a creation has had no answer, and a pod that nobody may change
+async def test_the_worker_of_a_deleted_job_ends_although_its_pods_may_not_be_changed(world: World):
+    # given a job with an unanswered creation, and with a pod that must not be changed
     world.apply_job(status=APPOINTED)
     path = a_previous_holder(world)
     world.api.deny = lambda method, _: ApiError(504, "Timeout", "not in time") if method == "POST" else None
@@ -181,10 +181,10 @@ async def test_a_job_that_is_deleted_is_let_go_though_its_pods_may_not_be_change
         await world.until(lambda: any(method == "POST" for method, _ in world.api.calls))
         deny(world, "PATCH", policy(422))
         await world.until(lambda: calls(world, "PATCH", path) > 0)
-        # when it is deleted, and waits for its dependents
+        # when the job is deleted, and waits for its dependents
         world.mark_deleted("foregroundDeletion")
         await asyncio.sleep(1.0)
-        # then nothing is made, or changed, for it any more
+        # then the operator creates and changes nothing for it
         before = len(world.api.calls)
         await count_reconciles(world, 0.1, 60.0)
         assert len(world.api.calls) == before

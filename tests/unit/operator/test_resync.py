@@ -1,4 +1,4 @@
-"""What is listed how often."""
+"""How often each kind is listed."""
 
 import asyncio
 from collections import Counter
@@ -37,22 +37,22 @@ class Lists(Api):
         return ObjectList([], "7")
 
 
-async def test_what_has_a_watch_of_our_own_is_listed_once_and_then_seldom() -> None:
-    # given an operator that watches pods itself
+async def test_a_kind_with_our_own_watch_is_listed_once_and_then_seldom() -> None:
+    # given an operator with its own watch of pods
     now = 1000.0
     api, clock = Lists(), Clock(steady=lambda: now)
     lists = Resync(api, Store(clock.steady), clock, lambda: None, watched=(Kind.POD,))
-    # when all is listed at the start, and then every minute
+    # when all kinds are listed at the start, and then every minute
     while now < 1000.0 + RESYNC_WATCHED_S:
         await lists.list_all(lists.due())
         now += RESYNC_S
-    # then pods were listed at the start alone, and again once their time has come
+    # then pods are listed only at the start, and again after their own interval
     assert (api.requests[PODS], api.requests[PATHS[Kind.NODE][0]]) == (1, RESYNC_WATCHED_S / RESYNC_S)
     await lists.list_all(lists.due())
     assert api.requests[PODS] == 2
 
 
-async def test_a_watch_that_has_listed_its_kind_again_is_believed() -> None:
+async def test_a_watch_that_has_listed_its_kind_again_delays_the_next_list() -> None:
     now = 1000.0
     api, clock = Lists(), Clock(steady=lambda: now)
     lists = Resync(api, Store(clock.steady), clock, lambda: None, watched=(Kind.POD,))
@@ -62,16 +62,16 @@ async def test_a_watch_that_has_listed_its_kind_again_is_believed() -> None:
     assert api.requests[PODS] == 1
 
 
-async def test_a_list_that_fails_is_repeated_and_not_those_before_it() -> None:
+async def test_only_the_list_that_failed_is_repeated() -> None:
     # given an API server that fails once, in the middle
     api, clock = Lists(failing=PODS), Clock()
     lists = Resync(api, Store(clock.steady), clock, lambda: None)
     due = lists.due()
     with pytest.raises(ApiError):
         await lists.list_all(due)
-    # when it goes on
+    # when the lists continue
     await lists.list_all(due)
-    # then all is listed, and nothing else twice
+    # then all kinds have been listed, and only the failed list twice
     assert api.requests == {path: 2 if path == PODS else 1 for path, _ in PATHS.values()}
 
 
@@ -84,13 +84,13 @@ def a_pod(namespace: str) -> Raw:
     return {"metadata": {"namespace": namespace, "name": "p", "uid": f"uid-{namespace}", "resourceVersion": "1"}}
 
 
-async def test_of_named_namespaces_each_is_listed_and_nodes_are_listed_once() -> None:
+async def test_each_watched_namespace_is_listed_and_nodes_are_listed_once() -> None:
     # given an operator that watches two namespaces
     api, clock = Lists(), Clock()
     lists = Resync(api, Store(), clock, lambda: None, namespaces=NAMESPACES)
-    # when all is listed
+    # when all kinds are listed
     await lists.list_all(lists.due())
-    # then every list is of one of these namespaces, but that of nodes
+    # then every list is of one of these namespaces, except that of nodes
     outside = {path for path in api.requests if not path.split("/namespaces/")[-1].startswith(("red/", "blue/"))}
     assert outside == {"/api/v1/nodes"}
     assert api.requests["/api/v1/namespaces/red/pods"] == 1
@@ -98,7 +98,7 @@ async def test_of_named_namespaces_each_is_listed_and_nodes_are_listed_once() ->
     assert lists.is_readable("red")
 
 
-async def test_a_forbidden_namespace_keeps_what_is_known_of_it_and_delays_no_other() -> None:
+async def test_a_forbidden_namespace_keeps_its_known_objects_and_delays_no_other() -> None:
     # given pods in two namespaces
     red, blue = (f"/api/v1/namespaces/{name}/pods" for name in NAMESPACES)
     api, store = Lists(), Store()
@@ -108,9 +108,9 @@ async def test_a_forbidden_namespace_keeps_what_is_known_of_it_and_delays_no_oth
     # when the RoleBinding of one is deleted, and the pod of the other is replaced
     api.forbidden, api.items[blue] = "red", []
     await lists.list_kind(Kind.POD)
-    # then the other namespace is as it was listed, and of the forbidden one everything is still known
+    # then the other namespace has its new objects, and the forbidden one keeps all known objects
     assert [raw["metadata"]["namespace"] for raw in store.all(Kind.POD)] == ["red"]
-    # and nothing is decided about the forbidden one until it can be listed again
+    # and the operator decides nothing about the forbidden one until it can list it again
     assert (lists.is_readable("red"), lists.is_readable("blue")) == (False, True)
     assert Kind.POD in lists.due()
     api.forbidden = ""
@@ -132,7 +132,7 @@ async def test_a_watch_of_a_forbidden_namespace_waits_for_its_list() -> None:
     assert await waiting == "7"
 
 
-async def test_what_is_forbidden_in_all_namespaces_is_an_error_as_before() -> None:
+async def test_a_kind_that_is_forbidden_in_all_namespaces_is_an_error() -> None:
     class Forbidden(Lists):
         async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
             raise ApiError(403, "Forbidden", "nodes is forbidden")

@@ -1,4 +1,6 @@
-"""A job of 5,000 pods: what a fault costs the API server does not grow with the job, nor does what rest costs us."""
+"""A job of 5,000 pods: the API server's cost of a fault does not grow with the job, nor does the operator's cost
+without changes.
+"""
 
 import asyncio
 import time
@@ -65,7 +67,7 @@ class World:
         self.store.put(kind, self.api.put(path, body))
 
     def add_pod(self, job: Job, number: int) -> None:
-        """Into the store; the API server has only those of CHANGED, which are all that is ever written."""
+        """Adds a pod to the store; the API server has only the pods of CHANGED, the only ones that are ever written."""
         index = number if number < ACTIVES else None
         pod = pod_manifest(job, index=index, serial="1", coordinator_address="10.0.0.7:8478", sidecar_image=IMAGE)
         sidecar = {"name": names.SIDECAR_CONTAINER, "started": True, "state": {"running": {}}}
@@ -105,7 +107,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def running(world: World, links: list[FakeLink]) -> AsyncIterator[JobWorker]:
-    """Its worker, once status tells that the job runs and there is nothing left to write."""
+    """The job's worker, once status reports that the job runs and no write is left."""
     worker = JobWorker(
         KEY, world.store, Gateway(world.api, world.store, Clock()), KEYRING, IMAGE, lambda _: None, Clock()
     )
@@ -121,18 +123,18 @@ async def running(world: World, links: list[FakeLink]) -> AsyncIterator[JobWorke
 
 
 async def wait_until_idle(world: World, worker: JobWorker, link: FakeLink) -> None:
-    """Until a whole pass, of which following the link is the last, has written nothing."""
+    """Wait until a whole reconcile, whose last step is to follow the link, has written nothing."""
     while True:
         before, reconciles = len(world.api.calls), len(link.done)
-        for more in (1, 2):  # the first may have begun before
+        for more in (1, 2):  # the first one may have begun before
             worker.enqueue()
             await until(lambda wanted=reconciles + more: len(link.done) >= wanted)  # type: ignore[misc]
         if len(world.api.calls) == before:
             return
 
 
-async def test_what_a_fault_costs_does_not_grow_with_the_job(links: list[FakeLink]):
-    # given a job of 5,000 that runs, and whose status tells it
+async def test_the_cost_of_a_fault_does_not_grow_with_the_job(links: list[FakeLink]):
+    # given a running job of 5,000 pods with an up-to-date status
     world = World()
     async with running(world, links) as worker:
         # when a worker fails, and the next round runs in place
@@ -145,20 +147,20 @@ async def test_what_a_fault_costs_does_not_grow_with_the_job(links: list[FakeLin
         links[0].coordination = world.reports(1, recovered)
         await wait_until_idle(world, worker, links[0])
 
-        # then status and events tell it, and no pod was written
+        # then status and events report it, and no pod is written
         assert world.status()["phase"] == "Running"
         assert {raw["reason"] for raw in world.api.of_kind("Event")} >= {"FaultDetected", "Recovered"}
         assert set(world.writes()) == {"PUT trainingjobs", "POST events"}
         assert sum(world.writes().values()) <= WRITES
 
-        # when a spare takes a rank, then the two pods that have changed are labelled, and no others
+        # when a spare takes a rank, then only the two changed pods are labelled
         world.api.calls.clear()
         world.rank_holders |= {"p17": None, "p4995": 17}
         links[0].coordination = world.reports(2, recovered)
         await wait_until_idle(world, worker, links[0])
         assert world.writes()["PATCH pods"] == 2
 
-    # and what is read of pods that have not changed is not read again
+    # and unchanged pods are not read again
     begun = time.process_time()
     for _ in range(10):
         world.store.facts_of_job(Kind.POD, ("research", "job-uid"), read_pod)

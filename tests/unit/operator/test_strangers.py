@@ -1,6 +1,6 @@
-"""What somebody can do to a job from another namespace, by objects that say they are the job's: nothing.
+"""Objects in another namespace that claim to belong to a job have no effect on it.
 
-Whoever knows the job's uid can label what they like in their own namespace, and the operator sees all namespaces.
+A user who knows the job's uid can label any object in another namespace, and the operator watches all namespaces.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from understudy_protocol.membership import Close
 __all__ = ["links", "world"]  # fixtures
 
 ATTACKER = "attacker"
-FAILED = wire.encode(Close(CloseReason.FAILED, "said by nobody of the job"))
+FAILED = wire.encode(Close(CloseReason.FAILED, "a foreign close"))
 
 
 def forged(kind: str, name: str, uid: str, **more: Any) -> Raw:
@@ -34,7 +34,7 @@ def forged(kind: str, name: str, uid: str, **more: Any) -> Raw:
 
 
 def a_finished_pod(uid: str) -> Raw:
-    """It carries what an operator that was away takes for the proof of the job's end."""
+    """A pod with the fields that prove the job's end to an operator that was down."""
     ended = {"name": names.SIDECAR_CONTAINER, "state": {"terminated": {"exitCode": 0, "message": FAILED}}}
     return forged(
         "Pod",
@@ -53,7 +53,7 @@ def attacked(world: World) -> World:
 
 @pytest.mark.attack("B4", "gives pods of another namespace the labels of a job", before="refused, too")
 @in_virtual_time
-async def test_a_job_is_made_whole_and_is_not_ended_by_a_pod_that_states_it_has_ended(attacked: World):
+async def test_a_job_gets_its_pods_and_is_not_ended_by_a_foreign_pod_that_reports_its_end(attacked: World):
     attacked.apply_job()
     async with at_work(attacked, virtual()):
         await attacked.until(lambda: len(attacked.api.of_kind("Pod")) == 2)
@@ -64,17 +64,17 @@ async def test_a_job_is_made_whole_and_is_not_ended_by_a_pod_that_states_it_has_
 
 
 async def test_the_key_of_a_job_is_derived_from_its_own_uid_and_namespace(attacked: World, links: list[FakeLink]):
-    # given a job, and somebody's Secret that is labelled as its own
+    # given a job, and a foreign Secret with the labels of the job's own
     attacked.apply_job()
     key = base64.b64encode(b"known to the attacker").decode()
     secret = forged("Secret", "llm-job-uid-membership", "job-uid", data={names.KEY_FILE: key})
     attacked.api.put(f"/api/v1/namespaces/{ATTACKER}/secrets/llm-job-uid-membership", secret)
-    # when the operator has created what its pods need, and calls them
+    # when the operator has created the objects that the pods need, and calls the pods
     async with at_work(attacked):
         await attacked.until(lambda: len(attacked.api.of_kind("Pod")) == 2)
         run_pods(attacked)
         await attacked.until(lambda: bool(links))
-    # then both have its own key
+    # then both use the job's own key
     expected = KEYRING.of_job("research", "job-uid", 0)
     made = attacked.api.objects["/api/v1/namespaces/research/secrets/llm-job-uid-membership"]["data"]
     assert base64.b64decode(made[names.KEY_FILE]).decode() == expected
@@ -87,11 +87,11 @@ async def test_the_key_of_a_job_is_derived_from_its_own_uid_and_namespace(attack
     before="keys were random, and each in a Secret of the job's own namespace",
 )
 def test_an_injected_job_of_another_namespace_that_names_the_uid_of_a_job_gets_another_key():
-    """Its uid is in the spec of its InjectedJob, and the API server does not check that."""
+    """Its uid is in the spec of its InjectedJob, and the API server does not check that field."""
     assert KEYRING.of_job(ATTACKER, "job-uid", 0) != KEYRING.of_job("research", "job-uid", 0)
 
 
-def test_a_pod_that_names_the_pool_of_another_namespace_does_not_learn_its_key():
+def test_a_pod_that_names_the_pool_of_another_namespace_does_not_get_its_key():
     """The pool's uid is in the annotation of a claimed spare, which users can write."""
     assert KEYRING.of_pool(ATTACKER, "pool-uid") != KEYRING.of_pool("research", "pool-uid")
 

@@ -1,4 +1,4 @@
-"""The long-lived tasks: whatever ends one of them, it runs again, and everybody is told."""
+"""The long-lived tasks: each one that ends is restarted, and the restart is reported."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ LEASE = ("understudy", "understudy-operator")
 
 
 class Task:
-    """It comes to each of these ends in turn, after so long, and then runs on."""
+    """Ends in each of these ways in turn, after this time, and then keeps running."""
 
     def __init__(self, *ends: Exception | None, after_s: float = 0.0) -> None:
         self.ends, self.after_s, self.started_at = list(ends), after_s, list[float]()
@@ -79,7 +79,7 @@ async def test_a_task_that_raises_or_returns_runs_again_after_growing_pauses() -
     async with supervised(task) as (supervisor, metrics):
         assert restarts(metrics, "it") == 0
         await asyncio.sleep(60.0)
-        # then it has run again each time, with the pauses of clock.Backoffs
+        # then it is restarted each time, with the pauses of clock.Backoffs
         pauses = [later - previous for previous, later in zip(task.started_at, task.started_at[1:], strict=False)]
         for pause_s, expected_s in zip(pauses, (0.5, 1.0, 2.0, 4.0, 4.0), strict=True):
             assert 0.75 * expected_s <= pause_s <= 1.25 * expected_s
@@ -88,7 +88,7 @@ async def test_a_task_that_raises_or_returns_runs_again_after_growing_pauses() -
 
 
 @in_virtual_time
-async def test_one_that_has_run_for_a_minute_is_soon_back() -> None:
+async def test_a_task_that_has_run_for_a_minute_is_restarted_soon() -> None:
     task = Task(*[ValueError("x")] * 6, after_s=61.0)
     async with supervised(task):
         await asyncio.sleep(3000.0)
@@ -98,7 +98,7 @@ async def test_one_that_has_run_for_a_minute_is_soon_back() -> None:
 
 
 @in_virtual_time
-async def test_one_that_is_to_be_done_once_is_tried_until_it_is() -> None:
+async def test_a_task_that_runs_once_is_retried_until_it_succeeds() -> None:
     task = Task(ValueError("not yet"), None)
     async with supervised(task, once=True) as (supervisor, _):
         assert list(supervisor.names) == ["it"]
@@ -108,7 +108,7 @@ async def test_one_that_is_to_be_done_once_is_tried_until_it_is() -> None:
 
 
 @in_virtual_time
-async def test_one_that_was_stopped_stays_so_also_while_it_waits_to_run_again() -> None:
+async def test_a_stopped_task_is_not_restarted() -> None:
     task = Task(ValueError("x"))
     async with supervised(task) as (supervisor, _):
         await asyncio.sleep(0.1)
@@ -135,11 +135,11 @@ async def test_each_long_lived_task_of_the_operator_that_is_killed_runs_again(na
         killed = cluster.task(name)
         killed.cancel()
         await asyncio.sleep(0.01)
-        # then /healthz and a metric tell it
+        # then /healthz and a metric report it
         assert dict(cluster.operator.waiting) == {name: "cancelled"}
         assert cluster.operator.alive
         assert cluster.logged()[("understudy_task_restarts_total", name)] == 1
-        # and it runs again
+        # and it is restarted
         await asyncio.sleep(1.0)
         assert dict(cluster.operator.waiting) == {}
         assert cluster.task(name) is not killed
@@ -147,7 +147,7 @@ async def test_each_long_lived_task_of_the_operator_that_is_killed_runs_again(na
 
 
 @in_virtual_time
-async def test_these_are_all_of_them() -> None:
+async def test_the_list_has_all_long_lived_tasks() -> None:
     async with running(ClusterApi(), LEASE) as cluster:
         await cluster.until(lambda: cluster.operator.synced)
         assert {*cluster.operator._supervisor.names} >= {ELECTION}
@@ -165,7 +165,7 @@ async def test_an_election_that_is_killed_runs_again_and_the_replica_leads() -> 
         cluster.task(ELECTION).cancel()
         await asyncio.sleep(0.01)
         assert dict(cluster.operator.waiting) == {ELECTION: "cancelled"}
-        # then it runs again before the lease has expired
+        # then it is restarted before the lease has expired
         await asyncio.sleep(2.0)
         assert dict(cluster.operator.waiting) == {}
         assert cluster.operator.leads()
@@ -177,7 +177,7 @@ async def test_an_election_that_is_killed_runs_again_and_the_replica_leads() -> 
 @pytest.mark.attack("A2", "ends the task that begins to lead", before="the task was not among those that were tested")
 @in_virtual_time
 async def test_a_start_to_lead_that_is_killed_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    # given a replica that begins to lead, and waits for a list
+    # given a replica that starts to lead, and waits for a list
     api, begins, goes_on = ClusterApi(), asyncio.Event(), asyncio.Event()
     api.apply_job()
     lists = api.list
@@ -211,7 +211,7 @@ def a_pool(api: ClusterApi) -> None:
 @pytest.mark.attack(
     "A2",
     "ends the reconciles of one job, or of one pool",
-    before="the job was never reconciled again, and neither /healthz nor a metric told it",
+    before="the job was never reconciled again, and neither /healthz nor a metric reported it",
 )
 @pytest.mark.parametrize(
     ("of", "shown"), [("job research/llm", "reconciles of jobs"), ("pool research/shared", "reconciles of pools")]
@@ -228,23 +228,23 @@ async def test_reconciles_that_are_killed_run_again(of: str, shown: str) -> None
         killed = next(task for task in asyncio.all_tasks() if task.get_name().startswith(of))
         killed.cancel()
         await asyncio.sleep(0.01)
-        # then /healthz and a metric tell it
+        # then /healthz and a metric report it
         assert dict(cluster.operator.waiting) == {shown: "cancelled"}
         assert cluster.logged()[("understudy_task_restarts_total", shown)] == 1
-        # and pods that are lost are replaced, as ever
+        # and lost pods are replaced
         await asyncio.sleep(1.0)
         assert dict(cluster.operator.waiting) == {}
         for lost in api.of_kind("Pod"):
             del api.objects[f"{PODS}/{lost['metadata']['name']}"]
             api.send_event(Kind.POD, "DELETED", {**lost, "metadata": {**lost["metadata"], "resourceVersion": "900"}})
         await cluster.until(lambda: len(api.of_kind("Pod")) == 3)
-    # and none of it runs when the operator has stopped
+    # and no task of it runs when the operator has stopped
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith(of)] == []
 
 
 @in_virtual_time
 async def test_an_operator_whose_start_to_lead_fails_leads_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    # given a bug, or an object, over which the start fails twice
+    # given a bug, or an object, that makes the start fail twice
     failures = [KeyError("metadata"), ValueError("eight")]
     api = ClusterApi()
     api.apply_job()
@@ -256,7 +256,7 @@ async def test_an_operator_whose_start_to_lead_fails_leads_after_all(monkeypatch
         return await fails(path, selector, keep)
 
     monkeypatch.setattr(api, "list", list_or_fail)
-    # when it starts, then it tries again
+    # when the replica starts, then it retries
     async with running(api) as cluster:
         await cluster.until(lambda: len(api.pods_of("llm")) == 2)
         assert cluster.logged()[("understudy_task_restarts_total", "begin to lead")] == 2
@@ -270,12 +270,12 @@ async def test_healthz_names_the_tasks_that_wait_to_run_again() -> None:
         try:
             cluster.task("watch of pods").cancel()
             await asyncio.sleep(0)
-            # when the kubelet asks
+            # when the kubelet sends a probe
             port = server.port
             async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/healthz") as answer:
                 status, text = answer.status, await answer.text()
         finally:
             await server.close()
-    # then the operator lives, and the answer says what is wrong
+    # then the operator is alive, and the answer reports the task
     assert status == 200
     assert "watch of pods ended (cancelled)" in text

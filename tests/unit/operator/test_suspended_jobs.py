@@ -1,4 +1,4 @@
-"""A child Job whose template changes while it is suspended: its pods get what the spec says, and keep other fields."""
+"""A child Job whose template changes while it is suspended: its pods get the spec's fields, and keep other fields."""
 
 import copy
 import json
@@ -40,7 +40,7 @@ def suspended(world: World) -> bool:
 
 
 def write(world: World, path: list[str], value: Any) -> None:
-    """As a webhook does, or a person."""
+    """As a webhook or a user does."""
     raw = copy.deepcopy(world.api.objects[JOB])
     target = raw["spec"]["template"]
     for name in path[:-1]:
@@ -50,7 +50,7 @@ def write(world: World, path: list[str], value: Any) -> None:
 
 
 async def test_fields_that_are_removed_while_a_job_is_suspended_do_not_stay_on_its_pods(world: World):
-    # given a Job that runs, and to whose pods somebody else has added a label and a toleration
+    # given a Job that runs, to whose pods a third party has added a label and a toleration
     first = jobs_with(FIRST, {"team": "a", "gone": "x"}, {"note": "a", "gone": "x", "long": "x" * 2000})
     without_launcher(world, replicatedJobs=first)
     async with at_work(world):
@@ -66,7 +66,7 @@ async def test_fields_that_are_removed_while_a_job_is_suspended_do_not_stay_on_i
         change(world, suspend=False)
         await world.until(lambda: not suspended(world))
 
-        # then its pods have what the spec says now, and what others have added
+        # then its pods have the fields of the current spec, and the third party's additions
         template = world.api.objects[JOB]["spec"]["template"]
         assert template["spec"]["nodeSelector"] == {"zone": "b", "both": "y"}
         assert template["spec"]["tolerations"] == [{"key": "both"}, {"key": "theirs"}]
@@ -75,21 +75,21 @@ async def test_fields_that_are_removed_while_a_job_is_suspended_do_not_stay_on_i
         assert ("gone" in labels, labels["team"], labels["theirs"]) == (False, "b", "stays")
         assert ({"gone", "long"} & set(annotations), annotations["note"]) == (set(), "b")
 
-        # when all of it is removed in the next suspension
+        # when all of the spec's fields are removed in the next suspension
         change(world, suspend=True)
         await world.until(lambda: suspended(world))
         change(world, replicatedJobs=jobs_with({}, {}, {}))
         change(world, suspend=False)
         await world.until(lambda: not suspended(world))
 
-        # then nothing of the second spec is left either, and it is the same Job
+        # then no field of the second spec is left, and it is the same Job
         template = world.api.objects[JOB]["spec"]["template"]
         assert (template["spec"]["nodeSelector"], template["spec"]["tolerations"]) == ({}, [{"key": "theirs"}])
         assert "team" not in template["metadata"]["labels"]
         assert world.api.objects[JOB]["metadata"]["uid"] == uid
 
 
-async def test_a_record_of_what_was_written_that_somebody_has_broken_removes_nothing(world: World):
+async def test_a_corrupted_record_of_written_fields_removes_nothing(world: World):
     without_launcher(world, replicatedJobs=jobs_with(FIRST, {}, {}))
     async with at_work(world):
         await world.until(lambda: JOB in world.api.objects)

@@ -1,4 +1,4 @@
-"""What it costs to wake everything, as after each change of a node: CPU time in proportion to what there is."""
+"""The cost of enqueueing everything, as after each change of a node: CPU time in proportion to the objects."""
 
 import sys
 
@@ -11,7 +11,7 @@ from understudy_operator.observe.store import Kind
 
 
 def of_a_pool(number: int, pool_uid: str = "") -> Raw:
-    """A pod with the label of a pool of its own. pool_uid: that its ownerReferences say controls it."""
+    """A pod with the label of its own pool. pool_uid: the pool that controls it according to its ownerReferences."""
     labels = {"understudy.dev/job-uid": pool_uid or "x", "understudy.dev/pool": f"p{number}"}
     metadata: Raw = {"namespace": "evil", "name": f"e{number}", "uid": f"u{number}", "resourceVersion": "5"}
     metadata |= {"creationTimestamp": CREATED, "labels": labels}
@@ -21,7 +21,7 @@ def of_a_pool(number: int, pool_uid: str = "") -> Raw:
 
 
 def calls_of_waking_all(cluster: Running) -> int:
-    """How many functions it calls, which is the same on each machine."""
+    """The number of function calls, which is the same on each machine."""
     calls = 0
 
     def count(_: object, event: str, __: object) -> None:
@@ -43,7 +43,7 @@ def calls_of_waking_all(cluster: Running) -> int:
 )
 @pytest.mark.parametrize("pool_uid", ["", "forged"], ids=["a label", "a label and a forged owner"])
 @in_virtual_time
-async def test_waking_all_takes_time_in_proportion_to_the_pods(pool_uid: str) -> None:
+async def test_enqueueing_everything_takes_time_in_proportion_to_the_pods(pool_uid: str) -> None:
     async with running(ClusterApi()) as cluster:
         await cluster.until(lambda: cluster.operator.synced)
         # given 1,000 pods, and then 4,000

@@ -1,4 +1,4 @@
-"""Our own watch: from where it goes on, and what an end of it costs."""
+"""Our own watch: the version from which it resumes, and the consequences when it ends."""
 
 import asyncio
 import json
@@ -22,12 +22,12 @@ Stream = list[Event | Exception]
 
 
 class Streams(Api):
-    """Lists so, and plays these streams, one a call; then none any more."""
+    """Returns these lists, and plays these streams, one a call; then no more."""
 
     def __init__(self, lists: list[tuple[list[str], str]], *streams: Stream) -> None:
         super().__init__(None)
         self._lists, self._streams = lists, list(streams)
-        self.requests: list[str] = []  # the versions that streams began from
+        self.requests: list[str] = []  # the versions from which streams began
         self.has_ended = asyncio.Event()
 
     async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
@@ -52,7 +52,7 @@ def _pod(name: str, version: int) -> dict[str, Any]:
 
 
 async def followed(api: Streams, metrics: OperatorMetrics | None = None) -> list[tuple[str, str]]:
-    """What it has told by the end of the streams."""
+    """The events that it has reported by the end of the streams."""
     store, seen = Store(), list[tuple[str, str]]()
     resync = Resync(api, store, Clock(), lambda: None)
 
@@ -72,7 +72,7 @@ async def followed(api: Streams, metrics: OperatorMetrics | None = None) -> list
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long was waited, without waiting."""
+    """The pauses that the watch asked for; none of them is waited."""
     pauses: list[float] = []
     really = asyncio.sleep
 
@@ -85,19 +85,19 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return pauses
 
 
-async def test_it_goes_on_from_the_list_and_then_from_the_last_version_of_an_event(slept: list[float]) -> None:
+async def test_a_watch_resumes_from_the_list_and_then_from_the_last_events_version(slept: list[float]) -> None:
     api = Streams([(["a"], "10")], [("ADDED", "b", 11), ("BOOKMARK", "", 15)], [("DELETED", "a", 17)], [])
     assert await followed(api) == [("ADDED", "b"), ("DELETED", "a"), ("listed", "a")]
     assert api.requests == ["10", "15", "17"]
 
 
-async def test_what_is_too_long_ago_is_listed_again(slept: list[float]) -> None:
+async def test_an_expired_version_causes_a_new_list(slept: list[float]) -> None:
     api = Streams([(["a", "b"], "10"), (["b"], "50")], [ApiError(410, "Expired", "too old")], [("MODIFIED", "b", 51)])
     assert await followed(api) == [("MODIFIED", "b"), ("listed", "b")]
     assert api.requests == ["10", "50"]
 
 
-async def test_an_api_server_that_is_away_is_asked_again_with_growing_pauses(slept: list[float]) -> None:
+async def test_an_unreachable_api_server_is_called_again_with_growing_pauses(slept: list[float]) -> None:
     away = OSError("connection refused")
     await followed(Streams([([], "10")], [away], [away], [away]))
     assert [round(pause_s) for pause_s in slept[:3]] == sorted(round(pause_s) for pause_s in slept[:3])
@@ -105,7 +105,7 @@ async def test_an_api_server_that_is_away_is_asked_again_with_growing_pauses(sle
     assert slept[2] >= 2.0 * 0.75
 
 
-async def test_a_busy_one_is_asked_again_after_its_pause(slept: list[float]) -> None:
+async def test_a_busy_api_server_is_called_again_after_its_pause(slept: list[float]) -> None:
     await followed(Streams([([], "10")], [ApiError(429, "TooManyRequests", "busy", 9.0)]))
     assert slept[0] == 9.0
 
@@ -116,14 +116,14 @@ async def test_streams_that_end_at_once_are_not_opened_without_a_pause(slept: li
     assert len(slept) == 3
 
 
-async def test_each_end_is_counted_and_which_of_them_were_failures(slept: list[float]) -> None:
-    # given a stream that ends after its time, one that breaks off, one that is refused
+async def test_ends_of_streams_are_counted_and_failures_separately(slept: list[float]) -> None:
+    # given a stream that ends after its time, one that breaks, and one that is rejected
     metrics = OperatorMetrics()
     broken: Stream = [("ADDED", "a", 12), OSError("connection reset")]
     await followed(
         Streams([([], "10")], [("ADDED", "b", 11)], broken, [ApiError(500, "InternalError", "away")]), metrics
     )
-    # then all of them go on, and two had failed
+    # then the watch continues after each of them, and two count as failures
     lines = scraped(metrics.book.text())
     assert lines[("understudy_watch_restarts_total", "pods")] == 3
     assert lines[("understudy_watch_failures_total", "pods")] == 2

@@ -1,4 +1,4 @@
-"""One job's passes: what survives from pass to pass, and that no trouble ends them or makes them spin."""
+"""The reconciles of one job: the state that survives, and that no error ends them or causes a hot loop."""
 
 import asyncio
 import itertools
@@ -40,7 +40,7 @@ LIMIT_S = 10.0
 
 
 class World:
-    """A job, its worker, and what the API server has."""
+    """A job, its worker, and the API server's objects."""
 
     def __init__(self) -> None:
         self.api, self.store = FakeApi(), Store()
@@ -79,7 +79,7 @@ class World:
         return (found[0]["status"], found[0]["message"]) if found else ("", "")
 
     def child(self, **status: int) -> Raw:
-        """The first child Job, with another status."""
+        """Set another status of the first child Job."""
         return next(raw for raw in self.api.of_kind("Job")) | {"status": status}
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -95,7 +95,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 class FakeLink:
-    """A CoordinatorLink that calls nobody, and notes what it is asked to do."""
+    """A CoordinatorLink that calls no pod, and records its calls."""
 
     made: ClassVar[list["FakeLink"]] = []
 
@@ -131,7 +131,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> list[FakeLink]:
 
 
 def virtual() -> Clock:
-    """The time of the event loop, which begins when the job is created."""
+    """The event loop's time, which begins when the job is created."""
     loop = asyncio.get_running_loop()
     return Clock(steady=loop.time, wall=lambda: parse_time(CREATED) + loop.time())
 
@@ -168,11 +168,11 @@ async def test_a_worker_whose_job_is_gone_reports_it_and_ends(world: World):
 
 
 DELETED = End(CloseReason.DELETED, "the TrainingJob was deleted")
-#: A job that an operator before this one has appointed a coordinator for.
+#: A job with a coordinator that a previous operator has appointed.
 APPOINTED = {"coordinator": {"epoch": 7, "podName": "gone", "podUID": "gone"}, "round": 0}
 
 
-async def test_the_coordinator_of_a_job_that_is_gone_is_informed(world: World, links: list[FakeLink]):
+async def test_the_coordinator_of_a_job_that_is_gone_gets_the_end(world: World, links: list[FakeLink]):
     world.apply_job(status=APPOINTED)
     async with at_work(world):
         await world.until(lambda: bool(links))
@@ -181,7 +181,7 @@ async def test_the_coordinator_of_a_job_that_is_gone_is_informed(world: World, l
         await world.until(lambda: links[0].done[-2:] == [DELETED, "closed"])
 
 
-async def test_so_is_one_of_a_job_that_waits_for_its_deletion(world: World, links: list[FakeLink]):
+async def test_the_coordinator_of_a_job_that_waits_for_its_deletion_gets_the_end(world: World, links: list[FakeLink]):
     world.apply_job(status=APPOINTED)
     async with at_work(world):
         await world.until(lambda: bool(links))
@@ -189,7 +189,7 @@ async def test_so_is_one_of_a_job_that_waits_for_its_deletion(world: World, link
         await world.until(lambda: links[0].done[-2:] == [DELETED, "closed"])
 
 
-async def test_and_of_one_whose_name_another_job_has_taken(world: World, links: list[FakeLink]):
+async def test_the_coordinator_of_a_replaced_job_gets_the_end(world: World, links: list[FakeLink]):
     world.apply_job("first", status=APPOINTED)
     async with at_work(world):
         await world.until(lambda: bool(links))
@@ -200,7 +200,7 @@ async def test_and_of_one_whose_name_another_job_has_taken(world: World, links: 
     assert links[0].job_uid == "first"
 
 
-async def test_pods_that_are_to_outlive_their_job_go_on(world: World, links: list[FakeLink]):
+async def test_orphaned_pods_of_a_deleted_job_keep_training(world: World, links: list[FakeLink]):
     world.apply_job(status=APPOINTED)
     async with at_work(world):
         await world.until(lambda: bool(links))
@@ -212,7 +212,7 @@ async def test_pods_that_are_to_outlive_their_job_go_on(world: World, links: lis
     assert DELETED not in links[0].done
 
 
-async def test_lines_that_have_failed_are_recreated_with_what_they_had_learnt(world: World, links: list[FakeLink]):
+async def test_failed_lines_are_recreated_with_the_known_coordination(world: World, links: list[FakeLink]):
     world.apply_job(status=APPOINTED)
     async with at_work(world):
         await world.until(lambda: bool(links))
@@ -233,15 +233,15 @@ async def test_an_operator_that_stops_ends_no_job(world: World, links: list[Fake
     assert DELETED not in links[0].done
 
 
-async def test_what_was_learnt_of_a_job_does_not_count_for_another_of_the_same_name(world: World):
+async def test_the_state_of_a_job_does_not_count_for_another_job_of_the_same_name(world: World):
     # given a job whose pods are refused
     world.api.refuse = lambda body: "no such field" if body["kind"] == "Pod" else ""
     world.apply_job("first")
     async with at_work(world):
         await world.until(lambda: world.condition("Invalid") == ("True", "no such field"))
-        await world.until(lambda: bool(world.api.of_kind("Event")))  # the last that the pass does
+        await world.until(lambda: bool(world.api.of_kind("Event")))  # the last write of the reconcile
 
-        # when it is deleted and created anew, in one go, with pods that are right
+        # when the job is deleted and recreated at once, with valid pods
         world.api.refuse = lambda _: ""
         world.delete_job()
         for path in [path for path, raw in world.api.objects.items() if raw["kind"] in ("Secret", "Service")]:
@@ -249,7 +249,7 @@ async def test_what_was_learnt_of_a_job_does_not_count_for_another_of_the_same_n
         world.apply_job("second")
         world.enqueue()
 
-        # then it was never said to be invalid
+        # then the new job never had the condition Invalid
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
     states = [raw for raw in world.api.history if raw["metadata"]["uid"] == "second"]
     result = [raw["status"]["conditions"] for raw in states if "status" in raw]
@@ -271,19 +271,19 @@ def a_pod_of_the_job(world: World) -> Raw:
 
 
 def a_lost_pod(world: World) -> Coordination:
-    """Its coordinator lost it more than 15 s ago."""
+    """A pod that its coordinator lost more than 15 s ago."""
     uid = a_pod_of_the_job(world)["metadata"]["uid"]
     entry = Lost(uid, "llm-workers-0-0-a", "n", Fault.POD, "its connection ended", time.time() - 60)
     return Coordination(a_snapshot(lost=(entry,)), since=time.time())
 
 
 async def test_a_lost_pod_that_came_back_while_a_list_was_awaited_is_not_deleted(world: World, links: list[FakeLink]):
-    # given a job that has lost a pod, whose loss is 60 s old when the operator hears of it
+    # given a job that has lost a pod; the loss is 60 s old when the operator receives it
     world.apply_job(status=APPOINTED)
     lost = a_lost_pod(world)
     async with at_work(world):
         await world.until(lambda: bool(links))
-        # and a Job of it waits for pods: they are listed, and while that lasts the pod comes back
+        # and a Job that waits for pods: the pod comes back while they are listed
         some = world.api.list_first
 
         async def pod_comes_back(*asked: Any) -> list[Raw]:
@@ -297,13 +297,13 @@ async def test_a_lost_pod_that_came_back_while_a_list_was_awaited_is_not_deleted
         world.store.put(Kind.CHILD, world.api.put(path, {"kind": "Job", "metadata": owned, "spec": {}}))
         links[0].coordination = lost
         world.enqueue()
-        # then what is known after the list counts
+        # then the state after the list counts
         await world.until(lambda: world.status().get("round") == 2)
     assert ("DELETE", POD) not in world.api.calls
 
 
 async def test_a_plan_that_waited_for_a_slow_write_deletes_nothing(world: World, links: list[FakeLink]):
-    # given a job that has lost a pod, and an API server that takes 6 s for its status
+    # given a job that has lost a pod, and an API server that needs 6 s to write its status
     world.apply_job(status=APPOINTED)
     lost, later_s = a_lost_pod(world), 0.0
 
@@ -323,7 +323,7 @@ async def test_a_plan_that_waited_for_a_slow_write_deletes_nothing(world: World,
         links[0].coordination = replace(lost, snapshot=replace(lost.snapshot, token=RoundToken(1, 1, 1)))
         world.enqueue()
         await world.until(lambda: world.status().get("round") == 2)
-    # then it is not deleted by what was known before
+    # then the operator does not delete it because of its earlier state
     assert ("DELETE", POD) not in world.api.calls
 
 
@@ -331,29 +331,27 @@ def events_of(world: World, reason: str) -> list[Raw]:
     return [raw for raw in world.api.of_kind("Event") if raw["reason"] == reason]
 
 
-async def test_a_fault_that_status_records_has_its_event_though_the_next_write_fails(
-    world: World, links: list[FakeLink]
-):
-    # given a job that runs, and an API server that takes a status and no pod
+async def test_a_fault_in_status_has_its_event_although_the_next_write_fails(world: World, links: list[FakeLink]):
+    # given a job that runs, and an API server that accepts a status and no pod
     world.apply_job(status=APPOINTED)
     world.api.deny = lambda method, path: ApiError(409, "Conflict", "later") if "/pods/" in path else None
     async with at_work(world):
         await world.until(lambda: bool(links))
-        # when a fault is reported, and is over at once
+        # when a fault is reported that is over at once
         fault = a_recovery(time.time() - 2, resumed_at=time.time())
         links[0].coordination = Coordination(a_snapshot(recoveries=[fault], number=1), since=time.time())
         world.enqueue()
-        # then status records it, and both events are written
+        # then status has it, and both events are written
         await world.until(lambda: "lastRecovery" in world.status())
         await world.until(lambda: bool(events_of(world, "Recovered")))
     assert len(events_of(world, "FaultDetected")) == 1
     assert ("POST", "pods") in {(method, path.split("/")[-2]) for method, path in world.api.calls}
 
 
-async def test_a_fault_has_its_event_though_its_write_had_no_answer_and_others_failed_after_it(
+async def test_a_fault_has_its_event_although_its_write_had_no_answer_and_later_ones_failed(
     world: World, links: list[FakeLink]
 ):
-    # given an API server that does the next write of status and does not answer, then fails, while no watch tells
+    # given an API server that executes the next status write without an answer, then fails, without watch events
     replace_status, writes = world.api.replace, list[str]()
 
     async def answer_nothing(path: str, body: Any) -> Raw:
@@ -367,7 +365,7 @@ async def test_a_fault_has_its_event_though_its_write_had_no_answer_and_others_f
     async with at_work(world):
         await world.until(lambda: bool(links))
         world.api.replace = answer_nothing  # type: ignore[method-assign]
-        # when a fault is reported, and is over before status is written again
+        # when a fault is reported that is over before status is written again
         fault = a_recovery(time.time() - 2)
         links[0].coordination = Coordination(a_snapshot(recoveries=[fault], number=1), since=time.time())
         world.enqueue()
@@ -375,7 +373,7 @@ async def test_a_fault_has_its_event_though_its_write_had_no_answer_and_others_f
         is_done = replace(fault, resumed_at=time.time())
         links[0].coordination = Coordination(a_snapshot(recoveries=[is_done], number=2), since=time.time())
         await world.until(lambda: len(writes) > 2)
-        # and the API server is well again, and the watch tells what was written first
+        # and the API server recovers, and the watch first reports the first write
         world.api.replace = replace_status  # type: ignore[method-assign]
         world.store.put(Kind.JOB, world.api.objects[PATH])
         world.enqueue()
@@ -385,10 +383,10 @@ async def test_a_fault_has_its_event_though_its_write_had_no_answer_and_others_f
     assert len(events_of(world, "Recovered")) == 1
 
 
-async def test_an_end_that_status_records_has_its_event_though_the_leader_could_not_send_it(
+async def test_an_end_in_status_has_its_event_although_the_leader_could_not_send_it(
     world: World, links: list[FakeLink]
 ):
-    # given a leader that loses the lease right after it has written that the job has ended
+    # given a leader that loses the lease right after it has written the end of the job
     def deny(_: str, path: str) -> Exception | None:
         return NotLeading("the lease is lost") if "/events/" in path and "terminalState" in world.status() else None
 
@@ -408,7 +406,7 @@ async def test_an_end_that_status_records_has_its_event_though_the_leader_could_
         await world.until(lambda: bool(events_of(world, "Completed")))
     assert events_of(world, "Completed")[0]["note"] == SUCCEEDED.message
 
-    # and it is written once, whoever leads after that
+    # and it is written once, whichever replica leads after that
     async with at_work(world):
         await world.until(lambda: sum("/events/" in path for _, path in world.api.calls[-9:]) > 0)
     assert len(events_of(world, "Completed")) == 1
@@ -416,8 +414,8 @@ async def test_an_end_that_status_records_has_its_event_though_the_leader_could_
 
 @pytest.mark.attack("B4", "creates a Service under the name of a job's", before="refused, too")
 @in_virtual_time
-async def test_an_object_of_somebody_else_under_our_name_is_reported_and_waited_for(world: World):
-    # given the name that the job needs is taken, perhaps by a job of the same name that was there before
+async def test_an_object_of_another_owner_under_our_name_is_reported_and_delays_the_job(world: World):
+    # given that the name that the job needs is taken, perhaps by an earlier job of the same name
     taken = world.api.put(SERVICE, {"kind": "Service", "metadata": {"namespace": "research"}, "spec": {}})
     world.store.put(Kind.SERVICE, taken)
     world.apply_job()
@@ -427,22 +425,22 @@ async def test_an_object_of_somebody_else_under_our_name_is_reported_and_waited_
             "Service llm-coordinator exists and does not belong to this job, which waits until that object is deleted: "
             "delete it, or give the job another name"
         )
-        # and meanwhile it does not spin, and makes no pod that would use what is not its own
+        # and meanwhile there is no hot loop, and no pod is created that would use the other object
         before = len(world.api.calls)
         await asyncio.sleep(60.0)
         assert 0 < len(world.api.calls) - before <= 24
         assert world.api.of_kind("Pod") == []
 
-        # when that is gone
+        # when that object is gone
         del world.api.objects[SERVICE]
         world.enqueue()
 
-        # then the job goes on
+        # then the job continues
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
         await world.until(lambda: world.condition("Invalid") == ("False", ""))
 
 
-async def test_a_condition_of_refused_pods_goes_when_they_are_not_wanted_any_more(world: World):
+async def test_a_condition_of_refused_pods_ends_when_they_are_no_longer_wanted(world: World):
     # given spares that are refused
     world.api.refuse = lambda body: "no such field" if "spare" in body["metadata"].get("name", "") else ""
     world.apply_job(spares={"replicas": 1})
@@ -455,18 +453,18 @@ async def test_a_condition_of_refused_pods_goes_when_they_are_not_wanted_any_mor
         await world.until(lambda: world.condition("Invalid") == ("False", ""))
 
 
-async def test_a_service_that_somebody_deletes_comes_back_as_it_was(world: World):
+async def test_a_deleted_service_is_recreated_unchanged(world: World):
     # given a job whose pods run
     world.apply_job(status=APPOINTED)
     async with at_work(world):
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
         address = world.api.objects[SERVICE]["spec"]["clusterIP"]
 
-        # when it is deleted by hand, and the watch tells
+        # when it is deleted by hand, and the watch reports it
         world.store.remove(Kind.SERVICE, world.api.objects.pop(SERVICE))
         world.enqueue()
 
-        # then pods that are made from now on are told the same address
+        # then new pods get the same address
         await world.until(lambda: SERVICE in world.api.objects)
         assert world.api.objects[SERVICE]["spec"]["clusterIP"] == address
 
@@ -476,18 +474,18 @@ def secret_calls(world: World) -> list[tuple[str, str]]:
 
 
 NAME = "llm-job-uid-membership"
-#: Of a job in its second attempt, before its first round.
+#: A job in its second attempt, before its first round.
 SECOND_ATTEMPT = {"epoch": 9, "podUID": "p", "podName": "p", "formerEpoch": 7, "previousAttempt": 0}
 
 
 def suspend(world: World, suspended: bool = True) -> None:
-    """Or resume."""
+    """Suspend or resume the job."""
     world.apply_job(status=world.status(), suspend=suspended)
     world.enqueue()
 
 
 async def reconciles(world: World, count: int = 5) -> None:
-    """So many, of which the last one has been executed. In virtual time."""
+    """Wait for this many reconciles, the last of which has been executed. In virtual time."""
     for _ in range(count):
         world.enqueue()
         await world.until(lambda: not world.worker.is_queued)  # type: ignore[union-attr]
@@ -505,7 +503,7 @@ async def test_a_secret_is_created_once_and_is_not_read(world: World):
 
 @in_virtual_time
 async def test_a_secret_that_exists_counts_as_created_and_is_not_read(world: World):
-    """An operator before this one has created it, or somebody else has: a sidecar with another key is not believed."""
+    """An earlier operator or somebody else has created it: a sidecar with another key fails the handshake."""
     world.api.put(SECRET, {"kind": "Secret", "metadata": {"namespace": "research"}, "data": {}})
     world.apply_job()
     async with at_work(world, virtual()):
@@ -515,7 +513,7 @@ async def test_a_secret_that_exists_counts_as_created_and_is_not_read(world: Wor
 
 
 def run_pods(world: World, *, waits_since: str = "") -> None:
-    """On a node that is ready, with a sidecar that has started; or that has waited since then."""
+    """On a node that is Ready, with a sidecar that has started, or that has waited since then."""
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     world.store.put(
         Kind.NODE, world.api.put("/api/v1/nodes/n", {"kind": "Node", "metadata": {"name": "n"}, "status": ready})
@@ -533,7 +531,7 @@ def run_pods(world: World, *, waits_since: str = "") -> None:
 
 
 @pytest.mark.usefixtures("links")
-async def test_a_new_leader_creates_pods_where_a_quota_refuses_a_secret_that_exists(world: World):
+async def test_a_new_leader_creates_pods_although_a_quota_rejects_a_secret_that_exists(world: World):
     # given a job whose pods have mounted their Secret, in a namespace whose quota for Secrets is exhausted
     world.apply_job()
     async with at_work(world):
@@ -545,7 +543,7 @@ async def test_a_new_leader_creates_pods_where_a_quota_refuses_a_secret_that_exi
     lost = next(path for path, raw in world.api.objects.items() if raw["kind"] == "Pod")
     world.store.remove(Kind.POD, world.api.objects.pop(lost))
     async with at_work(world):
-        # then it creates another pod, and reports nothing
+        # then it creates another pod, and reports no refusal
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
     assert world.condition("Blocked") == ("False", "")
 
@@ -553,18 +551,18 @@ async def test_a_new_leader_creates_pods_where_a_quota_refuses_a_secret_that_exi
 @pytest.mark.attack("C3", "deletes the Secret for which the pods of a job wait", before="refused, too")
 @in_virtual_time
 async def test_a_secret_that_pods_wait_for_is_created_again_every_30_s(world: World):
-    # given a job whose pods wait on their nodes, because somebody has deleted their Secret
+    # given a job whose pods wait on their nodes because their Secret was deleted
     world.apply_job()
     async with at_work(world, virtual()):
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
         before = world.api.objects.pop(SECRET)["data"]
         run_pods(world, waits_since=CREATED)
-        # when they have waited for half a minute, then it is there again, with the same content
+        # when they have waited for half a minute, then the Secret exists again, with the same content
         await asyncio.sleep(29.0)
         assert SECRET not in world.api.objects
         await asyncio.sleep(4.0)
         assert world.api.objects[SECRET]["data"] == before
-        # and while they wait on, perhaps for an image, the API server is asked for it twice a minute
+        # and while they keep waiting, perhaps for an image, the operator creates it twice a minute
         await asyncio.sleep(300.0)
     assert 10 <= len(secret_calls(world)) <= 12
     assert set(secret_calls(world)) == {("POST", NAME)}
@@ -575,7 +573,7 @@ async def test_a_secret_that_pods_wait_for_is_created_again_every_30_s(world: Wo
 )
 @pytest.mark.usefixtures("links")
 @in_virtual_time
-async def test_the_secret_of_an_attempt_goes_with_it_and_the_next_one_has_another_key(world: World):
+async def test_the_secret_of_an_attempt_is_deleted_with_it_and_the_next_one_has_another_key(world: World):
     # given a job whose pods are about to train
     world.apply_job()
     async with at_work(world, virtual()):
@@ -613,8 +611,8 @@ async def test_the_operator_calls_the_pods_of_an_attempt_with_the_key_of_that_at
     assert CloseReason.SUSPENDED in [message.reason for message in links[0].done if isinstance(message, End)]
 
 
-async def test_so_it_does_after_the_jobs_end(world: World, links: list[FakeLink]):
-    # given a job that has succeeded in its second attempt, while no operator was there, and whose pods run on
+async def test_pods_of_an_ended_job_are_called_with_the_key_of_their_attempt(world: World, links: list[FakeLink]):
+    # given a job that has succeeded in its second attempt while no operator ran, and whose pods keep running
     values = {"type": "Completed", "status": "True", "message": "done", "reason": "AllJobsCompleted"}
     values["lastTransitionTime"] = CREATED
     world.apply_job(status={"coordinator": SECOND_ATTEMPT})
@@ -629,7 +627,7 @@ async def test_so_it_does_after_the_jobs_end(world: World, links: list[FakeLink]
     # when an operator starts
     async with at_work(world):
         await world.until(lambda: bool(links))
-    # then it tells them of the end, under the key of their attempt
+    # then it sends them the end, under the key of their attempt
     assert {link.key for link in links} == {KEYRING.of_job("research", "job-uid", 7)}
 
 
@@ -642,8 +640,8 @@ async def test_refusals_of_many_pods_are_one_event(world: World):
     assert [raw["note"] for raw in world.api.of_kind("Event")] == ["Pod <pod> is bad"]
 
 
-@pytest.mark.parametrize("trouble", [ValueError("a fact that nobody thought of"), OSError("no route")])
-async def test_a_reconcile_that_fails_is_tried_again(
+@pytest.mark.parametrize("trouble", [ValueError("an unexpected fact"), OSError("no route")])
+async def test_a_failed_reconcile_is_retried(
     world: World, trouble: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     plan, failures = planner.reconcile, [trouble, trouble]
@@ -660,10 +658,10 @@ async def test_a_reconcile_that_fails_is_tried_again(
     assert str(trouble) in caplog.text
 
 
-async def test_a_job_that_changes_under_a_reconcile_is_read_again_and_no_reconcile_has_failed(
+async def test_a_job_that_changes_during_a_reconcile_is_read_again_and_no_reconcile_fails(
     world: World, caplog: pytest.LogCaptureFixture
 ):
-    # given a job that somebody has changed, and no watch has told of it
+    # given a job that was changed, which no watch has reported
     world.apply_job()
     raw = world.api.objects[PATH]
     world.api.put(PATH, {**raw, "spec": {**raw["spec"], "spares": {"replicas": 1}}})
@@ -675,10 +673,10 @@ async def test_a_job_that_changes_under_a_reconcile_is_read_again_and_no_reconci
 
 @pytest.mark.parametrize(("thinks_s", "pause_s"), [(0.05, 0.2), (10.0, 0.5)], ids=["large", "huge"])
 @in_virtual_time
-async def test_a_job_that_takes_long_to_decide_about_is_not_decided_again_at_each_of_its_changes(
+async def test_a_job_with_long_reconciles_is_not_reconciled_at_each_of_its_changes(
     world: World, monkeypatch: pytest.MonkeyPatch, thinks_s: float, pause_s: float
 ):
-    # given a job about which each decision takes so long, and that changes all the time
+    # given a job whose reconciles take this long, and that changes all the time
     loop, thought_s, decided = asyncio.get_running_loop(), 0.0, list[float]()
 
     def reconcile(*given: Any) -> Any:
@@ -693,16 +691,16 @@ async def test_a_job_that_takes_long_to_decide_about_is_not_decided_again_at_eac
         while len(decided) < 10:
             world.enqueue()
             await asyncio.sleep(0.001)
-    # then there is a rest after each, which the next one waits for
+    # then there is a pause after each, which the next one waits for
     assert min(later - previous for previous, later in itertools.pairwise(decided)) >= pause_s - 0.001
 
 
 @pytest.mark.parametrize(("exists", "deleted"), [(True, 0), (False, 1)])
 @in_virtual_time
-async def test_a_node_that_no_watch_has_reported_is_read_before_its_pods_are_given_up(
+async def test_a_node_that_no_watch_has_reported_is_read_before_its_pods_count_as_lost(
     world: World, exists: bool, deleted: int
 ):
-    # given a pod that was just bound to a node, of which the watch of nodes may not have told yet
+    # given a pod that was just bound to a node, which the watch of nodes may not have reported yet
     world.apply_job()
     if exists:
         ready = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -719,11 +717,11 @@ async def test_a_node_that_no_watch_has_reported_is_read_before_its_pods_are_giv
     assert [method for method, _ in world.api.calls].count("DELETE") == deleted
 
 
-# Suspensions that nobody sees ---------------------------------------------------------------------------------------
+# Suspensions that no operator observes ------------------------------------------------------------------------------
 
 
 def change_unseen(world: World, changes: int = 3) -> None:
-    """While no operator is there: suspended, given another image, and resumed."""
+    """While no operator runs, the job is suspended, given another image, and resumed."""
     raw = world.api.objects[PATH]
     template = {"spec": {"containers": [{**TEMPLATE["spec"]["containers"][0], "image": "example.com/trainer:2"}]}}
     raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"] = template
@@ -737,9 +735,7 @@ def images(world: World, kind: str) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["Pod", "Job"])
-async def test_what_was_made_of_previous_templates_is_recreated_after_a_suspension_that_nobody_observed(
-    world: World, kind: str
-):
+async def test_objects_of_previous_templates_are_recreated_after_an_unobserved_suspension(world: World, kind: str):
     world.apply_job()
     if kind == "Job":
         without_launcher(world)
@@ -750,7 +746,7 @@ async def test_what_was_made_of_previous_templates_is_recreated_after_a_suspensi
     change_unseen(world)
     async with at_work(world):
         await world.until(lambda: not previous & {raw["metadata"]["uid"] for raw in world.api.of_kind(kind)})
-        # as the watch would have told
+        # as the watch would report
         for uid in previous:
             gone = next(raw for raw in world.api.history if raw["metadata"]["uid"] == uid)
             world.store.remove(Kind.POD if kind == "Pod" else Kind.CHILD, gone)
@@ -761,7 +757,7 @@ async def test_what_was_made_of_previous_templates_is_recreated_after_a_suspensi
 
 
 @in_virtual_time
-async def test_templates_that_differ_without_a_suspension_are_of_another_crd_and_change_nothing(world: World):
+async def test_templates_that_differ_without_a_suspension_change_nothing(world: World):
     world.apply_job()
     async with at_work(world, virtual()):
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
@@ -795,7 +791,7 @@ async def test_a_job_without_a_launcher_gets_its_jobs_and_no_secret(world: World
 
 
 @in_virtual_time
-async def test_a_pod_of_a_child_job_is_asked_for_and_reported_while_its_job_waits_for_it(world: World):
+async def test_a_pod_of_a_child_job_is_listed_and_reported_while_its_job_waits_for_it(world: World):
     # given a Job whose pod is Pending
     without_launcher(world)
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
@@ -814,7 +810,7 @@ async def test_a_pod_of_a_child_job_is_asked_for_and_reported_while_its_job_wait
         # when it is ready
         world.store.put(Kind.CHILD, world.api.put(f"{JOBS}/llm-workers-0", world.child(ready=2, active=2)))
         world.enqueue()
-        # then nothing is told or asked for any more
+        # then nothing is reported or listed any more
         await world.until(lambda: world.condition("Running") == ("True", ""))
         requests = [call for call in world.api.calls if call[0] == "LIST"]
         world.enqueue()
@@ -822,8 +818,8 @@ async def test_a_pod_of_a_child_job_is_asked_for_and_reported_while_its_job_wait
         assert [call for call in world.api.calls if call[0] == "LIST"] == requests
 
 
-async def test_a_list_of_such_pods_that_fails_keeps_the_job_from_nothing(world: World):
-    # given two Jobs that wait for their pods, which cannot be listed, and of which one is enough
+async def test_a_failed_list_of_such_pods_does_not_delay_the_job(world: World):
+    # given two Jobs that wait for their pods, which cannot be listed; the success of one is enough
     pods = "/api/v1/namespaces/research/pods"
     world.api.deny = lambda method, path: (
         ApiError(503, "ServiceUnavailable", "try again") if method == "LIST" and path.startswith(pods) else None
@@ -834,7 +830,7 @@ async def test_a_list_of_such_pods_that_fails_keeps_the_job_from_nothing(world: 
         await world.until(lambda: len(world.api.of_kind("Job")) == 2)
         world.enqueue()
         await world.until(lambda: any(method == "LIST" for method, _ in world.api.calls))
-        # when one succeeds, then the TrainingJob has
+        # when one succeeds, then so does the TrainingJob
         ended = {"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": CREATED}]}
         job = next(raw for raw in world.api.of_kind("Job")) | {"status": ended}
         world.store.put(Kind.CHILD, world.api.put(f"{JOBS}/llm-workers-0", job))
@@ -842,7 +838,7 @@ async def test_a_list_of_such_pods_that_fails_keeps_the_job_from_nothing(world: 
         await world.until(lambda: world.status().get("terminalState") == "Completed")
 
 
-async def test_a_template_that_the_api_server_would_not_take_is_reported_before_anything_is_made_of_it(world: World):
+async def test_a_template_that_the_api_server_would_reject_is_reported_before_anything_is_created(world: World):
     world.api.refuse = lambda manifest: 'unknown field "spec.contaners"' if manifest["kind"] == "Job" else ""
     without_launcher(world)
     async with at_work(world):
@@ -850,7 +846,7 @@ async def test_a_template_that_the_api_server_would_not_take_is_reported_before_
     assert ("POST", f"{JOBS}/llm-workers-0") not in world.api.calls
 
 
-async def test_a_job_whose_time_is_over_is_deleted(world: World):
+async def test_a_job_whose_ttl_has_expired_is_deleted(world: World):
     conditions = [{"type": "Completed", "status": "True", "reason": "R", "message": "", "lastTransitionTime": CREATED}]
     ended = {"terminalState": "Completed", "completionTime": CREATED, "conditions": conditions}
     without_launcher(world, ended, ttlSecondsAfterFinished=1)
@@ -858,7 +854,7 @@ async def test_a_job_whose_time_is_over_is_deleted(world: World):
         await world.until(lambda: PATH not in world.api.objects)
 
 
-async def test_a_claim_that_outlives_jobs_is_taken_as_it_is(world: World):
+async def test_a_volume_claim_that_outlives_jobs_is_reused_unchanged(world: World):
     claims = "/api/v1/namespaces/research/persistentvolumeclaims"
     template = {"metadata": {"name": "data"}, "spec": {}}
     world.api.put(f"{claims}/data-llm", {"kind": "PersistentVolumeClaim", "metadata": {"namespace": "research"}})
@@ -890,7 +886,7 @@ async def test_lines_to_members_of_a_previous_attempt_are_recreated(world: World
 async def test_a_job_that_is_suspended_just_after_it_has_succeeded_has_succeeded(
     world: World, links: list[FakeLink], closed: Close, state: str | None, phase: str
 ):
-    # given a job whose coordinator closes the rendezvous, of which the operator has not heard yet
+    # given a job whose coordinator closes the rendezvous, which the operator has not received yet
     world.apply_job(status=APPOINTED)
     async with at_work(world):
         await world.until(lambda: bool(links))
@@ -899,15 +895,15 @@ async def test_a_job_that_is_suspended_just_after_it_has_succeeded_has_succeeded
         # when the job is suspended
         world.apply_job(status=world.status(), suspend=True)
         world.enqueue()
-        # then the coordinator is asked before status says so, and its close counts
+        # then the operator asks the coordinator before it writes status, and the close counts
         await world.until(lambda: world.status().get("phase") == phase)
     assert world.status().get("terminalState") == state
 
 
-async def test_a_success_that_a_pod_reports_counts_though_the_job_was_suspended_and_its_coordinator_is_gone(
+async def test_a_success_that_a_pod_reports_counts_although_the_job_was_suspended_and_its_coordinator_is_gone(
     world: World, links: list[FakeLink]
 ):
-    # given a job whose coordinator ends while it is asked how the rendezvous has closed
+    # given a job whose coordinator ends while the operator asks how the rendezvous was closed
     world.apply_job(status=APPOINTED, spares={"replicas": 1})
     pod = a_pod_of_the_job(world)
     async with at_work(world):
@@ -915,21 +911,21 @@ async def test_a_success_that_a_pod_reports_counts_though_the_job_was_suspended_
         links[0].coordination = Coordination(a_snapshot(), coordinator_uid="uid-s", since=time.time())
         requests = 0
 
-        async def nobody_answers(end: End) -> Close | None:
+        async def end_coordinator(end: End) -> Close | None:
             del end
             nonlocal requests
             requests += 1
             links[0].coordination = Coordination(a_snapshot(), since=time.time())
             return None
 
-        links[0].end = nobody_answers  # type: ignore[method-assign]
+        links[0].end = end_coordinator  # type: ignore[method-assign]
         # when the job is suspended
         world.apply_job(status=world.status(), spares={"replicas": 1}, suspend=True)
         world.enqueue()
         await world.until(lambda: requests == 1 and world.status().get("phase") == "Suspended")
-        # and the kubelet reports then that the pod has succeeded
+        # and the kubelet then reports that the pod has succeeded
         pod_succeeds(world, pod)
-        # then the job has
+        # then the job has succeeded
         await world.until(lambda: world.status().get("phase") == "Succeeded")
     assert world.status()["terminalState"] == "Completed"
 
@@ -952,10 +948,10 @@ def pod_succeeds(world: World, pod: Raw) -> None:
     ("report_after_s", "phase", "trains_again"), [(9.5, "Succeeded", False), (11.0, "Suspended", True)]
 )
 @in_virtual_time
-async def test_pods_have_10_s_to_report_a_success_just_before_a_suspension_where_the_coordinator_is_gone(
+async def test_pods_have_10_s_to_report_a_success_before_a_suspension_if_the_coordinator_is_gone(
     world: World, links: list[FakeLink], report_after_s: float, phase: str, trains_again: bool
 ):
-    # given a training that has succeeded: its coordinator has ended, and no kubelet has reported the end of a pod yet
+    # given a training that has succeeded: its coordinator has ended, and no kubelet has reported a pod's end yet
     clock = virtual_clock()
     world.apply_job(status=APPOINTED, spares={"replicas": 1})
     pod = a_pod_of_the_job(world)

@@ -1,6 +1,6 @@
-"""The golden pods: what a controller makes (pods/NAME.yaml), and what injection makes of it (pods/NAME.injected.yaml).
+"""The golden pods: as a controller creates them (pods/NAME.yaml), and after injection (pods/NAME.injected.yaml).
 
-`python -m tests.unit.webhook.golden` writes the latter anew; read what has changed.
+`python -m tests.unit.webhook.golden` rewrites the latter; read the diff.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The certificate that is served, from files: a real TLS server, real openssl, no restart."""
+"""The served certificate, from files: a real TLS server, real openssl, no restart."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ async def listening() -> AsyncIterator[tuple[Serving, int]]:
 
 
 async def ask(port: int, bundle: str, body: object = REVIEW) -> dict[str, Any]:
-    """As the API server does, on a connection of its own, believing that bundle alone. Raises aiohttp.ClientError."""
+    """Ask like the API server, on a new connection, with only that bundle as trust. Raises aiohttp.ClientError."""
     context = ssl.create_default_context(cadata=bundle)
     url = f"https://{HOST}:{port}/mutate"
     async with (
@@ -61,7 +61,7 @@ def write(folder: Path, made: CertificateSet) -> None:
     (folder / "tls.key").write_text(made.key)
 
 
-async def test_files_are_served_and_a_renewed_pair_from_the_next_connection_on(tmp_path: Path) -> None:
+async def test_a_renewed_pair_of_files_is_served_from_the_next_connection_on(tmp_path: Path) -> None:
     first, second = await openssl.make_certificate([HOST], LIFE_S), await openssl.make_certificate([HOST], LIFE_S)
     async with listening() as (serving, port):
         keeper = asyncio.create_task(CertificateFiles(tmp_path, serving, every_s=0.01).run())
@@ -69,7 +69,7 @@ async def test_files_are_served_and_a_renewed_pair_from_the_next_connection_on(t
         write(tmp_path, first)
         await until(lambda: serving.is_ready)
         assert (await ask(port, first.authority))["response"]["allowed"]
-        # When half of the new pair is there, then the former one is served on
+        # When only half of the new pair is written, then the previous pair is still served
         (tmp_path / "tls.crt").write_text(second.certificate)
         assert (await ask(port, first.authority))["response"]["allowed"]
         (tmp_path / "tls.key").write_text(second.key)

@@ -1,4 +1,4 @@
-"""Requests to the webhook of hosts that are not the API server: real TLS, real openssl, addresses of 127.0.0.0/8."""
+"""Requests to the webhook from hosts other than the API server: real TLS, real openssl, addresses of 127.0.0.0/8."""
 
 import asyncio
 import base64
@@ -32,8 +32,8 @@ from understudy_webhook.serving import Clients, Serving
 
 LIFE_S = 90 * 24 * 3600.0
 
-#: What the largest object that etcd stores takes in a review, with the object before the change: twice 1.5 MiB; and
-#: 128 KiB beside these.
+#: The size of the largest object that etcd stores in a review, with the object before the change: twice 1.5 MiB, and
+#: 128 KiB for the rest.
 LARGEST = 3_276_800
 
 
@@ -80,12 +80,12 @@ def dropped(serving: Serving) -> dict[str, float]:
 @pytest.mark.attack(
     "D2", "sends bodies of 8 MiB to the webhook", before="each was buffered whole, without a limit to their number"
 )
-async def test_a_body_that_no_api_server_sends_is_not_read(tmp_path: Path) -> None:
+async def test_a_body_larger_than_any_review_is_not_read(tmp_path: Path) -> None:
     async with listening(tmp_path) as (serving, port, made):
         context = ssl.create_default_context(cadata=made.authority)
         reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
         writer.write(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (LARGEST + 1))
-        # then the answer comes although nothing of the body was sent
+        # then the answer arrives although no byte of the body was sent
         async with asyncio.timeout(5):
             assert (await reader.readline()).startswith(b"HTTP/1.1 413")
         writer.close()
@@ -103,7 +103,7 @@ async def test_a_body_that_no_api_server_sends_is_not_read(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "body", [hostile.NESTED, hostile.SHALLOW_NESTED, hostile.VALUES], ids=["3 MiB of [", "400 levels", "values"]
 )
-async def test_a_nested_object_is_refused_without_a_line_in_the_log(
+async def test_a_nested_object_is_rejected_without_a_line_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, body: bytes
 ) -> None:
     async with listening(tmp_path) as (serving, port, made):
@@ -126,13 +126,13 @@ async def test_a_nested_object_is_refused_without_a_line_in_the_log(
         (review({}).replace(b'"u-1"', b"1"), "Expected `str`, got `int`"),
     ],
 )
-def test_what_no_api_server_sends_is_no_review(body: bytes, message: str) -> None:
+def test_invalid_requests_are_not_read_as_reviews(body: bytes, message: str) -> None:
     with pytest.raises(NoReview, match=message):
         read_request(body)
 
 
-def test_the_largest_job_that_an_api_server_sends_is_a_review() -> None:
-    # given 1.5 MiB of replicatedJobs, as many as may be there, in both objects of a change
+def test_a_review_of_the_largest_job_is_answered() -> None:
+    # given the maximum of 1.5 MiB of replicatedJobs, in both objects of a change
     template = pod("job")["spec"]
     groups = [{"name": f"g{number}", "template": {"spec": {"template": {"spec": template}}}} for number in range(256)]
     job = {"metadata": {"name": "x"}, "spec": {"replicatedJobs": groups}}
@@ -145,10 +145,10 @@ def test_the_largest_job_that_an_api_server_sends_is_a_review() -> None:
 
 
 @pytest.mark.attack(
-    "D2", "sends a TrainingJob whose check takes minutes", before="the webhook answered nobody meanwhile"
+    "D2", "sends a TrainingJob whose check takes minutes", before="the webhook gave no other answer meanwhile"
 )
-async def test_an_answer_that_takes_too_long_ends(tmp_path: Path) -> None:
-    # given a job that no API server accepts: 15,000 replicatedJobs, each of which is looked for in a list of 15,000
+async def test_an_answer_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    # given a job that no API server accepts: 15,000 replicatedJobs, each of which is searched in a list of 15,000
     body = hostile.EXPENSIVE
     async with listening(tmp_path) as (serving, port, made):
         began = time.monotonic()
@@ -168,9 +168,7 @@ async def test_an_error_is_logged_once_and_counted_each_time(tmp_path: Path, cap
         assert results(serving) == {"Failed": 3}
 
 
-async def test_what_a_caller_writes_takes_one_short_line_of_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_callers_text_takes_one_short_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     raw = pod("job")
     raw["metadata"]["annotations"]["understudy.dev/container"] = "x\nERROR forged line " + "y" * 100_000
     async with listening(tmp_path) as (_, port, made):
@@ -183,7 +181,9 @@ async def test_what_a_caller_writes_takes_one_short_line_of_the_log(
 
 
 @pytest.mark.attack("D2", "fills the webhook's log with refused pods", before="a line for each, as long as its message")
-async def test_refusals_without_end_take_a_few_lines_a_second(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_endless_rejections_take_a_few_lines_of_the_log_a_second(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     raw = pod("job")
     raw["spec"]["hostNetwork"] = True
     body = review(raw)
@@ -199,7 +199,7 @@ async def test_refusals_without_end_take_a_few_lines_a_second(tmp_path: Path, ca
         assert results(serving) == {"Refused": 60}
 
 
-# Who calls -----------------------------------------------------------------------------------------------------------
+# Callers --------------------------------------------------------------------------------------------------------------
 
 
 async def certificate(folder: Path, name: str) -> tuple[Path, str]:
@@ -238,7 +238,7 @@ async def called(port: int, made: CertificateSet, shown: Path | None) -> str:
 @pytest.mark.attack(
     "D2", "calls the webhook from any pod, with a client authority configured", before="every caller got an answer"
 )
-async def test_with_a_client_authority_only_the_api_server_gets_an_answer(tmp_path: Path) -> None:
+async def test_only_the_api_server_gets_an_answer_if_a_client_authority_is_configured(tmp_path: Path) -> None:
     shown, authority = await certificate(tmp_path / "ours", "kube-apiserver")
     strangers, _ = await certificate(tmp_path / "theirs", "kube-apiserver")
     async with listening(tmp_path, Clients(authority, frozenset({"kube-apiserver"}))) as (serving, port, made):
@@ -246,7 +246,7 @@ async def test_with_a_client_authority_only_the_api_server_gets_an_answer(tmp_pa
         assert await called(port, made, None) == "no answer"
         assert await called(port, made, strangers) == "no answer"
         assert results(serving) == {"Injected": 1}
-    # and of one authority, only the names that are configured
+    # and of one authority, only the configured names are accepted
     async with listening(tmp_path, Clients(authority, frozenset({"another"}))) as (serving, port, made):
         assert await called(port, made, shown) == "403"
         assert results(serving) == {"UnknownCaller": 1}
@@ -272,7 +272,7 @@ async def test_clients_are_read_from_the_environment(tmp_path: Path) -> None:
 @pytest.mark.attack(
     "D2",
     "1,000 hostile requests to the webhook at once",
-    before="the webhook took 689 MB, of a limit of 256, and answered nobody for a minute",
+    before="the webhook took 689 MB, of a limit of 256, and gave no answer for a minute",
 )
 @pytest.mark.timeout(120)
 async def test_the_api_server_is_answered_while_a_thousand_hostile_callers_ask(
@@ -284,8 +284,8 @@ async def test_the_api_server_is_answered_while_a_thousand_hostile_callers_ask(
             peak_mb = Usage.of(pid).peak_rss_mb
     longest_s = max(wait.seconds for wait in waits)
     record_property("now", f"answered in at most {1000 * longest_s:.0f} ms, with {peak_mb:.0f} MB")
-    # Of the server's CPU time, because it gets less of a busy machine: half of timeoutSeconds of the configuration. The
-    # seconds on a machine at rest are measured by benchmarks.webhook.
+    # The server's CPU time, because the server gets less of a busy machine: half of the configuration's timeoutSeconds.
+    # benchmarks.webhook measures the seconds on an idle machine.
     assert max(wait.cpu_s for wait in waits) < 2.5
     # webhook.resources of the chart
     assert peak_mb < 256
@@ -305,11 +305,11 @@ async def attacked(port: int, connections: int, seconds: float) -> AsyncIterator
 
 class Wait(NamedTuple):
     seconds: float
-    cpu_s: float  # that the server spent meanwhile, for whomever
+    cpu_s: float  # that the server spent meanwhile, for any caller
 
 
 async def send_one_request(pid: int, port: int, context: ssl.SSLContext) -> Wait:
-    """A request on a connection of its own."""
+    """A request on a new connection."""
     body, began, cpu_s = json.dumps(REVIEW).encode(), time.monotonic(), Usage.of(pid).cpu_s
     reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
     writer.write(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)

@@ -1,4 +1,4 @@
-"""A pod as its controller makes it, and what injection makes of it: golden files, and what it declines."""
+"""Pods as their controllers create them, and their injection: golden files, and declined pods."""
 
 import copy
 import re
@@ -39,11 +39,11 @@ def env(raw: Raw, name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pod_is_injected_as_in_its_golden_file(name: str) -> None:
-    assert text(injected(pod(name)).pod) == golden(name), "python -m tests.unit.webhook.golden writes it anew"
+    assert text(injected(pod(name)).pod) == golden(name), "python -m tests.unit.webhook.golden rewrites it"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_patch_makes_the_injected_pod_of_the_pod(name: str) -> None:
+def test_the_patch_turns_the_pod_into_the_injected_pod(name: str) -> None:
     before, after = pod(name), injected(pod(name)).pod
     assert jsonpatch.apply_patch(before, json_patch(before, after)) == after
 
@@ -57,19 +57,19 @@ def test_a_second_call_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_patch_that_is_applied_twice_does_no_more_than_once(name: str) -> None:
+def test_a_patch_that_is_applied_twice_has_the_same_result(name: str) -> None:
     patch = json_patch(pod(name), injected(pod(name)).pod)
     once = jsonpatch.apply_patch(pod(name), patch)
     assert jsonpatch.apply_patch(once, patch) == once
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_jobs_key_is_the_sidecars_alone_and_the_service_account_everybody_elses(name: str) -> None:
+def test_only_the_sidecar_has_the_jobs_key_and_all_others_have_the_service_account(name: str) -> None:
     spec = injected(pod(name)).pod["spec"]
     for each in (*spec["initContainers"], *spec["containers"]):
         mounts = {mount["name"]: mount["mountPath"] for mount in each.get("volumeMounts", ())}
         own = each["name"] == names.SIDECAR_CONTAINER
-        assert (names.KEY_VOLUME in mounts) is (own and name != "alone")  # who is alone is no member
+        assert (names.KEY_VOLUME in mounts) is (own and name != "alone")  # a pod without a job is no member
         if own:
             assert names.SERVICE_ACCOUNT_FOLDER in [mount["mountPath"] for mount in each["volumeMounts"]]
 
@@ -84,7 +84,7 @@ def test_the_pod_that_was_sent_is_not_changed(name: str) -> None:
 # After another webhook -----------------------------------------------------------------------------------------------
 
 
-def test_what_another_webhook_has_changed_of_ours_stays() -> None:
+def test_our_fields_that_another_webhook_has_changed_stay_changed() -> None:
     once = injected(pod("job")).pod
     once["spec"]["initContainers"][0]["image"] = "mirror.example.com/sidecar:1"
     once["spec"]["initContainers"].insert(0, {"name": "mesh", "image": "mesh:1"})
@@ -92,7 +92,7 @@ def test_what_another_webhook_has_changed_of_ours_stays() -> None:
     assert json_patch(once, injected(once).pod) == []
 
 
-def test_what_another_webhook_has_taken_away_comes_back() -> None:
+def test_our_fields_that_another_webhook_has_removed_are_restored() -> None:
     once = injected(pod("job")).pod
     missing = copy.deepcopy(once)
     missing["spec"]["initContainers"] = [x for x in missing["spec"]["initContainers"] if x["name"] == "fetch"]
@@ -106,7 +106,7 @@ def test_a_container_that_another_webhook_puts_first_does_not_become_the_trainer
     assert json_patch(once, injected(once).pod) == []
 
 
-# Which launcher, and how many workers --------------------------------------------------------------------------------
+# The launcher and the number of workers -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -125,27 +125,27 @@ def test_a_command_that_names_torchrun_keeps_it_and_any_other_is_wrapped(command
 
 
 @pytest.mark.parametrize("option", ["--nproc-per-node=8", "--nproc_per_node 8", "--nproc_per_node=8;"])
-def test_torchrun_states_itself_how_many_workers_it_starts(option: str) -> None:
+def test_torchruns_own_argument_sets_the_number_of_workers(option: str) -> None:
     raw = changed(
         "jobset", lambda x: x["spec"]["containers"][0].update(command=["sh", "-c", f"torchrun {option} t.py"])
     )
     assert env(injected(raw).pod, "trainer")[names.ENV_NPROC] == "8"
 
 
-def test_the_rendezvous_that_a_controller_has_set_up_is_left_out_and_reported() -> None:
+def test_the_rendezvous_that_a_controller_has_configured_is_removed_and_reported() -> None:
     done = injected(pod("pytorchjob"))
     assert names.ENV_NPROC in env(done.pod, "pytorch")
     assert "PET_RDZV_BACKEND" not in env(done.pod, "pytorch")
     assert any("PET_RDZV_BACKEND" in warning for warning in done.warnings)
 
 
-def test_restarts_become_the_launchers_and_that_is_reported() -> None:
+def test_the_kubelets_restarts_become_the_launchers_and_are_reported() -> None:
     done = injected(pod("job"))
     assert done.pod["spec"]["restartPolicy"] == "Never"
     assert any("restartPolicy" in warning for warning in done.warnings)
 
 
-def test_what_the_manifest_states_of_the_launchers_own_variables_does_not_count() -> None:
+def test_the_launchers_own_variables_in_the_manifest_are_ignored() -> None:
     own = [{"name": names.ENV_NPROC, "value": "99"}]
     raw = changed("jobset", lambda x: x["spec"]["containers"][0].update(env=own))
     done = injected(raw).pod
@@ -153,10 +153,10 @@ def test_what_the_manifest_states_of_the_launchers_own_variables_does_not_count(
     assert env(done, "trainer")[names.ENV_NPROC] == "1"
 
 
-# Whose pod it is -----------------------------------------------------------------------------------------------------
+# The pod's job --------------------------------------------------------------------------------------------------------
 
 
-def test_the_pods_of_a_restarted_jobset_are_a_job_of_their_own() -> None:
+def test_the_pods_of_a_restarted_jobset_are_a_new_job() -> None:
     labels = injected(pod("jobset")).pod["metadata"]["labels"]
     assert labels[names.LABEL_JOB] == "jobset.llm.1"
     assert labels[names.LABEL_JOB_UID].endswith("000000000002-1")
@@ -165,7 +165,7 @@ def test_the_pods_of_a_restarted_jobset_are_a_job_of_their_own() -> None:
     assert (labels[names.LABEL_JOB], labels[names.LABEL_JOB_UID][-5:]) == ("jobset.llm", "00002")
 
 
-def test_a_name_that_is_too_long_for_a_label_is_shortened_and_stays_its_own() -> None:
+def test_a_name_that_is_too_long_for_a_label_is_shortened_and_stays_unique() -> None:
     def named(last: str) -> str:
         long = changed(
             "job", lambda x: x["metadata"]["labels"].update({"batch.kubernetes.io/job-name": "j" * 62 + last})
@@ -176,7 +176,7 @@ def test_a_name_that_is_too_long_for_a_label_is_shortened_and_stays_its_own() ->
     assert named("a") != named("b")
 
 
-# What it declines ----------------------------------------------------------------------------------------------------
+# Declined pods --------------------------------------------------------------------------------------------------------
 
 
 def annotated(name: str, value: str) -> Callable[[Raw], object]:
@@ -193,7 +193,7 @@ def without_index(raw: Raw) -> None:
 
 
 def labelled(key: str, text: str = "") -> Callable[[Raw], object]:
-    """With that label as no controller writes it; without it, if no text is given."""
+    """With a label value that no controller writes; without the label if no text is given."""
 
     def change(raw: Raw) -> None:
         raw["metadata"]["labels"].pop(key, None)
@@ -273,7 +273,7 @@ def command_of(text: str) -> Callable[[Raw], object]:
         ),
     ],
 )
-def test_what_cannot_be_injected_is_declined_with_the_fix(
+def test_a_pod_that_cannot_be_injected_is_declined_with_the_fix(
     name: str, change: Callable[[Raw], object], message: str
 ) -> None:
     with pytest.raises(Objection) as refused:
@@ -285,7 +285,7 @@ def test_what_cannot_be_injected_is_declined_with_the_fix(
     ("name", "value", "variable", "result"),
     [("fork-server", "false", names.ENV_ZYGOTE, "false"), ("node-file", "/run/x", names.ENV_NOLOGIN, "/run/x")],
 )
-def test_annotations_that_were_renamed_set_what_they_did(name: str, value: str, variable: str, result: str) -> None:
+def test_the_old_names_of_annotations_still_work(name: str, value: str, variable: str, result: str) -> None:
     spec = injected(changed("job", annotated(name, value))).pod["spec"]
     variables = [x for container in (*spec["containers"], *spec["initContainers"]) for x in container.get("env", ())]
     assert [x["value"] for x in variables if x["name"] == variable] == [result]
@@ -295,7 +295,7 @@ def test_the_annotation_for_the_loss_of_the_coordinator_sets_the_fence() -> None
     assert read_injection_settings({"understudy.dev/coordinator-loss-timeout": "1m"}).world == {"fence_s": 60.0}
 
 
-@pytest.mark.attack("C4", "a pod that says it is injected, with a sidecar of its own", before="it got the key")
+@pytest.mark.attack("C4", "a pod that claims to be injected, with a sidecar of its own", before="it got the key")
 @pytest.mark.parametrize(
     "own",
     [
@@ -309,7 +309,7 @@ def test_the_annotation_for_the_loss_of_the_coordinator_sets_the_fence() -> None
         },
     ],
 )
-def test_a_pod_that_states_it_is_injected_gives_the_key_to_no_container_of_its_own(own: Raw) -> None:
+def test_a_pod_that_claims_to_be_injected_cannot_mount_the_key_in_its_own_containers(own: Raw) -> None:
     raw = pod("job")
     raw["metadata"]["annotations"]["understudy.dev/injected"] = "trainer"
     mounts = [{"name": "understudy-membership", "mountPath": "/x"}]
@@ -326,7 +326,7 @@ def test_a_launcher_needs_a_command_to_start(mode: str) -> None:
         injected(raw)
 
 
-def test_of_several_containers_the_first_trains_unless_one_is_named() -> None:
+def test_the_first_of_several_containers_trains_unless_another_one_is_named() -> None:
     raw = pod("job")
     del raw["metadata"]["annotations"]["understudy.dev/container"]
     raw["spec"]["containers"][0]["command"] = ["python", "t.py"]
@@ -345,7 +345,7 @@ def test_torchrun_and_the_annotation_may_not_differ() -> None:
         injected(raw)
 
 
-def test_a_variable_as_torchruns_number_needs_the_annotation() -> None:
+def test_a_variable_as_torchruns_number_of_workers_needs_the_annotation() -> None:
     raw = changed("torchrun", command_of("torchrun --nproc-per-node=$GPUS t.py"))
     with pytest.raises(Objection, match="is not a number"):
         injected(raw)
@@ -361,15 +361,15 @@ def test_the_documentation_has_a_row_for_each_annotation_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("name", ["job", "jobset", "torchrun", "alone"])
-def test_a_copy_of_a_pod_is_not_taken_for_one_of_the_jobs(name: str) -> None:
+def test_a_copy_of_a_pod_does_not_belong_to_the_job(name: str) -> None:
     raw = pod(name)
     del raw["metadata"]["ownerReferences"]
     with pytest.raises(Objection, match=r"which is not its controller.*remove the label understudy.dev/inject"):
         injected(raw)
 
 
-def test_a_pod_of_a_copied_job_is_not_taken_for_one_of_the_jobset() -> None:
-    """The Job controller writes its own name and uid, and the template has the labels of the JobSet still."""
+def test_a_pod_of_a_copied_job_does_not_belong_to_the_jobset() -> None:
+    """The Job controller writes its own name and uid, and the template still has the labels of the JobSet."""
     raw = pod("jobset")
     raw["metadata"]["labels"] |= {"batch.kubernetes.io/job-name": "my-debug"}
     raw["metadata"]["ownerReferences"][0]["name"] = "my-debug"

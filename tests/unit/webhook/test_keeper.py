@@ -1,4 +1,4 @@
-"""The process that keeps the webhook's self-made certificate: real openssl, and servers that mount its Secret."""
+"""The process that renews the webhook's own certificate: real openssl, and servers that mount its Secret."""
 
 import asyncio
 import base64
@@ -43,12 +43,12 @@ def trusted(api: FakeApi) -> str:
 
 
 def served(api: FakeApi) -> dict[str, str]:
-    """What is in the Secret."""
+    """The certificate in the Secret."""
     return {name: base64.b64decode(text).decode() for name, text in api.objects[SECRET]["data"].items()}
 
 
 class Replica:
-    """Of the webhook. A kubelet brings the Secret into its folder when the test says so."""
+    """A replica of the webhook. The test decides when a kubelet updates the Secret in its folder."""
 
     def __init__(self, port: int, mounted: Mounted) -> None:
         self.port, self.mounted = port, mounted
@@ -74,7 +74,7 @@ async def replicas(api: FakeApi, folder: Path) -> AsyncIterator[list[Replica]]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_all_replicas_serve_what_is_in_the_secret_and_the_api_server_trusts_it(tmp_path: Path) -> None:
+async def test_all_replicas_serve_the_secrets_certificate_and_the_api_server_trusts_it(tmp_path: Path) -> None:
     api = an_api()
     await a_keeper(api).run_once()
     async with replicas(api, tmp_path) as both:
@@ -83,7 +83,7 @@ async def test_all_replicas_serve_what_is_in_the_secret_and_the_api_server_trust
 
 
 async def test_the_api_server_trusts_an_authority_before_the_secret_has_its_certificate() -> None:
-    # when the first certificate is made, and then renewed
+    # when the first certificate is created, and then renewed
     api, times = an_api(), [NOW]
     keeper = a_keeper(api, lambda: times[0])
     await keeper.run_once()
@@ -94,8 +94,8 @@ async def test_the_api_server_trusts_an_authority_before_the_secret_has_its_cert
     assert writes == [CONFIGURATION, SECRET, CONFIGURATION, SECRET]
 
 
-async def test_a_renewal_leaves_no_moment_in_which_a_replica_is_not_trusted(tmp_path: Path) -> None:
-    # given two replicas, and a certificate of whose life two thirds are over
+async def test_all_replicas_are_trusted_at_each_moment_of_a_renewal(tmp_path: Path) -> None:
+    # given two replicas, and a certificate after two thirds of its lifetime
     api, times = an_api(), [NOW]
     keeper = a_keeper(api, lambda: times[0])
     await keeper.run_once()
@@ -122,7 +122,7 @@ async def _answers(replica: Replica, bundle: str) -> bool:
         return False
 
 
-async def test_a_keeper_that_ends_before_the_secret_is_written_has_changed_nothing_that_is_served(
+async def test_a_keeper_that_ends_before_it_writes_the_secret_does_not_change_the_served_certificate(
     tmp_path: Path,
 ) -> None:
     # given a renewal that ends between the two writes
@@ -134,17 +134,17 @@ async def test_a_keeper_that_ends_before_the_secret_is_written_has_changed_nothi
         api.deny = lambda method, path: OSError("killed") if (method, path) == ("PUT", SECRET) else None
         with pytest.raises(OSError, match="killed"):
             await keeper.run_once()
-        # then what the replicas serve is trusted
+        # then the certificates of the replicas are trusted
         for replica in both:
             assert await replica.answers(trusted(api))
-        # and so it is after the next keeper has renewed it
+        # and so they are after the next keeper has renewed the certificate
         api.deny = lambda *_: None
         await a_keeper(api, lambda: times[0]).run_once()
         for replica in both:
             assert await replica.answers(trusted(api))
 
 
-async def test_of_two_keepers_that_renew_at_once_one_wins_and_the_other_trusts_what_it_made(tmp_path: Path) -> None:
+async def test_if_two_keepers_renew_at_once_one_wins_and_the_other_trusts_its_certificate(tmp_path: Path) -> None:
     api = an_api()
     await asyncio.gather(a_keeper(api).run_once(), a_keeper(api).run_once())
     assert [path for method, path in api.calls if method == "POST"] == [SECRET, SECRET]
@@ -153,7 +153,7 @@ async def test_of_two_keepers_that_renew_at_once_one_wins_and_the_other_trusts_w
             assert await replica.answers(trusted(api))
 
 
-async def test_a_trust_that_somebody_has_removed_comes_back() -> None:
+async def test_a_removed_authority_is_restored() -> None:
     api = an_api()
     keeper = a_keeper(api)
     await keeper.run_once()
@@ -164,8 +164,8 @@ async def test_a_trust_that_somebody_has_removed_comes_back() -> None:
     assert trusted(api) == bundle
 
 
-async def test_after_a_change_of_mode_the_keeper_of_the_previous_mode_leaves_the_new_trust_alone() -> None:
-    # given a certificate that is made and trusted
+async def test_the_keeper_of_a_previous_mode_does_not_change_the_new_authority() -> None:
+    # given a certificate that exists and is trusted
     api = an_api()
     keeper = a_keeper(api)
     await keeper.run_once()
@@ -175,7 +175,7 @@ async def test_after_a_change_of_mode_the_keeper_of_the_previous_mode_leaves_the
     for webhook in configuration["webhooks"]:
         webhook["clientConfig"]["caBundle"] = base64.b64encode(b"theirs").decode()
     await keeper.run_once()
-    # then the API server trusts what the chart has set
+    # then the API server trusts the chart's authority
     assert trusted(api) == "theirs"
 
 
@@ -187,13 +187,13 @@ async def test_a_secret_without_a_certificate_is_replaced() -> None:
     assert first_of(served(api)["ca.crt"]) == first_of(trusted(api))
 
 
-async def test_a_secret_that_cert_manager_keeps_is_not_written() -> None:
-    # given one without ca.crt, as its ACME issuers make them
+async def test_a_secret_of_cert_manager_is_not_written() -> None:
+    # given a Secret without ca.crt, as its ACME issuers create it
     api = an_api()
     annotations = {"cert-manager.io/certificate-name": "hook"}
     kept = {"kind": "Secret", "metadata": {"name": "hook-tls", "annotations": annotations}, "data": {"tls.crt": "bm8="}}
     api.put(SECRET, kept)
-    # when the keeper finds it, then it says who keeps it, and what to do
+    # when the keeper finds it, then the error names its manager, and what to do
     with pytest.raises(ManagedByAnother, match=r"hook-tls is managed by cert-manager \(Certificate hook\): delete it"):
         await a_keeper(api).run_once()
     assert api.objects[SECRET]["data"] == kept["data"]
@@ -212,7 +212,7 @@ def test_the_webhook_names_the_secret_the_configurations_and_the_hosts() -> None
     assert settings.names[0] == "hook.system.svc"
 
 
-def test_a_certificate_is_due_once_a_third_of_its_life_is_left() -> None:
+def test_a_certificate_is_due_once_a_third_of_its_lifetime_is_left() -> None:
     made = CertificateSet("c", "k", "a", until=1000 + LIFE_S)
     assert not is_renewal_due(made, 1000)
     assert not is_renewal_due(made, 1000 + LIFE_S * 2 / 3 - 1)
@@ -220,7 +220,7 @@ def test_a_certificate_is_due_once_a_third_of_its_life_is_left() -> None:
     assert is_renewal_due(None, 1000)
 
 
-def test_a_configuration_that_trusts_it_already_or_that_another_keeps_is_not_written() -> None:
+def test_a_configuration_that_trusts_the_certificate_or_has_another_manager_is_not_written() -> None:
     own = {"annotations": {"understudy.dev/certificates": "SelfMade"}}
     assert with_bundle({"metadata": own, "webhooks": [{"clientConfig": {"caBundle": "QQ=="}}]}, "QQ==") is None
     assert with_bundle({"metadata": own, "webhooks": [{"clientConfig": {}}]}, "QQ==") == {

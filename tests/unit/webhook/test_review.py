@@ -1,4 +1,4 @@
-"""AdmissionReviews in, answers out; and jobs that are checked when they are applied."""
+"""AdmissionReviews and their answers; and the validation of jobs when they are applied."""
 
 import base64
 import copy
@@ -27,7 +27,7 @@ def response(review: Raw) -> Raw:
     return dict(review["response"])
 
 
-def test_a_pod_with_the_label_is_let_through_with_a_patch() -> None:
+def test_a_pod_with_the_label_is_admitted_with_a_patch() -> None:
     result = response(mutate(request(pod("job")), IMAGE))
     assert (result["allowed"], result["patchType"]) == (True, "JSONPatch")
     assert json.loads(base64.b64decode(result["patch"])) == json_patch(pod("job"), inject(pod("job"), IMAGE).pod)
@@ -41,7 +41,7 @@ def test_a_pod_without_the_label_is_never_touched(label: str) -> None:
     assert response(mutate(request(raw), IMAGE)) == {"uid": "u-1", "allowed": True}
 
 
-def test_what_is_no_pod_is_never_touched() -> None:
+def test_other_objects_than_pods_are_never_touched() -> None:
     assert response(mutate(request(pod("job"), "Job"), IMAGE)) == {"uid": "u-1", "allowed": True}
 
 
@@ -92,7 +92,7 @@ def a_jobset(*templates: Raw) -> Raw:
 
 
 def child_of(jobset: Raw, number: int = 0) -> Raw:
-    """The first Job of a replicatedJob, as JobSet's controller makes it."""
+    """The first Job of a replicatedJob, as JobSet's controller creates it."""
     entry, name = jobset["spec"]["replicatedJobs"][number], jobset["metadata"]["name"]
     spec = copy.deepcopy(entry["template"]["spec"])
     labels = {keys.NAME: name, keys.UID: "u", keys.REPLICATED_JOB: entry["name"], keys.JOB_INDEX: "0"}
@@ -132,7 +132,7 @@ def with_pattern(text: str) -> Raw:
         ("Job", {"metadata": {"name": "x"}, "spec": {"template": {"spec": {}}}}),
         ("JobSet", a_jobset(template(world_size="5", nproc_per_node="1"))),
         ("JobSet", {"metadata": {"name": "x"}, "spec": {"replicatedJobs": []}}),
-        # of two Jobs with three pods each, of which a Job alone has too few
+        # two Jobs with three pods each; one Job alone has too few
         ("JobSet", a_jobset(template(world_size="5"))),
         ("Job", child_of(a_jobset(template(world_size="5")))),
         ("Job", child_of(a_jobset(template(min_world_size="6"), template(min_world_size="6")), 1)),
@@ -141,7 +141,7 @@ def with_pattern(text: str) -> Raw:
         ("ConfigMap", {"metadata": {}}),
     ],
 )
-def test_what_can_be_carried_out_is_let_through(kind: str, raw: Raw) -> None:
+def test_a_valid_job_is_admitted(kind: str, raw: Raw) -> None:
     assert find_objections(kind, raw) == []
     assert response(validate(request(raw, kind)))["allowed"]
 
@@ -172,13 +172,13 @@ def test_what_can_be_carried_out_is_let_through(kind: str, raw: Raw) -> None:
         ("TrainingJob", with_pattern("("), "onJobFailureMessagePatterns"),
     ],
 )
-def test_what_would_be_refused_later_is_refused_at_once(kind: str, raw: Raw, message: str) -> None:
+def test_an_invalid_job_is_rejected_when_it_is_applied(kind: str, raw: Raw, message: str) -> None:
     result = response(validate(request(raw, kind)))
     assert not result["allowed"]
     assert message in result["status"]["message"]
 
 
-# TrainingJobs that are there already ---------------------------------------------------------------------------------
+# Existing TrainingJobs ------------------------------------------------------------------------------------------------
 
 
 def a_training_job(*claims: str, **spec: Any) -> Raw:
@@ -187,14 +187,14 @@ def a_training_job(*claims: str, **spec: Any) -> Raw:
     return {"metadata": {"name": "llm"}, "spec": whole}
 
 
-def test_a_training_job_is_refused_with_what_is_wrong_and_nothing_about_one_that_is_there() -> None:
+def test_a_new_training_job_is_rejected_with_its_error_and_without_advice_for_existing_ones() -> None:
     result = response(validate(request(a_training_job("data", "data"), "TrainingJob")))
     assert result["status"]["message"] == (
         "volumeClaimPolicies[].templates[].metadata.name: two claims have the name data: rename or remove one of them"
     )
 
 
-def test_one_that_is_there_with_an_error_may_be_changed_and_deleted_and_gets_no_other_error() -> None:
+def test_an_existing_training_job_with_an_error_may_be_changed_and_deleted_but_gets_no_other_error() -> None:
     before = a_training_job("data", "data")
     suspended, worse = a_training_job("data", "data", suspend=True), a_training_job("data", "data", "logs", "logs")
     changes = [{**request(raw, "TrainingJob"), "oldObject": before} for raw in (suspended, worse)]

@@ -1,4 +1,4 @@
-"""What the webhook's /metrics says of its answers and its certificate; a real TLS server, real openssl."""
+"""The webhook's /metrics about its answers and its certificate; a real TLS server, real openssl."""
 
 import asyncio
 import math
@@ -37,7 +37,7 @@ def counted(serving: Serving) -> dict[tuple[str, ...], float]:
     }
 
 
-async def test_answers_are_counted_by_endpoint_and_what_came_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_answers_are_counted_by_endpoint_and_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made = await openssl.make_certificate([HOST], LIFE_S)
     write(tmp_path, made)
     async with listening() as (serving, port):
@@ -63,7 +63,7 @@ async def test_answers_are_counted_by_endpoint_and_what_came_of_them(tmp_path: P
         assert read_metrics(serving)[("understudy_webhook_request_seconds_count", "mutate")] == 3
 
 
-def test_a_result_is_in_the_api_servers_words():
+def test_a_result_has_the_api_servers_name():
     def result(review: dict[str, Any]) -> str:
         answer = mutate(review, IMAGE)
         return result_of(answer["response"])
@@ -74,7 +74,7 @@ def test_a_result_is_in_the_api_servers_words():
     assert result({**request, "object": {**pod("job"), "spec": {"containers": [], "hostNetwork": True}}}) == REFUSED
 
 
-async def test_the_end_of_a_certificate_from_files_is_reported_and_so_is_that_of_the_next_one(tmp_path: Path):
+async def test_the_expiry_of_a_certificate_from_files_and_of_the_next_one_is_reported(tmp_path: Path):
     short, long = await openssl.make_certificate([HOST], 86400.0), await openssl.make_certificate([HOST], LIFE_S)
     async with listening() as (serving, _):
         assert math.isnan(read_metrics(serving)[ENDS])

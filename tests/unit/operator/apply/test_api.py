@@ -1,4 +1,4 @@
-"""What the API server says when it is busy, and what becomes of a request that is given up."""
+"""How the client handles a busy API server, a cancelled request and a lost lease."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ TWO: Raw = {"metadata": {"name": "two"}}
 
 
 class Scripted(Api):
-    """Gives these answers in turn, and notes what it was asked for."""
+    """Returns these answers in turn, and records the requests."""
 
     def __init__(self, *answers: Answer, may_write: Callable[[], bool] = lambda: True) -> None:
         super().__init__(None, may_write)
@@ -39,7 +39,7 @@ class Scripted(Api):
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long was waited, without waiting."""
+    """The pauses that the client asked for; none of them is waited."""
     pauses: list[float] = []
 
     async def sleep(pause_s: float) -> None:
@@ -53,7 +53,7 @@ def busy(after_s: float = 2.0) -> ApiError:
     return ApiError(429, "TooManyRequests", "busy", after_s)
 
 
-async def test_a_busy_server_is_asked_again_after_its_pause_and_not_before(slept: list[float]):
+async def test_a_request_is_repeated_after_the_pause_of_a_busy_server_and_not_before(slept: list[float]):
     client = Scripted(busy(2.0), busy(8.0), {"kind": "Pod"})
     assert await client.create("/api/v1/pods", {}) == {"kind": "Pod"}
     assert len(client.sent) == 3
@@ -61,28 +61,28 @@ async def test_a_busy_server_is_asked_again_after_its_pause_and_not_before(slept
     assert 6.0 <= slept[1] <= 10.0
 
 
-async def test_one_that_stays_busy_is_given_up_in_the_end(slept: list[float]):
+async def test_a_request_to_a_server_that_stays_busy_fails_in_the_end(slept: list[float]):
     client = Scripted(*(busy() for _ in range(ATTEMPTS)))
     with pytest.raises(ApiError) as refusal:
         await client.get("/api/v1/nodes/n")
     assert (refusal.value.status, len(client.sent), len(slept)) == (429, ATTEMPTS, ATTEMPTS - 1)
 
 
-async def test_a_creation_whose_quota_was_counted_by_others_at_the_same_time_is_asked_for_again(slept: list[float]):
+async def test_a_creation_that_conflicts_with_another_one_in_a_quota_is_repeated(slept: list[float]):
     words = 'Operation cannot be fulfilled on resourcequotas "team": the object has been modified'
     client = Scripted(ApiError(409, "Conflict", words), {"kind": "Pod"})
     assert await client.create("/api/v1/pods", {}) == {"kind": "Pod"}
     assert len(slept) == 1
 
 
-async def test_one_of_what_is_there_already_is_not():
+async def test_a_creation_of_an_existing_object_is_not_repeated():
     client = Scripted(ApiError(409, "AlreadyExists", "it exists"))
     with pytest.raises(ApiError):
         await client.create("/api/v1/pods", {})
     assert len(client.sent) == 1
 
 
-async def test_no_other_refusal_is_tried_again():
+async def test_no_other_refusal_is_retried():
     client = Scripted(ApiError(409, "Conflict", "no"))
     with pytest.raises(ApiError):
         await client.replace("/x", {})
@@ -136,7 +136,7 @@ async def test_a_write_whose_caller_is_cancelled_is_waited_for_at_a_clean_stop()
     assert await client.wait_for_writes(1.0)
 
 
-async def test_and_is_given_up_where_the_lease_is_lost():
+async def test_a_write_is_cancelled_when_the_lease_is_lost():
     client = Scripted({"kind": "Pod"})
     client.blocked.clear()
     caller = asyncio.create_task(client.create("/x", {}))
@@ -144,4 +144,4 @@ async def test_and_is_given_up_where_the_lease_is_lost():
     client.cancel_writes()
     await asyncio.gather(caller, return_exceptions=True)
     assert await client.wait_for_writes(1.0)
-    assert len(client.answers) == 1  # nobody took it
+    assert len(client.answers) == 1  # the request was cancelled before its answer

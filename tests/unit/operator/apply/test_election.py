@@ -1,4 +1,6 @@
-"""The election's edge: it keeps a Lease on the API server, survives its silence, and gives it back."""
+"""The edge of the leader election: it renews a Lease, survives an API server that does not answer, and releases the
+Lease.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -16,15 +18,15 @@ from understudy_operator.plan.lease_election import LeaseTimes
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/system/leases"
 LEASE = f"{LEASES}/operator"
-LIMIT_S = 60.0  # of virtual time
+LIMIT_S = 60.0  # virtual time
 
 
 class Server(FakeApi):
-    """It can be silent, or refuse."""
+    """Can stop answering, or reject requests."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.silent = asyncio.Event()  # set: it answers nothing
+        self.silent = asyncio.Event()  # if set, the server does not answer
         self.failure: Exception | None = None
         self.takes_s = 0.0
 
@@ -88,12 +90,12 @@ async def running(server: Server, *names: str) -> AsyncIterator[list[Replica]]:
 
 async def until(holds: Any) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while not holds():  # noqa: ASYNC110 (what it waits for is in the fake API server, which tells nobody)
+        while not holds():  # noqa: ASYNC110 (the fake API server has no notification)
             await asyncio.sleep(0.005)
 
 
 @in_virtual_time
-async def test_one_of_two_leads_and_when_it_stops_in_peace_the_other_one_does():
+async def test_one_of_two_replicas_leads_and_the_other_one_takes_over_after_a_clean_stop():
     server = Server()
     async with running(server, "a", "b") as replicas:
         await until(lambda: any(replica.acts for replica in replicas))
@@ -109,7 +111,7 @@ async def test_one_of_two_leads_and_when_it_stops_in_peace_the_other_one_does():
 
 @pytest.mark.parametrize("trouble", [None, OSError("no route"), ApiError(503, "", "down"), ApiError(403, "", "no")])
 @in_virtual_time
-async def test_a_leader_whose_api_server_fails_it_stands_by_in_time_and_leads_again_when_it_is_back(
+async def test_a_leader_whose_api_server_fails_stands_by_in_time_and_leads_again_when_the_server_is_back(
     trouble: Exception | None,
 ):
     server = Server()
@@ -148,16 +150,16 @@ async def test_the_lease_records_when_it_was_taken_and_renewed():
 
 @in_virtual_time
 async def test_an_api_server_that_answers_in_two_seconds_keeps_its_leader():
-    # given a server on which each call takes 2 s
+    # given a server that needs 2 s for each call
     server = Server()
     server.takes_s = 2.0
     async with running(server, "a", "b") as replicas:
         await until(lambda: any(replica.acts for replica in replicas))
         (first,) = [replica for replica in replicas if replica.acts]
-        # when five minutes go by
+        # when five minutes pass
         for _ in range(3000):
             await asyncio.sleep(0.1)
-            # then it leads without a break
+            # then the replica leads without a break
             assert first.acts
             assert first.election.leads()
     assert server.objects[LEASE]["spec"]["leaseTransitions"] == 0

@@ -1,4 +1,4 @@
-"""Events are written at least once, and people see each of them once."""
+"""The operator writes each event at least once, and users see each of them once."""
 
 import asyncio
 import logging
@@ -57,7 +57,7 @@ async def test_an_event_without_an_answer_is_sent_until_there_is_one(error: Exce
 
 
 @in_virtual_time
-async def test_one_that_was_written_without_an_answer_is_there_once():
+async def test_an_event_that_was_written_without_an_answer_exists_once():
     class Forgetful(FakeApi):
         answers = False
 
@@ -76,7 +76,7 @@ async def test_one_that_was_written_without_an_answer_is_there_once():
 
 
 @in_virtual_time
-async def test_two_leaders_write_what_status_records_once_and_other_events_each():
+async def test_two_leaders_write_an_event_that_status_records_once_and_other_events_each():
     world = World()
     other = world.gateway.outbox()
     world.add(COMPLETED, STARTED)
@@ -87,7 +87,7 @@ async def test_two_leaders_write_what_status_records_once_and_other_events_each(
 
 
 @in_virtual_time
-async def test_a_refused_event_is_logged_and_holds_up_no_other(caplog: pytest.LogCaptureFixture):
+async def test_a_rejected_event_is_logged_and_delays_no_other(caplog: pytest.LogCaptureFixture):
     world = World()
     world.api.refuse = lambda body: "too long" if body["reason"] == "Started" else ""
     world.add(STARTED, COMPLETED)
@@ -111,7 +111,7 @@ async def test_an_event_that_cannot_be_written_for_ten_minutes_is_dropped_and_lo
 
 
 @in_virtual_time
-async def test_a_leader_that_stops_in_peace_sends_what_it_has():
+async def test_a_leader_that_stops_cleanly_sends_its_waiting_events():
     world = World()
     world.add(COMPLETED)
     await world.outbox.stop(finish_s=1.0)
@@ -119,7 +119,7 @@ async def test_a_leader_that_stops_in_peace_sends_what_it_has():
 
 
 @in_virtual_time
-async def test_one_object_has_two_hundred_events_waiting_at_most():
+async def test_at_most_200_events_of_one_object_wait():
     world = World()
     world.fail(TimeoutError())
     world.add(*(Event("Normal", "Started", f"round {number}") for number in range(250)))

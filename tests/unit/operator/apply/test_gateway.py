@@ -1,4 +1,4 @@
-"""What is written, and what is done about writes that are refused, late, in conflict or without an answer."""
+"""The gateway's writes, and how it handles writes that are rejected, late, in conflict or unanswered."""
 
 import asyncio
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ JOB = a_job()
 
 
 class Server(FakeApi):
-    """`after` is raised once a creation was done: its answer is lost."""
+    """Raises `after` once it has created the object: the answer is lost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,8 +72,8 @@ def a_creation(name: str = "a") -> CreatePod:
 
 
 @pytest.mark.parametrize("lost", [TimeoutError(), OSError("reset"), ApiError(504, "Timeout", "not in time")])
-async def test_a_creation_that_was_done_without_an_answer_is_found_and_not_done_again(given: Given, lost: Exception):
-    # given a creation that was done, and the operator does not know
+async def test_a_creation_that_was_done_without_an_answer_is_found_and_not_repeated(given: Given, lost: Exception):
+    # given a creation that was done without an answer
     given.api.after = lost
     if isinstance(lost, ApiError):
         assert [refusal.kind for refusal in await given.gateway.pods(JOB, [a_creation()])] == [RefusalKind.SERVER]
@@ -82,21 +82,21 @@ async def test_a_creation_that_was_done_without_an_answer_is_found_and_not_done_
             await given.gateway.pods(JOB, [a_creation()])
     assert given.known() == []
 
-    # when the next pass begins
+    # when the next reconcile begins
     given.api.after = None
     await given.gateway.resolve_unanswered(JOB)
 
-    # then it knows, and nothing is open any more
+    # then the operator knows the pod, and no creation is unanswered
     assert given.known() == ["a"]
     assert len(given.api.of_kind("Pod")) == 1
     assert await given.gateway.pods(JOB, [a_creation("b")]) == []
     assert given.known() == ["a", "b"]
 
 
-async def test_as_long_as_a_creation_is_open_none_is_added_and_what_the_server_states_is_reported(given: Given):
+async def test_an_unanswered_creation_blocks_further_ones_and_the_servers_error_is_reported(given: Given):
     given.api.after = ApiError(500, "InternalError", "etcdserver: request timed out")
     await given.gateway.pods(JOB, [a_creation()])
-    await given.gateway.resolve_unanswered(JOB)  # AlreadyExists is an answer: it is there
+    await given.gateway.resolve_unanswered(JOB)  # AlreadyExists is an answer: the pod exists
     given.api.objects.clear()
     given.store.replace(Kind.POD, [], float("inf"))
     await given.gateway.pods(JOB, [a_creation("b")])
@@ -107,7 +107,7 @@ async def test_as_long_as_a_creation_is_open_none_is_added_and_what_the_server_s
     assert f"{PODS}/c" not in given.api.objects
 
 
-async def test_a_webhook_that_fails_leaves_nothing_open(given: Given):
+async def test_a_webhook_that_fails_leaves_no_creation_unanswered(given: Given):
     given.api.after = ApiError(500, "InternalError", 'failed calling webhook "v": context deadline exceeded')
     (refusal,) = await given.gateway.pods(JOB, [a_creation()])
     assert refusal.kind is RefusalKind.WEBHOOK
@@ -117,21 +117,21 @@ async def test_a_webhook_that_fails_leaves_nothing_open(given: Given):
 
 @in_virtual_time
 @pytest.mark.parametrize("soon", [True, False], ids=["soon", "never"])
-async def test_a_deleted_services_address_is_waited_for_until_the_api_server_has_it_back(soon: bool):
-    # given a Service that is made again at its address, which the API server still counts as taken
+async def test_a_service_is_recreated_once_the_api_server_has_freed_its_address(soon: bool):
+    # given a Service that is recreated at its address, which the API server still counts as taken
     given = Given()
     answers = [ADDRESS_TAKEN] * (len(ADDRESS_PAUSES_S) if soon else len(ADDRESS_PAUSES_S) + 1)
     given.api.refuse = lambda _: answers.pop(0) if answers else ""
     metadata = {"name": "llm-coordinator", "namespace": "research", "labels": {names.LABEL_JOB_UID: JOB.uid}}
     service = Create({"kind": "Service", "metadata": metadata, "spec": {"clusterIP": "10.0.0.9"}})
 
-    # then it is there once the address is free; if that is somebody else's, its refusal is told
+    # then the Service exists once the address is free; if another Service has the address, the refusal is reported
     refusal = await given.gateway.create(service)
     assert (refusal is None) is soon
     assert [raw["spec"]["clusterIP"] for raw in given.api.of_kind("Service")] == (["10.0.0.9"] if soon else [])
 
 
-async def test_what_was_open_is_forgotten_with_the_job(given: Given):
+async def test_unanswered_creations_are_forgotten_with_the_job(given: Given):
     given.api.after = TimeoutError()
     with pytest.raises(TimeoutError):
         await given.gateway.pods(JOB, [a_creation()])
@@ -160,21 +160,21 @@ async def test_a_status_of_a_job_that_is_gone_is_no_error_and_the_job_is_forgott
 
 
 def _deletion(given: Given, name: str, reason: str, grace_s: int | None = None, **metadata: Any) -> DeletePod:
-    """Of a pod that is there, as it is."""
+    """The deletion of a pod that the API server and the store have."""
     pod = {"kind": "Pod", "metadata": {"namespace": "research", **metadata}, "spec": {}}
     seen = given.api.put(f"{PODS}/{name}", pod)
     given.store.put(Kind.POD, seen)
     return DeletePod(name, seen["metadata"]["uid"], grace_s, reason, seen["metadata"]["resourceVersion"])
 
 
-async def test_deletions_go_in_parallel_but_not_all_at_once(given: Given):
+async def test_a_limited_number_of_deletions_runs_in_parallel(given: Given):
     intents = [_deletion(given, f"p{number}", "surplus") for number in range(3 * AT_ONCE)]
     await given.gateway.pods(JOB, intents)
     assert given.api.of_kind("Pod") == []
     assert given.api.most_at_once == AT_ONCE
 
 
-async def test_an_error_of_one_does_not_keep_the_others_from_being_done(given: Given):
+async def test_an_error_of_one_deletion_does_not_stop_the_others(given: Given):
     deletion = _deletion(given, "old", "lost")
     given.api.after = OSError("reset")
     with pytest.raises(OSError, match="reset"):
@@ -182,7 +182,7 @@ async def test_an_error_of_one_does_not_keep_the_others_from_being_done(given: G
     assert f"{PODS}/old" not in given.api.objects
 
 
-async def test_a_pod_that_somebodys_finalizer_holds_is_not_taken_for_gone(given: Given):
+async def test_a_deleted_pod_with_a_finalizer_does_not_count_as_gone(given: Given):
     labels = {names.LABEL_JOB_UID: JOB.uid}
     metadata = {"finalizers": ["example.com/mine"], "labels": labels, "ownerReferences": owned_by(JOB.uid)}
     deletion = _deletion(given, "held", "its node is gone", 0, **metadata)
@@ -190,8 +190,8 @@ async def test_a_pod_that_somebodys_finalizer_holds_is_not_taken_for_gone(given:
     assert given.known() == ["held"]
 
 
-async def test_a_pod_that_has_changed_since_it_was_seen_is_not_removed_at_once(given: Given):
-    """Its node is back: found by the simulation (seed 15), where the pod had got its rank a moment before."""
+async def test_a_pod_that_has_changed_since_it_was_observed_is_not_force_deleted(given: Given):
+    """Its node is back. Found by the simulation (seed 15), where the pod had got its rank a moment before."""
     seen = given.api.put(f"{PODS}/late", {"kind": "Pod", "metadata": {"namespace": "research"}, "spec": {}})
     version, uid = seen["metadata"]["resourceVersion"], seen["metadata"]["uid"]
     given.api.put(f"{PODS}/late", {**seen, "status": {"phase": "Running"}})
@@ -209,8 +209,8 @@ async def test_a_pod_is_released_from_one_finalizer_and_keeps_the_others(given: 
     assert given.api.objects[f"{PODS}/held"]["metadata"]["finalizers"] == ["example.com/mine"]
 
 
-async def test_a_finalizer_that_somebody_has_removed_meanwhile_does_not_come_back(given: Given):
-    # given a pod as it was read with two finalizers, of which somebody has taken one away since
+async def test_a_finalizer_that_was_removed_meanwhile_does_not_come_back(given: Given):
+    # given a pod that was read with two finalizers, one of which has been removed since
     metadata = {"namespace": "research", "labels": {names.LABEL_JOB_UID: JOB.uid}}
     seen = given.api.put(f"{PODS}/held", {"kind": "Pod", "metadata": metadata, "spec": {}})["metadata"]
     given.api.put(f"{PODS}/held", given.api.objects[f"{PODS}/held"])
@@ -219,7 +219,7 @@ async def test_a_finalizer_that_somebody_has_removed_meanwhile_does_not_come_bac
     assert "finalizers" not in given.api.objects[f"{PODS}/held"]["metadata"]
 
 
-async def test_a_pod_that_has_come_in_place_of_the_one_that_is_to_be_released_is_left_alone(given: Given):
+async def test_a_finalizer_of_a_new_pod_of_the_same_name_is_not_removed(given: Given):
     metadata = {"namespace": "research", "finalizers": ["example.com/mine"], "uid": "second"}
     given.api.put(f"{PODS}/held", {"kind": "Pod", "metadata": metadata, "spec": {}})
     await given.gateway.pods(JOB, [ReleasePod("held", "first", (), "its node is dead", "1")])

@@ -1,4 +1,4 @@
-"""What a plan says about child Jobs, done against an API server of dictionaries."""
+"""The changes of child Jobs in a plan, executed against an API server of dictionaries."""
 
 import time
 from typing import Any
@@ -26,7 +26,7 @@ class Cluster:
         self.gateway = JobGateway(self.api, self.store, Pace(time.monotonic))
 
     async def execute(self, *intents: Any) -> list[str]:
-        """The messages of what was refused."""
+        """The messages of the refusals."""
         return [refusal.message for refusal in await self.gateway.execute(JOB, intents)]
 
     def stored(self) -> list[str]:
@@ -45,17 +45,17 @@ def creation(index: int) -> CreateJob:
 async def test_a_job_that_is_created_is_known_at_once(cluster: Cluster):
     assert await cluster.execute(creation(0), creation(1)) == []
     assert cluster.stored() == ["llm-workers-0", "llm-workers-1"]
-    assert await cluster.execute(creation(0)) == []  # that it is there already is fine
+    assert await cluster.execute(creation(0)) == []  # a Job that exists already is no error
 
 
-async def test_one_of_somebody_else_under_its_name_is_reported(cluster: Cluster):
+async def test_a_job_of_another_owner_under_its_name_is_reported(cluster: Cluster):
     cluster.api.put(f"{PATH}/llm-workers-0", {"kind": "Job", "metadata": {"name": "llm-workers-0", "labels": {}}})
     (result,) = await cluster.execute(creation(0))
     assert result.startswith("Job llm-workers-0 exists and does not belong to this job")
     assert cluster.stored() == []
 
 
-async def test_a_mistake_in_a_template_costs_a_few_requests_and_not_all(cluster: Cluster):
+async def test_a_mistake_in_a_template_costs_a_few_requests_only(cluster: Cluster):
     cluster.api.refuse = lambda _: "unknown field spec.template.spec.contaners"
     assert await cluster.execute(*map(creation, range(20))) == ["unknown field spec.template.spec.contaners"]
     assert 1 <= len(cluster.api.calls) <= FIRST_AT_ONCE
@@ -70,13 +70,13 @@ async def test_a_check_creates_nothing_and_reports_each_refusal(cluster: Cluster
     assert cluster.api.objects == {}
 
 
-async def test_a_check_finds_nothing_wrong_where_something_of_that_name_is_there(cluster: Cluster):
-    """Or else the job would wait without a word; its creation tells whose it is."""
+async def test_a_check_reports_no_error_for_a_name_that_exists(cluster: Cluster):
+    """Otherwise the job would wait without a message. The creation reports the owner of the existing object."""
     cluster.api.put(f"{PATH}/llm-workers-0", {"kind": "Job", "metadata": {"name": "llm-workers-0", "labels": {}}})
     assert await cluster.gateway.dry_run(JOB, [creation(0).manifest]) == []
 
 
-async def test_nor_where_a_webhook_cannot_be_asked_without_a_creation(cluster: Cluster):
+async def test_a_check_reports_no_error_for_a_webhook_that_does_not_support_dry_runs(cluster: Cluster):
     cluster.api.refuse = lambda _: 'admission webhook "old.example.com" does not support dry run'
     assert await cluster.gateway.dry_run(JOB, [creation(0).manifest]) == []
 
@@ -92,18 +92,18 @@ async def test_a_job_is_resumed_with_another_template_only_once_its_clock_is_res
     assert raw["spec"]["template"]["spec"]["containers"] == GROUP.pod_template["spec"]["containers"]
 
 
-async def test_what_is_gone_already_is_fine(cluster: Cluster):
+async def test_a_job_that_is_gone_already_is_no_error(cluster: Cluster):
     assert await cluster.execute(DeleteJob("llm-workers-0", "uid", "it is not wanted")) == []
     assert await cluster.execute(PatchJob("llm-workers-0", {"spec": {"suspend": True}}, "it rests")) == []
 
 
-async def test_a_change_that_is_meant_for_a_job_that_was_replaced_since_is_left_undone_and_no_refusal(cluster: Cluster):
-    """The API server takes another uid for an attempt to change it."""
-    # given a Job that has come in place of the one that was seen
+async def test_a_patch_of_a_job_that_was_replaced_since_is_dropped_without_a_refusal(cluster: Cluster):
+    """The API server rejects a patch with another uid as an attempt to change the uid."""
+    # given a Job that has replaced the observed one
     cluster.api.put(f"{PATH}/train", {"kind": "Job", "metadata": {"name": "train", "uid": "second"}, "spec": {}})
-    # when the first one's limit is to be lifted
+    # when the operator lifts the limit of the first one
     patch = {"metadata": {"uid": "first"}, "spec": {"backoffLimit": 0}}
     result = await cluster.execute(PatchJob("train", patch, "the training has failed for good"))
-    # then the second one is left alone, and nobody is told of a mistake
+    # then the second Job is not changed, and no refusal is reported
     assert result == []
     assert cluster.api.objects[f"{PATH}/train"]["spec"] == {}

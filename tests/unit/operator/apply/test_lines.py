@@ -1,4 +1,4 @@
-"""An answer that goes on, from a real HTTP server: a watch's lines as they come, in whatever pieces."""
+"""A watch's streamed answer from a real HTTP server: the client yields each line as it arrives, in any fragments."""
 
 import asyncio
 import tracemalloc
@@ -48,13 +48,13 @@ async def read_lines(api: Api) -> list[tuple[str, bytes]]:
         return [(event.type, bytes(event.object)) async for event in events]
 
 
-async def test_lines_are_yielded_whole_however_they_come_in_pieces() -> None:
+async def test_lines_are_yielded_whole_however_they_are_fragmented() -> None:
     parts = (b'{"type": "ADDED", "obj', b'ect": {"a": 1}}\n{"type": "DELETED", "object": {}}\n{"typ', b'e": "')
     async with served(pieces(*parts, b'BOOKMARK", "object": {}}\n')) as api:
         assert await read_lines(api) == [("ADDED", b'{"a": 1}'), ("DELETED", b"{}"), ("BOOKMARK", b"{}")]
 
 
-async def test_it_sends_its_greeting() -> None:
+async def test_the_client_sends_the_query_of_a_watch() -> None:
     requests: dict[str, str] = {}
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -96,7 +96,7 @@ ITEMS = 70
 
 
 async def items_of_a_mebibyte(request: web.Request) -> web.StreamResponse:
-    """ITEMS of them, as many a page as were asked for; the token is the number of the next one."""
+    """ITEMS of them, in pages of the requested size; the token is the number of the next one."""
     begin = int(request.query.get("continue", "0"))
     end = min(ITEMS, begin + int(request.query["limit"]))
     response = web.StreamResponse()
@@ -115,17 +115,17 @@ async def items_of_a_mebibyte(request: web.Request) -> web.StreamResponse:
     "creates 500 objects of 1.4 MB, which come in one page of a list",
     before="the operator read 700 MB at once, at each list",
 )
-async def test_no_page_of_a_list_is_read_that_is_longer_than_32_mib() -> None:
+async def test_a_list_is_read_in_pages_of_at_most_32_mib() -> None:
     # given an API server with 70 MiB of objects
     async with served(items_of_a_mebibyte) as api:
-        # when they are listed, and little is kept of each
+        # when the client lists them, and keeps little of each
         tracemalloc.start()
         try:
             listed = await api.list("/apis/x/v1/things", keep=lambda raw: {"metadata": raw["metadata"]})
             most = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-    # then all of them are there, and few pages were in memory at a time
+    # then the client has all of them, and only a few pages were in memory at a time
     assert [raw["metadata"]["name"] for raw in listed.items] == [str(number) for number in range(ITEMS)]
     assert most < 80 * MIB
 

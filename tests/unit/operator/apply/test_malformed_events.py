@@ -1,4 +1,4 @@
-"""The events on malformed objects: one for each object and message, and only so many at a time."""
+"""The events on malformed objects: one for each object and message, at a limited rate."""
 
 import time
 
@@ -22,7 +22,7 @@ class Leader:
         self.events = MalformedEvents(self.api, self.store, Pace(time.monotonic), namespaces)
 
     async def written(self) -> list[str]:
-        """Where events are written in one look, and on what."""
+        """The paths of the events written in one run, and of their objects."""
         self.api.calls.clear()
         await self.events.run_once()
         return [path.rpartition("/")[0].removeprefix("/apis/events.k8s.io/v1/") for _, path in self.api.calls]
@@ -33,12 +33,12 @@ def leader() -> Leader:
     return Leader()
 
 
-async def test_an_object_has_one_event_for_each_thing_that_is_wrong_with_it(leader: Leader) -> None:
-    # given a pod that changes, and stays malformed in the same way
+async def test_an_object_has_one_event_for_each_of_its_errors(leader: Leader) -> None:
+    # given a pod that changes, and is malformed in the same way each time
     for version in range(1, 5):
         leader.store.put(Kind.POD, a_pod("a", version))
         await leader.events.run_once()
-    # then it has one event, and another one for another error
+    # then the pod has one event, and a second one for another error
     assert len(leader.api.of_kind("Event")) == 1
     leader.store.put(Kind.POD, a_pod("a", 6, containers=[3]))
     await leader.events.run_once()
@@ -46,7 +46,7 @@ async def test_an_object_has_one_event_for_each_thing_that_is_wrong_with_it(lead
     assert len({event["note"] for event in leader.api.of_kind("Event")}) == 2
 
 
-async def test_an_event_on_a_node_is_where_kubernetes_has_those_of_nodes(leader: Leader) -> None:
+async def test_an_event_on_a_node_is_in_the_namespace_of_kubernetes_own_node_events(leader: Leader) -> None:
     metadata = {"name": "n1", "uid": "uid-n1", "resourceVersion": "1"}
     leader.store.put(Kind.NODE, {"metadata": metadata, "status": {"conditions": "none"}})
     assert await leader.written() == ["namespaces/default/events"]
@@ -55,12 +55,12 @@ async def test_an_event_on_a_node_is_where_kubernetes_has_those_of_nodes(leader:
 
 
 async def test_an_operator_of_named_namespaces_writes_no_event_where_it_has_no_rights() -> None:
-    # given a malformed node, whose events belong into the namespace default, and a malformed pod
+    # given a malformed node, whose events belong in the namespace default, and a malformed pod
     leader = Leader(("team",))
     metadata = {"name": "n1", "uid": "uid-n1", "resourceVersion": "1"}
     leader.store.put(Kind.NODE, {"metadata": metadata, "status": {"conditions": "none"}})
     leader.store.put(Kind.POD, a_pod("a"))
-    # then the one of the pod is all that it asks for; the log and a metric tell of the node
+    # then the operator writes only the pod's event; the log and a metric report the node
     assert await leader.written() == ["namespaces/team/events"]
     assert await Leader(("team", "default")).written() == []
 
@@ -76,8 +76,8 @@ async def test_thousands_of_malformed_objects_get_events_a_few_at_a_time(leader:
     "changes 30 malformed objects in each of 30 namespaces all the time",
     before="objects of all other tenants got no event as long as it went on",
 )
-async def test_malformed_objects_that_change_all_the_time_keep_no_event_from_another_namespace(leader: Leader) -> None:
-    # given malformed objects in many namespaces, which had their turns
+async def test_malformed_objects_that_keep_changing_do_not_block_events_of_another_namespace(leader: Leader) -> None:
+    # given malformed objects in many namespaces, whose events have been written
     def change(version: int) -> None:
         for number in range(900):
             wrong = ["x"] * (number % 30) + [version % 2] if version % 2 else {"a": version}
@@ -87,20 +87,20 @@ async def test_malformed_objects_that_change_all_the_time_keep_no_event_from_ano
     for version in range(1, 4):
         change(version)
         await leader.events.run_once()
-    # when another tenant's object comes, and theirs go on changing
+    # when an object of another tenant appears, and the others keep changing
     leader.store.put(Kind.POD, a_pod("late"))
     written = []
     for version in range(4, 7):
         change(version)
         written += await leader.written()
-    # then it has its event in the first or second look
+    # then its event is written in the first or second run
     assert "namespaces/team/events" in written[:40]
 
 
 @pytest.mark.attack(
     "A1", "has a namespace to which no event can be written", before="no other namespace got an event after that"
 )
-async def test_a_namespace_whose_events_fail_keeps_no_event_from_another_one(leader: Leader) -> None:
+async def test_a_namespace_whose_events_fail_does_not_block_events_of_another_one(leader: Leader) -> None:
     leader.store.put(Kind.POD, a_pod("evil", namespace="evil"))
     leader.store.put(Kind.POD, a_pod("a"))
     leader.api.deny = lambda _, path: OSError("connection refused") if "/evil/" in path else None
@@ -117,9 +117,9 @@ def test_malformed_objects_that_change_all_the_time_fill_no_log(caplog: pytest.L
         store.put(Kind.POD, a_pod("evil", version, ["x"] * version + [1], namespace="evil"))
         store.put(Kind.POD, a_pod("evil", version, [{}] * version + [1], namespace="evil"))
     logged = len(caplog.records)
-    # when a pod of somebody else is malformed
+    # when a pod of another tenant is malformed
     store.put(Kind.POD, a_pod("a"))
-    # then that is logged, and of the others 20 lines a minute and how many there were more
+    # then that pod is logged; of the others, 20 lines a minute are logged, and the number of those left out
     assert (logged, len(caplog.records)) == (20, 21)
     assert "team/a is malformed" in caplog.records[-1].getMessage()
     at = 61.0
@@ -128,24 +128,24 @@ def test_malformed_objects_that_change_all_the_time_fill_no_log(caplog: pytest.L
     assert "more states of malformed objects are not logged" in caplog.records[21].getMessage()
 
 
-async def test_an_event_without_an_answer_is_sent_again_and_one_that_is_refused_is_not(leader: Leader) -> None:
-    # given an API server that is away
+async def test_an_unanswered_event_is_sent_again_and_a_rejected_one_is_not(leader: Leader) -> None:
+    # given an API server that is down
     leader.store.put(Kind.POD, a_pod("a"))
     leader.api.deny = lambda *_: OSError("connection refused")
     assert len(await leader.written()) == 1
-    # when it is back, then the event is sent again
+    # when the server is back, then the event is sent again
     leader.api.deny = lambda *_: ApiError(403, "Forbidden", "the namespace is being terminated")
     assert len(await leader.written()) == 1
     assert await leader.written() == []
 
 
 def test_a_malformed_object_is_logged_once_for_each_of_its_states(caplog: pytest.LogCaptureFixture) -> None:
-    # given a malformed pod that watches and lists tell of again and again
+    # given a malformed pod that watches and lists report again and again
     store = Store()
     for _ in range(3):
         store.put(Kind.POD, a_pod("a"))
         store.replace(Kind.POD, [a_pod("a")], time.monotonic())
-    # then one line says what is wrong, and the pod is listed as long as it is there
+    # then one line describes the error, and the pod is listed as long as it exists
     (record,) = caplog.records
     assert record.getMessage() == "pods team/a is malformed: spec.containers: Expected `array | null`, got `int`"
     assert [found.name for found in store.malformed(Kind.POD)] == ["a"]
@@ -153,7 +153,7 @@ def test_a_malformed_object_is_logged_once_for_each_of_its_states(caplog: pytest
     assert store.malformed(Kind.POD) == []
 
 
-def test_one_that_was_corrected_is_an_object_like_any_other() -> None:
+def test_a_corrected_object_is_no_longer_malformed() -> None:
     store = Store()
     store.put(Kind.POD, a_pod("a"))
     assert store.get(Kind.POD, ("team", "a")) is None

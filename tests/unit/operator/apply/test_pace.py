@@ -1,4 +1,4 @@
-"""In which order, and how fast, the writes of all jobs are sent."""
+"""The order and the rate at which the writes of all jobs are sent."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from understudy_operator.apply.pace import Pace
 
 
 class Given:
-    """A bucket of 10 tokens a second and 5 at once. Each write that was sent, as its time and whose it is."""
+    """A bucket with 10 tokens a second and a capacity of 5. It records each write's time and job."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -29,12 +29,12 @@ class Given:
 
 
 @in_virtual_time
-async def test_over_all_jobs_there_are_so_many_writes_a_second() -> None:
+async def test_the_rate_of_writes_is_limited_over_all_jobs() -> None:
     given = Given()
     await asyncio.gather(*given.ask(8, "llm"))
     assert given.sent_of("llm") == pytest.approx([0.0] * 5 + [0.1, 0.2, 0.3])
 
-    # after a rest the bucket is full, and no fuller
+    # after a pause the bucket is full, and not more than full
     await asyncio.sleep(10.0)
     await asyncio.gather(*given.ask(6, "vlm"))
     assert given.sent_of("vlm") == pytest.approx([10.3] * 5 + [10.4])
@@ -52,7 +52,7 @@ async def test_a_job_that_writes_thousands_of_times_delays_another_job_by_one_wr
     many = given.ask(5000, "huge")
     await asyncio.sleep(0)
 
-    # when another job recovers, in four writes, one after the other
+    # when another job recovers with four consecutive writes
     for _ in range(4):
         await asyncio.gather(*given.ask(1, "small"))
 

@@ -1,4 +1,4 @@
-"""Many requests at once: as many as go well, and no more than so many."""
+"""Many requests at once: the number grows with each success, up to a limit."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ FIRST_AT_ONCE = 4
 
 
 class Server:
-    """It answers when the test says so."""
+    """Answers a request when the test asks it to."""
 
     def __init__(self) -> None:
         self.requests: list[int] = []
@@ -45,17 +45,17 @@ async def begun(server: Server, count: int) -> asyncio.Task[list[Refusal]]:
     return task
 
 
-async def test_each_success_makes_room_for_one_more() -> None:
+async def test_each_success_allows_one_more_request_at_a_time() -> None:
     # given many requests
     server = Server()
     task = await begun(server, 1000)
     assert server.requests == list(range(FIRST_AT_ONCE))
 
-    # when one is answered, then two follow it
+    # when one is answered, then two more are sent
     await server.answer(0)
     assert len(server.waiting) == FIRST_AT_ONCE + 1
 
-    # and as more are, there are never more than so many at once
+    # and as more are answered, the number at a time stays below the limit
     while not task.done():
         await server.answer()
     assert task.result() == []
@@ -63,22 +63,22 @@ async def test_each_success_makes_room_for_one_more() -> None:
     assert server.most_at_once == AT_ONCE
 
 
-async def test_a_slow_answer_holds_up_nobody() -> None:
-    # given one that is not answered
+async def test_a_slow_answer_delays_no_other_request() -> None:
+    # given one request that is not answered
     server = Server()
     task = await begun(server, 100)
 
-    # when all others are
+    # when all others are answered
     while len(server.waiting) > 1:
         await server.answer(*(item for item in server.waiting if item != 2))
 
-    # then all have been asked
+    # then all requests have been sent
     assert len(server.requests) == 100
     await server.answer(2)
     assert await task == []
 
 
-async def test_after_a_refusal_no_other_is_begun_and_it_is_reported_once() -> None:
+async def test_no_request_is_sent_after_a_refusal_which_is_reported_once() -> None:
     server, refusal = Server(), Refusal("no")
     task = await begun(server, 100)
     await server.answer(refusal=refusal)
@@ -86,22 +86,22 @@ async def test_after_a_refusal_no_other_is_begun_and_it_is_reported_once() -> No
     assert server.requests == list(range(FIRST_AT_ONCE))
 
 
-async def test_an_error_is_raised_when_what_was_begun_has_ended() -> None:
-    # given one that fails
+async def test_an_error_is_raised_when_all_running_requests_have_ended() -> None:
+    # given one request that fails
     server = Server()
     task = await begun(server, 100)
     server.waiting[1].set_exception(TimeoutError())
     await run_until_idle()
     assert not task.done()
 
-    # when the others are answered, then it is raised, and none was begun after it
+    # when the others are answered, then the error is raised, and no request was sent after it
     await server.answer(0, 2, 3)
     with pytest.raises(TimeoutError):
         await task
     assert server.requests == list(range(FIRST_AT_ONCE))
 
 
-async def test_a_cancelled_task_begins_no_other() -> None:
+async def test_a_cancelled_task_sends_no_other_request() -> None:
     server = Server()
     task = await begun(server, 100)
     task.cancel()
@@ -110,5 +110,5 @@ async def test_a_cancelled_task_begins_no_other() -> None:
     assert (server.requests, server.waiting) == (list(range(FIRST_AT_ONCE)), {})
 
 
-async def test_nothing_to_do_is_nothing_done() -> None:
+async def test_an_empty_list_sends_no_request() -> None:
     assert await slow_start([], Server().do) == []

@@ -1,4 +1,4 @@
-"""Claims as they are written: counting on the version, asked again where there was no answer, and taken off again."""
+"""How claims are written: with a resourceVersion, repeated if there was no answer, and released again."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ KEY = ("research", "shared-a")
 
 
 class Server(FakeApi):
-    """`before` is raised in place of a merge, `after` once one was done: its answer is lost."""
+    """Raises `before` in place of a merge, and `after` once a merge is done: its answer is lost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Given:
         return ReleaseClaim("shared-a", "uid-a", metadata["resourceVersion"], tuple(metadata["finalizers"]), "over")
 
     def claimants(self) -> tuple[str | None, str | None]:
-        """As the API server has it, and as the store does."""
+        """The claimant in the API server, and in the store."""
         known = self.store.get(Kind.POD, KEY)
         present = self.api.objects[PATH]["metadata"]["labels"].get(names.LABEL_CLAIMED_BY)
         return present, None if known is None else known["metadata"]["labels"].get(names.LABEL_CLAIMED_BY)
@@ -76,10 +76,10 @@ def given() -> Given:
 
 
 async def test_a_claim_is_the_jobs_uid_and_a_finalizer_in_one_write(given: Given):
-    # when a spare is claimed
+    # when a job claims a spare
     await given.gateway.pools.claims("research", "job-uid", [given.claim()])
 
-    # then the pod and the store say so, and the store finds it by the job, too
+    # then pod and store have the claim, and the store also finds the pod by the job
     assert given.claimants() == ("job-uid", "job-uid")
     metadata = given.api.objects[PATH]["metadata"]
     assert metadata["finalizers"] == ["other/finalizer", names.FINALIZER_CLAIM]
@@ -89,7 +89,7 @@ async def test_a_claim_is_the_jobs_uid_and_a_finalizer_in_one_write(given: Given
         assert len(given.store.of_job(Kind.POD, ("research", owner))) == 1
 
 
-async def test_of_two_claims_by_the_same_version_the_first_counts_and_the_second_finds_that_out(given: Given):
+async def test_of_two_claims_with_the_same_version_the_first_succeeds_and_the_second_is_rejected(given: Given):
     first, second = given.claim("job-1"), given.claim("job-2")
     await given.gateway.pools.claims("research", "job-uid", [first, second])
     assert given.claimants() == ("job-1", "job-1")
@@ -103,18 +103,18 @@ async def test_a_spare_that_is_gone_is_forgotten(given: Given):
 
 @pytest.mark.parametrize("lost", [TimeoutError(), OSError("reset"), ApiError(504, "Timeout", "not in time")])
 @pytest.mark.parametrize("done", [False, True], ids=["not done", "done"])
-async def test_a_claim_without_an_answer_is_asked_for_again_as_it_was(given: Given, lost: Exception, done: bool):
-    # given a claim of which nobody knows whether it was done
+async def test_an_unanswered_claim_is_repeated_unchanged(given: Given, lost: Exception, done: bool):
+    # given a claim without an answer
     given.api.before, given.api.after = (None, lost) if done else (lost, None)
     with pytest.raises(type(lost)):
         await given.gateway.pools.claims("research", "job-uid", [given.claim()])
 
-    # when the job's next pass settles what is open, then it fails as long as nobody says
+    # when the job's next reconcile repeats unanswered claims, then it fails until there is an answer
     if not done:
         with pytest.raises(type(lost)):
             await given.gateway.pools.resolve_unanswered("job-uid")
 
-    # and with an answer the claim is done once
+    # and with an answer the claim is made once
     given.api.before = given.api.after = None
     await given.gateway.pools.resolve_unanswered("job-uid")
     assert given.claimants() == ("job-uid", "job-uid")
@@ -123,7 +123,7 @@ async def test_a_claim_without_an_answer_is_asked_for_again_as_it_was(given: Giv
     assert len(given.api.calls) == calls, "nothing is open any more"
 
 
-async def test_a_claim_that_somebody_else_was_faster_with_is_not_asked_for_for_ever(given: Given):
+async def test_a_claim_that_another_job_was_faster_with_is_not_repeated_forever(given: Given):
     given.api.before = TimeoutError()
     with pytest.raises(TimeoutError):
         await given.gateway.pools.claims("research", "job-uid", [given.claim("job-1")])
@@ -133,7 +133,7 @@ async def test_a_claim_that_somebody_else_was_faster_with_is_not_asked_for_for_e
     assert given.claimants() == ("job-2", "job-2")
 
 
-async def test_a_release_leaves_what_is_not_ours(given: Given):
+async def test_a_release_keeps_finalizers_of_others(given: Given):
     await given.gateway.pools.claims("research", "job-uid", [given.claim()])
     await given.gateway.pools.claims("research", "job-uid", [given.release()])
     assert given.claimants() == (None, None)
@@ -142,8 +142,8 @@ async def test_a_release_leaves_what_is_not_ours(given: Given):
     assert names.ANNOTATION_CLAIMANT not in metadata["annotations"]
 
 
-async def test_what_has_ended_and_is_held_by_nothing_more_is_gone_at_once(given: Given):
-    # given a spare whose end its kubelet has confirmed
+async def test_a_spare_that_has_ended_and_has_no_finalizer_left_is_gone_at_once(given: Given):
+    # given a claimed spare whose kubelet has confirmed its end
     await given.gateway.pools.claims("research", "job-uid", [given.claim()])
     raw = given.api.objects[PATH]
     raw["metadata"] |= {
@@ -153,10 +153,10 @@ async def test_what_has_ended_and_is_held_by_nothing_more_is_gone_at_once(given:
     }
     given.put(raw)
 
-    # when its claim is taken off
+    # when its claim is released
     await given.gateway.pools.claims("research", "job-uid", [given.release()])
 
-    # then the store does not wait for the watch
+    # then the store removes it without waiting for the watch
     assert given.store.get(Kind.POD, KEY) is None
     assert given.store.of_job(Kind.POD, ("research", "job-uid")) == []
 
@@ -164,7 +164,7 @@ async def test_what_has_ended_and_is_held_by_nothing_more_is_gone_at_once(given:
 # Warm ----------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_warm_claim_makes_the_pod_the_jobs_in_one_write():
+async def test_a_warm_claim_turns_the_spare_into_a_pod_of_the_job_in_one_write():
     given = Given()
     await given.gateway.pools.claims("research", "job-uid", [given.claim_warm()])
     for raw in (given.api.objects[PATH], given.store.get(Kind.POD, KEY)):
@@ -176,7 +176,7 @@ async def test_a_warm_claim_makes_the_pod_the_jobs_in_one_write():
         assert not metadata.get("finalizers")
 
 
-async def test_of_two_warm_claims_one_is_refused_and_its_store_learns_of_the_other():
+async def test_of_two_warm_claims_one_is_rejected_and_its_store_has_the_other():
     given = Given()
     one, other = given.claim_warm("job-uid"), given.claim_warm("other-uid")
     await given.gateway.pools.claims("research", "job-uid", [one])
@@ -186,7 +186,7 @@ async def test_of_two_warm_claims_one_is_refused_and_its_store_learns_of_the_oth
     assert raw["metadata"]["labels"][names.LABEL_JOB_UID] == "job-uid"
 
 
-async def test_a_warm_claim_without_an_answer_is_asked_again_before_anything_else():
+async def test_an_unanswered_warm_claim_is_repeated_before_anything_else():
     given = Given()
     given.api.after = ApiError(504, "Timeout", "no answer")
     with pytest.raises(ApiError):

@@ -1,4 +1,4 @@
-"""What a scrape says, read by the client library's own parser."""
+"""A scrape, read by the client library's own parser."""
 
 from prometheus_client.parser import text_string_to_metric_families
 

@@ -1,4 +1,6 @@
-"""Which recoveries a write of a job's status has ended: each once, whoever wrote it, whatever became of the answer."""
+"""The recoveries that a write of a job's status ends: each counts once, for any writer and whatever answer the write
+got.
+"""
 
 from typing import Any
 
@@ -8,37 +10,37 @@ from understudy_operator.metrics.ended import EndCounter, EndedRecovery, Ends, e
 
 AT = "2026-11-22T04:00:00.000000Z"
 OPEN = {"fault": "Process", "round": 1, "cause": {"pod": "p"}, "detectedAt": AT}
-MENDED = {**OPEN, "strategy": "InPlace"}
-DONE = {**MENDED, "resumedAt": AT, "seconds": 0.8}
+FIXED = {**OPEN, "strategy": "InPlace"}
+DONE = {**FIXED, "resumedAt": AT, "seconds": 0.8}
 RECOVERED = Ends((EndedRecovery("Process", "InPlace", "Recovered", 0.8),))
 
 
-def status(*recoveries: dict[str, Any], **told: Any) -> dict[str, Any]:
-    return {"recoveries": list(recoveries), **told}
+def status(*recoveries: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"recoveries": list(recoveries), **fields}
 
 
-def test_a_recovery_ends_with_the_write_that_reports_when_training_went_on():
-    assert ends(status(MENDED), status(DONE)) == RECOVERED
+def test_a_recovery_ends_with_the_write_that_reports_when_training_continued():
+    assert ends(status(FIXED), status(DONE)) == RECOVERED
     assert ends({}, status(DONE)) == RECOVERED  # it began and ended between two writes
 
 
-def test_and_not_with_one_that_reports_it_again_or_reports_its_fix():
+def test_a_write_that_repeats_an_end_or_reports_a_fix_ends_no_recovery():
     assert ends(status(DONE), status(DONE, OPEN)) == Ends()
-    assert ends(status(OPEN), status(MENDED)) == Ends()
+    assert ends(status(OPEN), status(FIXED)) == Ends()
 
 
-def test_two_of_one_moment_are_two():
-    assert len(ends(status(MENDED, MENDED), status(DONE, DONE)).recoveries) == 2
+def test_two_recoveries_of_one_moment_count_as_two():
+    assert len(ends(status(FIXED, FIXED), status(DONE, DONE)).recoveries) == 2
 
 
-def test_a_job_that_fails_ends_what_was_open_without_seconds():
+def test_a_job_that_fails_ends_open_recoveries_without_seconds():
     failed = ends(status(DONE, OPEN), status(DONE, OPEN, terminalState="Failed"))
     assert failed == Ends((EndedRecovery("Process", "None", "Failed", None),))
-    # and once
+    # only once
     assert ends(status(OPEN, terminalState="Failed"), status(OPEN, terminalState="Failed")) == Ends()
 
 
-def test_a_restart_of_the_job_is_the_strategy_of_what_it_has_fixed():
+def test_a_restart_of_the_job_is_the_strategy_of_the_recovery_that_it_ends():
     restarted = {**DONE, "strategy": "JobRestart"}
     assert ends(status(OPEN), status(restarted)).recoveries[0].strategy == "JobRestart"
 
@@ -59,34 +61,34 @@ def test_a_failed_weight_update_counts_once_and_the_next_one_again():
 @pytest.fixture
 def counter() -> EndCounter:
     counter = EndCounter()
-    counter.on_write("1", status(MENDED), status(DONE))
+    counter.on_write("1", status(FIXED), status(DONE))
     return counter
 
 
-def test_a_write_that_was_done_counts_and_what_follows_does_not(counter: EndCounter):
+def test_a_write_counts_and_later_reads_of_it_do_not(counter: EndCounter):
     assert counter.on_written(done=True) == RECOVERED
     assert counter.on_read("2", status(DONE)) == Ends()
 
 
-def test_a_write_that_was_refused_because_another_replica_was_faster_counts_nothing(counter: EndCounter):
+def test_a_write_that_lost_a_conflict_with_another_replica_counts_nothing(counter: EndCounter):
     assert counter.on_written(done=False) == Ends()
     assert counter.on_read("2", status(DONE)) == Ends()
 
 
-def test_one_without_an_answer_counts_once_the_job_is_seen_to_report_it(counter: EndCounter):
-    assert counter.on_read("1", status(MENDED)) == Ends()  # the watch is behind
+def test_an_unanswered_write_counts_once_it_is_observed_in_the_job(counter: EndCounter):
+    assert counter.on_read("1", status(FIXED)) == Ends()  # the watch is behind
     assert counter.on_read("2", status(DONE)) == RECOVERED
     assert counter.on_read("3", status(DONE)) == Ends()
 
 
-def test_and_if_it_is_sent_again_and_refused_for_itself(counter: EndCounter):
-    assert counter.on_read("1", status(MENDED)) == Ends()
-    counter.on_write("1", status(MENDED), status(DONE))
+def test_an_unanswered_write_counts_if_its_repetition_conflicts_with_it(counter: EndCounter):
+    assert counter.on_read("1", status(FIXED)) == Ends()
+    counter.on_write("1", status(FIXED), status(DONE))
     assert counter.on_written(done=False) == Ends()
     assert counter.on_read("2", status(DONE)) == RECOVERED
 
 
-def test_one_without_an_answer_that_was_not_done_counts_nothing(counter: EndCounter):
-    assert counter.on_read("2", status(MENDED)) == Ends()
-    counter.on_write("2", status(MENDED), status(DONE))
+def test_an_unanswered_write_that_was_not_done_counts_nothing(counter: EndCounter):
+    assert counter.on_read("2", status(FIXED)) == Ends()
+    counter.on_write("2", status(FIXED), status(DONE))
     assert counter.on_written(done=True) == RECOVERED

@@ -1,4 +1,4 @@
-"""How things stand: numbers from statuses, and none of them with a name in it."""
+"""Gauges from statuses; no label has the name of an object."""
 
 from typing import Any
 
@@ -28,12 +28,12 @@ def test_jobs_are_counted_by_phase_and_a_phase_without_a_job_is_0():
     assert (result[("Running",)], result[("Failed",)], result[("Pending",)]) == (2, 1, 1)
 
 
-def test_of_those_that_wait_the_longest_is_reported():
+def test_the_longest_wait_of_each_phase_is_reported():
     result = gauges.longest_waits([job("Recovering", NOW - 20), job("Recovering", NOW - 90), job("Running", 0)], NOW)
     assert result == {("Pending",): 0.0, ("Starting",): 0.0, ("Recovering",): 90.0, ("Restarting",): 0.0}
 
 
-def test_spares_and_rollouts_are_those_of_jobs_that_have_not_ended():
+def test_spares_and_rollouts_of_jobs_that_have_not_ended_are_counted():
     spares, rollouts = {"desired": 2, "ready": 1, "claimed": 1}, {"fresh": 3, "updating": 0, "uncertain": 1}
     jobs = [job("Running", spares=spares, rollouts=rollouts)] * 2
     ended = job("Succeeded", terminalState="Completed", spares=spares, rollouts=rollouts)
@@ -41,7 +41,7 @@ def test_spares_and_rollouts_are_those_of_jobs_that_have_not_ended():
     assert gauges.rollouts([*jobs, ended]) == {("fresh",): 6, ("updating",): 0, ("uncertain",): 2}
 
 
-def test_a_pool_that_should_have_spares_and_has_none_to_give_is_counted():
+def test_a_pool_that_should_have_spares_and_has_none_to_claim_is_counted():
     full = {"status": {"desired": 2, "ready": 2, "claimed": 0, "available": 2}}
     spent = {"status": {"desired": 2, "ready": 1, "claimed": 1, "available": 0}}
     unwanted: dict[str, Any] = {"status": {"desired": 0, "available": 0}}
@@ -51,20 +51,20 @@ def test_a_pool_that_should_have_spares_and_has_none_to_give_is_counted():
     assert gauges.empty_pools(pools) == 1
 
 
-def test_nodes_are_counted_by_what_is_found_about_them_now():
+def test_nodes_are_counted_by_their_current_findings():
     def node(name: str, fault_class: FaultClass | None, until: float | None = None) -> Node:
         return Node(name, True, findings=(Finding("row", fault_class, "", until),))
 
     nodes = [
         node("a", FaultClass.HARDWARE),
         node("b", FaultClass.HARDWARE, until=NOW - 1),  # expired
-        node("c", None),  # vouched for
+        node("c", None),  # healthy by a source's verdict
         node("d", FaultClass.PREEMPTION),
     ]
     assert gauges.verdicts(nodes, NOW) == {("Hardware",): 1, ("Maintenance",): 0, ("Preemption",): 1}
 
 
-def test_a_node_that_two_jobs_avoid_is_one():
+def test_a_node_that_two_jobs_avoid_counts_once():
     one, two = {"node": "a"}, {"node": "b"}
     assert (
         gauges.count_avoided_nodes([job("Running", avoidedNodes=[one, two]), job("Running", avoidedNodes=[one])]) == 2

@@ -1,4 +1,4 @@
-"""What the operator's /metrics says: of requests and passes by each replica, of jobs by the leader alone."""
+"""The operator's /metrics: each replica reports requests and reconciles, only the leader reports jobs."""
 
 import time
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from understudy_operator.metrics.operator_metrics import OperatorMetrics, target
 from understudy_operator.metrics.serving import port_of, serve
 from understudy_operator.plan.observed import Node
 
-#: What may be a label: a closed set each, of a few words.
+#: The labels: a closed set each, of a few words.
 LABELS = {
     "fault",
     "strategy",
@@ -34,7 +34,7 @@ LABELS = {
 
 @dataclass
 class FixedState:
-    """A replica's knowledge."""
+    """The state of a replica."""
 
     leading: bool = True
     all_jobs: list[dict[str, Any]] = field(default_factory=list)
@@ -80,7 +80,7 @@ def test_no_label_can_have_the_name_of_an_object(metrics: OperatorMetrics):
     assert {label for described in metrics.book.described for label in described.labels} <= LABELS
 
 
-#: A status each string of which a tenant could have had written there, and names of its objects.
+#: A status whose every string a tenant can have written, and names of its objects.
 HOSTILE = "stolen-name"
 HOSTILE_JOB = {
     "metadata": {"name": HOSTILE, "namespace": HOSTILE, "labels": {HOSTILE: HOSTILE}},
@@ -97,11 +97,11 @@ HOSTILE_JOB = {
 
 
 @pytest.mark.attack("A4", "reads in the operator's metrics what others name their jobs", before="refused, too")
-async def test_a_stranger_that_reads_the_metrics_learns_no_text_of_a_job():
-    # given a job that has a name in each field that has a text
+async def test_metrics_contain_no_text_of_a_job():
+    # given a job with a name in each text field
     metrics = OperatorMetrics()
     metrics.read(FixedState(all_jobs=[HOSTILE_JOB]))
-    # when a stranger asks, then it learns of one job, and of no name
+    # when a client reads the metrics, then it learns of one job, and no name
     server = await serve(metrics.book.text, 0)
     try:
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{server.port}/metrics") as answer:
@@ -112,7 +112,7 @@ async def test_a_stranger_that_reads_the_metrics_learns_no_text_of_a_job():
     assert HOSTILE not in lines
 
 
-def test_every_metric_is_ours_by_name_and_counters_end_in_total(metrics: OperatorMetrics):
+def test_every_metric_has_our_prefix_and_counters_end_in_total(metrics: OperatorMetrics):
     for described in metrics.book.described:
         assert described.name.startswith("understudy_")
         assert described.name.endswith("_total") == (described.kind == "Counter"), described.name
@@ -121,13 +121,13 @@ def test_every_metric_is_ours_by_name_and_counters_end_in_total(metrics: Operato
     assert len(names) == len(set(names))
 
 
-def test_a_standby_replica_reports_no_jobs_and_that_it_is_on_standby():
+def test_a_standby_replica_reports_that_it_is_on_standby_and_no_jobs():
     metrics, result = OperatorMetrics(), FixedState(leading=False, all_jobs=[{"status": {"phase": "Running"}}])
     metrics.read(result)
     lines = scraped(metrics.book.text())
     assert lines[("understudy_leader",)] == 0
     assert not {name for name, *_ in lines} & {"understudy_jobs", "understudy_spares", "understudy_queue_depth"}
-    # when it comes to lead
+    # when the replica becomes the leader
     result.leading = True
     lines = scraped(metrics.book.text())
     assert lines[("understudy_leader",)] == 1
@@ -135,16 +135,16 @@ def test_a_standby_replica_reports_no_jobs_and_that_it_is_on_standby():
     assert lines[("understudy_queue_depth",)] == 3
 
 
-def test_a_recovery_counts_by_fault_strategy_and_outcome_and_its_seconds_where_training_went_on(
+def test_a_recovery_counts_by_fault_strategy_and_outcome_and_its_seconds_if_training_continued(
     metrics: OperatorMetrics,
 ):
-    # given that each combination begins at 0, so that its first one is an increase
+    # given that each combination begins at 0, so that its first recovery is an increase
     before = scraped(metrics.book.text())
     assert before[("understudy_recoveries_total", "Node", "Recovered", "SpareSwap")] == 0
-    # when one has gone well, and one has not
+    # when one recovery has succeeded, and another one has failed
     well, badly = EndedRecovery("Node", "SpareSwap", "Recovered", 1.5), EndedRecovery("Process", "None", "Failed", None)
     metrics.ended(Ends((well, badly), failed_updates=2))
-    # then
+    # then both are counted, and the seconds of the first one
     lines = scraped(metrics.book.text())
     assert lines[("understudy_recoveries_total", "Node", "Recovered", "SpareSwap")] == 1
     assert lines[("understudy_recoveries_total", "Process", "Failed", "None")] == 1
@@ -195,7 +195,7 @@ def test_a_request_is_reported_by_verb_and_resource_and_never_by_name(
 
 
 class Answering(Api):
-    """Says this to every request."""
+    """Returns this answer to every request."""
 
     def __init__(self, metrics: OperatorMetrics, answer: Exception | None = None) -> None:
         super().__init__(None, on_response=metrics.count_request)
@@ -211,7 +211,7 @@ class Answering(Api):
     ("answer", "result"),
     [(None, "Ok"), (ApiError(409, "AlreadyExists", ""), "409"), (aiohttp.ClientConnectionError(), "NoAnswer")],
 )
-async def test_reads_and_writes_are_counted_with_what_came_of_them(
+async def test_reads_and_writes_are_counted_with_their_result(
     metrics: OperatorMetrics, answer: Exception | None, result: str
 ):
     api = Answering(metrics, answer)
@@ -229,7 +229,7 @@ async def test_reads_and_writes_are_counted_with_what_came_of_them(
 # Served --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_scrape_over_http_is_what_prometheus_reads():
+async def test_prometheus_can_read_a_scrape_over_http():
     book = MetricBook()
     book.counter("understudy_things_total", "Things.").inc()
     server = await serve(book.text, 0)
@@ -239,8 +239,8 @@ async def test_a_scrape_over_http_is_what_prometheus_reads():
     await server.close()
 
 
-@pytest.mark.attack("D2", "asks for metrics without end", before="each request calculated all metrics anew")
-async def test_a_caller_that_asks_without_end_has_the_metrics_calculated_five_times_a_second_at_most():
+@pytest.mark.attack("D2", "asks for metrics without end", before="each request recalculated all metrics")
+async def test_metrics_are_calculated_at_most_five_times_a_second():
     calculated: list[float] = []
 
     def text() -> bytes:
@@ -257,7 +257,7 @@ async def test_a_caller_that_asks_without_end_has_the_metrics_calculated_five_ti
     await server.close()
 
 
-def test_without_a_port_nothing_is_served_and_one_that_is_none_is_refused():
+def test_metrics_are_not_served_without_a_port_and_an_invalid_port_is_rejected():
     assert port_of({}) is None
     assert port_of({"UNDERSTUDY_METRICS_PORT": "8081"}) == 8081
     for wrong in ("0", "no", "65536"):

@@ -1,4 +1,4 @@
-"""Over whole passes: a recovery counts when its end is written, once, also over a failover; keys that wait."""
+"""Metrics over whole reconciles: a recovery counts once, when its end is written, also over a failover."""
 
 import time
 from dataclasses import replace
@@ -27,7 +27,7 @@ COUNTED = ("understudy_recoveries_total", "Process", "Recovered", "InPlace")
 
 
 class Replica:
-    """A worker that leads, with metrics of its own; it sees the API server's objects as its store has them."""
+    """A worker that leads, with metrics of its own; its store has the API server's objects."""
 
     def __init__(self, api: FakeApi, store: Store) -> None:
         self.metrics = OperatorMetrics()
@@ -61,23 +61,23 @@ def read_samples(world: World) -> list[Any]:
 async def test_a_recovery_counts_when_its_end_is_written_and_once_over_all_reconciles_and_leaders(world: World):
     first = Replica(world.api, world.store)
     await world.until(lambda: bool(FakeLink.made))
-    # given a recovery that lasts
+    # given an open recovery
     report_snapshot(OPEN)
     first.worker.enqueue()
     await world.until(lambda: bool(world.status().get("recoveries")))
     assert first.logged()[COUNTED] == 0
-    # when training goes on, and passes follow each other
+    # when training continues, and reconciles follow each other
     report_snapshot(DONE)
     first.worker.enqueue()
     await world.until(lambda: bool(read_samples(world)))
     reconciles = first.logged()[("understudy_reconcile_seconds_count", "TrainingJob")]
     first.worker.enqueue()
     await world.until(lambda: first.logged()[("understudy_reconcile_seconds_count", "TrainingJob")] > reconciles)
-    # then it was counted once
+    # then the recovery was counted once
     assert first.logged()[COUNTED] == 1
     assert first.logged()[("understudy_recovery_seconds_sum", "Process", "InPlace")] == 0.5
     await first.worker.stop()
-    # and when another replica leads, whose coordinator tells it once more, it counts no more
+    # and if another replica leads, and its coordinator reports the recovery once more, it is not counted again
     second = Replica(world.api, world.store)
     await world.until(lambda: len(FakeLink.made) == 2)
     report_snapshot(DONE)
@@ -87,20 +87,20 @@ async def test_a_recovery_counts_when_its_end_is_written_and_once_over_all_recon
     await second.worker.stop()
 
 
-async def test_a_leader_whose_store_is_behind_counts_nothing_that_its_predecessor_has(world: World):
+async def test_a_leader_whose_store_is_behind_does_not_count_the_recovery_of_its_predecessor(world: World):
     first = Replica(world.api, world.store)
     await world.until(lambda: bool(FakeLink.made))
     report_snapshot(OPEN)
     first.worker.enqueue()
     await world.until(lambda: bool(world.status().get("recoveries")))
-    # given a second replica whose store has the job as it is now
+    # given a second replica whose store has the current job
     behind = Store()
     behind.put(Kind.JOB, dict(world.api.objects[PATH]))
     report_snapshot(DONE)
     first.worker.enqueue()
     await world.until(lambda: bool(read_samples(world)))
     await first.worker.stop()
-    # when that leads, tries to write the same end, and is refused
+    # when this replica leads, tries to write the same end, and is rejected
     second = Replica(world.api, behind)
     await world.until(lambda: len(FakeLink.made) == 2)
     report_snapshot(DONE)
@@ -112,9 +112,7 @@ async def test_a_leader_whose_store_is_behind_counts_nothing_that_its_predecesso
     await second.worker.stop()
 
 
-async def test_a_write_that_was_done_without_an_answer_counts_all_the_same(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_write_that_was_done_without_an_answer_counts(world: World, monkeypatch: pytest.MonkeyPatch):
     replica = Replica(world.api, world.store)
     await world.until(lambda: bool(FakeLink.made))
     replace_status, lost = world.api.replace, list[str]()
@@ -148,10 +146,12 @@ async def test_a_key_waits_from_its_enqueue_to_its_reconcile(world: World):
     await replica.worker.stop()
 
 
-async def test_a_job_that_has_trained_misses_its_coordinator_after_a_while_without_one(world: World):
+async def test_a_job_that_has_trained_is_reported_after_a_while_without_a_coordinator(world: World):
     replica = Replica(world.api, world.store)
     await world.until(lambda: bool(FakeLink.made))
-    for in_office, since_s, misses in (("", 60.0, True), ("", 1.0, False), ("p", 60.0, False)):
-        FakeLink.made[-1].coordination = Coordination(None, coordinator_uid=in_office, since=time.time() - since_s)
+    for coordinator_uid, since_s, misses in (("", 60.0, True), ("", 1.0, False), ("p", 60.0, False)):
+        FakeLink.made[-1].coordination = Coordination(
+            None, coordinator_uid=coordinator_uid, since=time.time() - since_s
+        )
         assert replica.worker.misses_coordinator is misses
     await replica.worker.stop()

@@ -1,4 +1,4 @@
-"""The task that follows a job's coordinator: whatever ends it, the job hears of it."""
+"""The task that follows a job's coordinator: whatever ends it, the job is enqueued."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from understudy_operator.plan.observed import Coordination
 
 
 @pytest.mark.attack(
-    "A2", "ends the task that follows a coordinator", before="nothing told the job, until something else woke it"
+    "A2", "ends the task that follows a coordinator", before="the job was not enqueued until another event"
 )
 @pytest.mark.parametrize(("closes", "result"), [(False, 1), (True, 0)], ids=["killed", "closed"])
 async def test_a_link_that_is_killed_enqueues_its_job_and_one_that_is_closed_does_not(
@@ -27,6 +27,6 @@ async def test_a_link_that_is_killed_enqueues_its_job_and_one_that_is_closed_doe
         link._task.cancel()
     await asyncio.wait([link._task])
     await asyncio.sleep(0)
-    # then its job is woken, and makes another link
+    # then its job is enqueued, and creates another link
     assert link.has_ended
     assert len(enqueued) == result

@@ -1,4 +1,4 @@
-"""The listed fields are decoded from the API server's bytes, and are all that kept_fields.py keeps."""
+"""The listed fields are decoded from the API server's bytes, and kept_fields.py keeps no other field."""
 
 import json
 from typing import Any
@@ -72,7 +72,7 @@ NODE = {
 @pytest.mark.parametrize(
     ("resource", "raw", "select"), [("pods", POD, select_pod_fields), ("nodes", NODE, select_node_fields)]
 )
-def test_nothing_that_is_kept_of_an_object_is_passed_over(resource: str, raw: Any, select: Any) -> None:
+def test_every_field_that_is_kept_of_an_object_is_decoded(resource: str, raw: Any, select: Any) -> None:
     read = decoder("GET", f"/api/v1/{resource}/a")(json.dumps(raw).encode())
     assert select(read) == select(raw)
     assert "managedFields" not in read["metadata"]
@@ -80,7 +80,7 @@ def test_nothing_that_is_kept_of_an_object_is_passed_over(resource: str, raw: An
 
 
 @pytest.mark.parametrize(("resource", "raw"), [("pods", POD), ("nodes", NODE)])
-def test_a_line_of_a_watch_an_item_of_a_list_and_an_object_are_read_alike(resource: str, raw: Any) -> None:
+def test_a_watch_event_a_list_item_and_an_object_are_decoded_alike(resource: str, raw: Any) -> None:
     text = json.dumps(raw)
     alone = decoder("POST", f"/api/v1/namespaces/team/{resource}")(text.encode())
     listed = decoder("GET", f"/api/v1/{resource}")(f'{{"metadata": {{"continue": "x"}}, "items": [{text}]}}'.encode())
@@ -92,13 +92,13 @@ def test_a_line_of_a_watch_an_item_of_a_list_and_an_object_are_read_alike(resour
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("DELETE", "/api/v1/namespaces/team/pods/a"),  # answers with a Status, or with the pod
-        ("GET", "/api/v1/namespaces/pods"),  # a namespace that is called so
+        ("DELETE", "/api/v1/namespaces/team/pods/a"),  # the answer is a Status, or the pod
+        ("GET", "/api/v1/namespaces/pods"),  # a namespace of this name
         ("GET", "/api/v1/namespaces/team/secrets/pods"),
         ("GET", "/apis/understudy.dev/v1alpha1/namespaces/team/trainingjobs/nodes"),
     ],
 )
-def test_all_else_is_read_whole(method: str, path: str) -> None:
+def test_other_resources_are_decoded_whole(method: str, path: str) -> None:
     text = b'{"kind": "Status", "status": "Success", "metadata": {}, "spec": "x"}'
     assert decoder(method, path)(text) == json.loads(text)
 

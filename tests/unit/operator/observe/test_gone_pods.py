@@ -1,4 +1,4 @@
-"""Which pods of a job are remembered once their objects are gone, and for how long."""
+"""The pods of a job that the operator remembers once their objects are gone, and for how long."""
 
 from tests.unit.operator.given import A0, A1, AN_HOUR_AGO, NOW, S, a_pod, pending
 from understudy_operator.observe.gone_pods import GonePods
@@ -13,13 +13,13 @@ def test_a_pod_that_is_gone_is_remembered_with_its_node_for_ten_minutes():
     assert gone.update((A0, S), NOW + 602) == ()
 
 
-def test_a_pod_without_a_node_leaves_nothing():
+def test_a_pod_without_a_node_is_not_remembered():
     gone = GonePods()
     gone.update((A0, pending(a_pod("p"))), NOW)
     assert gone.update((A0,), NOW + 1) == ()
 
 
-def test_of_another_job_nothing_is_remembered():
+def test_pods_of_a_previous_job_are_not_remembered():
     gone = GonePods()
     gone.update((A0,), NOW)
     gone.update((), NOW)

@@ -1,4 +1,4 @@
-"""When pods of child Jobs are asked for, and what is remembered of the answer."""
+"""When the operator lists pods of child Jobs, and which results it remembers."""
 
 from dataclasses import replace
 from typing import Any
@@ -41,7 +41,7 @@ def server() -> Lister:
     return Lister()
 
 
-async def test_a_few_pods_are_asked_for_by_the_jobs_uid_and_none_of_the_world(server: Lister):
+async def test_a_few_pods_are_listed_by_the_jobs_uid_and_none_of_the_world(server: Lister):
     (pod,) = await server.refresh()
     assert pod.trouble == "Unschedulable: no room"
     assert server.requests == [
@@ -49,7 +49,7 @@ async def test_a_few_pods_are_asked_for_by_the_jobs_uid_and_none_of_the_world(se
     ]
 
 
-async def test_the_answer_is_remembered_and_asked_for_again_later_and_later(server: Lister):
+async def test_pods_are_remembered_and_listed_again_at_growing_intervals(server: Lister):
     async def asked_at(at: float) -> int:
         server.at = at
         assert len(await server.refresh()) == 1
@@ -59,7 +59,7 @@ async def test_the_answer_is_remembered_and_asked_for_again_later_and_later(serv
     assert [await asked_at(EVERY_S + at) for at in (EVERY_S, 2 * EVERY_S)] == [2, 3]
 
 
-async def test_nothing_is_asked_for_or_remembered_once_all_are_ready_and_another_trouble_restarts(server: Lister):
+async def test_no_pod_is_listed_or_remembered_once_all_are_ready_and_the_intervals_start_over(server: Lister):
     await server.refresh()
     assert await server.refresh(replace(WAITS, ready=1)) == ()
     assert len(server.requests) == 1

@@ -1,4 +1,4 @@
-"""What is kept of an object is enough to read it by, and little."""
+"""The fields that the operator keeps of an object are few, and enough for its readers."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ LONGEST_ANNOTATION = 1024
 
 
 def a_whole_pod() -> dict[str, Any]:
-    """As an API server tells it, with all that nobody here reads."""
+    """As the API server sends it, with all the fields that the operator does not read."""
     manifest = pod_manifest(a_job(), index=1, serial="1", coordinator_address="10.0.0.7:8478", sidecar_image=IMAGE)
     metadata = {**POD["metadata"], **manifest["metadata"], "managedFields": [{"manager": "kubelet", "x": "y" * 2000}]}
     status = {
@@ -39,7 +39,7 @@ def a_whole_pod() -> dict[str, Any]:
     return {"metadata": metadata, "spec": manifest["spec"], "status": status}
 
 
-def test_a_pod_reads_the_same_before_and_after():
+def test_a_pod_is_read_alike_from_all_fields_and_from_the_kept_ones():
     raw = a_whole_pod()
     assert read_pod(select_pod_fields(raw)) == read_pod(raw)
     assert read_pod(raw).out_of_memory
@@ -57,7 +57,7 @@ def test_a_pod_reads_the_same_before_and_after():
 
 
 @pytest.mark.parametrize("count", [1, 10, 100, 900])
-def test_it_is_known_which_nodes_a_pod_was_kept_off_however_many(count: int):
+def test_the_nodes_that_a_pod_avoids_are_kept_however_many_they_are(count: int):
     def raw() -> dict[str, Any]:
         manifest = a_whole_pod()
         nodes = ",".join(f"gke-training-a3-mega-pool-{number:04d}" for number in range(count))
@@ -67,12 +67,12 @@ def test_it_is_known_which_nodes_a_pod_was_kept_off_however_many(count: int):
     one, other = select_pod_fields(raw()), select_pod_fields(raw())
     pod = read_pod(one)
     assert (len(avoided_by(pod)), len(prefers_not(pod))) == (count, count)
-    # and that takes no more memory for a thousand such pods than for one
+    # a thousand such pods share one text in memory
     texts = [fields["metadata"]["annotations"][names.ANNOTATION_AVOIDS] for fields in (one, other)]
     assert texts[0] is texts[1]
 
 
-def test_an_injected_one_reports_which_secret_it_mounts():
+def test_the_secret_that_an_injected_pod_mounts_is_kept():
     raw = inject(golden_pod("job"), IMAGE).pod
     raw["metadata"] |= {"name": "train-0-x", "uid": "u", "creationTimestamp": AT}
     assert read_pod(select_pod_fields(raw)) == read_pod(raw)
@@ -80,7 +80,7 @@ def test_an_injected_one_reports_which_secret_it_mounts():
     assert read_pod(raw).secrets == {f"job.train-{uid}-membership"}
 
 
-def test_so_does_one_of_the_operators_own_and_the_users_secrets_are_not_kept():
+def test_the_operators_secrets_that_a_pod_mounts_are_kept_and_the_users_are_not():
     raw = a_whole_pod()
     raw["spec"]["volumes"] += [
         {"name": names.ROLLOUT_VOLUME, "secret": {"secretName": "llm-job-uid-rollouts"}},
@@ -88,11 +88,11 @@ def test_so_does_one_of_the_operators_own_and_the_users_secrets_are_not_kept():
     ]
     fields = select_pod_fields(raw)
     assert read_pod(fields).secrets == read_pod(raw).secrets == {"llm-job-uid-membership", "llm-job-uid-rollouts"}
-    # and the names take no more memory for a thousand such pods than for one
+    # a thousand such pods share the names in memory
     assert select_pod_fields(raw)["spec"]["volumes"] is fields["spec"]["volumes"]
 
 
-def test_whether_its_volumes_are_mounted_is_reported_by_its_kubelet():
+def test_the_kubelets_condition_shows_whether_volumes_are_mounted():
     raw = a_whole_pod()
     assert not read_pod(raw).volumes_mounted
     raw["status"]["conditions"] = [{"type": "PodReadyToStartContainers", "status": "False"}]
@@ -101,7 +101,7 @@ def test_whether_its_volumes_are_mounted_is_reported_by_its_kubelet():
     assert read_pod(select_pod_fields(raw)).volumes_mounted
 
 
-def test_one_that_is_stuck_or_has_failed_does_too():
+def test_a_pod_that_is_stuck_or_has_failed_is_read_alike_from_the_kept_fields():
     raw = a_whole_pod()
     raw["metadata"] |= {"finalizers": ["a/b"], "deletionTimestamp": AT, "deletionGracePeriodSeconds": 0}
     raw["status"] |= {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices present"}
@@ -118,14 +118,14 @@ def test_one_that_is_stuck_or_has_failed_does_too():
     assert read_pod(raw).waiting_since
 
 
-def test_one_that_others_are_preempted_for_does_too():
+def test_a_pod_that_others_are_preempted_for_is_read_alike_from_the_kept_fields():
     raw = a_whole_pod()
     raw["status"]["nominatedNodeName"] = "n1"
     assert read_pod(select_pod_fields(raw)) == read_pod(raw)
     assert read_pod(raw).nominated_node == "n1"
 
 
-def test_a_pod_that_has_just_been_created_reads_the_same_too():
+def test_a_pod_that_has_just_been_created_is_read_alike_from_the_kept_fields():
     raw = {"metadata": POD["metadata"], "spec": {"initContainers": POD["spec"]["initContainers"]}}
     assert read_pod(select_pod_fields(raw)) == read_pod(raw)
 
@@ -135,7 +135,7 @@ def test_less_than_half_of_a_pod_is_kept():
     assert len(json.dumps(select_pod_fields(raw))) < len(json.dumps(raw)) / 2
 
 
-def test_a_node_reads_the_same_and_its_images_are_not_kept():
+def test_a_node_is_read_alike_from_the_kept_fields_which_have_no_images():
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z", "lastHeartbeatTime": "x"}
     raw = {
         "metadata": {"name": "n1", "labels": {"rack": "r1"}, "annotations": {"understudy.dev/faulty": "Xid 79"}},
@@ -150,7 +150,7 @@ def test_a_node_reads_the_same_and_its_images_are_not_kept():
 @pytest.mark.attack(
     "A1", "writes a message of 1 MB into a condition of its node", before="each read of the node took 80 s"
 )
-def test_of_a_long_message_of_a_node_the_beginning_is_kept():
+def test_the_beginning_of_a_nodes_long_message_is_kept():
     condition = {"type": "XIDErrors", "status": "True", "message": "Xid 79 " + "x" * 1_000_000}
     (kept,) = select_node_fields({"metadata": {"name": "n1"}, "status": {"conditions": [condition]}})["status"][
         "conditions"
@@ -159,7 +159,7 @@ def test_of_a_long_message_of_a_node_the_beginning_is_kept():
     assert kept["message"].startswith("Xid 79 ")
 
 
-def test_of_a_long_annotation_of_a_node_the_beginning_is_kept_for_a_source_may_look_at_it():
+def test_the_beginning_of_a_nodes_long_annotation_is_kept_for_sources():
     long = "Xid 79 on GPU 3, and what the kernel said: " + "x" * LONGEST_ANNOTATION
     raw = {"metadata": {"name": "n1", "annotations": {"understudy.dev/faulty": long, "understudy.dev/other": "y"}}}
     kept = select_node_fields(raw)
@@ -172,7 +172,7 @@ def test_of_a_long_annotation_of_a_node_the_beginning_is_kept_for_a_source_may_l
     assert blocked.reason.startswith("Xid 79 on GPU 3")
 
 
-def test_of_a_pod_what_we_have_noted_on_it_is_kept_however_long():
+def test_our_own_annotations_of_a_pod_are_kept_whole():
     avoids = ",".join(f"ip-10-0-{number}-17.eu-west-1.compute.internal" for number in range(100))
     own = {names.ANNOTATION_AVOIDS: avoids, names.ANNOTATION_PREFERS_NOT: avoids}
     raw = a_whole_pod()

@@ -1,4 +1,4 @@
-"""The operator's line to a pod that is not what it should be: no answer costs other jobs anything."""
+"""The operator's line to a hostile or broken pod: no answer affects other jobs."""
 
 import asyncio
 import socket
@@ -37,7 +37,7 @@ Do = Callable[["Peer"], Awaitable[None]]
 
 
 class Peer:
-    """The other end of one line, as bytes. It goes as far as a test says."""
+    """The other end of one line, as bytes. The test decides how far the peer goes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ip: str) -> None:
         self._reader, self._writer, self._ip = reader, writer, ip
@@ -50,7 +50,7 @@ class Peer:
         await self.send(accept(head[:-4], names.MEMBERSHIP_PATH))
 
     async def prove(self, pod_uid: str = POD_UID) -> None:
-        """The peer knows the key: it is a pod of the job."""
+        """The handshake of a peer that knows the key: a pod of the job."""
         await self.accept()
         hello = wire.decode(await self.message(), _HANDSHAKE)
         assert isinstance(hello, Hello)
@@ -77,7 +77,7 @@ class Peer:
                 self._received += data
 
     def framed(self, text: bytes) -> bytes:
-        """As the next message to the operator, encrypted after the handshake."""
+        """The next message to the operator, encrypted after the handshake."""
         payload = text if self._session is None else self._session.seal(text)
         return frame(self._frames.message, payload, masked=False)
 
@@ -91,7 +91,7 @@ class Peer:
 
 @asynccontextmanager
 async def peer(do: Do) -> AsyncIterator[str]:
-    """A pod at whose address this happens to each caller. Its address."""
+    """The address of a pod at which `do` serves each caller."""
     ip, calls = loopback_address(), list[asyncio.Task[None]]()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -117,7 +117,7 @@ async def peer(do: Do) -> AsyncIterator[str]:
 
 
 async def failure_of(do: Do, message_bytes: int = MESSAGE_BYTES) -> str:
-    """How the line to such a peer ends."""
+    """The error that ends the line to such a peer."""
     async with asyncio.timeout(LIMIT_S), peer(do) as ip:
         try:
             async with open_line(ip, POD_UID, JOB_UID, KEYS, message_bytes) as line:
@@ -149,7 +149,7 @@ async def is_open_after(seconds: float, line: Line) -> bool:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110 (the fake tells by a plain attribute)
+    while not holds():  # noqa: ASYNC110 (the fake has a plain attribute)
         await asyncio.sleep(0)
 
 
@@ -199,7 +199,7 @@ async def pings(peer: Peer) -> None:
         (pings, "expected a message, got a control frame (9)"),
     ],
 )
-async def test_before_the_proof_a_peer_may_send_1_kib(do: Do, expected: str):
+async def test_a_peer_may_send_1_kib_before_the_proof(do: Do, expected: str):
     assert expected in await failure_of(do)
 
 
@@ -226,12 +226,12 @@ async def silence(peer: Peer) -> None:
     before="the operator waited for the answer to the upgrade without a limit",
 )
 @pytest.mark.parametrize("do", [slow_head, slow_answer, silence])
-async def test_before_the_proof_a_peer_has_one_deadline_for_everything(do: Do, monkeypatch: pytest.MonkeyPatch):
+async def test_a_peer_has_one_deadline_for_everything_before_the_proof(do: Do, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lines, "CONNECT_S", 0.5)
     assert await failure_of(do) == "TimeoutError: "
 
 
-# Where it calls ------------------------------------------------------------------------------------------------------
+# The address ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.attack(
@@ -264,8 +264,8 @@ async def test_only_an_ip_address_is_called(ip: str):
             pass
 
 
-async def test_a_pod_that_is_not_the_one_called_is_refused():
-    """The key shows that it is a pod of the job, and not which one."""
+async def test_a_pod_with_another_uid_than_the_called_one_is_rejected():
+    """The key proves that the peer is a pod of the job, and not which one."""
     assert await failure_of(lambda peer: peer.prove("uid-of-a-later-pod")) == (
         "NotProven: pod 'uid-of-a-later-pod' answers at the address of pod pod-uid"
     )
@@ -342,7 +342,7 @@ async def test_a_message_may_be_as_long_as_the_limit_states():
     before="152 MB of memory, and a loop that stood still for 0.86 s",
 )
 @pytest.mark.parametrize("known", [b'{"type":"Refused","reason":"r","x":', b'{"type":"Later","x":'])
-def test_values_that_no_field_takes_are_never_built(known: bytes):
+def test_values_that_no_field_accepts_are_never_built(known: bytes):
     junk = known + b"[" + b"[]," * 2_000_000 + b"[]]}"
     tracemalloc.start()
     try:
@@ -355,15 +355,15 @@ def test_values_that_no_field_takes_are_never_built(known: bytes):
 @in_virtual_time
 async def test_the_messages_of_a_job_take_a_twentieth_of_the_time():
     share, loop = Share(), asyncio.get_running_loop()
-    # given a job that has sent nothing for long
+    # given a job that has sent no message for long
     await asyncio.sleep(1000.0)
-    # when reading its messages takes 0.1 s of CPU time
+    # when the operator needs 0.1 s of CPU time to read its messages
     for _ in range(5):
         share.spent(0.02)
     await share.wait()
     # then the next one is read at once
     assert loop.time() == pytest.approx(1000.0)
-    # and what takes 0.01 s more costs a wait of 0.2 s each
+    # and each further 0.01 s of CPU time delays the next message by 0.2 s
     for after in (1000.2, 1000.4):
         share.spent(0.01)
         await share.wait()
@@ -371,8 +371,8 @@ async def test_the_messages_of_a_job_take_a_twentieth_of_the_time():
 
 
 @in_virtual_time
-async def test_a_moment_in_which_the_operator_gets_no_cpu_is_not_charged_to_a_job():
-    """On a busy node a job's status was told 3.4 s late: reading took 0.2 s, in which other processes had the CPU."""
+async def test_time_in_which_the_operator_gets_no_cpu_is_not_charged_to_a_job():
+    """On a busy node a job's status was 3.4 s late: reading took 0.2 s, in which other processes had the CPU."""
     share, loop = Share(), asyncio.get_running_loop()
     await asyncio.sleep(1000.0)
     with share.spending():
@@ -420,13 +420,13 @@ async def one_byte_a_time(peer: Peer) -> None:
     ],
 )
 async def test_a_hostile_coordinator_costs_another_job_nothing(do: Do):
-    # given a job whose coordinator is hostile, and one whose coordinator is not
+    # given a job with a hostile coordinator, and one with an honest coordinator
     honest = FakeSidecar(POD_UID)
     await honest.start(KEYS.membership, OPERATOR_PUBLIC, JOB_UID)
     async with a_line_to(do) as hostile:
         flood = asyncio.create_task(listen(hostile))
 
-        # when the latter reports
+        # when the honest one reports
         async with open_line(honest.ip, POD_UID, JOB_UID, KEYS, MESSAGE_BYTES) as line:
             messages, received = line.messages(), list[object]()
             await until(lambda: bool(honest.observers))
@@ -434,7 +434,7 @@ async def test_a_hostile_coordinator_costs_another_job_nothing(do: Do):
                 await honest.report(a_snapshot(number, (), leadership_term=Term(1, 1), pod_uid="uid-s"))
                 received.append(await anext(messages))
 
-        # then all of it is heard
+        # then the operator receives all reports
         assert [x.token.round for x in received if isinstance(x, Snapshot)] == list(range(20))
         flood.cancel()
         await asyncio.gather(flood, return_exceptions=True)
@@ -447,7 +447,7 @@ MIB = 1 << 20
 
 
 async def one_byte_less(peer: Peer) -> None:
-    """A message of 1 MiB, but for its last byte."""
+    """A message of 1 MiB without its last byte."""
     await peer.prove()
     await peer.send(peer.framed(b"x" * (MIB - 100))[:-1])
 
@@ -462,8 +462,8 @@ async def a_long_message(peer: Peer) -> None:
     "pods of many jobs each send a long message without its end",
     before="the operator kept all of them: 1 GiB of 130 jobs with 8 pods, and again after each restart",
 )
-async def test_what_unfinished_messages_of_all_lines_take_of_memory_is_limited():
-    # given room for 4 MiB, of which a namespace may have 2 MiB, and 12 pods of one namespace
+async def test_the_memory_of_unfinished_messages_of_all_lines_is_limited():
+    # given room for 4 MiB, 2 MiB of which are the limit of a namespace, and 12 pods of one namespace
     room = FairSemaphore(4 * MIB, 2 * MIB, 1000)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(asyncio.timeout(LIMIT_S))
@@ -478,18 +478,18 @@ async def test_what_unfinished_messages_of_all_lines_take_of_memory_is_limited()
         def kept() -> list[int]:
             return [len(line._received) for line in lines]
 
-        # when each of them sends all but the end of 1 MiB
+        # when each pod sends 1 MiB without its end
         for _ in range(12):
             lines.append(await a_line(one_byte_less, "evil"))
             listening.append(asyncio.create_task(listen(lines[-1])))
         await until(lambda: sum(size > MIB - 200 for size in kept()) == 2 and min(kept()) >= 16 << 10)
 
-        # then all lines together keep two messages, and of each of the others the beginning
+        # then all lines together keep two messages, and the beginning of each of the others
         assert sum(kept()) <= 2 * MIB + 10 * (16 << 10)
-        # and a long message of another namespace comes at once
+        # and a long message of another namespace is received at once
         honest = await a_line(a_long_message, "research")
         assert await anext(honest.messages()) == Refused("r" * 500_000)
-        # and the room is given back when a line has ended
+        # and a line that has ended gives its room back
         for task in listening:
             task.cancel()
         await asyncio.gather(*listening, return_exceptions=True)
@@ -515,7 +515,7 @@ async def test_a_peer_that_does_not_read_is_cut_off():
         assert [message async for message in line.messages()] == []
 
 
-# Messages that somebody on the way has changed ------------------------------------------------------------------------
+# Messages that a relay has changed ------------------------------------------------------------------------------------
 
 NEWS = b'{"type":"Refused","reason":"r"}'
 
@@ -547,12 +547,12 @@ async def message_in_clear(peer: Peer) -> None:
     await peer.send(frame(Opcode.TEXT, NEWS, masked=False))
 
 
-async def ping_from_anybody(peer: Peer) -> None:
+async def ping_in_clear(peer: Peer) -> None:
     await peer.prove()
     await peer.send(frame(Opcode.PING, b"", masked=False))
 
 
-async def pong_from_anybody(peer: Peer) -> None:
+async def pong_in_clear(peer: Peer) -> None:
     await peer.prove()
     await peer.send(frame(Opcode.PONG, b"", masked=False))
 
@@ -575,23 +575,23 @@ async def message_in_fragments(peer: Peer) -> None:
         (lost_message, "ProtocolError: a message cannot be opened with the session's key"),
         (message_of_the_operators_own, "ProtocolError: a message cannot be opened with the session's key"),
         (message_in_clear, "ProtocolError: expected a binary frame, got a text one"),
-        (ping_from_anybody, "ProtocolError: expected a message, got a control frame (9)"),
-        (pong_from_anybody, "ProtocolError: expected a message, got a control frame (10)"),
+        (ping_in_clear, "ProtocolError: expected a message, got a control frame (9)"),
+        (pong_in_clear, "ProtocolError: expected a message, got a control frame (10)"),
         (message_in_fragments, "ProtocolError: expected a message in one frame, got a frame that begins with 0x02"),
     ],
 )
-async def test_a_message_that_a_relay_has_made_or_changed_ends_the_line(
+async def test_a_message_that_a_relay_has_forged_or_changed_ends_the_line(
     do: Do, expected: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(lines, "PING_S", 0.05)
     assert await failure_of(do) == expected
 
 
-# Signs of life --------------------------------------------------------------------------------------------------------
+# Keepalives -----------------------------------------------------------------------------------------------------------
 
 
 class SilentHandler:
-    """Of a sidecar that has nothing to report."""
+    """The handler of a sidecar that has nothing to report."""
 
     def add(self, link: Link) -> None: ...
     def on_message(self, link: Link, message: object) -> None: ...
@@ -645,20 +645,20 @@ async def _do(do: Do, far: socket.socket) -> None:
 
 @in_virtual_time
 async def test_the_line_to_a_sidecar_with_nothing_to_report_lasts():
-    # given a real sidecar's server that reports nothing
+    # given a real sidecar's server that has nothing to report
     near, far = socket.socketpair()
     server = Server(SilentHandler(), SidecarIdentity(POD_UID, IP, OPERATOR_PUBLIC), KEYS.membership, JOB_UID)
     await asyncio.get_running_loop().connect_accepted_socket(server._caller, far)
     with near:
         async with an_ended_line(near) as line:
-            # when ten minutes pass
-            # then it has answered all empty messages, and the line is open
+            # when ten minutes pass,
+            # then the server has answered all empty messages, and the line is open
             assert await is_open_after(600.0, line)
     await server.close(0.0)
 
 
 @in_virtual_time
-async def test_an_empty_message_goes_out_every_two_seconds():
+async def test_an_empty_message_is_sent_every_two_seconds():
     loop, times = asyncio.get_running_loop(), list[float]()
 
     async def answer(peer: Peer) -> None:
@@ -686,7 +686,7 @@ async def dripping(peer: Peer) -> None:
 
 @pytest.mark.parametrize("do", [silent_after_the_proof, dripping])
 @in_virtual_time
-async def test_a_peer_that_sends_no_whole_message_for_three_seconds_is_given_up(do: Do):
+async def test_a_line_ends_if_the_peer_sends_no_whole_message_for_3_seconds(do: Do):
     loop = asyncio.get_running_loop()
     async with a_line_in_virtual_time(do) as line:
         with pytest.raises(TimeoutError, match="no complete message arrived for 3 s"):
@@ -701,13 +701,13 @@ async def _reporting(peer: Peer) -> None:
 
 
 async def reports_that_come_late(peer: Peer) -> None:
-    """The pod is dead. A relay lets one of its reports through each second."""
+    """The pod is dead. A relay forwards one of its reports each second."""
     await peer.prove()
     await _reporting(peer)
 
 
 def answers_that_come_late(delay_s: float) -> Do:
-    """A relay lets reports through, and each answer to an empty message after so long."""
+    """A relay forwards reports at once, and each answer to an empty message after this delay."""
 
     async def do(peer: Peer) -> None:
         loop = asyncio.get_running_loop()
@@ -740,12 +740,12 @@ def answers_that_come_late(delay_s: float) -> Do:
     ("do", "ended_at_s"),
     [
         (reports_that_come_late, 6.0),
-        # The answer to what was sent at 2.0 s comes at 7.0 s, when the handshake is 7 s ago.
+        # The answer to the message of 2.0 s arrives at 7.0 s, 7 s after the handshake.
         (answers_that_come_late(5.0), 6.0),
     ],
 )
 @in_virtual_time
-async def test_a_line_ends_when_what_the_operator_sent_six_seconds_ago_has_no_answer(do: Do, ended_at_s: float):
+async def test_a_line_ends_when_a_message_of_the_operator_has_no_answer_for_six_seconds(do: Do, ended_at_s: float):
     loop = asyncio.get_running_loop()
     async with a_line_in_virtual_time(do) as line:
         with pytest.raises(TimeoutError, match="no message that was sent in the last 6 s has been answered"):
@@ -754,13 +754,13 @@ async def test_a_line_ends_when_what_the_operator_sent_six_seconds_ago_has_no_an
 
 
 @in_virtual_time
-async def test_a_line_lasts_when_answers_take_three_seconds():
+async def test_a_line_lasts_if_answers_take_3_seconds():
     async with a_line_in_virtual_time(answers_that_come_late(3.0)) as line:
         assert await is_open_after(60.0, line)
 
 
 async def _sent_at(peer: Peer, message: bytes, bytes_per_s: int) -> None:
-    """64 KiB at a time."""
+    """In pieces of 64 KiB."""
     await peer.prove()
     sealed = peer.framed(message)
     for start in range(0, len(sealed), 1 << 16):
@@ -781,11 +781,11 @@ async def test_a_long_message_at_2_mib_a_second_is_received():
 
 
 @in_virtual_time
-async def test_a_long_message_at_half_a_mib_a_second_is_given_up():
+async def test_a_line_ends_if_a_long_message_arrives_at_half_a_mib_a_second():
     async def send(peer: Peer) -> None:
         await _sent_at(peer, b"x" * (16 << 20), 1 << 19)
 
-    # 3.25 s and what 1 MiB/s allows for the bytes so far: the 32 s that it would take are over after 6.5 s.
+    # 3.25 s, plus the time of the bytes so far at 1 MiB/s: the deadline of a message that would take 32 s is 6.5 s.
     async with a_line_in_virtual_time(send, message_bytes=32 << 20) as line:
         with pytest.raises(TimeoutError, match="no complete message arrived for 3 s"):
             await listen(line)
@@ -793,8 +793,8 @@ async def test_a_long_message_at_half_a_mib_a_second_is_given_up():
 
 
 @in_virtual_time
-async def test_a_moment_in_which_the_operator_stands_still_is_not_taken_from_the_peer():
-    # given a message that arrives in many parts while the operator's process stands still
+async def test_time_in_which_the_operator_is_stopped_does_not_count_against_the_peer():
+    # given a message that arrives in many parts while the operator's process is stopped
     message = Refused("x" * 150_000)
 
     async def send(peer: Peer) -> None:
@@ -806,12 +806,12 @@ async def test_a_moment_in_which_the_operator_stands_still_is_not_taken_from_the
         reading = asyncio.ensure_future(anext(line.messages()))
         await asyncio.sleep(2.0)
         _block_process(60.0)
-        # when it goes on, after the time for one message
+        # when the process continues after the time limit of one message,
         # then it receives the message
         assert await reading == message
 
 
 def _block_process(seconds: float) -> None:
-    """Timers of this time are all due, and no socket was looked at."""
+    """All timers of this time are due, and the event loop has not checked the sockets."""
     loop = asyncio.get_running_loop()
     loop._clock.now += seconds  # type: ignore[attr-defined]  # of tests/unit/virtual_time.py

@@ -1,4 +1,4 @@
-"""What the objects of one namespace take of the operator's memory: a limited part, whatever they are."""
+"""The objects of one namespace take a limited part of the operator's memory."""
 
 import json
 import tracemalloc
@@ -13,7 +13,7 @@ from understudy_operator.observe.json_size import memory_of
 from understudy_operator.observe.store import Kind, Store
 
 MIB = 1 << 20
-#: JSON of 60 KB to 1.4 MB, each of which takes many times its bytes as objects.
+#: JSON of 60 KB to 1.4 MB; as Python objects each needs many times its bytes.
 FILLS = {
     "empty objects": '"x":[' + ",".join(["{}"] * 33_000) + "]",
     "empty lists": '"x":[' + ",".join(["[]"] * 33_000) + "]",
@@ -51,16 +51,16 @@ def test_an_object_of_too_many_values_is_not_decoded(kind: Kind) -> None:
     # given an object of 1.4 MB that fits into etcd
     store, text = Store(), text_of(1, '"env":[' + ",".join(["{}"] * 460_000) + "]")
     ordinary = text_of(2, '"env":[]')
-    # when a watch tells of it
+    # when a watch reports it
     tracemalloc.start()
     try:
         watch_line(store, kind, text)
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # then it takes no memory but its own bytes, for a moment
+    # then decoding takes no memory except for its own bytes, for a moment
     assert most < 4 * MIB
-    # and it is malformed, as it is in a list, in which other objects count
+    # and the object is malformed, also in a list, whose other objects count
     (malformed,) = store.malformed(kind)
     assert malformed.message.startswith("the object has 9200")
     assert malformed.message.endswith("values; at most 100000 are allowed: make it smaller")
@@ -84,7 +84,7 @@ def test_the_objects_of_a_namespace_take_a_limited_part_of_the_memory(
     store = Store()
     texts = [text_of(number, fill) for number in range(12)]
     kept: list[Any] = []
-    # when a namespace has more than that
+    # when a namespace has more objects than that
     tracemalloc.start()
     try:
         if comes is watch_line:
@@ -95,7 +95,7 @@ def test_the_objects_of_a_namespace_take_a_limited_part_of_the_memory(
         memory, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # then it gets no more than that, nor does it for a moment, but for the bytes of the list
+    # then its objects take no more, also not for a moment, except for the bytes of the list
     assert memory < 13 * MIB
     assert most < 13 * MIB + 3 * sum(map(len, texts))
     if kept:
@@ -111,7 +111,7 @@ def test_room_is_given_back_with_each_object(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("understudy_operator.observe.store.NAMESPACE_BYTES", 8 * MIB)
     store, fill = Store(), FILLS["empty lists"]
     for number in range(20):
-        # when an object goes, or is replaced by a small one, then the next one has its room
+        # when an object is deleted, or replaced by a small one, then the next one gets its room
         watch_line(store, Kind.JOB, text_of(number, fill))
         assert store.get(Kind.JOB, ("evil", f"j{number}")) is not None
         raw = object_of("trainingjobs", WatchEvent("", msgspec.Raw(text_of(number, '"env":[]').encode())))
@@ -126,7 +126,7 @@ def test_room_is_given_back_with_each_object(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("fill", FILLS.values(), ids=FILLS.keys())
-def test_the_estimate_is_at_least_what_an_object_takes(fill: str) -> None:
+def test_the_estimate_is_at_least_an_objects_memory(fill: str) -> None:
     text = "{" + fill + "}"
     tracemalloc.start()
     try:

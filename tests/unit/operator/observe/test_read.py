@@ -1,4 +1,4 @@
-"""Raw objects in, facts out."""
+"""Raw objects are read into facts."""
 
 import copy
 from typing import Any
@@ -75,7 +75,7 @@ POD: dict[str, Any] = {
 
 
 def read_pod(raw: dict[str, Any]) -> Pod:
-    """The fact that the operator has: a field that it does not keep is not read."""
+    """The fact that the operator gets: it does not read a field that it does not keep."""
     return read.read_pod(select_pod_fields(raw))
 
 
@@ -131,83 +131,83 @@ def test_a_minimal_job_is_read_with_the_apis_defaults():
     )
 
 
-def test_what_a_spare_runs_first():
+def test_the_warm_up_of_spares_is_read():
     raw = copy.deepcopy(JOB)
     assert read_job(raw).world.warmup == ()
     raw["spec"]["spares"]["warmup"] = {"command": ["python3", "fill.py"]}
     assert read_job(raw).world.warmup == ("python3", "fill.py")
 
 
-def test_a_file_that_makes_a_node_faulty():
+def test_the_file_that_marks_a_node_as_faulty_is_read():
     raw = copy.deepcopy(JOB)
     assert read_job(raw).world.nologin_path == ""
     raw["spec"]["faults"] = {"nodeFile": "/run/nologin"}
     assert read_job(raw).world.nologin_path == "/run/nologin"
 
 
-def test_whether_lines_get_a_prefix():
+def test_the_log_prefix_is_read():
     raw = copy.deepcopy(JOB)
     assert read_job(raw).world.log_prefix
     raw["spec"]["launcher"]["logPrefix"] = False
     assert not read_job(raw).world.log_prefix
 
 
-def test_which_pods_hold_the_same_shards():
+def test_the_groups_of_pods_with_the_same_shards_are_read():
     assert read_job(JOB).world.replica_groups == ()
     raw = copy.deepcopy(JOB)
     raw["spec"]["termination"] = {"replicaGroups": [[0, 1], [2, 3]]}
     assert read_job(raw).world.replica_groups == ((0, 1), (2, 3))
 
 
-def test_whether_workers_get_sigterm():
+def test_the_termination_of_workers_is_read():
     assert read_job(JOB).world.on_sigterm == "Auto"
     raw = copy.deepcopy(JOB)
     raw["spec"]["termination"] = {"onSigterm": "Never"}
     assert read_job(raw).world.on_sigterm == "Never"
 
 
-def test_how_long_healthy_workers_may_run_on_when_a_fault_ends_their_round():
+def test_the_worker_grace_period_is_read():
     assert read_job(JOB).world.worker_grace_s is None
     raw = copy.deepcopy(JOB)
     raw["spec"]["recovery"] |= {"workerGrace": "1m5s"}
     assert read_job(raw).world.worker_grace_s == 65.0
 
 
-def test_after_how_long_without_an_answer_of_its_launcher_a_pod_is_lost():
+def test_the_launcher_timeout_is_read():
     assert read_job(JOB).world.launcher_timeout_s == 15.0
     raw = copy.deepcopy(JOB)
     raw["spec"]["recovery"] |= {"launcherTimeout": "1m30s"}
     assert read_job(raw).world.launcher_timeout_s == 90.0
 
 
-def test_after_how_long_without_a_step_a_training_hangs():
+def test_the_hang_timeout_is_read():
     raw = copy.deepcopy(JOB)
     raw["spec"]["faults"] = {"hang": {"stepTimeout": "1m30s"}}
     assert (read_job(raw).world.step_timeout_s, read_job(raw).world.start_timeout_s) == (90.0, 0.0)
 
 
-def test_after_how_long_without_its_first_step_a_round_hangs():
+def test_the_start_timeout_is_read():
     raw = copy.deepcopy(JOB)
     raw["spec"]["faults"] = {"hang": {"startTimeout": "10m"}}
     assert (read_job(raw).world.step_timeout_s, read_job(raw).world.start_timeout_s) == (0.0, 600.0)
 
 
 @pytest.mark.parametrize("preload", [[], ["torch", "my.model"]])
-def test_whether_a_fork_server_is_to_run_and_what_it_imports(preload: list[str]):
+def test_the_fork_server_and_its_imports_are_read(preload: list[str]):
     raw = copy.deepcopy(JOB)
     raw["spec"]["launcher"] |= {"forkServer": False, "preload": preload}
     assert (read_job(raw).world.zygote, read_job(raw).world.preload) == (False, tuple(preload))
 
 
 @pytest.mark.parametrize(("launcher", "runs"), [({}, True), ({"forkServer": False}, False)])
-def test_whether_the_spares_of_a_pool_run_a_fork_server(launcher: dict[str, Any], runs: bool):
+def test_the_fork_server_of_a_pools_spares_is_read(launcher: dict[str, Any], runs: bool):
     metadata = {"namespace": "research", "name": "shared", "uid": "u", "resourceVersion": "1"}
     pool = read_pool({"metadata": metadata, "spec": {"launcher": launcher, "template": {"spec": {}}}})
     assert pool.launcher is not None
     assert pool.launcher.zygote is runs
 
 
-def test_a_job_that_may_shrink_and_states_how_it_recovers():
+def test_an_elastic_job_with_its_recovery_settings_is_read():
     raw = copy.deepcopy(JOB)
     raw["spec"]["elastic"] = {"minPods": 6}
     raw["spec"]["spares"]["topologyKey"] = "topology.kubernetes.io/zone"
@@ -262,13 +262,13 @@ def test_a_pod_is_read():
 
 
 @pytest.mark.parametrize(("result", "attempt"), [("3", 3), ("", 0), ("three", 0), ("-1", 0), ("²", 0)])
-def test_a_label_in_which_somebody_has_written_what_is_no_number_is_as_if_it_were_not_there(result: str, attempt: int):
+def test_an_index_label_that_is_no_number_is_ignored(result: str, attempt: int):
     pod = pod_with()
     pod["metadata"].setdefault("labels", {})[names.LABEL_ATTEMPT] = result
     assert read_pod(pod).attempt == attempt
 
 
-def test_a_pod_that_has_just_been_created_has_nothing_yet():
+def test_a_pod_that_has_just_been_created_has_no_node_and_no_address():
     raw = {"metadata": POD["metadata"], "spec": {"initContainers": POD["spec"]["initContainers"]}}
     pod = read_pod(raw)
     assert (pod.node, pod.ip, pod.phase, pod.grace_s) == ("", "", "Pending", 30.0)
@@ -287,15 +287,15 @@ def test_index_zero_is_no_spare():
     assert (read_pod(raw).index, read_pod(raw).spare) == (0, False)
 
 
-def test_a_deletion_is_timed_from_when_it_was_asked_for():
-    # deletionTimestamp is when the grace period ends
+def test_a_deletion_is_timed_from_its_request():
+    # deletionTimestamp is the end of the grace period
     raw = copy.deepcopy(POD)
     raw["metadata"] |= {"deletionTimestamp": "2026-11-20T10:01:00Z", "deletionGracePeriodSeconds": 60}
     pod = read_pod(raw)
     assert (pod.deleting_since, pod.alive) == (T, False)
 
 
-def test_a_deleted_pod_whose_grace_is_over_is_held_by_its_finalizers_alone():
+def test_only_finalizers_block_a_deleted_pod_whose_grace_period_is_over():
     raw = copy.deepcopy(POD)
     raw["metadata"]["finalizers"] = ["example.com/audit"]
     assert read_pod(raw).blocking_finalizers == ()
@@ -305,7 +305,7 @@ def test_a_deleted_pod_whose_grace_is_over_is_held_by_its_finalizers_alone():
     assert read_pod(raw).blocking_finalizers == ("example.com/audit",)
 
 
-def test_a_pod_that_has_its_node_waits_for_its_first_container_since_then():
+def test_a_pod_waits_for_its_first_container_since_it_has_its_node():
     raw = copy.deepcopy(POD)
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": AT}
     raw["status"] |= {"phase": "Pending", "conditions": [scheduled], "initContainerStatuses": []}
@@ -329,7 +329,7 @@ SIDECARS: dict[str, tuple[dict[str, Any], tuple[bool, bool]]] = {
 
 
 @pytest.mark.parametrize("case", SIDECARS)
-def test_whether_the_sidecar_runs_and_ever_ran(case: str):
+def test_the_state_of_the_sidecar_is_read(case: str):
     sidecar, expected = SIDECARS[case]
     pod = read_pod(pod_with(**sidecar))
     assert (pod.sidecar_started, pod.sidecar_ran) == expected
@@ -344,7 +344,7 @@ def test_a_finished_pod_reports_the_close(where: str):
 
 
 @pytest.mark.parametrize("message", ["", "out of memory", "{", '{"v":1}', '{"v":1,"type":"Close","reason":"Unheard"}'])
-def test_a_termination_message_of_anything_else_is_no_close(message: str):
+def test_an_unrelated_termination_message_is_no_close(message: str):
     assert read_pod(pod_with(state={"terminated": {"message": message}})).close is None
 
 
@@ -359,7 +359,7 @@ def test_a_pod_that_cannot_be_scheduled_gives_the_reason():
     assert read_pod(raw).trouble == "Unschedulable: 0/3 nodes are available"
 
 
-def test_a_pod_at_a_gate_names_it_and_is_in_no_trouble():
+def test_a_pod_at_a_scheduling_gate_names_it_and_has_no_trouble():
     raw = copy.deepcopy(POD)
     raw["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}, {"name": "example.com/hold"}]
     raw["metadata"]["finalizers"] = ["kueue.x-k8s.io/managed"]
@@ -386,13 +386,13 @@ def test_a_jobs_labels_name_its_queue():
     assert read_job(raw).queue == Queue("team", "high")
 
 
-def test_the_spares_priority_class():
+def test_the_priority_class_of_spares_is_read():
     raw = copy.deepcopy(JOB)
     raw["spec"]["spares"] = {"replicas": 1, "priorityClassName": "spares"}
     assert read_job(raw).world.spare_priority_class == "spares"
 
 
-def test_a_container_that_cannot_start_gives_the_reason_and_one_that_is_on_its_way_does_not():
+def test_a_container_that_cannot_start_gives_the_reason_and_one_that_is_starting_does_not():
     raw = copy.deepcopy(POD)
     raw["status"]["containerStatuses"] = [
         {"name": "logs", "state": {"waiting": {"reason": "ContainerCreating"}}},
@@ -452,7 +452,7 @@ def test_a_node_reports_its_labels_and_whether_it_is_out_of_service():
 
 
 @pytest.mark.parametrize(("annotation", "faulty"), [("Xid 79", "Xid 79"), ("true", "true"), ("false", ""), (" ", "")])
-def test_findings_about_a_node(annotation: str, faulty: str):
+def test_findings_about_a_node_are_read(annotation: str, faulty: str):
     metadata = {"name": "n1", "annotations": {names.ANNOTATION_FAULTY: annotation}}
     finding = read_node({"metadata": metadata}).verdict_at(0.0)
     assert ("" if finding is None else finding.reason) == faulty

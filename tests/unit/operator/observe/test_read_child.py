@@ -1,4 +1,4 @@
-"""A Job of batch/v1 -> what the policies ask of it."""
+"""Reads a Job of batch/v1 into the facts that the policies need."""
 
 import copy
 from typing import Any
@@ -23,7 +23,7 @@ def job(status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
     return raw | ({"status": status} if status else {})
 
 
-def test_what_we_have_written_is_read_back():
+def test_the_operators_own_labels_are_read_back():
     child = read_child(job())
     assert (child.uid, child.name, child.group, child.index) == ("uid-1", "llm-workers-1", "workers", 1)
     assert (child.attempt, child.job_attempt, child.desired_pods) == (1, 2, 2)
@@ -31,13 +31,14 @@ def test_what_we_have_written_is_read_back():
     assert (child.deleting, child.suspended, child.started_at, child.ended) == (False, False, 0.0, False)
 
 
-def test_how_its_pods_are():
+def test_the_states_of_its_pods_are_counted():
     child = read_child(job({"startTime": AT, "active": 2, "ready": 1, "succeeded": 1, "failed": 3}))
     assert (child.started_at, child.active, child.ready, child.succeeded, child.failed) == (parse_time(AT), 2, 1, 1, 3)
 
 
 def test_a_pod_that_has_succeeded_counts_before_the_job_controller_has_counted_it():
-    # given a pod that is ready no more, and not in status.succeeded yet; else the job would look as if it started anew
+    # given a pod that is not Ready any more and is not in status.succeeded yet; otherwise the job would look as if it
+    # restarted
     uncounted = {"succeeded": ["uid-pod-0"], "failed": ["uid-pod-1"]}
     child = read_child(
         job({"startTime": AT, "active": 0, "ready": 0, "succeeded": 1, "uncountedTerminatedPods": uncounted})
@@ -46,18 +47,18 @@ def test_a_pod_that_has_succeeded_counts_before_the_job_controller_has_counted_i
 
 
 @pytest.mark.parametrize(("completions", "wanted"), [(1, 1), (9, 2)])
-def test_as_many_pods_as_run_at_once_make_it_ready(completions: int, wanted: int):
+def test_a_job_is_ready_with_as_many_pods_as_run_at_once(completions: int, wanted: int):
     assert read_child(job(completions=completions)).desired_pods == wanted
 
 
 @pytest.mark.parametrize(("kind", "succeeded"), [("Complete", True), ("Failed", False)])
-def test_its_end_is_reported_with_its_reason(kind: str, succeeded: bool):
+def test_the_end_of_a_job_is_read_with_its_reason(kind: str, succeeded: bool):
     end = {"type": kind, "status": "True", "reason": "R", "message": "M", "lastTransitionTime": AT}
     child = read_child(job({"conditions": [{"type": "Suspended", "status": "False"}, end]}))
     assert (child.ended, child.is_complete, child.reason, child.message) == (True, succeeded, "R", "M")
     assert child.ended_at == parse_time(AT)
 
 
-def test_a_job_that_will_fail_has_not_yet():
-    # given the condition that the Job controller sets while pods still end
+def test_a_job_with_a_failure_target_has_not_failed_yet():
+    # given the condition that the Job controller sets while pods are terminating
     assert not read_child(job({"conditions": [{"type": "FailureTarget", "status": "True"}]})).ended

@@ -1,4 +1,4 @@
-"""Why a pod has failed, in words that a condition can have."""
+"""The reason of a pod's failure, as a text for a condition."""
 
 from typing import Any
 
@@ -50,12 +50,12 @@ def ended(name: str, exit_code: int, **more: Any) -> dict[str, Any]:
         ({}, ""),
     ],
 )
-def test_the_kubelets_words_come_first_then_the_first_container_that_failed(status: dict[str, Any], words: str):
+def test_the_kubelets_message_comes_first_then_the_first_container_that_failed(status: dict[str, Any], words: str):
     assert failure({"phase": "Failed", **status}) == words
     assert failure({"phase": "Running", **status}) == ""
 
 
-def test_nothing_of_the_job_has_run_where_the_sidecar_never_ran_or_a_container_could_not_be_started():
+def test_a_pod_could_not_start_if_its_sidecar_never_ran_or_a_container_could_not_start():
     failed = {"phase": "Failed", "containerStatuses": [ended("trainer", 1, reason="Error")]}
     no_shell = {"phase": "Failed", "containerStatuses": [ended("trainer", 128, reason="StartError")]}
     assert could_start(failed, sidecar_ran=True)

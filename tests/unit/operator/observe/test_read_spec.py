@@ -1,4 +1,4 @@
-"""A TrainingJob's spec as written -> facts: what a JobSet has too, and who forms the world."""
+"""Reads a TrainingJob's spec into facts: the fields of a JobSet, and the pods of the world."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def spec_of(annotations: dict[str, str] | None = None, **spec: Any) -> facts.Job
     return read_spec({"metadata": metadata, "spec": {"replicatedJobs": [entry("workers")]} | spec})
 
 
-def test_a_minimal_spec_has_jobsets_defaults():
+def test_a_minimal_spec_gets_jobsets_defaults():
     spec = spec_of()
     assert spec == facts.JobSpec(spec.replicated_jobs)
     (group,) = spec.replicated_jobs
@@ -73,7 +73,7 @@ def test_policies_are_read_as_they_are_written():
     assert (spec.in_order, spec.suspend, spec.managed_by, spec.ttl_s) == (True, True, "kueue.x-k8s.io/multikueue", 0.0)
 
 
-def test_what_else_a_jobset_has():
+def test_the_other_fields_of_a_jobset_are_read():
     depends = [{"name": "data", "status": "Complete"}]
     claim = {"metadata": {"name": "cache"}, "spec": {"accessModes": ["ReadWriteMany"]}}
     spec = spec_of(
@@ -90,7 +90,7 @@ def test_what_else_a_jobset_has():
     assert spec.claims == (facts.VolumeClaim("cache", claim, retained=True),)
 
 
-def test_exclusive_placement_is_stated_by_jobsets_annotations_of_the_job_or_of_one_template():
+def test_jobsets_annotations_of_the_job_or_of_a_template_request_exclusive_placement():
     of_its_own = entry("leader")
     of_its_own["template"]["metadata"] = {"annotations": {EXCLUSIVE: "zone"}}
     groups = [of_its_own, entry("workers")]
@@ -99,7 +99,7 @@ def test_exclusive_placement_is_stated_by_jobsets_annotations_of_the_job_or_of_o
     assert spec_of().replicated_jobs[0].exclusive is None
 
 
-def test_rollouts_and_their_defaults():
+def test_rollouts_and_their_defaults_are_read():
     groups = [entry("workers"), entry("rollout")]
     values: dict[str, Any] = {"replicatedJobs": ["rollout"], "gateway": {"enginePort": 30000}}
     assert spec_of(replicatedJobs=groups).rollouts is None

@@ -1,4 +1,4 @@
-"""What of a status can be relied on."""
+"""The parts of a stored status that the operator can rely on."""
 
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -16,7 +16,7 @@ RECOVERY = {"fault": "Node", "strategy": "JobRestart", "round": 1, "detectedAt":
 
 
 def described(shape: Any) -> Any:
-    """The fields of a shape, with theirs: as `fields_of` makes them of a CRD."""
+    """The fields of a shape, and their own fields: as `fields_of` derives them from a CRD."""
     if get_origin(shape) is list:
         return described(get_args(shape)[0])
     if not hasattr(shape, "__annotations__") or issubclass(shape, str):
@@ -42,7 +42,7 @@ def test_all_fields_of_the_crd_are_known(crd: str, shape: Any) -> None:
     assert described(shape) == fields_of(version["schema"]["openAPIV3Schema"]["properties"]["status"])
 
 
-def test_a_status_that_is_as_it_should_be_is_read_as_it_is() -> None:
+def test_a_valid_status_is_read_unchanged() -> None:
     condition = {"type": "Running", "status": "True", "reason": "r", "message": "m", "lastTransitionTime": AT}
     status = {"round": 3, "phase": "Running", "recoveries": [RECOVERY], "conditions": [condition], "startTime": AT}
     assert read_job_status({"status": status}) == (status, "")
@@ -73,7 +73,7 @@ def test_a_field_of_another_type_is_left_out_and_all_others_are_read(field: str,
     assert wrong.startswith(f"status.{field}: ")
 
 
-def test_what_is_always_there_of_a_recovery_is_filled_in() -> None:
+def test_missing_required_fields_of_a_recovery_are_filled_in() -> None:
     status, wrong = read_job_status({"status": {"recoveries": [{"fault": "Node", "detectedAt": AT}]}})
     cause = {"pod": "", "node": "", "message": ""}
     assert status["recoveries"] == [{"fault": "Node", "detectedAt": AT, "round": -1, "cause": cause}]
@@ -81,13 +81,13 @@ def test_what_is_always_there_of_a_recovery_is_filled_in() -> None:
 
 
 @pytest.mark.parametrize("status", [3, [], "x", None])
-def test_what_is_no_object_is_no_status(status: Any) -> None:
+def test_a_status_that_is_no_object_is_read_as_empty(status: Any) -> None:
     result, wrong = read_job_status({"status": status})
     assert result == {}
     assert wrong.startswith("status: ")
 
 
-def test_the_numbers_of_a_pool_are_numbers() -> None:
+def test_a_pool_status_with_invalid_numbers_is_read_without_them() -> None:
     auto = {"nodeDays": "2.5", "failures": "many", "countedUntil": AT}
     status, wrong = read_pool_status({"status": {"desired": 1, "auto": auto}})
     assert status == {"desired": 1}

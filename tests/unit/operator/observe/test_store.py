@@ -1,4 +1,4 @@
-"""The store: what arrives replaces what was there, and nothing that is gone comes back."""
+"""The store: a new state replaces the old one, and a removed object does not come back."""
 
 import time
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def store() -> Store:
     return Store()
 
 
-def test_what_arrives_replaces_what_was_there(store: Store):
+def test_a_new_state_replaces_the_old_one(store: Store):
     store.put(Kind.POD, a_raw(version=1, status={"phase": "Pending"}))
     store.put(Kind.POD, a_raw(version=2))
     assert store.get(Kind.POD, ("research", "a")) == a_raw(version=2)
@@ -62,7 +62,7 @@ def test_an_object_that_changes_its_job_is_found_by_the_new_one_only(store: Stor
 
 
 def test_a_spare_of_a_pool_is_found_by_the_pool_and_by_the_job_that_has_claimed_it(store: Store):
-    # given a spare that a job has claimed, and a job's pod that came from the pool
+    # given a spare that a job has claimed, and a pod of the job that came from the pool
     spare = a_raw("s", job_uid="pool-uid", owners=owned_by("pool-uid", "HotSparePool"))
     replacements = a_raw("l")
     spare["metadata"]["labels"][names.LABEL_CLAIMED_BY] = "job-uid"
@@ -70,15 +70,15 @@ def test_a_spare_of_a_pool_is_found_by_the_pool_and_by_the_job_that_has_claimed_
     store.put(Kind.POD, spare)
     store.put(Kind.POD, replacements)
 
-    # then each is found by both
+    # then job and pool find both
     assert names_in(store) == names_in(store, "pool-uid") == ["l", "s"]
 
-    # and by the pool alone once it is released
+    # and only the pool finds the spare once it is released
     store.put(Kind.POD, a_raw("s", version=2, job_uid="pool-uid"))
     assert (names_in(store), names_in(store, "pool-uid")) == (["l"], ["l", "s"])
 
 
-def test_an_object_with_the_labels_of_a_job_that_does_not_own_it_is_of_no_job(store: Store):
+def test_an_object_with_the_labels_of_a_job_that_does_not_own_it_belongs_to_no_job(store: Store):
     # given a copy of a pod, one that another job owns, and one whose owner is not its controller
     raws = {name: a_raw(name) for name in ("copied", "of-another", "not-controlled")}
     del raws["copied"]["metadata"]["ownerReferences"]
@@ -87,20 +87,20 @@ def test_an_object_with_the_labels_of_a_job_that_does_not_own_it_is_of_no_job(st
     for raw in raws.values():
         store.put(Kind.POD, raw)
 
-    # then they are in the store, and no job finds them
+    # then the store has them, and they belong to no job
     assert len(store.all(Kind.POD)) == 3
     assert (names_in(store), names_in(store, "another")) == ([], [])
 
 
-def test_what_somebody_labels_in_another_namespace_is_of_no_job_here(store: Store):
-    # given objects that say they are the job's, in a namespace that sorts before its own
+def test_a_labelled_object_in_another_namespace_does_not_belong_to_the_job(store: Store):
+    # given objects with the job's labels, in a namespace that sorts before the job's
     for kind in (Kind.POD, Kind.SERVICE):
         forged = a_raw("b")
         forged["metadata"]["namespace"] = "another"
         store.put(kind, a_raw("a"))
         store.put(kind, forged)
 
-    # then they are not found by it
+    # then the job does not have them
     assert names_in(store) == ["a"]
     assert [raw["metadata"]["name"] for raw in store.of_job(Kind.SERVICE, JOB)] == ["a"]
 
@@ -113,7 +113,7 @@ def test_managed_fields_are_not_kept_and_the_object_given_is_not_changed(store: 
     assert "managedFields" in raw["metadata"]
 
 
-def test_a_removed_object_is_gone_but_not_one_of_the_same_name_that_was_created_since(store: Store):
+def test_a_late_removal_does_not_remove_a_new_object_of_the_same_name(store: Store):
     store.put(Kind.POD, a_raw(version=3, uid="new"))
     store.remove(Kind.POD, a_raw(version=2, uid="old"))
     assert names_in(store) == ["a"]
@@ -122,7 +122,7 @@ def test_a_removed_object_is_gone_but_not_one_of_the_same_name_that_was_created_
 
 
 def test_an_older_state_of_an_object_does_not_replace_a_newer_one(store: Store):
-    # given the answer to a write of ours, and then the watch and a list, which are a moment behind
+    # given the answer to a write of the operator, and then the watch and a list, which are a moment behind
     asked_at = time.monotonic()
     store.put(Kind.POD, a_raw(version=10, status={"phase": "Running"}))
     store.put(Kind.POD, a_raw(version=9))
@@ -137,29 +137,29 @@ def test_another_object_of_the_same_name_replaces_it_and_a_late_event_of_the_pre
     assert store.get(Kind.POD, ("research", "a")) == a_raw(version=10, uid="another")
 
 
-def test_a_list_wins_over_what_is_known_from_before_also_where_versions_restarted(store: Store):
-    # given an API server that was restored from a backup: its versions are older than those we know
+def test_a_list_replaces_older_knowledge_even_if_versions_restarted(store: Store):
+    # given an API server that was restored from a backup: its versions are older than the known ones
     store.put(Kind.POD, a_raw(version=1000, status={"phase": "Running"}))
     store.replace(Kind.POD, [a_raw(version=500)], requested_at=time.monotonic())
     assert store.get(Kind.POD, ("research", "a")) == a_raw(version=500)
 
 
-def test_what_a_list_lacks_does_not_come_back_by_a_late_word(store: Store):
+def test_an_object_that_a_list_lacks_does_not_come_back_with_a_late_event(store: Store):
     store.put(Kind.POD, a_raw(version=1))
     store.replace(Kind.POD, [], requested_at=time.monotonic())
     store.put(Kind.POD, a_raw(version=2))
     assert names_in(store) == []
 
 
-def test_what_a_list_still_has_is_there_although_it_was_taken_for_removed(store: Store):
-    # given a pod that was deleted with grace 0, and that somebody's finalizer holds
+def test_an_object_in_a_list_exists_although_it_counted_as_removed(store: Store):
+    # given a pod that was deleted with grace period 0, and that has a finalizer
     store.put(Kind.POD, a_raw(version=1))
     store.remove(Kind.POD, a_raw(version=2))
     store.replace(Kind.POD, [a_raw(version=2)], requested_at=time.monotonic())
     assert names_in(store) == ["a"]
 
 
-def test_nothing_is_kept_of_what_is_gone(store: Store):
+def test_the_store_keeps_nothing_of_removed_objects(store: Store):
     for number in range(100):
         raw = a_raw(f"p{number}", job_uid=f"job-{number}")
         store.put(Kind.POD, raw)
@@ -194,7 +194,7 @@ def test_an_object_is_read_once_for_each_of_its_states(store: Store):
 
 
 def test_a_late_state_of_a_removed_object_does_not_bring_it_back(store: Store):
-    # given a pod that we removed with grace 0, and then what watch and list told just before
+    # given a pod that the operator removed with grace period 0, and then states from just before by watch and list
     store.put(Kind.POD, a_raw(version=1))
     asked_at = time.monotonic()
     store.remove(Kind.POD, a_raw(version=2))
@@ -203,7 +203,7 @@ def test_a_late_state_of_a_removed_object_does_not_bring_it_back(store: Store):
     assert names_in(store) == []
 
 
-def test_what_a_list_lacks_is_gone(store: Store):
+def test_an_object_that_a_list_lacks_is_gone(store: Store):
     store.put(Kind.POD, a_raw("a"))
     store.put(Kind.POD, a_raw("b"))
     store.put(Kind.SERVICE, a_raw("s"))
@@ -212,7 +212,7 @@ def test_what_a_list_lacks_is_gone(store: Store):
     assert store.get(Kind.SERVICE, ("research", "s")) is not None
 
 
-def test_what_arrived_after_a_list_was_asked_for_stays_as_it_is(store: Store):
+def test_an_event_that_arrived_after_a_lists_request_outlasts_the_list(store: Store):
     asked_at = time.monotonic()
     store.put(Kind.POD, a_raw("new"))
     store.put(Kind.POD, a_raw("changed", version=5))
@@ -226,7 +226,7 @@ def test_an_object_reports_the_job_that_it_belongs_to():
     assert job_key_of({"metadata": {"namespace": "research", "name": "x"}}) is None
 
 
-def test_what_a_list_reports_again_is_not_read_again(store: Store):
+def test_an_object_that_a_list_repeats_is_not_read_again(store: Store):
     # given a pod that was read
     reads = list[str]()
 
@@ -236,11 +236,11 @@ def test_what_a_list_reports_again_is_not_read_again(store: Store):
 
     store.put(Kind.POD, a_raw("a", version=5))
     store.facts(Kind.POD, reader)
-    # when a list has it as it is known, then as something newer
+    # when a list has it unchanged, and then a newer state
     for version in (5, 6):
         store.replace(Kind.POD, [a_raw("a", version=version)], requested_at=time.monotonic())
         store.facts(Kind.POD, reader)
-    # then it was read again only because of the latter
+    # then only the newer state was read again
     assert reads == ["5", "6"]
 
 
@@ -254,7 +254,7 @@ def an_injected_pod(kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["job", "jobset", "pytorchjob", "torchrun"])
-def test_an_injected_pod_is_of_the_job_that_controls_it_and_a_copy_is_of_none(store: Store, kind: str):
+def test_an_injected_pod_belongs_to_the_job_that_controls_it_and_a_copy_to_none(store: Store, kind: str):
     pod = an_injected_pod(kind)
     namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["labels"][names.LABEL_JOB_UID]
     copied = an_injected_pod(kind)
@@ -265,7 +265,7 @@ def test_an_injected_pod_is_of_the_job_that_controls_it_and_a_copy_is_of_none(st
 
 
 def test_jobs_of_an_injected_jobset_and_an_injected_job_itself_are_known_and_copies_are_not(store: Store):
-    # given a JobSet in its second attempt, whose uid members prove to belong to with the attempt
+    # given a JobSet in its second attempt; its members' membership is its uid and the attempt
     jobset = [{"kind": "JobSet", "uid": "jobset-uid", "controller": True}]
     raws = {
         "own": a_raw("own", job_uid="jobset-uid-1", owners=jobset),
@@ -280,21 +280,21 @@ def test_jobs_of_an_injected_jobset_and_an_injected_job_itself_are_known_and_cop
         assert [raw["metadata"]["name"] for raw in store.of_job(Kind.CHILD, ("research", uid))] == found
 
 
-def test_what_is_malformed_is_logged_once_and_not_again_for_each_change_of_its_status(
+def test_a_malformed_object_is_logged_once_and_not_for_each_change_of_its_status(
     store: Store, caplog: pytest.LogCaptureFixture
 ):
-    # given a pod that cannot be read, and changes of it that leave what is wrong
+    # given a pod that cannot be read, and changes of it that do not correct it
     for version in (1, 2, 3):
         store.put(Kind.POD, a_raw(version=version, spec={"containers": 3}))
     store.replace(Kind.POD, [a_raw(version=4, spec={"containers": 3})], requested_at=time.monotonic())
-    # then one line tells it
+    # then one line reports it
     assert [record.getMessage() for record in caplog.records] == [
         "pods research/a is malformed: spec.containers: Expected `array | null`, got `int`"
     ]
-    # and another one what is wrong after that, or with another pod of its name
+    # and another line reports the next error, or another pod of its name
     store.put(Kind.POD, a_raw(version=5, spec={"containers": "x"}))
     store.put(Kind.POD, a_raw(version=6, spec={"containers": "x"}, uid="another"))
     assert len(caplog.records) == 3
-    # and nothing of it is kept once the pod is gone
+    # and the store keeps nothing of it once the pod is gone
     store.remove(Kind.POD, a_raw(version=7, spec={"containers": "x"}, uid="another"))
-    assert store.size() == 1  # the uid of what is gone
+    assert store.size() == 1  # the uid of the removed object

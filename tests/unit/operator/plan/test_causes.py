@@ -1,4 +1,4 @@
-"""What a pod itself knows of its loss, in status and in events: told late, once, and for good."""
+"""The cause of a loss that the pod itself shows, in status and events: it may be late, is reported once, and stays."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,7 @@ DEAD = a_pod("a0", 0, phase="Failed", out_of_memory=OOM)
 def reconcile_after(
     before: Mapping[str, Any], *recoveries: Recovery, pods: list[Pod]
 ) -> tuple[dict[str, Any], list[str]]:
-    """The status after a pass, and the events that tell the change."""
+    """The status after a reconcile, and the events of the change."""
     given = observed(a_job(status=before), pods=pods, snapshot=a_snapshot(recoveries=list(recoveries)))
     status = status_of(given)
     return status, [f"{event.reason}: {event.message}" for event in plan_events(given, LEADERSHIP, status)]
@@ -38,26 +38,26 @@ def message(status: Mapping[str, Any]) -> str:
     return str(status["lastRecovery"]["cause"]["message"])
 
 
-def test_what_is_known_at_once_is_reported_with_the_fault():
+def test_a_cause_that_is_known_at_once_is_reported_with_the_fault():
     status, result = reconcile_after(in_round(0), LOST, pods=[DEAD])
     assert message(status) == f"{OOM}; its connection ended"
     assert result == [f"FaultDetected: Pod: rank 0 on a0 (node node-a0): {OOM}; its connection ended"]
 
 
-def test_what_the_kubelet_reports_later_is_reported_then_and_once():
-    # given a loss whose container has told nothing yet
+def test_a_cause_that_the_kubelet_reports_later_is_reported_once():
+    # given a loss whose container has no status yet
     status, result = reconcile_after(in_round(0), LOST, pods=[A0])
     assert message(status) == "its connection ended"
-    # when it does
+    # when the kubelet reports its end
     status, result = reconcile_after(status, LOST, pods=[DEAD])
-    # then status and an event tell it, and the next pass nothing more
+    # then status and an event report it, and the next reconcile adds nothing
     assert message(status) == f"{OOM}; its connection ended"
     assert result == [f"OutOfMemory: Pod: rank 0 on a0 (node node-a0): {OOM}; its connection ended"]
     again, result = reconcile_after(status, LOST, pods=[DEAD])
     assert (message(again), result) == (message(status), [])
 
 
-def test_it_stays_when_the_pod_has_gone_and_when_its_coordinator_has():
+def test_a_cause_stays_when_the_pod_or_its_coordinator_is_gone():
     status, _ = reconcile_after(in_round(0), LOST, pods=[DEAD])
     for recoveries in ([LOST], []):
         after, result = reconcile_after(status, *recoveries, pods=[])
@@ -65,7 +65,7 @@ def test_it_stays_when_the_pod_has_gone_and_when_its_coordinator_has():
         assert [text for text in result if "OutOfMemory" in text] == []
 
 
-def test_a_workers_failure_in_a_pod_that_ran_out_of_memory_later_is_another_matter():
+def test_a_workers_failure_before_the_pod_ran_out_of_memory_keeps_its_own_cause():
     failed = a_recovery(NOW - 60, NOW - 59, cause=Cause(0, "a0", "node-a0", 1, None, "ValueError"))
     status, _ = reconcile_after(in_round(0), failed, LOST, pods=[DEAD])
     assert [entry["cause"]["message"] for entry in status["recoveries"]] == [
@@ -74,12 +74,12 @@ def test_a_workers_failure_in_a_pod_that_ran_out_of_memory_later_is_another_matt
     ]
 
 
-def test_a_late_disruption_is_reported_and_is_no_lack_of_memory():
-    # given a pod that was preempted, of which only the coordinator has told
+def test_a_late_disruption_is_reported_as_one():
+    # given a pod that was preempted; so far only the coordinator has reported its loss
     preempted = a_pod("a0", 0, phase="Failed", disruption="it was disrupted: PreemptionByScheduler: for prod-1")
     status, _ = reconcile_after(in_round(0), LOST, pods=[A0])
-    # when its condition is known
+    # when the API server shows its condition
     status, result = reconcile_after(status, LOST, pods=[preempted])
-    # then the cause says who it was
+    # then the cause names the pod that preempted it
     assert message(status) == "it was disrupted: PreemptionByScheduler: for prod-1; its connection ended"
     assert [line.split(":")[0] for line in result] == ["Disrupted"]

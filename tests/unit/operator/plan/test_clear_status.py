@@ -1,4 +1,6 @@
-"""Status does not confuse: what does not hold has no reason of its own, and what is said is what was seen."""
+"""Status is clear: a condition that is False does not have another one's reason, and a message states what was
+observed.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -53,7 +55,7 @@ FAILED_JOB = a_child(ended=True, reason="BackoffLimitExceeded", message="Job has
 SUCCEEDED_JOB = a_child(ended=True, is_complete=True, succeeded=2)
 
 
-def test_a_condition_that_does_not_hold_has_not_the_reason_of_the_one_that_does():
+def test_a_false_condition_does_not_have_the_reason_of_the_true_one():
     failed = jobs(FAILED_JOB, failure=FailurePolicy(max_restarts=0))
     assert read_clear_status(failed, "Failed")[:2] == ("True", "ReachedMaxRestarts")
     assert read_clear_status(failed, "Completed") == ("False", "Failed", "")
@@ -62,7 +64,7 @@ def test_a_condition_that_does_not_hold_has_not_the_reason_of_the_one_that_does(
     assert read_clear_status(succeeded, "Failed") == ("False", "Succeeded", "")
 
 
-def test_so_it_is_in_every_later_pass():
+def test_the_reasons_stay_in_later_reconciles():
     status = status_of(jobs(SUCCEEDED_JOB))
     given = jobs(SUCCEEDED_JOB)
     later = replace(given, job=replace(given.job, status=status))
@@ -70,7 +72,7 @@ def test_so_it_is_in_every_later_pass():
     assert read_clear_status(later, "Failed") == ("False", "Succeeded", "")
 
 
-def test_a_success_of_any_job_is_not_reported_as_one_of_all():
+def test_a_success_of_any_job_is_not_reported_as_a_success_of_all():
     policy = SuccessPolicy(SuccessOperator.ANY)
     any_of = jobs(SUCCEEDED_JOB, a_child("driver"), groups=("workers", "driver"), success=policy)
     assert read_clear_status(any_of, "Completed") == (
@@ -99,7 +101,7 @@ def test_a_job_without_pods_reports_it():
     ("child", "message"),
     [
         (a_child(active=2, started_at=0.0), ""),
-        # one that is new, of which the Job controller has told nothing yet
+        # a new Job, which the Job controller has not updated yet
         (a_child(started_at=0.0, created_at=NOW - 10), ""),
         (
             a_child(started_at=0.0, created_at=NOW - 31),
@@ -112,7 +114,7 @@ def test_a_job_without_pods_reports_it():
             "Job llm-workers-0 has 1 of 2 pods: see the events of the Job (a quota or an admission webhook may "
             "reject its pods)",
         ),
-        # one that fails, after which the Job controller pauses
+        # a Job whose pods fail, after which the Job controller pauses
         (
             a_child(active=1, failed=3),
             "Job llm-workers-0 has 1 of 2 pods: 3 of its pods have failed, and the Job controller pauses before it "
@@ -120,7 +122,7 @@ def test_a_job_without_pods_reports_it():
         ),
     ],
 )
-def test_pods_that_a_job_lacks_are_reported_with_what_is_known(child: ChildJob, message: str):
+def test_missing_pods_of_a_child_job_are_reported_with_the_known_reason(child: ChildJob, message: str):
     assert read_clear_status(jobs(child), "Running")[2] == message
 
 
@@ -133,7 +135,7 @@ def test_a_job_without_a_launcher_counts_the_pods_of_its_jobs():
     assert "round" not in status
 
 
-def test_a_job_that_runs_does_not_carry_a_spares_trouble_and_the_spares_condition_does():
+def test_the_trouble_of_a_spare_is_in_the_spares_condition_and_not_in_running():
     waiting = replace(a_pending(S), trouble="Unschedulable: 0/3 nodes are available")
     members = [m for m in a_snapshot().members if m.pod_uid != S.uid]
     given = observed(a_job(status=in_round(0, "a0")), (A0, A1, waiting), a_snapshot(members, coordinator=A0))
@@ -159,11 +161,11 @@ def test_a_spare_that_is_lost_is_named_with_the_reason_until_another_one_has_sta
     given = without_the_spare(entry)
     assert read_clear_status(given, "Running") == ("True", "Running", "")
     assert read_clear_status(given, "SparesReady") == ("False", "Spares", f"0 of 1; pod s was lost: {CANNOT_STORE}")
-    # when the kubelet has reported the end of its container, then that is the reason
+    # when the kubelet has reported the end of its container, then this is the reason
     failure = f"container trainer ended with exit code 84: Error: replaced: {CANNOT_STORE}"
     reported = without_the_spare(entry, replace(ended(S), failure=failure))
     assert read_clear_status(reported, "SparesReady")[2] == f"0 of 1; pod s was lost: {failure}"
-    # when the pod in its place has started, then it is not named any more
+    # when the replacement pod has started, then the lost pod is not named any more
     assert read_clear_status(without_the_spare(entry, a_pod("t")), "SparesReady")[2] == "0 of 1"
 
 
@@ -174,28 +176,28 @@ def test_losses_with_a_recovery_and_old_losses_are_not_reported_for_spares():
     assert "pod s was lost" in read_clear_status(without_the_spare(lost(S, at=NOW - 599)), "SparesReady")[2]
 
 
-def test_a_job_that_waits_for_a_pod_that_was_lost_before_it_held_a_rank_reports_it():
+def test_a_job_that_waits_for_a_pod_that_was_lost_before_it_had_a_rank_reports_it():
     entry, waiting = lost(S, reason=CANNOT_STORE), "1 of 2 pods (group ranks 1)"
     waits = a_snapshot([member(A0, 0)], number=1, coordinator=A0, lost=[entry], waiting_for=waiting)
     given = observed(a_job(status=in_round(1, "a0"), spares=0), (A0,), waits)
     assert read_clear_status(given, "Running")[2] == f"waiting for {waiting}; pod s was lost: {CANNOT_STORE}"
 
 
-def test_spares_that_hold_ranks_are_named_with_them():
-    """Their names say spare, and stay."""
+def test_spares_with_ranks_are_named_with_their_ranks():
+    """Their names contain "spare", and do not change."""
     # given a round in which the spare has taken the rank of a1
     with_ranks = a_snapshot([member(A0, 0), member(S, 1), member(A1, None)], number=1)
     status = status_of(observed(a_job(status=in_round(1)), snapshot=with_ranks))
     assert status["promotedSpares"] == [{"pod": "s", "groupRank": 1}]
 
-    # when no coordinator tells better, then it stays; when the spare waits again, or the job has ended, it goes
+    # when no coordinator reports, then the entry stays; when the spare waits again, or the job has ended, it is removed
     assert status_of(observed(a_job(status=status)))["promotedSpares"] == [{"pod": "s", "groupRank": 1}]
     assert "promotedSpares" not in status_of(observed(a_job(status=status), snapshot=a_snapshot(number=2)))
     closed = a_snapshot([member(A0, 0), member(S, 1)], number=1, closed=SUCCEEDED)
     assert "promotedSpares" not in status_of(observed(a_job(status=status), snapshot=closed))
 
 
-def test_twenty_of_them_at_most_are_named():
+def test_at_most_20_promoted_spares_are_named():
     pods = [a_pod(f"s{number:02}") for number in range(25)]
     rank_holders = [member(pod, number) for number, pod in enumerate(pods)]
     given = observed(

@@ -1,4 +1,4 @@
-"""What holds for a job, why, and since when."""
+"""The job's conditions, with their reasons and times."""
 
 from dataclasses import replace
 from typing import Any
@@ -40,7 +40,7 @@ def test_a_condition_keeps_its_time_until_it_flips():
     assert condition(stays, "Running")["message"] == "waiting for 2 of 2 pods"
 
 
-def test_conditions_state_what_is_waited_for_and_which_pod_is_in_trouble():
+def test_conditions_name_the_missing_pods_and_the_pod_in_trouble():
     stuck = replace(pending(A1), trouble="Unschedulable: 0/3 nodes are available")
     status = status_of(
         observed(a_job(), (A0, stuck, S), a_snapshot([member(A0, None)], number=-1, waiting_for=WAITING))
@@ -62,7 +62,7 @@ def test_a_job_that_has_shrunk_reports_it_and_runs():
     ("close", "kind", "reason"),
     [(SUCCEEDED, "Completed", "AllJobsCompleted"), (FAILED, "Failed", "FailedJobs")],
 )
-def test_the_end_is_a_condition(close: Any, kind: str, reason: str):
+def test_the_end_of_a_job_is_a_condition(close: Any, kind: str, reason: str):
     status = status_of(observed(snapshot=a_snapshot(closed=close)))
     true = [x for x in status["conditions"] if x["status"] == "True"]
     assert [(x["type"], x["reason"], x["message"]) for x in true if x["type"] != "SparesReady"] == [
@@ -70,7 +70,7 @@ def test_the_end_is_a_condition(close: Any, kind: str, reason: str):
     ]
 
 
-def test_spares_ready_states_how_many_are():
+def test_spares_ready_has_the_number_of_ready_spares():
     few = status_of(observed(a_job(status=in_round(0), spares=2), snapshot=a_snapshot()))
     assert condition(few, "SparesReady") | {"lastTransitionTime": ""} == {
         "type": "SparesReady",
@@ -85,7 +85,7 @@ def test_spares_ready_states_how_many_are():
 REFUSAL = 'Pod "<pod>" is invalid: spec.containers[0].image: Required value'
 
 
-def test_what_the_api_server_refuses_is_a_condition_and_one_event():
+def test_a_refusal_of_the_api_server_is_a_condition_and_one_event():
     given = observed(a_job(), (), refusals=(Refusal(REFUSAL), Refusal(REFUSAL)))
     status = status_of(given)
     assert {key: condition(status, "Invalid")[key] for key in ("status", "reason", "message")} == {
@@ -112,7 +112,7 @@ def test_a_refusal_of_any_length_is_reported_once():
     assert plan_events(again, LEADERSHIP, status_of(again)) == ()
 
 
-def test_the_condition_goes_when_nothing_is_refused_any_more_but_not_because_the_operator_has_just_started():
+def test_the_condition_ends_with_the_refusal_but_not_with_a_restart_of_the_operator():
     refused = status_of(observed(a_job(), (), refusals=(Refusal(REFUSAL),)))
     nothing_tried = status_of(observed(a_job(status=refused), ()))
     accepted = status_of(observed(a_job(status=refused), (), refusals=()))
@@ -133,27 +133,27 @@ def test_a_refusal_that_may_pass_blocks_the_job_and_does_not_make_it_invalid():
     assert QUOTA.message in condition(blocked, "Running")["message"]
     assert Event("Warning", "Refused", QUOTA.message) in plan_events(observed(a_job(), (A0,)), LEADERSHIP, blocked)
 
-    # and ends with it
+    # and the condition ends with the refusal
     free = status_of(observed(a_job(status=blocked), (A0,), refusals=()))
     assert condition(free, "Blocked")["status"] == "False"
 
 
-def test_what_lasts_and_what_may_pass_are_reported_side_by_side():
+def test_lasting_and_temporary_refusals_are_reported_together():
     both = status_of(observed(a_job(), (), refusals=(QUOTA, Refusal(REFUSAL))))
     assert (condition(both, "Invalid")["message"], condition(both, "Blocked")["message"]) == (REFUSAL, QUOTA.message)
 
 
-def test_an_operator_that_has_just_started_leaves_both_as_they_were():
+def test_an_operator_that_has_just_started_keeps_both_conditions():
     blocked = status_of(observed(a_job(), (A0,), refusals=(QUOTA,)))
     again = status_of(observed(a_job(status=blocked), (A0,), refusals=None))
     assert condition(again, "Blocked") == condition(blocked, "Blocked")
 
 
-def test_workers_that_are_not_forked_are_a_condition_with_the_cause_until_they_are():
-    # given a job whose workers are forked, of which nothing is said
+def test_workers_that_cannot_be_forked_are_a_condition_until_they_are_forked():
+    # given a job whose workers are forked, and that has no such condition
     before = status_of(observed(snapshot=a_snapshot()))
     assert "WorkersForked" not in [entry["type"] for entry in before["conditions"]]
-    # when two pods cannot fork theirs
+    # when two pods cannot fork their workers
     result = replace(a_snapshot(), fork_fallbacks=ForkFallbacks(2, "a0", "thread jemalloc_bg_thd of pyarrow: set X"))
     status = after(before, result)
     found = condition(status, "WorkersForked")
@@ -162,6 +162,6 @@ def test_workers_that_are_not_forked_are_a_condition_with_the_cause_until_they_a
         "workers of pod a0 (and of 1 more) start as new processes, which costs the time of their imports at each "
         "recovery: thread jemalloc_bg_thd of pyarrow: set X"
     )
-    # then it stays while no coordinator tells, and goes once they are forked
+    # then the condition stays while no coordinator reports, and ends once the workers are forked
     assert condition(after(status, None), "WorkersForked") == found
     assert condition(after(status, a_snapshot()), "WorkersForked")["status"] == "True"

@@ -1,4 +1,6 @@
-"""Who coordinates, in which epoch and why; the label and the lines that follow. Elections: test_elections.py."""
+"""The pod that the operator appoints, the epoch and the reason; the label, and the lines that follow. Elections:
+test_elections.py.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -42,7 +44,7 @@ UNREACHABLE_S = 8.0
 
 NEW_JOB = a_job()
 AT = int(NOW)  # an epoch is the time of its appointment
-#: Appointed, and not heard yet: there are no voters.
+#: Appointed, and it has not reported yet: there are no voters.
 RUNNING = a_job(status=in_round(3, coordinator="s", epoch=4, term=0))
 
 
@@ -51,7 +53,7 @@ def appointed(given: Observed) -> tuple[str, int, str]:
     return ("" if term.pod is None else term.pod.name), term.epoch, term.reason
 
 
-# The first ----------------------------------------------------------------------------------------------------------
+# The first appointment ----------------------------------------------------------------------------------------------
 
 
 def test_a_pod_that_states_it_has_to_be_replaced_is_not_appointed():
@@ -68,22 +70,22 @@ def test_the_first_coordinator_is_the_oldest_spare_that_is_ready():
 
 
 @pytest.mark.parametrize("spare", [pending(S), starting(S), ended(S), terminating(S)])
-def test_while_no_spare_is_ready_all_actives_have_to_be(spare: Any):
+def test_without_a_ready_spare_all_actives_have_to_be_ready(spare: Any):
     assert appointed(observed(NEW_JOB, (A0, starting(A1), spare))) == ("", 0, "")
     assert appointed(observed(NEW_JOB, (A1, A0, spare))) == ("a0", int(NOW), "the job starts")
 
 
-def test_a_spare_gets_a_moment_to_come_up_before_an_active_coordinates():
-    # given all actives up, and the spare a little later, as its image is pulled
+def test_a_spare_gets_some_time_to_start_before_an_active_is_appointed():
+    # given a job whose actives have all started, and whose spare starts a little later because its image is pulled
     young = replace(NEW_JOB, created_at=NOW - 3)
     assert appointed(observed(young, (A0, A1, starting(S)))) == ("", 0, "")
     assert appointed(observed(young, (A0, A1, S))) == ("s", int(NOW), "the job starts")
-    # then nobody waits for it for long, nor where none is wanted
+    # then the operator waits for a limited time, and not at all if no spare is declared
     assert appointed(observed(replace(young, created_at=NOW - 10), (A0, A1, starting(S))))[0] == "a0"
     assert appointed(observed(replace(a_job(spares=0), created_at=NOW), (A0, A1)))[0] == "a0"
 
 
-def test_nobody_coordinates_from_a_node_that_is_not_ready():
+def test_no_pod_on_a_node_that_is_not_ready_is_appointed():
     assert appointed(observed(NEW_JOB, (A0, A1, S), not_ready=[S.node])) == ("a0", int(NOW), "the job starts")
 
 
@@ -114,35 +116,35 @@ def test_a_successor_is_appointed_in_the_next_epoch(case: str):
 
 
 @pytest.mark.parametrize("case", UNFIT)
-def test_the_successor_is_a_spare_where_one_waits(case: str):
+def test_the_successor_is_a_spare_if_one_waits(case: str):
     given, reason = UNFIT[case]
     pods = (*given.get("pods", (A0, A1, S)), T)
     assert appointed(observed(RUNNING, **(given | {"pods": pods}))) == ("t", int(NOW), reason)
 
 
-def test_a_spare_that_has_taken_a_rank_is_no_spare_any_more_and_a_returned_active_is_one():
+def test_a_promoted_spare_counts_as_active_and_a_returned_active_as_spare():
     promoted = replace(a_pod("t"), labels={names.LABEL_ROLE: names.ROLE_ACTIVE})
     returned = replace(A1, labels={names.LABEL_ROLE: names.ROLE_SPARE})
     assert appointed(observed(RUNNING, (A0, promoted, returned)))[0] == "a1"
 
 
 @pytest.mark.parametrize("case", ["node", "unreachable"])
-def test_one_that_may_live_is_succeeded_only_when_all_others_have_answered_or_have_stopped(case: str):
-    """Found by the simulation (seed 42299): it trained with those whom the operator could not reach either."""
+def test_a_coordinator_that_may_live_is_replaced_only_if_all_other_pods_have_answered_or_stopped(case: str):
+    """Found by the simulation (seed 42299): it trained with members that the operator could not reach either."""
     given, reason = UNFIT[case]
     silent = given | {"responders": [A0]}
     assert appointed(observed(RUNNING, **silent))[2] == ""
     assert appointed(observed(RUNNING, **(silent | {"searches_since": NOW - 60.0})))[2] == reason
 
 
-def test_one_that_has_lost_the_leadership_may_take_it_again_in_a_new_epoch():
-    # given its sidecar was restarted
+def test_a_pod_that_has_lost_the_leadership_may_be_appointed_again_in_a_new_epoch():
+    # given a coordinator whose sidecar was restarted
     def refused(seconds: float, named: str = "") -> Observed:
         return observed(RUNNING, responders=[S], searches_since=NOW - seconds, named=named)
 
-    assert appointed(refused(REFUSED_S - 0.1)) == ("s", 4, "")  # it would be a hurry without an end
+    assert appointed(refused(REFUSED_S - 0.1)) == ("s", 4, "")  # otherwise appointments never end
     assert appointed(refused(REFUSED_S)) == ("s", int(NOW), "pod s is not the coordinator: not in office")
-    assert appointed(refused(REFUSED_S, named=A0.uid))[2] == ""  # that one is asked first
+    assert appointed(refused(REFUSED_S, named=A0.uid))[2] == ""  # the operator asks that pod first
 
 
 def test_a_member_that_is_lost_is_not_appointed():
@@ -150,7 +152,7 @@ def test_a_member_that_is_lost_is_not_appointed():
     assert appointed(observed(RUNNING, (A0, A1), snapshot)) == ("a1", int(NOW), "the coordinator's pod is gone")
 
 
-def test_an_epoch_is_higher_than_the_one_before_whatever_the_clock_states():
+def test_an_epoch_is_higher_than_the_previous_one_whatever_the_clock_shows():
     ahead = a_job(status=in_round(3, coordinator="s", epoch=AT + 60, term=0))
     assert appointed(observed(ahead, (A0, A1)))[:2] == ("a0", AT + 61)
 
@@ -167,10 +169,10 @@ def test_the_coordinator_stays_in_its_epoch_when(case: str):
     assert appointed(observed(RUNNING, **FIT[case])) == ("s", 4, "")
 
 
-def test_the_coordinator_that_is_found_counts_whatever_status_reported():
+def test_the_coordinator_that_was_found_takes_precedence_over_status():
     snapshot = a_snapshot(coordinator=A1, epoch=4, term=3)
     assert plan_leadership(observed(RUNNING, snapshot=snapshot), NOW) == Leadership(4, 3, A1, "")
-    # and an older one changes nothing
+    # but an older one changes nothing
     newer = a_job(status=in_round(3, coordinator="a0", epoch=5))
     assert plan_leadership(observed(newer, snapshot=snapshot), NOW) == Leadership(5, 1, A0, "")
 
@@ -183,7 +185,7 @@ def test_a_coordinator_without_voters_on_the_line_stays_until_its_pod_is_lost():
     assert appointed(deleted) == ("a0", AT, "the coordinator's pod s is being deleted")
 
 
-def test_without_an_eligible_pod_the_leadership_stays_as_it_is():
+def test_the_leadership_does_not_change_without_an_eligible_pod():
     assert appointed(observed(RUNNING, (starting(A0), pending(A1), ended(S)))) == ("s", 4, "")
 
 
@@ -195,7 +197,7 @@ def test_without_an_eligible_pod_the_leadership_stays_as_it_is():
         {"job": a_job(status=in_round(3, epoch=4), deleting=True), "pods": (A0, A1, terminating(S))},
     ],
 )
-def test_after_the_end_of_the_job_nobody_is_appointed(given: dict[str, Any]):
+def test_no_pod_is_appointed_after_the_end_of_the_job(given: dict[str, Any]):
     term = plan_leadership(observed(**({"job": RUNNING} | given)), NOW)
     assert (term.epoch, term.reason) == (4, "")
 
@@ -229,21 +231,21 @@ def pods_of(callees: tuple[Callee, ...]) -> list[str]:
 ALL_RUN = ("uid-a0", "uid-a1", "uid-s")
 
 
-def test_the_appointee_is_informed_of_the_pods_that_may_join_it():
+def test_an_appointment_has_the_pods_that_may_join():
     given = observed(a_job(status=in_round(3)), pods=(A0, ended(A1), S, starting(a_pod("new"))))
     appoint = follow_of(given, Leadership(AT, 0, A0, "…")).first[0].appoint
     assert appoint is not None
     assert appoint.running_pods == ("uid-a0", "uid-s")
 
 
-def test_the_appointee_is_informed_of_which_pods_held_the_ranks_and_which_one_coordinated():
-    # given a round of which no coordinator can name the pods
+def test_an_appointment_has_the_rank_holders_and_the_last_coordinator():
+    # given a round whose pods no coordinator can name
     snapshot = a_snapshot([member(A0, 0), member(A1, 1), member(S, None)], number=3, coordinator=A1)
     rank_holders = (RankHolder(0, "uid-a0", "a0", A0.node), RankHolder(1, "uid-a1", "a1", A1.node))
     for pods, responses, first in [
-        # all pods may run: the node of one may have lost its power a moment ago
+        # all pods may run: a node may have lost its power a moment ago
         ((A0, A1, S), [], rank_holders),
-        # the pod with rank 1 has ended, or only the pod with rank 0 has answered: it is named first
+        # the pod with rank 1 has ended, or only the pod with rank 0 has answered: rank 1 is named first
         ((A0, ended(A1), S), [], rank_holders[::-1]),
         ((A0, A1, S), [A0], rank_holders[::-1]),
     ]:
@@ -251,14 +253,14 @@ def test_the_appointee_is_informed_of_which_pods_held_the_ranks_and_which_one_co
         appoint = follow_of(given, Leadership(AT, 0, S, "…")).first[0].appoint
         assert appoint is not None
         assert (appoint.rank_holders, appoint.coordinator_uid) == (first, "uid-a1")
-    # and none if the operator has not heard of the newest round
+    # and the appointment names none if the operator has not heard of the newest round
     older = observed(a_job(status=in_round(4)), (A0, A1, S), snapshot, searches_since=NOW - 60)
     appoint = follow_of(older, Leadership(AT, 0, S, "…")).first[0].appoint
     assert appoint is not None
     assert (appoint.rank_holders, appoint.coordinator_uid) == ((), "")
 
 
-def test_an_appointment_names_a_hundred_pods_at_most():
+def test_an_appointment_names_at_most_100_pods():
     pods = [a_pod(f"a{number}", number) for number in range(150)]
     snapshot = a_snapshot([member(pod, number) for number, pod in enumerate(pods)], number=3)
     present = [ended(pod) if pod.index == 149 else pod for pod in pods]
@@ -268,7 +270,7 @@ def test_an_appointment_names_a_hundred_pods_at_most():
     assert [rank_holder.group_rank for rank_holder in appoint.rank_holders] == [149, *range(99)]
 
 
-def test_a_sidecar_that_is_restarted_may_come_and_one_that_has_answered():
+def test_a_pod_whose_sidecar_restarts_and_one_that_has_answered_may_join():
     restarted = replace(A1, sidecar_started=False)
     doubted = a_snapshot(lost=[lost(A0)])
     given = observed(pods=(A0, restarted, S), snapshot=doubted, searches_since=NOW - 60, responders=[A0])
@@ -277,7 +279,7 @@ def test_a_sidecar_that_is_restarted_may_come_and_one_that_has_answered():
     assert appoint.running_pods == ALL_RUN
 
 
-def test_the_appointee_is_called_first_with_what_status_reports():
+def test_the_appointed_pod_is_called_first_with_the_round_and_counts_of_status():
     status = in_round(3, epoch=4, term=0, recoveriesByStrategy={"inPlace": 2, "spareSwap": 1})
     given = observed(a_job(status=status))
     follow = follow_of(given, Leadership(4, 0, S, ""))
@@ -285,11 +287,11 @@ def test_the_appointee_is_called_first_with_what_status_reports():
     assert follow.term == enums.Term(4, 0)
 
 
-def test_the_first_appointment_reports_that_no_round_was_before():
+def test_the_first_appointment_has_no_previous_round():
     assert follow_of(observed(NEW_JOB), Leadership(1, 0, S, "")).first[0].appoint == Appoint(1, -1, {}, ALL_RUN)
 
 
-def test_an_appointment_is_above_the_newest_round_also_where_status_has_not_reported_it_yet():
+def test_an_appointment_has_the_newest_round_even_if_status_does_not_have_it_yet():
     given = observed(a_job(status=in_round(3)), snapshot=a_snapshot(number=5))
     appoint = follow_of(given, Leadership(AT, 0, A0, "…")).first[0].appoint
     assert appoint is not None
@@ -308,7 +310,7 @@ def test_standby_coordinators_come_after_the_last_coordinator_then_all_pods_whos
     assert pods_of(follow.first) == ["s", "a1", "a0"]
     assert pods_of(follow.others) == ["a0", "a1", "s", "t", "v"]
     assert follow.running == {pod.uid: pod.ip for pod in pods if pod.uid != "uid-u"}
-    # nor is the last coordinator called once it has ended
+    # and the last coordinator is not called once it has ended
     assert pods_of(follow_of(observed(pods=(A0, ended(S))), Leadership(1, 1, ended(S), "")).first) == []
 
 
@@ -323,7 +325,7 @@ def test_a_message_may_have_1_mib_and_1_kib_for_each_pod_that_the_job_declares()
     "makes a PyTorchJob of 2,000,000,000 replicas, whose pod sends a message without end",
     before="the limit of a message was 1,907 GiB, and the operator kept all of it",
 )
-def test_no_message_may_have_more_than_one_of_a_job_of_20000_pods():
+def test_the_message_limit_does_not_grow_beyond_20000_pods():
     job = a_job(status=in_round(0), parallelism=2_000_000_000, spares=24)
     assert follow_of(observed(job), Leadership(1, 1, S, "")).message_bytes == (1 << 20) + 20_000 * 1024
 
@@ -334,7 +336,7 @@ def test_while_the_coordinator_is_on_the_line_only_its_standby_coordinators_are_
     assert (pods_of(follow.first), follow.others) == (["s", "a1"], ())
 
 
-def test_a_running_pod_that_is_no_member_is_asked_too():
+def test_a_running_pod_that_is_no_member_is_called_too():
     snapshot = a_snapshot([member(A0, 0), member(S, None)], voters=[A0, S])
     given = observed(pods=(A0, A1, S, starting(a_pod("new"))), snapshot=snapshot)
     assert pods_of(follow_of(given, Leadership(1, 1, S, "")).others) == ["a1"]
@@ -351,7 +353,7 @@ def test_a_pod_without_an_address_is_not_called():
     assert (pods_of(follow.first), pods_of(follow.others)) == ([], ["a0", "s"])
 
 
-def test_before_the_first_appointment_there_is_nobody_to_call():
+def test_no_pod_is_called_before_the_first_appointment():
     assert plan_link(observed(NEW_JOB), Leadership(0, 0, None, ""), NOW) is None
 
 
@@ -361,8 +363,10 @@ def test_the_lines_end_with_the_job():
     assert plan_link(closed, Leadership(4, 1, S, ""), NOW) == Unfollow()
 
 
-def test_pods_that_run_after_the_close_are_informed_of_it():
-    """Found by the simulation (seed 200535): a coordinator that had stood still closed the job, and nobody heard it."""
+def test_pods_that_run_after_the_close_receive_it():
+    """Found by the simulation (seed 200535): a coordinator that had been stopped closed the job, and no pod received
+    the close.
+    """
     given = observed(pods=(A0, ended(A1), S), snapshot=a_snapshot(closed=SUCCEEDED))
     others = follow_of(given, Leadership(4, 1, S, "")).others
     assert [(x.pod_uid, x.greeting) for x in others] == [
@@ -377,10 +381,10 @@ def test_a_job_that_is_deleted_is_closed_unless_its_pods_are_to_stay():
     assert plan_link(observed(orphaning), Leadership(4, 1, S, ""), NOW) == Unfollow()
 
 
-# What the coordinator is told of nodes ------------------------------------------------------------------------------
+# The node facts that the coordinator gets ---------------------------------------------------------------------------
 
 
-def test_the_coordinator_is_informed_of_the_domain_of_each_node_of_the_jobs_pods():
+def test_the_coordinator_gets_the_domain_of_each_node_of_the_jobs_pods():
     racks = {A0.node: {"rack": "x"}, A1.node: {}, S.node: {"rack": "y"}, "node-other": {"rack": "z"}, "node-e": {}}
     nodes = {name: Node(name, True, labels=labels) for name, labels in racks.items()}
     pods = (A0, A1, S, pending(a_pod("p")), ended(a_pod("e")), replace(a_pod("t"), node=A0.node))
@@ -389,18 +393,18 @@ def test_the_coordinator_is_informed_of_the_domain_of_each_node_of_the_jobs_pods
     assert follow_of(given, Leadership(1, 1, S, "")).nodes == result
 
 
-def test_without_a_topology_key_it_gets_nothing_about_nodes():
+def test_the_coordinator_gets_no_domains_without_a_topology_key():
     assert follow_of(observed(), Leadership(1, 1, S, "")).nodes == ()
 
 
-def test_but_the_findings_about_them():
+def test_the_coordinator_gets_the_findings_about_nodes():
     nodes = {x.node: Node(x.node, True, findings=(XID_79,) if x is A1 else ()) for x in (A0, A1, S)}
     fact = NodeFact("node-a1", "", "nvsentinel-xid: Xid 79", None, FaultClass.HARDWARE)
     assert follow_of(observed(nodes=nodes), Leadership(1, 1, S, "")).nodes == (fact,)
 
 
-def test_a_node_that_goes_is_distinguished_from_one_whose_hardware_is_broken():
-    """Whoever reads only `hardware_finding`, as older sidecars do, lets its workers save."""
+def test_a_node_that_will_be_shut_down_is_distinguished_from_broken_hardware():
+    """A sidecar that reads only `hardware_finding`, as older versions do, lets its workers save."""
     spot = Finding("gke-termination", FaultClass.PREEMPTION, "taint x", NOW + 30, 15.0)
     given = observed(nodes={A1.node: Node(A1.node, True, findings=(spot,))})
     (fact,) = follow_of(given, Leadership(1, 1, S, "")).nodes
@@ -408,7 +412,7 @@ def test_a_node_that_goes_is_distinguished_from_one_whose_hardware_is_broken():
     assert (fact.fault_class, fact.grace_s, fact.until) == (FaultClass.PREEMPTION, 15.0, NOW + 30)
 
 
-def test_what_has_expired_is_not_reported():
+def test_an_expired_finding_is_not_sent():
     gone = replace(XID_79, until=NOW)
     given = observed(nodes={A1.node: Node(A1.node, True, findings=(gone,))})
     assert follow_of(given, Leadership(1, 1, S, "")).nodes == ()
@@ -419,6 +423,6 @@ def test_age_decides_between_spares_whatever_their_names():
     assert appointed(observed(NEW_JOB, (A0, A1, second, first)))[0] == "z"
 
 
-def test_an_epoch_is_newer_than_the_last_one_even_where_the_clock_went_back():
+def test_an_epoch_is_newer_than_the_last_one_even_if_the_clock_was_set_back():
     job = a_job(status=in_round(3, coordinator="s", epoch=int(NOW) + 100, term=0))
     assert appointed(observed(job, (A0, A1)))[1] == int(NOW) + 101

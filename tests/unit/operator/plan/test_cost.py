@@ -1,6 +1,6 @@
-"""What a pass over a large job costs, in calls for each of its pods: on any machine the same, so no clock is asked.
+"""The cost of a reconcile of a large job, in function calls for each pod: the same on every machine, unlike time.
 
-A job of thousands that only trains is looked at every two seconds, and the operator has one thread for all jobs.
+The operator reconciles a job of thousands of pods every two seconds while it trains, and has one thread for all jobs.
 """
 
 import sys
@@ -24,7 +24,7 @@ ACTIVES, SPARES = 490, 10
 
 @pytest.fixture(scope="module")
 def large() -> Observed:
-    """A job that trains, each pod on a node of its own, and whose status tells all there is to tell."""
+    """A job that trains, each pod on a node of its own, with an up-to-date status."""
     actives = [a_pod(f"a{index:03}", index) for index in range(ACTIVES)]
     spares = [a_pod(f"s{number}") for number in range(SPARES)]
     coordinator = replace(spares[0], labels={**spares[0].labels, names.LABEL_COORDINATOR: "true"})
@@ -38,7 +38,7 @@ def large() -> Observed:
 
 
 def calls_per_pod(given: Observed, run: Callable[[Observed], object]) -> float:
-    """With nothing remembered of an earlier run."""
+    """Without cached results of an earlier run."""
     fresh, calls = replace(given), 0
 
     def count(_frame: Any, event: str, _argument: Any) -> None:
@@ -59,14 +59,14 @@ def test_nodes_of_pods_without_a_change_are_not_read(large: Observed):
     assert calls_per_pod(large, lambda given: plan_annotations(given, NOW)) <= 8
 
 
-def test_a_reconcile_that_finds_nothing_to_do_asks_each_pod_little(large: Observed):
+def test_a_reconcile_without_changes_costs_few_calls_for_each_pod(large: Observed):
     plan = reconcile(large, IMAGE, NOW)
     assert (plan.status, plan.pods, plan.events) == (None, (), ())
     assert calls_per_pod(large, lambda given: reconcile(given, IMAGE, NOW)) <= 60
 
 
 def test_avoided_nodes_are_computed_once_a_reconcile(large: Observed):
-    """However many decisions ask: of a job on thousands of nodes against each of which something is held."""
+    """For any number of decisions that use them: here for a job on thousands of nodes with findings."""
     cordoned = Finding("cordon", FaultClass.MAINTENANCE, "the node is cordoned")
     bad = replace(large, nodes={name: replace(node, findings=(cordoned,)) for name, node in large.nodes.items()})
     once = calls_per_pod(bad, lambda given: avoidance(given, NOW))
@@ -75,7 +75,7 @@ def test_avoided_nodes_are_computed_once_a_reconcile(large: Observed):
     assert many < once + 1
 
 
-def test_what_is_made_of_a_reconcile_holds_for_its_facts_and_its_time_alone(large: Observed):
+def test_cached_results_of_a_reconcile_are_not_used_for_other_facts_or_times(large: Observed):
     now = NOW + 60
     requests = replace(large, offenders={"node-a000": "failed twice"})
     spot = Finding("gke-termination", FaultClass.PREEMPTION, "taint", until=now)

@@ -1,4 +1,4 @@
-"""As long as members may elect a coordinator nobody is appointed; and what proves that they cannot."""
+"""The operator appoints no coordinator as long as members may elect one; and the proofs that they cannot."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -35,21 +35,21 @@ UNREACHABLE_S = 8.0
 AT = int(NOW)
 T, U = a_pod("t"), a_pod("u")
 PODS = (A0, A1, S, T, U)
-EVERYBODY = [member(A0, 0), member(A1, 1), member(S, None), member(T, None), member(U, None)]
+ALL_MEMBERS = [member(A0, 0), member(A1, 1), member(S, None), member(T, None), member(U, None)]
 JOB = a_job(status=in_round(3, epoch=4), spares=3)
-NOBODY_FOR_8_S = "no coordinator was found for 8 s, and "
-VOTERS_LEFT = NOBODY_FOR_8_S + "2 of 5 voters are left, but an election needs 3"
-STANDBYS_ENDED = NOBODY_FOR_8_S + "the coordinator's pod and those of its 2 standby coordinators have ended"
+NONE_FOR_8_S = "no coordinator was found for 8 s, and "
+VOTERS_LEFT = NONE_FOR_8_S + "2 of 5 voters are left, but an election needs 3"
+STANDBYS_ENDED = NONE_FOR_8_S + "the coordinator's pod and those of its 2 standby coordinators have ended"
 
 
 def snapshot_of(**changes: Any) -> Snapshot:
-    """The coordinator's last words: five voters, of which two are its heirs."""
+    """The coordinator's last snapshot: five voters, two of which are its standby coordinators."""
     ordinary: dict[str, Any] = {"number": 3, "epoch": 4, "standby_coordinators": [T, U], "voters": PODS}
-    return a_snapshot(EVERYBODY, **(ordinary | changes))
+    return a_snapshot(ALL_MEMBERS, **(ordinary | changes))
 
 
 def alone(pods: tuple[Pod, ...] = PODS, for_s: float = UNREACHABLE_S, **changes: Any) -> Observed:
-    """Nobody was found in office for a while, although everybody who is there was asked."""
+    """For a while the operator has found no coordinator, although it has asked all pods that exist."""
     ordinary: dict[str, Any] = {
         "snapshot": snapshot_of(),
         "searches_since": NOW - for_s,
@@ -67,32 +67,37 @@ def appointed(given: Observed) -> tuple[str, int, str]:
 
 ELECTABLE: Mapping[str, Observed] = {
     "the coordinator is on the line": observed(JOB, PODS, snapshot_of()),
-    "its pod is being deleted: it hands its office over": observed(JOB, (A0, A1, terminating(S), T, U), snapshot_of()),
+    "its pod is being deleted: it transfers its leadership": observed(
+        JOB, (A0, A1, terminating(S), T, U), snapshot_of()
+    ),
     "its node is not ready, and it is on the line": observed(JOB, PODS, snapshot_of(), not_ready=[S.node]),
-    "its pod has ended, and its heirs have not": alone((A0, A1, ended(S), T, U)),
-    "its heirs have ended, and its own pod has not": alone((A0, A1, S, ended(T), ended(U))),
-    "its pod is gone, and its heirs are not": alone((A0, A1, T, U)),
-    "one of its heirs is left": alone((A0, A1, ended(S), ended(T), U)),
+    "its pod has ended, and its standby coordinators have not": alone((A0, A1, ended(S), T, U)),
+    "its standby coordinators have ended, and its own pod has not": alone((A0, A1, S, ended(T), ended(U))),
+    "its pod is gone, and its standby coordinators are not": alone((A0, A1, T, U)),
+    "one of its standby coordinators is left": alone((A0, A1, ended(S), ended(T), U)),
     "nodes are not ready: nothing on them has provably ended": alone(not_ready=[x.node for x in (S, T, U)]),
     "pods on dead nodes were deleted by force": alone(
         (A0, A1), nodes={x.node: Node(x.node, x in (A0, A1)) for x in PODS}
     ),
     "a majority is there": alone((A0, A1, ended(S), ended(T), U)),
-    "everybody has ended, a moment ago": alone((A0, ended(A1), ended(S), ended(T), ended(U)), UNREACHABLE_S - 0.1),
-    "nobody was heard for a while": alone(for_s=59.9),
+    "all voters have ended, a moment ago": alone((A0, ended(A1), ended(S), ended(T), ended(U)), UNREACHABLE_S - 0.1),
+    "no coordinator has responded for a while": alone(for_s=59.9),
 }
 
 
 @pytest.mark.parametrize("case", ELECTABLE)
-def test_nobody_is_appointed_while_members_may_elect_somebody(case: str):
+def test_no_coordinator_is_appointed_while_members_may_elect_one(case: str):
     term = plan_leadership(ELECTABLE[case], NOW)
     assert (term.epoch, term.term, term.reason) == (4, 1, "")
 
 
-# What proves that none can ------------------------------------------------------------------------------------------
+# Proofs that none can succeed ---------------------------------------------------------------------------------------
 
 HOPELESS: Mapping[str, tuple[Observed, str]] = {
-    "all who could come into office have ended": (alone((A0, A1, ended(S), ended(T), ended(U))), STANDBYS_ENDED),
+    "the coordinator and all standby coordinators have ended": (
+        alone((A0, A1, ended(S), ended(T), ended(U))),
+        STANDBYS_ENDED,
+    ),
     "less than a majority is left": (alone((A0, ended(A1), ended(S), ended(T), U)), VOTERS_LEFT),
     "their objects are gone, on nodes that are ready": (alone((A0, A1)), STANDBYS_ENDED),
     "their nodes are gone": (alone(nodes={x.node: Node(x.node, True) for x in (A0, A1)}), STANDBYS_ENDED),
@@ -104,7 +109,7 @@ HOPELESS: Mapping[str, tuple[Observed, str]] = {
         alone((A0, A1), nodes={x.node: Node(x.node, True) for x in (A0, A1)}),
         STANDBYS_ENDED,
     ),
-    "nobody was heard for twice the coordinatorLossTimeout": (
+    "no coordinator has responded for twice the coordinatorLossTimeout": (
         alone(for_s=60.0),
         "no coordinator was found for 60 s, twice the coordinatorLossTimeout",
     ),
@@ -112,43 +117,43 @@ HOPELESS: Mapping[str, tuple[Observed, str]] = {
 
 
 @pytest.mark.parametrize("case", HOPELESS)
-def test_a_coordinator_is_appointed_where_no_election_can_succeed(case: str):
+def test_a_coordinator_is_appointed_if_no_election_can_succeed(case: str):
     given, reason = HOPELESS[case]
     term = plan_leadership(given, NOW)
     assert (term.epoch, term.term, term.reason) == (AT, 0, reason)
     assert term.pod is not None
 
 
-def test_a_lost_members_node_is_known_from_the_coordinators_last_words():
-    # given one that was lost before, and is a voter still
-    last = replace(snapshot_of(lost=[lost(U)]), members=tuple(EVERYBODY[:-1]))
+def test_a_lost_members_node_is_known_from_the_coordinators_last_snapshot():
+    # given a member that was lost before, and is still a voter
+    last = replace(snapshot_of(lost=[lost(U)]), members=tuple(ALL_MEMBERS[:-1]))
     given = alone((A0, A1), snapshot=last, nodes={x.node: Node(x.node, True) for x in PODS})
     assert appointed(given)[2] == STANDBYS_ENDED
-    # and whom no words tell the node of may run
+    # and a voter whose node no snapshot reports may run
     forgotten = replace(last, lost=())
     assert appointed(alone((A0, A1), snapshot=forgotten, nodes=given.nodes))[2] == ""
 
 
-def test_a_pod_that_no_node_has_is_not_proven_to_have_ended():
+def test_the_end_of_a_pod_without_a_node_is_not_proven():
     assert appointed(alone((A0, A1, ended(S), ended(T), pending(U))))[2] == ""
 
 
-def test_time_proves_nothing_where_members_do_not_end_their_workers():
+def test_time_proves_nothing_if_the_coordinator_loss_timeout_is_off():
     off = a_job(status=in_round(3, epoch=4), spares=3, fence_s=0.0)
     assert appointed(alone(for_s=86_400.0, job=off))[2] == ""
     assert appointed(alone((A0, A1), for_s=86_400.0, job=off))[2] == STANDBYS_ENDED
 
 
-def test_the_time_is_twice_the_jobs_own():
+def test_the_time_is_twice_the_jobs_coordinator_loss_timeout():
     patient = a_job(status=in_round(3, epoch=4), spares=3, fence_s=300.0)
     assert appointed(alone(for_s=599.9, job=patient))[2] == ""
     assert appointed(alone(for_s=600.0, job=patient))[1] == AT
 
 
-# Who is appointed ---------------------------------------------------------------------------------------------------
+# The appointed pod --------------------------------------------------------------------------------------------------
 
 
-def test_only_pods_that_have_answered_are_appointed_a_spare_first():
+def test_only_pods_that_have_answered_are_appointed_spares_first():
     assert appointed(alone(for_s=60.0, responders=[A1, U]))[0] == "u"
     assert appointed(alone(for_s=60.0, responders=[A1, A0]))[0] == "a0"
     assert appointed(alone(for_s=60.0, responders=[])) == ("s", 4, "")
@@ -160,13 +165,13 @@ def test_a_pod_that_answers_exists_whatever_the_last_coordinator_reported():
     assert appointed(alone((A0, A1, ended(S), ended(T), ended(U)), snapshot=words)) == ("a0", AT, STANDBYS_ENDED)
 
 
-def test_an_operator_that_was_cut_off_itself_asks_around_first():
+def test_an_operator_that_was_disconnected_itself_asks_the_pods_first():
     soon = alone(for_s=90.0, responding_since=NOW - RESPONDING_S + 0.1)
     assert appointed(soon)[2] == ""
     assert appointed(alone(for_s=90.0, responding_since=NOW - RESPONDING_S))[1] == AT
 
 
-# What members say about it ------------------------------------------------------------------------------------------
+# The members' answers -----------------------------------------------------------------------------------------------
 
 
 def test_a_coordinator_that_members_follow_exists_although_the_operator_cannot_reach_it():
@@ -177,12 +182,12 @@ def test_a_coordinator_that_members_follow_exists_although_the_operator_cannot_r
         "the pods follow coordinator u, which the operator cannot reach, so status does not change: allow the operator "
         "to connect to port 8478 of the job's pods"
     )
-    # but not where that one has ended, and its members are about to find out
+    # but not if that one has ended, which its members are about to detect
     assert appointed(alone(pods, named=S.uid))[2] == VOTERS_LEFT
 
 
 def test_members_may_know_voters_before_the_operator_does():
-    # given an appointee that was never heard, or had no voters when it was
+    # given an appointed pod that has not reported, or had no voters when it did
     appointee = a_job(status=in_round(3, coordinator="s", epoch=5, term=0))
     new = snapshot_of(epoch=5, voters=(), standby_coordinators=())
     pods = (A0, A1, ended(S), T, U)
@@ -190,15 +195,15 @@ def test_members_may_know_voters_before_the_operator_does():
         assert appointed(alone(pods, config_epoch=4, **given))[2] == "the coordinator's pod s has ended"
         assert appointed(alone(pods, config_epoch=5, **given))[2] == ""
         assert appointed(alone(pods, 60.0, config_epoch=5, **given))[1] == AT
-    # and who is among its voters is not known
+    # and the operator does not know its voters
     assert appointed(alone((A0, A1), config_epoch=5, snapshot=new))[2] == ""
 
 
-# What an operator knows that was restarted --------------------------------------------------------------------------
+# An operator that was restarted -------------------------------------------------------------------------------------
 
 
 def test_an_operator_that_was_restarted_waits_until_the_time_is_over():
-    # given no words of the coordinator, and nobody who could have been in office
+    # given no snapshot of the coordinator, and no pod that could have coordinated
     gone = (A0, A1)
     assert appointed(alone(gone, snapshot=None))[2] == ""
     assert appointed(alone(gone, for_s=59.9, snapshot=None))[2] == ""
@@ -211,7 +216,7 @@ def test_before_the_first_round_there_are_no_voters():
 
 
 def test_answers_about_a_previous_leadership_do_not_count():
-    # given a former operator that has heard of a newer office
+    # given a predecessor of this operator that has heard of a newer term
     newer = a_job(status=in_round(3, coordinator="s", epoch=4, term=2))
     assert appointed(alone((A0, A1), job=newer))[2] == ""
     assert appointed(alone((A0, A1), job=newer, snapshot=snapshot_of(term=2)))[2] == STANDBYS_ENDED
@@ -224,7 +229,7 @@ def test_a_new_epoch_has_no_voters_until_it_reports_them():
     assert appointed(alone((A0, A1, ended(S), T, U), 0.0, snapshot=without))[2] == "the coordinator's pod s has ended"
 
 
-# What people are told -----------------------------------------------------------------------------------------------
+# Messages -----------------------------------------------------------------------------------------------------------
 
 
 def message(given: Observed) -> str:
@@ -232,7 +237,7 @@ def message(given: Observed) -> str:
     return text
 
 
-def test_a_job_without_a_coordinator_states_what_it_waits_for():
+def test_a_job_without_a_coordinator_reports_the_reason_of_its_wait():
     assert message(alone(for_s=UNREACHABLE_S - 0.1)) == ""
     assert message(alone()) == (
         "waiting for a coordinator: the pods elect one if a majority of them is left; otherwise the operator appoints "
@@ -256,7 +261,7 @@ WITNESS_S = 3.0
 def few(
     pods: tuple[Pod, ...] = (A0, S), for_s: float = 0.0, *, voters: tuple[Pod, ...] = (A0, S), **changes: Any
 ) -> Observed:
-    """The coordinator s and the active a0 vote; the operator has lost the coordinator so many seconds ago."""
+    """The coordinator s and the active a0 vote; the operator has lost the coordinator `for_s` seconds ago."""
     members = [member(A0, 0), member(S, None)][: len(voters)]
     coordinator = S if S in voters else A0
     last = a_snapshot(members, number=3, epoch=4, coordinator=coordinator, standby_coordinators=voters, voters=voters)
@@ -286,7 +291,7 @@ CASTING_VOTES: Mapping[str, tuple[Observed, tuple[str, str]]] = {
 NO_CASTING_VOTES: Mapping[str, Observed] = {
     "the other one is searched for since a moment": few(for_s=WITNESS_S - 0.1, responders=[A0]),
     "the other one coordinates the one that responds": few(for_s=WITNESS_S, responders=[A0], named=S.uid),
-    "nobody responds: the operator may be cut off": few(for_s=WITNESS_S),
+    "no pod responds: the operator may be disconnected": few(for_s=WITNESS_S),
     "the only voter does not respond, and its node is ready": few((A0, NEW), voters=(A0,), responders=[NEW], for_s=7.9),
     "three vote, and two respond": few((A0, S, T), voters=(A0, S, T), responders=[A0, T], for_s=7.9),
 }
@@ -326,7 +331,7 @@ def test_a_coordinator_that_has_lost_the_only_other_voter_is_appointed_again_at_
         assert (callee.pod_uid, callee.appoint.running_pods) == ("uid-s", ("uid-s",))
 
 
-def test_an_appointed_pod_does_not_wait_for_a_voter_that_nobody_has_reached():
+def test_an_appointed_pod_does_not_wait_for_a_voter_that_has_not_responded():
     given = few(for_s=WITNESS_S, responders=[A0])
     (callee,) = appointees(given, plan_leadership(given, NOW))
     assert callee.appoint is not None

@@ -1,4 +1,4 @@
-"""Each change is told once, whatever passes follow."""
+"""Each change is reported by one event, whatever reconciles follow."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,7 +34,7 @@ def events(before: Mapping[str, Any], snapshot: Snapshot | None = None, **change
 
 
 def reconcile_all(*snapshots: Snapshot | None) -> list[list[str]]:
-    """The events of consecutive passes over a running job, each of which writes its status."""
+    """The events of consecutive reconciles of a running job, each of which writes its status."""
     status: Mapping[str, Any] = in_round(0)
     result = []
     for snapshot in snapshots:
@@ -65,7 +65,7 @@ def test_a_recovery_is_reported_with_its_reason():
     assert result == f"Recovered: SpareSwap in 2.0 s, round 1: rank 8 on a1 (node node-a1): killed ({reason})"
 
 
-def test_faults_of_the_same_moment_are_reported_each_and_each_recovery_too():
+def test_each_of_several_faults_of_the_same_moment_is_reported_with_its_recovery():
     def resumed(recovery: Recovery) -> Recovery:
         return replace(recovery, strategy=Strategy.SPARE_SWAP, resumed_at=NOW + 1)
 
@@ -80,13 +80,13 @@ def test_faults_of_the_same_moment_are_reported_each_and_each_recovery_too():
     ]
 
 
-def test_a_recovery_whose_strategy_nobody_knows_is_reported_too():
+def test_a_recovery_with_an_unknown_strategy_is_reported_too():
     lasting = a_snapshot(recoveries=[a_recovery(strategy=None)], waiting_for=WAITING)
     assert [len(texts) for texts in reconcile_all(lasting, a_snapshot(epoch=2), a_snapshot(epoch=2))] == [1, 1, 0]
 
 
-def test_what_status_records_is_reported_again_by_a_new_leader_while_it_is_recent():
-    # given a fault that is over, and one that is open
+def test_a_new_leader_reports_recent_entries_of_status_again():
+    # given a fault with a completed recovery, and an open one
     is_done = a_recovery(NOW - 300, resumed_at=NOW - 298, strategy=Strategy.IN_PLACE)
     status = after(in_round(0), a_snapshot(recoveries=[is_done, a_recovery(NOW - 2, strategy=None)], number=1))
     first_reported = events(in_round(0), a_snapshot(recoveries=[is_done], number=1))
@@ -97,12 +97,12 @@ def test_what_status_records_is_reported_again_by_a_new_leader_while_it_is_recen
     assert first_reported == list(result[:2])
     assert len({(event.reason, event.key) for event in result}) == 3
 
-    # and not what is older than ten minutes
+    # but nothing older than ten minutes
     assert [event.reason for event in recorded_events(status, NOW + 305)] == ["FaultDetected"]
     assert recorded_events(status, NOW + 3600) == ()
 
 
-def test_the_end_and_a_restart_are_reported_again_by_a_new_leader():
+def test_a_new_leader_reports_the_end_and_a_restart_again():
     ended = after(in_round(0), a_snapshot(closed=FAILED))
     assert recorded_events(ended, NOW) == (Event("Warning", "Failed", FAILED.message, "end"),)
     entry = {"detectedAt": micro_time(NOW), "fault": "Process", "strategy": "JobRestart", "reason": "rule a, restart 1"}
@@ -118,7 +118,7 @@ def test_an_election_is_reported_once_also_one_that_no_operator_observed():
     assert is_reported(in_round(0, term=1), 2) == ["s was elected coordinator (term 2 of epoch 1)"]
     assert is_reported(in_round(0, term=2), 5) == ["s was elected coordinator (term 5 of epoch 1)"]
     assert is_reported(in_round(0, term=2), 2) == is_reported(in_round(0, term=0), 1) == []
-    # as is one whose appointment was told before anybody heard of it
+    # also if the coordinator was appointed, and no operator has heard of it before the election
     assert is_reported(in_round(0, term=0), 2) == ["s was elected coordinator (term 2 of epoch 1)"]
 
 

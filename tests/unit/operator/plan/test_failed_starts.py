@@ -1,4 +1,4 @@
-"""A pod that cannot start is made anew, and not as fast as it fails."""
+"""A pod that cannot start is recreated, but not as fast as it fails."""
 
 from dataclasses import replace
 
@@ -34,21 +34,21 @@ REASON = "UnexpectedAdmissionError: no healthy devices present"
 
 
 def refused(name: str, index: int | None = None, before: int = 0, ago: float = 0.0) -> Pod:
-    """A kubelet did not take it; so it was with so many before it."""
+    """A pod that the kubelet rejected, after `before` failed starts."""
     annotations = {names.ANNOTATION_FAILED_STARTS: str(before)} if before else {}
     pod = a_pod(name, index, created_at=NOW - ago, annotations=annotations)
     return replace(ended(pod), sidecar_ran=False, could_start=False, failure=REASON)
 
 
 def created(given: Observed) -> dict[str, str]:
-    """By index, or "spare": how many have failed before it, as it says."""
+    """By index, or "spare": the number of failed starts in the new pod's annotation."""
     manifests = [x.manifest for x in plan_members(given, IMAGE, NOW) if isinstance(x, CreatePod)]
     result = [manifest["metadata"]["annotations"] for manifest in manifests]
     return {x.get(names.ANNOTATION_GROUP_RANK, "spare"): x.get(names.ANNOTATION_FAILED_STARTS, "") for x in result}
 
 
 @pytest.mark.parametrize(("before", "pause_s"), [(0, 1), (1, 2), (2, 4), (5, 32), (6, 60), (5000, 60)])
-def test_the_pause_doubles_with_each_that_fails(before: int, pause_s: float):
+def test_the_pause_doubles_with_each_failed_start(before: int, pause_s: float):
     def after(ago: float) -> dict[str, str]:
         return created(observed(a_job(), (A0, refused("a1", 1, before, ago), S)))
 
@@ -56,34 +56,34 @@ def test_the_pause_doubles_with_each_that_fails(before: int, pause_s: float):
     assert after(pause_s) == {"1": str(before + 1)}
 
 
-def test_others_are_not_held_up_by_it():
+def test_a_failed_start_does_not_delay_other_pods():
     assert created(observed(a_job(parallelism=3), (refused("a1", 1), S))) == {"0": "1", "2": "1"}
 
 
-def test_where_that_many_fail_at_once_nobody_is_made():
+def test_no_pod_is_created_if_many_fail_to_start_at_once():
     failed = [refused(f"a{i}", i) for i in range(ALL)]
     assert created(observed(a_job(parallelism=8), (*failed, S))) == {}
 
 
-def test_a_spare_that_is_refused_holds_back_one_spare():
+def test_a_rejected_spare_delays_one_spare():
     swapped = a_snapshot([member(A0, 0), member(S, 1)], number=1, lost=[lost(A1)])
     given = observed(a_job(status=in_round(1), spares=2), (A0, ended(A1), S, refused("n")), swapped)
     spares = [x for x in plan_members(given, IMAGE, NOW) if isinstance(x, CreatePod)]
     assert len(spares) == 1
 
 
-def test_before_the_first_round_every_pod_that_fails_has_failed_to_start_and_later_only_one_that_could_not():
+def test_before_the_first_round_each_failed_pod_counts_as_a_failed_start_and_later_only_one_that_could_not_start():
     failed = replace(ended(a_pod("a1", 1, created_at=NOW)), failure="container trainer ended with exit code 127")
     assert created(observed(a_job(), (A0, failed, S))) == {}
     given = observed(a_job(status=in_round(1)), (A0, failed, S), a_snapshot([member(A0, 0), member(S, 1)], number=1))
     assert created(given) == {"spare": ""}
 
 
-def test_what_failed_long_ago_is_forgotten():
+def test_failed_starts_of_long_ago_are_forgotten():
     assert created(observed(a_job(), (A0, refused("a1", 1, 6, WINDOW_S), S))) == {"1": ""}
 
 
-def test_it_is_reported_until_all_pods_have_started():
+def test_a_failed_start_is_reported_until_all_pods_have_started():
     def message(*pods: Pod) -> str:
         snapshot = a_snapshot([member(A0, None)], number=-1, waiting_for=WAITING)
         return str(condition(status_of(observed(a_job(), pods, snapshot)), "Running")["message"])

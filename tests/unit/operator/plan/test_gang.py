@@ -1,4 +1,4 @@
-"""Which pods are the gang, what makes them one, and what keeps a spare out of it. Plans: scenarios/queue.yaml."""
+"""The pods of a gang, the marks of a gang, and how spares stay out of it. Plans: scenarios/queue.yaml."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -44,7 +44,7 @@ def queued(job: Job, queue: Queue | None = TEAM) -> Job:
 
 
 def enlisted(pod: Pod, group: str = "llm-1", *, of: str = "workers", **changes: Any) -> Pod:
-    """In a pod group of the queue."""
+    """The pod in a pod group of the queue."""
     own = {kueue.GROUP_NAME: group, kueue.QUEUE: "team", kueue.MANAGED: "true", names.LABEL_REPLICATED_JOB: of}
     labels = {**pod.labels, **own}
     gang = {} if pod.index is not None else {names.ANNOTATION_GANG: "true"}
@@ -69,7 +69,7 @@ def removed(given: Observed, now: float = NOW) -> list[str]:
 
 
 def kept_apart(manifests: list[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Those of the gang, and the others."""
+    """The manifests of the gang, and the others."""
     own = [m for m in manifests if m["metadata"]["annotations"].get(names.ANNOTATION_GANG) or "spare" not in name(m)]
     return own, [m for m in manifests if m not in own]
 
@@ -81,7 +81,7 @@ def name(manifest: Mapping[str, Any]) -> str:
 # In Kueue's queue ---------------------------------------------------------------------------------------------------
 
 
-def test_all_of_a_gang_are_one_pod_group_of_one_role_that_ends_when_its_pods_have():
+def test_a_gang_is_one_pod_group_of_one_role_that_ends_with_its_pods():
     first, second = made(observed(queued(a_job()), ()))
     for manifest in (first, second):
         labels, annotations = manifest["metadata"]["labels"], manifest["metadata"]["annotations"]
@@ -90,19 +90,19 @@ def test_all_of_a_gang_are_one_pod_group_of_one_role_that_ends_when_its_pods_hav
         assert annotations[kueue.GROUP_SIZE] == "2"
         assert annotations[kueue.ROLE] == "workers"
         assert annotations[kueue.RETRIABLE] == "false"
-        # the gate and the finalizer are the webhook's to set: without Kueue the pods just run
+        # Kueue's webhook sets the gate and the finalizer: without Kueue the pods run
         assert "schedulingGates" not in manifest["spec"]
         assert "finalizers" not in manifest["metadata"]
 
 
-def test_each_replicated_job_is_a_role_because_its_pods_may_ask_for_other_resources():
+def test_each_replicated_job_is_a_role_because_its_pods_may_request_other_resources():
     groups = (a_group("leader", parallelism=1), a_group("workers", parallelism=2))
     job = a_job(groups=groups, spec={"replicated_jobs": groups})
     roles = [m["metadata"]["annotations"][kueue.ROLE] for m in made(observed(queued(job), ()))]
     assert roles == ["leader", "workers", "workers"]
 
 
-def test_a_pod_that_avoids_a_node_is_of_the_same_role():
+def test_a_pod_that_avoids_a_node_has_the_same_role():
     pods = (enlisted(A0), enlisted(ended(A1)))
     given = observed(queued(a_job(status=in_round(1))), pods, a_snapshot([member(A0, 0)], number=1))
     nodes = {name: replace(node, findings=(XID_79,)) for name, node in given.nodes.items() if name == "node-a1"}
@@ -140,7 +140,7 @@ N = enlisted(at_the_gate(a_pod("n")))
 LOST_ONE = a_snapshot([member(A0, 0), member(S, 1)], number=1)
 
 ROOM: dict[str, tuple[tuple[Pod, ...], int]] = {
-    # what there is beside a0 and the spare that trains by now, and how many pods join the gang
+    # the pods next to a0 and the spare, which trains, and how many pods join the gang
     "the lost pod has failed": ((enlisted(ended(A1)),), 1),
     "the lost pod is gone": ((), 1),
     "the lost pod ends, on its node": ((enlisted(terminating(A1)),), 0),
@@ -159,8 +159,8 @@ def test_a_pod_joins_the_group_once_kueue_has_room_for_it(case: str):
     assert {m["metadata"]["labels"][kueue.GROUP_NAME] for m in own} <= {"llm-1"}
 
 
-def test_never_are_there_more_pods_than_the_job_declares():
-    """Any of the gang's pods may have failed, end, or be gone; any of the spares too."""
+def test_a_gang_never_has_more_pods_than_the_job_declares():
+    """Any of the gang's pods may have failed, be terminating or be gone, and any of the spares too."""
     for a1 in (A1, ended(A1), terminating(A1), None):
         for spare in (S, ended(S), terminating(S), None):
             pods = [enlisted(A0), *([enlisted(a1)] if a1 else []), *([spare] if spare else [])]
@@ -171,7 +171,7 @@ def test_never_are_there_more_pods_than_the_job_declares():
             assert len(separate) + sum(pod.alive for pod in pods if pod.index is None) <= 1
 
 
-def test_spares_of_a_gang_that_waits_go_after_a_moment_but_not_one_that_trains():
+def test_spares_of_a_waiting_gang_are_deleted_after_a_moment_but_not_one_that_trains():
     waits = (replace(enlisted(at_the_gate(A0)), created_at=NOW), replace(enlisted(at_the_gate(A1)), created_at=NOW))
     given = observed(
         queued(a_job(status=in_round(1))), (*waits, S), a_snapshot([member(S, None)], waiting_for="2 of 2")
@@ -182,12 +182,12 @@ def test_spares_of_a_gang_that_waits_go_after_a_moment_but_not_one_that_trains()
     assert removed(with_ranks, NOW + YIELD_S) == []
 
 
-def test_a_pod_at_a_gate_is_not_taken_for_one_that_finds_no_node():
+def test_a_pod_at_a_gate_does_not_count_as_unschedulable():
     waits = replace(at_the_gate(A1), annotations={names.ANNOTATION_AVOIDS: "node-x"})
     assert removed(observed(queued(a_job()), (enlisted(A0), enlisted(waits)))) == []
 
 
-def test_the_queue_is_the_one_that_the_group_was_made_in():
+def test_the_queue_is_that_of_the_existing_group():
     given = observed(queued(a_job(status=in_round(1)), Queue("other")), (enlisted(A0), S), LOST_ONE)
     assert gang(given).queue == TEAM
     without = observed(queued(a_job(status=in_round(1))), (A0, S), LOST_ONE)
@@ -210,21 +210,21 @@ def test_actives_have_the_schedulers_marks_and_spares_do_not():
     assert "scheduling.x-k8s.io/pod-group" not in spare["metadata"]["labels"]
 
 
-def test_a_pod_in_place_of_a_lost_active_has_the_marks():
+def test_a_pod_that_replaces_a_lost_active_has_the_marks():
     given = observed(a_job(pod_template=MARKED, status=in_round(1)), (A0, S), LOST_ONE)
     (new,) = made(given)
     assert new["metadata"]["annotations"][MARK] == "llm"
     assert new["metadata"]["labels"][names.LABEL_ROLE] == names.ROLE_SPARE
 
 
-def test_kubernetes_own_gang_is_known_too():
+def test_kubernetes_own_gang_scheduling_is_supported():
     job = a_job(pod_template=IN_SPEC)
     assert len(made(observed(job, ()))) == 2
     (spare,) = made(observed(job, (A0, A1)))
     assert "schedulingGroup" not in spare["spec"]
 
 
-def test_spares_wait_for_the_gang_to_have_its_nodes():
+def test_spares_wait_until_the_gang_has_its_nodes():
     job = a_job(pod_template=MARKED)
     assert made(observed(job, (A0, pending(A1)))) == []
     assert len(made(observed(job, (A0, A1)))) == 1
@@ -233,7 +233,7 @@ def test_spares_wait_for_the_gang_to_have_its_nodes():
 # Priority -----------------------------------------------------------------------------------------------------------
 
 
-def test_spares_have_their_own_priority_class_and_actives_the_templates():
+def test_spares_have_their_own_priority_class_and_actives_that_of_the_template():
     template = {
         "spec": {**TEMPLATE["spec"], "priorityClassName": "training", "priority": 9, "schedulerName": "volcano"}
     }
@@ -246,7 +246,7 @@ def test_spares_have_their_own_priority_class_and_actives_the_templates():
     assert [m["spec"]["priorityClassName"] for m in same] == ["training"] * 3
 
 
-def test_the_pod_in_place_of_a_lost_active_has_the_actives_priority_so_as_many_keep_it():
+def test_a_pod_that_replaces_a_lost_active_has_the_actives_priority():
     template = {"spec": {**TEMPLATE["spec"], "priorityClassName": "training"}}
     job = a_job(pod_template=template, spare_priority_class="spares", status=in_round(1))
     present = of_workers(A0)
@@ -257,19 +257,19 @@ def test_the_pod_in_place_of_a_lost_active_has_the_actives_priority_so_as_many_k
     assert next_spare["spec"]["priorityClassName"] == "spares"
 
 
-def test_a_job_without_a_queue_gang_or_priority_is_as_it_always_was():
+def test_a_job_without_a_queue_gang_or_priority_has_no_marks():
     given = observed(a_job(status=in_round(1)), (A0, S), LOST_ONE)
     (new,) = made(given)
     assert names.ANNOTATION_GANG not in new["metadata"]["annotations"]
     assert World(groups=()).spare_priority_class == ""
 
 
-# What Kueue holds ---------------------------------------------------------------------------------------------------
+# Kueue's finalizer --------------------------------------------------------------------------------------------------
 
 GATED = replace(terminating(enlisted(A1)), finalizers=(kueue.MANAGED, "example.com/mine"))
 DEAD: dict[str, Observed] = {
     "a pod of the gang": observed(queued(a_job(status=in_round(1))), (enlisted(A0), GATED), not_ready=["node-a1"]),
-    "a pod of a former attempt": observed(queued(a_job()), (), previous_pods=(GATED,), not_ready=["node-a1"]),
+    "a pod of a previous attempt": observed(queued(a_job()), (), previous_pods=(GATED,), not_ready=["node-a1"]),
     "a pod of a job that has ended": observed(
         queued(a_job(status={"terminalState": "Failed"})), (enlisted(ended(A0)), GATED), not_ready=["node-a1"]
     ),
@@ -277,18 +277,18 @@ DEAD: dict[str, Observed] = {
 
 
 @pytest.mark.parametrize("case", DEAD)
-def test_on_a_dead_node_it_is_released_from_kueue_and_from_nobody_else(case: str):
+def test_only_kueues_finalizer_is_removed_from_a_pod_on_a_dead_node(case: str):
     given = DEAD[case]
     released = [intent for intent in plan_members(given, IMAGE, NOW) if isinstance(intent, ReleasePod)]
     assert [(intent.name, intent.finalizers) for intent in released] == [("a1", ("example.com/mine",))]
 
 
-def test_on_a_node_that_is_well_kueue_lets_go_itself():
+def test_kueues_finalizer_is_not_removed_from_a_pod_on_a_ready_node():
     given = observed(queued(a_job(status=in_round(1))), (enlisted(A0), GATED))
     assert not [intent for intent in plan_members(given, IMAGE, NOW) if isinstance(intent, ReleasePod)]
 
 
-def test_a_previous_pod_that_never_had_a_node_holds_up_no_restart():
+def test_a_previous_pod_that_never_had_a_node_delays_no_restart():
     blocking = FailurePolicy(1, RestartStrategy.BLOCKING_RECREATE)
     job = queued(a_job(spec={"failure": blocking}))
     assert len(made(observed(job, (), previous_pods=(terminating(enlisted(at_the_gate(A1))),)))) == 2

@@ -1,4 +1,4 @@
-"""The gateway in a rollout's pod, and what the trainers are told of it."""
+"""The gateway in a rollout's pod, and the trainers' settings for it."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def environment(container: Mapping[str, Any]) -> dict[str, str]:
     return {x["name"]: x.get("value", "") for x in container["env"]}
 
 
-def test_a_rollouts_pod_has_a_gateway_before_everything_else_that_starts() -> None:
+def test_the_gateway_is_the_first_container_of_a_rollouts_pod() -> None:
     spec = pod_of(ROLLOUT, job(RolloutGateway(30000, 9000, awaits=True, initial_version="base")))
     gateway = spec["initContainers"][0]
     assert (gateway["name"], gateway["image"], gateway["restartPolicy"]) == (names.GATEWAY_CONTAINER, IMAGE, "Always")
     assert gateway["command"][1:] == ["-m", MODULE]
-    # and these are words that it takes
+    # the gateway accepts these arguments
     result = options(gateway["args"])
     assert (result.engine, result.port, result.token_file) == ("http://127.0.0.1:30000", 9000, Path(TOKEN_PATH))
     assert (result.in_flight, result.initial_version) == (Policy.AWAIT, "base")
@@ -61,7 +61,7 @@ def test_a_rollouts_pod_has_a_gateway_before_everything_else_that_starts() -> No
     assert STATE_PATH == WEIGHTS
 
 
-def test_what_a_gateway_knows_outlives_its_container_and_not_its_pod() -> None:
+def test_a_gateways_state_outlives_its_container_and_not_its_pod() -> None:
     spec = pod_of(ROLLOUT, job())
     gateway = spec["initContainers"][0]
     (volume,) = [x for x in spec["volumes"] if x["name"] == names.GATEWAY_VOLUME]
@@ -70,17 +70,17 @@ def test_what_a_gateway_knows_outlives_its_container_and_not_its_pod() -> None:
     state_file = options(gateway["args"]).state_file
     assert state_file is not None
     assert state_file.parent == Path(mount["mountPath"])
-    # and nobody else can change it
+    # and no other container can change it
     assert names.GATEWAY_VOLUME not in {x["name"] for x in spec["containers"][0].get("volumeMounts", ())}
 
 
-def test_a_gateway_is_added_to_rollouts_alone_and_where_it_is_asked_for() -> None:
+def test_a_gateway_is_added_only_to_rollouts_that_enable_it() -> None:
     assert "initContainers" not in pod_of(DATA, job())
     assert "initContainers" not in pod_of(ROLLOUT, job(gateway=None))
 
 
 def test_gateway_and_trainer_mount_the_token_and_not_the_key() -> None:
-    # given the volumes of both
+    # given the volumes of a rollout's pod and of a trainer's pod
     for spec in (pod_of(ROLLOUT, job()), trainer_pod(job())):
         (volume,) = [x for x in spec["volumes"] if x["name"] == names.ROLLOUT_VOLUME]
         assert volume["secret"]["secretName"] == "llm-job-uid-rollouts"
@@ -106,12 +106,12 @@ def test_workers_find_every_replica_by_their_variables(tmp_path: Path) -> None:
 
 
 def test_the_pods_service_account_does_not_reach_the_gateway() -> None:
-    # Kubernetes mounts its token where nothing is mounted at that place
+    # Kubernetes mounts its token if nothing is mounted at that path
     gateway = pod_of(ROLLOUT, job())["initContainers"][0]
     assert names.SERVICE_ACCOUNT_FOLDER in [mount["mountPath"] for mount in gateway["volumeMounts"]]
 
 
-def test_elsewhere_there_are_none() -> None:
+def test_other_jobs_have_no_gateway_variables() -> None:
     with pytest.raises(NoRollouts, match="UNDERSTUDY_ROLLOUTS, UNDERSTUDY_ROLLOUT_TOKEN_FILE not set"):
         replicas_of_this_job(SglangEngine, environment={})
     assert (ENV_ROLLOUTS, ENV_TOKEN_FILE) == (names.ENV_ROLLOUTS, names.ENV_ROLLOUT_TOKEN_FILE)
@@ -124,7 +124,7 @@ def test_workers_of_a_job_with_rollouts_know_where_to_report(gateway: RolloutGat
     assert (names.ENV_ROLLOUTS in environment(trainer)) == (gateway is not None)
 
 
-def test_sidecars_know_what_follows_from_a_failed_update() -> None:
+def test_sidecars_get_the_policy_for_failed_updates() -> None:
     def shape(given: Job) -> Any:
         return json.loads(environment(trainer_pod(given)["initContainers"][0])[names.ENV_JOB])
 

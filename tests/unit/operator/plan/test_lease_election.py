@@ -1,4 +1,6 @@
-"""Who leads: one replica at a time, and soon another one when it is gone. No clock is shared, no answer certain."""
+"""Leader election: one replica leads at a time, and another one soon after it is gone. Replicas share no clock, and any
+answer may be lost.
+"""
 
 import heapq
 import itertools
@@ -20,7 +22,7 @@ HERS = Lease("b", LEASE_S, "7", transitions=3)
 
 
 def a_leader() -> LeaseCandidate:
-    """Since 0.0, when it sent its write."""
+    """A leader since 0.0, when it sent its write."""
     candidate = LeaseCandidate("a", TIMES)
     candidate.on_lease_read(None, 0.0)
     candidate.on_lease_written(Lease("a", LEASE_S, "1", "then"), sent_at=0.0)
@@ -31,7 +33,7 @@ def waits(step: ReadLease | WriteLease | Wait, for_s: float) -> bool:
     return isinstance(step, Wait) and abs(step.seconds - for_s) < 1e-9
 
 
-def test_a_replica_that_finds_no_lease_creates_it_and_leads_once_that_is_answered():
+def test_a_replica_that_finds_no_lease_creates_it_and_leads_after_the_answer():
     candidate = LeaseCandidate("a", TIMES)
     assert candidate.next(10.0) == ReadLease()
     candidate.on_lease_read(None, 10.0)
@@ -41,7 +43,7 @@ def test_a_replica_that_finds_no_lease_creates_it_and_leads_once_that_is_answere
     assert candidate.leads(10.1)
 
 
-def test_a_leader_renews_in_time_and_keeps_when_it_began():
+def test_a_leader_renews_in_time_and_keeps_its_acquire_time():
     candidate = a_leader()
     assert waits(candidate.next(0.1), RENEW_EVERY_S - 0.1)
     (step,) = [candidate.next(RENEW_EVERY_S)]
@@ -49,7 +51,7 @@ def test_a_leader_renews_in_time_and_keeps_when_it_began():
     assert (step.takes_over, step.lease.acquired, step.lease.transitions) == (False, "then", 0)
 
 
-def test_a_leader_without_an_answer_looks_and_gives_up_before_the_lease_is_over():
+def test_a_leader_without_an_answer_reads_the_lease_and_steps_down_before_it_expires():
     candidate = a_leader()
     candidate.on_failure(2.0)
     assert waits(candidate.next(2.0), RETRY_S)
@@ -58,24 +60,24 @@ def test_a_leader_without_an_answer_looks_and_gives_up_before_the_lease_is_over(
     assert not candidate.leads(GIVE_UP_S)
 
 
-def test_by_default_the_times_are_those_of_client_go():
+def test_the_default_times_are_those_of_client_go():
     assert LeaseTimes() == LeaseTimes(15.0, 10.0, 2.0)
 
 
-def test_a_reconcile_that_runs_may_write_until_half_of_what_the_lease_has_left():
+def test_a_running_reconcile_may_write_for_half_of_the_leases_remaining_time():
     candidate = a_leader()
-    assert candidate.may_write_for_s(10.0) == 2.5  # it does not lead any more, and nobody else does
+    assert candidate.may_write_for_s(10.0) == 2.5  # this replica does not lead any more, and no other one leads
     assert candidate.may_write_for_s(12.6) == 0.0
-    # and not once somebody else is read
+    # but not once another replica is the holder
     candidate.on_lease_read(HERS, 10.5)
     assert candidate.may_write_for_s(10.5) == 0.0
-    # nor once the lease is given back
+    # and not once the lease is released
     giver = a_leader()
     giver.release(1.0)
     assert giver.may_write_for_s(1.0) == 0.0
 
 
-def test_a_leaders_time_counts_from_when_it_asked_and_not_from_the_answer():
+def test_a_leaders_time_counts_from_its_request_and_not_from_the_answer():
     candidate = LeaseCandidate("a", TIMES)
     candidate.on_lease_read(None, 0.0)
     candidate.on_lease_written(Lease("a", LEASE_S, "1"), sent_at=5.0)
@@ -90,12 +92,12 @@ def test_a_leader_that_reads_another_name_stands_by_at_once():
     assert candidate.next(1.5) == Wait(READ_EVERY_S)
 
 
-def test_a_lease_of_somebody_else_is_free_once_it_was_not_renewed_for_its_duration_as_seen_from_here():
+def test_another_replicas_lease_is_free_if_no_renewal_was_observed_for_its_duration():
     candidate = LeaseCandidate("a", TIMES)
     candidate.on_lease_read(HERS, 100.0)
     assert candidate.next(100.0) == Wait(READ_EVERY_S)
     candidate.on_lease_read(HERS, 114.9)
-    assert waits(candidate.next(114.9), 0.1)  # not a moment longer than need be
+    assert waits(candidate.next(114.9), 0.1)  # not later than necessary
     candidate.on_lease_read(HERS, 115.0)
     step = candidate.next(115.0)
     assert isinstance(step, WriteLease)
@@ -110,7 +112,7 @@ def test_each_renewal_restarts_the_wait():
     assert isinstance(candidate.next(117.5), Wait)
 
 
-def test_a_lease_that_was_given_back_is_free_at_once():
+def test_a_released_lease_is_free_at_once():
     leader, other = a_leader(), LeaseCandidate("b", TIMES)
     given = leader.release(0.5)
     assert given is not None
@@ -119,13 +121,13 @@ def test_a_lease_that_was_given_back_is_free_at_once():
     assert isinstance(other.next(0.6), WriteLease)
 
 
-def test_a_standby_gives_nothing_back():
+def test_a_standby_replica_does_not_release_the_lease():
     candidate = LeaseCandidate("a", TIMES)
     candidate.on_lease_read(HERS, 0.0)
     assert candidate.release(1.0) is None
 
 
-def test_a_write_of_ours_without_an_answer_is_found_by_the_next_look_and_written_again():
+def test_the_next_read_finds_an_unanswered_write_which_is_repeated():
     candidate = LeaseCandidate("a", TIMES)
     candidate.on_lease_read(None, 0.0)
     candidate.on_failure(1.0)
@@ -138,7 +140,7 @@ def test_a_write_of_ours_without_an_answer_is_found_by_the_next_look_and_written
 
 @dataclass
 class Server:
-    """Keeps the Lease. Calls take a while both ways, and some have no answer although they were done."""
+    """Keeps the Lease. Calls take time in both directions, and some are executed without an answer."""
 
     rng: random.Random
     now: float = 0.0
@@ -171,7 +173,7 @@ class Server:
 class Replica:
     server: Server
     name: str
-    ahead_s: float  # of its steady clock
+    ahead_s: float  # of its monotonic clock
     alive: bool = True
     candidate: LeaseCandidate = field(init=False)
 
@@ -235,7 +237,7 @@ class Replica:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_is_lost_or_late_no_two_lead_and_somebody_soon_does(seed: int):
+def test_with_lost_and_late_calls_at_most_one_replica_leads_and_soon_one_does(seed: int):
     rng = random.Random(seed)
     server = Server(rng)
     replicas = [Replica(server, name, rng.uniform(-1e6, 1e6)) for name in "abc"]
@@ -259,7 +261,7 @@ def test_whatever_is_lost_or_late_no_two_lead_and_somebody_soon_does(seed: int):
             assert server.now - died_at < 45.0, f"seed {seed}"
 
 
-def test_after_a_kill_another_one_leads_once_the_lease_has_expired():
+def test_another_replica_leads_after_a_kill_once_the_lease_has_expired():
     for seed in range(20):
         server = Server(random.Random(seed))
         server.rng.choice = lambda given: given[0]  # type: ignore[method-assign,assignment]

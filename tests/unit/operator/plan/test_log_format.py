@@ -1,4 +1,4 @@
-"""The format of the sidecars' logs: what the operator and the webhook were told, in the pods that they make."""
+"""The format of the sidecars' logs: the pods get the settings of the operator and the webhook."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,12 +27,12 @@ def test_a_sidecar_gets_settings_that_are_not_the_default(log_format: str, expec
     assert read_format(made) == expected
 
 
-def test_so_is_an_injected_one():
+def test_an_injected_sidecar_gets_the_settings():
     assert read_format(inject(pod("job"), IMAGE, "json").pod) == ["json"]
     assert read_format(inject(pod("job"), IMAGE).pod) == []
 
 
-def test_so_is_a_warm_spare_of_a_pool():
+def test_a_warm_spare_of_a_pool_gets_the_settings():
     pool = a_warm_pool(replicas=1)
     assert read_format({"spec": warm_spec(replace(pool, log_format="json"), IMAGE, "s")}) == ["json"]
     assert read_format({"spec": warm_spec(pool, IMAGE, "s")}) == []

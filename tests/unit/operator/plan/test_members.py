@@ -1,4 +1,4 @@
-"""Which pods are created, deleted and relabelled, from what is observed."""
+"""The pods that the operator creates, deletes and patches, derived from its observation."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -100,7 +100,7 @@ def test_before_the_first_round_a_lost_spare_is_replaced_by_a_spare():
     assert created(observed(a_job(), (A0, A1, ended(S)))) == ["spare"]
 
 
-def test_pods_that_are_on_their_way_are_waited_for():
+def test_starting_pods_are_not_replaced():
     assert planned(observed(a_job(), (pending(A0), starting(A1), pending(S)))) == ()
 
 
@@ -117,7 +117,7 @@ def test_before_the_first_round_a_pod_that_had_started_on_a_node_that_died_since
     assert deleted(given) == {"a1": 0}
 
 
-def test_before_the_first_round_spares_beyond_the_declared_number_go_so_that_actives_find_room():
+def test_before_the_first_round_surplus_spares_are_deleted_so_that_actives_find_room():
     pods = (pending(A0), pending(A1), S, a_pod("t"), pending(a_pod("u")))
     given = observed(a_job(spares=1, status=in_round(-1, coordinator="s")), pods)
     assert deleted(given) == {"t": None, "u": None}
@@ -129,7 +129,7 @@ NEW_SPARE = pending(a_pod("n", created_at=NOW))
 A1_LOST = a_snapshot([member(A0, 0), member(S, 1)], number=1, lost=[lost(A1)])
 
 AFTER_A_LOSS: dict[str, tuple[Iterable[Pod], Iterable[str], int]] = {
-    # pods, nodes that are not ready, and how many new spares are needed
+    # the pods, the nodes that are not Ready, and the number of new spares
     "its pod still seems to run": ((A0, A1, S), (), 1),
     "its pod has ended": ((A0, ended(A1), S), (), 1),
     "its pod is Terminating": ((A0, terminating(A1), S), (), 1),
@@ -156,7 +156,7 @@ def test_two_pods_that_are_lost_at_once_are_replaced_by_two_spares():
 
 
 def test_a_thousand_pods_that_are_lost_at_once_are_replaced_in_one_reconcile():
-    """Those that make a network switch's nodes, for instance."""
+    """For instance the pods on the nodes of a network switch."""
     pods = [a_pod(f"a{i}", i) for i in range(2000)]
     left, gone = pods[:1000], [ended(pod) for pod in pods[1000:]]
     rank_holders = [member(pod, pod.index) for pod in left]
@@ -167,35 +167,35 @@ def test_a_thousand_pods_that_are_lost_at_once_are_replaced_in_one_reconcile():
     assert created(observed(job, (*left, *gone), snapshot)) == ["spare"] * 1000
 
 
-def test_the_newest_round_counts_whether_status_or_the_coordinator_reports_it():
+def test_the_newest_round_of_status_and_coordinator_counts():
     without_a1 = (A0, S)
     assert created(observed(a_job(status=in_round(3)), without_a1)) == ["spare"]
     assert created(observed(a_job(), without_a1, a_snapshot(number=0))) == ["spare"]
 
 
-def test_without_a_loss_nothing_is_done():
+def test_nothing_changes_without_a_loss():
     assert planned(observed(snapshot=a_snapshot())) == ()
 
 
-def test_a_node_that_is_only_not_ready_is_no_loss_while_its_member_is_connected():
+def test_a_node_that_is_not_ready_is_no_loss_while_its_member_is_connected():
     assert planned(observed(snapshot=a_snapshot(), not_ready=[A1.node])) == ()
 
 
 def test_a_pod_on_a_dead_node_that_a_new_coordinator_does_not_know_is_replaced():
-    # given the node of the coordinator, which was an active's too, is dead; its successor does not know that active
+    # given a dead node that had the coordinator and an active; the next coordinator does not know that active
     snapshot = a_snapshot([member(A0, 0), member(S, None)], epoch=2, waiting_for="1 of 2 pods (group ranks 1)")
     given = observed(pods=(A0, A1, S), snapshot=snapshot, not_ready=[A1.node])
     assert created(given) == ["spare"]
-    assert deleted(given) == {"a1": 0}  # neither the API server nor the coordinator hears of it
+    assert deleted(given) == {"a1": 0}  # neither the API server nor the coordinator reports its loss
 
 
-def test_a_member_is_not_missed_while_a_new_coordinator_collects_members():
+def test_a_member_does_not_count_as_lost_while_a_new_coordinator_collects_members():
     asking = a_snapshot([member(A0, None)], number=4, epoch=2)
     given = observed(a_job(status=in_round(4)), (A0, A1, S), asking, not_ready=[A1.node])
     assert planned(given) == ()
 
 
-def test_a_lost_pod_on_a_well_node_may_come_back_for_a_while():
+def test_a_lost_pod_on_a_ready_node_has_some_time_to_come_back():
     def after(seconds: float) -> Observed:
         snapshot = a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1, at=NOW - seconds)])
         return observed(snapshot=snapshot)
@@ -219,12 +219,12 @@ def test_a_pod_that_states_it_has_to_be_replaced_and_does_not_end_is_deleted(ago
     given = observed(snapshot=a_snapshot([member(A0, 0), member(A1, 1)]))
     given = replace(given, coordination=replace(given.coordination, answers=answers))
     assert ("s" in deleted(given)) == goes
-    # but not if a coordinator has it as a member again
+    # but not if the pod is a member of a coordinator again
     returned = a_snapshot([member(A0, 0), member(A1, 1), member(S, None)])
     assert deleted(replace(given, coordination=replace(given.coordination, snapshot=returned))) == {}
 
 
-def test_what_a_pod_stated_of_its_end_does_not_count_once_its_connection_has_ended():
+def test_a_pods_replacement_reason_does_not_count_once_its_connection_has_ended():
     answers = NO_ANSWERS.with_refusal(
         "uid-s", Refused("not in office", replacement_reason="no space left on device"), NOW - 60
     )
@@ -232,8 +232,8 @@ def test_what_a_pod_stated_of_its_end_does_not_count_once_its_connection_has_end
     assert deleted(replace(given, coordination=replace(given.coordination, answers=answers.on_lines(())))) == {}
 
 
-def test_a_coordinator_without_a_majority_is_not_believed_about_silent_members():
-    # given one that hears two voters of five: it may be cut off, and the others train on under another one
+def test_losses_reported_by_a_coordinator_without_a_majority_do_not_count():
+    # given a coordinator with two voters of five: it may be disconnected, and the others may train under another one
     voters = [A0, A1, S, a_pod("t"), a_pod("u")]
 
     def is_reported(*heard: Pod, fault: Fault = Fault.NODE) -> Observed:
@@ -242,24 +242,24 @@ def test_a_coordinator_without_a_majority_is_not_believed_about_silent_members()
         return observed(pods=voters, snapshot=a_snapshot(views, lost=gone, voters=voters))
 
     assert deleted(is_reported(A0, S)) == {}
-    assert deleted(is_reported(A0, S, a_pod("new"), a_pod("newer"))) == {}  # who does not vote yet
+    assert deleted(is_reported(A0, S, a_pod("new"), a_pod("newer"))) == {}  # the new pods are not voters yet
     assert deleted(is_reported(A0, S, A1)) == {"t": None, "u": None}
-    # but what it has seen end has ended
+    # but a pod whose end it has observed has ended
     assert deleted(is_reported(A0, S, fault=Fault.POD)) == {"a1": None, "t": None, "u": None}
 
 
-def test_a_terminating_pod_is_removed_at_once_only_on_a_node_that_is_not_ready():
+def test_a_terminating_pod_is_force_deleted_only_on_a_node_that_is_not_ready():
     pods = (A0, terminating(A1), S)
     assert deleted(observed(pods=pods, not_ready=[A1.node])) == {"a1": 0}
     assert deleted(observed(pods=pods)) == {}
 
 
-def test_a_terminating_pod_is_removed_where_its_node_is_gone():
+def test_a_terminating_pod_is_force_deleted_if_its_node_is_gone():
     gone = replace(observed(pods=(A0, terminating(A1), S)), nodes={})
     assert deleted(gone) == {"a1": 0}
 
 
-# Spares up and down, and surplus ------------------------------------------------------------------------------------
+# Changes of spares, and surplus pods --------------------------------------------------------------------------------
 
 
 def test_more_spares_are_created_when_more_are_wanted():
@@ -273,7 +273,7 @@ def with_spares(*spares: Pod, wanted: int, coordinator: str = "a0", **snapshot: 
     return observed(job, (A0, A1, *spares), a_snapshot(views, **snapshot))  # type: ignore[arg-type]
 
 
-def test_when_fewer_spares_are_wanted_those_that_have_not_started_go_first_then_the_youngest():
+def test_of_surplus_spares_those_that_have_not_started_are_deleted_first_then_the_youngest():
     old, young, unstarted = a_pod("old"), a_pod("young", created_at=AN_HOUR_AGO + 60), starting(a_pod("unstarted"))
     assert deleted(with_spares(old, young, unstarted, wanted=2)) == {"unstarted": None}
     assert deleted(with_spares(old, young, unstarted, wanted=1)) == {"unstarted": None, "young": None}
@@ -285,34 +285,34 @@ def test_the_coordinator_stays_when_fewer_spares_are_wanted():
     assert deleted(with_spares(S, a_pod("t"), wanted=0, coordinator="s")) == {"t": None}
 
 
-def test_one_that_was_just_elected_stays_too_before_status_reports_it():
+def test_a_spare_that_was_just_elected_stays_before_status_reports_it():
     old, young = a_pod("old"), a_pod("young", created_at=NOW)
     elected = replace(with_spares(old, young, wanted=0).coordination, coordinator_uid=young.uid)
     assert deleted(replace(with_spares(old, young, wanted=0), coordination=elected)) == {"old": None}
 
 
 def test_a_rank_holder_stays_even_if_it_was_created_as_a_spare():
-    # given a1 came back after the spare s had taken its rank, and a new spare was made for it
+    # given that a1 came back after the spare s had taken its rank, and that a new spare was created to replace it
     new = a_pod("new", created_at=NOW)
     snapshot = a_snapshot([member(A0, 0), member(S, 1), member(A1, None), member(new, None)])
     given = observed(a_job(status=in_round(1, coordinator="a0")), (A0, A1, S, new), snapshot)
     assert deleted(given) == {"new": None}
 
 
-def test_a_spare_too_many_goes_as_it_was_seen_because_it_may_have_been_given_a_rank_since():
-    # given two spares before the first round and while it runs, where one is wanted
+def test_a_surplus_spare_is_deleted_only_at_the_observed_version_because_it_may_have_a_rank_by_now():
+    # given two spares before the first round and during it, of which one is surplus
     seen = replace(a_pod("t", created_at=NOW), version="11")
     before = observed(a_job(), (A0, A1, S, seen))
     running = with_spares(S, seen, wanted=1)
 
-    # then the younger is deleted only if nobody has written to it
+    # then the younger one is deleted under a resourceVersion precondition
     for given in (before, running):
         (delete,) = [intent for intent in planned(given) if isinstance(intent, DeletePod)]
         assert (delete.name, delete.version) == ("t", "11")
 
 
-def test_a_spare_with_a_rank_stays_although_nobody_has_reported_the_first_round():
-    # given an operator that knows the newest pods, the job as it was before its first round, and no coordinator
+def test_a_spare_with_a_rank_stays_although_no_coordinator_has_reported_the_first_round():
+    # given an operator with the newest pods, the job as it was before its first round, and no coordinator
     with_ranks = replace(a_pod("t", created_at=NOW), annotations={names.ANNOTATION_GROUP_RANK: "1"})
     assert deleted(observed(a_job(), (A0, S, with_ranks))) == {}
 
@@ -322,7 +322,7 @@ def test_a_spare_with_a_rank_stays_although_nobody_has_reported_the_first_round(
     [
         None,
         a_snapshot(waiting_for="1 of 2 pods (group ranks 1)"),
-        a_snapshot([member(A0, None), member(S, None)], number=4, epoch=2),  # new in office: it has seated nobody yet
+        a_snapshot([member(A0, None), member(S, None)], number=4, epoch=2),  # new: no ranks yet
     ],
 )
 def test_no_pod_is_surplus_while_rank_holders_are_unknown(snapshot: None):
@@ -349,7 +349,7 @@ def avoided(given: Observed) -> list[str]:
         (Fault.POD, 0.0, []),
     ],
 )
-def test_a_new_pod_keeps_off_a_node_that_fell_silent_a_moment_ago(fault: Fault, ago: float, nodes: list[str]):
+def test_a_new_pod_avoids_a_node_that_stopped_responding_a_moment_ago(fault: Fault, ago: float, nodes: list[str]):
     snapshot = a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1, fault, NOW - ago)])
     assert avoided(observed(snapshot=snapshot)) == nodes
 
@@ -358,24 +358,24 @@ def test_a_new_pod_keeps_off_a_node_that_fell_silent_a_moment_ago(fault: Fault, 
     ("node", "nodes"),
     [
         (Node("node-a1", True, since=NOW - 1), []),  # it was down, and has come back
-        (Node("node-a1", True, since=NOW - 100), ["node-a1"]),  # it only looks ready still
+        (Node("node-a1", True, since=NOW - 100), ["node-a1"]),  # Kubernetes has not detected its loss yet
         (Node("node-a1", False, since=NOW - 1), ["node-a1"]),
     ],
 )
-def test_a_node_that_has_become_ready_again_since_is_not_kept_off(node: Node, nodes: list[str]):
+def test_a_node_that_has_become_ready_again_since_is_not_avoided(node: Node, nodes: list[str]):
     snapshot = a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1, Fault.NODE, NOW - 20)])
     given = observed(snapshot=snapshot)
     assert avoided(replace(given, nodes={**given.nodes, node.name: node})) == nodes
 
 
-def test_nor_is_one_put_where_it_would_be_given_no_ranks():
+def test_a_new_pod_avoids_a_node_on_which_it_would_get_no_rank():
     given = observed(snapshot=a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1, Fault.POD, NOW)]))
     faulty = Node("node-x", True, since=NOW - 100, findings=(XID_79,))
     assert avoided(replace(given, nodes={**given.nodes, "node-x": faulty})) == ["node-x"]
 
 
-def test_one_that_waits_for_a_node_is_recreated_when_one_that_it_is_kept_off_is_well_again():
-    """Else it waits for as long as there is no other node for it."""
+def test_a_pod_that_waits_for_a_node_is_recreated_when_a_node_that_it_avoids_is_healthy_again():
+    """Otherwise it waits as long as there is no other node for it."""
     keeps_off = {names.ANNOTATION_AVOIDS: "node-x"}
     waits = pending(a_pod("t", annotations=keeps_off, trouble="Unschedulable: 0/3 nodes are available"))
     given = observed(pods=(A0, A1, S, waits), snapshot=a_snapshot(), job=a_job(status=in_round(0), spares=2))
@@ -387,14 +387,14 @@ def test_one_that_waits_for_a_node_is_recreated_when_one_that_it_is_kept_off_is_
 
 
 def annotations_of_new(given: Observed) -> dict[str, str]:
-    """Of the one pod that is made."""
+    """The annotations of the one pod that is created."""
     (create,) = [intent for intent in planned(given) if isinstance(intent, CreatePod)]
     return dict(create.manifest["metadata"]["annotations"])
 
 
 @pytest.mark.parametrize("count", [1, 10, 100, 900])
-def test_so_it_is_where_it_is_kept_off_many_of_which_one_is_well_again(count: int):
-    # given nodes that are all faulty, and a pod that is made meanwhile
+def test_a_waiting_pod_is_recreated_when_one_of_many_nodes_that_it_avoids_is_healthy_again(count: int):
+    # given faulty nodes, and a pod that was created meanwhile
     broken = {f"node-{number:03d}": Node(f"node-{number:03d}", True, findings=(XID_79,)) for number in range(count)}
     lost_one = a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1)])
     given = observed(pods=(A0, S), snapshot=lost_one, job=a_job(status=in_round(0)))
@@ -402,22 +402,22 @@ def test_so_it_is_where_it_is_kept_off_many_of_which_one_is_well_again(count: in
     waits = pending(a_pod("t", annotations=annotations_of_new(given), trouble="Unschedulable: 0/3"))
     given = replace(given, pods=(A0, S, waits))
     assert deleted(given) == {}
-    # when the last of them is well again, but not yet Ready
+    # when the last of them is healthy again, but not yet Ready
     last = f"node-{count - 1:03d}"
     starts = {**given.nodes, last: Node(last, ready=False)}
     assert deleted(replace(given, nodes=starts)) == {}
-    # then it is made anew as soon as that is Ready
+    # then the pod is recreated as soon as that node is Ready
     well = replace(given, nodes={**given.nodes, last: Node(last, ready=True)})
     assert deleted(well) == {"t": 0}
     assert last not in avoided_by(a_pod("u", annotations=annotations_of_new(replace(well, pods=(A0, S)))))
 
 
 def test_an_operator_that_does_not_know_the_silent_nodes_recreates_no_pod():
-    """Another operator has made it, and was lost."""
+    """Its predecessor has created this pod."""
     waits = pending(a_pod("t", annotations={names.ANNOTATION_AVOIDS: "node-a1"}, trouble="Unschedulable: 0/3"))
     given = observed(pods=(A0, A1, S, waits), job=a_job(status=in_round(0), spares=2))
     assert deleted(given) == {}
-    silent = a_snapshot(lost=[lost(replace(A1, uid="former"), Fault.NODE, NOW - 1)])
+    silent = a_snapshot(lost=[lost(replace(A1, uid="previous"), Fault.NODE, NOW - 1)])
     assert deleted(replace(given, coordination=replace(given.coordination, snapshot=silent))) == {}
     assert deleted(replace(given, coordination=replace(given.coordination, snapshot=a_snapshot()))) == {"t": 0}
 
@@ -428,16 +428,16 @@ def test_a_deleted_node_is_no_reason_to_recreate_a_pod():
     assert deleted(observed(pods=(A0, A1, S, waits), snapshot=a_snapshot(), job=job)) == {}
 
 
-def test_no_pod_has_more_names_of_nodes_than_an_annotation_may_have():
-    name = "node-" + "x" * 240 + "-{:05d}"  # about as long as a node's name may be
+def test_the_annotation_with_avoided_nodes_stays_within_the_size_limit():
+    name = "node-" + "x" * 240 + "-{:05d}"  # about the maximum length of a node's name
     broken = {name.format(number): Node(name.format(number), True, findings=(XID_79,)) for number in range(3000)}
     given = observed(pods=(A0, S), snapshot=a_snapshot([member(A0, 0), member(S, 1)], lost=[lost(A1)]))
     result = annotations_of_new(replace(given, nodes={**given.nodes, **broken}))
     assert sum(len(key) + len(text) for key, text in result.items()) < 256 * 1024
 
 
-def test_a_pod_on_broken_hardware_that_holds_no_rank_is_replaced():
-    """It would never be given one, and the job would wait for it."""
+def test_a_pod_without_a_rank_on_broken_hardware_is_replaced():
+    """It would never get a rank, and the job would wait for it."""
     broken = {**observed().nodes, S.node: Node(S.node, True, findings=(XID_79,))}
     assert deleted(observed(nodes=broken, snapshot=a_snapshot())) == {"s": None}
     assert (
@@ -450,14 +450,14 @@ def test_a_pod_on_broken_hardware_that_holds_no_rank_is_replaced():
     assert deleted(observed(nodes=goes, snapshot=a_snapshot())) == {}
 
 
-def test_but_one_that_holds_a_rank_trains_on():
+def test_a_pod_with_a_rank_on_broken_hardware_keeps_training():
     broken = {**observed().nodes, A1.node: Node(A1.node, True, findings=(XID_79,))}
     assert deleted(observed(nodes=broken, snapshot=a_snapshot())) == {}
 
 
-def test_nor_is_one_removed_while_a_new_coordinator_collects_rank_holders():
+def test_no_pod_on_broken_hardware_is_deleted_while_a_new_coordinator_collects_rank_holders():
     broken = {**observed().nodes, A1.node: Node(A1.node, True, findings=(XID_79,))}
-    asks = a_snapshot([member(x, None) for x in (A0, A1, S)], waiting_for="the members of the former round")
+    asks = a_snapshot([member(x, None) for x in (A0, A1, S)], waiting_for="the members of the previous round")
     assert deleted(observed(nodes=broken, snapshot=asks)) == {}
     waits = a_snapshot([member(A0, 0), member(A1, None), member(S, None)], waiting_for="1 of 2 pods")
     given = observed(nodes=broken, snapshot=waits)
@@ -481,19 +481,19 @@ def test_a_failed_pod_that_is_being_deleted_is_not_deleted_again():
 
 
 @pytest.mark.parametrize("close", [SUCCEEDED, FAILED])
-def test_after_the_close_no_pod_is_created_and_pods_that_end_by_themselves_are_left_alone(close: type):
+def test_after_the_close_no_pod_is_created_and_ending_pods_are_not_deleted(close: type):
     given = observed(pods=(A0, ended(A1)), snapshot=a_snapshot(closed=close))  # type: ignore[arg-type]
     assert planned(given) == ()
 
 
-def test_after_the_close_pods_that_have_not_started_are_removed():
+def test_after_the_close_pods_that_have_not_started_are_deleted():
     given = observed(pods=(ended(A0), ended(A1), pending(S)), snapshot=a_snapshot(closed=SUCCEEDED))
     assert deleted(given) == {"s": 0}
     assert reasons(given) == ["the job has ended before it started"]
 
 
 def closed_since(seconds: float, mode: str, state: str = "Completed") -> Observed:
-    """A job that has ended, whose pod s has not."""
+    """A job that has ended, and whose pod s has not."""
     conditions = [{"type": state, "status": "True", "message": ""}]
     status = in_round(0, terminalState=state, conditions=conditions)
     job = a_job(mode=mode, status=status, completed_at=NOW - seconds)
@@ -505,19 +505,19 @@ def test_a_pod_that_does_not_end_within_30_s_of_the_close_is_deleted():
     assert deleted(closed_since(30.0, "Wrap")) == {"s": None}
 
 
-def test_a_script_that_continues_after_its_torchrun_is_left_alone_if_the_job_has_succeeded():
+def test_a_script_that_continues_after_its_torchrun_is_not_deleted_if_the_job_has_succeeded():
     assert deleted(closed_since(3600.0, "Torchrun")) == {}
     assert deleted(closed_since(30.0, "Torchrun", "Failed")) == {"s": None}
 
 
-def test_after_the_close_pods_on_a_dead_node_are_removed_at_once():
+def test_after_the_close_pods_on_a_dead_node_are_force_deleted():
     given = observed(pods=(A0, terminating(A1)), snapshot=a_snapshot(closed=SUCCEEDED), not_ready=[A0.node, A1.node])
     assert deleted(given) == {"a0": 0, "a1": 0}
 
 
 @pytest.mark.parametrize("state", ["Completed", "Failed"])
 def test_a_job_that_has_ended_gets_no_new_pods_when_its_finished_ones_are_gone(state: str):
-    # given an operator that has just started: only status tells that the job has ended
+    # given an operator that has just started: only status shows that the job has ended
     assert planned(observed(a_job(status=in_round(5, terminalState=state)), pods=())) == ()
 
 
@@ -536,27 +536,27 @@ def test_labels_follow_the_ranks():
     "snapshot",
     [
         a_snapshot([member(A0, None), member(A1, None), member(S, None)], number=-1),  # before the first round
-        a_snapshot([member(A0, None), member(A1, None), member(S, None)], number=4, epoch=2),  # new in office
+        a_snapshot([member(A0, None), member(A1, None), member(S, None)], number=4, epoch=2),  # a new coordinator
     ],
 )
-def test_labels_stay_while_nobody_is_seated(snapshot: None):
+def test_labels_stay_while_no_member_has_a_rank(snapshot: None):
     number = 4 if snapshot is not None and snapshot.token.round == 4 else -1
     assert patched(observed(a_job(status=in_round(number)), snapshot=snapshot)) == []
 
 
 @pytest.mark.parametrize("end_state", [ended(S), terminating(S)])
-def test_labels_of_a_pod_that_ends_stay(end_state: Pod):
+def test_labels_of_a_pod_that_has_ended_stay(end_state: Pod):
     snapshot = a_snapshot([member(A0, 0), member(S, 1)], number=1)
     assert patched(observed(a_job(status=in_round(1)), (A0, end_state), snapshot)) == []
 
 
-def test_a_pod_that_was_created_since_its_node_fell_silent_has_a_moment_to_connect():
-    # Given a spare that the scheduler has put on a node which this operator still believes to be silent
+def test_a_pod_that_was_created_since_its_node_stopped_responding_has_some_time_to_connect():
+    # given a spare that was scheduled to a node which this operator believes to be silent
     new = replace(starting(a_pod("new")), created_at=NOW - 1)
     silent = replace(Node(new.node, False), since=NOW - 30)
     given = observed(pods=(A0, A1, S, new), snapshot=a_snapshot())
     assert deleted(replace(given, nodes={**given.nodes, new.node: silent})) == {}
-    # But not for ever, and not if it was there before
+    # but not forever, and not if the pod is older
     old = replace(new, created_at=NOW - 20)
     given = observed(pods=(A0, A1, S, old), snapshot=a_snapshot())
     assert deleted(replace(given, nodes={**given.nodes, new.node: silent})) == {"new": 0}

@@ -1,4 +1,4 @@
-"""What a coordinator sends is brought within limits before anything is decided by it."""
+"""The operator applies limits to a coordinator's messages before it decides anything."""
 
 from dataclasses import replace
 
@@ -23,23 +23,23 @@ def limited(snapshot: Snapshot, by: MessageLimits | None = None, now: float = NO
     return message
 
 
-def test_an_ordinary_snapshot_is_taken_as_it_is() -> None:
+def test_an_ordinary_snapshot_is_not_changed() -> None:
     progress = StepProgress(7, 100, NOW - 1)
     snapshot = a_snapshot(recoveries=[a_recovery(NOW + 2.0, NOW + 3.0)], lost=[lost(A0)], progress=progress)
     assert limited(snapshot) == snapshot
 
 
-def test_a_time_far_ahead_becomes_the_time_at_which_it_was_first_received_and_stays_that() -> None:
+def test_a_time_far_ahead_is_replaced_by_the_time_of_its_first_receipt() -> None:
     # given a coordinator whose clock is three years ahead
     by, snapshot = MessageLimits(), a_snapshot(recoveries=[a_recovery(NOW + THREE_YEARS_S)])
-    # when it sends the same recovery again and again, then that stays one
+    # when it sends the same recovery again and again, then this stays one recovery
     first, second = limited(snapshot, by, NOW), limited(snapshot, by, NOW + 60.0)
     assert first.recoveries[0].detected_at == second.recoveries[0].detected_at == NOW
     status = merge_history(merge_history([], first, NOW), second, NOW)
     assert [entry["detectedAt"] for entry in status] == [micro_time(NOW)]
 
 
-def test_what_is_not_sent_any_more_is_not_kept() -> None:
+def test_entries_that_are_no_longer_sent_are_not_kept() -> None:
     by = MessageLimits()
     for number in range(100):
         limited(a_snapshot(recoveries=[a_recovery(NOW + THREE_YEARS_S + number)]), by, NOW + number)
@@ -47,7 +47,7 @@ def test_what_is_not_sent_any_more_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("at", [-1e300, -1.0, 1e18, 1.7e308])
-def test_no_time_is_beyond_what_can_be_written(at: float) -> None:
+def test_all_times_are_within_the_writable_range(at: float) -> None:
     cause = Cause(None, "p", "n", None, None, "")
     rollouts = Rollouts(0, 0, 0, "", UpdateFailure("u", "v", "m", 1, at), cause)
     snapshot = a_snapshot(
@@ -95,7 +95,7 @@ def test_numbers_that_status_cannot_hold_end_the_line(snapshot: Snapshot) -> Non
         MessageLimits().apply(snapshot, NOW)
 
 
-def test_what_only_describes_a_fault_is_left_out_or_cut() -> None:
+def test_descriptive_fields_of_a_fault_are_dropped_or_truncated() -> None:
     cause = Cause(2**40, "p", "n", -(2**40), None, "x" * 10_000)
     result = limited(
         a_snapshot(recoveries=[a_recovery(cause=cause)], counts={"Other": 1, "InPlace": 2, "SpareSwap": -1})
@@ -113,7 +113,7 @@ def test_what_only_describes_a_fault_is_left_out_or_cut() -> None:
     "a coordinator reports texts of 100,000 characters",
     before="the operator wrote them to the API server, with each change of status again",
 )
-def test_texts_that_nobody_reads_to_their_end_are_cut() -> None:
+def test_long_texts_are_truncated() -> None:
     text = "x" * 100_000
     cause = Cause(0, text, text, 1, text, text)
     snapshot = a_snapshot(
@@ -130,7 +130,7 @@ def test_texts_that_nobody_reads_to_their_end_are_cut() -> None:
 
 
 @pytest.mark.attack("B2", "a coordinator counts recoveries of a thousand strategies", before="each was a key in status")
-def test_only_strategies_that_there_are_are_counted() -> None:
+def test_only_known_strategies_are_counted() -> None:
     counts = {"InPlace": 2, "": 1, **{f"Later{number}": 1 for number in range(1000)}}
     assert after(in_round(1), a_snapshot(counts=counts))["recoveriesByStrategy"] == {"inPlace": 2}
 

@@ -1,4 +1,4 @@
-"""The NetworkPolicy of a job: who reaches its members."""
+"""The NetworkPolicy of a job: which pods reach its members."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,11 +35,11 @@ def labels_of(job: Job, index: int | None) -> dict[str, str]:
 
 
 def find_reachable(job: Job, labels: dict[str, str]) -> bool:
-    """Whether pods of these labels reach all ports."""
+    """Whether pods with these labels reach all ports."""
     return any(selects(peer["podSelector"], labels) for peer in spec_of(job)["ingress"][0]["from"])
 
 
-def test_it_is_about_actives_and_spares_of_every_attempt_and_goes_with_the_job() -> None:
+def test_the_policy_selects_actives_and_spares_of_every_attempt_and_is_owned_by_the_job() -> None:
     job = a_job()
     for pod in (labels_of(job, 0), labels_of(job, None)):
         assert selects(spec_of(job)["podSelector"], pod)
@@ -51,7 +51,7 @@ def test_it_is_about_actives_and_spares_of_every_attempt_and_goes_with_the_job()
     assert metadata["ownerReferences"][0]["uid"] == "job-uid"
 
 
-def test_the_jobs_own_pods_reach_its_members_those_that_do_not_train_too() -> None:
+def test_all_pods_of_the_job_reach_its_members() -> None:
     data = a_group("data", 1, 1)
     job = a_job()
     job = replace(job, spec=replace(job.spec, replicated_jobs=(*job.spec.replicated_jobs, data)))
@@ -59,12 +59,14 @@ def test_the_jobs_own_pods_reach_its_members_those_that_do_not_train_too() -> No
     for pod in (labels_of(job, 0), labels_of(job, None), other):
         assert find_reachable(job, pod)
         assert not find_reachable(replace(job, uid="other"), pod)
-    # whoever else is to, the chart has said
+    # the chart's values define all other callers
     assert spec_of(job)["ingress"][1:] == [OPERATOR]
 
 
 def lets_in(policy: dict[str, Any], namespace: str, labels: dict[str, str], namespace_labels: dict[str, str]) -> bool:
-    """Whether a controller of NetworkPolicies lets a pod in: a rule of pods alone is about the policy's namespace."""
+    """Whether a controller of NetworkPolicies admits a pod: a rule with only a podSelector applies to the policy's
+    namespace.
+    """
     for rule in policy["spec"]["ingress"]:
         for peer in rule.get("from", [{"namespaceSelector": {"matchLabels": {}}}]):
             chosen = peer.get("namespaceSelector")
@@ -88,7 +90,7 @@ def test_no_pod_of_another_job_or_namespace_reaches_members_whatever_its_labels(
     own = labels_of(job, 0)
     here, present = "research", "elsewhere"
     assert lets_in(policy, here, own, {"kubernetes.io/metadata.name": here})
-    # when pods call that have no labels, those of another job, and elsewhere all of the job's or the operator's
+    # when pods without labels call, pods of another job, and pods elsewhere with the labels of the job or the operator
     attackers = [
         (here, {}),
         (here, labels_of(replace(job, uid="other"), 0)),
@@ -97,7 +99,7 @@ def test_no_pod_of_another_job_or_namespace_reaches_members_whatever_its_labels(
         (present, own),
         (present, {**own, "app": "operator"}),
     ]
-    # then none is let in
+    # then none is admitted
     let_in = [x for x in attackers if lets_in(policy, *x, {"kubernetes.io/metadata.name": x[0]})]
     assert let_in == []
 
@@ -111,7 +113,7 @@ def test_members_of_an_injected_job_are_reached_by_each_other_and_by_the_rest_of
     assert find_reachable(of_jobset, {keys.NAME: "train"})
 
 
-def test_a_job_without_members_or_that_has_ended_gets_none() -> None:
+def test_a_job_without_members_or_that_has_ended_gets_no_policy() -> None:
     job = a_job()
     ended = a_job(status=in_round(0) | {"terminalState": "Completed"})
     without = replace(job, spec=replace(job.spec, world=None))
@@ -120,12 +122,12 @@ def test_a_job_without_members_or_that_has_ended_gets_none() -> None:
     assert list(missing_policies((job,), {KEY: {}}, ())) == []
 
 
-def test_one_that_was_changed_is_set_right_and_nobody_elses() -> None:
+def test_a_changed_policy_is_restored_and_that_of_another_job_is_not() -> None:
     job, wanted = a_job(), network_policy(a_job(), ())
     assert list(outdated_policies((job,), {KEY: wanted}, ())) == []
     opened = {**wanted, "spec": {**wanted["spec"], "ingress": [{}]}}
     assert list(outdated_policies((job,), {KEY: opened}, ())) == [wanted]
     # the chart's rules have changed
     assert [x["spec"]["ingress"][1:] for x in outdated_policies((job,), {KEY: wanted}, (OPERATOR,))] == [[OPERATOR]]
-    # of a deleted job of that name: it goes with that
+    # a policy of a deleted job of that name: it is deleted with that job
     assert list(outdated_policies((replace(job, uid="new"),), {KEY: opened}, ())) == []

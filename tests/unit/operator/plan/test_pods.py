@@ -1,4 +1,4 @@
-"""A pod's manifest: the user's template, run by the launcher, next to our sidecar."""
+"""A pod's manifest: the user's template, run by the launcher, with our sidecar."""
 
 import copy
 import json
@@ -66,7 +66,7 @@ def mounts(pod: dict[str, Any], volume: str) -> set[str]:
     return {x["name"] for x in every if any(m["name"] == volume for m in x.get("volumeMounts", ()))}
 
 
-# What is the user's -------------------------------------------------------------------------------------------------
+# The user's fields --------------------------------------------------------------------------------------------------
 
 
 def test_the_template_is_not_changed():
@@ -76,7 +76,7 @@ def test_the_template_is_not_changed():
     assert template == RICH
 
 
-def test_the_users_fields_stay():
+def test_the_users_fields_are_kept():
     spec = manifest()["spec"]
     assert spec["schedulerName"] == "custom"
     assert spec["terminationGracePeriodSeconds"] == 120
@@ -87,12 +87,12 @@ def test_the_users_fields_stay():
     assert mounts(manifest(), "data") == {"trainer"}
 
 
-def test_the_launcher_stands_in_front_of_the_trainers_command():
+def test_the_launcher_precedes_the_trainers_command():
     trainer = container(manifest(), "trainer")
     assert trainer["command"] == ["/bin/sh", "/understudy/launch", "python", "-u", "train.py"]
 
 
-def test_the_trainers_environment_stays_and_ours_wins():
+def test_the_trainers_environment_is_kept_and_ours_takes_precedence():
     variables = env(manifest(), "trainer")
     assert variables["NCCL_DEBUG"] == "INFO"
     assert variables[names.ENV_NPROC] == "8"
@@ -127,7 +127,7 @@ def test_the_launcher_gets_the_hang_timeouts_of_the_job():
     assert env(manifest(a_job(step_timeout_s=10_000_000.0)), "trainer")[names.ENV_STEP_TIMEOUT] == "10000000"
 
 
-def test_workers_are_informed_that_their_stacks_are_wanted_before_the_first_step_if_the_job_has_a_start_timeout():
+def test_the_launcher_gets_the_start_timeout_of_the_job():
     assert names.ENV_START_TIMEOUT not in env(manifest(), "trainer")
     assert env(manifest(a_job(start_timeout_s=600.0)), "trainer")[names.ENV_START_TIMEOUT] == "600"
 
@@ -139,7 +139,7 @@ def test_the_launcher_gets_the_worker_grace_of_the_job():
     assert names.ENV_WORKER_GRACE not in env(manifest(a_job(mode="Torchrun", worker_grace_s=5.0)), "trainer")
 
 
-def test_a_command_that_is_torchrun_is_informed_of_its_job_and_has_no_zygote():
+def test_a_torchrun_command_gets_its_job_and_no_zygote():
     trainer = container(manifest(a_job(pod_template=RICH, mode="Torchrun")), "trainer")
     assert trainer["command"] == ["/bin/sh", "/understudy/launch-torchrun", "python", "-u", "train.py"]
     variables = env(manifest(a_job(parallelism=8, mode="Torchrun")), "trainer")
@@ -154,7 +154,7 @@ def test_pods_are_never_restarted_by_the_kubelet():
     assert manifest(a_job())["spec"]["restartPolicy"] == "Never"
 
 
-def test_labels_and_annotations_of_job_and_pod_template_are_merged_and_ours_win():
+def test_labels_and_annotations_of_job_and_pod_template_are_merged_and_ours_take_precedence():
     metadata = {"labels": {"team": "research", "queue": "a"}, "annotations": {"note": "job's", "owner": "x"}}
     result = manifest(a_job(pod_template=RICH, job_template_metadata=metadata))["metadata"]
     assert {key: result["labels"][key] for key in ("team", "queue", "app")} == {
@@ -166,7 +166,7 @@ def test_labels_and_annotations_of_job_and_pod_template_are_merged_and_ours_win(
     assert (result["annotations"]["note"], result["annotations"]["owner"]) == ("pod's", "x")
 
 
-# What is ours -------------------------------------------------------------------------------------------------------
+# Our fields ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_sidecar_is_the_first_init_container_and_a_native_one():
@@ -179,12 +179,12 @@ def test_a_sidecar_that_starts_slowly_on_a_busy_machine_is_not_restarted():
     probe = pod_manifest(a_job(), index=0, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)["spec"][
         "initContainers"
     ][0]["startupProbe"]
-    assert probe["periodSeconds"] == 1  # a quick start is noticed at once
+    assert probe["periodSeconds"] == 1  # a quick start is detected at once
     assert probe["timeoutSeconds"] == 10  # an answer that takes seconds counts
-    assert probe["failureThreshold"] == 1800  # half an hour, or more
+    assert probe["failureThreshold"] == 1800  # half an hour, or longer
 
 
-def test_the_sidecar_knows_its_job_and_its_coordinator():
+def test_the_sidecar_gets_its_job_and_its_coordinators_address():
     elastic: dict[str, Any] = {"min_actives": 6, "spare_timeout_s": 5.0, "fence_s": 0.0, "backoff_max_s": 0.0}
     elastic["replica_groups"] = ((0, 1), (2, 3))
     elastic["in_place_max_per_pod"] = 2
@@ -215,7 +215,7 @@ def test_the_sidecar_knows_its_job_and_its_coordinator():
     assert variables[names.ENV_GRACE] == "30"
 
 
-def test_a_file_on_the_node_is_looked_for_by_the_sidecar_alone_in_its_folder():
+def test_only_the_sidecar_mounts_the_folder_of_the_nodes_file():
     pod = manifest(a_job(pod_template=RICH, nologin_path="/run/here/nologin"))
     (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == names.NODE_VOLUME]
     assert volume["hostPath"] == {"path": "/run/here", "type": "DirectoryOrCreate"}
@@ -224,7 +224,7 @@ def test_a_file_on_the_node_is_looked_for_by_the_sidecar_alone_in_its_folder():
     assert env(pod, names.SIDECAR_CONTAINER)[names.ENV_NOLOGIN] == "/run/here/nologin"
 
 
-def test_the_verdict_in_the_pods_annotation_is_a_file_in_the_sidecar_alone():
+def test_only_the_sidecar_mounts_the_verdict_in_the_pods_annotation():
     pod = manifest()
     (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == names.VERDICT_VOLUME]
     (item,) = volume["downwardAPI"]["items"]
@@ -232,7 +232,7 @@ def test_the_verdict_in_the_pods_annotation_is_a_file_in_the_sidecar_alone():
     assert mounts(pod, names.VERDICT_VOLUME) == {names.SIDECAR_CONTAINER}
 
 
-def test_without_such_a_file_nothing_of_the_node_is_mounted():
+def test_without_a_node_file_no_folder_of_the_node_is_mounted():
     pod = manifest()
     assert not [v for v in pod["spec"]["volumes"] if "hostPath" in v]
     assert mounts(pod, names.NODE_VOLUME) == set()
@@ -273,8 +273,8 @@ def test_an_active_has_the_name_hostname_and_indexes_that_a_job_controller_would
     assert env(pod, "trainer")["JOB_COMPLETION_INDEX"] == "2"
 
 
-def test_a_spare_asks_for_what_an_active_asks_for():
-    """So it holds what the pod that it will replace holds, and nothing that is to fill gaps can take its place."""
+def test_a_spare_requests_the_same_resources_as_an_active():
+    """So it occupies the place of the pod that it will replace, and filler pods cannot take this place."""
     template = copy.deepcopy(dict(TEMPLATE))
     template["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 8}}
     template["spec"] |= {"priorityClassName": "training", "nodeSelector": {"gpu": "h200"}}
@@ -294,7 +294,7 @@ def test_a_spare_has_no_index():
 
 
 @pytest.mark.parametrize("index", [0, None])
-def test_a_pod_of_another_reconcile_has_another_name_and_that_of_the_same_the_same(index: int | None):
+def test_a_pods_name_depends_on_the_reconcile(index: int | None):
     first, again, other = (manifest(a_job(), index, serial)["metadata"]["name"] for serial in ("1", "1", "2"))
     assert first == again != other
 
@@ -360,14 +360,14 @@ def test_nodes_to_avoid_are_excluded_from_each_of_the_users_terms_which_are_alte
     }
 
 
-def test_what_the_user_only_prefers_stays_next_to_what_we_require():
+def test_the_users_preferred_affinity_is_kept():
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
     affinity = affinity_of({"nodeAffinity": preferred}, "a")
     assert affinity["nodeAffinity"].keys() == {REQUIRED, *preferred}
 
 
 def test_the_pods_service_account_reaches_the_trainer_and_not_the_sidecar():
-    # Kubernetes mounts its token where nothing is mounted at that place
+    # Kubernetes mounts its token if nothing is mounted at that path
     def paths(name: str) -> list[str]:
         return [mount["mountPath"] for mount in container(manifest(), name)["volumeMounts"]]
 

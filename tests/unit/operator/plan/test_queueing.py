@@ -1,4 +1,4 @@
-"""What is told of a job that waits in Kueue's queue. Plans with their conditions: scenarios/queue.yaml."""
+"""The reports of a job that waits in Kueue's queue. Plans with their conditions: scenarios/queue.yaml."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def test_a_gang_that_waits_for_quota_reports_it_with_its_queue_and_its_group():
     assert status["phase"] == "Pending"
 
 
-def test_it_is_admitted_and_both_are_reported_once():
+def test_the_wait_for_quota_and_the_admission_are_reported_once():
     waiting = observed(queued(a_job()), WAITS)
     status = status_of(waiting)
     assert [x.reason for x in plan_events(waiting, LEADERSHIP, status)].count("WaitingForQuota") == 1
@@ -50,7 +50,7 @@ def test_it_is_admitted_and_both_are_reported_once():
     assert [x.reason for x in plan_events(later, LEADERSHIP, result)].count("Admitted") == 1
 
 
-def test_that_kueue_does_not_care_for_the_pods_is_reported():
+def test_pods_that_kueue_does_not_manage_are_reported():
     pods = [
         replace(pod, labels={key: value for key, value in pod.labels.items() if key != MANAGED}) for pod in ADMITTED
     ]
@@ -59,18 +59,18 @@ def test_that_kueue_does_not_care_for_the_pods_is_reported():
     assert "pod integration" in result["message"]
 
 
-def test_a_pod_that_kueue_has_let_go_of_waits_for_nothing():
+def test_a_pod_without_kueues_finalizer_does_not_wait_for_quota():
     is_done = replace(WAITS[0], finalizers=())
     status = status_of(observed(queued(a_job(status=in_round(1))), (is_done,)))
     assert "waits for quota" not in condition(status, "Running")["message"]
 
 
-def test_a_job_without_a_queue_has_no_such_condition():
+def test_a_job_without_a_queue_has_no_quota_condition():
     assert "QuotaReserved" not in kinds(observed(a_job()))
     assert "QuotaReserved" not in kinds(observed(a_job(spec={"world": None})))
 
 
-def test_kueue_holds_pods_of_a_job_that_names_no_queue_and_the_label_is_asked_for():
+def test_a_job_without_a_queue_whose_pods_kueue_gates_reports_the_missing_label():
     status = status_of(observed(a_job(), (at_the_gate(A0), at_the_gate(A1))))
     assert "kueue.x-k8s.io/queue-name" in condition(status, "QuotaReserved")["message"]
 
@@ -84,7 +84,7 @@ def test_a_pod_that_joins_a_running_group_does_not_stop_it():
     assert status["phase"] == "Running"
 
 
-def test_a_spare_that_waits_is_reported_beside():
+def test_a_spare_that_waits_for_quota_is_reported():
     spare = at_the_gate(S)
     result = condition(status_of(observed(queued(a_job()), (*ADMITTED, spare))), "QuotaReserved")
     assert (result["status"], result["message"]) == ("True", "1 of 1 spares wait for quota")
@@ -98,13 +98,13 @@ def test_an_evicted_gang_is_pending_again():
     assert status_of(given)["phase"] == "Pending"
 
 
-def test_a_pod_at_somebody_elses_gate_is_reported_by_the_gate():
+def test_a_pod_at_another_scheduling_gate_is_reported_with_the_gate():
     pod = replace(pending(A1), gates=("example.com/hold",))
     message = condition(status_of(observed(a_job(), (A0, pod, S))), "Running")["message"]
     assert message == "pod a1 waits until its scheduling gate example.com/hold is removed"
 
 
-def test_a_job_of_batch_in_the_queue_is_reported_by_name():
+def test_a_queued_batch_job_is_reported_by_name():
     child = ChildJob("uid", "llm-leader-0", "leader", 0, 0, 0, 1, suspended=True, queue="team")
     given = observed(queued(a_job(spec={"world": None})), (), children=(child,))
     result = condition(status_of(given), "QuotaReserved")
@@ -113,7 +113,7 @@ def test_a_job_of_batch_in_the_queue_is_reported_by_name():
     assert condition(status_of(admitted), "QuotaReserved")["status"] == "True"
 
 
-def test_a_suspended_job_waits_for_nobody():
+def test_a_suspended_job_does_not_wait_for_quota():
     job = queued(a_job(spec={"suspend": True}))
     assert "QuotaReserved" not in kinds(observed(job, WAITS))
 
@@ -122,7 +122,7 @@ AT = "2026-11-20T10:00:00Z"
 JOBS = (ChildJob("uid", "llm-driver-0", "driver", 0, attempt=0, job_attempt=0, desired_pods=1, queue="team"),)
 
 
-def test_an_operator_that_does_not_know_yet_whether_there_is_a_kueue_keeps_the_condition():
+def test_an_operator_that_does_not_know_yet_whether_kueue_exists_keeps_the_condition():
     values = {
         "type": "QuotaReserved",
         "status": "False",
@@ -136,7 +136,7 @@ def test_an_operator_that_does_not_know_yet_whether_there_is_a_kueue_keeps_the_c
         assert [x["reason"] for x in status["conditions"] if x["type"] == "QuotaReserved"] == reasons
 
 
-def test_what_waits_for_a_kueue_that_is_gone_reports_it():
+def test_a_job_that_waits_for_an_uninstalled_kueue_reports_it():
     gone = ", and the cluster has no Kueue (API group kueue.x-k8s.io): install it, or remove the label"
     waiting = tuple(replace(child, suspended=True) for child in JOBS)
     for given in (observed(queued(a_job()), WAITS, has_kueue=False), observed(children=waiting, has_kueue=False)):

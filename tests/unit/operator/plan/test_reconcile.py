@@ -1,4 +1,4 @@
-"""Whole passes: pure, in order, and over a world in which anything may happen they come to rest at the right pods."""
+"""Whole reconciles: pure, in order, and stable at the right pods in a world with arbitrary faults."""
 
 import copy
 import random
@@ -60,7 +60,7 @@ POLL_INTERVAL_S = 2.0
 MAX_INTERVAL_S = 30.0
 TRY_AGAIN_S = 10.0
 
-#: The node controller gives pods on a node that is not ready so long (Kubernetes' default).
+#: How long the node controller tolerates a node that is not Ready before it evicts pods (Kubernetes' default).
 EVICTION_S = 300.0
 
 
@@ -68,7 +68,7 @@ def plan_of(facts: Observed, now: float = NOW) -> Plan:
     return reconcile(facts, IMAGE, now)
 
 
-# One pass -----------------------------------------------------------------------------------------------------------
+# One reconcile ------------------------------------------------------------------------------------------------------
 
 
 def test_a_new_job_gets_its_objects_first_and_a_status():
@@ -81,7 +81,7 @@ def test_a_new_job_gets_its_objects_first_and_a_status():
     assert (plan.pods, plan.link, plan.events) == ((), None, ())
 
 
-def test_an_appointment_is_in_the_status_of_the_same_plan_as_its_label_and_its_link():
+def test_an_appointment_is_in_status_label_and_link_of_the_same_plan():
     plan = plan_of(observed(a_job()))
     assert plan.status is not None
     epoch = plan.status["coordinator"]["epoch"]
@@ -92,38 +92,38 @@ def test_an_appointment_is_in_the_status_of_the_same_plan_as_its_label_and_its_l
     assert [event.reason for event in plan.events] == ["CoordinatorAppointed"]
 
 
-def test_a_job_that_is_being_deleted_is_let_go():
+def test_the_plan_for_a_job_that_is_being_deleted_only_ends_its_link():
     assert plan_of(observed(a_job(status=in_round(3), deleting=True), (A0, ended(A1)))) == Plan(link=JOB_DELETED)
 
 
-def test_after_the_close_nothing_is_made_and_when_all_pods_have_ended_nothing_is_looked_at():
+def test_after_the_close_nothing_is_created_and_the_job_is_not_reconciled_once_all_pods_have_ended():
     running = plan_of(observed(snapshot=a_snapshot(closed=SUCCEEDED), secret_writes=SecretWrites()))
     assert (running.objects, running.requeue_after_s) == ((), 30.0)
     finished = plan_of(observed(pods=(ended(A0, SUCCEEDED), ended(A1))))
     assert (finished.link, finished.requeue_after_s) == (Unfollow(), None)
 
 
-def test_what_was_refused_is_tried_again_once_its_pause_is_over_and_all_else_goes_on():
-    # given new pods that were refused a moment ago
+def test_a_refused_creation_is_retried_once_its_pause_is_over_and_all_else_continues():
+    # given new pods that were rejected a moment ago
     quota = Refusal("exceeded quota", RefusalKind.QUOTA)
     facts = observed(a_job(), (A0, terminating(A1)), not_ready=[A1.node], refusals=(quota,))
     facts = replace(facts, paused={CREATE_POD: NOW + 1.5})
-    # then none is tried, the pod on the dead node is removed, and the next pass is when the pause is over
+    # then no pod is created, the pod on the dead node is deleted, and the next reconcile is at the end of the pause
     kept = plan_of(facts)
     assert [type(intent) for intent in kept.pods] == [DeletePod]
     assert (kept.paused_writes, kept.requeue_after_s) == (frozenset({CREATE_POD}), 1.5)
-    # and then they are
+    # and then the pods are created
     tried = plan_of(facts, NOW + 1.5)
     assert {type(intent) for intent in tried.pods} == {CreatePod, DeletePod}
     assert (tried.paused_writes, tried.requeue_after_s) == (frozenset(), POLL_INTERVAL_S)
 
 
-def test_a_pod_that_goes_only_as_it_was_seen_is_not_written_to_by_the_same_plan():
-    # given a pod that never started on a node that is broken, of which it is to be told, and that falls silent
+def test_a_pod_that_is_deleted_under_a_precondition_is_not_patched_by_the_same_plan():
+    # given a pod that never started, on a broken node that stops responding; its annotation would report the finding
     broken = {A1.node: Node(A1.node, False, findings=(XID_79,))}
     facts = observed(a_job(), (A0, replace(starting(A1), version="7"), S))
     facts = replace(facts, nodes={**facts.nodes, **broken})
-    # then it is removed, which counts on its resourceVersion, and nothing else is done with it
+    # then it is only deleted: a patch would change the resourceVersion of the precondition
     assert [type(intent) for intent in plan_of(facts).pods if _name(intent) == A1.name] == [DeletePod]
 
 
@@ -131,7 +131,7 @@ def _name(intent: PodIntent) -> str:
     return "" if isinstance(intent, CreatePod) else intent.name
 
 
-def test_while_something_is_refused_the_job_is_looked_at_more_often():
+def test_a_job_with_a_refusal_is_reconciled_more_often():
     facts = observed(snapshot=a_snapshot(), refusals=(Refusal("no", RefusalKind.ADMISSION),))
     assert plan_of(facts).requeue_after_s == TRY_AGAIN_S < MAX_INTERVAL_S
 
@@ -158,13 +158,13 @@ def test_the_same_facts_give_the_same_plan_and_stay_as_they_are(case: str):
     assert facts == before
 
 
-# Many passes --------------------------------------------------------------------------------------------------------
+# Many reconciles ----------------------------------------------------------------------------------------------------
 
 
 class World:
-    """A cluster that does what it is told: pods start on nodes of their own, ranks go to whoever is there.
+    """A cluster without faults of its own: pods start on separate nodes, and present members get ranks.
 
-    Members vote if they are to, but elect nobody: the operator alone appoints.
+    Members vote if `votes` is set, but elect no coordinator: only the operator appoints.
     """
 
     def __init__(self, actives: int, spares: int, nodes: int = 40, *, votes: bool = False) -> None:
@@ -173,7 +173,7 @@ class World:
         self.pods: dict[str, Pod] = {}
         self.rank_holders: dict[int, str] = {}
         self.lost: dict[str, Lost] = {}
-        self.dead_since: dict[str, float] = {}  # of nodes
+        self.dead_since: dict[str, float] = {}  # by node
         self.round = -1
         self.now = NOW
         self.serial = 0
@@ -189,7 +189,7 @@ class World:
         return replace(facts, pods=pods, secret_writes=self.secret_writes)
 
     def call(self) -> None:
-        """Ask everybody who is in office."""
+        """Ask all connected pods for the coordinator."""
         term = self.job.status.get("coordinator", {})
         holder = self.pods.get(term.get("podUID", ""))
         if holder is not None and holder.alive and self.nodes[holder.node].ready:
@@ -242,7 +242,7 @@ class World:
     def apply(self, intent: PodIntent) -> None:
         match intent:
             case ReleasePod():
-                raise AssertionError(f"nobody holds a pod here: {intent}")
+                raise AssertionError(f"no pod here has a finalizer: {intent}")
             case CreatePod(manifest, _):
                 self.created += 1
                 metadata = {**manifest["metadata"], "uid": manifest["metadata"]["name"]}
@@ -264,7 +264,7 @@ class World:
                 )
 
     def live_on(self) -> None:
-        """What kubelets and the coordinator do in a while: pods end and start, ranks are taken."""
+        """The kubelets and the coordinator at work for a while: pods end and start, members get ranks."""
         for uid, pod in list(self.pods.items()):
             if pod.node and self.now - self.dead_since.get(pod.node, self.now) >= EVICTION_S and pod.alive:
                 self.pods[uid] = pod = terminating(pod, self.now)
@@ -301,7 +301,7 @@ class World:
             quiet = 0 if changed or not self.is_whole() else quiet + 1
             if quiet == 2:
                 return
-        pytest.fail(f"no rest after 100 passes: {self.observe()}")
+        pytest.fail(f"not stable after 100 reconciles: {self.observe()}")
 
     def is_whole(self) -> bool:
         received = [pod for pod in self.pods.values() if pod.alive and self.is_connected(pod)]
@@ -315,7 +315,7 @@ class World:
     def wanted(self) -> int:
         return self.job.world.actives + self.job.world.spares
 
-    # Misfortunes
+    # Faults
 
     def lose_process(self, pod: Pod) -> None:
         self.pods[pod.uid] = ended(pod)
@@ -335,7 +335,7 @@ class World:
         self.pods[pod.uid] = terminating(pod, self.now)
 
     def close(self, close: Close) -> None:
-        """The coordinator says that it is over; what is left of the members cannot join another attempt."""
+        """The coordinator closes the rendezvous; the remaining members cannot join another attempt."""
         self.closed = close
         self.run_reconcile()
         self.restart_attempt()
@@ -352,7 +352,7 @@ class World:
         self.job = replace(self.job, spec=replace(self.job.spec, world=world))
 
 
-MISFORTUNES = ("lose_process", "lose_connection", "lose_node", "lose_object", "evict")
+FAULTS = ("lose_process", "lose_connection", "lose_node", "lose_object", "evict")
 
 
 def _merged(before: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[str, str]:
@@ -360,7 +360,7 @@ def _merged(before: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[
 
 
 def assert_stable(world: World) -> None:
-    """All that is declared is there, each rank is held, and a further pass does nothing."""
+    """All declared pods exist, each rank is taken, and a further reconcile changes nothing."""
     alive = [pod for pod in world.pods.values() if pod.alive]
     assert len(alive) == world.wanted
     assert sorted(world.rank_holders) == list(range(world.job.world.actives))
@@ -381,32 +381,32 @@ def test_a_job_becomes_stable_with_its_pods_and_no_more():
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(0, 3), st.booleans())
-def test_whatever_is_lost_the_job_becomes_stable_again_without_churn(seed: int, actives: int, spares: int, votes: bool):
+def test_the_job_becomes_stable_again_after_any_loss_without_churn(seed: int, actives: int, spares: int, votes: bool):
     chance = random.Random(seed)
     world = World(actives, spares, votes=votes)
     world.settle()
     for _ in range(3):
         world.created = world.deleted = 0
         victims = chance.sample(sorted(world.pods), k=chance.randint(1, min(2, world.wanted)))
-        hit = [(victim, chance.choice(MISFORTUNES)) for victim in victims if world.pods[victim].alive]
-        for victim, misfortune in hit:
-            getattr(world, misfortune)(world.pods[victim])
+        hit = [(victim, chance.choice(FAULTS)) for victim in victims if world.pods[victim].alive]
+        for victim, fault in hit:
+            getattr(world, fault)(world.pods[victim])
         world.settle()
         assert_stable(world)
         assert world.created == len(hit)
-        assert world.deleted <= 2 * len(hit)  # asked, and on a dead node by force
+        assert world.deleted <= 2 * len(hit)  # on a dead node the second one is forced
 
 
 @pytest.mark.parametrize("strategy", [RestartStrategy.RECREATE, RestartStrategy.BLOCKING_RECREATE])
-def test_a_job_that_restarts_becomes_stable_with_new_pods_alone(strategy: RestartStrategy):
-    # given a job that runs, and may restart once
+def test_a_job_that_restarts_becomes_stable_with_only_new_pods(strategy: RestartStrategy):
+    # given a job that runs, and that may restart once
     world = World(actives=3, spares=1)
     policy = FailurePolicy(max_restarts=1, strategy=strategy)
     world.job = replace(world.job, spec=replace(world.job.spec, failure=policy))
     world.settle()
     previous, epoch = set(world.pods), world.job.status["coordinator"]["epoch"]
 
-    # when its recovery is at its end
+    # when its budget of recoveries is exhausted
     world.close(FAILED)
     world.settle()
 
@@ -445,7 +445,7 @@ def test_a_job_that_is_suspended_has_no_pods_and_becomes_stable_again_when_it_is
 
 @pytest.mark.parametrize("reported_by", ["the coordinator", "a pod"])
 def test_a_job_that_is_resumed_before_status_records_the_suspension_restarts_with_new_pods(reported_by: str):
-    # given a job whose coordinator has closed the rendezvous because the job was suspended
+    # given a job whose coordinator has closed the rendezvous because of a suspension
     world = World(actives=3, spares=1)
     world.settle()
     previous, epoch = set(world.pods), world.job.status["coordinator"]["epoch"]
@@ -476,7 +476,7 @@ def test_a_job_that_is_resumed_before_status_records_the_suspension_restarts_wit
 
 @settings(max_examples=30, deadline=None, database=None)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-def test_spares_follow_what_is_wanted(numbers: list[int]):
+def test_the_number_of_spares_follows_the_spec(numbers: list[int]):
     world = World(actives=2, spares=1)
     world.settle()
     for number in numbers:

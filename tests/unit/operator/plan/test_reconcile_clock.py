@@ -1,4 +1,4 @@
-"""When the next pass has to be: not sooner than a decision ripens, and not later."""
+"""The time of the next reconcile: not before a decision is due, and not later."""
 
 import re
 from dataclasses import replace
@@ -19,22 +19,22 @@ MAX_INTERVAL_S = 30.0
 SLOW_START_S = 60.0
 
 SCENARIOS = read(FOLDER, SCHEMA)
-#: What a plan tells of its own time: an epoch, when a verdict was told, how long a recovery took.
+#: Times in a plan: an epoch, the time of a verdict, the duration of a recovery.
 _TIMES = re.compile(r"\b1[0-9]{9}(\.[0-9]+)?\b|\bin [0-9.]+ s\b|\b[0-9]{4}-[0-9-]+T[0-9:.]+Z")
 
 
-def test_what_lies_ahead_is_noted_and_the_earliest_counts() -> None:
+def test_the_clock_records_the_earliest_time_ahead() -> None:
     now = ReconcileClock(100.0)
     assert [is_due(at, now) for at in (99.0, 100.0, 130.0, 107.0, 110.0)] == [True, True, False, False, False]
     assert (now.next_at, now.remaining_s) == (107.0, 7.0)
     assert ReconcileClock(100.0).remaining_s == inf
     assert is_due(3.0, 4.0)
-    assert not is_due(4.0, 3.0)  # any time may be asked
+    assert not is_due(4.0, 3.0)  # any two times can be compared
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_plan_changes_before_the_next_reconcile(name: str) -> None:
-    """All decisions that ripen with time are in the scenarios; one that does not ask `is_due` is found here."""
+    """The scenarios have all decisions that depend on time; this test finds one that does not use `is_due`."""
     plan = planned(SCENARIOS[name])
     ahead = re.fullmatch(r"look again in (.*) s", plan[-1])
     again_in_s = 600.0 if ahead is None else float(ahead[1])
@@ -53,17 +53,17 @@ def starting(waits_since: float) -> Pod:
     )
 
 
-def test_the_next_reconcile_is_when_a_decision_ripens() -> None:
-    # given a pod whose containers have not come up for all but seven seconds of what is tolerated
+def test_the_next_reconcile_is_when_a_decision_is_due() -> None:
+    # given a pod whose containers may take seven seconds more to start
     given = observed(a_job(), (starting(NOW - SLOW_START_S + 7.0),))
     given = replace(given, coordination=replace(given.coordination, coordinator_uid="uid-a0"))
-    # then it is looked at again in seven seconds, and told then
+    # then the job is reconciled in seven seconds, and reports the pod then
     assert reconcile(given, IMAGE, NOW).requeue_after_s == pytest.approx(7.0)
     assert not stuck_starts(given, NOW + 6.9)
     assert stuck_starts(given, NOW + 7.1)
 
 
-def test_thousands_that_ripen_one_by_one_are_looked_at_a_few_times_a_second() -> None:
+def test_thousands_of_due_times_cause_a_few_reconciles_a_second() -> None:
     given = observed(a_job(), (starting(NOW - SLOW_START_S + 0.001), starting(NOW - SLOW_START_S + 0.002)))
     given = replace(given, coordination=replace(given.coordination, coordinator_uid="uid-a0"))
     assert reconcile(given, IMAGE, NOW).requeue_after_s == AT_ONCE_S < MAX_INTERVAL_S

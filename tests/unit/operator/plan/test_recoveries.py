@@ -1,4 +1,4 @@
-"""The recoveries that status tells, over coordinators that come and go."""
+"""The recoveries in status, over several coordinators."""
 
 from tests.unit.operator.given import A0, A1, NOW, TIES, S, a_recovery, a_snapshot, after, in_round, member
 from understudy_operator.plan.rfc3339 import micro_time
@@ -8,13 +8,13 @@ from understudy_protocol.observer import Cause
 RECOVERIES_KEPT = 10
 
 
-def test_recoveries_are_counted_by_strategy_and_are_no_restarts_of_the_job():
+def test_recoveries_are_counted_by_strategy_and_do_not_count_as_restarts():
     status = after(in_round(3), a_snapshot(counts={"InPlace": 2, "SpareSwap": 1, "PodRecreate": 1}))
     assert status["recoveriesByStrategy"] == {"inPlace": 2, "spareSwap": 1, "podRecreate": 1}
     assert (status["restarts"], status["restartsCountTowardsMax"]) == (0, 0)
 
 
-def test_the_counts_stay_as_they_are_while_no_coordinator_reports_them():
+def test_the_counts_do_not_change_while_no_coordinator_reports_them():
     before = after(in_round(3, restarts=1, restartsCountTowardsMax=1), a_snapshot(counts={"InPlace": 2}))
     status = after(before, None)
     assert status["recoveriesByStrategy"] == {"inPlace": 2}
@@ -43,13 +43,13 @@ def test_seconds_are_those_that_a_pod_measured_between_its_two_steps():
     assert status["recoveries"][0]["seconds"] == 2.345
 
 
-def test_without_steps_status_states_since_when_workers_run_again_and_no_number():
+def test_without_steps_status_has_the_time_at_which_workers_run_again_and_no_seconds():
     running = a_recovery(running_at=NOW)
     status = after(in_round(1), a_snapshot(recoveries=[running]))
     assert status["phase"] == "Running"
     assert status["recoveries"][0]["runningAt"] == micro_time(NOW)
     assert not {"seconds", "resumedAt"} & status["recoveries"][0].keys()
-    # and a first step that comes after all is added
+    # and a later first step is added
     stepped = after(status, a_snapshot(recoveries=[a_recovery(running_at=NOW, resumed_at=NOW + 3)]), NOW + 3)
     assert stepped["recoveries"][0]["resumedAt"] == micro_time(NOW + 3)
 
@@ -77,40 +77,40 @@ def test_a_cause_that_is_revised_stays_one_entry():
     assert [(entry["fault"], entry["cause"]["pod"]) for entry in status["recoveries"]] == [("Node", "a0")]
 
 
-def test_why_it_was_this_strategy_is_reported():
+def test_the_reason_of_the_strategy_is_reported():
     reason = "pod a1 failed twice within 1 h"
     status = after(in_round(1), a_snapshot(recoveries=[a_recovery(reason=reason)]))
     assert status["recoveries"][0]["reason"] == reason
 
 
-def test_what_has_ended_stays_as_it_is_though_a_successor_goes_on_with_it():
-    """Its coordinator was lost before it had told its heirs."""
+def test_an_ended_recovery_stays_although_the_next_coordinator_continues_it():
+    """Its coordinator was lost before it had reported the end to its standby coordinators."""
     ended = after(in_round(1), a_snapshot(recoveries=[a_recovery(NOW - 5, NOW - 4)], number=1))
     status = after(ended, a_snapshot(recoveries=[a_recovery(NOW - 5, strategy=None)], number=1, epoch=2), NOW + 60)
     assert status["recoveries"] == ended["recoveries"]
 
 
-def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause_and_what_fixed_it():
-    # given a pod was lost, and the coordinator resigned before there was anybody to take its ranks
+def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause_and_final_strategy():
+    # given a lost pod, and a coordinator that stepped down before any member could take its ranks
     gone = Cause(8, "a1", "node-a1", None, None, "its connection ended")
     lost = a_recovery(NOW - 30, fault=Fault.POD, cause=gone, strategy=None)
     before = after(in_round(1), a_snapshot(recoveries=[lost], waiting_for="1 of 2 pods"))
-    # when the next one, which has inherited it, forms a round, and that steps
-    mended = a_recovery(NOW - 30, NOW, fault=Fault.POD, cause=gone, strategy=Strategy.POD_RECREATE)
-    status = after(before, a_snapshot(recoveries=[mended], number=2, epoch=2))
+    # when the next coordinator, which has inherited the recovery, forms a round that steps
+    fixed = a_recovery(NOW - 30, NOW, fault=Fault.POD, cause=gone, strategy=Strategy.POD_RECREATE)
+    status = after(before, a_snapshot(recoveries=[fixed], number=2, epoch=2))
     assert [(x["cause"]["pod"], x["strategy"], x["seconds"]) for x in status["recoveries"]] == [
         ("a1", "PodRecreate", 30.0)
     ]
 
 
-def test_a_recovery_whose_coordinator_was_lost_meanwhile_ends_when_its_successor_sees_all_workers_run():
-    # given the coordinator was lost after it had formed the next round, and its successor knows of no fault
+def test_a_recovery_whose_coordinator_was_lost_ends_when_the_next_one_reports_that_all_workers_run():
+    # given a coordinator that was lost after it had formed the next round, and a successor without the recovery
     before = after(in_round(1), a_snapshot(recoveries=[a_recovery(NOW - 5)], number=1))
     starts = [member(A0, 0, WorkersState.STARTING), member(A1, 1), member(S, None)]
     assert after(before, a_snapshot(starts, number=1, epoch=2))["phase"] == "Recovering"
     status = after(before, a_snapshot(number=1, epoch=2))
     assert status["phase"] == "Running"
-    # and no number is claimed that nobody has measured
+    # and status has no seconds, which no pod has measured
     assert status["lastRecovery"]["runningAt"] == micro_time(NOW)
     assert "seconds" not in status["lastRecovery"]
     assert after(status, a_snapshot(number=1, epoch=2), NOW + 60) == status

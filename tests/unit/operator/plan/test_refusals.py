@@ -1,4 +1,4 @@
-"""What the API server's answers mean for the job, in the API server's own words."""
+"""The meaning of the API server's rejections for the job, in the API server's own words."""
 
 import pytest
 
@@ -25,14 +25,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("status", "message", "reason"), CASES)
-def test_why_a_write_was_refused(status: int, message: str, reason: RefusalKind):
+def test_rejections_have_a_kind_and_a_message(status: int, message: str, reason: RefusalKind):
     refusal = read_refusal(status, message)
     assert refusal is not None
     assert (refusal.kind, refusal.message, refusal.is_lasting) == (reason, message, reason is RefusalKind.MANIFEST)
 
 
 @pytest.mark.parametrize(("status", "message"), [(409, "the object has been modified"), (404, "not found")])
-def test_what_is_no_refusal(status: int, message: str):
+def test_other_errors_are_no_refusals(status: int, message: str):
     assert read_refusal(status, message) is None
 
 
@@ -41,7 +41,7 @@ def test_what_is_no_refusal(status: int, message: str):
     "gives a pod template a variable whose name has 1 MB, which the API server quotes as it refuses the pod",
     before="the operator kept the words whole, and comparing them stopped it for minutes",
 )
-def test_the_words_of_a_refusal_are_cut():
+def test_the_message_of_a_refusal_is_truncated():
     message = f'Pod "x" is invalid: spec.containers[0].env[0].name: Invalid value: "{"a" * 1_000_000}"'
     refusal = read_refusal(422, message)
     assert refusal is not None

@@ -1,4 +1,4 @@
-"""Weight updates that fail: what status tells, beside the scenarios in scenarios/rollouts.yaml."""
+"""Failed weight updates in status; scenarios/rollouts.yaml has more."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.unit.operator.given import FAILED, NOW, a_group, a_job, a_recovery, a
 from understudy_operator.plan.observed import ChildJob, Observed
 from understudy_operator.plan.rollouts import plan_rollout_restart
 from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule, RolloutsSpec
-from understudy_protocol import rollouts as told
+from understudy_protocol import rollouts as wire
 from understudy_protocol.enums import Fault, OnFailedUpdate
 from understudy_protocol.observer import Cause
 
 ROLLOUT = a_group("rollout", 2, 1)
-FAILURE = told.UpdateFailure("u1", "step-7", "rollout-1 is gone", 1, NOW - 1)
+FAILURE = wire.UpdateFailure("u1", "step-7", "rollout-1 is gone", 1, NOW - 1)
 CAUSE = Cause(0, "a0", "node-a0", None, None, "rollout-1 is gone")
 
 
@@ -26,7 +26,7 @@ def a_child(index: int, *, ready: int = 1) -> ChildJob:
 
 
 def given(
-    received: told.Rollouts | None, *, retries: int = 0, status: dict[str, Any] | None = None, **snapshot: Any
+    received: wire.Rollouts | None, *, retries: int = 0, status: dict[str, Any] | None = None, **snapshot: Any
 ) -> Observed:
     group = a_group()
     rollouts = RolloutsSpec(("rollout",), OnFailedUpdate.RESTART_ROLLOUTS, retries)
@@ -36,23 +36,23 @@ def given(
     return observed(job, snapshot=a_snapshot(rollouts=received, **snapshot), children=children)
 
 
-def test_while_nobody_reports_rollouts_status_keeps_its_own() -> None:
+def test_status_keeps_rollouts_while_no_coordinator_reports_them() -> None:
     assert "rollouts" not in status_of(given(None))
     before = {"fresh": 2, "updating": 0, "uncertain": 0, "version": "step-6"}
     assert status_of(given(None, status={"rollouts": before}))["rollouts"] == before
 
 
 def test_a_failure_is_forgotten_when_the_next_update_begins() -> None:
-    before = status_of(given(told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE), retries=1))
+    before = status_of(given(wire.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE), retries=1))
     assert before["rollouts"]["failure"]["inARow"] == 1
-    after = status_of(given(told.Rollouts(0, 2, 0, "step-6"), retries=1, status={"rollouts": before["rollouts"]}))
+    after = status_of(given(wire.Rollouts(0, 2, 0, "step-6"), retries=1, status={"rollouts": before["rollouts"]}))
     assert after["rollouts"] == {"fresh": 0, "updating": 2, "uncertain": 0, "version": "step-6"}
 
 
-def test_a_replica_is_known_by_its_jobs_name_its_pods_or_the_hostname() -> None:
+def test_a_replica_is_found_by_its_jobs_name_its_pods_or_the_hostname() -> None:
     def blocked(*names: str) -> list[str]:
-        failure = told.UpdateFailure("u1", "step-7", "no answer", 1, NOW - 1, names)
-        again = plan_rollout_restart(given(told.Rollouts(0, 0, 2, "", failure, CAUSE), retries=1))
+        failure = wire.UpdateFailure("u1", "step-7", "no answer", 1, NOW - 1, names)
+        again = plan_rollout_restart(given(wire.Rollouts(0, 0, 2, "", failure, CAUSE), retries=1))
         return [] if again is None else [view.name for view in again.jobs]
 
     assert blocked("llm-rollout-1") == ["llm-rollout-1"]
@@ -62,42 +62,42 @@ def test_a_replica_is_known_by_its_jobs_name_its_pods_or_the_hostname() -> None:
 
 
 def test_the_recovery_of_rollouts_outlives_steps_of_the_training() -> None:
-    # given rollouts that are made anew
-    first = status_of(given(told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE)))
+    # given rollouts that are recreated
+    first = status_of(given(wire.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE)))
     assert first["lastRecovery"]["strategy"] == "PodRecreate"
     assert first["phase"] == "Recovering"
-    # which are restarts of these Jobs alone, and not among what the launcher recovers from
+    # only these Jobs have restarted, and recoveriesByStrategy does not count them
     assert [entry.get("jobRestarts") for entry in first["replicatedJobsStatus"]] == [None, [1, 1]]
     assert first["recoveriesByStrategy"] == {}
     assert first["lastRecovery"]["cause"] == {"rank": 0, "pod": "a0", "node": "node-a0", "message": CAUSE.message}
     kept = {name: first[name] for name in ("recoveries", "lastRecovery", "rollouts")}
-    # when all workers are at work, and recover from a fault of their own
+    # when all workers run, and recover from a fault of their own
     other = a_recovery(NOW - 0.5, NOW - 0.1)
-    steps = status_of(given(told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE), status=kept, recoveries=(other,)))
-    # then it is open still
+    steps = status_of(given(wire.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE), status=kept, recoveries=(other,)))
+    # then the recovery of the rollouts is still open
     assert [("resumedAt" in x) for x in steps["recoveries"]] == [False, True]
     assert steps["phase"] == "Recovering"
-    # until an update is whole
+    # until an update has succeeded
     kept = {name: steps[name] for name in ("recoveries", "lastRecovery", "rollouts")}
-    whole = status_of(given(told.Rollouts(2, 0, 0, "step-8"), status=kept, recoveries=(other,)))
+    whole = status_of(given(wire.Rollouts(2, 0, 0, "step-8"), status=kept, recoveries=(other,)))
     assert all("resumedAt" in x for x in whole["recoveries"])
     assert whole["recoveries"][0]["seconds"] == 1.0
 
 
 def test_a_job_that_restarts_for_a_failed_update_reports_it_in_its_recovery() -> None:
     still_open = a_recovery(fault=Fault.WEIGHT_UPDATE, strategy=None, reason="no retry is allowed")
-    received = told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE)
+    received = wire.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE)
     status = status_of(given(received, closed=FAILED, recoveries=(still_open,), status={"rollouts": {"fresh": 2}}))
     assert (status["lastRecovery"]["fault"], status["lastRecovery"]["strategy"]) == ("WeightUpdate", "JobRestart")
     assert (status["phase"], status["restarts"]) == ("Restarting", 1)
-    assert "rollouts" not in status, "what was known of the former attempt's servers"
+    assert "rollouts" not in status, "the previous attempt's servers"
 
 
 def test_a_job_whose_trainer_alone_restarts_for_a_failed_update_does_not_state_that_it_runs() -> None:
-    # given a failure policy that restarts the failed Job alone, and rollouts that are ready
+    # given a failure policy that restarts only the failed Job, and rollouts that are ready
     rule = FailureRule("alone", Action.RESTART_JOB)
     still_open = a_recovery(fault=Fault.WEIGHT_UPDATE, strategy=None, reason="no retry is allowed")
-    received = told.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE)
+    received = wire.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE)
     failed = given(received, closed=FAILED, recoveries=(still_open,))
     failed = replace(
         failed, job=replace(failed.job, spec=replace(failed.job.spec, failure=FailurePolicy(3, rules=(rule,))))

@@ -1,4 +1,4 @@
-"""Whom the operator calls to find who is in office, whom it believes, and what it says."""
+"""Which pods the operator calls to find the coordinator, which answers count, and its messages."""
 
 import math
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def _callees(pods: Sequence[Pod | Callee]) -> tuple[Callee, ...]:
 
 
 class Calls:
-    """A search, and an edge to it that dials whom it wants."""
+    """A search with an edge that dials the pods that the search requests."""
 
     def __init__(self, before: Coordination | None = None) -> None:
         self.now = NOW
@@ -70,7 +70,7 @@ class Calls:
         self.follow([Callee(pod.uid, pod.ip, Appoint(epoch, -1, {}))], others, Term(epoch, 0))
 
     def dialed(self) -> list[str]:
-        """Who is on a line, or called now; who was called anew is greeted."""
+        """The pods that are on a line or are called now; a newly called pod gets its greeting."""
         wanted = self.search.calls(self.now)
         for uid, callee in wanted.items():
             if self.lines.get(uid) is not callee:
@@ -103,7 +103,7 @@ def refused(to: Pod | None = None) -> Refused:
 
 
 def on_the_line(pod: Pod = S) -> Calls:
-    """Found, and settled: the others were given up."""
+    """After the search: the other lines have ended."""
     calls = Calls()
     calls.follow([pod, A0, A1])
     calls.dialed()
@@ -112,10 +112,10 @@ def on_the_line(pod: Pod = S) -> Calls:
     return calls
 
 
-# Whom it calls ------------------------------------------------------------------------------------------------------
+# The called pods ----------------------------------------------------------------------------------------------------
 
 
-def test_the_likely_are_called_first_then_the_others_as_far_as_there_are_lines():
+def test_likely_coordinators_are_called_first_then_others_up_to_the_limit_of_lines():
     calls = Calls()
     calls.follow([S, A0], [A0, A1, S, *CROWD])
     assert calls.dialed() == ["s", "a0", "a1", "c0", "c1", "c2", "c3", "c4"]
@@ -123,17 +123,17 @@ def test_the_likely_are_called_first_then_the_others_as_far_as_there_are_lines()
     assert {message for _, message in calls.sent} == {Observe()}
 
 
-def test_others_are_called_in_turns_and_the_likely_stay_on_the_line():
+def test_other_pods_are_called_in_turn_and_likely_coordinators_stay_on_the_line():
     calls = Calls()
     calls.follow([S, A0], CROWD)
     visits = [set(calls.dialed())] + [set(calls.later(VISIT_S)) for _ in range(4)]
     assert all({"s", "a0"} < turn for turn in visits)
     requests = [sorted(turn - {"s", "a0"}, key=lambda name: int(name[1:])) for turn in visits]
-    assert [names[0] for names in requests] == ["c0", "c6", "c12", "c0", "c4"]  # 18, 19, then round again
+    assert [names[0] for names in requests] == ["c0", "c6", "c12", "c0", "c4"]  # 18, 19, then from the start
     assert calls.sent.count(("s", Observe())) == 1
 
 
-def test_a_visit_lasts_its_time_even_if_other_pods_are_named_meanwhile():
+def test_a_call_lasts_its_time_even_if_other_pods_are_listed_meanwhile():
     calls = Calls()
     calls.follow([S], CROWD)
     before = calls.dialed()
@@ -141,7 +141,7 @@ def test_a_visit_lasts_its_time_even_if_other_pods_are_named_meanwhile():
     assert sorted(calls.later(VISIT_S / 2)) == sorted(before)
 
 
-def test_few_pods_stay_on_their_lines():
+def test_all_pods_of_a_small_job_stay_on_their_lines():
     calls = Calls()
     calls.follow([S], [A0, A1])
     calls.dialed()
@@ -150,7 +150,7 @@ def test_few_pods_stay_on_their_lines():
     assert [name for name, _ in calls.sent] == ["s", "a0", "a1"]
 
 
-def test_a_line_that_ended_is_tried_again_a_little_later():
+def test_a_line_that_has_ended_is_retried_after_a_pause():
     calls = Calls()
     calls.follow([S], [A0])
     calls.dialed()
@@ -159,7 +159,7 @@ def test_a_line_that_ended_is_tried_again_a_little_later():
     assert calls.later(RETRY_S / 2) == ["s", "a0"]
 
 
-def test_a_clock_that_is_set_back_holds_nothing_up():
+def test_a_clock_that_is_set_back_delays_no_call():
     calls = on_the_line()
     calls.loses(S)
     calls.follow([S], [A0, A1])
@@ -178,10 +178,10 @@ def test_a_pod_that_is_named_is_called_too():
     assert calls.coordination.coordinator_uid == T.uid
 
 
-# Whom it believes ---------------------------------------------------------------------------------------------------
+# The found coordinator ----------------------------------------------------------------------------------------------
 
 
-def test_the_coordinator_stays_on_the_line_alone():
+def test_only_the_coordinator_stays_on_the_line():
     calls = Calls()
     calls.follow([S, A0], [A1])
     calls.dialed()
@@ -233,7 +233,7 @@ def test_the_snapshot_of_a_previous_search_is_known_and_an_older_leadership_does
 
 
 def test_a_coordinator_without_a_majority_does_not_end_the_search():
-    # given one that is cut off from the other voters, and does not know yet that it was replaced
+    # given a coordinator that is disconnected from the other voters and does not know that it was replaced
     calls = on_the_line()
     cut_off = a_snapshot([member(S, None)], coordinator=S, voters=VOTERS)
     calls.receives(S, cut_off)
@@ -242,10 +242,10 @@ def test_a_coordinator_without_a_majority_does_not_end_the_search():
     calls.receives(A1, refused())
     assert (calls.coordination.coordinator_uid, calls.coordination.answers.pods) == (S.uid, frozenset({A1.uid}))
 
-    # when its successor is heard
+    # when its successor reports
     calls.receives(A0, coordinator_snapshot(A0, term=2))
 
-    # then that is the one, and the former is told
+    # then the successor counts, and the previous one gets its name
     assert calls.sent[-2:] == [("s", Superseded(Term(1, 2), A0.uid, A0.ip)), ("a0", Nodes((), NOW + 1))]
     calls.receives(S, refused(A0))
     calls.follow([S, A0])
@@ -253,11 +253,11 @@ def test_a_coordinator_without_a_majority_does_not_end_the_search():
     assert calls.coordination == Coordination(coordinator_snapshot(A0, term=2), A0.uid, NOW + LINGER_S)
 
 
-# How it loses who was in office -------------------------------------------------------------------------------------
+# The loss of the coordinator ----------------------------------------------------------------------------------------
 
 
 def test_a_running_pod_that_does_not_follow_it_is_asked_for_its_coordinator():
-    """Found by the simulation (seed 100570): a pod trained on under a coordinator that had been replaced."""
+    """Found by the simulation (seed 100570): a pod trained under a coordinator that had been replaced."""
     calls = on_the_line()
     calls.later(LINGER_S)
     calls.follow([S], [A0])
@@ -268,7 +268,7 @@ def test_a_running_pod_that_does_not_follow_it_is_asked_for_its_coordinator():
     assert calls.sent[-1] == ("a1", Superseded(FIRST, S.uid, S.ip))
 
 
-def test_the_end_of_the_line_begins_a_search_at_once():
+def test_the_end_of_the_coordinators_line_starts_a_search_at_once():
     calls = on_the_line()
     version, calls.now = calls.search.version, NOW + 60
     calls.loses(S)
@@ -277,7 +277,7 @@ def test_the_end_of_the_line_begins_a_search_at_once():
     assert calls.dialed() == ["a0", "a1"]
 
 
-def test_so_does_its_own_answer_and_the_pod_that_it_names_is_called():
+def test_a_coordinators_redirect_starts_a_search_that_calls_the_named_pod():
     calls = on_the_line()
     calls.receives(S, refused(A1))
     assert (calls.coordination.coordinator_uid, calls.coordination.since) == ("", calls.now)
@@ -297,7 +297,7 @@ def test_an_election_is_reported_on_the_open_lines():
     )
 
 
-def test_pods_that_answered_are_known_for_as_long_as_they_may_exist():
+def test_answers_of_pods_count_until_their_lines_end():
     calls = Calls()
     calls.follow([S], [A0, A1])
     calls.dialed()
@@ -311,7 +311,7 @@ def test_pods_that_answered_are_known_for_as_long_as_they_may_exist():
     assert (calls.coordination.answers.pods, calls.coordination.answers.since) == (frozenset(), NEVER)
 
 
-def test_answers_of_the_many_count_on_when_their_visit_is_over():
+def test_answers_of_pods_that_are_called_in_turn_count_after_the_call():
     calls = Calls()
     calls.follow([], CROWD)
     for name in calls.dialed():
@@ -320,10 +320,10 @@ def test_answers_of_the_many_count_on_when_their_visit_is_over():
     assert calls.coordination.answers.pods == {f"uid-c{number}" for number in range(LINES)}
 
 
-# Who was replaced, and does not know --------------------------------------------------------------------------------
+# A replaced coordinator that does not know it -----------------------------------------------------------------------
 
 
-def test_a_replaced_coordinator_is_informed_of_its_successor_once_a_line():
+def test_a_replaced_coordinator_is_sent_its_successor_once_on_each_line():
     calls = Calls()
     calls.follow([S, A0])
     calls.dialed()
@@ -338,7 +338,7 @@ def test_a_replaced_coordinator_is_informed_of_its_successor_once_a_line():
     assert calls.sent.count(result) == 2
 
 
-def test_it_is_reported_as_soon_as_there_is_somebody_to_name():
+def test_a_replaced_coordinator_is_sent_its_successor_as_soon_as_that_is_known():
     calls = Calls()
     calls.follow([A0, S], term=Term(1, 2))
     calls.dialed()
@@ -348,7 +348,7 @@ def test_it_is_reported_as_soon_as_there_is_somebody_to_name():
     assert calls.sent[2:] == [("s", Superseded(Term(1, 2), A0.uid, A0.ip)), ("a0", Nodes((), NOW))]
 
 
-def test_it_stays_on_the_line_until_it_reports_that_it_is_not_the_coordinator():
+def test_a_replaced_coordinator_stays_on_the_line_until_it_reports_that_it_is_not_the_coordinator():
     calls = Calls()
     calls.follow([S, A0])
     calls.dialed()
@@ -372,7 +372,7 @@ def test_a_lost_coordinator_is_called_now_and_then_after_another_one_was_appoint
     assert calls.dialed() == ["a0", "s"]
     calls.loses(S)
 
-    # then it is called, for as long as its pod is there
+    # then it is called from time to time, as long as its pod exists
     assert calls.later(LINGER_S) == ["a0"]
     assert calls.later(RETRY_REPLACED_S - LINGER_S) == ["a0", "s"]
     calls.receives(S, coordinator_snapshot(S))
@@ -382,7 +382,7 @@ def test_a_lost_coordinator_is_called_now_and_then_after_another_one_was_appoint
     assert calls.search.is_idle(calls.now)
 
 
-def test_one_that_already_belongs_to_the_job_is_not_called():
+def test_a_lost_coordinator_that_is_a_member_again_is_not_called():
     calls = on_the_line()
     calls.receives(S, refused())
     calls.dialed()
@@ -402,16 +402,16 @@ def test_a_coordinator_that_is_elected_again_was_not_replaced():
     assert calls.search.is_idle(calls.now)
 
 
-# What their answers are worth ---------------------------------------------------------------------------------------
+# The validity of answers --------------------------------------------------------------------------------------------
 
 
-def test_an_answer_names_somebody_for_as_long_as_its_pod_is_on_the_line():
+def test_the_coordinator_that_an_answer_names_counts_while_the_answering_pod_is_on_the_line():
     calls = Calls()
     calls.follow([], CROWD, running=[*CROWD, T])
     for name in calls.dialed():
         calls.receives(a_pod(name), refused(T))
     assert calls.coordination.answers.named_coordinators == {T.uid}
-    calls.later(VISIT_S)  # others have the lines now, and t, which was named
+    calls.later(VISIT_S)  # other pods have the lines now, and t, which was named
     assert (len(calls.coordination.answers.pods), calls.coordination.answers.named_coordinators) == (LINES, frozenset())
 
 
@@ -421,7 +421,7 @@ def test_an_answer_names_somebody_for_as_long_as_its_pod_is_on_the_line():
     before="the operator called that address",
 )
 def test_a_pod_that_is_named_is_called_at_the_address_that_the_api_server_reports():
-    # given a pod that names a pod of the job, with an address of its choice
+    # given a pod that names a pod of the job, with an arbitrary address
     calls = Calls()
     calls.follow([S])
     calls.dialed()
@@ -446,8 +446,8 @@ def test_a_pod_that_is_not_of_the_job_is_not_called_even_if_it_is_named():
     assert calls.dialed() == ["s"]
 
 
-def test_a_long_answer_is_kept_short():
-    """One is kept of each pod: 10,000 pods with 1 MiB each would be 10 GB."""
+def test_a_long_answer_is_truncated():
+    """The operator keeps one of each pod: 10,000 pods with 1 MiB each would be 10 GB."""
     calls = Calls()
     calls.follow([S])
     calls.dialed()
@@ -467,7 +467,7 @@ def test_a_pod_that_answers_is_not_the_coordinator_even_if_another_names_it():
 
 
 def test_answers_of_pods_that_are_gone_do_not_count():
-    """Found by the simulation (seed 32404): one that was deleted named its coordinator for ever."""
+    """Found by the simulation (seed 32404): a deleted pod named its coordinator forever."""
     calls = Calls()
     calls.follow([S, A0])
     calls.dialed()
@@ -492,7 +492,7 @@ def test_the_appointee_is_greeted_with_its_appointment():
     assert calls.sent == [("s", Appoint(7, -1, {}))]
 
 
-def test_one_on_the_line_is_called_again_and_its_previous_answers_do_not_count_for_the_appointment():
+def test_an_appointed_pod_on_a_line_is_called_again_and_its_previous_answers_do_not_count():
     calls = Calls()
     calls.follow([S], [A0])
     calls.dialed()
@@ -504,8 +504,10 @@ def test_one_on_the_line_is_called_again_and_its_previous_answers_do_not_count_f
     assert calls.coordination.answers.pods == frozenset()
 
 
-def test_one_that_was_replaced_may_be_appointed_again():
-    """Found by the simulation (seed 128): it stayed on the line that told it of its successor, and never heard."""
+def test_a_replaced_coordinator_may_be_appointed_again():
+    """Found by the simulation (seed 128): it stayed on the line on which it had been sent its successor, and never got
+    the appointment.
+    """
     calls = on_the_line(A0)
     calls.receives(A0, coordinator_snapshot(A0, epoch=3))
     calls.appoint(S, 4, [A0])
@@ -523,7 +525,7 @@ def test_an_appointment_is_sent_once_and_the_search_for_its_epoch_begins_with_it
     assert (calls.coordination.coordinator_uid, calls.coordination.since) == ("", calls.now)
     calls.dialed()
     calls.now += 1
-    calls.appoint(A0, 7)  # the next pass wants the same
+    calls.appoint(A0, 7)  # the next reconcile repeats the appointment
     assert calls.coordination.since == calls.now - 1
     calls.receives(A0, coordinator_snapshot(A0, epoch=7))
     calls.follow([A0], term=Term(7, 1))
@@ -544,10 +546,10 @@ def test_earlier_answers_of_the_appointee_do_not_count():
     assert calls.coordination.answers.by_pod[S.uid] == PodAnswer("not in office")
 
 
-# What is passed on --------------------------------------------------------------------------------------------------
+# Messages of the coordinator, and to it -----------------------------------------------------------------------------
 
 
-def test_steps_come_between_snapshots_and_only_the_first_one_is_news():
+def test_steps_update_the_snapshot_and_only_the_first_one_enqueues_the_job():
     calls = on_the_line()
     version = calls.search.version
     calls.receives(S, Stepping(StepProgress(12, 100, NOW)))
@@ -558,7 +560,7 @@ def test_steps_come_between_snapshots_and_only_the_first_one_is_news():
     assert calls.search.version == version + 1
 
 
-def test_steps_of_another_one_are_not_the_jobs():
+def test_steps_of_a_pod_that_is_not_the_coordinator_are_ignored():
     calls = Calls()
     calls.follow([S, A0])
     calls.dialed()
@@ -567,7 +569,7 @@ def test_steps_of_another_one_are_not_the_jobs():
     assert calls.coordination.snapshot == coordinator_snapshot(S)
 
 
-def test_the_coordinator_is_informed_of_nodes_whenever_they_change():
+def test_the_coordinator_is_sent_node_facts_whenever_they_change():
     calls = Calls()
     calls.follow([S], nodes=NODES)
     calls.dialed()
@@ -580,7 +582,7 @@ def test_the_coordinator_is_informed_of_nodes_whenever_they_change():
     assert calls.sent[1:] == [("s", Nodes(NODES, NOW)), ("s", Nodes((), NOW))]
 
 
-def test_so_is_its_successor_and_itself_on_a_new_line():
+def test_a_new_coordinator_and_a_new_line_are_sent_the_node_facts():
     calls = Calls()
     calls.follow([S, A0], nodes=NODES)
     calls.dialed()
@@ -593,22 +595,22 @@ def test_so_is_its_successor_and_itself_on_a_new_line():
     assert result == [("s", NODES), ("a0", NODES), ("a0", NODES)]
 
 
-def test_without_findings_it_is_informed_once_that_there_are_none():
-    """What a former coordinator has told may still lie in the pods."""
+def test_without_findings_the_coordinator_is_sent_an_empty_list_once():
+    """Pods may still have facts that a previous coordinator has sent."""
     calls = on_the_line()
     assert [x for x in calls.sent if x[1] != Observe()] == [("s", Nodes((), NOW))]
 
 
-def test_a_message_of_a_newer_version_is_passed_over():
+def test_a_message_of_a_newer_version_is_ignored():
     calls = on_the_line()
     before = calls.coordination
     calls.receives(S, object())
     assert calls.coordination == before
 
 
-def test_a_pod_with_a_line_gets_the_end_of_the_job_on_another_one():
-    """One that came as the training ended is called because it may follow somebody who was replaced."""
-    # given a pod on a line, which is no member
+def test_a_pod_on_a_line_gets_the_end_of_the_job_on_a_new_line():
+    """A pod that started as the training ended is called because it may follow a replaced coordinator."""
+    # given a pod on a line that is no member
     calls = Calls()
     calls.follow(first=(), others=[T])
     assert calls.dialed() == ["t"]
@@ -617,13 +619,13 @@ def test_a_pod_with_a_line_gets_the_end_of_the_job_on_another_one():
     end = End(CloseReason.SUCCEEDED, "all workers exited 0")
     calls.follow(first=(), others=[Callee(T.uid, T.ip, end=end)])
 
-    # then it is told so, once
+    # then the pod is sent the end once
     assert calls.dialed() == ["t"]
     assert calls.dialed() == ["t"]
     assert calls.sent == [("t", Observe()), ("t", end)]
 
 
-def test_a_pod_that_another_named_is_informed_of_the_end_of_the_job():
+def test_a_pod_that_another_one_named_gets_the_end_of_the_job():
     # given a pod that names another one
     calls = Calls()
     calls.follow(first=(), others=[T])
@@ -634,6 +636,6 @@ def test_a_pod_that_another_named_is_informed_of_the_end_of_the_job():
     end = End(CloseReason.SUCCEEDED, "all workers exited 0")
     calls.follow(first=(), others=[Callee(pod.uid, pod.ip, end=end) for pod in (T, U)])
 
-    # then both are told so
+    # then both are sent the end
     assert sorted(calls.dialed()) == ["t", "u"]
     assert [result for result in calls.sent if result[1] == end] == [("t", end), ("u", end)]

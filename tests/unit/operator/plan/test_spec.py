@@ -1,4 +1,4 @@
-"""What follows from a spec alone: whose pods form the world, and where each group rank has its pod."""
+"""Derived from a spec alone: the pods of the world, and the pod of each group rank."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_group_ranks_count_through_the_groups_their_jobs_and_the_pods_of_each(
     assert (place.group.name, place.job_index, place.pod_index) == (group, job_index, pod_index)
 
 
-def test_all_pods_of_all_groups_are_actives_and_no_more():
+def test_exactly_the_pods_of_all_groups_are_actives():
     assert WORLD.actives == 7
     with pytest.raises(IndexError, match="group rank 7 of 7"):
         WORLD.position(7)
@@ -33,7 +33,7 @@ def test_spares_have_the_template_that_is_named_or_the_first_of_the_world(named:
     assert World(groups=(LEADER, WORKERS), spare_template=named).spare_group.name == template
 
 
-def test_a_replicated_job_outside_of_the_world_becomes_jobs_and_without_a_world_all_do():
+def test_replicated_jobs_outside_of_the_world_become_jobs_and_without_a_world_all_do():
     groups = (DRIVER, LEADER, WORKERS)
     assert JobSpec(groups, WORLD).children == (DRIVER,)
     assert JobSpec(groups).children == groups

@@ -1,4 +1,4 @@
-"""What status says of what is observed: phase, counts, times; and when it is worth a write."""
+"""Status for an observation: phase, counts, times; and when it is worth a write."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -60,41 +60,41 @@ PHASES: Mapping[str, tuple[Observed, str]] = {
     "the next round has not stepped yet": (observed(snapshot=OPEN), "Recovering"),
     "the coordinator has closed": (observed(snapshot=a_snapshot(closed=SUCCEEDED)), "Succeeded"),
     "it has closed over a failure": (observed(snapshot=a_snapshot(closed=FAILED)), "Failed"),
-    "a finished pod tells the close": (observed(pods=(ended(A0, SUCCEEDED), A1)), "Succeeded"),
-    "status has told the end before": (observed(a_job(status=in_round(terminalState="Failed")), ()), "Failed"),
+    "a finished pod reports the close": (observed(pods=(ended(A0, SUCCEEDED), A1)), "Succeeded"),
+    "status has the end": (observed(a_job(status=in_round(terminalState="Failed")), ()), "Failed"),
 }
 
 
 @pytest.mark.parametrize("case", PHASES)
-def test_phase(case: str):
+def test_each_observation_has_its_phase(case: str):
     given, phase = PHASES[case]
     assert status_of(given)["phase"] == phase
 
 
 @pytest.mark.parametrize("phase", ["Running", "Recovering"])
 @pytest.mark.parametrize("snapshot", [None, a_snapshot([member(A0, None)], epoch=2)])
-def test_the_phase_stays_while_no_coordinator_reports_better(phase: str, snapshot: Snapshot | None):
+def test_the_phase_does_not_change_without_a_report_of_a_coordinator(phase: str, snapshot: Snapshot | None):
     assert after(in_round(0, phase=phase), snapshot)["phase"] == phase
 
 
-def test_without_a_coordinator_a_rank_whose_pod_has_ended_is_reported_at_once():
-    # given a round of two; when the pod that has rank 0 ends, and nobody is found in office
+def test_a_rank_whose_pod_has_ended_is_reported_at_once_without_a_coordinator():
+    # given a round of two; when the pod with rank 0 ends, and no coordinator is found
     snapshot = a_snapshot([member(A0, 0), member(A1, 1)], number=0)
     pods = (replace(ended(A0), failure="OOMKilled"), A1)
     status = status_of(observed(pods=pods, snapshot=snapshot, searches_since=NOW))
-    # then nobody has to wait until members have another coordinator to hear that it does not train, and why
+    # then status reports at once that the job does not train, and why, without waiting for the next coordinator
     assert status["phase"] == "Recovering"
     assert status["members"]["active"] == 1
     message = "no coordinator, and pod a0 (group rank 0) has failed: OOMKilled"
     assert condition(status, "Recovering")["message"] == message
     assert condition(status, "Running")["message"] == message
-    # and so it is where its object is gone
+    # also if the pod's object is gone
     gone = status_of(observed(pods=(A1,), snapshot=snapshot, searches_since=NOW))
     assert condition(gone, "Recovering")["message"] == "no coordinator, and pod a0 (group rank 0) is gone"
-    # and not where a spare of a pool has the rank, whose object does not have the job's labels yet
+    # but not if a pool's spare has the rank, whose object does not have the job's labels yet
     claimed = observed(pods=(A1,), snapshot=snapshot, searches_since=NOW, claimed=(A0,))
     assert status_of(claimed)["phase"] == "Running"
-    # but not while a coordinator is in office, which knows better, nor for a pod that may still train
+    # and not while a coordinator reports, nor for a pod that may still train
     assert status_of(observed(pods=pods, snapshot=snapshot))["phase"] == "Running"
     leaving = (terminating(A0), A1)
     assert status_of(observed(pods=leaving, snapshot=snapshot, searches_since=NOW))["phase"] == "Running"
@@ -103,13 +103,13 @@ def test_without_a_coordinator_a_rank_whose_pod_has_ended_is_reported_at_once():
 REPORTED_STATUS = a_snapshot([member(A0, 0), member(A1, 1)], number=0)
 REPORTED_BY_A0 = a_snapshot([member(A0, 0), member(A1, 1)], coordinator=A0)
 LONE = a_snapshot([member(A0, 0)], coordinator=A0)
-#: Nobody trains, as the operator knows without a coordinator: the observation, and the message of condition Recovering.
-NOBODY_TRAINS: Mapping[str, tuple[Observed, str]] = {
+#: No pod trains, as the operator knows without a coordinator: the observation, and the message of condition Recovering.
+NO_POD_TRAINS: Mapping[str, tuple[Observed, str]] = {
     "the node of a lone pod lost power": (
         observed(a_job(status=in_round(0), parallelism=1), (A0,), LONE, searches_since=NOW - 8, not_ready=["node-a0"]),
         "no coordinator, and pod a0 (group rank 0) is on node node-a0, which is not ready",
     ),
-    "the node of the coordinator of two pods lost power, and the survivor follows nobody": (
+    "the node of the coordinator of two pods lost power, and the survivor follows no coordinator": (
         observed(
             pods=(A0, A1), snapshot=REPORTED_STATUS, searches_since=NOW - 8, not_ready=["node-a0"], responders=[A1]
         ),
@@ -127,7 +127,7 @@ NOBODY_TRAINS: Mapping[str, tuple[Observed, str]] = {
         ),
         "no coordinator, and pod a1 is on node node-a1, which is not ready",
     ),
-    "a pod with a rank has followed nobody for the coordinatorLossTimeout": (
+    "a pod with a rank has followed no coordinator for the coordinatorLossTimeout": (
         observed(pods=(A0, A1), snapshot=REPORTED_STATUS, searches_since=NOW - 30, responders=[A1]),
         "no coordinator for 30 s, the coordinatorLossTimeout: the pods have stopped their workers",
     ),
@@ -162,10 +162,10 @@ MAY_TRAIN: Mapping[str, Observed] = {
         pods=(A0, A1), snapshot=REPORTED_STATUS, not_ready=["node-a0"]
     ),
     "the node of a spare is not ready": observed(snapshot=a_snapshot(), searches_since=NOW - 8, not_ready=["node-s"]),
-    "a pod with a rank has followed nobody for less than the coordinatorLossTimeout": observed(
+    "a pod with a rank has followed no coordinator for less than the coordinatorLossTimeout": observed(
         pods=(A0, A1), snapshot=REPORTED_STATUS, searches_since=NOW - 29.9, responders=[A1]
     ),
-    "only a spare has followed nobody for the coordinatorLossTimeout": observed(
+    "only a spare has followed no coordinator for the coordinatorLossTimeout": observed(
         snapshot=a_snapshot(), searches_since=NOW - 30, responders=[S]
     ),
     "no pod has answered: the operator itself may be cut off": observed(
@@ -177,9 +177,9 @@ MAY_TRAIN: Mapping[str, Observed] = {
 }
 
 
-@pytest.mark.parametrize("case", NOBODY_TRAINS)
-def test_the_phase_is_recovering_while_nobody_trains_and_no_coordinator_reports(case: str):
-    given, message = NOBODY_TRAINS[case]
+@pytest.mark.parametrize("case", NO_POD_TRAINS)
+def test_the_phase_is_recovering_while_no_pod_trains_and_no_coordinator_reports(case: str):
+    given, message = NO_POD_TRAINS[case]
     status = status_of(given)
     assert status["phase"] == "Recovering"
     recovering = condition(status, "Recovering")
@@ -201,7 +201,7 @@ def counts(given: Observed) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("workers", [WorkersState.STARTING, WorkersState.FAILED])
-def test_members_that_hold_ranks_are_active_and_ready_while_their_workers_run(workers: WorkersState):
+def test_members_with_ranks_are_active_and_ready_while_their_workers_run(workers: WorkersState):
     views = [member(A0, 0), member(A1, 1, workers), member(S, None)]
     status = status_of(observed(snapshot=a_snapshot(views)))
     assert status["members"] == {"desired": 2, "active": 2, "ready": 1}
@@ -209,7 +209,7 @@ def test_members_that_hold_ranks_are_active_and_ready_while_their_workers_run(wo
     assert status["replicatedJobsStatus"][0]["ready"] == 0
 
 
-def test_before_the_first_round_nobody_is_active_and_only_spares_are_spares():
+def test_before_the_first_round_no_member_is_active_and_only_spares_are_spares():
     assert counts(observed(a_job(), snapshot=ALL_JOINED)) == {
         "members": {"desired": 2, "active": 0, "ready": 0},
         "spares": {"desired": 1, "ready": 1, "claimed": 0},
@@ -223,10 +223,10 @@ def test_a_job_that_has_shrunk_trains_with_less_than_it_declares():
     assert status["members"] == {"desired": 4, "active": 2, "ready": 2}
     assert status["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
     assert status["phase"] == "Running"
-    assert status["replicatedJobsStatus"][0]["ready"] == 0  # as JobSet counts: not all of its pods are ready
+    assert status["replicatedJobsStatus"][0]["ready"] == 0  # as in JobSet: not all of its pods are Ready
 
 
-def test_a_lost_pod_does_not_count_although_its_object_is_still_there():
+def test_a_lost_pod_does_not_count_although_its_object_still_exists():
     views = [member(A0, 0), member(A1, 1), member(S, None)]
     assert counts(observed(snapshot=a_snapshot(views, lost=[lost(A1)])))["members"]["active"] == 1
 
@@ -244,8 +244,8 @@ def test_a_spare_that_has_taken_a_rank_is_claimed_until_its_replacement_is_ready
 
 
 @pytest.mark.parametrize("snapshot", [None, a_snapshot([member(A0, None)], epoch=2)])
-def test_counts_stay_while_no_coordinator_reports_better_but_what_is_wanted_is_reported(snapshot: Snapshot | None):
-    # given an operator that has just started, or a coordinator that is new in office
+def test_counts_do_not_change_without_a_report_of_a_coordinator_but_desired_numbers_do(snapshot: Snapshot | None):
+    # given an operator that has just started, or a new coordinator
     before = after(in_round(0), a_snapshot())
     given = observed(a_job(status=before, spares=4), snapshot=snapshot)
     assert counts(given) == {
@@ -274,10 +274,10 @@ def test_jobs_are_counted_as_jobset_counts_them(case: str):
     assert status == {"name": "workers", "suspended": 0} | numbers
 
 
-# Rounds, office and times -------------------------------------------------------------------------------------------
+# Rounds, leadership and times ---------------------------------------------------------------------------------------
 
 
-def test_the_round_never_goes_back():
+def test_the_round_never_decreases():
     assert after(in_round(7), a_snapshot(number=3))["round"] == 7
     assert after(in_round(7), a_snapshot(number=8))["round"] == 8
     assert "round" not in after({}, ALL_JOINED)
@@ -286,7 +286,7 @@ def test_the_round_never_goes_back():
 def test_the_leadership_is_reported_with_its_pod_and_its_epoch():
     appointed = status_of(observed(), Leadership(5, 0, A0, "the coordinator's pod is gone"))
     assert appointed["coordinator"] == {"epoch": 5, "podName": "a0", "podUID": "uid-a0"}
-    assert appointed["term"] == 1  # the newest that was heard
+    assert appointed["term"] == 1  # the newest term that was received
     elected = status_of(observed(), Leadership(5, 7, A1, ""))
     assert elected["coordinator"] == {"epoch": 5, "term": 7, "podName": "a1", "podUID": "uid-a1"}
     assert elected["term"] == 7
@@ -306,7 +306,7 @@ def test_start_and_completion_are_reported_once():
 
 
 @pytest.mark.parametrize(("reason", "phase"), [(CloseReason.SUSPENDED, "Restarting"), (CloseReason.DELETED, "Running")])
-def test_a_close_that_ends_pods_alone_is_not_the_end_of_the_job(reason: CloseReason, phase: str):
+def test_a_close_that_only_ends_pods_is_not_the_end_of_the_job(reason: CloseReason, phase: str):
     close = Close(reason, "…")
     given = observed(pods=(A0, ended(A1, close), ended(S, close)), snapshot=a_snapshot(closed=close))
     assert given.close is None
@@ -314,7 +314,7 @@ def test_a_close_that_ends_pods_alone_is_not_the_end_of_the_job(reason: CloseRea
     assert "terminalState" not in status
     assert "completionTime" not in status
     assert status["phase"] == phase
-    # and one that is stands out
+    # and a close that ends the job takes precedence
     assert replace(given, pods=(*given.pods, ended(a_pod("t"), FAILED))).close == FAILED
 
 
@@ -328,7 +328,7 @@ def test_the_reported_end_stays_when_the_pods_are_gone():
 # Writes -------------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_change_there_is_no_write():
+def test_an_unchanged_status_is_not_written():
     status = after(in_round(0), a_snapshot(), NOW)
     assert not is_worth_writing(status, after(status, a_snapshot(), NOW + 600), NOW + 600)
 
@@ -337,7 +337,7 @@ def with_step(step: int, at: float, **changes: Any) -> Snapshot:
     return a_snapshot(progress=StepProgress(step, 1000, at), **changes)
 
 
-def test_progress_alone_is_written_only_so_often():
+def test_progress_alone_is_written_at_a_limited_rate():
     first = after(in_round(0), with_step(1, NOW), NOW)
     assert is_worth_writing(after(in_round(0), a_snapshot()), first, NOW)
     soon, later = NOW + PROGRESS_EVERY_S - 0.1, NOW + PROGRESS_EVERY_S
@@ -346,12 +346,12 @@ def test_progress_alone_is_written_only_so_often():
     assert first["progress"] == {"step": 1, "total": 1000, "at": micro_time(NOW)}
 
 
-def test_progress_rides_along_with_any_other_change():
+def test_progress_is_written_with_any_other_change():
     first = after(in_round(0), with_step(1, NOW), NOW)
     assert is_worth_writing(first, after(first, with_step(2, NOW + 1, number=1), NOW + 1), NOW + 1)
 
 
-def test_the_status_that_was_is_not_changed_in_place():
+def test_the_previous_status_is_not_changed_in_place():
     before = in_round(0, conditions=[], recoveries=[])
     after(before, a_snapshot(number=1, recoveries=[a_recovery()]))
     assert before == in_round(0, conditions=[], recoveries=[])

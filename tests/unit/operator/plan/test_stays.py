@@ -1,4 +1,4 @@
-"""Which node a fault is recorded for: the one on which the operator saw the pod, whatever the coordinator reports."""
+"""The node of a fault in status: the one on which the operator observed the pod, whatever the coordinator reports."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -42,7 +42,7 @@ def nodes_in(status: dict[str, Any]) -> list[str]:
 
 
 def remembered(*statuses: dict[str, Any]) -> Memory:
-    """After jobs of one namespace with these statuses."""
+    """The memory after jobs of one namespace with these statuses."""
     metadata = [{"uid": f"uid-{i}", "namespace": "attackers", "name": f"job-{i}"} for i in range(len(statuses))]
     return NO_MEMORY.after([{"metadata": x, "status": y} for x, y in zip(metadata, statuses, strict=True)], NOW)
 
@@ -58,10 +58,10 @@ def avoided_for(namespace: str, memory: Memory, *nodes: str) -> set[str]:
     before="the node became a repeat offender, with the text of the attacker",
 )
 def test_a_coordinator_that_blames_the_node_of_another_tenant_blames_its_own():
-    # given a job whose coordinator reports that a node of another tenant has failed twice
+    # given a job whose coordinator reports two faults of a node of another tenant
     status = after(in_round(1), reported(a_fault("a1", VICTIM), a_fault("a1", VICTIM, NOW - 60)))
 
-    # then status names the node that the operator saw the pod on, and nothing is remembered of the other node
+    # then status has the node on which the operator observed the pod, and the other node is not remembered
     assert nodes_in(status) == ["node-a1", "node-a1"]
     memory = remembered(status, status, status)
     assert set(memory.by_node) == {"node-a1"}
@@ -85,7 +85,7 @@ def test_one_job_counts_once_however_many_faults_it_reports():
     "one job reports so many faults of a node that the faults of other jobs there are forgotten",
     before="only the newest six faults of a node were kept, whichever job they were of",
 )
-def test_one_job_does_not_displace_what_others_report_of_a_node():
+def test_one_job_does_not_displace_reports_of_other_jobs_about_a_node():
     status = after(in_round(1), reported(a_fault("a1", "node-a1", NOW - 3600)))
     flood = after(in_round(1), reported(*(a_fault("a1", "node-a1", NOW - number) for number in range(10))))
     memory = remembered(flood, status, status)
@@ -126,15 +126,15 @@ def test_a_node_that_status_has_recorded_stays_when_the_pod_is_gone():
     assert with_pods([A0, S], before=before) == ["node-a1"]
 
 
-def test_a_pod_that_was_gone_long_before_the_fault_has_no_part_in_it():
+def test_a_pod_that_was_gone_long_before_the_fault_does_not_count():
     assert with_pods([A0, S], Stay("a1", "node-x", NOW - 7200, NOW - 3600)) == [""]
 
 
-def test_nor_has_one_that_was_created_long_after_it():
+def test_a_pod_that_was_created_long_after_the_fault_does_not_count():
     assert with_pods([A0, a_pod("a1", 1, created_at=NOW + 600), S]) == [""]
 
 
-def test_of_pods_of_one_name_the_newest_that_was_there_counts():
+def test_of_pods_of_one_name_the_newest_one_that_existed_counts():
     stays = [Stay("w0", "n1", 1000.0, 2000.0), Stay("w0", "n2", 2000.0, 3000.0), Stay("w0", "n3", 9000.0)]
     assert [node_at(stays, "w0", at) for at in (100.0, 1500.0, 2500.0, 5000.0, 9500.0)] == ["", "n1", "n2", "", "n3"]
 

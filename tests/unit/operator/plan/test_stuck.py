@@ -1,4 +1,4 @@
-"""What neither ends nor begins is told once it has lasted, in words that stay; scenarios/stuck.yaml has the plans."""
+"""Pods that do not end or start are reported after a while, in stable words; scenarios/stuck.yaml has the plans."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def describe(*pods: Pod) -> list[str]:
     return [*stuck_ends(given, NOW), *stuck_starts(given, NOW)]
 
 
-def test_a_pod_that_only_finalizers_hold_is_over_and_named_with_them():
+def test_a_pod_with_only_finalizers_left_is_done_and_reported_with_them():
     assert with_finalizer(A1).is_done
     assert not with_finalizer(A1).alive
     assert describe(A0, with_finalizer(A1, NOW - FINALIZER_S), S) == [
@@ -31,12 +31,12 @@ def test_a_pod_that_only_finalizers_hold_is_over_and_named_with_them():
     assert describe(A0, with_finalizer(A1, NOW - FINALIZER_S + 0.1), S) == []
 
 
-def test_a_kubelet_that_does_not_end_a_pod_is_reported_after_the_grace_period_and_some_more():
+def test_a_pod_that_its_kubelet_does_not_end_is_reported_some_time_after_its_grace_period():
     overdue = A1.grace_s + OVERDUE_S
     assert describe(A0, terminating(A1, NOW - overdue + 0.1), S) == []
     (words,) = describe(A0, terminating(A1, NOW - overdue), S)
     assert words.startswith("pod a1 has not ended within its grace period: node node-a1 is Ready")
-    assert stuck_ends(observed(pods=(A0, terminating(A1, 0.0), S), not_ready=["node-a1"]), NOW) == []  # it is removed
+    assert stuck_ends(observed(pods=(A0, terminating(A1, 0.0), S), not_ready=["node-a1"]), NOW) == []  # it is deleted
 
 
 def test_a_pod_that_has_a_node_and_no_container_is_reported_after_a_while():
@@ -46,11 +46,11 @@ def test_a_pod_that_has_a_node_and_no_container_is_reported_after_a_while():
     assert describe(A0, on_its_node(SLOW_START_S - 0.1), S) == []
     (words,) = describe(A0, on_its_node(SLOW_START_S), S)
     assert words.startswith("pod a1 has been on node node-a1 for more than 60 s, and none of its containers runs")
-    assert describe(A0, on_its_node(300, trouble="container trainer: ImagePullBackOff"), S) == []  # which says more
+    assert describe(A0, on_its_node(300, trouble="container trainer: ImagePullBackOff"), S) == []  # that is enough
     assert describe(A0, replace(A1, waiting_since=NOW - 300), S) == []
 
 
-def test_the_first_few_are_reported():
+def test_a_few_of_many_stuck_pods_are_reported():
     assert len(describe(*(terminating(a_pod(f"p{i}"), 0.0) for i in range(9)))) == 3
 
 

@@ -1,4 +1,4 @@
-"""A suspension just after training has ended: the end counts, also where no coordinator is left to report it."""
+"""A suspension just after training has ended: the end counts, even if no coordinator is left to report it."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ SUSPENDED = Close(CloseReason.SUSPENDED, "the job is suspended")
 
 
 def suspended(*pods: Pod, number: int = 0, **changes: Any) -> Observed:
-    """A job that trained until its coordinator stopped responding, a second ago, and that is suspended now."""
+    """A suspended job that trained until its coordinator stopped responding a second ago."""
     job = a_job(status=in_round(number), spec={"suspend": True})
     return observed(job, pods, searches_since=NOW - 1, **changes)
 
@@ -34,14 +34,14 @@ def ends_attempt(given: Observed, now: float = NOW) -> bool:
     return "formerEpoch" in status_of(given, now=now).get("coordinator", {})
 
 
-def test_pods_have_10_s_to_report_that_training_has_ended_where_no_coordinator_responds():
+def test_pods_have_10_s_to_report_the_end_of_training_if_no_coordinator_responds():
     given = suspended(A0, A1, S)
     assert not ends_attempt(given)
     assert not ends_attempt(given, NOW + 8.9)
     assert ends_attempt(given, NOW + 9.1)
 
 
-def test_a_success_that_one_pod_reports_in_that_time_counts():
+def test_a_success_that_one_pod_reports_within_10_s_counts():
     status = status_of(suspended(ended(A0, SUCCEEDED), A1, S))
     assert (status["phase"], status["terminalState"]) == ("Succeeded", "Completed")
 
@@ -55,5 +55,5 @@ def test_a_success_that_one_pod_reports_in_that_time_counts():
     ],
     ids=["all pods have ended", "the coordinator has reported how it closed", "nothing has trained"],
 )
-def test_nothing_is_waited_for_if_no_pod_can_report(given: Observed):
+def test_the_attempt_ends_at_once_if_no_pod_can_report(given: Observed):
     assert ends_attempt(given)

@@ -1,4 +1,4 @@
-"""The verdict about a pod's node, written into the pod's annotation."""
+"""The verdict about a pod's node, in the pod's annotation."""
 
 from dataclasses import replace
 
@@ -43,26 +43,26 @@ def test_pods_of_a_node_with_a_finding_are_annotated():
     assert written_verdict(on(XID_79)) == {"a1": BROKEN}
 
 
-def test_nobody_else_is():
+def test_pods_without_a_finding_and_pods_that_do_not_run_are_not_annotated():
     assert written_verdict(on()) == {}
     assert written_verdict(on(XID_79, pod=pending(A1))) == {}
     assert written_verdict(on(XID_79, pod=ended(A1))) == {}
 
 
 @pytest.mark.attack("B1", "a node that names another one's pods in its health", before="refused, too")
-def test_what_a_node_states_names_no_pod_of_another_one():
-    # given a node whose finding names the pods and the node of others in each of its texts
+def test_a_finding_is_written_only_to_the_pods_of_its_node():
+    # given a node whose finding has the names of other pods and of their node in each of its texts
     text = f"node {A0.node}, pods {A0.name} {S.name} {A0.uid}"
     finding = replace(XID_79, source=text, reason=text)
-    # when its verdict is written, then into its own pod alone
+    # when its verdict is written, then only its own pod is annotated
     assert list(written_verdict(on(finding))) == ["a1"]
 
 
-def test_the_same_is_written_once():
+def test_an_unchanged_verdict_is_written_once():
     assert written_verdict(on(XID_79, pod=having(BROKEN)), NOW + 60) == {}
 
 
-def test_what_is_withdrawn_or_expires_is_withdrawn_in_writing():
+def test_a_verdict_whose_finding_ends_or_expires_is_withdrawn_in_the_annotation():
     assert written_verdict(on(pod=having(BROKEN)), NOW + 60) == {"a1": NodeVerdict(Verdict.UNKNOWN, at=NOW + 60)}
     expired = replace(XID_79, until=NOW + 60)
     before = replace(BROKEN, until=NOW + 60)
@@ -72,18 +72,18 @@ def test_what_is_withdrawn_or_expires_is_withdrawn_in_writing():
     }
 
 
-def test_a_node_that_goes_is_no_faulty_one():
+def test_a_node_that_will_be_shut_down_is_not_faulty():
     spot = Finding("gke-termination", FaultClass.PREEMPTION, "taint", grace_s=15.0)
     verdict = NodeVerdict(Verdict.UNKNOWN, "gke-termination: taint", None, FaultClass.PREEMPTION, 15.0, NOW)
     assert written_verdict(on(spot)) == {"a1": verdict}
 
 
-def test_what_cannot_be_read_is_written_again():
+def test_an_unreadable_annotation_is_written_again():
     assert written_verdict(on(XID_79, pod=replace(A1, annotations={names.ANNOTATION_VERDICT: "{"}))) == {"a1": BROKEN}
 
 
-def test_it_is_short_enough_to_be_kept_by_the_operator():
-    """Else it would be written again in each pass."""
+def test_a_verdict_is_short_enough_for_the_operator_to_keep():
+    """Otherwise each reconcile would write it again."""
     long = replace(XID_79, reason="ü" * 500, until=NOW + 1.123456)
     (patch,) = plan_annotations(on(long), NOW + 0.123456)
     assert len(patch.annotations[names.ANNOTATION_VERDICT] or "") <= LONGEST_ANNOTATION

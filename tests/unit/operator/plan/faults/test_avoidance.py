@@ -1,4 +1,4 @@
-"""Which nodes new pods are kept off, how strictly, and what is told of it."""
+"""Which nodes new pods avoid, how strictly, and how this is reported."""
 
 from dataclasses import replace
 from typing import Any
@@ -57,7 +57,7 @@ def given(policy: str = "Prefer", status: dict[str, Any] | None = None, **change
         ("Off", [], []),
     ],
 )
-def test_how_strictly_nodes_are_avoided(policy: str, hard: list[str], soft: list[str]):
+def test_the_policy_decides_how_strictly_nodes_are_avoided(policy: str, hard: list[str], soft: list[str]):
     avoided = avoidance(given(policy), NOW)
     assert (required(avoided), preferred(avoided)) == (hard, soft)
 
@@ -72,9 +72,7 @@ def test_how_strictly_nodes_are_avoided(policy: str, hard: list[str], soft: list
         ([{"key": "nvidia.com/gpu", "operator": "Exists"}], False),
     ],
 )
-def test_pods_that_tolerate_every_taint_are_kept_off_what_the_scheduler_would_keep_others_off(
-    tolerations: list[dict[str, str]], blind: bool
-):
+def test_pods_that_tolerate_every_taint_avoid_cordoned_nodes(tolerations: list[dict[str, str]], blind: bool):
     template = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "tolerations": tolerations}}
     tolerant = given(job=a_job(status=in_round(0), pod_template=template))
     assert ("cordoned" in preferred(avoidance(tolerant, NOW))) is blind
@@ -83,19 +81,19 @@ def test_pods_that_tolerate_every_taint_are_kept_off_what_the_scheduler_would_ke
 
 
 @pytest.mark.parametrize("policy", ["Prefer", "Require", "Off"])
-def test_silent_nodes_are_avoided_always(policy: str):
+def test_silent_nodes_are_avoided_under_each_policy(policy: str):
     silent = given(
         policy, coordination=observed(snapshot=a_snapshot(lost=[lost(A1, Fault.NODE, NOW - 1)])).coordination
     )
     assert A1.node in required(avoidance(silent, NOW))
 
 
-def test_what_has_expired_is_used_again():
+def test_a_node_whose_finding_has_expired_is_not_avoided():
     assert "goes" not in preferred(avoidance(given(), NOW + 60))
 
 
 def affinity(policy: str) -> dict[str, Any]:
-    """Of a spare that is made."""
+    """The node affinity of a spare that is created."""
     (made,) = [x for x in plan_members(given(policy, pods=(A0, A1)), "i", NOW) if isinstance(x, CreatePod)]
     found: dict[str, Any] = made.manifest["spec"].get("affinity", {}).get("nodeAffinity", {})
     return found
@@ -105,7 +103,7 @@ def off(*nodes: str) -> list[dict[str, Any]]:
     return [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
 
 
-def test_a_pod_may_be_put_on_a_node_that_is_only_better_avoided():
+def test_a_pod_with_prefer_may_be_scheduled_to_a_node_that_will_be_shut_down():
     result = affinity("Prefer")
     (hard,) = result["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     (soft,) = result["preferredDuringSchedulingIgnoredDuringExecution"]
@@ -113,21 +111,21 @@ def test_a_pod_may_be_put_on_a_node_that_is_only_better_avoided():
     assert soft == {"weight": 100, "preference": {"matchFields": off("goes", "offender")}}
 
 
-def test_or_never_where_the_job_requires_it():
+def test_a_pod_with_require_is_never_scheduled_to_an_avoided_node():
     result = affinity("Require")
     (hard,) = result["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert hard == {"matchFields": off("bad", "goes", "offender")}
     assert "preferredDuringSchedulingIgnoredDuringExecution" not in result
 
 
-def test_with_off_it_goes_anywhere():
+def test_a_pod_with_off_avoids_no_node():
     assert affinity("Off") == {}
 
 
-# Told ----------------------------------------------------------------------------------------------------------------
+# Reports --------------------------------------------------------------------------------------------------------------
 
 
-def test_status_reports_what_is_avoided_and_why():
+def test_status_reports_avoided_nodes_with_their_reasons():
     assert avoided_nodes_status(given(), NOW) == [
         {"node": "bad", "source": "nvsentinel-xid", "class": "Hardware", "reason": "Xid 79"},
         {
@@ -142,7 +140,7 @@ def test_status_reports_what_is_avoided_and_why():
     ]
 
 
-def test_those_that_have_pods_of_the_job_come_first_and_there_are_few():
+def test_status_reports_a_few_avoided_nodes_first_those_with_pods_of_the_job():
     nodes = {f"n{i:02}": Node(f"n{i:02}", True, findings=(XID_79,)) for i in range(30)}
     nodes |= {A1.node: Node(A1.node, True, findings=(XID_79,)), A0.node: Node(A0.node, True)}
     result = avoided_nodes_status(given(nodes=nodes), NOW)
@@ -150,7 +148,7 @@ def test_those_that_have_pods_of_the_job_come_first_and_there_are_few():
 
 
 def events(before: Observed, now: Observed) -> list[tuple[str, str]]:
-    """What is told between two states."""
+    """The events of a change of the observation."""
     status = in_round(0, avoidedNodes=avoided_nodes_status(before, NOW))
     after = replace(now, job=replace(now.job, status=status))
     return [
@@ -172,7 +170,7 @@ def test_nodes_without_a_pod_of_the_job_are_reported_in_status_alone():
     assert events(given(nodes={}), given()) == []
 
 
-def test_that_one_is_used_because_nothing_else_is_free_is_reported_once():
+def test_the_use_of_an_avoided_node_for_lack_of_others_is_reported_once():
     fallen_back = a_pod("t", node="offender", annotations={names.ANNOTATION_PREFERS_NOT: "goes,offender"})
     waits, runs = given(pods=(A0, A1, S, replace(fallen_back, node=""))), given(pods=(A0, A1, S, fallen_back))
     result = [entry for entry in events(waits, runs) if entry[0] == "AvoidedNodeUsed"]

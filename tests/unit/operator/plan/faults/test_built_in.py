@@ -1,4 +1,4 @@
-"""Each row of the built-in table, on a node in the shape that its source gives it."""
+"""Each row of the built-in table, with a node as its source marks it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ def a_node(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_findings_about_a_node_of_this_shape(name: str):
+def test_each_shape_of_a_node_has_its_findings(name: str):
     result = NODES[name]
     node = read_node(select_node_fields(a_node(result)))
     kept, expected = node.verdict_at(NOW), result["held"]
@@ -47,12 +47,12 @@ def test_findings_about_a_node_of_this_shape(name: str):
     assert kept.until == (parse_time(expected["until"]) if "until" in expected else None)
 
 
-def test_every_row_that_accuses_a_node_is_shown_here():
+def test_every_row_with_a_fault_class_has_a_test():
     shown = {result["held"]["source"] for result in NODES.values() if result["held"] is not None}
     assert {source.name for source in BUILT_IN if source.polarity is Polarity.FAULTY} == shown
 
 
-def test_a_heartbeat_changes_nothing():
+def test_a_heartbeat_does_not_change_findings():
     raw = a_node(NODES["GKE, a node under maintenance"])
     before = read_node(select_node_fields(raw))
     raw["status"]["conditions"][0]["lastHeartbeatTime"] = "2026-11-20T10:05:00Z"
@@ -81,7 +81,7 @@ def test_the_scheduler_keeps_pods_off_cordoned_tainted_and_unready_nodes_by_itse
 @pytest.mark.parametrize(
     ("effect", "by_itself"), [("NoSchedule", True), ("NoExecute", True), ("PreferNoSchedule", False)]
 )
-def test_a_taint_that_only_prefers_keeps_no_pod_off(effect: str, by_itself: bool):
+def test_the_scheduler_enforces_all_taints_except_prefer_no_schedule(effect: str, by_itself: bool):
     values = {
         "taints": [{"key": "aws-node-termination-handler/spot-itn", "value": "spot-itn-event-3162", "effect": effect}]
     }

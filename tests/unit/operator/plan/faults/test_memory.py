@@ -1,4 +1,4 @@
-"""Which nodes are remembered to have failed jobs, for how long, and how that is forgotten."""
+"""Which nodes the operator remembers for failing jobs, for how long, and how this is forgotten."""
 
 from typing import Any
 
@@ -39,8 +39,8 @@ def offends(*offences: NodeOffence, node: Node = NODES["n1"], now: float = NOW) 
         ([offence(), offence(job="b")], True),
         ([offence(), offence(NOW - 23 * 3600, job="b")], True),
         ([offence(), offence(NOW - 25 * 3600, job="b")], False),
-        ([offence(), offence(NOW - 60)], False),  # it has faded a little
-        ([offence(), offence(NOW - 60), offence(NOW - 120)], False),  # all of one job
+        ([offence(), offence(NOW - 60)], False),  # its weight has decayed a little
+        ([offence(), offence(NOW - 60), offence(NOW - 120)], False),  # all from one job
         ([offence(), offence(NOW - 60), offence(NOW - 120, job="b"), offence(NOW - 180, job="c")], True),
         ([offence(fault=Fault.PROCESS, job=job) for job in "ab"], False),
         ([offence(fault=Fault.PROCESS, job=job) for job in "abcd"], True),
@@ -48,11 +48,11 @@ def offends(*offences: NodeOffence, node: Node = NODES["n1"], now: float = NOW) 
         ([offence(NOW - minute, fault=Fault.PROCESS) for minute in range(6)], False),  # a bug of one job's script
     ],
 )
-def test_a_node_is_a_repeat_offender_by_what_it_did_to_how_many(offences: list[NodeOffence], expected: bool):
+def test_a_node_is_a_repeat_offender_by_its_offences_and_their_jobs(offences: list[NodeOffence], expected: bool):
     assert offends(*offences) == expected
 
 
-def test_it_fades():
+def test_the_weight_of_offences_decays():
     known = [offence(job=job) for job in "abcd"]
     assert score(known, NOW) == 4.0
     assert score(known, NOW + HALF_LIFE_S) == 2.0
@@ -61,24 +61,24 @@ def test_it_fades():
     assert remembered(*known).with_offences([], NOW + 8 * 24 * 3600) == NO_MEMORY
 
 
-def test_what_it_did_before_it_was_recreated_does_not_count():
+def test_offences_from_before_the_nodes_recreation_do_not_count():
     known = [offence(NOW - 10, job) for job in "abc"]
     assert offends(*known)
     assert not offends(*known, node=Node("n1", True, created_at=NOW - 5))
 
 
-def test_nor_what_somebody_has_forgiven():
+def test_offences_that_an_administrator_has_forgiven_do_not_count():
     known = [offence(NOW - 10, job) for job in "abc"]
     assert not offends(*known, node=Node("n1", True, forgiven_at=NOW - 5))
     assert offends(*known, node=Node("n1", True, forgiven_at=NOW - 60))
     assert not offends(*known, node=Node("n1", True, forgiven_at=float("inf")))
 
 
-def test_a_node_that_is_gone_is_none():
+def test_a_node_that_is_gone_is_not_an_offender():
     assert find_offenders(remembered(offence(), offence(job="b")), {}, NOW).of("research") == {}
 
 
-def test_why_is_reported_in_words():
+def test_the_reason_of_an_offender_is_reported():
     result = find_offenders(remembered(*(offence(job=job) for job in "abcd")), NODES, NOW).of("research")["n1"]
     assert (
         result
@@ -92,7 +92,7 @@ OWN, TESTS, OTHERS = "research", "tests", "others"
 
 
 def read_offences(namespace: str, *offences: NodeOffence) -> str:
-    """Why a node is avoided for jobs of that namespace; "" if it is not."""
+    """Why jobs of that namespace avoid a node; "" if they do not."""
     return find_offenders(remembered(*offences), NODES, NOW).of(namespace).get("n1", "")
 
 
@@ -104,13 +104,13 @@ def test_kills_in_one_namespace_make_no_node_avoided_for_the_jobs_of_another():
     assert "n1" in find_offenders(remembered(*kills), NODES, NOW).nodes
 
 
-def test_what_jobs_of_two_other_namespaces_report_counts():
+def test_offences_reported_from_two_other_namespaces_count():
     kills = [offence(job=job, namespace=TESTS) for job in "abc"]
     others = [offence(job=job, namespace=OTHERS) for job in "de"]
     assert read_offences(OWN, *kills, *others) != ""
 
 
-def test_so_do_those_of_one_other_namespace_and_ones_own():
+def test_offences_reported_from_the_own_and_one_other_namespace_count():
     kills = [offence(job=job, namespace=TESTS) for job in "abc"]
     assert read_offences(OWN, *kills, offence(NOW - 60, job="mine")) != ""
     assert read_offences(OWN, *kills, offence(NOW - 60, "mine", Fault.PROCESS)) == ""
@@ -120,7 +120,7 @@ def test_so_do_those_of_one_other_namespace_and_ones_own():
     )
 
 
-def test_names_and_words_of_other_namespaces_are_not_shown():
+def test_names_and_messages_of_other_namespaces_are_not_shown():
     kills = [offence(NOW - 10, job=job, namespace=TESTS) for job in "abc"]
     mine = [offence(NOW - 20, job="mine"), offence(NOW - 30, job="mine-2")]
     assert read_offences(OWN, *kills, *mine) == (
@@ -134,7 +134,7 @@ def test_names_and_words_of_other_namespaces_are_not_shown():
     assert read_offences(OWN, *both) == "failed 4 times recently (4 jobs of other namespaces), the last time by Node"
 
 
-def test_it_is_bounded():
+def test_the_size_of_the_memory_is_limited():
     many = [(f"n{number}", offence(NOW - age)) for number in range(NODES_KEPT + 50) for age in range(10)]
     kept = NO_MEMORY.with_offences([*many, *[("worst", offence(job=job)) for job in "abcdef"]], NOW)
     assert len(kept.by_node) == NODES_KEPT
@@ -152,7 +152,7 @@ def a_job(**recovery: Any) -> dict[str, Any]:
     return {"metadata": {"uid": "u", "namespace": "research", "name": "llm"}, "status": {"recoveries": [entry]}}
 
 
-def test_a_recovery_is_an_offence_of_its_causes_node():
+def test_a_recovery_counts_as_an_offence_of_its_causes_node():
     assert list(offences_of(a_job())) == [
         ("n1", NodeOffence(NOW, "u", "research/llm", Fault.NODE, "its connection went silent"))
     ]
@@ -166,7 +166,7 @@ def test_an_empty_signal_is_no_finding(recovery: dict[str, Any]):
     assert list(offences_of(a_job(**recovery))) == []
 
 
-def test_the_same_status_read_again_adds_nothing():
+def test_a_status_that_is_read_again_adds_no_offence():
     once = NO_MEMORY.after([a_job()], NOW)
     assert once.after([a_job(cause={"node": "n1", "message": "in other words"})], NOW) == once
 
@@ -181,20 +181,20 @@ def test_the_same_status_read_again_adds_nothing():
     ],
     ids=["another node", "another fault of the same", "none that counts", "a swap before anything failed"],
 )
-def test_a_cause_that_is_revised_leaves_nothing_on_the_node_that_was_blamed_before(
+def test_a_revised_cause_removes_the_offence_of_the_node_that_was_blamed_before(
     revised: dict[str, Any], left: dict[str, Fault]
 ):
-    # given a recovery that was read while it blamed n1
+    # given a recovery that blamed n1 when it was read
     known = NO_MEMORY.after([a_job()], NOW)
 
     # when its coordinator has found the true cause
     known = known.after([a_job(**revised)], NOW)
 
-    # then that alone is remembered
+    # then only the true cause is remembered
     assert {node: entry.fault for node, (entry,) in known.by_node.items()} == left
 
 
-def test_two_nodes_that_failed_at_the_same_moment_are_both_remembered_also_where_status_reports_them_no_more():
+def test_two_nodes_that_failed_at_the_same_moment_are_both_remembered_after_status_drops_them():
     first, second = a_job(), a_job(cause={"node": "n2", "message": "silent"})
     both = {**first, "status": {"recoveries": [*first["status"]["recoveries"], *second["status"]["recoveries"]]}}
     known = NO_MEMORY.after([both], NOW).after([both], NOW)
@@ -202,7 +202,7 @@ def test_two_nodes_that_failed_at_the_same_moment_are_both_remembered_also_where
     assert known.after([{**first, "status": {}}], NOW) == known
 
 
-def test_what_is_written_is_read():
+def test_a_written_memory_is_read_back():
     known = remembered(*(offence(NOW - i, job, Fault.HANG) for i, job in enumerate("ab")))
     assert memory.decode_memory(memory.encode_memory(known)) == known
 

@@ -1,4 +1,4 @@
-"""faults.sources of the chart's values: rows that add to the built-in ones, and rows that are refused."""
+"""faults.sources in the chart's values: rows that extend the built-in ones, and rows that are rejected."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ def test_without_rows_the_table_is_the_built_in_one():
     assert table_of("[]") == BUILT_IN
 
 
-def test_a_row_is_added_with_a_precedence_above_all_built_in_ones_but_a_persons_word():
+def test_an_added_row_has_precedence_over_all_built_in_ones_except_an_administrators_verdict():
     table = table_of(json.dumps([ROW]))
     assert table[:-1] == BUILT_IN
     assert table[-1] == FaultSource(
@@ -39,7 +39,7 @@ def test_a_row_is_added_with_a_precedence_above_all_built_in_ones_but_a_persons_
     assert by_hand == {"annotation", "annotation-healthy", "annotation-maintenance"}
 
 
-def test_all_fields_of_a_row():
+def test_all_fields_of_a_row_are_read():
     whole = {
         "name": "monitor",
         "signal": "Condition",
@@ -74,12 +74,12 @@ def test_a_condition_counts_when_it_is_true_unless_the_row_states_otherwise():
     assert row(table_of(json.dumps([bare])), "c").values == ("True",)
 
 
-def test_xids_may_be_all_that_are_fatal():
+def test_a_row_may_match_all_fatal_xids():
     xids = {"name": "x", "signal": "Condition", "keys": ["X"], "class": "Hardware", "xids": "Fatal"}
     assert row(table_of(json.dumps([xids])), "x").xids == FATAL
 
 
-def test_a_source_may_vouch_for_a_node():
+def test_a_source_may_report_a_node_as_healthy():
     tested = {"name": "tested", "signal": "Label", "keys": ["tested"], "polarity": "Healthy"}
     table = table_of(json.dumps([tested]))
     assert row(table, "tested").polarity is Polarity.HEALTHY
@@ -88,7 +88,7 @@ def test_a_source_may_vouch_for_a_node():
     assert find_verdict(findings([cordoned, label], {}, table), 0.0) is None
 
 
-def test_a_built_in_row_can_be_replaced_and_taken_out():
+def test_a_built_in_row_can_be_replaced_and_removed():
     rows: list[dict[str, Any]] = [
         {"name": "gpu-xid", "signal": "Condition", "keys": ["OurXids"], "class": "Hardware", "xids": "Fatal"},
         {"name": "cordon", "enabled": False},
@@ -156,7 +156,7 @@ def test_two_rows_cannot_have_one_name():
 
 
 @pytest.mark.parametrize("text", ["{", '{"name": "x"}', "5"])
-def test_what_is_no_list_of_rows_is_refused(text: str):
+def test_a_value_that_is_no_list_of_rows_is_refused(text: str):
     with pytest.raises(ValueError, match="set it to a list of sources"):
         table_of(text)
 

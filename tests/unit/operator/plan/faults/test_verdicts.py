@@ -1,4 +1,4 @@
-"""Which of several sources counts."""
+"""Which of several sources decides the verdict."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,21 +36,21 @@ def test_there_is_no_finding_about_a_node_that_no_source_matches():
         (("good",), ""),
     ],
 )
-def test_of_equal_precedence_the_graver_counts_and_nobody_vouches_it_away(labels: tuple[str, ...], expected: str):
+def test_at_equal_precedence_the_gravest_class_counts(labels: tuple[str, ...], expected: str):
     assert verdict((VOUCHES, MAINTENANCE, PREEMPTION, BAD), *labels) == expected
 
 
-def test_the_highest_precedence_counts_alone():
+def test_only_the_highest_precedence_counts():
     assert verdict((BAD, replace(MAINTENANCE, precedence=1)), "bad", "goes") == "maintenance"
     assert verdict((BAD, replace(VOUCHES, precedence=1)), "bad", "good") == ""
     assert verdict((BAD, replace(VOUCHES, precedence=1)), "bad") == "bad"
 
 
-def test_of_two_equal_sources_the_first_of_the_table_is_reported():
+def test_among_two_equal_sources_the_first_of_the_table_is_reported():
     assert verdict((replace(BAD, name="b"), replace(BAD, name="a")), "bad") == "b"
 
 
-def test_what_has_expired_leaves_what_has_not():
+def test_an_expired_finding_gives_way_to_one_that_has_not_expired():
     first = Finding("first", FaultClass.HARDWARE, "", until=NOW + 10)
     second = Finding("second", FaultClass.MAINTENANCE, "")
     assert find_verdict((first, second), NOW + 9.9) is first
@@ -66,12 +66,12 @@ def until(source: FaultSource, signal: NodeSignal, **annotations: str) -> float 
     return found.until
 
 
-def test_a_signal_expires_so_long_after_it_began():
+def test_a_signal_expires_after_its_sources_lifetime():
     source = FaultSource("c", SignalKind.CONDITION, ("C",), values=("True",), expires_after_s=600.0)
     assert until(source, NodeSignal(SignalKind.CONDITION, "C", "True", since=NOW)) == NOW + 600
 
 
-def test_one_that_does_not_state_when_it_began_does_not_expire_by_its_age():
+def test_a_signal_without_a_start_does_not_expire_by_its_age():
     source = FaultSource("c", SignalKind.CONDITION, ("C",), values=("True",), expires_after_s=600.0)
     assert until(source, NodeSignal(SignalKind.CONDITION, "C", "True")) is None
 
@@ -85,7 +85,7 @@ def test_an_annotation_reports_when_a_signal_expires(text: str, expected: float 
     assert until(source, NodeSignal(SignalKind.LABEL, "bad", "true"), **{"bad-until": text}) == expected
 
 
-def test_the_sooner_of_two_ends_counts():
+def test_the_earlier_of_two_expiries_counts():
     source = FaultSource("t", SignalKind.TAINT, ("t",), expires_after_s=600.0, until="t-until")
     signal = NodeSignal(SignalKind.TAINT, "t", "", since=NOW)
     assert until(source, signal, **{"t-until": str(int(NOW) + 60)}) == NOW + 60

@@ -1,4 +1,4 @@
-"""Which Xid codes a text names, and which of them are fatal."""
+"""The Xid codes that a text names, and which of them are fatal."""
 
 import time
 
@@ -24,7 +24,7 @@ from understudy_operator.plan.faults.xids import FATAL, find_xids
         ("", set()),
     ],
 )
-def test_the_codes_that_a_text_names(text: str, codes: set[int]):
+def test_the_codes_in_a_text_are_found(text: str, codes: set[int]):
     assert find_xids(text) == codes
 
 
@@ -40,7 +40,7 @@ def test_searching_a_text_takes_cpu_time_in_proportion_to_its_length(beginning: 
     assert time.thread_time() - began < 1.0
 
 
-#: What NVIDIA's catalogue tells to do at once about the codes in use, without those that say RESTART_APP or IGNORE.
+#: The immediate actions of NVIDIA's catalog for the codes in use, without RESTART_APP and IGNORE.
 CATALOGUE = {
     "RESET_GPU": [46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158],
     "WORKFLOW_XID_48": [48],
@@ -52,17 +52,17 @@ CATALOGUE = {
 }
 
 
-def test_fatal_is_what_the_catalogue_has_the_gpu_reset_or_the_machine_restarted_or_looked_at_for():
+def test_codes_for_which_the_catalog_demands_a_reset_a_restart_or_an_inspection_are_fatal():
     assert sorted(FATAL) == sorted(code for codes in CATALOGUE.values() for code in codes)
 
 
 @pytest.mark.parametrize(
     "code",
     [
-        *(13, 31, 43, 45, 63, 68, 94, 137, 160, 161),  # RESTART_APP and IGNORE, and a clean-up after another one
-        *(78, 142, 154, 159),  # vGPU, a video encoder, what another one leads to, memory that the driver is to check
-        *range(162, 173),  # the catalogue tells nothing
+        *(13, 31, 43, 45, 63, 68, 94, 137, 160, 161),  # RESTART_APP and IGNORE, and a cleanup after another code
+        *(78, 142, 154, 159),  # vGPU, a video encoder, a consequence of another code, memory that the driver checks
+        *range(162, 173),  # without an action in the catalog
     ],
 )
-def test_not_fatal(code: int):
+def test_other_codes_are_not_fatal(code: int):
     assert code not in FATAL

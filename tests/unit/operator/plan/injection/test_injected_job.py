@@ -1,4 +1,4 @@
-"""An InjectedJob: what it is made from, and how its pass differs from a TrainingJob's."""
+"""An InjectedJob: the objects that it is made from, and how its reconcile differs from a TrainingJob's."""
 
 import json
 from dataclasses import replace
@@ -113,7 +113,7 @@ def an_injected_job(status: Raw | None = None) -> Job:
 
 
 def at(pod: Pod, index: int) -> Pod:
-    """The pod with that completion index, as it is read: nobody has told it its rank."""
+    """The pod with that completion index, as the operator reads it: it has no rank."""
     place = {names.ANNOTATION_PLACE: f"pods/0/{index}"}
     controller = Controller("Job", "train", UID)
     return replace(pod, index=None, spare=True, labels={}, annotations=place, controller=controller)
@@ -124,7 +124,7 @@ SECRET = f"job.train-{UID}-membership"
 
 
 def key_secret(pod: Raw) -> str:
-    """That an injected pod mounts."""
+    """The Secret that an injected pod mounts."""
     return next(str(x["secret"]["secretName"]) for x in pod["spec"]["volumes"] if x["name"] == names.KEY_VOLUME)
 
 
@@ -139,10 +139,10 @@ def plan(facts: Observed) -> Any:
     return reconcile(facts, IMAGE, NOW)
 
 
-# What it is made from ------------------------------------------------------------------------------------------------
+# Its creation ---------------------------------------------------------------------------------------------------------
 
 
-def test_it_records_the_pods_that_train_and_goes_with_its_job() -> None:
+def test_an_injectedjob_records_the_pods_that_train_and_is_owned_by_its_job() -> None:
     raw = manifest()
     assert raw["metadata"]["name"] == "job.train"
     (reference,) = raw["metadata"]["ownerReferences"]
@@ -153,7 +153,7 @@ def test_it_records_the_pods_that_train_and_goes_with_its_job() -> None:
     assert spec["settings"]["max-restarts"] == "3"
 
 
-def test_it_is_read_as_a_job_whose_other_pods_are_spares() -> None:
+def test_an_injectedjob_is_read_as_a_job_whose_other_pods_are_spares() -> None:
     job = an_injected_job()
     assert (job.world.actives, job.world.spares, job.world.nproc_per_node) == (2, 1, 8)
     assert job.world.in_place_max_restarts == 3
@@ -177,21 +177,21 @@ def test_ranks_count_through_the_labelled_templates_of_a_jobset() -> None:
     assert target.pods == 12
 
 
-# A pass over it ------------------------------------------------------------------------------------------------------
+# Its reconcile --------------------------------------------------------------------------------------------------------
 
 
-def test_each_pod_has_the_rank_of_its_place_and_the_last_is_a_spare() -> None:
+def test_each_pod_has_the_rank_of_its_index_and_the_last_one_is_a_spare() -> None:
     assert [(x.index, x.spare) for x in resolve_injected_job(given()).pods] == [(0, False), (1, False), (None, True)]
 
 
-def test_no_pod_is_made_or_tried() -> None:
+def test_no_pod_is_created_or_dry_run() -> None:
     for facts in (given(pods=(), templates_checked=False), given(pods=PODS[:1]), given(in_round(0), PODS[:1])):
         result = plan(facts)
         assert result.dry_runs == ()
         assert [x for x in result.pods if isinstance(x, CreatePod)] == []
 
 
-def test_first_comes_the_service_and_then_the_secret_that_reports_its_address_and_lets_the_pods_start() -> None:
+def test_the_service_is_created_before_the_secret_that_has_its_address_and_lets_the_pods_start() -> None:
     waiting = tuple(replace(pod, sidecar_started=False, sidecar_ran=False) for pod in PODS)
     (service,) = plan(given(pods=waiting, secret_writes=SecretWrites(), coordinator_address="")).objects
     assert service.manifest["metadata"]["name"] == "job-train-understudy"
@@ -211,7 +211,7 @@ def test_first_comes_the_service_and_then_the_secret_that_reports_its_address_an
     assert plan(facts).status["coordinatorAddress"] == ADDRESS
 
 
-def test_without_its_service_the_address_stays_in_status_for_the_next_one() -> None:
+def test_the_address_of_a_missing_service_stays_in_status_for_the_next_one() -> None:
     before = {**in_round(0), "coordinatorAddress": ADDRESS}
     facts = given(before, coordinator_address="", advertised_address=ADDRESS, snapshot=a_snapshot())
     (service,) = plan(facts).objects
@@ -220,8 +220,8 @@ def test_without_its_service_the_address_stays_in_status_for_the_next_one() -> N
     assert result["coordinatorAddress"] == ADDRESS
 
 
-def test_pods_of_a_job_of_the_same_name_that_came_since_wait_for_a_secret_of_its_own() -> None:
-    """A kubelet starts pods with whatever Secret of that name is there, also one of a Job that is deleted."""
+def test_pods_of_a_new_job_of_the_same_name_wait_for_a_secret_of_their_own() -> None:
+    """A kubelet starts pods with any existing Secret of this name, even that of a deleted Job."""
     first, second = inject(golden_pod("job"), IMAGE).pod, golden_pod("job")
     second["metadata"]["labels"][keys.CONTROLLER_UID] = "another"
     second["metadata"]["ownerReferences"][0]["uid"] = "another"
@@ -237,7 +237,7 @@ def test_no_attempt_of_a_jobset_has_the_secret_of_another() -> None:
     assert result == [f"jobset.llm.1-{uid}-1-membership", f"jobset.llm.2-{uid}-2-membership"]
 
 
-# How it goes on ------------------------------------------------------------------------------------------------------
+# Training and its end -------------------------------------------------------------------------------------------------
 
 
 def test_the_spare_coordinates_first() -> None:
@@ -245,19 +245,19 @@ def test_the_spare_coordinates_first() -> None:
     assert term["podUID"] == S.uid
 
 
-def test_its_job_has_no_limit_of_lost_pods_while_the_training_goes_on() -> None:
+def test_the_job_has_no_backoff_limit_while_the_training_runs() -> None:
     (patch,) = plan(given()).jobs
     assert isinstance(patch, PatchJob)
     assert (patch.name, patch.patch["spec"]) == ("train", {"backoffLimit": NO_LIMIT})
     child = ChildJob("u", "train", "", 0, 0, 0, 3, backoff_limit=NO_LIMIT)
     assert plan(given(children=(child,))).jobs == ()
-    # It is written over this very Job: one of the same name that was applied since is not meant
+    # The patch is for this very Job, and not for a new one of the same name
     assert patch.patch["metadata"]["uid"] == UID
-    # When somebody has set it again since, then it is theirs to say
+    # If somebody has set the limit again since, the operator does not change it
     assert plan(given(children=(replace(child, backoff_limit=6),))).jobs == ()
 
 
-def test_once_the_training_has_failed_for_good_its_job_has_none_left() -> None:
+def test_the_job_has_backoff_limit_zero_once_the_training_has_failed_for_good() -> None:
     child = ChildJob("u", "train", "", 0, 0, 0, 3, backoff_limit=NO_LIMIT)
     pods = (ended(PODS[0], FAILED), *PODS[1:])
     (patch,) = plan(given(in_round(0), pods, children=(child,))).jobs
@@ -266,18 +266,18 @@ def test_once_the_training_has_failed_for_good_its_job_has_none_left() -> None:
     assert plan(given(in_round(0), pods, children=(replace(child, ended=True),))).jobs == ()
 
 
-def test_a_lost_pod_on_a_silent_node_is_removed_so_that_its_controller_makes_another() -> None:
+def test_a_lost_pod_on_a_silent_node_is_deleted_so_that_its_controller_recreates_it() -> None:
     silent = lost(A1, Fault.NODE)
     result = plan(given(in_round(0), snapshot=a_snapshot(lost=[silent])))
     assert [(x.name, x.grace_s) for x in result.pods if isinstance(x, DeletePod)] == [("a1", None)]
 
 
-def test_nothing_that_runs_is_removed_after_the_end() -> None:
+def test_no_running_pod_is_deleted_after_the_end() -> None:
     pods = (ended(PODS[0], SUCCEEDED), PODS[1], at(a_pod("new", 2, sidecar_ran=False, sidecar_started=False), 2))
     assert [x for x in plan(given(in_round(0), pods)).pods if isinstance(x, DeletePod)] == []
 
 
-def test_a_pod_that_starts_after_the_end_is_informed_of_it() -> None:
+def test_a_pod_that_starts_after_the_end_receives_the_close() -> None:
     pods = (ended(PODS[0], SUCCEEDED), PODS[1], PODS[2])
     link = plan(given(in_round(0), pods)).link
     assert {callee.pod_uid for callee in link.others} == {A1.uid, S.uid}
@@ -297,27 +297,27 @@ RUNS = replace(RESTING, suspended=False)
 
 
 def suspended(status: Raw, pods: tuple[Pod, ...] = (), **changes: Any) -> Observed:
-    """Its Job was suspended, whose controller takes the pods away."""
+    """Its Job is suspended, and the Job controller deletes the pods."""
     return given(status, pods, **{"children": (RESTING,), **changes})
 
 
-def test_a_job_that_is_suspended_is_informed_and_what_its_pods_end_for_is_no_recovery() -> None:
-    mended = {"fault": "Process", "round": 1, "detectedAt": "2026-11-20T10:00:00.000000Z"}
-    mended |= {"cause": {"pod": "", "node": "", "message": ""}}
-    mended |= {"strategy": "InPlace", "resumedAt": "2026-11-20T10:00:01.000000Z", "seconds": 1.0}
+def test_the_end_of_pods_of_a_suspended_job_is_no_recovery() -> None:
+    fixed = {"fault": "Process", "round": 1, "detectedAt": "2026-11-20T10:00:00.000000Z"}
+    fixed |= {"cause": {"pod": "", "node": "", "message": ""}}
+    fixed |= {"strategy": "InPlace", "resumedAt": "2026-11-20T10:00:01.000000Z", "seconds": 1.0}
     left = a_recovery(NOW, fault=Fault.POD, strategy=None)
-    before = in_round(3) | {"recoveries": [mended], "lastRecovery": mended}
+    before = in_round(3) | {"recoveries": [fixed], "lastRecovery": fixed}
     result = plan(suspended(before, snapshot=a_snapshot(recoveries=[left])))
     assert result.status["phase"] == "Suspended"
     condition = next(x for x in result.status["conditions"] if x["type"] == "Suspended")
     assert condition["status"] == "True"
-    assert result.status["recoveries"] == [mended]
-    assert result.status["lastRecovery"] == mended
+    assert result.status["recoveries"] == [fixed]
+    assert result.status["lastRecovery"] == fixed
     assert "round" not in result.status
 
 
-def test_while_it_is_suspended_it_has_no_secret_and_gets_it_again_with_the_same_key() -> None:
-    """Its pods name it at their birth, and some may be created before the operator knows that it was resumed."""
+def test_a_suspended_job_has_no_secret_and_gets_it_again_with_the_same_key() -> None:
+    """Its pods name the Secret at their creation, some perhaps before the operator knows of the resumption."""
     # given a job that is suspended: its attempt ends, and then its Secret is deleted
     first = plan(suspended(in_round(3, epoch=7), PODS, snapshot=a_snapshot(number=3, epoch=7)))
     assert first.objects == ()
@@ -333,8 +333,8 @@ def test_while_it_is_suspended_it_has_no_secret_and_gets_it_again_with_the_same_
     assert secret.manifest["stringData"][names.KEY_FILE] == KEYRING.of_job("research", UID, 0)
 
 
-def test_while_it_is_suspended_nothing_is_written_or_appointed() -> None:
-    """Also while its last pods are still about to go."""
+def test_no_status_is_written_and_no_pod_appointed_while_a_job_is_suspended() -> None:
+    """Also while its last pods still exist."""
     first = plan(suspended(in_round(3, epoch=7), PODS, snapshot=a_snapshot(number=3, epoch=7))).status
     for pods in (PODS, ()):
         again = plan(suspended(first, pods, snapshot=a_snapshot(number=3, epoch=7)))
@@ -342,30 +342,30 @@ def test_while_it_is_suspended_nothing_is_written_or_appointed() -> None:
         assert again.pods == ()
 
 
-def test_one_of_several_jobs_of_a_jobset_that_is_suspended_suspends_nothing() -> None:
+def test_the_suspension_of_one_of_several_jobs_of_a_jobset_does_not_suspend_the_training() -> None:
     assert plan(suspended(in_round(3), PODS, children=(RESTING, RUNS))).status["phase"] == "Running"
     is_done = replace(RUNS, ended=True, is_complete=True)
     assert plan(suspended(in_round(3), children=(RESTING, is_done))).status["phase"] == "Suspended"
 
 
-def test_once_it_is_resumed_its_new_pods_begin_at_once_in_a_newer_epoch_and_with_the_same_key() -> None:
-    """What the former coordinator said last does not count: nobody waits for it, or for an election."""
-    rested = plan(suspended(in_round(3, epoch=7))).status
-    facts = given(rested, snapshot=a_snapshot(number=3, epoch=7), children=(RUNS,), searches_since=NOW)
+def test_new_pods_of_a_resumed_job_start_at_once_in_a_newer_epoch_with_the_same_key() -> None:
+    """The last report of the previous coordinator does not count: the job waits neither for it nor for an election."""
+    suspended_status = plan(suspended(in_round(3, epoch=7))).status
+    facts = given(suspended_status, snapshot=a_snapshot(number=3, epoch=7), children=(RUNS,), searches_since=NOW)
     term = plan(facts).status["coordinator"]
     assert term["podUID"] == S.uid
-    assert term["epoch"] > rested["coordinator"]["formerEpoch"] >= 7
-    # what its pods prove to belong to is what their Secret says, which has been there from the first pod on
-    assert an_injected_job(rested).membership == an_injected_job().membership == UID
-    assert an_injected_job(rested).attempt == an_injected_job().attempt == 0
+    assert term["epoch"] > suspended_status["coordinator"]["formerEpoch"] >= 7
+    # the pods' membership is that of their Secret, which has existed since the first pod
+    assert an_injected_job(suspended_status).membership == an_injected_job().membership == UID
+    assert an_injected_job(suspended_status).attempt == an_injected_job().attempt == 0
 
 
 @pytest.mark.attack(
     "B4",
-    "a pod of an injected job has labels that name a Job of somebody else",
+    "a pod of an injected job has labels that name a Job of another owner",
     before="the operator lifted the backoffLimit of that Job, and failed the Job when the training failed",
 )
-def test_the_job_that_is_changed_is_the_controller_of_the_pods_whatever_their_labels_name() -> None:
-    forged = {keys.JOB_NAME: "of-somebody-else", keys.CONTROLLER_UID: "their-uid"}
+def test_the_patched_job_is_the_controller_of_the_pods_whatever_their_labels_name() -> None:
+    forged = {keys.JOB_NAME: "of-another-owner", keys.CONTROLLER_UID: "their-uid"}
     pods = tuple(replace(pod, labels={**pod.labels, **forged}) for pod in PODS)
     assert {intent.name for intent in plan(given(pods=pods)).jobs} == {"train"}

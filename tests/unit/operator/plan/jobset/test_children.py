@@ -1,11 +1,11 @@
-"""What a suspended Job gets when it is resumed. When it is, and all else about child Jobs, is in scenarios/."""
+"""The patch that a suspended Job gets when it is resumed. All else about child Jobs is in scenarios/."""
 
 from typing import Any
 
 from understudy_operator.plan.jobset.children import merge_template
 
 
-def test_fields_of_others_stay_unless_the_operator_sets_them():
+def test_fields_of_other_writers_stay_unless_the_operator_sets_them():
     present = {
         "metadata": {"labels": {"kept-by-merge": "a"}},
         "spec": {"tolerations": [{"key": "theirs"}, {"key": "both"}], "schedulingGates": [{"name": "theirs"}]},
@@ -24,7 +24,7 @@ def test_fields_of_others_stay_unless_the_operator_sets_them():
     }
 
 
-def test_what_this_operator_has_written_and_does_not_want_any_more_goes():
+def test_a_field_that_the_operator_has_written_and_no_longer_wants_is_removed():
     present = {
         "metadata": {"labels": {"ours": "a", "theirs": "b"}},
         "spec": {

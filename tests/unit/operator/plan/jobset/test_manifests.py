@@ -1,4 +1,6 @@
-"""Child Jobs and volume claims as they are created, and pods of the world: what JobSet and the Job controller write."""
+"""Child Jobs, volume claims and pods of the world as they are created: with the fields that JobSet and the Job
+controller set.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -59,8 +61,8 @@ def test_a_job_is_named_owned_and_labelled_as_jobset_does_it_and_as_ours():
     assert metadata["annotations"].items() >= {"note": "x", **JOBSETS_LABELS}.items()
 
 
-def test_one_that_has_ended_stays_for_as_long_as_the_training_job():
-    """What is gone is made anew: a Job that had succeeded would run again, and a failure be forgotten."""
+def test_a_child_job_has_no_ttl_so_that_it_stays_as_long_as_the_training_job():
+    """A deleted Job is recreated: one that had succeeded would run again, and a failure would be forgotten."""
     brief = a_group("workers", 3, 2, job_spec={"ttlSecondsAfterFinished": 60, "backoffLimit": 3})
     spec = made(job_of(LEADER, brief, EXTRA), brief)["spec"]
     assert "ttlSecondsAfterFinished" not in spec
@@ -68,7 +70,7 @@ def test_one_that_has_ended_stays_for_as_long_as_the_training_job():
     assert brief.job_spec["ttlSecondsAfterFinished"] == 60
 
 
-def test_its_pods_are_labelled_likewise_and_are_not_taken_for_pods_of_the_world():
+def test_pods_of_a_child_job_have_its_labels_and_do_not_count_as_pods_of_the_world():
     metadata = made()["spec"]["template"]["metadata"]
     assert metadata["labels"] == {
         **JOBSETS_LABELS,
@@ -85,30 +87,30 @@ def test_indexes_count_over_the_job_and_within_the_group():
     assert (first[keys.JOB_GLOBAL_INDEX], first[keys.JOB_GROUP_INDEX], first[keys.GROUP_REPLICAS]) == ("0", "0", "1")
 
 
-def test_the_attempt_is_informed_of_the_job_and_of_this_job_alone():
+def test_the_labels_have_the_attempts_of_the_training_job_and_of_this_job():
     status = {"restarts": 2, "replicatedJobsStatus": [{"name": "workers", "jobRestarts": [0, 3, 0]}]}
     labels = made(job_of(status=status))["metadata"]["labels"]
     assert (labels[keys.RESTART_ATTEMPT], labels[keys.JOB_RESTART_ATTEMPT]) == ("2", "3")
 
 
-def test_the_spec_is_the_users_with_the_defaults_that_an_indexed_job_needs():
+def test_the_spec_is_the_users_with_the_defaults_of_an_indexed_job():
     group = a_group("workers", 1, 4, job_spec={"backoffLimit": 3, "podFailurePolicy": {"rules": []}, "suspend": True})
     spec = made(job_of(group), group, 0)["spec"]
     assert (spec["backoffLimit"], spec["podFailurePolicy"]) == (3, {"rules": []})
     assert (spec["parallelism"], spec["completions"], spec["completionMode"]) == (4, 4, "Indexed")
-    assert spec["suspend"] is False  # the job's own says it
+    assert spec["suspend"] is False  # the TrainingJob's own field counts
     assert spec["template"]["spec"]["restartPolicy"] == "OnFailure"
     assert spec["template"]["spec"]["containers"] == TEMPLATE["spec"]["containers"]
 
 
-def test_a_job_without_indexes_stays_one():
+def test_a_nonindexed_job_stays_nonindexed():
     group = a_group(job_spec={"completionMode": "NonIndexed"})
     spec = made(job_of(group), group, 0)["spec"]
     assert "completions" not in spec
     assert spec["completionMode"] == "NonIndexed"
 
 
-def test_jobs_of_a_suspended_job_are():
+def test_child_jobs_of_a_suspended_job_are_suspended():
     assert made(job_of(suspend=True))["spec"]["suspend"] is True
 
 
@@ -116,7 +118,7 @@ def test_jobs_of_a_suspended_job_are():
     ("network", "subdomain"),
     [(Network(), "llm"), (Network(subdomain="net"), "net"), (Network(hostnames=False), None)],
 )
-def test_pods_are_in_the_network_that_is_asked_for(network: Network, subdomain: str | None):
+def test_pods_have_the_subdomain_of_the_specs_network(network: Network, subdomain: str | None):
     assert pod_spec(made(job_of(network=network))).get("subdomain") == subdomain
 
 
@@ -169,7 +171,7 @@ def test_a_claim_is_a_volume_of_the_pods_that_mount_it():
 
 
 @pytest.mark.parametrize(("retained", "owners"), [(False, 1), (True, 0)])
-def test_a_claim_goes_with_the_job_unless_it_is_retained(retained: bool, owners: int):
+def test_a_volume_claim_is_deleted_with_the_job_unless_it_is_retained(retained: bool, owners: int):
     claim = VolumeClaim(CLAIM.name, CLAIM.template, retained)
     manifest = claim_manifest(job_of(claims=(claim,)), claim)
     assert manifest["metadata"]["name"] == "data-llm"
@@ -178,7 +180,7 @@ def test_a_claim_goes_with_the_job_unless_it_is_retained(retained: bool, owners:
     assert len(manifest["metadata"].get("ownerReferences", [])) == owners
 
 
-# What a Job was made from -------------------------------------------------------------------------------------------
+# The fingerprint of a Job's template --------------------------------------------------------------------------------
 
 
 def changed(**changes: Any) -> dict[str, Any]:
@@ -187,7 +189,7 @@ def changed(**changes: Any) -> dict[str, Any]:
     return job_manifest(job_of(group), group, 0)
 
 
-def test_the_fingerprint_leaves_out_what_may_be_changed_while_the_job_is_suspended():
+def test_the_fingerprint_omits_fields_that_may_be_changed_while_the_job_is_suspended():
     annotations = changed()["metadata"]["annotations"][FINGERPRINT]
     selected = changed(nodeSelector={"pool": "a"}, tolerations=[{"key": "t"}], schedulingGates=[{"name": "g"}])
     assert selected["metadata"]["annotations"][FINGERPRINT] == annotations
@@ -205,7 +207,7 @@ def world_pod(index: int | None, status: Mapping[str, Any] | None = None, **chan
     return pod_manifest(job, index=index, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
 
 
-def test_a_pod_of_the_world_carries_what_jobset_and_a_job_controller_would_have_written():
+def test_a_pod_of_the_world_has_the_fields_that_jobset_and_the_job_controller_set():
     pod = world_pod(5)
     labels, annotations = pod["metadata"]["labels"], pod["metadata"]["annotations"]
     assert (labels[keys.JOB_INDEX], labels[keys.JOB_GLOBAL_INDEX], labels[keys.COMPLETION_INDEX]) == ("1", "2", "1")
@@ -223,7 +225,7 @@ def test_a_spare_belongs_to_no_job_and_carries_no_index():
     assert not labels.keys() & (indexes | {keys.JOB_NAME, keys.LEGACY_JOB_NAME})
 
 
-def test_a_spare_goes_anywhere_and_an_exclusive_jobs_pods_do_not():
+def test_a_spare_has_no_placement_rules_and_an_exclusive_jobs_pods_have_them():
     group: Any = {"exclusive": Exclusive("rack")}
     assert "affinity" in world_pod(1, **group)["spec"]
     assert "affinity" not in world_pod(None, **group)["spec"]

@@ -1,4 +1,4 @@
-"""Patterns of failure rules have RE2's meaning."""
+"""Patterns of failure rules have RE2's semantics."""
 
 import pytest
 
@@ -15,18 +15,16 @@ from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule
         ("(?i)OOM", "oomkilled", True),
         (r"\bmaint(enance)?\b", "node maintenance", True),
         ("a.c", "a\nc", False),
-        (r"\pL+", "Grün", True),  # what Python's re does not know
+        (r"\pL+", "Grün", True),  # unknown to Python's re
         ("", "", True),
     ],
 )
-def test_what_matches(pattern: str, message: str, matches: bool):
+def test_patterns_match_as_in_re2(pattern: str, message: str, matches: bool):
     assert matches_pattern(pattern, message) is matches
 
 
-@pytest.mark.parametrize("pattern", ["(", r"(?=x)", r"(a)\1"])  # the latter two are Python's, and not RE2's
-def test_a_pattern_that_is_none_is_complained_about_and_matches_nothing(
-    pattern: str, capfd: pytest.CaptureFixture[str]
-):
+@pytest.mark.parametrize("pattern", ["(", r"(?=x)", r"(a)\1"])  # Python has the latter two, RE2 does not
+def test_an_invalid_pattern_is_reported_and_matches_nothing(pattern: str, capfd: pytest.CaptureFixture[str]):
     rules = (FailureRule("a", Action.FAIL, patterns=("fine",)), FailureRule("b", Action.FAIL, patterns=(pattern,)))
     message = invalid_pattern(a_job(spec={"failure": FailurePolicy(rules=rules)}).spec)
     assert message.startswith("failurePolicy.rules[1].onJobFailureMessagePatterns: ")
@@ -35,7 +33,7 @@ def test_a_pattern_that_is_none_is_complained_about_and_matches_nothing(
     assert capfd.readouterr().err == ""
 
 
-def test_without_a_policy_or_with_patterns_that_are_there_is_nothing_to_complain_about():
+def test_a_missing_policy_and_valid_patterns_are_not_reported():
     assert invalid_pattern(a_job().spec) == ""
     rules = (FailureRule("a", Action.FAIL, patterns=("fine.*",)),)
     assert invalid_pattern(a_job(spec={"failure": FailurePolicy(rules=rules)}).spec) == ""

@@ -1,4 +1,4 @@
-"""Pods of child Jobs are asked for only while they hold a Job up, and what holds them up is told."""
+"""The operator lists pods of child Jobs only while they delay a Job, and reports the reason of the delay."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ UNSCHEDULABLE = replace(pending(a_pod("llm-workers-0-0-x")), trouble="Unschedula
 
 
 def a_child(**changes: Any) -> ChildJob:
-    """All of whose pods there are to be, and none of which is ready."""
+    """All its pods are expected, and none of them is Ready."""
     ordinary = ChildJob("uid-w", "llm-workers-0", "workers", 0, attempt=0, job_attempt=0, desired_pods=2, active=2)
     return replace(ordinary, created_at=NOW - 10, **changes)
 
@@ -38,11 +38,11 @@ def a_child(**changes: Any) -> ChildJob:
         (a_child(terminating=1), [PENDING, "spec.nodeName=n2", "spec.nodeName=n3"]),
     ],
 )
-def test_what_is_asked_for(child: ChildJob, selectors: list[str]):
+def test_the_query_selects_the_pods_that_delay_the_job(child: ChildJob, selectors: list[str]):
     assert list(plan_pod_queries([child], NODES, NOW).selectors) == selectors
 
 
-def test_what_is_explained_is_asked_for_less_and_less_often():
+def test_pods_whose_delay_is_explained_are_listed_at_growing_intervals():
     assert query_pause_s(0.0, []) == query_pause_s(SELDOM_S, []) == EVERY_S
     assert query_pause_s(0.0, [UNSCHEDULABLE]) == EVERY_S
     assert query_pause_s(EVERY_S, [UNSCHEDULABLE]) == 2 * EVERY_S
@@ -62,12 +62,12 @@ def test_a_pod_that_does_not_start_is_reported():
     assert running(a_child()) == ""
 
 
-def test_one_that_has_been_on_its_node_for_long_is_reported():
+def test_a_pod_that_has_been_on_its_node_for_long_is_reported():
     slow = replace(pending(a_pod("x")), node="n1", waiting_since=NOW - 90)
     assert running(a_child(), slow).startswith("pod x has been on node n1 for more than 60 s")
 
 
-def test_pods_that_are_missing_are_reported_with_where_to_look():
+def test_missing_pods_are_reported_with_a_hint():
     assert running(a_child(active=1, started_at=NOW - 10)) == (
         "Job llm-workers-0 has 1 of 2 pods: see the events of the Job (a quota or an admission webhook may "
         "reject its pods)"
@@ -76,7 +76,7 @@ def test_pods_that_are_missing_are_reported_with_where_to_look():
     assert running(a_child(active=0, succeeded=2, started_at=NOW - 10)) == ""
 
 
-def test_a_job_that_waits_for_a_pod_on_a_dead_node_reports_it_and_the_pod_is_left_alone():
+def test_a_job_that_waits_for_a_pod_on_a_dead_node_reports_it_and_does_not_delete_the_pod():
     stuck = terminating(a_pod("x", labels={keys.JOB_NAME: "llm-workers-0"}), NOW - 400)
     assert running(a_child(terminating=1), stuck) == ""  # its kubelet ends it
     words = running(a_child(terminating=1), stuck, not_ready=["node-x"])

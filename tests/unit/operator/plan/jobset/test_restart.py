@@ -1,4 +1,4 @@
-"""What status tells of a restart of the whole job."""
+"""The entries of a restart of the whole job in status."""
 
 from dataclasses import replace
 
@@ -17,14 +17,14 @@ JOB = a_job(status=in_round(3), spec={"failure": FailurePolicy(max_restarts=2)})
 REASON = f"no rule applies, restart 1 of 2: {FAILED.message}"
 
 
-def test_a_restart_is_a_recovery_that_gives_the_reason():
+def test_a_restart_is_a_recovery_with_its_reason():
     status = status_of(observed(JOB, snapshot=a_snapshot(number=3, closed=FAILED)))
     last = status["lastRecovery"]
     assert (last["strategy"], last["reason"], last["cause"]["message"]) == ("JobRestart", REASON, REASON)
     assert status["recoveriesByStrategy"] == {"jobRestart": 1}
 
 
-def test_the_recovery_that_lasted_is_the_one_and_keeps_its_cause_and_its_own_reason():
+def test_a_restart_ends_the_open_recovery_which_keeps_its_cause_and_reason():
     lasts = replace(a_recovery(), strategy=None, reason="pod a1 failed twice within 1 h")
     status = status_of(observed(JOB, snapshot=a_snapshot(number=3, closed=FAILED, recoveries=[lasts])))
     (last,) = status["recoveries"]

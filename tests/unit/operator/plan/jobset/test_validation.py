@@ -1,4 +1,4 @@
-"""What is refused of a spec, in words that name the field and what to do: at creation, and of a job that is there."""
+"""The errors of a spec, with the field and the fix: at creation, and in the condition of an existing job."""
 
 from typing import Any
 
@@ -23,13 +23,13 @@ def rules(*names: str) -> FailurePolicy:
     return FailurePolicy(rules=tuple(FailureRule(name, Action.FAIL) for name in names))
 
 
-def test_an_ordinary_spec_is_not_complained_about():
+def test_an_ordinary_spec_has_no_errors():
     ordinary = {"claims": claims("data", "logs"), "failure": rules("a", "b"), "coordinator": CoordinatorPod("workers")}
     assert find_messages(**ordinary) == []
     assert describe_spec_error("llm", a_job(spec=ordinary).spec) == ""
 
 
-def test_two_claims_of_a_name_would_be_one_whose_retention_nobody_knows():
+def test_two_volume_claims_of_one_name_are_rejected():
     assert find_messages(claims=claims("data", "logs", "data")) == [
         "volumeClaimPolicies[].templates[].metadata.name: two claims have the name data: rename or remove one of them"
     ]
@@ -50,14 +50,14 @@ def test_the_coordinators_label_has_at_most_63_characters(name: str, fits: bool)
     )
 
 
-def test_a_subdomain_of_ones_own_counts_in_it():
+def test_the_users_subdomain_counts_in_the_coordinators_label():
     spec = a_job(spec={"coordinator": CoordinatorPod("workers"), "network": Network(subdomain="s" * 50)}).spec
     (found,) = find_spec_errors("llm", spec)
     assert "of 66 characters" in found.message
 
 
 @pytest.mark.parametrize(("replicas", "parallelism", "fits"), [(20_000, 107_374, True), (20_000, 107_375, False)])
-def test_pods_can_be_counted(replicas: int, parallelism: int, fits: bool):
+def test_the_number_of_pods_is_limited_to_int32(replicas: int, parallelism: int, fits: bool):
     groups = (a_group("a", replicas, parallelism),)
     assert find_messages(replicated_jobs=groups, world=None) == (
         []
@@ -70,7 +70,7 @@ def test_pods_can_be_counted(replicas: int, parallelism: int, fits: bool):
 
 
 def test_a_rule_may_not_have_the_name_that_another_has_by_default():
-    # as observe/read_spec.py reads a rule without a name, after one that is called failurePolicyRule1
+    # observe/read_spec.py gives this name to a rule without one, after a rule called failurePolicyRule1
     assert find_messages(failure=rules("failurePolicyRule1", "failurePolicyRule1")) == [
         "failurePolicy.rules[1].name: two rules have the name failurePolicyRule1 (a rule without a name is "
         "called failurePolicyRule and its number, from 0): rename one of them"
@@ -93,7 +93,7 @@ ALL_RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", 
         ),
     ],
 )
-def test_no_kubelet_restarts_a_launcher(of_trainer: dict[str, Any], of_other: dict[str, Any], field: str):
+def test_restart_rules_for_a_launcher_are_rejected(of_trainer: dict[str, Any], of_other: dict[str, Any], field: str):
     trainer, logs = {"name": "trainer", "command": ["x"], **of_trainer}, {"name": "logs", **of_other}
     job = a_job(pod_template={"spec": {"containers": [logs, trainer]}})
     (found,) = find_spec_errors("llm", job.spec)
@@ -104,7 +104,7 @@ def test_no_kubelet_restarts_a_launcher(of_trainer: dict[str, Any], of_other: di
     assert found.changeable
 
 
-def test_containers_beside_a_launcher_and_pods_without_one_may_have_such_rules():
+def test_containers_without_a_launcher_may_have_restart_rules():
     trainer, logs = {"name": "trainer", "restartPolicy": "Never"}, {"name": "logs", "restartPolicyRules": RULES}
     assert find_messages() == []
     assert list(find_spec_errors("llm", a_job(pod_template={"spec": {"containers": [logs, trainer]}}).spec)) == []
@@ -115,7 +115,7 @@ def test_containers_beside_a_launcher_and_pods_without_one_may_have_such_rules()
 @pytest.mark.attack("C4", "a template that mounts the volume with the job's key", before="the trainer got the key")
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
 @pytest.mark.parametrize("volume", ["membership", "state", "told", "node", "gateway"])
-def test_no_container_of_the_users_mounts_a_volume_that_is_ours_alone(kind: str, volume: str):
+def test_a_users_container_cannot_mount_the_operators_own_volumes(kind: str, volume: str):
     trainer = {"name": "trainer", "command": ["x"]}
     mounts = [{"name": "data", "mountPath": "/data"}, {"name": f"understudy-{volume}", "mountPath": "/x"}]
     curious: dict[str, Any] = {"name": "curious", "volumeMounts": mounts}
@@ -144,8 +144,8 @@ def test_a_container_may_mount_the_folder_that_sidecar_and_trainer_share():
     assert list(find_spec_errors("llm", a_job(pod_template={"spec": {"containers": containers}}).spec)) == []
 
 
-def test_the_words_for_a_job_that_is_there_state_how_to_correct_it():
-    # given what may be changed while the job is suspended, and what may not be changed
+def test_the_error_of_an_existing_job_states_how_to_correct_it():
+    # given a field that can be changed while the job is suspended, and one that cannot
     groups = (a_group("a", 65536, 32768, TEMPLATE),)
     changeable, fixed = a_job(spec={"replicated_jobs": groups}).spec, a_job(spec={"claims": claims("d", "d")}).spec
     assert describe_spec_error("llm", changeable).endswith(
@@ -170,12 +170,12 @@ def test_the_words_for_a_job_that_is_there_state_how_to_correct_it():
     ],
     ids=["pods", "spares"],
 )
-def test_a_job_that_the_operator_cannot_hold_in_memory_is_refused_and_not_planned(spec: Any, field: str) -> None:
+def test_a_job_that_exceeds_the_operators_memory_is_rejected_and_not_planned(spec: Any, field: str) -> None:
     # given such a job
     job = a_job(**spec)
-    # then the webhook and the condition Invalid say so
+    # then the webhook and the condition Invalid report it
     assert field in describe_spec_error(job.name, job.spec)
-    # and its reconcile makes nothing, and lists nothing
+    # and its reconcile creates and lists nothing
     plan = reconcile(observed(job, ()), IMAGE, NOW)
     assert (plan.pods, plan.jobs) == ((), ())
 
@@ -183,7 +183,7 @@ def test_a_job_that_the_operator_cannot_hold_in_memory_is_refused_and_not_planne
 @pytest.mark.attack(
     "A1", "creates a TrainingJob of two billion Jobs without pods", before="the operator counted them, for an hour"
 )
-def test_jobs_without_a_launcher_are_not_counted_without_end_either() -> None:
+def test_the_pods_of_jobs_without_a_launcher_are_limited_too() -> None:
     group = a_group(replicas=2_000_000_000, parallelism=0)
     job = a_job(spec={"replicated_jobs": (group,), "world": None})
     assert "replicatedJobs[0].replicas is 2000000000; at most 20000" in describe_spec_error(job.name, job.spec)

@@ -1,4 +1,4 @@
-"""What a job claims of its pool, and how a claim is carried out, whatever was done before and by whom."""
+"""Which spares a job claims from its pool, and how it carries out a claim after any earlier steps of any operator."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -56,7 +56,9 @@ def one_lost(
     desired: int = 1,
     **changes: Any,
 ) -> Observed:
-    """A job without spares whose second pod was lost; it names the pool with these pods, and has claimed those."""
+    """A job without spares that has lost its second pod. The pool that it names has these pods; the job has claimed
+    `claimed`.
+    """
     pods, claimed = tuple(pods), tuple(claimed)
     job = a_job(status=in_round(3, "a0"), spares=0, pool="shared")
     snapshot = a_snapshot(
@@ -94,15 +96,15 @@ def condition(given: Observed, now: float = NOW) -> tuple[str, str]:
 
 
 def in_the_place_of(spare: Pod, **changes: Any) -> Pod:
-    """The job's pod."""
+    """The pod of the job that replaces this spare."""
     annotations = {names.ANNOTATION_FROM_POD: spare.uid}
     return a_pod("new", annotations=annotations, **{"created_at": NOW, **changes})
 
 
-# When a claim is made ------------------------------------------------------------------------------------------------
+# When a claim is made -------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_rank_that_no_spare_of_the_job_can_take_claims_one_of_the_pool_and_makes_no_pod():
+def test_for_a_lost_rank_without_an_own_spare_the_job_claims_one_of_the_pool_and_creates_no_pod():
     given = one_lost(P)
     (claim,) = plan(given).claims
     assert isinstance(claim, ClaimPod)
@@ -110,14 +112,14 @@ def test_a_lost_rank_that_no_spare_of_the_job_can_take_claims_one_of_the_pool_an
     assert creations(given) == []
 
 
-def test_for_a_spare_whose_claim_is_refused_nobody_waits():
-    # given a pool with a spare that a policy protects, which would have been claimed first
+def test_a_job_does_not_wait_for_a_spare_whose_claim_is_refused():
+    # given a pool whose first spare to claim is protected by a policy
     (claim,) = plan(one_lost(P, Q)).claims
     assert claim.name == "p"
     paused = {intent_key(claim): NOW + 5}
-    # then another one is claimed
+    # then the job claims another spare
     assert claims(one_lost(P, Q, paused=paused)) == ["q"]
-    # and where there is none, the job makes a pod once it has waited for the pool for so long as it is to
+    # and without another spare, the job creates a pod after its spare timeout
     given = one_lost(P, paused=paused)
     result = plan(given).status or {}
     assert (creations(given), condition(given)) == ([], ("False", "ClaimRefused"))
@@ -125,9 +127,9 @@ def test_for_a_spare_whose_claim_is_refused_nobody_waits():
     assert len(creations(waited, NOW + given.job.world.spare_timeout_s)) == 1
 
 
-def test_a_policy_that_refuses_each_claim_is_asked_now_and_then():
+def test_claims_that_a_policy_refuses_are_retried_now_and_then():
     retries, requests = Retries(), 0
-    for tick in range(1200):  # a minute of a job that changes all the time
+    for tick in range(1200):  # one minute of a job that changes all the time
         now = NOW + tick * 0.05
         tried = plan(one_lost(P, Q, paused=retries.paused(now)), now)
         refusals = [Refusal("no", RefusalKind.ADMISSION, intent_key(claim)) for claim in tried.claims]
@@ -136,19 +138,19 @@ def test_a_policy_that_refuses_each_claim_is_asked_now_and_then():
     assert 60 / TRY_AGAIN_S <= requests <= 2 * (60 / TRY_AGAIN_S + 6)
 
 
-def test_the_jobs_own_spares_come_first():
+def test_a_job_uses_its_own_spares_first():
     # given a job whose spare can take the lost rank
     job = a_job(status=in_round(3, "s"), spares=1, pool="shared")
     snapshot = a_snapshot([member(A0, 0), member(S, 1)], number=3, lost=[lost(A1)])
     given = observed(job, (A0, S), snapshot, pool=a_view(P))
     given = replace(given, nodes={**given.nodes, P.node: Node(P.node, True)})
 
-    # then it makes another spare itself, and claims nothing
+    # then the job creates another spare itself, and claims nothing
     assert (claims(given), len(creations(given))) == ([], 1)
 
 
 def test_a_pod_that_is_connected_counts_although_the_watch_has_not_reported_that_it_runs():
-    # given two pods of which the coordinator says that they hold the job's ranks; one is yet to start, says the store
+    # given two pods that have the job's ranks according to the coordinator; according to the store one has not started
     job = a_job(status=in_round(3, "a0"), spares=0, pool="shared")
     snapshot = a_snapshot([member(A0, 0), member(S, 1)], number=3, coordinator=A0, lost=[lost(A1)])
     for unheard in (starting(S), replace(pending(S), trouble="Unschedulable: 0/3 nodes are available")):
@@ -162,7 +164,7 @@ def test_a_pod_that_is_connected_counts_although_the_watch_has_not_reported_that
 @pytest.mark.parametrize(
     "spare", [not_ready(P), terminating(P), ended(P), a_spare("p", claimed_by="other-uid")], ids=str
 )
-def test_what_is_not_ready_or_is_somebody_elses_is_not_claimed(spare: Pod):
+def test_a_spare_that_is_not_ready_or_has_another_claimant_is_not_claimed(spare: Pod):
     assert claims(one_lost(spare)) == []
 
 
@@ -172,7 +174,7 @@ def test_a_spare_on_a_node_that_is_faulty_or_not_ready_is_not_claimed():
         assert claims(replace(given, nodes={**given.nodes, P.node: node})) == []
 
 
-def test_of_several_the_one_near_the_lost_pod_is_claimed_then_one_of_an_old_template_then_the_oldest():
+def test_the_spare_near_the_lost_pod_is_claimed_first_then_one_of_an_old_template_then_the_oldest():
     given = one_lost(P, Q)
     assert claims(given) == ["p"]
     assert claims(one_lost(P, a_spare("q", template=OLD, created_at=NOW))) == ["q"]
@@ -184,7 +186,7 @@ def test_of_several_the_one_near_the_lost_pod_is_claimed_then_one_of_an_old_temp
     assert claims(replace(given, job=job, nodes=racks)) == ["q"]
 
 
-def test_one_on_a_node_that_has_failed_jobs_is_claimed_last_and_where_the_job_is_kept_off_it_not_at_all():
+def test_a_spare_on_a_node_that_has_failed_jobs_is_claimed_last_and_with_require_never():
     given = replace(one_lost(P, Q), offenders={P.node: "it has failed 3 jobs"})
     assert claims(given) == ["q"]
     assert claims(replace(one_lost(P), offenders=given.offenders)) == ["p"]
@@ -193,8 +195,8 @@ def test_one_on_a_node_that_has_failed_jobs_is_claimed_last_and_where_the_job_is
     assert claims(only) == []
 
 
-def test_while_pods_that_failed_to_start_are_held_back_no_spare_is_claimed_for_them():
-    # given a pod that stood in a spare's place, and could not be started there
+def test_no_spare_is_claimed_for_pods_whose_start_is_delayed_after_a_failure():
+    # given a pod that replaced a spare and could not start on its node
     failed = replace(
         ended(a_pod("f", node=Q.node, annotations={names.ANNOTATION_FROM_POD: "uid-of-another"})),
         could_start=False,
@@ -202,12 +204,12 @@ def test_while_pods_that_failed_to_start_are_held_back_no_spare_is_claimed_for_t
     )
     given = one_lost(P, pods=(A0, failed))
 
-    # then the next one is claimed when its pause is over
+    # then the job claims the next spare when the delay is over
     assert claims(given) == []
     assert claims(given, NOW + start_pause_s(1)) == ["p"]
 
 
-def test_in_the_place_of_a_spare_a_pod_is_in_no_queue_and_has_no_marks_of_a_gang():
+def test_a_pod_that_replaces_a_spare_is_in_no_queue_and_has_no_marks_of_a_gang():
     # given a job in Kueue's queue, whose template is marked for a gang scheduler, and a claim whose spare has ended
     taken = ended(a_spare("p", claimed_by="job-uid", deleting_since=NOW))
     given = one_lost(claimed=[taken])
@@ -215,27 +217,27 @@ def test_in_the_place_of_a_spare_a_pod_is_in_no_queue_and_has_no_marks_of_a_gang
     job = a_job(status=in_round(3, "a0"), spares=0, pool="shared", pod_template=marked)
     job = replace(job, queue=kueue.Queue("research"))
 
-    # when the job's pod is made
+    # when the job's pod is created
     (made,) = [intent.manifest for intent in plan(replace(given, job=job)).pods if isinstance(intent, CreatePod)]
 
-    # then it is outside of the gang, and nobody else is made in its place
+    # then the pod is not in the gang, and no other pod is created in its place
     values = {**made["metadata"]["labels"], **made["metadata"]["annotations"]}
     assert values[names.ANNOTATION_FROM_POD] == taken.uid
     assert not values.keys() & {kueue.QUEUE, kueue.GROUP_NAME, *SCHEDULERS_MARKS}
 
 
-def test_before_the_first_round_nothing_is_claimed():
+def test_no_spare_is_claimed_before_the_first_round():
     job = a_job(spares=0, pool="shared")
     given = replace(one_lost(P), job=job, coordination=observed(job).coordination)
     assert (claims(given), len(creations(given))) == ([], 1)
 
 
-def test_while_rank_holders_are_unknown_nothing_is_claimed_or_released():
+def test_no_spare_is_claimed_or_released_while_rank_holders_are_unknown():
     given = replace(one_lost(P, claimed=[a_spare("q", claimed_by="job-uid")]), coordination=observed().coordination)
     assert plan(given).claims == ()
 
 
-# Waiting for the refill ----------------------------------------------------------------------------------------------
+# Waiting for the refill -----------------------------------------------------------------------------------------------
 
 
 def test_a_job_that_finds_the_pool_empty_reports_it_and_waits_for_its_refill():
@@ -250,90 +252,90 @@ def test_a_job_that_finds_the_pool_empty_reports_it_and_waits_for_its_refill():
 
 
 def pool_status(given: Observed, now: float = NOW) -> Observed:
-    """Its status says what it says then."""
+    """The job with the status that it has at that time."""
     conditions = (plan(given, now).status or {})["conditions"]
     return replace(given, job=replace(given.job, status={**given.job.status, "conditions": conditions}))
 
 
-def unheard(given: Observed) -> Observed:
-    """No coordinator has told of a loss."""
+def without_report(given: Observed) -> Observed:
+    """No coordinator has reported the loss."""
     assert given.snapshot is not None
     snapshot = replace(given.snapshot, lost=())
     return replace(given, coordination=replace(given.coordination, snapshot=snapshot))
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["a loss that is told", "one of which no coordinator has told"])
-def test_after_the_spare_timeout_it_makes_a_pod_of_its_own(known: bool):
-    given = pool_status(one_lost(not_ready(P)) if known else unheard(one_lost(not_ready(P))))
+@pytest.mark.parametrize("known", [True, False], ids=["a reported loss", "a loss that no coordinator has reported"])
+def test_a_job_creates_its_own_pod_after_the_spare_timeout(known: bool):
+    given = pool_status(one_lost(not_ready(P)) if known else without_report(one_lost(not_ready(P))))
     assert creations(given, NOW + 29) == []
     assert len(creations(given, NOW + 31)) == 1
 
 
-def test_a_pool_that_is_not_there_or_is_to_be_empty_is_not_waited_for():
+def test_a_job_does_not_wait_for_a_pool_that_does_not_exist_or_has_no_replicas():
     for given in (one_lost(desired=0), replace(one_lost(), pool=a_view(exists=False, desired=0))):
         assert len(creations(given)) == 1
     assert condition(replace(one_lost(), pool=a_view(exists=False, desired=0))) == ("False", "PoolMissing")
 
 
-def test_a_refill_is_claimed_also_when_the_jobs_own_pod_still_waits_for_a_node():
+def test_a_refill_is_claimed_even_if_the_jobs_own_pod_waits_for_a_node():
     waits = replace(pending(a_pod("own")), trouble="Unschedulable: no node")
     given = one_lost(P, pods=(A0, waits))
     assert (claims(given, NOW + 60), creations(given, NOW + 60)) == (["p"], [])
 
 
-# How it is carried out -----------------------------------------------------------------------------------------------
+# How a claim is carried out -------------------------------------------------------------------------------------------
 
 MINE = a_spare("p", claimed_by="job-uid")
 
 
-def test_a_claimed_spare_is_ended_at_once_and_nothing_more_is_claimed_or_made():
+def test_a_claimed_spare_is_deleted_at_once_and_nothing_more_is_claimed_or_created():
     given = one_lost(Q, claimed=[MINE])
     assert (claims(given), creations(given)) == ([], [])
     assert deletions(given) == {"p": CLAIMED_GRACE_S}
     assert condition(given) == ("True", "SpareClaimed")
 
 
-def test_while_it_ends_the_job_waits_because_it_still_holds_its_devices():
+def test_the_job_waits_while_the_claimed_spare_ends_and_occupies_its_devices():
     given = one_lost(claimed=[terminating(MINE)])
     assert (plan(given).claims, creations(given), deletions(given)) == ((), [], {})
 
 
 def test_own_spares_that_are_recreated_at_the_same_time_cover_no_vacant_rank():
-    # given a job with a spare, which has lost a pod and the spare that had taken its ranks, and makes a spare anew
+    # given a job with one spare, which has lost a pod and the spare that had taken its ranks, and recreates its spare
     job = a_job(status=in_round(3, "a0"), spares=1, pool="shared")
     own = starting(a_pod("own"))
 
-    # then it claims one of the pool, or waits for its refill, and makes no more itself
+    # then it claims one of the pool's spares, or waits for the refill, and creates no other pod itself
     for spare, claimed in ((P, ["p"]), (not_ready(P), [])):
         given = replace(one_lost(spare, pods=(A0, own)), job=job)
         assert (claims(given), creations(given)) == (claimed, [])
 
-    # and keeps the claim, also once its own pod is up: the one that comes second is its spare
+    # and it keeps the claim, also once its own pod has started: the later of the two becomes its spare
     for mine in (own, a_pod("own")):
         given = replace(one_lost(Q, pods=(A0, mine), claimed=[terminating(MINE)]), job=job)
         assert (claims(given), releases(given), creations(given)) == ([], [], [])
 
 
 def test_own_spares_are_recreated_once_the_jobs_pod_has_the_claimed_spares_place():
-    """On a full cluster they would get it instead, and of the same priority nobody could take it from them."""
-    # given a job with a spare, which has lost a pod and the spare that had taken its ranks
+    """On a full cluster they would take its node, and no pod of the same priority could preempt them."""
+    # given a job with one spare, which has lost a pod and the spare that had taken its ranks
     job = a_job(status=in_round(3, "a0"), spares=1, pool="shared")
     claimed = ended(terminating(MINE))
     waiting = replace(pending(in_the_place_of(claimed)), trouble="Unschedulable: Insufficient cpu")
     placed = starting(in_the_place_of(claimed))
 
-    # then it makes none while one of the pool is claimed, ends, or its own pod has no node yet
+    # then it creates no spare while a pool's spare is claimed or ends, or the job's pod has no node yet
     for given in (one_lost(P), one_lost(claimed=[terminating(MINE)]), one_lost(claimed=[claimed], pods=(A0, waiting))):
         assert creations(replace(given, job=job)) == []
 
-    # and makes one as soon as that pod has its place, or finds no room there
+    # and creates one as soon as that pod has its node, or finds no room there
     present = replace(one_lost(claimed=[claimed], pods=(A0, placed)), job=job)
     assert [made.reason for made in creations(present)] == ["a spare is missing (2 pods are alive)"]
     stuck = replace(one_lost(claimed=[claimed], pods=(A0, waiting)), job=job)
     assert creations(stuck, NOW + BOUND_S)
 
 
-def test_once_its_kubelet_has_confirmed_the_end_the_jobs_pod_is_made_for_the_same_node():
+def test_the_jobs_pod_is_created_for_the_spares_node_once_the_kubelet_has_confirmed_the_spares_end():
     given = one_lost(claimed=[ended(terminating(MINE))])
     (made,) = creations(given)
     fields = made.manifest["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -346,16 +348,16 @@ def test_once_its_kubelet_has_confirmed_the_end_the_jobs_pod_is_made_for_the_sam
     assert releases(given) == []
     assert [other.manifest["metadata"]["name"] for other in creations(replace(given, entropy="other"))] == [
         metadata["name"]
-    ], "who makes it again makes the same"
+    ], "a repeated creation has the same name"
 
 
-def test_once_the_jobs_pod_is_there_the_spares_object_may_go():
+def test_the_spares_finalizer_is_removed_once_the_jobs_pod_exists():
     claimed = ended(terminating(MINE))
     given = one_lost(claimed=[claimed], pods=(A0, in_the_place_of(claimed)))
     assert (releases(given), creations(given)) == (["p"], [])
 
 
-def test_of_two_claims_for_one_rank_the_later_is_released():
+def test_the_later_of_two_claims_for_one_rank_is_released():
     later = a_spare("o", claimed_by="job-uid", at=NOW + 1)
     assert releases(one_lost(claimed=[later, MINE])) == ["o"]
 
@@ -374,11 +376,11 @@ def test_a_claim_on_a_node_that_dies_is_released_and_another_spare_is_claimed():
 
 
 def test_a_pod_that_finds_no_room_in_the_spares_place_is_reported_and_costs_no_second_spare():
-    # given the job's pod, which the scheduler does not find room for
+    # given a pod of the job that the scheduler finds no room for
     stuck = replace(pending(in_the_place_of(MINE)), trouble="Unschedulable: Insufficient cpu", created_at=NOW)
     given = one_lost(Q, pods=(A0, stuck))
 
-    # then it is waited for; and after a while another one is made, that may go anywhere
+    # then the job waits for it, and after a while creates another pod, for any node
     assert (claims(given), creations(given)) == ([], [])
     assert claims(given, NOW + BOUND_S) == []
     assert condition(given, NOW + BOUND_S) == ("False", "NoRoom")
@@ -386,19 +388,19 @@ def test_a_pod_that_finds_no_room_in_the_spares_place_is_reported_and_costs_no_s
 
 
 def test_a_pod_for_which_others_are_preempted_in_the_spares_place_is_waited_for():
-    # given the job's pod, whose place somebody was faster to get, and yields
+    # given a pod of the job whose node another pod has taken; the scheduler preempts that pod
     coming = replace(
         pending(in_the_place_of(MINE)), trouble="Unschedulable: Insufficient cpu", nominated_node=MINE.node
     )
     given = one_lost(Q, pods=(A0, coming))
 
-    # then nothing else is made or claimed, and nothing told; but for so long only
+    # then the job creates, claims and reports nothing else, for a limited time
     assert (claims(given, NOW + BOUND_S), creations(given, NOW + BOUND_S)) == ([], [])
     assert condition(given, NOW + BOUND_S) == ("True", "Idle")
     assert condition(given, NOW + PREEMPTING_S) == ("False", "NoRoom")
 
 
-def test_what_found_no_room_goes_first_once_all_ranks_are_held():
+def test_a_pod_that_found_no_room_is_deleted_first_once_all_ranks_are_taken():
     stuck = replace(pending(in_the_place_of(MINE)), trouble="Unschedulable: Insufficient cpu", created_at=NOW - 60)
     job = a_job(status=in_round(4, "a0"), spares=1, pool="shared")
     new = replace(pending(a_pod("own")), created_at=NOW)

@@ -1,4 +1,4 @@
-"""Which jobs could take a pool's spare as it is, which field says that one cannot, and what the spare is told."""
+"""Which jobs can take a pool's spare unchanged, the field that excludes a job, and the order that a spare gets."""
 
 import copy
 from typing import Any
@@ -25,7 +25,7 @@ def with_spec(**changes: Any) -> dict[str, Any]:
     return template
 
 
-def test_a_job_of_the_pools_template_and_launcher_can() -> None:
+def test_a_job_of_the_pools_template_and_launcher_can_take_a_spare() -> None:
     assert difference(a_job(), a_warm_pool()) == ""
 
 
@@ -40,11 +40,11 @@ def test_a_job_of_the_pools_template_and_launcher_can() -> None:
     ],
     ids=["command", "args", "variables", "labels", "empty is not there"],
 )
-def test_what_can_be_reported_or_written_may_differ(template: dict[str, Any]) -> None:
+def test_fields_of_the_order_and_the_pods_metadata_may_differ(template: dict[str, Any]) -> None:
     assert difference(a_job(pod_template=template), a_warm_pool()) == ""
 
 
-def test_the_fields_of_members_are_passed_on() -> None:
+def test_settings_of_members_may_differ() -> None:
     job = a_job(min_actives=1, replica_groups=((0, 1),), proactive="Now", fence_s=0.0, warmup=("true",))
     assert difference(job, a_warm_pool()) == ""
 
@@ -70,7 +70,7 @@ def test_the_fields_of_members_are_passed_on() -> None:
         (with_trainer(env=[{"name": "A", "value": "$(B)/x"}]), "$(NAME), which only a kubelet expands"),
     ],
 )
-def test_a_template_that_differs_elsewhere_is_reported_with_its_field(template: dict[str, Any], field: str) -> None:
+def test_another_difference_of_the_template_is_reported_with_its_field(template: dict[str, Any], field: str) -> None:
     job = a_job(pod_template=template, container="")
     assert field in difference(job, a_warm_pool())
 
@@ -92,11 +92,11 @@ def test_a_template_that_differs_elsewhere_is_reported_with_its_field(template: 
         ({"spec": {"rollouts": RolloutsSpec(("servers",))}}, "rollouts"),
     ],
 )
-def test_a_job_with_another_launcher_or_sidecar_cannot(world: dict[str, Any], field: str) -> None:
+def test_a_job_with_another_launcher_or_sidecar_cannot_take_a_spare(world: dict[str, Any], field: str) -> None:
     assert difference(a_job(**world), a_warm_pool()).startswith(field)
 
 
-def test_a_pool_of_the_priority_that_the_jobs_spares_have_can() -> None:
+def test_a_job_whose_spares_have_the_pools_priority_can_take_a_spare() -> None:
     pool = a_warm_pool(template=with_spec(priorityClassName="spare"))
     assert difference(a_job(spare_priority_class="spare"), pool) == ""
 
@@ -113,7 +113,7 @@ def test_a_jobs_own_volume_claim_cannot_be_mounted_later() -> None:
     assert "spec.volumes" in difference(job, a_warm_pool(template=template))
 
 
-def test_gang_schedulers_marks_do_not_matter() -> None:
+def test_marks_of_gang_schedulers_may_differ() -> None:
     template = {**TEMPLATE, "metadata": {"annotations": {"yunikorn.apache.org/task-groups": "[]"}}}
     assert difference(a_job(pod_template=template), a_warm_pool()) == ""
 
@@ -125,11 +125,11 @@ def test_the_launcher_gets_the_whole_command_and_all_plain_variables() -> None:
     assert (result.command, result.env) == (("python", "train.py", "--lr"), {"LR": "1"})
 
 
-def test_another_warm_up_does_not_matter() -> None:
+def test_the_warm_up_may_differ() -> None:
     pool = a_warm_pool(launcher=PoolLauncher(nproc_per_node=8, warmup=("true",)))
     assert difference(a_job(), pool) == ""
 
 
 @pytest.mark.parametrize("field", [{"terminationGracePeriodSeconds": 0}, {"automountServiceAccountToken": False}])
-def test_zero_and_false_are_not_the_same_as_left_out(field: dict[str, Any]) -> None:
+def test_zero_and_false_differ_from_unset(field: dict[str, Any]) -> None:
     assert next(iter(field)) in difference(a_job(pod_template=with_spec(**field)), a_warm_pool())

@@ -1,4 +1,4 @@
-"""Where a pool's spares are put. Which of them are made, and which go: tests/unit/operator/pool_scenarios."""
+"""Where a pool's spares are placed. tests/unit/operator/pool_scenarios has their creations and deletions."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,13 +19,13 @@ UNREADY_S = 600.0
 
 CORDON = Finding("cordon", FaultClass.MAINTENANCE, "the node is cordoned", known_to_scheduler=True)
 LEAVES = Finding("gke-maintenance", FaultClass.MAINTENANCE, "ONGOING")
-ENDED = Finding("annotation", FaultClass.HARDWARE, "mended", until=NOW)
-KEPT_BY_FINALIZER = {"bad": (XID_79,), "cordoned": (CORDON,), "leaves": (LEAVES,), "mended": (ENDED,), "well": ()}
+ENDED = Finding("annotation", FaultClass.HARDWARE, "fixed", until=NOW)
+KEPT_BY_FINALIZER = {"bad": (XID_79,), "cordoned": (CORDON,), "leaves": (LEAVES,), "fixed": (ENDED,), "well": ()}
 NODES = {name: Node(name, True, findings=findings) for name, findings in KEPT_BY_FINALIZER.items()}
 
 
 def kept_off(tolerations: list[dict[str, str]]) -> list[str]:
-    """By the first spare of a pool whose template has these."""
+    """The nodes that the first spare of a pool avoids, with these tolerations in its template."""
     template: Any = {"spec": {**SPARE_TEMPLATE["spec"], "tolerations": tolerations}}
     (made,) = plan_spares(observed_pool(a_pool(replicas=1, template=template), nodes=NODES), 1, NOW)
     assert isinstance(made, CreatePod)
@@ -38,19 +38,19 @@ def kept_off(tolerations: list[dict[str, str]]) -> list[str]:
     ]
 
 
-def test_one_is_put_on_a_node_that_has_failed_jobs_before_only_where_nothing_else_is_free():
-    # given two nodes that the memory tells of, one of which is gone
+def test_a_spare_uses_a_node_that_has_failed_jobs_only_if_no_other_one_is_free():
+    # given two nodes in the memory, one of which is gone
     given = replace(observed_pool(a_pool(replicas=1), nodes=NODES), offenders=frozenset({"well", "gone"}))
 
-    # then a spare prefers all others, and is not kept off
+    # then a spare prefers all other nodes, and is not excluded from these
     (made,) = plan_spares(given, 1, NOW)
     assert rather_not_on(made) == ["well"]
     assert isinstance(made, CreatePod)
     assert made.manifest["metadata"]["annotations"][names.ANNOTATION_AVOIDS] == "bad,leaves"
 
 
-def test_nor_on_one_where_another_has_ended_by_itself():
-    """Its devices may be lost, which the node says nothing of."""
+def test_a_spare_prefers_other_nodes_than_one_on_which_a_spare_has_ended_by_itself():
+    """Its devices may be lost although the node does not report it."""
     unfit = ended(a_spare("p", node="well"))
     (made,) = plan_spares(observed_pool(a_pool(replicas=1), [unfit], nodes=NODES), 1, NOW)
     assert rather_not_on(made) == ["well"]
@@ -58,8 +58,8 @@ def test_nor_on_one_where_another_has_ended_by_itself():
     assert rather_not_on(made) == []
 
 
-def test_one_that_waits_for_room_is_recreated_when_a_node_that_it_is_kept_off_is_well_again():
-    # given one that was made while two nodes were broken
+def test_a_spare_that_waits_for_room_is_recreated_when_a_node_that_it_avoids_is_healthy_again():
+    # given a spare that was created while two nodes were broken
     given = observed_pool(a_pool(replicas=1), nodes=NODES)
     (made,) = plan_spares(given, 1, NOW)
     assert isinstance(made, CreatePod)
@@ -67,19 +67,17 @@ def test_one_that_waits_for_room_is_recreated_when_a_node_that_it_is_kept_off_is
     assert annotations[names.ANNOTATION_AVOIDS] == "bad,leaves"
     waits = replace(without_room(a_spare("p")), annotations=annotations)
 
-    # then it waits as long as they are
+    # then it waits as long as they are broken
     assert plan_spares(replace(given, pods=(waits,)), 1, NOW) == ()
 
     # and no longer
-    mended = replace(given, pods=(waits,), nodes={**NODES, "bad": Node("bad", True)})
-    (drop,) = plan_spares(mended, 1, NOW)
+    fixed = replace(given, pods=(waits,), nodes={**NODES, "bad": Node("bad", True)})
+    (drop,) = plan_spares(fixed, 1, NOW)
     assert drop == DeletePod("p", waits.uid, 0, "it waits for a node, and bad may be used again", waits.version)
 
 
 @pytest.mark.parametrize(("result", "grace_s"), [({}, 1), ({"terminationGracePeriodSeconds": 20}, 20)])
-def test_what_only_holds_a_place_goes_at_once_unless_its_template_states_otherwise(
-    result: dict[str, int], grace_s: int
-):
+def test_a_placeholder_ends_within_1_s_unless_its_template_has_a_grace_period(result: dict[str, int], grace_s: int):
     pool = a_pool(replicas=1, template={"spec": {**SPARE_TEMPLATE["spec"], **result}})
     (made,) = plan_spares(observed_pool(pool), 1, NOW)
     assert isinstance(made, CreatePod)
@@ -87,14 +85,14 @@ def test_what_only_holds_a_place_goes_at_once_unless_its_template_states_otherwi
 
 
 def rather_not_on(made: CreatePod | DeletePod) -> list[str]:
-    """The nodes that the spare prefers all others to."""
+    """The nodes to which the spare prefers all others."""
     assert isinstance(made, CreatePod)
     wishes = made.manifest["spec"].get("affinity", {}).get("nodeAffinity", {}).get(PREFERRED, ())
     return [name for wish in wishes for field in wish["preference"]["matchFields"] for name in field["values"]]
 
 
-def test_a_spare_is_kept_off_nodes_where_no_job_would_claim_it():
-    assert kept_off([]) == ["bad", "leaves"]  # the scheduler itself keeps it off the cordoned one
+def test_a_spare_avoids_nodes_where_no_job_would_claim_it():
+    assert kept_off([]) == ["bad", "leaves"]  # the scheduler excludes the cordoned one
 
 
 @pytest.mark.parametrize(
@@ -106,16 +104,16 @@ def test_a_spare_is_kept_off_nodes_where_no_job_would_claim_it():
         ({"key": "nvidia.com/gpu", "operator": "Exists"}, False),
     ],
 )
-def test_one_that_tolerates_every_taint_is_kept_off_what_the_scheduler_would_keep_others_off(
-    toleration: dict[str, str], blind: bool
-):
-    """It would be put there, removed because nobody would claim it, and put there again."""
+def test_a_spare_that_tolerates_every_taint_avoids_cordoned_nodes(toleration: dict[str, str], blind: bool):
+    """Otherwise the scheduler would place it there, the operator would delete it because no job would claim it, and so
+    on.
+    """
     assert kept_off([toleration]) == (["bad", "cordoned", "leaves"] if blind else ["bad", "leaves"])
 
 
 @pytest.mark.parametrize("count", [1, 100])
-def test_a_spare_that_waits_is_recreated_when_a_node_that_it_is_kept_off_is_well_again(count: int):
-    # given a spare that was made while some nodes were faulty, and finds no other one
+def test_a_spare_that_waits_is_recreated_when_one_of_many_nodes_that_it_avoids_is_healthy_again(count: int):
+    # given a spare that was created while some nodes were faulty, and finds no other one
     broken = {f"node-{number}": Node(f"node-{number}", True, findings=(XID_79,)) for number in range(count)}
     given = observed_pool(a_pool(replicas=1), nodes=broken)
     (made,) = plan_spares(given, 1, NOW)
@@ -123,10 +121,10 @@ def test_a_spare_that_waits_is_recreated_when_a_node_that_it_is_kept_off_is_well
     waits = without_room(a_spare("t"))
     given = replace(given, pods=(replace(waits, annotations=made.manifest["metadata"]["annotations"]),))
     assert plan_spares(given, 1, NOW) == ()
-    # when one of them is well again
-    mended = replace(given, nodes={**broken, "node-0": Node("node-0", True)})
-    # then another one is made
-    (gone,) = plan_spares(mended, 1, NOW)
+    # when one of them is healthy again
+    fixed = replace(given, nodes={**broken, "node-0": Node("node-0", True)})
+    # then the spare is recreated
+    (gone,) = plan_spares(fixed, 1, NOW)
     assert isinstance(gone, DeletePod)
     assert (gone.name, gone.grace_s, gone.reason) == ("t", 0, "it waits for a node, and node-0 may be used again")
 
@@ -141,8 +139,8 @@ def test_a_spare_that_waits_is_recreated_when_a_node_that_it_is_kept_off_is_well
     ],
     ids=["one too many", "of an old template", "on a broken node", "never ready"],
 )
-def test_a_spare_goes_only_if_nobody_has_claimed_it_since_it_was_seen(spare: Pod):
-    """A claim Warm makes it a job's, and it may train by the time that the deletion arrives."""
+def test_a_spare_is_deleted_only_if_no_job_has_claimed_it_since_it_was_observed(spare: Pod):
+    """A Warm claim makes it a pod of the job, and it may train by the time that the deletion arrives."""
     nodes = {**NODES, spare.node: NODES.get(spare.node, Node(spare.node, True))}
     given = observed_pool(a_pool(replicas=0), [spare], nodes=nodes)
     deletions = [step for step in plan_spares(given, 0, NOW) if isinstance(step, DeletePod)]

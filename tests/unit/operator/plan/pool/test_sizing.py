@@ -1,4 +1,4 @@
-"""How many spares are enough, where the likelihood is from, and that the number does not flap."""
+"""How many spares are enough, the source of the probability, and the stability of the number."""
 
 from dataclasses import replace
 
@@ -21,17 +21,17 @@ def nodes(count: int) -> frozenset[str]:
 
 
 def sized(observed: ObservedPool, now: float) -> tuple[int, ObservedPool]:
-    """The number of spares after a pass, and what the next pass finds."""
+    """The number of spares after a reconcile, and the observation of the next one."""
     wanted, auto = desired(observed, now)
     return wanted, replace(observed, pool=replace(observed.pool, status={"desired": wanted, "auto": auto}))
 
 
 @pytest.mark.parametrize(("count", "spares"), [(128, 2), (256, 2), (512, 3), (1024, 4)])
-def test_so_many_that_on_99_of_100_days_no_more_nodes_fail(count: int, spares: int):
+def test_on_99_of_100_days_no_more_nodes_fail_than_the_pool_has_spares(count: int, spares: int):
     assert spares_for(count, 1.2e-3, most=16) == spares
 
 
-def test_a_pool_for_no_nodes_needs_no_spare_and_one_for_very_many_gets_the_most():
+def test_a_pool_for_no_nodes_has_no_spare_and_one_for_very_many_has_the_maximum():
     assert spares_for(0, 1.2e-3, most=16) == 0
     assert spares_for(1_000_000, 1.2e-3, most=16) == 16
 
@@ -46,24 +46,24 @@ def test_the_nodes_are_those_of_the_pods_of_all_jobs_that_name_the_pool_each_cou
     assert (wanted, auto and auto["nodes"], auto and auto["source"]) == (3, 512, "Default")
 
 
-def test_what_the_spec_states_goes_before_all_else():
+def test_the_probability_in_the_spec_takes_precedence():
     auto = AutoSize(nodes=128, failures_per_node_day=0.05)
     wanted, status = desired(observed_pool(a_pool(auto=auto), clients=(Client(nodes(2)),)), NOW)
     assert (wanted, status and status["nodes"], status and status["source"]) == (13, 128, "Spec")
 
 
-def test_what_is_as_good_as_certain_is_not_taken_for_certain():
+def test_a_probability_near_one_does_not_count_as_one():
     auto = AutoSize(nodes=8, failures_per_node_day=float("0.999999999999999999"))
     assert desired(observed_pool(a_pool(auto=auto)), NOW)[0] == 8
 
 
-def test_bounds_hold():
+def test_the_number_stays_within_the_specs_bounds():
     for auto, wanted in ((AutoSize(nodes=1024, most=3), 3), (AutoSize(nodes=1, least=2), 2)):
         assert desired(observed_pool(a_pool(auto=auto)), NOW)[0] == wanted
 
 
 def test_history_counts_once_there_are_a_thousand_days_of_nodes():
-    # given 400 nodes, of which one fails every six hours: many more than the default has it
+    # given 400 nodes, one of which fails every six hours: many more failures than the default assumes
     observed = observed_pool(a_pool(auto=AutoSize(nodes=400)))
     result = []
     for hour in range(0, 96, 6):
@@ -72,7 +72,7 @@ def test_history_counts_once_there_are_a_thousand_days_of_nodes():
         wanted, observed = sized(replace(observed, clients=(Client(nodes(400), failures),)), now)
         result.append((observed.pool.status["auto"]["source"], wanted))
 
-    # then the default holds for two and a half days, and the number grows after that
+    # then the default applies for two and a half days, and the number grows after that
     assert result[:10] == [("Default", 3)] * 10
     assert result[-1][0] == "History"
     assert result[-1][1] > 3
@@ -92,37 +92,37 @@ def test_a_failure_is_counted_once():
     assert round(update_history(values, observed, NOW + 7200).failures, 1) == 2.0
 
 
-def test_old_history_loses_its_weight_and_an_operator_that_was_away_counts_a_day_at_most():
+def test_old_history_loses_weight_and_downtime_of_the_operator_counts_as_at_most_a_day():
     before = {"nodeDays": "1000", "failures": "8", "countedUntil": micro_time(NOW)}
     history_after = update_history(before, observed_pool(clients=(Client(nodes(10)),)), NOW + 20 * DAY_S)
     weight = 0.5 ** (DAY_S / HALF_LIFE_S)
     assert (history_after.node_days, history_after.failures) == pytest.approx((1000 * weight + 10, 8 * weight))
 
 
-def test_of_the_time_that_an_operator_was_away_for_failures_count_as_its_days_do():
-    # given one that comes back after ten days, in each of which a node has failed
+def test_failures_during_downtime_of_the_operator_count_for_the_same_day():
+    # given an operator that was down for ten days, in each of which a node has failed
     before = {"nodeDays": "0", "failures": "0", "countedUntil": micro_time(NOW)}
     failures = tuple((f"n{day}", NOW + (day + 0.5) * DAY_S) for day in range(10))
     history_after = update_history(before, observed_pool(clients=(Client(nodes(10), failures),)), NOW + 10 * DAY_S)
 
-    # then it counts a day of ten nodes, and the failure of that day
+    # then it counts one day of ten nodes, and the failure of that day
     assert (history_after.node_days, history_after.failures) == (10.0, 1.0)
 
 
-def test_a_node_that_several_jobs_report_has_failed_once():
+def test_a_failure_that_several_jobs_report_counts_once():
     before = {"nodeDays": "0", "failures": "0", "countedUntil": micro_time(NOW)}
     clients = [Client(nodes(2), (("n0", NOW + second), ("", NOW + second))) for second in (1, 2)]
     history_after = update_history(before, observed_pool(clients=tuple(clients)), NOW + 3600)
-    assert history_after.failures == 3.0, "n0, and two that nobody names"
+    assert history_after.failures == 3.0, "n0, and two failures without a node"
 
 
-def test_it_grows_at_once_and_shrinks_only_after_a_day():
+def test_a_pool_grows_at_once_and_shrinks_only_after_a_day():
     # given a pool that is sized for 1,024 nodes
     pool = a_pool(auto=AutoSize(nodes=1024))
     wanted, observed = sized(observed_pool(pool), NOW)
     assert wanted == 4
 
-    # when it is to be for 128
+    # when its size is for 128 nodes
     def for_nodes(observed: ObservedPool, count: int) -> ObservedPool:
         return replace(observed, pool=replace(observed.pool, auto=AutoSize(nodes=count)))
 
@@ -131,7 +131,7 @@ def test_it_grows_at_once_and_shrinks_only_after_a_day():
     wanted, observed = sized(observed, NOW + 60 + SHRINK_AFTER_S / 2)
     assert wanted == 4
 
-    # then a moment in which it needs them again begins the wait anew
+    # then a moment in which it needs them again restarts the wait
     wanted, observed = sized(for_nodes(observed, 1024), NOW + SHRINK_AFTER_S / 2 + 120)
     wanted, observed = sized(for_nodes(observed, 128), NOW + SHRINK_AFTER_S / 2 + 180)
     wanted, observed = sized(observed, NOW + SHRINK_AFTER_S + 180)

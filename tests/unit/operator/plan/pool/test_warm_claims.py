@@ -1,4 +1,4 @@
-"""Claims of warm spares: when they are Warm, what is written, who is told, and what becomes of one that cannot be."""
+"""Claims of warm spares: when a claim is Warm, its write, the order to the spare, and spares that cannot be adopted."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -40,7 +40,7 @@ W = claimed_warm()
 
 
 def one_lost(view: PoolView, pods: Iterable[Pod] = (A0,), **changes: Any) -> Observed:
-    """A job without spares whose second pod was lost."""
+    """A job without spares that has lost its second pod."""
     pods = tuple(pods)
     job = a_job(status=in_round(3, "a0"), spares=0, pool="shared", **changes.pop("world", {}))
     snapshot = a_snapshot(
@@ -73,7 +73,7 @@ def annotated(given: Observed, now: float = NOW) -> list[str]:
 # The claim ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_spare_that_can_be_the_jobs_as_it_is_becomes_so_in_one_write() -> None:
+def test_a_spare_that_equals_the_jobs_own_becomes_a_pod_of_the_job_in_one_write() -> None:
     (claim,) = plan(one_lost(a_warm_view(P))).claims
     assert isinstance(claim, ClaimWarm)
     assert (claim.uid, claim.version, claim.job_uid, claim.owner["uid"]) == (P.uid, "11", "job-uid", "job-uid")
@@ -84,7 +84,7 @@ def test_a_spare_that_can_be_the_jobs_as_it_is_becomes_so_in_one_write() -> None
     assert claim.annotations[names.ANNOTATION_WARM] == "pool-uid"
 
 
-def test_of_a_later_attempt_it_gets_that_attempts_label() -> None:
+def test_a_spare_that_is_claimed_in_a_later_attempt_gets_that_attempts_label() -> None:
     status = in_round(3, "a0", epoch=9)
     status["coordinator"]["formerEpoch"] = 5
     given = one_lost(a_warm_view(P))
@@ -106,13 +106,13 @@ def test_of_a_later_attempt_it_gets_that_attempts_label() -> None:
     ],
     ids=["an old template", "another key", "no address"],
 )
-def test_one_that_could_not_be_adopted_is_claimed_as_a_place(view: PoolView) -> None:
+def test_a_spare_that_cannot_be_adopted_is_claimed_for_its_place(view: PoolView) -> None:
     (claim,) = plan(one_lost(view)).claims
     assert isinstance(claim, ClaimPod)
 
 
-def test_a_job_that_is_made_otherwise_claims_places_and_gives_the_reason() -> None:
-    # given a job with other workers in each pod
+def test_a_job_with_another_spec_claims_places_and_reports_the_reason() -> None:
+    # given a job with another number of workers in each pod
     given = one_lost(a_warm_view(P), world={"nproc_per_node": 4})
     (claim,) = plan(given).claims
     assert isinstance(claim, ClaimPod)
@@ -128,16 +128,16 @@ def test_a_job_that_is_made_otherwise_claims_places_and_gives_the_reason() -> No
     assert any(event.message == result[2] for event in plan(later).events)
 
 
-def test_of_several_the_newest_template_comes_first_for_it_can_be_claimed_warm() -> None:
+def test_a_spare_of_the_newest_template_comes_first_because_it_can_be_claimed_warm() -> None:
     old = a_warm_spare("old", template=OLD, created_at=NOW - 7200)
     (claim,) = plan(one_lost(a_warm_view(old, Q))).claims
     assert claim.name == "q"
 
 
-# Who is told ----------------------------------------------------------------------------------------------------------
+# The order to the spare -----------------------------------------------------------------------------------------------
 
 
-def test_a_claimed_spare_is_informed_of_whose_it_is_and_the_condition_states_warm() -> None:
+def test_a_claimed_spare_gets_the_order_of_its_job_and_the_condition_reports_warm() -> None:
     given = one_lost(a_warm_view(), (A0, W))
     (order,) = plan(given).adopt
     assert isinstance(order, AdoptSpare)
@@ -149,55 +149,55 @@ def test_a_claimed_spare_is_informed_of_whose_it_is_and_the_condition_states_war
     )
 
 
-def test_it_covers_the_lost_rank_so_nothing_else_is_claimed_or_made() -> None:
+def test_a_claimed_warm_spare_covers_the_lost_rank_so_no_other_pod_is_claimed_or_created() -> None:
     given = one_lost(a_warm_view(P), (A0, W))
     assert plan(given).claims == ()
     assert [step for step in plan(given).pods if not isinstance(step, PatchPod)] == []
 
 
-def test_one_that_has_been_adopted_is_annotated_and_not_called_again() -> None:
+def test_an_adopted_spare_is_annotated_and_not_called_again() -> None:
     given = one_lost(a_warm_view(), (A0, W), adoptions={W.uid: Adoption(NOW - 1, adopted=True)})
     assert annotated(given) == ["w"]
     assert plan(given).adopt == ()
     assert plan(one_lost(a_warm_view(), (A0, claimed_warm(adopted=True)))).adopt == ()
 
 
-def test_an_operator_that_takes_over_knows_a_member_by_its_coordinators_word() -> None:
-    # given an operator that has told nobody anything, and a pod that trains
+def test_a_new_leader_knows_an_adopted_spare_from_the_coordinators_report() -> None:
+    # given an operator that has sent no order, and a pod that trains
     given = one_lost(a_warm_view(), (A0, W))
     snapshot = a_snapshot([member(A0, 0), member(W, 1)], number=4, coordinator=A0)
     given = replace(given, coordination=replace(given.coordination, snapshot=snapshot))
 
-    # then it is not deleted, however long ago it was claimed
+    # then it does not delete the pod, however long ago it was claimed
     assert annotated(given, NOW + 1000) == ["w"]
     assert "w" not in deletions(given, NOW + 1000)
 
 
-def test_one_that_this_operator_has_called_only_recently_is_not_deleted_yet() -> None:
+def test_a_spare_that_this_operator_has_just_begun_to_call_is_not_deleted_yet() -> None:
     given = one_lost(a_warm_view(), (A0, claimed_warm(at=NOW - 1000)))
     assert deletions(given) == {}
     assert len(plan(given).adopt) == 1
 
 
-def test_one_that_cannot_be_adopted_is_deleted_and_the_next_claim_is_replace() -> None:
-    # given a spare that has not heard for ten seconds
+def test_a_spare_that_cannot_be_adopted_is_deleted_and_the_next_claim_is_replace() -> None:
+    # given a spare that the operator could not reach for ten seconds
     tried = {
         W.uid: Adoption(NOW - ADOPT_WITHIN_S, failure="the operator could not send the job to 10.1.0.1: TimeoutError()")
     }
     given = one_lost(a_warm_view(P), (A0, W), adoptions=tried)
     assert "the operator could not send the job to 10.1.0.1" in deletions(given)["w"]
 
-    # when it is being deleted
+    # when the spare is terminating
     after = one_lost(a_warm_view(P), (A0, terminating(W)), adoptions=tried)
 
-    # then another place is claimed, and after a while a spare again
+    # then the job claims another place, and after a while a warm spare again
     (claim,) = plan(after).claims
     assert isinstance(claim, ClaimPod)
     (later,) = plan(after, NOW + REPLACE_FOR_S).claims
     assert isinstance(later, ClaimWarm)
 
 
-def test_a_suspended_or_ended_job_sends_nothing() -> None:
+def test_a_suspended_or_ended_job_sends_no_order() -> None:
     given = one_lost(a_warm_view(), (A0, W))
     suspended = replace(given, job=replace(given.job, spec=replace(given.job.spec, suspend=True)))
     closed = a_snapshot([member(A0, 0)], number=3, coordinator=A0, closed=SUCCEEDED)
@@ -207,7 +207,7 @@ def test_a_suspended_or_ended_job_sends_nothing() -> None:
     assert [plan(suspended).adopt, plan(ended).adopt] == [(), ()]
 
 
-def test_a_pool_without_a_launcher_is_claimed_as_before() -> None:
+def test_spares_of_a_pool_without_a_launcher_are_claimed_for_their_place() -> None:
     pool = a_warm_pool(launcher=None, template=TEMPLATE)
     (claim,) = plan(one_lost(a_warm_view(P, pool=pool))).claims
     assert isinstance(claim, ClaimPod)

@@ -1,4 +1,4 @@
-"""What a pool's warm spares are made of, and when they are replaced."""
+"""The manifest of a pool's warm spares, and when they are replaced."""
 
 import re
 from dataclasses import replace
@@ -72,11 +72,11 @@ def test_the_name_of_the_secret_distinguishes_keys_and_contains_none() -> None:
     assert not any(name[7:23] in KEYRING.of_pool("research", "pool-uid") for name in result)
 
 
-def test_a_pool_whose_spares_only_hold_places_has_no_secret() -> None:
+def test_a_pool_without_a_launcher_has_no_secret() -> None:
     assert pool_secret_name(a_warm_pool(launcher=None), KEYRING) == ""
 
 
-def test_a_process_that_has_just_started_takes_a_secret_that_a_spare_has_mounted_for_created() -> None:
+def test_a_new_process_knows_from_a_spare_that_has_mounted_the_secret_that_it_exists() -> None:
     result = plan(P, pool=a_warm_pool(replicas=2), writes=SecretWrites())
     assert result.objects == ()
     assert [type(step) for step in result.pods] == [CreatePod]
@@ -104,7 +104,7 @@ def test_a_spare_has_sidecar_and_launcher_and_belongs_to_no_job() -> None:
     assert made["metadata"]["annotations"] == {}
 
 
-def test_the_pools_key_and_the_jobs_are_seen_by_the_sidecar_alone() -> None:
+def test_only_the_sidecar_mounts_the_keys_of_the_pool_and_the_job() -> None:
     spec = created()["spec"]
     (trainer,), (sidecar,) = spec["containers"], spec["initContainers"]
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
@@ -116,7 +116,7 @@ def test_the_pools_key_and_the_jobs_are_seen_by_the_sidecar_alone() -> None:
 
 
 @pytest.mark.attack("C4", "a pool's template that mounts the volume with the jobs' keys", before="its trainer got them")
-def test_a_pools_template_mounts_no_volume_that_is_ours_alone() -> None:
+def test_a_pools_template_cannot_mount_the_operators_own_volumes() -> None:
     mounts = [{"name": name, "mountPath": f"/{name}"} for name in ("data", names.KEY_VOLUME, names.STATE_VOLUME)]
     spec = {"containers": [{"name": "trainer", "command": ["x"], "volumeMounts": mounts}]}
     (trainer,) = created(template={"metadata": {}, "spec": spec})["spec"]["containers"]
@@ -132,7 +132,7 @@ def test_no_name_of_a_container_lets_a_pools_template_mount_the_keys(kind: str) 
     assert created(template={"metadata": {}, "spec": spec})["spec"][kind][-1]["volumeMounts"] == []
 
 
-def test_what_the_pools_launcher_states_reaches_it() -> None:
+def test_the_settings_of_the_pools_launcher_reach_the_spare() -> None:
     launcher = PoolLauncher("trainer", 4, zygote=True, preload=("json",), warmup=("python", "warm.py"))
     result = variables(created(launcher=launcher)["spec"]["containers"][0])
     assert result[names.ENV_NPROC] == "4"
@@ -152,14 +152,14 @@ def test_what_the_pools_launcher_states_reaches_it() -> None:
         ({}, None),
     ],
 )
-def test_its_launcher_knows_how_many_devices_it_has_to_see(resources: dict[str, Any], devices: str | None) -> None:
+def test_the_launcher_gets_the_number_of_devices(resources: dict[str, Any], devices: str | None) -> None:
     (trainer,) = TEMPLATE["spec"]["containers"]
     template = {"spec": {"containers": [{**trainer, "resources": resources}]}}
     assert variables(created(template=template)["spec"]["containers"][0]).get(names.ENV_DEVICES) == devices
     assert difference(a_job(pod_template=template), a_warm_pool(template=template)) == ""
 
 
-def test_it_knows_which_variables_are_the_templates_own() -> None:
+def test_the_launcher_gets_the_names_of_the_templates_own_variables() -> None:
     template = {
         "spec": {
             "containers": [
@@ -187,13 +187,13 @@ def test_a_spare_with_the_key_of_another_master_secret_is_replaced_like_one_of_a
     assert [type(step) for step in steps] == [CreatePod]
 
 
-def test_a_spare_that_is_not_ready_for_long_is_replaced() -> None:
+def test_a_spare_that_has_not_been_ready_for_long_is_replaced() -> None:
     unready = replace(P, ready=False, unready_since=NOW - UNREADY_S)
     assert deletions(unready) == [f"it has not been ready for {UNREADY_S:g} s"]
     assert deletions(replace(unready, unready_since=NOW - UNREADY_S + 1)) == []
     assert deletions(replace(unready, unready_since=0.0)) == []
 
 
-def test_the_pool_looks_again_when_one_will_have_been_unready_for_too_long() -> None:
+def test_the_pool_is_reconciled_when_a_spare_will_have_been_unready_for_too_long() -> None:
     assert plan(replace(P, ready=False, unready_since=NOW - UNREADY_S + 7)).requeue_after_s == 7.0
     assert plan(P).requeue_after_s is None
