@@ -1,4 +1,4 @@
-"""The address plan: every node has its own, and nothing overlaps."""
+"""The address plan: every node has its own addresses, and none overlap."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_node_has_its_addresses():
     assert node.mac == "02:00:0a:f6:00:0d"
 
 
-def test_no_two_nodes_share_anything():
+def test_no_two_nodes_share_an_address():
     nodes = everybody()
     for attribute in ("name", "ip", "mac", "pod_subnet", "pod_gateway", "port"):
         assert len({getattr(node, attribute) for node in nodes}) == MOST_NODES

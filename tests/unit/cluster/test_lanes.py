@@ -1,4 +1,4 @@
-"""Which end-to-end tests have to run in one lane."""
+"""The end-to-end tests that have to run in one lane."""
 
 from __future__ import annotations
 

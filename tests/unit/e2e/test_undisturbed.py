@@ -1,4 +1,4 @@
-"""What counts as another loss than that of a run without faults."""
+"""Losses that differ from those of a run without faults."""
 
 from __future__ import annotations
 
