@@ -1,4 +1,4 @@
-"""docs/how-to/inject.md, followed by a new user: its manifests can be injected, and the answers are those on the page."""
+"""docs/how-to/inject.md, followed by a new user: its manifests can be injected, and all answers are on the page."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""The handshake of a caller and a sidecar: accepted callers, the facts that each side learns, and invalid handshakes."""
+"""The handshake of a caller and a sidecar: accepted callers, facts that each side learns, and invalid handshakes."""
 
 from __future__ import annotations
 

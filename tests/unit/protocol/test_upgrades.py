@@ -71,7 +71,7 @@ def test_a_pod_of_version_1_has_a_job_that_cannot_shrink() -> None:
     shape = wire.from_plain(JobShape, json.loads((RECORDED / "v1-job-shape.json").read_text()))
     assert (shape.min_actives, shape.fence_s, shape.backoff_max_s) == (0, 30.0, 30.0)
     assert (shape.grace_s, shape.replica_groups) == (30.0, ())
-    assert shape.in_place_max_per_pod is None, "nor is one given up for its workers"
+    assert shape.in_place_max_per_pod is None, "nor is one evicted for its workers"
 
 
 def test_a_leader_snapshot_with_charges_alone_is_read(read: Reader) -> None:

@@ -33,7 +33,7 @@ async def test_each_verdict_is_reported_once_and_other_content_is_logged_and_ign
         assert await asyncio.wait_for(reported.get(), 5) == BROKEN
         # and then invalid JSON, and then the withdrawal
         path.write_text("{")
-        await asyncio.to_thread(wait_for, lambda: "expected a NodeVerdict" in caplog.text, "the word about it")
+        await asyncio.to_thread(wait_for, lambda: "expected a NodeVerdict" in caplog.text, "the log line")
         path.write_text(wire.encode(WITHDRAWN))
         # then each is reported once
         assert await asyncio.wait_for(reported.get(), 5) == WITHDRAWN

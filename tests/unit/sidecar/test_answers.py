@@ -92,7 +92,7 @@ async def test_a_peer_that_answers_a_hello_with_a_hello_is_refused(
 
 
 @pytest.mark.attack(
-    "C2", "a pod that welcomes a member, or asks for its vote, as another pod", before="the member took its word for it"
+    "C2", "a pod that welcomes a member, or asks for its vote, as another pod", before="the member believed it"
 )
 @pytest.mark.parametrize(
     "message",

@@ -78,7 +78,7 @@ async def test_a_flood_ends_its_connection_after_a_kibibyte(served: ServedSideca
     await until(lambda: not served.server.callers)
 
 
-@pytest.mark.attack("D1", "PINGs that extend the deadline of the handshake", before="the connection stayed for ever")
+@pytest.mark.attack("D1", "PINGs that extend the deadline of the handshake", before="the connection stayed forever")
 async def test_no_message_of_a_caller_extends_its_time(served: ServedSidecar, caplog: pytest.LogCaptureFixture) -> None:
     # given a caller that always has unread bytes
     with served.dialed() as sock:

@@ -42,7 +42,7 @@ async def test_a_probe_is_answered_past_many_idle_connections(address: Address) 
             await test_a_probe_is_answered(address)
 
 
-@pytest.mark.attack("D1", "asks for metrics without end", before="each request calculated all metrics anew")
+@pytest.mark.attack("D1", "asks for metrics without end", before="each request calculated all metrics again")
 async def test_a_caller_that_asks_without_end_has_the_metrics_calculated_five_times_a_second_at_most() -> None:
     calculated: list[float] = []
 

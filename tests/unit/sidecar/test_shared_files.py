@@ -132,7 +132,7 @@ async def test_a_socket_takes_connections_whatever_was_at_its_path(
     assert (mode(private), files.read_file(private, 100)) == (before, KEY.encode())
 
 
-@pytest.mark.attack("C4", "a FIFO where the sidecar writes the verdict", before="the sidecar stopped for ever")
+@pytest.mark.attack("C4", "a FIFO where the sidecar writes the verdict", before="the sidecar stopped forever")
 async def test_a_sidecar_comes_up_and_keeps_the_verdict_in_a_folder_full_of_obstacles(folder: Path) -> None:
     # given a shared folder in which a trainer has put FIFOs wherever the sidecar writes
     source, shared, state, annotation = shipped(folder), folder / "shared", folder / "state", folder / "told"

@@ -103,7 +103,7 @@ async def test_if_the_folder_cannot_be_read_the_last_result_stays(
         # when its folder cannot be entered any more (links to each other, because root may enter any other folder)
         loop.symlink_to("folder")
         loop.replace(folder)
-        await asyncio.to_thread(wait_for, lambda: "cannot read" in caplog.text, "the word about it")
+        await asyncio.to_thread(wait_for, lambda: "cannot read" in caplog.text, "the log line")
         # then the error is only logged
         assert seen.empty()
     finally:

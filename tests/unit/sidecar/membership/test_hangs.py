@@ -104,7 +104,7 @@ def test_a_hang_is_charged_and_with_the_budget_spent_the_hung_pod_is_evicted() -
     ("steps", "gathers_s"),
     [
         pytest.param({"active-0": 17, "active-1": 17, "active-2": 18}, 0.0, id="two are at the lowest step"),
-        pytest.param({"active-0": 17, "active-1": 18}, GATHER_S, id="one has told nothing"),
+        pytest.param({"active-0": 17, "active-1": 18}, GATHER_S, id="one has not reported"),
     ],
 )
 def test_a_pod_is_not_evicted_if_another_may_be_the_one_that_hangs(steps: dict[str, int], gathers_s: float) -> None:

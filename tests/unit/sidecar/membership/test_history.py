@@ -29,7 +29,7 @@ ALL_MEMBERS = ("active-0", "active-1", "spare-0")
 
 
 def lasting(fault: Fault, cause: Cause, *, of_round: int = 4, strategy: Strategy | None = None) -> Recovery:
-    return Recovery(of_round, fault, strategy, cause, START - 5.0, None, "as was told")
+    return Recovery(of_round, fault, strategy, cause, START - 5.0, None, "as reported")
 
 
 def history(number: int = 1, **given: object) -> History:
@@ -123,7 +123,7 @@ def test_of_two_recoveries_that_wait_for_their_round_each_lost_pod_is_reported()
     driven.later(SETTLE_S + 1, "spare-0")
     # then the first recovery reports that its pod is lost, too
     first, second = driven.coordinator.snapshot().recoveries
-    assert (first.cause.pod, first.reason) == ("active-0", "as was told; its pod is lost")
+    assert (first.cause.pod, first.reason) == ("active-0", "as reported; its pod is lost")
     assert second.cause.pod == "active-1"
 
 
@@ -185,7 +185,7 @@ def test_a_pod_that_the_former_coordinator_evicted_is_no_member_of_the_next() ->
     driven = elected(history(evicted={"uid-active-1": "it failed twice"}))
     claims(driven, FAILED, FAILED)
     assert driven.take("active-1", m.Evicted)[0].reason == "it failed twice"
-    assert driven.assigned() == {"active-0": 0, "spare-0": 1}, "nobody waits for it"
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1}, "no round waits for it"
 
 
 def test_a_member_is_evicted_if_its_eviction_becomes_known_after_it_has_joined() -> None:

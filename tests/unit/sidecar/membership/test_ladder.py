@@ -68,7 +68,7 @@ TABLE: list[tuple[str, dict[str, Any], LadderStep, bool, str]] = [
         "the budget of 10 restarts within 1 h is spent, and a pod has already been replaced because of that",
     ),
     (
-        "the budget is spent, and who was first is not known",
+        "the budget is spent, and the first pod is not known",
         {**SPENT, **STAYS},
         LadderStep.FAIL,
         False,

@@ -46,7 +46,7 @@ def test_a_vote_stores_no_voter_configuration() -> None:
     assert voter.hard_state.config_version == HARD_STATE.config_version
 
 
-@pytest.mark.attack("C1", "a coordinator that was replaced, and goes on commanding", before="refused, too")
+@pytest.mark.attack("C1", "a coordinator that was replaced, and continues to send commands", before="refused, too")
 def test_a_coordinator_of_an_older_term_is_not_followed() -> None:
     voter = Voter(HardState(O2))
     assert not voter.follow(O1)
