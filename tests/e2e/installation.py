@@ -49,7 +49,7 @@ def install(
 
 
 def operator_node(cluster: Cluster) -> str:
-    """The node of the operator that leads. The node of the standby does not matter, because its loss changes nothing."""
+    """The node of the operator that leads. The loss of the standby's node would change nothing."""
 
     def found() -> str:
         lease = find(cluster, NAMESPACE, "leases", f"{RELEASE}-operator") or {"spec": {}}

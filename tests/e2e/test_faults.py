@@ -77,7 +77,7 @@ def have_stepped(trainers: list[int], ranks: int) -> list[Path]:
 
 
 def check_recoveries(status: Raw, nodes: dict[str, str], steps: Steps) -> None:
-    """Compare the entries with the pods whose worker exited 7 (name and node), and with the steps of the active pods."""
+    """Compare the entries with the pods whose worker exited 7 (name, node), and with the steps of the active pods."""
     entries = status["recoveries"]
     for entry in entries:
         cause = entry["cause"]
