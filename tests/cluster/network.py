@@ -82,7 +82,7 @@ class NodeAddresses:
         return f"port-{self.name}"
 
 
-def all_addresses() -> list[NodeAddresses]:
+def all_nodes() -> list[NodeAddresses]:
     """The addresses of all possible nodes."""
     return [NodeAddresses(index) for index in range(1, MOST_NODES + 1)]
 
@@ -128,9 +128,7 @@ class Lan:
             None, [create, f"address add {CONTROL_PLANE_IP}/24 dev {HOST_INTERFACE}", f"link set {HOST_INTERFACE} up"]
         )
         _batch(switch, [f"link set {HOST_PORT} master lan", f"link set {HOST_PORT} up"])
-        _batch(
-            None, [f"route replace {node.pod_subnet} via {node.ip} dev {HOST_INTERFACE}" for node in all_addresses()]
-        )
+        _batch(None, [f"route replace {node.pod_subnet} via {node.ip} dev {HOST_INTERFACE}" for node in all_nodes()])
 
     def plug(self, node: NodeAddresses, init: int) -> None:
         """Plug a node in, unless it is: `init` is a process in its network namespace."""
@@ -144,7 +142,7 @@ class Lan:
         ])  # fmt: skip
         _batch(init, [
             "link set lo up", f"address add {node.ip}/24 dev eth0", "link set eth0 up",
-            *(f"route replace {other.pod_subnet} via {other.ip} dev eth0" for other in all_addresses() if other != node),
+            *(f"route replace {other.pod_subnet} via {other.ip} dev eth0" for other in all_nodes() if other != node),
             # Packets to Services that kube-proxy does not forward have to reach the rule that rejects them.
             f"route replace {SERVICE_NETWORK} dev eth0",
         ])  # fmt: skip
@@ -169,7 +167,7 @@ class Lan:
 
     def join(self, node: NodeAddresses, init: int) -> None:
         """The node reaches all others again."""
-        others = [other for other in all_addresses() if other != node]
+        others = [other for other in all_nodes() if other != node]
         routes = [f"route replace {other.pod_subnet} via {other.ip} dev eth0" for other in others]
         run(inside(init, tool("ip"), "route", "flush", "type", "blackhole"), check=False)
         run(inside(init, tool("iptables"), "-w", "-F", _PARTED), check=False)

@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from tests.cluster.network import CONTROL_PLANE_IP, MOST_NODES, POD_NETWORK, SERVICE_NETWORK, NodeAddresses, everybody
+from tests.cluster.network import CONTROL_PLANE_IP, MOST_NODES, POD_NETWORK, SERVICE_NETWORK, NodeAddresses, all_nodes
 
 
 def test_a_node_has_its_addresses():
@@ -21,7 +21,7 @@ def test_a_node_has_its_addresses():
 
 
 def test_no_two_nodes_share_an_address():
-    nodes = everybody()
+    nodes = all_nodes()
     for attribute in ("name", "ip", "mac", "pod_subnet", "pod_gateway", "port"):
         assert len({getattr(node, attribute) for node in nodes}) == MOST_NODES
     assert CONTROL_PLANE_IP not in {node.ip for node in nodes}
@@ -29,7 +29,7 @@ def test_no_two_nodes_share_an_address():
 
 def test_pod_subnets_lie_in_the_pod_network_and_off_the_services():
     pods, services = ipaddress.IPv4Network(POD_NETWORK), ipaddress.IPv4Network(SERVICE_NETWORK)
-    for node in everybody():
+    for node in all_nodes():
         subnet = ipaddress.IPv4Network(node.pod_subnet)
         assert subnet.subnet_of(pods)
         assert not subnet.overlaps(services)
@@ -37,7 +37,7 @@ def test_pod_subnets_lie_in_the_pod_network_and_off_the_services():
 
 
 def test_interface_names_fit_the_kernel():
-    assert all(len(node.port) <= 15 for node in everybody())
+    assert all(len(node.port) <= 15 for node in all_nodes())
 
 
 @pytest.mark.parametrize("index", [0, -1, MOST_NODES + 1])
