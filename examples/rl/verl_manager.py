@@ -70,7 +70,7 @@ class VerlReplica:
         await self.workers.ask("finalize")
 
     async def resume_kv(self) -> None:
-        if self._released:  # SGLang does not survive a resume of what was not released
+        if self._released:  # SGLang does not survive a resume without a release
             await self.replica.resume_kv_cache()
             self._released = False
 

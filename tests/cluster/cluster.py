@@ -56,7 +56,7 @@ class Cluster:
     # -- the whole cluster
 
     def up(self) -> None:
-        """Bring the cluster up: restart, boot, thaw and reconnect whatever needs it.
+        """Bring the cluster up: restart, boot, thaw and reconnect its parts as needed.
 
         Takes seconds when it is up; half a minute when it is down; minutes the first time, when
         it builds the programs. Raises MissingTool, CommandFailed or ComponentFailed.

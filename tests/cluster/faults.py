@@ -5,8 +5,8 @@
     freeze      stop every process of the node; its kernel continues to acknowledge
                 packets, like that of a hung machine
     partition   pull the cable; all processes continue. From some nodes only: these and the
-                node do not reach each other, and all of them reach the rest
-    restore     whatever it was: thaw, plug the cable in, boot, and wait until it is Ready
+                node do not reach each other, and all of them reach the others
+    restore     undo any fault: thaw, plug the cable in, boot, and wait until it is Ready
 
 A booted node has its images, its kubelet's state and its emptyDirs, as on a disk,
 and no container from before.

@@ -273,7 +273,7 @@ def training(cluster: Cluster, pool_name: str) -> Iterator[PooledTraining]:
 def test_a_warm_spare_joins_unchanged(
     cluster: Cluster, training: PooledTraining, made: list[PlainJob | SharedPool]
 ) -> None:
-    # given a job, and a pool whose spares are made like its pods
+    # given a job, and a pool whose spares have the job's pod spec
     pool = WarmPool(cluster, NAMESPACE, training.pool, training=training)
     made.append(pool)
     pool.apply()

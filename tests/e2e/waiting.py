@@ -11,7 +11,7 @@ EVERY_S = 0.1
 
 
 class NotInTime(AssertionError):
-    """A condition did not come true: what it was, the limit, and the last state."""
+    """A condition did not come true: the condition, the limit, and the last state."""
 
 
 def wait_until(

@@ -1,4 +1,4 @@
-"""Messages to text and back: what is ignored, what is dropped, and which errors name their cause."""
+"""Messages to text and back: ignored fields, dropped messages, and errors that name their cause."""
 
 from __future__ import annotations
 

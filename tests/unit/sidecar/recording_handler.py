@@ -214,7 +214,7 @@ async def begin(link: Socket, as_caller: HandshakeCaller, answered_by: str = SER
 
 
 async def is_accepted(link: Socket, as_caller: HandshakeCaller) -> bool:
-    """Whether the server goes on with this caller after its handshake, and does not hang up."""
+    """Whether the server continues with this caller after its handshake, and does not hang up."""
     try:
         sealed = await begin(link, as_caller)
     except handshake.NotProven:

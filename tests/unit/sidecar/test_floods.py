@@ -1,4 +1,4 @@
-"""Attacks of callers without the key on a sidecar that coordinates: what each may cost, and that no member is lost.
+"""Attacks of callers without the key on a sidecar that coordinates: the limits of their cost, and no member is lost.
 
 How long they keep the event loop busy depends on the machine: `make bench-hostile` measures it.
 """

@@ -1,6 +1,6 @@
-"""Frames from bytes and to bytes, in whatever pieces they arrive, and frames that are rejected by their header alone.
+"""Frames from bytes and to bytes, in any pieces, and frames that are rejected by their header alone.
 
-test_strangers.py shows over real connections which other frames are rejected, and what happens to the connection.
+test_strangers.py shows over real connections which other frames are rejected, and the effect on the connection.
 """
 
 from __future__ import annotations

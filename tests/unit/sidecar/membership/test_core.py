@@ -1,5 +1,5 @@
-"""The state machines of one sidecar together: which appointments it accepts, what it keeps after its leadership has
-ended, and the messages that it sends.
+"""The state machines of one sidecar together: the appointments that it accepts, the state that it keeps after its
+leadership, and the messages that it sends.
 """
 
 from __future__ import annotations

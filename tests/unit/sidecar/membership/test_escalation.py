@@ -1,4 +1,4 @@
-"""The coordinator's restart policy ladder: which pods it evicts, what it charges, and what it reports."""
+"""The coordinator's restart policy ladder: the pods that it evicts, the faults that it charges, and its reports."""
 
 from __future__ import annotations
 

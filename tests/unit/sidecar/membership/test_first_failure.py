@@ -1,4 +1,4 @@
-"""Several workers of a round fail at once: which one is blamed, and what the clocks of their machines may decide."""
+"""Several workers of a round fail at once: which one is blamed, and the influence of the clocks of their machines."""
 
 from __future__ import annotations
 

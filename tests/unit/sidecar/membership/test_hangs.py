@@ -1,4 +1,4 @@
-"""Workers that make no more steps: which one is named as the cause, and what follows."""
+"""Workers that make no more steps: which one is named as the cause, and the recovery that follows."""
 
 from __future__ import annotations
 

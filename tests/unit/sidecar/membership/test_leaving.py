@@ -1,4 +1,4 @@
-"""A member is asked to end: which members save, what the next round waits for, and which pod takes its rank."""
+"""A member is asked to end: which members save, how long the next round waits, and which pod takes its rank."""
 
 from __future__ import annotations
 

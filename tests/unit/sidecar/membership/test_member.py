@@ -1,4 +1,4 @@
-"""The member's rules, one by one: what it reports to the coordinator and to its launcher, and when it leaves them."""
+"""The member's rules, one by one: its reports to the coordinator and to its launcher, and when it leaves either."""
 
 from __future__ import annotations
 

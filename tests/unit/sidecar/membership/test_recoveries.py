@@ -1,4 +1,4 @@
-"""The recovery log: what is charged, what is withdrawn, and what is reported."""
+"""The recovery log: charges, withdrawals, and reports."""
 
 import pytest
 

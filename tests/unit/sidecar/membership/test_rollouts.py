@@ -1,4 +1,4 @@
-"""Workers report their rollout servers: what the snapshot contains of that, and which reports end the job."""
+"""Workers report their rollout servers: the reports in the snapshot, and the reports that end the job."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_a_change_that_an_elected_coordinator_did_not_know_can_never_count_later
     for name in "ab":
         assert pods[name].acknowledge(ConfigChange(version, ()))
         second.acknowledge(name, version)
-    # then no majority elects anybody under the change
+    # then no majority elects a candidate under the change
     granted = [name for name in "abcde" if pods[name].grant_vote(RequestVote(Term(1, 3), pending.version, "d"))]
     assert not Tally(pending, granted).has_majority()
 
