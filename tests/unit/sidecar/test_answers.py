@@ -97,7 +97,7 @@ async def test_a_peer_that_answers_a_hello_with_a_hello_is_refused(
 @pytest.mark.parametrize(
     "message",
     [replace(WELCOME, pod_uid="uid-of-another-pod"), m.RequestVote(Term(7, 2), NO_CONFIG, "uid-of-another-pod")],
-    ids=["Welcome", "Candidacy"],
+    ids=["Welcome", "RequestVote"],
 )
 async def test_a_pod_cannot_welcome_or_ask_for_a_vote_as_another_pod(message: object) -> None:
     # given a pod that knows the key, and that has answered the handshake as itself
