@@ -144,5 +144,5 @@ def _random(seed: int, number: int, purpose: str) -> random.Random:
 
 
 def _between(low: float, high: float, source: random.Random) -> float:
-    """A length: as often between 3 and 9 as between 9 and 27."""
+    """Log-uniform: as often between 3 and 9 as between 9 and 27."""
     return round(math.exp(source.uniform(math.log(low), math.log(high))), 1)

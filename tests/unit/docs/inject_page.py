@@ -15,13 +15,13 @@ Raw = dict[str, Any]
 
 
 def blocks(language: str) -> list[str]:
-    """All code blocks, in the page's order."""
+    """All code blocks of a language, in the page's order."""
     fence = re.compile(rf"^( *)```{language}\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
     return [textwrap.dedent(found[2]) for found in fence.finditer(PAGE.read_text(encoding="utf-8"))]
 
 
 def refused() -> list[tuple[str, str]]:
-    """A line of YAML for each row, and the answer to the page's Job with that line."""
+    """The line of YAML in each row, and the answer to the page's Job with that line."""
     section = PAGE.read_text(encoding="utf-8").split("## Error messages")[1].split("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
     return [(change.strip("`"), answer.strip("`")) for change, answer in rows]

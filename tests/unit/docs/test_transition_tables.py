@@ -94,7 +94,7 @@ def test_the_first_heading_names_the_enum() -> None:
 
 
 def test_a_machine_begins_in_the_state_of_its_constructor() -> None:
-    # given a machine with two constructors, and with later transitions
+    # given a machine whose constructor sets one of two states, and another field
     made = """
 class Machine:
     @classmethod
@@ -102,7 +102,7 @@ class Machine:
         machine = cls()
         machine.state, machine.bell = State.OPEN if ajar else State.SHUT, State.LOCKED
 """
-    # then exactly the states of the constructors are initial
+    # then exactly these two states are initial
     table = table_of(DOOR.replace(CODE, made))
     assert table.starts == ("OPEN", "SHUT")
     assert diagram(table).splitlines()[1:3] == ["    [*] --> OPEN", "    [*] --> SHUT"]

@@ -51,7 +51,7 @@ def test_every_panel_has_the_series_that_it_selects() -> None:
     assert {"Running", "InPlace", "the job failed", "p99", "10 min"} <= set(texts(drawn))
 
 
-def test_a_series_without_values_is_named_and_one_that_stays_at_0_has_no_entry() -> None:
+def test_a_panel_without_data_states_it_and_a_series_that_stays_at_0_has_no_entry() -> None:
     panel = next(panel for panel in PANELS if panel["title"] == "Waiting")
     assert "no data" in texts(picture([panel], lambda _: [], SPAN))
     quiet = ({"phase": "Suspended"}, [(1000.0, 0.0), (1600.0, 0.0)])

@@ -32,7 +32,7 @@ def add(waiting: WaitingConnections, *peers: str) -> list[Waiting]:
 
 
 def periods(waiting: WaitingConnections, count: int) -> None:
-    """The timer fires once a second."""
+    """Let the timer fire so many times: it fires once a second."""
     for _ in range(count):
         waiting._on_time()
 
