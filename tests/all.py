@@ -1,17 +1,17 @@
 """`make smoke`, `make test` and `make test-all`: the commands of each, their order, and a report of their times.
 
     smoke       check, integration, a short story on the real cluster: the inner loop
-    test        everything that a change has to pass
-    test-all    also what takes hours: the tests marked nightly (all injected kinds through all faults, like cases), 50
-                kills of the operator, Kueue, real inference engines, verl's sources, arbitrary objects, simulations
-                with new seeds, integration tests against older API servers, the launcher with each Python,
+    test        all tests that a change has to pass
+    test-all    also the tests that take hours: those marked nightly (all injected kinds through all faults, like
+                cases), 50 kills of the operator, Kueue, real inference engines, verl's sources, arbitrary objects,
+                simulations with new seeds, integration tests against older API servers, the launcher with each Python,
                 torchrun with other versions of torch, the files of a release, the documentation site, the dependency
                 scan
 
-The end-to-end tests run in lanes of nodes; those that stop or replace the operator run afterwards, one at a time. The
-first minutes of the lanes need both cores, the rest mostly waits. So all other suites run beside them, one after the
-other at a lower priority. Their output is in build/beside-*.log. Every pytest run leaves a JUnit file in build/junit;
-build/durations.json has the seconds of each phase and test.
+The end-to-end tests run in lanes of nodes; tests that stop or replace the operator run afterwards, one at a time. The
+lanes need both cores only in their first minutes and mostly wait afterwards. So all other suites run at the same time,
+one after the other at a lower priority. Their output is in build/beside-*.log. Every pytest run writes a JUnit file to
+build/junit; build/durations.json has the seconds of each phase and test.
 """
 
 import argparse
@@ -52,19 +52,19 @@ NIGHTLY_TARGETS = (
     "scan",
 )
 EPOCH = date(2026, 1, 1)
-#: Each night's seeds are recorded here, to be committed.
+#: The seeds of each night are recorded in this file, to be committed.
 NIGHTS = "benchmarks/results/nights.json"
 
 
 @dataclass
 class Run:
-    """What has run so far. seconds: by phase, in order."""
+    """The phases that have run so far. seconds: by phase, in order."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
     def make(self, target: str, *variables: str) -> bool:
-        """Run a target of the Makefile; whether it passed."""
+        """Run a target of the Makefile. Returns whether it passed."""
         with self._timed(target):
             code = subprocess.run(["make", target, *variables], cwd=CHECKOUT, check=False).returncode
         if code != 0:
@@ -73,13 +73,13 @@ class Run:
 
     @contextmanager
     def beside(self, *targets: str, nice: int = 0) -> Iterator[None]:
-        """Run targets during the body, and wait for their end after it; variables of make may be among them.
+        """Run targets during the body, and wait for their end after it. Variables of make may be among them.
 
-        nice: how much lower their priority is.
+        nice: the increase of their nice value.
         """
         output = BUILD / f"beside-{targets[0]}.log"
         with output.open("w") as log:
-            # A process group of its own, so that all of it can be ended; it stays in this session, which `nice` needs.
+            # Start a process group, so that all of it can be ended. It stays in this session, as `nice` requires.
             others = subprocess.Popen(
                 ["nice", "-n", str(nice), "make", "--keep-going", *targets],
                 cwd=CHECKOUT,
@@ -103,7 +103,7 @@ class Run:
             self.failed.append(names)
 
     def attacks(self) -> None:
-        """The table of `make attack`: its tests have run, each in its suite."""
+        """The table of `make attack`. The suites have already run its tests."""
         if attacks.main([str(file) for file in sorted(JUNIT.glob("*.xml"))]) != 0:
             self.failed.append("attack")
 
@@ -154,7 +154,7 @@ def test_seconds() -> dict[str, float]:
 
 
 def failures() -> dict[str, str]:
-    """The first line of what each failed test said, from the JUnit files, and of each error of pytest itself."""
+    """The first line of the message of each failed test, from the JUnit files, and of each error of pytest itself."""
     found: dict[str, str] = {}
     for file in sorted(JUNIT.glob("*.xml")):
         for case in ElementTree.parse(file).iter("testcase"):

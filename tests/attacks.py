@@ -1,11 +1,11 @@
-"""`make attack`: what became of the attacks, as a table: attack, before, now. Arguments: JUnit files.
+"""`make attack`: the results of the attacks as a table: attack, before, now. Arguments: JUnit files.
 
 A test that performs an attack has the marker `attack(item, attacker, before=...)`: a section of the security review,
-what the attacker does, and the effect that it had before the fix. The tests of one attack share a row, and the row
+the attacker's action, and the effect that it had before the fix. The tests of one attack share a row, and the row
 says:
 
     refused          all of them passed
-    another text     so did they, and this is what a test has measured: record_property("now", text)
+    another text     all of them passed, and a test has measured this: record_property("now", text)
     NOT REFUSED      one of them failed; the row names it
     not run          all of them were skipped, for this reason
 """
@@ -67,7 +67,7 @@ def read(files: Iterable[Path]) -> Iterator[Attacked]:
 
 
 def rows(tests: Iterable[Attacked]) -> list[Row]:
-    """One for each attack, in the order of the review's sections."""
+    """One row for each attack, in the order of the review's sections."""
     attacks: dict[tuple[str, str], list[Attacked]] = {}
     for test in tests:
         attacks.setdefault((test.item, test.attacker), []).append(test)

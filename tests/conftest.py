@@ -1,5 +1,5 @@
-"""Attacks: the arguments of a test's marker `attack` go into its JUnit properties, of which tests/attacks.py makes a
-table. Skips: those that tests/skips.py does not permit are failures.
+"""Attacks: the arguments of a test's marker `attack` go into its JUnit properties, from which tests/attacks.py makes a
+table. Skips: a skip that tests/skips.py does not permit is a failure.
 """
 
 import pytest

@@ -3,14 +3,14 @@
 import random
 import socket
 
-#: Below those that Linux gives to outgoing connections (32768 to 60999): one of these may be in use again in the moment
-#: in which a test has closed it. And below Kubernetes' node ports.
+#: Below the ports that Linux gives to outgoing connections (32768 to 60999), because Linux may reuse one of these as
+#: soon as a test has closed it. Also below Kubernetes' node ports.
 PORTS = range(12_000, 30_000)
 
 
 def free_port() -> int:
-    """A TCP port on which nothing listens, on any address. Each call draws at random, so that two processes that ask
-    at the same time hardly ever get the same one.
+    """A TCP port on which no process listens, on any address. Each call draws at random, so that two processes that
+    call at the same time hardly ever get the same port.
     """
     while True:
         port = random.SystemRandom().choice(PORTS)

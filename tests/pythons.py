@@ -1,7 +1,7 @@
 """`make pythons`: the launcher's process tests with each Python that a trainer's image may have, on this machine.
 
-The tests run with the project's own Python, the launcher and its workers with the other one: one on PATH, of pyenv, or
-that uv installs into the cache. A version that cannot be installed is a failure, never a skip.
+The tests run with the project's own Python, the launcher and its workers with the other Python: one on PATH, one of
+pyenv, or one that uv installs into the cache. A version that cannot be installed is a failure, never a skip.
 """
 
 import os
@@ -18,7 +18,7 @@ VARIABLE = "UNDERSTUDY_TRAINER_PYTHON"
 
 
 def find_python(version: str) -> str | None:
-    """The path of an interpreter of that version that works: a shim of pyenv may not."""
+    """The path of an interpreter of that version that works. A shim of pyenv may not work."""
     candidates = [
         shutil.which(f"python{version}"),
         *Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"),
@@ -37,7 +37,7 @@ def install_python(version: str, folder: Path) -> None:
 
 
 def _folder() -> Path:
-    """Where uv installs what the machine lacks."""
+    """The folder into which uv installs missing versions."""
     return Paths.from_environment().cache / "pythons"
 
 
@@ -50,7 +50,7 @@ def passes(version: str, python: str) -> bool:
 
 def main() -> int:
     found: dict[str, str | None] = {}
-    for version in VERSIONS:  # all of them first: tests of the launcher look for other versions, too
+    for version in VERSIONS:  # install all of them first: tests of the launcher look for other versions, too
         if find_python(version) is None:
             install_python(version, _folder())
         found[version] = find_python(version)

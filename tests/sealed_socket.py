@@ -1,4 +1,4 @@
-"""The sidecar's side of a connection on aiohttp, for stand-ins of tests and benchmarks: a handshake, then messages."""
+"""The sidecar's side of a connection on aiohttp, for fakes in tests and benchmarks: a handshake, then messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SealedSocket:
     async def receive(self) -> bytes | None:
         """The next message that is not empty; None if the caller has disconnected. Raises NotAuthentic.
 
-        An empty one asks for a sign of life, so it is answered with an empty one.
+        An empty message is a keepalive, and is answered with an empty message.
         """
         while (frame := await self._socket.receive()).type is WSMsgType.BINARY:
             if text := self._session.open(frame.data):
@@ -45,7 +45,7 @@ async def receive_hello(socket: web.WebSocketResponse) -> Hello:
 
 
 async def seal(socket: web.WebSocketResponse, called: HandshakeCalled, hello: Hello) -> SealedSocket:
-    """Answer the Hello, and wait for the message that proves that the caller made it now. Raises NotProven."""
+    """Answer the Hello, and wait for the message that proves that the Hello is not a replay. Raises NotProven."""
     answer, _, session = called.answer(hello)
     await socket.send_str(compiled.encode(answer).decode())
     frame = await socket.receive()

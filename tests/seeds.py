@@ -1,4 +1,4 @@
-"""Finds a seed in which a simulation breaks, beginning with the one that did so in the last run."""
+"""Finds a seed in which a simulation breaks, beginning with the seed that broke it in the last run."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -13,10 +13,10 @@ V = TypeVar("V", bound=Exception)
 def find_seed(
     name: str, seeds: int, run: Callable[[int], object], violation: type[V], counts: Callable[[V], bool]
 ) -> int | None:
-    """The first of `seeds` seeds with which `run` raises a violation that counts; None if there is none.
+    """The first of `seeds` seeds with which `run` raises a violation that counts; None if no seed does.
 
-    A rare schedule can take thousands of seeds to find, so the cache keeps the seed that was found under this name. A
-    change of the code may make that seed useless: then all others are tried.
+    A rare schedule can take thousands of seeds to find, so the cache keeps the found seed under this name. If a change
+    of the code makes that seed useless, all other seeds are tried.
     """
     file = Paths.from_environment().cache / "seeds" / re.sub(r"\W+", "-", name)
     for seed in _in_order(_read(file), seeds):

@@ -1,7 +1,8 @@
-"""The skips that a run of tests may have. Any other skip fails its test: what is skipped without notice tests nothing.
+"""The skips that a run of tests may have. Any other skip fails its test, because a test that is skipped without notice
+tests nothing.
 
-A skip belongs here only if the machine cannot have what the test needs. What can be installed is installed by the
-Makefile before the tests (`make tools`, `python -m tests.cluster binaries`), and a test that lacks it fails.
+A skip belongs here only if the machine cannot have what the test needs. The Makefile installs all tools that can be
+installed before the tests (`make tools`, `python -m tests.cluster binaries`), and a test that lacks one fails.
 """
 
 import re
@@ -13,7 +14,7 @@ import pytest
 
 @dataclass(frozen=True)
 class PermittedSkip:
-    """test: how its id begins. reason: a regular expression of the whole reason."""
+    """test: the start of its id. reason: a regular expression for the whole reason."""
 
     test: str
     reason: str
@@ -23,14 +24,14 @@ class PermittedSkip:
 
 
 PERMITTED = (
-    # What is tested is a machine without a GPU.
+    # The test needs a machine without a GPU.
     PermittedSkip(
         "tests/unit/launcher/test_device_check.py::test_a_spare_that_was_given_a_device_and_sees_none_is_not_ready",
         "this machine has a device",
     ),
     # The Python of users' images; a machine has some of them. `make pythons` installs all, and skips none.
     PermittedSkip("tests/unit/launcher/test_stub.py::test_it_runs_on_the_image_s_python[", r"no Python 3\.\d+ here"),
-    # Rights that only root has, and a container of root's may lack.
+    # Rights that only root has, and that root in a container may lack.
     PermittedSkip("tests/unit/launcher/test_launcher_process.py::", "no right to make a PID namespace"),
     PermittedSkip("tests/unit/sidecar/test_server.py::", "no right to make a network namespace"),
     PermittedSkip("tests/unit/benchmarks/test_network.py::", "no right to make a network namespace"),
@@ -57,7 +58,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Of an expected failure (xfail) too."""
+    """Also that of an expected failure (xfail)."""
     if report.outcome != "skipped":
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else getattr(report, "wasxfail", "")

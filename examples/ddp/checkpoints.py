@@ -1,28 +1,28 @@
-"""A checkpoint store on a shared folder, in which a worker that was replaced can do no harm.
+"""A checkpoint store on a shared folder, in which the writes of a replaced worker do not count.
 
-The danger: a pod freezes inside its save, its ranks go to a spare, the job trains on, and then the pod thaws.
-Nothing can stop it from running on, so what it writes must not count. Its round tells: every round of a job has a
-token, `epoch.term.round`, which only grows (UNDERSTUDY_ROUND; `0.0.0` outside Understudy, where the attempts of one
-token are numbered by their start). The rules, all of them rank 0's:
+The danger: a pod freezes inside its save, its ranks go to a spare, the job trains on, and then the pod thaws. Nothing
+can stop it, so its writes must not count. Its round decides: every round of a job has a token, `epoch.term.round`,
+which only grows (UNDERSTUDY_ROUND; `0.0.0` outside Understudy, where the attempts of one token are numbered by their
+start). The rules, all for rank 0:
 
 1. A round writes into a folder of its own and nowhere else: `000001.000001.000003-0000/`.
-2. It begins in this order: make the folder; look for newer folders, and stop if there is one (`StaleRound`); link the
-   newest intact checkpoints of the newest begun round into the own folder; look again; make the file `BEGUN` there.
-3. Only the newest begun round's folder counts, for whoever begins after it.
+2. It begins in this order: create the folder; look for newer folders, and stop if there is one (`StaleRound`); link the
+   newest intact checkpoints of the newest begun round into the own folder; look again; create the file `BEGUN` there.
+3. For all later rounds only the folder of the newest begun round counts.
 4. A save writes a temporary file, looks for newer folders, renames the file to its name, and looks again.
-5. Only what nobody needs is removed: all but the newest two files of the own folder, and, once the round has saved
-   something itself, the folders of older rounds.
+5. Only files that no round needs are removed: all but the newest two files of the own folder, and, once the round has
+   saved something itself, the folders of older rounds.
 
-Why it holds. Of two rounds at once each makes its folder before it looks, so either the older one sees the newer one,
+Why it holds. Of two rounds at once each creates its folder before it looks, so either the older one sees the newer one,
 or the newer one sees the older one's folder with all that it has published. A save that returns saw no newer folder
-after its rename: whoever begins later finds it. One that is published in the moment between a look and the rename
-raises StaleRound, and its file counts for nobody: by rule 3 later rounds ask the newer one's folder, where, by rule 2,
-all that the newer one resumed from is present under a name of its own, which an old round never touches. So the kept
-history is one line, whenever a process freezes and thaws. No lock and no clock is involved, and no look need be in
-time for the line to stay one; looks only spare a replaced worker useless work, and tell it that its save is void.
+after its rename, so every later round finds its file. If a newer folder appears between a look and the rename, the save
+raises StaleRound, and its file does not count: by rule 3 later rounds read the newer round's folder. By rule 2 that
+folder has all files from which the newer round resumed, under names of its own, which an old round never touches. So
+the kept history is one line, whenever a process freezes and thaws. No lock and no clock is involved, and no look has to
+be in time for the line to stay one; looks only save a replaced worker useless work, and report that its save is void.
 
-A checkpoint file carries the length and SHA-256 of its content, so one that a power cut truncated is told and skipped.
-The module knows nothing of torch: the caller brings the two functions between a state and its bytes.
+A checkpoint file contains the length and SHA-256 of its content, so a file that a power cut truncated is found and
+skipped. The module does not depend on torch: the caller provides the two functions between a state and its bytes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StaleRound(RuntimeError):
 
 
 class CorruptCheckpoint(ValueError):
-    """A checkpoint file's content is not what was written."""
+    """A checkpoint file's content differs from the written content."""
 
 
 class RoundId(NamedTuple):
@@ -69,7 +69,7 @@ class RoundId(NamedTuple):
 
     @classmethod
     def parse(cls, token: str) -> RoundId:
-        """Read a token as UNDERSTUDY_ROUND holds it."""
+        """Read a token in the format of UNDERSTUDY_ROUND."""
         if not re.fullmatch(r"\d+\.\d+\.\d+", token):
             raise ValueError(f"round token {token!r}: expected epoch.term.round, three whole numbers")
         return cls(*map(int, token.split(".")))
@@ -90,7 +90,9 @@ class RoundId(NamedTuple):
 
 
 class CheckpointStore:
-    """The checkpoints of one job. Rank 0 calls `begin` and `save`; any rank may `load` what rank 0 chose."""
+    """The checkpoints of one job. Rank 0 calls `begin` and `save`; any rank may `load` the checkpoint that rank 0
+    chose.
+    """
 
     def __init__(
         self, folder: Path, token: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any], kept: int = KEPT
@@ -102,25 +104,25 @@ class CheckpointStore:
         self._kept = kept
 
     def begin(self) -> Path | None:
-        """Begin the round and return the checkpoint to resume from, None if there is none (rule 2)."""
+        """Begin the round. Returns the checkpoint to resume from, None if there is none (rule 2)."""
         self._announce()
         with self._gone_means_stale():
             self._require_newest()
             taken = self._take_over()
-            self._require_newest()  # a newer one may have removed what was to be taken over
+            self._require_newest()  # a newer round may have removed the files to link
             _sync_folder(self._own)  # a power cut must not keep the mark and lose the links
             (self._own / BEGUN).touch()
             _sync_folder(self._own)
         return taken[0] if taken else None
 
     def load(self, checkpoint: Path) -> Any:
-        """Read a state back; raises CorruptCheckpoint if it is not what was saved."""
+        """Read a state back. Raises CorruptCheckpoint if its content differs from the saved one."""
         with self._gone_means_stale():
             data = checkpoint.read_bytes()
         return self._loads(_unframed(data, checkpoint))
 
     def save(self, step: int, state: Any) -> Path:
-        """Publish the state under its step and drop what is no longer needed (rules 4 and 5)."""
+        """Publish the state under its step, and remove files that are no longer needed (rules 4 and 5)."""
         final = self._own / f"step-{step:09d}.ckpt"
         partial = final.with_suffix(".partial")
         with self._gone_means_stale():
@@ -145,7 +147,7 @@ class CheckpointStore:
         return sorted(round_id for round_id in found if round_id is not None)
 
     def _announce(self) -> None:
-        """Make the round's folder. The same token again is a new attempt, newer than those before it."""
+        """Create the round's folder. The same token again is a new attempt, newer than those before it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         while True:
             same = [one.attempt for one in self._rounds() if one[:3] == self._round[:3]]
@@ -181,7 +183,7 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def _gone_means_stale(self) -> Iterator[None]:
-        """Only a newer round removes this one's folder (rule 5), so its absence tells the same as a newer folder."""
+        """Only a newer round removes this one's folder (rule 5), so a missing folder means the same as a newer one."""
         try:
             yield
         except FileNotFoundError:
@@ -207,7 +209,7 @@ def _taken_over(checkpoint: Path, into: Path) -> bool:
         return False
     except FileNotFoundError:
         if into.exists():
-            return False  # pruned by its round, which published one more in the meantime
+            return False  # removed by its round, which published one more in the meantime
         raise
     return True
 

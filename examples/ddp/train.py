@@ -3,11 +3,11 @@
 It reads the `env://` contract (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) that Understudy, torchrun and
 others set; without it, it trains alone. Rank 0 prints, the others are silent.
 
-- Every step is a function of its number: the global batch of a step depends on the seed and the step alone, a rank
-  takes its share of it, there is no dropout, and the model's start depends on the seed. So a run that was interrupted
-  any number of times ends with the loss of one that was not, to float tolerance.
+- Every step is a function of its number: the global batch of a step depends only on the seed and the step, a rank
+  takes its share of it, there is no dropout, and the initial model depends on the seed. So a run that was interrupted
+  any number of times ends with the loss of an uninterrupted one, to float tolerance.
 - A lost peer ends the process with exit code 1 at once (gloo reports the closed connection), a silent one after
-  PEER_TIMEOUT. The process never restarts itself: that is the launcher's part.
+  PEER_TIMEOUT. The process never restarts itself, because the launcher does.
 - SIGTERM: the ranks agree on a step, rank 0 saves it, and all exit with 143.
 """
 
@@ -37,11 +37,11 @@ from torch.nn.parallel import DistributedDataParallel
 try:
     from understudy_torch import (
         step as report_step,
-    )  # tells Understudy the progress: it sees hangs and recoveries' ends
+    )  # reports the progress to Understudy, which detects hangs and the ends of recoveries by it
 except ImportError:
 
     def report_step(step: int, total: int | None = None) -> None:
-        """Stand in for Understudy where it is not installed."""
+        """Replaces Understudy's step() if it is not installed."""
 
 
 CONTEXT = 64
@@ -91,7 +91,7 @@ class CharacterModel(nn.Module):
 
 
 class Corpus:
-    """The text as numbers. Its last tenth is held out for the evaluation."""
+    """The text as numbers. Its last tenth is kept for the evaluation."""
 
     def __init__(self, text: str) -> None:
         alphabet = {character: number for number, character in enumerate(sorted(set(text)))}
@@ -111,7 +111,7 @@ class Corpus:
 
 
 class Report:
-    """What an outside observer may read: one JSON line an event, a file of its own for each round."""
+    """Log for an outside observer: one JSON line per event, a file of its own for each round."""
 
     def __init__(self, path: Path | None, token: str) -> None:
         self._token = token
@@ -162,12 +162,12 @@ class Trainer:
                 time.sleep(max(0.0, started + self.args.min_step_seconds - time.monotonic()))
         if not stopped:
             self._evaluate()
-        dist.barrier()  # nobody leaves before rank 0 is ready
+        dist.barrier()  # no rank leaves before rank 0 is ready
         dist.destroy_process_group()
         return EXIT_SIGTERM if stopped else 0
 
     def _resume(self) -> None:
-        """Rank 0 chooses the checkpoint, behind the fence, and tells the others."""
+        """Rank 0 chooses the checkpoint, behind the fence, and sends its name to the others."""
         chosen: list[Path | None] = [None]
         if self.store is not None:
             if self.rank == 0:
@@ -183,7 +183,7 @@ class Trainer:
         self.report.write("resumed", self.step, None)
 
     def _train_step(self) -> tuple[bool, bool]:
-        """Do one step. Whether it is the last one: because some rank got SIGTERM, because some rank sees --finish."""
+        """Do one step. Returns whether it is the last one because a rank got SIGTERM, and because one sees --finish."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.args.lr, self.step, self.args.steps)
         batch = self.corpus.batch(self.args.seed, self.step, self.args.batch_size)
@@ -291,7 +291,7 @@ def main() -> NoReturn:
             raise
         reason = f"rank {os.environ.get('RANK', 0)} lost a peer: {str(error).partition('. ')[0]}"
     print(reason, file=sys.stderr, flush=True)
-    os._exit(1)  # at once: there is nothing to tidy up, and tidying up could wait for a peer
+    os._exit(1)  # at once: there is nothing to clean up, and a cleanup could wait for a peer
 
 
 if __name__ == "__main__":

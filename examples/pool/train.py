@@ -1,4 +1,4 @@
-"""In place of a training: each rank steps ten times a second, and tells so. Set your own in its place."""
+"""Replaces a training: each rank makes ten steps per second, and reports them. Put your own script in its place."""
 
 import os
 import time

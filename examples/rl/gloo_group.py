@@ -1,4 +1,4 @@
-"""A process group of gloo's for one update, apart from torch's default group: both sides use it. All calls block."""
+"""A gloo process group for one update, apart from torch's default group: both sides use it. All calls block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class GlooGroup:
         self._group = dist.ProcessGroupGloo(dist.PrefixStore(name, self._store), rank, world_size, TIMEOUT)
 
     def broadcast(self, tensor: torch.Tensor) -> None:
-        """From rank 0 to all."""
+        """Broadcasts from rank 0 to all."""
         options = dist.BroadcastOptions()
         options.rootRank = 0
         self._group.broadcast([tensor], options).wait()

@@ -2,9 +2,10 @@
 
     python examples/rl/local.py --updates 5 [--kill rollout|trainer|freeze --in-update 3]
 
-Exits 1 if an answer had tokens of more than one version, or of none. Who is killed dies in the transfer of that update:
-nobody is asked from then on, for no update is whole any more. With freeze another trainer stops in the transfer of its
-second update, and goes on when this one has updated the servers: nobody is asked from then on.
+Exits 1 if an answer had tokens of more than one version, or of none. The killed process dies in the transfer of that
+update: from then on no server gets requests, because no further update succeeds. With freeze another trainer stops in
+the transfer of its second update, and continues when this one has updated the servers: from then on no server gets
+requests.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ async def started(number: int, *command: str) -> asyncio.subprocess.Process:
 async def pace(trainer: asyncio.subprocess.Process, seen: Counter[str]) -> None:
     """Print the trainer's lines, and let it begin the next update when clients have seen the weights of this one.
 
-    Raises TimeoutError if no client gets an answer from an update that succeeded within a minute.
+    Raises TimeoutError if no client gets an answer within a minute from an update that succeeded.
     """
     assert trainer.stdin is not None
     assert trainer.stdout is not None
@@ -67,7 +68,7 @@ async def pace(trainer: asyncio.subprocess.Process, seen: Counter[str]) -> None:
             case ["update", version, "whole", *_]:
                 await until_answered(f"version {version}", seen)
             case ["update", _, "failed:", *_]:
-                await asyncio.sleep(0.3)  # clients go on asking, and no server may answer
+                await asyncio.sleep(0.3)  # clients continue to ask, and no server may answer
             case _:
                 continue
         with suppress(ConnectionError):  # it may have died
@@ -97,7 +98,7 @@ async def until_stopped(process: asyncio.subprocess.Process) -> None:
 
 
 async def until_up(session: aiohttp.ClientSession, urls: list[str]) -> None:
-    """A minute at most: they import torch."""
+    """Wait a minute at most: they import torch."""
     deadline = asyncio.get_running_loop().time() + 60
     for url in urls:
         while True:
@@ -113,7 +114,7 @@ async def until_up(session: aiohttp.ClientSession, urls: list[str]) -> None:
 
 
 async def ask(session: aiohttp.ClientSession, url: str, versions: dict[float, int], seen: Counter[str]) -> None:
-    """For ever: each answer belongs to one version, the one that it says."""
+    """Forever: check that each answer belongs to one version, the one in its header."""
     while True:
         try:
             async with session.post(url + "/generate", json={"tokens": 5}) as response:
@@ -121,19 +122,19 @@ async def ask(session: aiohttp.ClientSession, url: str, versions: dict[float, in
                     seen["denied"] += 1
                     await asyncio.sleep(0.02)
                     continue
-                told = (await response.json())["tokens"] if response.status == 200 else []
-                said = response.headers.get("Understudy-Weight-Version", "")
+                tokens = (await response.json())["tokens"] if response.status == 200 else []
+                version = response.headers.get("Understudy-Weight-Version", "")
         except aiohttp.ClientError:
             seen["broken off"] += 1
             continue
-        met = {versions.get(value, -1) for value in told}
+        met = {versions.get(value, -1) for value in tokens}
         if response.status != 200:
             seen[f"status {response.status}"] += 1
-        elif met == {int(said)}:
-            seen[f"version {said}"] += 1
+        elif met == {int(version)}:
+            seen[f"version {version}"] += 1
         else:
             seen["MIXED"] += 1
-            print(f"an answer that says version {said} has tokens of {sorted(met)}: {told}", flush=True)
+            print(f"an answer of version {version} has tokens of {sorted(met)}: {tokens}", flush=True)
 
 
 async def run(updates: int, kill: str, in_update: int) -> int:
@@ -150,11 +151,11 @@ async def run(updates: int, kill: str, in_update: int) -> int:
         dying = ["--die-in-update", str(in_update)]
         servers[1] += dying if kill == "rollout" else []
         behind = [*("--host", "127.0.0.1", "--token-file", str(secret)), "--port"]
-        doors = [
+        gateway_commands = [
             [python, "-m", "understudy_rollout.gateway", "--engine", f"{at}{engine}", *behind, str(gateway)]
             for engine, gateway in zip(engines, gateways, strict=True)
         ]
-        with processes(*servers, *doors):
+        with processes(*servers, *gateway_commands):
             async with aiohttp.ClientSession() as session:
                 asked = [f"{at}{port}" for port in gateways]
                 await until_up(session, asked)
@@ -172,10 +173,10 @@ async def run(updates: int, kill: str, in_update: int) -> int:
                     frozen.send_signal(signal.SIGCONT)
                     await pacing
                     await frozen.wait()
-                    await asyncio.sleep(1)  # clients go on asking
+                    await asyncio.sleep(1)  # clients continue to ask
                 if kill == "trainer":
-                    code = 0 if code else 1  # it was to die
-                    await asyncio.sleep(1)  # clients go on asking
+                    code = 0 if code else 1  # its death was requested
+                    await asyncio.sleep(1)  # clients continue to ask
                 for client in asking:
                     client.cancel()
                 await asyncio.wait(asking)

@@ -1,7 +1,7 @@
-"""A rollout server around a tiny torch model, whose answers tell which weights they met.
+"""A rollout server around a tiny torch model, whose answers show with which weights they were computed.
 
 Every parameter of version n is filled with n, and each token of an answer is computed from all parameters: a token of
-mixed weights is none of `token(n)`. It takes TOKEN_S a token, so updates begin while answers are under way.
+mixed weights is none of `token(n)`. A token takes TOKEN_S, so updates begin while answers are under way.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--host", default="127.0.0.1", help="to listen on")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--until-stdin-ends", action="store_true", help="end with whoever started it")
+    parser.add_argument("--until-stdin-ends", action="store_true", help="end when the process that started it ends")
     parser.add_argument("--die-in-update", type=int, default=0, help="after its first tensor")
     chosen = parser.parse_args()
     runner = web.AppRunner(Rollout(chosen.die_in_update).application(), access_log=None, handler_cancellation=True)
@@ -135,5 +135,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # which pid 1 of a container would not notice
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # pid 1 of a container ignores SIGTERM without a handler
     asyncio.run(main())

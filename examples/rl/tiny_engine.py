@@ -1,4 +1,4 @@
-"""The adapter for rollout.py: an engine of one's own, in full."""
+"""The adapter for rollout.py: a complete example of an adapter for your own engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from understudy_rollout.engines.http import CallAdmission, EngineServer
 
 class TinyEngine:
     def __init__(self, at: str | CallAdmission) -> None:
-        """at: http://host:port, or the server's Gateway, which passes on the calls of the update that runs."""
+        """at: http://host:port, or the server's Gateway, which passes on the calls of the running update."""
         self.server = EngineServer(at)
 
     async def stop_generation(self) -> None:
@@ -30,7 +30,7 @@ class TinyEngine:
         raise NotImplementedError("this server has no folder to load from")
 
     async def finish(self, version: str) -> None:
-        """It uses what it has received as it is."""
+        """It uses the received tensors unchanged."""
 
     async def leave_group(self, group: Group) -> None:
         await self.server.post("/leave")

@@ -1,7 +1,7 @@
-"""The trainer: updates its rollout servers again and again, and goes on after an update that failed.
+"""The trainer: updates its rollout servers again and again, and continues after an update that failed.
 
 It prints a line for each update. In a TrainingJob with `rollouts` (trainingjob.yaml) it finds its servers by itself,
-and need not mind failures: after one that may not be tried again the job restarts.
+and need not handle failures: after one that may not be retried the job restarts.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from understudy_torch import step as report_step
 
 
 class GlooTrainer:
-    """Rank 0 of every group: torch's calls block, so they run beside the event loop."""
+    """Rank 0 of every group: torch's calls block, so they run in a thread."""
 
     def __init__(self, trained: nn.Module, address: str) -> None:
-        self._address = address  # of this machine, where the others meet it
+        self._address = address  # of this machine, where the others connect
         self._parameters = dict(trained.named_parameters())
         self._group: GlooGroup | None = None
 
@@ -77,7 +77,7 @@ async def main() -> None:
     trainer = GlooTrainer(trained, address)
     tensors = [Tensor(name, "float32", tuple(value.shape)) for name, value in trained.named_parameters()]
     for step in range(1, chosen.updates + 1):
-        fill(trained, step)  # what training would do
+        fill(trained, step)  # a training would do this
         if not chosen.gateways:
             await until_up(replicas)
         try:

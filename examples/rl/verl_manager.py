@@ -3,7 +3,7 @@
     actor_rollout_ref.rollout.checkpoint_manager_class=verl_manager.TransactionalManager
 
 Read: verl 0.9.1, `verl/checkpoint_engine/base.py` and `verl/workers/rollout/replica.py`. Replicas are verl's own,
-actors of Ray, which nothing stands in front of: an update that fails ends the run by its error, and must not be caught.
+actors of Ray, without a gateway in front: an update that fails ends the run by its error, and must not be caught.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from verl.utils.ray_utils import auto_await
 
 from understudy_rollout import Group, Replica, Tensor, WeightUpdate
 
-COLOCATED = "naive"  # one process trains and rolls out, by turns: there is nobody to synchronize
+COLOCATED = "naive"  # one process trains and rolls out, by turns: no synchronization is needed
 ALL = (Tensor("all", "", ()),)  # verl's workers agree on the tensors among themselves
 
 
 class Workers:
-    """A group of verl's workers, whose calls are awaited in place of `ray.get`, which blocks the event loop."""
+    """A group of verl's workers, whose calls are awaited instead of `ray.get`, which blocks the event loop."""
 
     def __init__(self, group: Any) -> None:
         self.group, self.size = group, group.world_size
 
     async def ask(self, method: str, **each: Sequence[Any]) -> list[Any]:
-        """each: of every argument a list, with one entry for each worker."""
+        """each: a list of every argument, with one entry for each worker."""
         return await together(self.group.execute_checkpoint_engine(method=[method] * self.size, **each))
 
 
 class VerlReplica:
-    """The adapter for a `RolloutReplica`: what is done is done by its servers and its checkpoint workers."""
+    """The adapter for a `RolloutReplica`, whose servers and checkpoint workers do the work."""
 
     def __init__(self, replica: Any, workers: Workers) -> None:
         self.replica, self.workers = replica, workers
@@ -47,8 +47,9 @@ class VerlReplica:
         await self.replica.abort_all_requests()
 
     async def release_kv(self) -> None:
-        # SGLang does not survive that memory is released while its scheduler still holds the last request, which has
-        # its answer already. This goes through the scheduler, which is done with that request when the next call comes.
+        # SGLang does not survive a release of memory while its scheduler still has the last request, which has its
+        # answer already. This call goes through the scheduler, which is done with that request when the next call
+        # arrives.
         await self.replica.clear_kv_cache()
         self._released = True
         await self.replica.release_kv_cache()
@@ -63,13 +64,13 @@ class VerlReplica:
         raise NotImplementedError("verl's checkpoint engines send tensors")
 
     async def finish(self, version: str) -> None:
-        """Its servers take the version with the tensors."""
+        """Its servers receive the version with the tensors."""
 
     async def leave_group(self, group: Group) -> None:
         await self.workers.ask("finalize")
 
     async def resume_kv(self) -> None:
-        if self._released:  # SGLang does not survive that what was not released is resumed
+        if self._released:  # SGLang does not survive a resume without a release
             await self.replica.resume_kv_cache()
             self._released = False
 
@@ -105,8 +106,8 @@ class VerlActor:
 
     async def send(self, group: Group, tensors: Sequence[Tensor]) -> None:
         actors = self._workers.group
-        for told in await together(actors.update_weights(global_steps=self._step, mode=self._manager.backend)):
-            self.metrics.update(told if isinstance(told, dict) else {})
+        for answer in await together(actors.update_weights(global_steps=self._step, mode=self._manager.backend)):
+            self.metrics.update(answer if isinstance(answer, dict) else {})
 
     async def leave_group(self, group: Group | None) -> None:
         """None: some sides may be prepared, and none knows of a group that it could leave by itself."""
@@ -123,7 +124,7 @@ class VerlActor:
 class TransactionalManager(CheckpointEngineManager):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._known: dict[int, Replica] = {}  # which weights each holds is remembered between updates
+        self._known: dict[int, Replica] = {}  # which weights each replica has is remembered between updates
 
     @auto_await
     async def update_weights(self, global_steps: int | None = None) -> dict[str, Any]:
@@ -149,7 +150,7 @@ class TransactionalManager(CheckpointEngineManager):
 
 
 def without_method(topology: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Some transports name the method that takes their topology, as verl's manager does in any case."""
+    """Some transports name the method that takes their topology, which verl's manager names in any case."""
     return {name: values for name, values in topology.items() if name != "method"}
 
 

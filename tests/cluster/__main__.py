@@ -1,4 +1,4 @@
-"""The command line: `python -m tests.cluster <verb>`. Errors are one message, and status 1."""
+"""The command line: `python -m tests.cluster <verb>`. An error is one message, and status 1."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def parser() -> argparse.ArgumentParser:
         verbs.add_parser(name, help=f"run {name} against the cluster", add_help=False)
     load = verbs.add_parser("load", help="load an OCI archive or one of buildah's images into all nodes")
     load.add_argument("image")
-    images = verbs.add_parser("images", help="build what changed of the base and the project's images, and load it")
+    images = verbs.add_parser("images", help="build changed images (base and the project's), and load them")
     images.add_argument("names", nargs="*", metavar="base|operator|sidecar", help="default: all three")
     verbs.add_parser("binaries", help="build Kubernetes' programs into the cache")
-    verbs.add_parser("unit-tools", help="install what unit tests need: openssl, a C compiler, promtool")
+    verbs.add_parser("unit-tools", help="install the tools of unit tests: openssl, a C compiler, promtool")
     verbs.add_parser("torch", help="install torch into the cache, for pods to mount")
     logs = verbs.add_parser("logs", help="collect logs, objects and events")
     logs.add_argument("folder", nargs="?", default="build/cluster-logs", help="default: %(default)s")
-    node = verbs.add_parser("node", help="break or mend a node, or run something on it")
+    node = verbs.add_parser("node", help="break or restore a node, or run something on it")
     node.add_argument("name")
     node.add_argument("action", choices=NODE_VERBS)
     node.add_argument("command", nargs=argparse.REMAINDER, help="for exec")
@@ -44,8 +44,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: list[str]) -> int:
-    """Run one verb; the status to exit with."""
-    if words[:1] in (["kubectl"], ["helm"]):  # everything after it is theirs, --help too
+    """Run one verb. Returns the exit status."""
+    if words[:1] in (["kubectl"], ["helm"]):  # all later arguments are theirs, --help too
         return _run_command(words[0], words[1:])
     options = parser().parse_args(words)
     cluster = Cluster(getattr(options, "nodes", None))
@@ -68,7 +68,7 @@ def main(words: list[str]) -> int:
 
 
 def _provide(cluster: Cluster, options: argparse.Namespace) -> None:
-    """What is built or brought, into the cache or into the nodes."""
+    """The parts that are built or installed, into the cache or into the nodes."""
     match options.verb:
         case "load":
             print(cluster.load(options.image))
@@ -113,5 +113,5 @@ if __name__ == "__main__":
         print(f"cluster: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
-        print("cluster: interrupted; the same command goes on where it was", file=sys.stderr)
+        print("cluster: interrupted; the same command continues where it stopped", file=sys.stderr)
         sys.exit(130)

@@ -1,7 +1,7 @@
 """Reads from the cluster's API server, without starting kubectl.
 
-A kubectl process costs a tenth of a second of CPU; a request on a connection that is open already costs a millisecond.
-That matters wherever a test polls. Writes go through kubectl.
+A kubectl process takes a tenth of a second of CPU; a request on an open connection takes a millisecond. That matters
+for tests that poll. Writes use kubectl.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .network import CONTROL_PLANE_IP
 
 PORT = 6443
 SERVER = f"https://{CONTROL_PLANE_IP}:{PORT}"
-# The control plane's own taints on a node that is not there; pods go there again when they are removed.
+# The control plane's own taints on a node that is gone; the scheduler uses the node again when they are removed.
 UNUSABLE = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
 ADMIN = Certificate("admin", "understudy-admin", "system:masters")
 
 
 class _Connection(http.client.HTTPSConnection):
-    """Closes itself when its thread, or its Api, is gone: neither has a moment at which to do so."""
+    """Closes itself when its thread, or its Api, is gone, because neither can close it then."""
 
     def __del__(self) -> None:
         self.close()
@@ -45,7 +45,7 @@ class Api:
         return json.loads(self.read(path, timeout_s=timeout_s))
 
     def find(self, path: str, *, timeout_s: float = 5) -> Any | None:
-        """The decoded object at `path`, None if there is none. Raises ClusterDown for any other status."""
+        """The decoded object at `path`; None if there is none. Raises ClusterDown for any other status."""
         status, body = self._request(path, timeout_s)
         return None if status == http.client.NOT_FOUND else json.loads(_checked(path, status, body))
 
@@ -54,14 +54,14 @@ class Api:
         return _checked(path, *self._request(path, timeout_s))
 
     def ready(self) -> bool:
-        """Whether the server answers, and says that it is ready."""
+        """Whether the server answers, and reports that it is ready."""
         try:
             return self._request("/readyz", 2)[0] == http.client.OK
         except ClusterDown:
             return False
 
     def node_conditions(self) -> dict[str, str]:
-        """Of each node that the server knows: the status of its Ready condition."""
+        """The status of the Ready condition of each node that the server knows."""
         found: dict[str, str] = {}
         for node in self.get("/api/v1/nodes")["items"]:
             conditions = {item["type"]: item["status"] for item in node["status"].get("conditions", [])}
@@ -69,11 +69,10 @@ class Api:
         return found
 
     def node_is_ready(self, name: str, *, booted_at: float = 0, heartbeat_since: float = 0) -> bool:
-        """Whether a node is Ready and takes pods, and what says so is news.
+        """Whether a node is Ready and schedulable according to recent reports.
 
-        Both times are seconds of the epoch. `booted_at`: the status must be of after it
-        (posting one is the first thing that a new kubelet does). `heartbeat_since`: the
-        lease must have been renewed after it.
+        Both times are seconds of the epoch. `booted_at`: the status must be newer (a new
+        kubelet posts one first). `heartbeat_since`: the lease must have been renewed after it.
         """
         node = self.get(f"/api/v1/nodes/{name}")
         taints = {taint["key"] for taint in node["spec"].get("taints", [])}
@@ -120,7 +119,7 @@ def _exchange(connection: http.client.HTTPSConnection, path: str) -> tuple[int, 
         connection.request("GET", path)
         response = connection.getresponse()
         return response.status, response.read()
-    except BaseException:  # half of a response may be left in it
+    except BaseException:  # a part of a response may be left in it
         connection.close()
         raise
 

@@ -1,6 +1,6 @@
-"""What a user of the API server has asked for, by its audit log, against what roles allow: both ways.
+"""The requests of a user of the API server, from its audit log, compared with the rights of roles in both directions.
 
-The local cluster's API server logs what the operator's service account asks for, at level Metadata (control_plane.py).
+The local cluster's API server logs the requests of the operator's service account at level Metadata (control_plane.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POLICY = {
 
 @dataclass(frozen=True, order=True)
 class Right:
-    """To do that with that resource (subresource: pods/status). namespace, name: "" stands for all."""
+    """A verb on a resource (subresource: pods/status). namespace, name: "" means all."""
 
     group: str
     resource: str
@@ -36,14 +36,14 @@ class Right:
 
 @dataclass(frozen=True)
 class Use:
-    at: str  # RFC 3339; when it was asked for: a watch is logged again when it ends
-    pod: str  # name of the pod whose token it is; "" if it is no pod's
+    at: str  # RFC 3339; the time of the request: a watch is logged again when it ends
+    pod: str  # name of the pod whose token it is; "" if it belongs to no pod
     right: Right
     allowed: bool
 
 
 def uses(log: Iterable[str], user: str = USER) -> Iterator[Use]:
-    """What the user has asked of resources. Paths that are none, such as /version, are everybody's."""
+    """The user's requests for resources. Other paths, such as /version, need no right."""
     for line in log:
         event = json.loads(line)
         result = event.get("objectRef")
@@ -75,11 +75,11 @@ def granted(roles: Iterable[Mapping[str, Any]]) -> set[Right]:
 
 
 def missing(rights: set[Right], used: Iterable[Use]) -> set[Right]:
-    """What was asked for, and is not granted."""
+    """Requests without a granted right."""
     return {use.right for use in used if not use.allowed or not any(right.covers(use.right) for right in rights)}
 
 
 def idle(rights: set[Right], used: Iterable[Use]) -> set[Right]:
-    """What is granted, and was never asked for."""
+    """Granted rights without a request."""
     requests = {use.right for use in used}
     return {right for right in rights if not any(right.covers(use) for use in requests)}

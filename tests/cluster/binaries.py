@@ -1,12 +1,12 @@
 """Builds the cluster's programs from the pinned Go modules of this folder, and of dns/.
 
 One `go build` per module compiles all of its missing programs, so that both cores are busy to the end: one invocation
-per program would link each of them alone. Programs move into place when all of them are whole. Go's own cache keeps
-each compiled package, so an interrupted build continues where it stopped. The folder's name is a hash of go.mod and
-go.sum: another set of versions is another folder.
+per program would link each of them alone. Programs are moved into place when all of them are complete. Go's own cache
+keeps each compiled package, so an interrupted build continues where it stopped. The folder's name is a hash of go.mod
+and go.sum: another set of versions has another folder.
 
-The name server is a module of its own, because its requirements would change the versions that Kubernetes is built
-with. Its go.mod replaces the modules that both share by Kubernetes' versions, so that each is compiled once.
+The name server has a module of its own, because its requirements would change the versions of Kubernetes' modules. Its
+go.mod replaces the modules that both share by Kubernetes' versions, so that each is compiled once.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ CLUSTER_PROGRAMS = {
     "helm": "helm.sh/helm/v4/cmd/helm",
     "pause": "./pause",
 }
-#: Plays nodes, for benchmarks and for the conformance tests; the cluster itself does not need it.
+#: kwok simulates nodes, for benchmarks and conformance tests; the cluster itself does not need it.
 KWOK = {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}
 NAME_SERVER = "coredns"
-#: How many packages a build with an empty cache compiles, kwok's aside.
+#: The number of packages that a build with an empty cache compiles, without kwok's.
 PACKAGES = 3636
 BUILD_LIMIT_S = 3600
 
@@ -66,12 +66,12 @@ class Module:
 
 
 def missing_programs(paths: Paths, *, kwok: bool = False) -> list[str]:
-    """The names of the programs that a build would make."""
+    """The names of the programs that a build would create."""
     return [name for module in _modules(paths, kwok=kwok) for name in module.missing()]
 
 
 def ensure_binaries(paths: Paths, progress: Progress, *, kwok: bool = False) -> None:
-    """Build the programs that are not in the cache yet; kwok only if asked for.
+    """Build the programs that are not in the cache yet; kwok only if requested.
 
     Raises MissingTool without a Go new enough, CommandFailed when a build fails.
     """
@@ -96,7 +96,7 @@ def _modules(paths: Paths, *, kwok: bool) -> list[Module]:
 
 def _build(go: str, module: Module, programs: dict[str, str], progress: Progress) -> None:
     module.target.mkdir(parents=True, exist_ok=True)
-    for left in module.target.glob(".build.*"):  # by a build that was interrupted
+    for left in module.target.glob(".build.*"):  # left by a build that was interrupted
         shutil.rmtree(left)
     workshop = module.target / f".build.{os.getpid()}"
     workshop.mkdir()
@@ -108,7 +108,7 @@ def _build(go: str, module: Module, programs: dict[str, str], progress: Progress
         return f"  … {packages}{most} packages compiled" if packages else "  … downloading Go modules"
 
     follow(
-        # -dwarf=false: nobody debugs these, and -s -w removes debug symbols only after they were compiled.
+        # -dwarf=false: the programs are never debugged, and -s -w removes debug symbols only after they were compiled.
         [go, "build", "-v", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", _linker_flags(module.kubernetes),
          "-o", f"{workshop}/", *programs.values()],
         timeout_s=BUILD_LIMIT_S,
@@ -123,7 +123,7 @@ def _build(go: str, module: Module, programs: dict[str, str], progress: Progress
 
 
 def executable_name(package: str, source: Path) -> str:
-    """The name that `go build -o FOLDER/` gives a program: the last path element that is no major version."""
+    """The program's name after `go build -o FOLDER/`: the last path element that is no major version."""
     words: Sequence[str] = [word for word in package.split("/") if not re.fullmatch(r"v\d+", word)]
     return source.name if words[-1] == "." else words[-1]
 

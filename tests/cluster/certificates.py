@@ -1,7 +1,7 @@
 """The cluster's own certificate authority, its certificates, and kubeconfigs.
 
-Everything is made with the openssl program, once, and kept in the state folder. A
-certificate is made anew when what it must say (its subject, its addresses) changes.
+The openssl program creates all of them once, and they are kept in the state folder. A
+certificate is created again when its content (subject, addresses) has to change.
 A private key and its certificate appear together: the certificate is renamed last.
 """
 
@@ -25,7 +25,7 @@ ISSUING = threading.Lock()
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a certificate says; `name` is its file's name."""
+    """The content of a certificate; `name` is its file's name."""
 
     name: str
     common_name: str
@@ -64,7 +64,7 @@ class Authority:
         return self.folder / "service-account.pub"
 
     def ensure(self) -> None:
-        """Make the authority and the service-account key unless they are there."""
+        """Create the authority and the service-account key unless they exist."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         if not self.certificate.exists():
@@ -84,7 +84,7 @@ class Authority:
             unfinished.rename(self.service_account_public_key)
 
     def issue(self, wanted: Certificate) -> tuple[Path, Path]:
-        """The paths of a certificate and its key, made now unless they are there."""
+        """The paths of a certificate and its key, created unless they exist."""
         with ISSUING:
             return self._issue(wanted)
 
@@ -111,7 +111,7 @@ class Authority:
         return certificate, key
 
     def kubeconfig(self, target: Path, server: str, user: Certificate) -> Path:
-        """Write a kubeconfig with everything inside it, for `user`, if it is not there yet."""
+        """Write a self-contained kubeconfig for `user`, unless it exists."""
         certificate, key = self.issue(user)
         content = json.dumps(
             render_kubeconfig(server, self.certificate.read_bytes(), certificate.read_bytes(), key.read_bytes()),

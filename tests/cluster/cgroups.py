@@ -1,12 +1,12 @@
-"""The cluster's control groups: who belongs to which machine, and freezing or killing all of it.
+"""The cluster's control groups: the processes of each machine, and how to freeze or kill all of them.
 
     understudy/control-plane/<component>     etcd, kube-apiserver, …; the LAN's switch
     understudy/<node>/daemons/<component>    the node's init, kubelet, containerd with its shims, kube-proxy
     understudy/<node>/kubepods/…             the pods: the kubelet's cgroupRoot is understudy/<node>
 
 So one subtree is one machine, whatever its processes do. On cgroup v1 membership
-is kept in the freezer hierarchy, and a kill is freeze, SIGKILL to all, thaw: nobody
-sees anybody die first. On cgroup v2 the kernel has cgroup.freeze and cgroup.kill.
+is kept in the freezer hierarchy, and a kill is freeze, SIGKILL to all, thaw: no process
+sees another one die. On cgroup v2 the kernel has cgroup.freeze and cgroup.kill.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from .failures import ComponentFailed
 
 ROOT = Path("/sys/fs/cgroup")
 TREE = "understudy"
-#: How much CPU time all pods together have on a busy machine, beside sessions and daemons, each of which has 1024. With
-#: as much as one of these the pods of two tests at a time waited for what ran beside them.
+#: The CPU shares of all pods together on a busy machine; sessions and daemons have 1024 each. With 1024 too, the pods
+#: of two tests at a time waited for the other processes.
 CPU_SHARES = 4096
 FREEZE_LIMIT_S = 5.0
 KILL_LIMIT_S = 15.0
 
 
 def unified() -> bool:
-    """Whether the machine has cgroup v2 alone."""
+    """Whether the machine has only cgroup v2."""
     return (ROOT / "cgroup.controllers").exists()
 
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """One subtree, `path` counted from the hierarchy's root: understudy/node1."""
+    """One subtree; `path` is relative to the hierarchy's root: understudy/node1."""
 
     path: str
 
@@ -53,7 +53,7 @@ class ControlGroup:
         return ControlGroup(f"{self.path}/{name}")
 
     def ensure(self) -> None:
-        """Make the folder. On cgroup v2, hand its controllers down, as runc's limits need them."""
+        """Create the folder. On cgroup v2, delegate its controllers, as runc's limits need them."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if unified():
             for parent in reversed(self.folder.parents):
@@ -61,13 +61,13 @@ class ControlGroup:
                     _delegate(parent)
 
     def ensure_everywhere(self) -> None:
-        """Make the folder in every hierarchy of cgroup v1, where the kubelet looks for its root."""
+        """Create the folder in every hierarchy of cgroup v1, where the kubelet looks for its root."""
         self.ensure()
         for hierarchy in [] if unified() else _hierarchies():
             (hierarchy / self.path).mkdir(parents=True, exist_ok=True)
 
     def prefer(self) -> None:
-        """Let what is in the subtree have the machine's CPUs before others: CPU_SHARES."""
+        """Give the processes of the subtree more CPU time than others: CPU_SHARES."""
         if unified():
             (self.folder / "cpu.weight").write_text(str(CPU_SHARES * 100 // 1024))
         else:
@@ -83,7 +83,7 @@ class ControlGroup:
         return found
 
     def frozen(self) -> bool:
-        """Whether the subtree was frozen and is."""
+        """Whether the subtree is frozen."""
         try:
             if unified():
                 return (self.folder / "cgroup.freeze").read_text().strip() == "1"
@@ -92,10 +92,9 @@ class ControlGroup:
             return False
 
     def freeze(self) -> None:
-        """Stop every process of the subtree where it is.
+        """Freeze every process of the subtree.
 
-        Raises ComponentFailed when some process is still not stopped after 5 s (one in
-        uninterruptible sleep).
+        Raises ComponentFailed if a process is not frozen after 5 s (one in uninterruptible sleep).
         """
         deadline = time.monotonic() + FREEZE_LIMIT_S
         while not self._write_frozen():
@@ -106,7 +105,7 @@ class ControlGroup:
             time.sleep(0.01)
 
     def thaw(self) -> None:
-        """Let the subtree run on, whichever part of it was frozen; nothing to do when there is none."""
+        """Thaw the subtree, whichever part of it was frozen. Does nothing if it does not exist."""
         name, value = ("cgroup.freeze", "0") if unified() else ("freezer.state", "THAWED")
         for folder, _, files in os.walk(self.folder):
             if name in files:
@@ -122,9 +121,9 @@ class ControlGroup:
         return state.read_text().strip() == "FROZEN"
 
     def kill(self) -> None:
-        """SIGKILL every process of the subtree at one moment, and wait until none is left.
+        """SIGKILL every process of the subtree at once, and wait until none is left.
 
-        Raises ComponentFailed when one is still there after 15 s.
+        Raises ComponentFailed if one is still there after 15 s.
         """
         deadline = time.monotonic() + KILL_LIMIT_S
         while self.pids():
@@ -142,7 +141,7 @@ class ControlGroup:
         self.thaw()
 
     def _kill_frozen(self) -> None:
-        with contextlib.suppress(ComponentFailed):  # kill what would not freeze, too
+        with contextlib.suppress(ComponentFailed):  # also kill processes that could not be frozen
             self.freeze()
         for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):
@@ -150,7 +149,7 @@ class ControlGroup:
         self.thaw()
 
     def remove(self) -> None:
-        """Remove the empty subtree from every hierarchy (runc makes one in each)."""
+        """Remove the empty subtree from every hierarchy (runc creates one in each)."""
         for hierarchy in _hierarchies():
             for folder, _, _ in os.walk(hierarchy / self.path, topdown=False):
                 with contextlib.suppress(OSError):
@@ -172,7 +171,7 @@ def _wait_for_end(group: ControlGroup, limit_s: float) -> bool:
 
 def _delegate(folder: Path) -> None:
     for controller in (folder / "cgroup.controllers").read_text().split():
-        with contextlib.suppress(OSError):  # one that cannot be delegated is one that runc does without
+        with contextlib.suppress(OSError):  # runc does without a controller that cannot be delegated
             (folder / "cgroup.subtree_control").write_text(f"+{controller}")
 
 

@@ -1,9 +1,9 @@
-"""The cluster as one object: what the command line, the tests and the demo use.
+"""The cluster as one object, for the command line, the tests and the demo.
 
-`up` brings everything from wherever it is to "all nodes Ready", and takes seconds when
-that is so already. `down` leaves no process, mount, interface or control group behind,
-and keeps the disks; `down(purge=True)` removes those too. Methods about a node take its
-name, node1 to nodeN. All raise ClusterError's subclasses, whose messages say what to do.
+`up` leads from any state to "all nodes Ready", and takes seconds if they are already.
+`down` leaves no process, mount, interface or control group behind, and keeps the disks;
+`down(purge=True)` removes those too. Methods about a node take its name, node1 to nodeN.
+All raise subclasses of ClusterError, whose messages name the fix.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ DEFAULT_NODES = 4
 
 
 class Cluster:
-    """A real Kubernetes on this machine, shared by everything that uses the same cache.
+    """A real Kubernetes on this machine, shared by all programs that use the same cache.
 
-    `nodes`: how many there shall be after `up`; never fewer than there are. None means
-    those that are there, or 4.
+    `nodes`: the number of nodes after `up`; never fewer than there are. None means
+    the existing ones, or 4.
     """
 
     def __init__(self, nodes: int | None = None, *, quiet: bool = False, paths: Paths | None = None) -> None:
@@ -56,9 +56,9 @@ class Cluster:
     # -- the whole cluster
 
     def up(self) -> None:
-        """Bring the cluster up, healing whatever is dead, off, frozen or cut off.
+        """Bring the cluster up: restart, boot, thaw and reconnect its parts as needed.
 
-        Seconds when it is up; half a minute when it is down; minutes the first time, when
+        Takes seconds when it is up; half a minute when it is down; minutes the first time, when
         it builds the programs. Raises MissingTool, CommandFailed or ComponentFailed.
         """
         check_machine()
@@ -90,12 +90,12 @@ class Cluster:
             ensure_tools(RUN_TOOLS | IMAGE_TOOLS, self._progress)
 
     def install_unit_tools(self) -> None:
-        """Install what unit tests need and the machine lacks. Needs root only if something is missing."""
+        """Install the missing programs that unit tests need. Needs root only if something is missing."""
         with locked(self._paths.cache / "tools.lock", self._progress):
             ensure_unit_tools(self._paths, self._progress)
 
     def missing(self) -> list[str]:
-        """Of "programs", "torch" and "images": what a first run still has to build or install into the cache."""
+        """Those of "programs", "torch" and "images" that a first run still has to build or install into the cache."""
         missing = {
             "programs": bool(missing_programs(self._paths)),
             "torch": not torch_install.folder(self._paths).exists(),
@@ -104,7 +104,7 @@ class Cluster:
         return [name for name, is_missing in missing.items() if is_missing]
 
     def down(self, *, purge: bool = False) -> None:
-        """End everything, at once; with `purge` also forget everything (etcd, images in nodes, logs)."""
+        """End all processes at once; with `purge` also delete all state (etcd, images in nodes, logs)."""
         check_machine()
         with locked(self._paths.lock, self._progress):
             claim_machine(self._paths.cache)
@@ -121,7 +121,7 @@ class Cluster:
         self._progress.report("nothing of the cluster runs" + ("; its state is removed" if purge else ""))
 
     def status(self) -> ClusterStatus:
-        """What runs, without changing anything."""
+        """The running components, without changing anything."""
         try:
             ready = self.api.node_conditions()
         except ClusterDown:
@@ -168,7 +168,7 @@ class Cluster:
     def container_pids(self, namespace: str, pod: str) -> dict[str, int]:
         """The host's pid of the first process of each running container of a pod, by container name.
 
-        Milliseconds, without asking anybody; empty when there is no such pod, or none of
+        Takes milliseconds, because it reads files only; empty if there is no such pod, or none of
         its containers runs.
         """
         found = running_containers(self._known_nodes())
@@ -189,24 +189,26 @@ class Cluster:
     # -- faults
 
     def power_off(self, node: str) -> None:
-        """Take a node's power away; no peer sees its connections end. Returns when all of it is dead."""
+        """Take a node's power away; no peer sees its connections end. Returns when all of its processes are dead."""
         with self._holding(node) as found:
             faults.power_off(found)
 
     def freeze(self, node: str) -> None:
-        """Hang a node: every process stops, the kernel acknowledges on. Returns when all of it stands."""
+        """Hang a node: every process stops, and the kernel continues to acknowledge packets. Returns when all have
+        stopped.
+        """
         with self._holding(node) as found:
             faults.freeze(found)
 
     def thaw(self, node: str) -> None:
-        """Let a frozen node run on."""
+        """Thaw a frozen node."""
         with self._holding(node) as found:
             faults.thaw(found)
 
     def partition(self, node: str, *others: str) -> None:
-        """Pull a node's network cable; all its processes run on, and its pods reach each other.
+        """Pull a node's network cable; all its processes continue, and its pods reach each other.
 
-        With `others`: it and each of them hear nothing of each other, and reach everybody else, the API server too.
+        With `others`: the node and each of them do not reach each other, and reach all others, the API server too.
         """
         with self._holding(node) as found:
             faults.partition(found, [self._node(other) for other in others])
@@ -222,7 +224,7 @@ class Cluster:
             self._control_plane.stop(component)
 
     def restore_control_plane(self) -> None:
-        """Start what of the control plane does not run. Returns when the API server is ready."""
+        """Start the components of the control plane that do not run. Returns when the API server is ready."""
         with locked(self._paths.lock, self._progress, shared=True):
             self._control_plane.ensure(self._progress)
 
@@ -237,9 +239,9 @@ class Cluster:
     # -- images and torch
 
     def load(self, image: str | Path) -> str:
-        """Load an OCI archive, or an image that buildah has, into all nodes; its reference.
+        """Load an OCI archive, or an image of buildah, into all nodes. Returns its reference.
 
-        Nodes that are off get it when they boot. Raises ImageFailed when there is no such image.
+        Nodes that are off load it when they boot. Raises ImageFailed if there is no such image.
         """
         archive = (
             ImageArchive.read(Path(image))
@@ -250,17 +252,19 @@ class Cluster:
         return archive.reference
 
     def load_images(self, *names: str, checkout: Path = CHECKOUT) -> dict[str, str]:
-        """Build what has changed of `base`, `operator` and `sidecar` (default: all), load it, give the references."""
+        """Build changed images among `base`, `operator` and `sidecar` (default: all), load them, and return the
+        references.
+        """
         archives = self.build_images(*names, checkout=checkout)
         self._load(list(archives.values()))
         return {name: archive.reference for name, archive in archives.items()}
 
     def build_images(self, *names: str, checkout: Path = CHECKOUT) -> dict[str, ImageArchive]:
-        """Build what has changed of `base`, `operator` and `sidecar` (default: all), without a cluster."""
+        """Build changed images among `base`, `operator` and `sidecar` (default: all), without a cluster."""
         return {name: self._build(name, checkout) for name in names or ("base", *images.TARGETS)}
 
     def image(self, name: str) -> str:
-        """The exact reference of `base`, `operator` or `sidecar`, as this checkout's files make it."""
+        """The exact reference of `base`, `operator` or `sidecar` for this checkout's files."""
         return images.BASE_REFERENCE if name == "base" else images.project_reference(name)
 
     @property
@@ -277,7 +281,7 @@ class Cluster:
         return folder
 
     def install_torch(self) -> Path:
-        """Install torch into the cache unless it is there; its folder."""
+        """Install torch into the cache unless it is there. Returns its folder."""
         with locked(self._paths.cache / "torch.lock", self._progress):
             return torch_install.ensure_torch(self._paths, self._progress)
 
@@ -306,7 +310,7 @@ class Cluster:
 
     @contextmanager
     def _holding(self, name: str) -> Iterator[Node]:
-        """The node, while no `up`, `down` or other fault touches it."""
+        """The node, locked against `up`, `down` and other faults."""
         node = self._node(name)
         with (
             locked(self._paths.lock, self._progress, shared=True),

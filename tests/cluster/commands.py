@@ -1,8 +1,7 @@
-"""Runs programs, waits for conditions, and says how long things take.
+"""Runs programs, waits for conditions, and reports times.
 
-Rules: no program runs without a time limit, no wait is without one, and a
-failure carries the last lines of what the program said. Nothing here knows about
-Kubernetes.
+Rules: every program and every wait has a time limit, and a failure contains the last
+lines of the program's output. This module does not depend on Kubernetes.
 """
 
 from __future__ import annotations
@@ -87,8 +86,8 @@ def follow(
 ) -> None:
     """Run a long program with its output in `log`, calling `heartbeat` every HEARTBEAT_S.
 
-    Raises CommandFailed with the log's last lines; the program is ended when this
-    process is interrupted, so that nothing goes on building in the background.
+    Raises CommandFailed with the log's last lines. When this process is interrupted, the
+    program is ended, so that no build continues in the background.
     """
     words = [str(word) for word in argv]
     deadline = time.monotonic() + timeout_s
@@ -134,9 +133,9 @@ def wait_until(
     failure: Callable[[], ClusterError],
     interval_s: float = 0.1,
 ) -> None:
-    """Wait until `condition` holds; after `limit_s` raise what `failure` makes.
+    """Wait until `condition` holds; after `limit_s` raise the error that `failure` returns.
 
-    `condition` may raise a ClusterError to give up at once.
+    `condition` may raise a ClusterError to stop at once.
     """
     deadline = time.monotonic() + limit_s
     while not condition():
@@ -146,7 +145,7 @@ def wait_until(
 
 
 def write_if_changed(file: Path, content: str) -> Path:
-    """Write a file, whole or not at all, and leave it alone when it says that already.
+    """Write a file atomically, unless it has this content already.
 
     kube-proxy, for one, ends itself when its configuration is written, changed or not.
     """

@@ -1,8 +1,8 @@
-"""Which processes of the host are a pod's containers, told from the nodes' files.
+"""The processes of the host that are a pod's containers, found in the nodes' files.
 
 containerd keeps a folder for each running container, with the runtime's configuration
-(Kubernetes's names are annotations there) and the pid of its first process. Reading
-those takes milliseconds, where asking containerd or the API server takes a hundred.
+(Kubernetes' names are annotations there) and the pid of its first process. Reading
+those takes milliseconds; a call to containerd or the API server takes a hundred.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _read(node: Node, folder: Path) -> RunningContainer | None:
     try:
         pid = int((folder / "init.pid").read_text())
         labels = json.loads((folder / "config.json").read_text())["annotations"]
-        # The folder of a container that is gone may be there still, and its pid somebody else's.
+        # The folder of an ended container may still exist, and its pid may belong to another process.
         group = Path(f"/proc/{pid}/cgroup").read_text()
         if f"/{node.group.path}/" not in group or folder.name not in group or start_time(pid) is None:
             return None

@@ -1,9 +1,9 @@
 """etcd, kube-apiserver, kube-controller-manager and kube-scheduler, on the host.
 
-They listen on the LAN's address (etcd on the loopback alone). Order matters: each is
-ready before the next is started, or they were seen to hang. An apiserver whose etcd
-is gone hangs in its shutdown, so a dead etcd ends the apiserver first, and by SIGKILL.
-Default admission plugins, Node and RBAC authorization, certificates everywhere.
+They listen on the LAN's address (etcd only on the loopback). Order matters: each is
+ready before the next one starts, because otherwise they sometimes hung. An apiserver
+whose etcd is gone hangs in its shutdown, so if etcd dies, the apiserver is ended first, by
+SIGKILL. Default admission plugins, Node and RBAC authorization, certificates everywhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .processes import Component, Processes
 ETCD_PORT = 22379
 ETCD_PEER_PORT = 22380
 READY_LIMIT_S = 90
-# A node counts as lost this long after its last sign of life; see node.py for the kubelet's side.
+# A node counts as lost this long after its last heartbeat; see node.py for the kubelet's side.
 NODE_MONITOR_GRACE_S = 16
 
 SERVING = Certificate(
@@ -51,7 +51,7 @@ SCHEDULER = Certificate("scheduler", "system:kube-scheduler")
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """The four programs that make a cluster of nodes."""
+    """The four programs of the control plane."""
 
     paths: Paths
     processes: Processes
@@ -65,7 +65,7 @@ class ControlPlane:
         return ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
 
     def ensure(self, progress: Progress) -> None:
-        """Every program runs and is ready. Raises ComponentFailed with its last words."""
+        """Ensure that every program runs and is ready. Raises ComponentFailed with its last log lines."""
         self.authority.ensure()
         self.authority.kubeconfig(self.paths.kubeconfig, SERVER, ADMIN)
         if self.processes.running("etcd") is None:
@@ -81,7 +81,7 @@ class ControlPlane:
         self.processes.end(name, _group(name), str(self.paths.binaries / name))
 
     def _wait_until_usable(self) -> None:
-        """The controllers have made what every pod of the default namespace needs."""
+        """Wait until the controllers have created the objects that every pod of the default namespace needs."""
         api = Api(self.paths.pki)
 
         def usable() -> bool:
@@ -125,7 +125,7 @@ class ControlPlane:
         return self._component(
             "etcd", f"--data-dir={self.paths.etcd}", "--log-level=warn",
             f"--listen-client-urls={url}", f"--advertise-client-urls={url}", f"--listen-peer-urls=http://127.0.0.1:{ETCD_PEER_PORT}",
-            # Losing power loses a test cluster, which is fine; waiting for the disk is not.
+            # A power loss may lose a test cluster; waiting for the disk would take longer.
             "--unsafe-no-fsync",
         )  # fmt: skip
 
@@ -149,7 +149,7 @@ class ControlPlane:
             f"--kubelet-certificate-authority={authority.certificate}",
             f"--kubelet-client-certificate={client_certificate}", f"--kubelet-client-key={client_key}",
             "--kubelet-preferred-address-types=InternalIP",
-            # What the operator asks for, which tests/e2e/test_access_rights.py compares with its roles.
+            # The operator's requests, which tests/e2e/test_access_rights.py compares with its roles.
             f"--audit-policy-file={policy}", f"--audit-log-path={self.paths.audit_log}",
             "--audit-log-maxsize=100", "--audit-log-maxbackup=2",
             # The host has no kube-proxy: a webhook's Service is reached at its pods' addresses.

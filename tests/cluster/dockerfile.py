@@ -1,7 +1,7 @@
-"""What of the checkout goes into a target of the Dockerfile, told from its text.
+"""The parts of the checkout that go into a target of the Dockerfile, derived from its text.
 
 Pure, and only as much of the Dockerfile language as ours uses: stages, COPY with and
-without --from, ARG. It serves the name of an image: a hash of exactly that.
+without --from, ARG. The name of an image contains a hash of exactly these parts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """A parsed Dockerfile: `preamble` is what stands before the first FROM."""
+    """A parsed Dockerfile: `preamble` is the text before the first FROM."""
 
     preamble: list[str]
     stages: dict[str, Stage]
@@ -58,7 +58,7 @@ class Dockerfile:
         return sorted(set().union(*(stage.sources for stage in self.stages_of(target))))
 
     def text_of(self, target: str) -> str:
-        """The instructions that make a target."""
+        """The instructions of a target."""
         return "\n".join([*self.preamble, *(line for stage in self.stages_of(target) for line in stage.lines)])
 
     def arguments(self) -> set[str]:
@@ -69,7 +69,7 @@ class Dockerfile:
 
 
 def _instructions(text: str) -> Iterator[str]:
-    """Instructions without comments, one a line."""
+    """Instructions without comments, one per line."""
     uncommented = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     for line in uncommented.replace("\\\n", " ").splitlines():
         if line.strip():

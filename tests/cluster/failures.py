@@ -1,14 +1,14 @@
-"""The ways in which the local cluster can fail, one class a kind.
+"""The failures of the local cluster, one class per kind.
 
-Every message has three parts: what was seen, what was expected, what to do. The
-command line prints the message alone; a test sees the class.
+Every message has three parts: the observation, the expectation, the fix. The
+command line prints only the message; a test sees the class.
 """
 
 from __future__ import annotations
 
 
 class ClusterError(Exception):
-    """Any failure of the local cluster; the message says what to do."""
+    """Any failure of the local cluster; the message names the fix."""
 
 
 class MissingTool(ClusterError):
@@ -24,7 +24,7 @@ class ComponentFailed(ClusterError):
 
 
 class ClusterDown(ClusterError):
-    """The cluster, or the node asked for, does not run."""
+    """The cluster, or the given node, does not run."""
 
 
 class UnknownNode(ClusterError):

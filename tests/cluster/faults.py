@@ -1,15 +1,15 @@
-"""Breaks nodes as reality does, and mends them.
+"""Breaks nodes as in reality, and restores them.
 
-    power-off   cable out first, so that no FIN or RST reaches anybody; then SIGKILL to
-                everything at once: kubelet, containerd, shims, containers
-    freeze      every process of the node stops where it is; its kernel goes on
-                acknowledging packets, as that of a hung machine does
-    partition   cable out; everything runs on. From some nodes only: these and the
-                node hear nothing of each other, and all of them reach the rest
-    restore     whatever it was: thaw, cable in, boot, and wait until it is Ready
+    power-off   pull the cable first, so that no peer receives FIN or RST; then SIGKILL all
+                processes at once: kubelet, containerd, shims, containers
+    freeze      stop every process of the node; its kernel continues to acknowledge
+                packets, like that of a hung machine
+    partition   pull the cable; all processes continue. From some nodes only: these and the
+                node do not reach each other, and all of them reach the others
+    restore     undo any fault: thaw, plug the cable in, boot, and wait until it is Ready
 
-A booted node finds its images, its kubelet's state and its emptyDirs, as on a disk,
-and no container of before.
+A booted node has its images, its kubelet's state and its emptyDirs, as on a disk,
+and no container from before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .node import Node, Power
 
 
 def power_off(node: Node) -> None:
-    """Take the node's power away; takes well under a second. Nothing to do if it is off."""
+    """Take the node's power away; takes well under a second. Does nothing if it is off."""
     if node.power() is not Power.OFF:
         node.kill()
 
@@ -33,12 +33,12 @@ def freeze(node: Node) -> None:
 
 
 def thaw(node: Node) -> None:
-    """Let a frozen node run on; nothing to do if it is not frozen."""
+    """Thaw a frozen node. Does nothing if it is not frozen."""
     node.group.thaw()
 
 
 def partition(node: Node, others: Sequence[Node] = ()) -> None:
-    """Cut the node off the network, or off these others alone. Raises ClusterDown if it is off."""
+    """Cut the node off the network, or off these others only. Raises ClusterDown if it is off."""
     if node.power() is Power.OFF:
         raise ClusterDown(f"{node.name} is off, and has no network to lose; restore it first")
     if others:

@@ -1,9 +1,9 @@
-"""What the machine itself must have: root, a few Debian packages, some room.
+"""Requirements of the machine itself: root, a few Debian packages, and disk space.
 
 As root on a machine with apt-get, missing packages are installed (one `apt-get update`
-first, never a question asked); elsewhere the error names the exact command. All that is
-changed on the host: br_netfilter is loaded, and the inotify limits are raised (never
-lowered), as every kubelet and containerd takes some of the few that one user gets.
+first, without questions); otherwise the error has the exact command. Only these changes
+are made to the host: br_netfilter is loaded, and the inotify limits are raised (never
+lowered), because every kubelet and containerd uses some of the few that one user gets.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def check_machine() -> None:
 
 
 def ensure_tools(wanted: dict[str, str], progress: Progress) -> None:
-    """Install the Debian packages of what is missing in `wanted`.
+    """Install the missing Debian packages of `wanted`.
 
-    Raises MissingTool with the command to run when that is not possible.
+    Raises MissingTool with the command to run if that is not possible.
     """
     missing = sorted({package for tool, package in wanted.items() if find_tool(tool) is None})
     if not missing:
@@ -72,7 +72,7 @@ def tool(name: str) -> str:
 
 
 def ensure_go(needed: str) -> str:
-    """The path of a Go of version `needed` (like 1.26.8) or newer. Raises MissingTool with what to do."""
+    """The path of a Go of version `needed` (like 1.26.8) or newer. Raises MissingTool, which names the fix."""
     go = shutil.which("go") or shutil.which("go", path=f"/usr/local/go/bin:{SEARCH_PATH}")
     archive = f"https://go.dev/dl/go{needed}.linux-{machine_architecture()}.tar.gz"
     advice = f"Install it with: curl -L {archive} | tar -C /usr/local -xz"
@@ -89,12 +89,12 @@ def _version(text: str) -> list[int]:
 
 
 def machine_architecture() -> str:
-    """This machine's architecture in Go's and the OCI's words."""
+    """This machine's architecture in the terms of Go and OCI."""
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
 
 
 def prepare_kernel() -> None:
-    """Load what the network needs, and raise the inotify limits; higher values are kept.
+    """Load the modules that the network needs, and raise the inotify limits; higher values are kept.
 
     Raises MissingTool when the kernel has no bridge netfilter, which Services need.
     """
@@ -112,7 +112,7 @@ def prepare_kernel() -> None:
 
 
 def overlay_works(folder: Path) -> bool:
-    """Whether overlay mounts can be made in `folder`: the kernel has them, and it is not on one itself."""
+    """Whether overlay mounts can be created in `folder`: the kernel has them, and the folder is not on one itself."""
     if "\toverlay\n" not in Path("/proc/filesystems").read_text():
         return False
     return "overlay" not in run(["stat", "--file-system", "--format=%T", folder])

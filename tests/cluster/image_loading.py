@@ -1,9 +1,9 @@
-"""Loads image archives into the nodes' containerds, and remembers them for nodes to come.
+"""Loads image archives into the nodes' containerds, and records them for future nodes.
 
-An import into one node takes seconds, so it is skipped where the node has the digest
-already: a note in the node's folder, next to the images it is about, says which. Two
+An import into one node takes seconds, so it is skipped if the node has the digest
+already, according to a note in the node's folder, next to its images. Two
 nodes are loaded at a time, as most machines that run this have two cores. The newest
-of a repository also gets the tag `:dev`, and the last three are kept.
+image of a repository also gets the tag `:dev`, and the last three are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEPT = 3  # builds of one repository in a node
 
 
 def remember(paths: Paths, archive: ImageArchive) -> None:
-    """From now on every node gets this archive when it boots."""
+    """From now on every node loads this archive when it boots."""
     known = _read(paths.loaded_images)
     repository = archive.reference.rpartition(":")[0]
     kept = {reference: file for reference, file in known.items() if reference.rpartition(":")[0] != repository}
@@ -32,7 +32,7 @@ def remember(paths: Paths, archive: ImageArchive) -> None:
 
 
 def remembered(paths: Paths) -> list[ImageArchive]:
-    """The archives that every node gets; those removed since are left out."""
+    """The archives that every node loads, without those that were removed since."""
     files = [Path(file) for file in _read(paths.loaded_images).values()]
     return [ImageArchive.read(file) for file in files if file.exists()]
 
@@ -44,7 +44,7 @@ def load(nodes: Iterable[Node], archives: list[ImageArchive], progress: Progress
 
 
 def load_into(node: Node, archives: list[ImageArchive], progress: Progress) -> None:
-    """Import archives into one node, except those it has."""
+    """Import archives into one node, except those that it has."""
     note = node.folder / "images.json"
     present = _read(note)
     for archive in archives:
@@ -63,14 +63,14 @@ def load_into(node: Node, archives: list[ImageArchive], progress: Progress) -> N
 
 
 def _remove_older(node: Node, present: dict[str, str], newest: str) -> None:
-    """Keep the last three of a repository in a node; running containers keep what they have."""
+    """Keep the last three of a repository in a node; images of running containers stay."""
     repository = newest.rpartition(":")[0]
     builds = [reference for reference in present if reference.rpartition(":")[0] == repository]
     for reference in builds[:-KEPT]:
         digest = present.pop(reference)
         if digest in present.values():
             names = [reference]
-        else:  # the image has another name, its id; both must go
+        else:  # the image has another name, its id; both must be removed
             names = node.ctr("images", "ls", "--quiet", f"target.digest=={digest}").split()
         if names:
             node.ctr("images", "rm", *names)

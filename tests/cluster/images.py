@@ -5,10 +5,10 @@
     localhost/understudy-operator:<hash>     the Dockerfile's target `operator`, of this checkout or another one
     localhost/understudy-sidecar:<hash>      its target `sidecar`
 
-A hash is of everything that goes in, so what is built is known by its name, and a change
-is another image: a pod can never run an old one by mistake. `:dev` names the newest. A
-build takes the machine's certificates and pip's settings from the environment, because
-it may stand behind a proxy, and leaves none of it in the image.
+A hash covers all inputs, so a build is identified by its name, and a change gives another
+image: a pod can never run an old one by mistake. `:dev` names the newest. A build takes
+the machine's certificates and pip's settings from the environment, because it may run
+behind a proxy, and leaves none of them in the image.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BUILD_LIMIT_S = 900
 
 
 def ensure_pause(paths: Paths) -> ImageArchive:
-    """The pause image's archive, written now unless it is there."""
+    """The pause image's archive, written unless it exists."""
     program = paths.binaries / "pause"
     archive = paths.images / f"pause-{hashlib.sha256(program.read_bytes()).hexdigest()[:12]}.tar"
     if not archive.exists():
@@ -86,7 +86,7 @@ def _debootstrap(paths: Paths, root: Path, progress: Progress) -> None:
 
 
 def ensure_project_image(paths: Paths, target: str, progress: Progress, checkout: Path = CHECKOUT) -> ImageArchive:
-    """The archive of the operator or the sidecar of a checkout, built unless it is there.
+    """The archive of the operator or the sidecar of a checkout, built unless it exists.
 
     Raises ImageFailed without a Dockerfile, CommandFailed when the build fails.
     """
@@ -109,7 +109,7 @@ def ensure_project_image(paths: Paths, target: str, progress: Progress, checkout
 
 
 def are_built(paths: Paths) -> bool:
-    """Whether the archives of the base and of this checkout's operator and sidecar are there."""
+    """Whether the archives of the base and of this checkout's operator and sidecar exist."""
     archives = [_archive_of(paths, project_reference(target)) for target in TARGETS]
     return all(archive.exists() for archive in (paths.base_image / f"{BASE_HASH}.tar", *archives))
 
@@ -122,7 +122,7 @@ def project_reference(target: str, checkout: Path = CHECKOUT) -> str:
 
 
 def archive_of_buildah(paths: Paths, name: str) -> ImageArchive:
-    """Export an image that buildah holds: in the cluster's storage, or in root's."""
+    """Export an image from buildah's storage, the cluster's or root's."""
     archive = paths.images / (re.sub(r"[^A-Za-z0-9.-]+", "-", name) + ".tar")
     reference = name if "/" in name else f"localhost/{name}"
     paths.images.mkdir(parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ def _certificate_mounts() -> list[str]:
 
 
 def _environment_for(dockerfile: str) -> list[str]:
-    """The settings of the environment that the Dockerfile asks for with an ARG."""
+    """The environment's settings for which the Dockerfile has an ARG."""
     declared = Dockerfile.parse(dockerfile).arguments()
     wanted = [name for name in (*CERTIFICATE_SETTINGS, *PIP_SETTINGS) if name in declared and os.environ.get(name)]
     return [f"{name}={os.environ[name]}" for name in wanted]
@@ -182,7 +182,7 @@ def _archive_of(paths: Paths, reference: str) -> Path:
 
 
 def _remove_older(paths: Paths, target: str, newest: str) -> None:
-    """Keep three archives of a target, for other checkouts, and in buildah's storage the newest alone."""
+    """Keep three archives of a target, for other checkouts, and in buildah's storage only the newest image."""
     builds = sorted(paths.images.glob(f"understudy-{target}-*.tar"), key=lambda file: file.stat().st_mtime)
     for old in builds[:-3]:
         old.unlink()

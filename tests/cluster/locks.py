@@ -1,8 +1,8 @@
 """Locks between processes, on files of the cache: two commands never build one cluster at once.
 
-`up` and `down` take the whole cluster; a fault takes its node, and shares the cluster
-with faults of other nodes. A lock ends with its process, however that ends. And a
-machine has room for one cluster: the cache whose it is, is written down.
+`up` and `down` lock the whole cluster; a fault locks its node, and shares the cluster
+with faults of other nodes. A lock ends with its process, however that ends. A machine
+can run only one cluster, so a file names the cache that owns it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ OWNER = Path("/run/understudy-cluster")
 
 @contextlib.contextmanager
 def locked(file: Path, progress: Progress, *, shared: bool = False) -> Iterator[None]:
-    """Hold the lock on `file`. Raises ClusterError when another holds it for half an hour."""
+    """Lock `file` during the body. Raises ClusterError if another process has it for half an hour."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as handle:
         if not _try(handle.fileno(), shared):
-            progress.report("another cluster command is at work; waiting for it")
+            progress.report("another cluster command runs; waiting for it")
             wait_until(
                 lambda: _try(handle.fileno(), shared),
                 limit_s=LIMIT_S,
                 failure=lambda: ClusterError(
-                    f"another cluster command has held {file} for {LIMIT_S} s; find it with `fuser {file}` and end it"
+                    f"another cluster command has locked {file} for {LIMIT_S} s; find it with `fuser {file}` and end it"
                 ),
             )
         yield
@@ -46,7 +46,7 @@ def _try(descriptor: int, shared: bool) -> bool:
 
 
 def claim_machine(cache: Path) -> None:
-    """Raise ClusterError when a cluster of another cache runs here; the machine is this cache's from now on."""
+    """Raise ClusterError if a cluster of another cache runs here. Otherwise this cache owns the machine from now on."""
     with contextlib.suppress(FileNotFoundError):
         owner = OWNER.read_text()
         if owner != str(cache) and ControlGroup(TREE).pids():
@@ -58,5 +58,5 @@ def claim_machine(cache: Path) -> None:
 
 
 def give_up_machine() -> None:
-    """The machine is nobody's."""
+    """No cache owns the machine any more."""
     OWNER.unlink(missing_ok=True)

@@ -1,13 +1,13 @@
-"""Collects what one needs to see after a failed test, into one folder.
+"""Collects the data to look at after a failed test, into one folder.
 
     <folder>/pods/<node>/<namespace>_<pod>_<uid>/<container>/<restart>.log
     <folder>/components/<component>.log
     <folder>/objects/*.yaml, describe-pods.txt, status.txt
 
-Containers' logs come from the nodes' disks, not through the API: so those of a node
-that is off, frozen or cut off are there too, and previous containers' as well. Each
-question to the API server has a limit of its own, so the whole is done in a minute
-even if nothing answers.
+Containers' logs are read from the nodes' disks, not through the API. So they include
+nodes that are off, frozen or cut off, and previous containers. Each request to the API
+server has a limit of its own, so the collection takes at most a minute even without
+answers.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ QUESTIONS = {
 def collect(
     folder: Path, paths: Paths, nodes: list[Node], kubectl: Callable[[list[str], float], str] | None, status: str
 ) -> None:
-    """Write everything there is into `folder`; a question without an answer leaves the reason there.
+    """Write all data into `folder`; for a request without an answer, write the reason.
 
-    `kubectl` takes words and a limit in seconds; None when the API server does not answer.
+    `kubectl` takes arguments and a limit in seconds; None if the API server does not answer.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "status.txt").write_text(status)
@@ -68,7 +68,7 @@ def _ask(folder: Path, kubectl: Callable[[list[str], float], str], target: str, 
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """Copy files that may vanish while they are copied."""
+    """Copy files that may vanish during the copy."""
     for file in sorted(source.rglob("*")):
         if not file.is_file() or file.is_symlink():
             continue

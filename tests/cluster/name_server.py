@@ -1,6 +1,6 @@
-"""The cluster's name server: CoreDNS on the host, told of to pods by Service kube-dns, as in other clusters.
+"""The cluster's name server: CoreDNS on the host, which pods find through Service kube-dns, as in other clusters.
 
-It is no pod, so it outlives every node. It knows the cluster's names and no others.
+It is no pod, so it outlives every node. It resolves only the cluster's names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .network import CONTROL_PLANE_IP, DNS_SERVICE_IP
 from .paths import Paths
 from .processes import Component, Processes
 
-PORT = 22353  # the host may have a name server of its own at 53
+PORT = 22353  # the host may have a name server of its own on 53
 CLIENT = Certificate("coredns", "system:coredns", "system:masters")
 CONFIGURATION = """\
 .:{port} {{
@@ -37,13 +37,13 @@ CONFIGURATION = """\
 
 @dataclass(frozen=True)
 class NameServer:
-    """Its process, and the objects that lead to it."""
+    """Its process, and the objects through which pods reach it."""
 
     paths: Paths
     processes: Processes
 
     def ensure(self, progress: Progress) -> None:
-        """It runs. Nobody waits until it answers: pods ask again."""
+        """Ensure that it runs. Does not wait until it answers, because pods retry."""
         authority = Authority(self.paths.pki)
         kubeconfig = authority.kubeconfig(self.paths.pki / "coredns.kubeconfig", SERVER, CLIENT)
         file = self.paths.state / "Corefile"
@@ -56,7 +56,7 @@ class NameServer:
 
 
 def name_server_objects() -> str:
-    """What leads pods to it: a Service without a selector, and the one address behind it. For kubectl apply."""
+    """The objects through which pods reach it: a Service without a selector, and its one address. For kubectl apply."""
     metadata = {"name": "kube-dns", "namespace": "kube-system"}
     protocols = ("UDP", "TCP")
     service = {

@@ -1,13 +1,13 @@
-"""The cluster's network: one LAN, a network namespace a node, routes between their pods.
+"""The cluster's network: one LAN, a network namespace per node, routes between their pods.
 
     10.246.0.0/24   the LAN: the control plane (host) is .1, node N is .(10+N)
     10.244.N.0/24   the pods of node N, on the bridge cni0 inside its namespace
     10.96.0.0/16    Services (kube-proxy in each node's namespace)
 
-The LAN's switch is a bridge in a namespace of its own, with one port a machine; the
+The LAN's switch is a bridge in a namespace of its own, with one port per machine. The
 host gets one interface (us-lan) and routes to the pods, and no iptables rule. To pull
-a node's cable is to take its port down: no FIN, no RST, no ICMP reaches anybody. The
-switch's namespace lives as long as its holder process; a node's as long as its init.
+a node's cable, its port is taken down: no peer receives FIN, RST or ICMP. The switch's
+namespace lives as long as its holder process; a node's as long as its init.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POD_NETWORK = "10.244.0.0/16"
 SERVICE_NETWORK = "10.96.0.0/16"
 API_SERVICE_IP = "10.96.0.1"
 DNS_SERVICE_IP = "10.96.0.10"
-#: A chain that drops what comes from the nodes that one was parted from: routes only drop what goes there.
+#: A chain that drops packets from the nodes of a partial partition: routes drop only packets to them.
 _PARTED = "PARTED"
 _REFUSE = """
 chain=$1; shift
@@ -65,7 +65,7 @@ class NodeAddresses:
 
     @property
     def mac(self) -> str:
-        """Fixed, so that no neighbour holds a stale address after a reboot."""
+        """Fixed, so that no neighbor keeps a stale address after a reboot."""
         return f"02:00:0a:f6:00:{10 + self.index:02x}"
 
     @property
@@ -82,25 +82,25 @@ class NodeAddresses:
         return f"port-{self.name}"
 
 
-def everybody() -> list[NodeAddresses]:
-    """The addresses of all nodes that there can be."""
+def all_nodes() -> list[NodeAddresses]:
+    """The addresses of all possible nodes."""
     return [NodeAddresses(index) for index in range(1, MOST_NODES + 1)]
 
 
 def inside(pid: int, *argv: str) -> list[str]:
-    """A command, run in the network namespace of process `pid`."""
+    """A command that runs in the network namespace of process `pid`."""
     return [tool("nsenter"), f"--net=/proc/{pid}/ns/net", "--", *argv]
 
 
 @dataclass(frozen=True)
 class Lan:
-    """The switch, and who is plugged in."""
+    """The switch, and the machines on it."""
 
     paths: Paths
     processes: Processes
 
     def ensure(self) -> None:
-        """The switch runs and the host is plugged in."""
+        """Ensure that the switch runs and the host is plugged in."""
         holder = self._switch_component()
         self.processes.ensure(holder)
         switch = self._switch_pid()
@@ -112,7 +112,7 @@ class Lan:
         )
         if not _has_link(switch, "lan"):
             _batch(switch, ["link add lan type bridge", "link set lan up", "link set lo up"])
-        # A switch does not look into what it switches.
+        # A switch does not filter the packets that it forwards.
         _set(switch, {f"net/bridge/bridge-nf-call-{family}": 0 for family in ("iptables", "ip6tables", "arptables")})
         if not (_has_link(switch, HOST_PORT) and _has_link(None, HOST_INTERFACE)):
             self._plug_host(switch)
@@ -128,7 +128,7 @@ class Lan:
             None, [create, f"address add {CONTROL_PLANE_IP}/24 dev {HOST_INTERFACE}", f"link set {HOST_INTERFACE} up"]
         )
         _batch(switch, [f"link set {HOST_PORT} master lan", f"link set {HOST_PORT} up"])
-        _batch(None, [f"route replace {node.pod_subnet} via {node.ip} dev {HOST_INTERFACE}" for node in everybody()])
+        _batch(None, [f"route replace {node.pod_subnet} via {node.ip} dev {HOST_INTERFACE}" for node in all_nodes()])
 
     def plug(self, node: NodeAddresses, init: int) -> None:
         """Plug a node in, unless it is: `init` is a process in its network namespace."""
@@ -142,24 +142,24 @@ class Lan:
         ])  # fmt: skip
         _batch(init, [
             "link set lo up", f"address add {node.ip}/24 dev eth0", "link set eth0 up",
-            *(f"route replace {other.pod_subnet} via {other.ip} dev eth0" for other in everybody() if other != node),
-            # What no rule of kube-proxy's leads elsewhere has to come to the one that refuses it.
+            *(f"route replace {other.pod_subnet} via {other.ip} dev eth0" for other in all_nodes() if other != node),
+            # Packets to Services that kube-proxy does not forward have to reach the rule that rejects them.
             f"route replace {SERVICE_NETWORK} dev eth0",
         ])  # fmt: skip
         _set(
             init,
             {
                 "net/ipv4/ip_forward": 1,
-                # kube-proxy must see what goes from a pod to a Service and back to a pod of the same bridge.
+                # kube-proxy must see packets from a pod to a Service and back to a pod of the same bridge.
                 "net/bridge/bridge-nf-call-iptables": 1,
                 "net/ipv4/conf/all/rp_filter": 0,
-                # Each lookup is to be refused at once, not one a second.
+                # Each lookup is to be refused at once, not one per second.
                 "net/ipv4/icmp_ratelimit": 0,
             },
         )
 
     def part(self, node: NodeAddresses, init: int, others: list[NodeAddresses]) -> None:
-        """From now on this node and those others hear nothing of each other; `init` as in `plug`. No ICMP tells it."""
+        """From now on this node and those others do not reach each other; `init` as in `plug`. No ICMP is sent."""
         hosts = [f"route replace blackhole {other.ip}/32" for other in others]
         _batch(init, [*hosts, *(f"route replace blackhole {other.pod_subnet}" for other in others)])
         sources = [source for other in others for source in (f"{other.ip}/32", other.pod_subnet)]
@@ -167,14 +167,14 @@ class Lan:
 
     def join(self, node: NodeAddresses, init: int) -> None:
         """The node reaches all others again."""
-        others = [other for other in everybody() if other != node]
+        others = [other for other in all_nodes() if other != node]
         routes = [f"route replace {other.pod_subnet} via {other.ip} dev eth0" for other in others]
         run(inside(init, tool("ip"), "route", "flush", "type", "blackhole"), check=False)
         run(inside(init, tool("iptables"), "-w", "-F", _PARTED), check=False)
         _batch(init, routes)
 
     def unplug(self, node: NodeAddresses) -> None:
-        """Remove a node's port and cable; nothing to do when there is none."""
+        """Remove a node's port and cable. Does nothing if there is none."""
         if self.processes.running(SWITCH):
             run(inside(self._switch_pid(), tool("ip"), "link", "delete", node.port), check=False)
 
@@ -203,7 +203,7 @@ def remove_host_interface() -> None:
 
 
 def _own_network(pid: int) -> bool:
-    """Whether `unshare` has done its work and become the holder."""
+    """Whether `unshare` has finished and become the holder."""
     try:
         with open(f"/proc/{pid}/comm") as comm:
             return comm.read().strip() == "pause"

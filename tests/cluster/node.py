@@ -1,10 +1,10 @@
 """One node: an init process with its own namespaces, containerd, kubelet and kube-proxy.
 
-A node is a machine in miniature. Its init holds a network, a mount and a UTS namespace;
-its own folders lie over the standard paths (/var/lib/kubelet, /run/containerd, …); all
-of its processes are in one subtree of control groups. When they die together, its
-mounts, its interfaces and its iptables rules are gone with them. What a disk would
-keep, is kept: images, the kubelet's state, logs, emptyDirs. What is in /run, is not.
+A node is a small machine. Its init keeps a network, a mount and a UTS namespace;
+its own folders are mounted over the standard paths (/var/lib/kubelet, /run/containerd, …);
+all of its processes are in one subtree of control groups. When they die together, its
+mounts, its interfaces and its iptables rules are gone with them. The contents of a disk
+are kept: images, the kubelet's state, logs, emptyDirs. The contents of /run are not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .paths import Paths
 from .processes import Component, Processes
 
 READY_LIMIT_S = 60
-# The node's folder -> where the node sees it. The targets exist on the host, empty, while a node runs.
+# The node's folder -> its path on the node. The targets exist on the host, empty, while a node runs.
 NODE_FOLDERS = {
     "kubelet": Path("/var/lib/kubelet"),
     "containerd": Path("/var/lib/containerd"),
@@ -38,7 +38,8 @@ NODE_FOLDERS = {
     "run": Path("/run/containerd"),
     "log": Path("/var/log"),
 }
-# What a kubelet would set for the whole machine; it is shown that they are so, and leaves the host's alone.
+# Settings that a kubelet would change for the whole machine. It sees them with the right values, and does not change
+# the host's.
 KERNEL_SETTINGS = {"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
 # $1 the node's name, then pairs of folder and target up to "--", then init's command.
 BOOT = (
@@ -48,7 +49,7 @@ BOOT = (
 
 
 class Power(enum.Enum):
-    """What a node looks like from outside."""
+    """The state of a node, seen from outside."""
 
     ON = "on"
     OFF = "off"
@@ -58,7 +59,7 @@ class Power(enum.Enum):
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the cluster; `addresses` says which."""
+    """A node of the cluster; `addresses` identifies it."""
 
     paths: Paths
     processes: Processes
@@ -90,7 +91,7 @@ class Node:
         return record.pid
 
     def power(self) -> Power:
-        """Whether the node runs, and if not, what was done to it."""
+        """Whether the node runs, and if not, which fault it has."""
         if self.processes.running(self._component_name("init")) is None:
             return Power.OFF
         if self.group.frozen():
@@ -98,9 +99,9 @@ class Node:
         return Power.ON if self.lan.port_is_up(self.addresses) else Power.PARTITIONED
 
     def ensure(self, load_images: Callable[[Node], None], *, wait: bool = True) -> bool:
-        """Make the node run and be Ready, whatever it is now; whether there was anything to do.
+        """Make the node run and be Ready, from any state. Returns whether anything had to be done.
 
-        Boots what is off, thaws, plugs in, restarts what is dead. `load_images` is called
+        Boots, thaws, plugs in, and restarts dead programs. `load_images` is called
         between containerd and kubelet, as a pod needs its image. Raises ComponentFailed.
         """
         began, power = time.time(), self.power()
@@ -121,11 +122,11 @@ class Node:
         return started or power is not Power.ON
 
     def wait_ready(self, heartbeat_since: float = 0, limit_s: float = READY_LIMIT_S) -> None:
-        """Wait until the control plane counts the node as Ready, and lets pods go there.
+        """Wait until the control plane counts the node as Ready and schedulable.
 
-        What the API server says of a former life of the kubelet does not count, nor,
-        with `heartbeat_since` (seconds of the epoch), what it heard before. Raises
-        ComponentFailed when the kubelet or kube-proxy ended, or `limit_s` ran out.
+        Reports of an earlier kubelet process do not count, nor, with `heartbeat_since`
+        (seconds of the epoch), earlier heartbeats. Raises ComponentFailed if the kubelet
+        or kube-proxy ended, or `limit_s` ran out.
         """
         api, kubelet = Api(self.paths.pki), self._component_name("kubelet")
 
@@ -146,8 +147,8 @@ class Node:
         )
 
     def kill(self) -> None:
-        """End every process of the node at one moment, without a farewell to anybody."""
-        with contextlib.suppress(ClusterError):  # no switch, or no port: then nobody hears it anyway
+        """Kill every process of the node at once, without a message to any peer."""
+        with contextlib.suppress(ClusterError):  # no switch, or no port: then no peer can receive a message anyway
             self.lan.set_port(self.addresses, up=False)
         self.group.kill()
         self.lan.unplug(self.addresses)
@@ -156,7 +157,7 @@ class Node:
             self.processes.record_file(name).unlink(missing_ok=True)
 
     def ctr(self, *words: str | Path, timeout_s: float = 30) -> str:
-        """Run ctr against the node's containerd, in Kubernetes's namespace."""
+        """Run ctr against the node's containerd, in Kubernetes' namespace."""
         return run([self.paths.binaries / "ctr", "--address", self.socket, "-n", "k8s.io", *words], timeout_s=timeout_s)
 
     def execute(self, argv: Sequence[str]) -> list[str]:
@@ -192,7 +193,7 @@ class Node:
         return [tool("nsenter"), *(f"--{kind}=/proc/{init}/ns/{file}" for kind, file in NAMESPACES.items()), "--"]
 
     def _boot(self) -> None:
-        """Start init. Whatever is left from before is ended first, as a reset would."""
+        """Start init. Remaining processes are ended first, as a reset would."""
         self.kill()
         self.group.ensure_everywhere()
         run(["rm", "-rf", "--", self.folder / "run"], timeout_s=60)
@@ -235,7 +236,7 @@ class Node:
         return self._daemon("containerd", init, "--config", str(file), configuration=configuration)
 
     def _wait_for_containerd(self) -> None:
-        """A kubelet ends at once when containerd's socket is not there yet."""
+        """Wait for containerd's socket, because a kubelet without it ends at once."""
         name = self._component_name("containerd")
 
         def listening() -> bool:
@@ -284,7 +285,7 @@ NAMESPACES = {"net": "net", "mount": "mnt", "uts": "uts"}
 
 
 def remove_mount_points() -> None:
-    """Remove the host's empty folders that the nodes' own ones lay over."""
+    """Remove the host's empty folders over which the nodes' own ones are mounted."""
     for target in NODE_FOLDERS.values():
         with contextlib.suppress(OSError):
             target.rmdir()

@@ -1,7 +1,7 @@
-"""What a node's programs are configured with: pure functions of its addresses.
+"""The configuration of a node's programs: pure functions of its addresses.
 
 The kubelet's and kube-proxy's files are JSON, which is YAML; containerd's is TOML, CNI's
-JSON. Paths are those that the node sees: its own folders lie over /var/lib/kubelet,
+JSON. Paths are those on the node: its own folders are mounted over /var/lib/kubelet,
 /var/lib/containerd, /var/lib/cni, /run/containerd and /var/log (see node.py).
 """
 
@@ -15,7 +15,7 @@ from .network import DNS_SERVICE_IP, POD_NETWORK, NodeAddresses
 PAUSE_IMAGE = "localhost/understudy-pause:1"
 PROXY_HEALTH_PORT = 10256
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
-# A sign of life every 4 s: the control plane gives a node up after NODE_MONITOR_GRACE_S without one.
+# A heartbeat every 4 s: the control plane marks a node as not Ready after NODE_MONITOR_GRACE_S without one.
 LEASE_S = 16
 STATUS_S = 4
 
@@ -42,7 +42,7 @@ def kubelet_config(node: NodeAddresses, certificate: Path, key: Path, authority:
             "clusterDNS": [DNS_SERVICE_IP],
             "clusterDomain": "cluster.local",
             "maxPods": 200,
-            # The whole node is one subtree of control groups, its pods below it.
+            # The whole node is one subtree of control groups, which contains its pods.
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/understudy/{node.name}",
             "cgroupsPerQOS": True,
@@ -53,7 +53,7 @@ def kubelet_config(node: NodeAddresses, certificate: Path, key: Path, authority:
             "nodeLeaseDurationSeconds": LEASE_S,
             "syncFrequency": "10s",
             "serializeImagePulls": False,
-            # Neither images nor pods are ever removed for room: this is somebody's workstation, not a node.
+            # Neither images nor pods are ever removed to free space: this is a workstation, not a node.
             "imageGCHighThresholdPercent": 100,
             "evictionHard": {"memory.available": "1Mi", "nodefs.available": "1Mi", "imagefs.available": "1Mi"},
         },
@@ -74,7 +74,7 @@ def proxy_config(node: NodeAddresses, kubeconfig: Path) -> str:
             "healthzBindAddress": f"{node.ip}:{PROXY_HEALTH_PORT}",
             "metricsBindAddress": "127.0.0.1:10249",
             "iptables": {"minSyncPeriod": "200ms", "syncPeriod": "1h0m0s"},
-            # The machine's own conntrack limits cannot be, and need not be, changed from a node.
+            # A node cannot, and need not, change the machine's own conntrack limits.
             "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
         },
         indent=1,

@@ -1,8 +1,8 @@
-"""Writes and reads OCI image archives with the standard library alone.
+"""Writes and reads OCI image archives with only the standard library.
 
-The pause and base images are one uncompressed layer each, so nothing needs an image
-builder, and an import neither inflates nor guesses. An archive's digest is that of
-its manifest: the same as what containerd lists.
+The pause and base images are one uncompressed layer each, so no image builder is needed,
+and an import neither inflates nor guesses. An archive's digest is that of its manifest,
+the same that containerd lists.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class ImageArchive:
-    """An image in a file: what it is called, and the digest of its manifest."""
+    """An image in a file: its name, and the digest of its manifest."""
 
     file: Path
     reference: str
@@ -34,7 +34,7 @@ class ImageArchive:
 
     @classmethod
     def read(cls, file: Path) -> ImageArchive:
-        """What an OCI archive holds. Raises ImageFailed if it is none, or names no image."""
+        """The image in an OCI archive. Raises ImageFailed if the file is none, or names no image."""
         try:
             with tarfile.open(file, "r:") as archive:
                 index = archive.extractfile("index.json")
@@ -56,7 +56,7 @@ class ImageArchive:
 def write_archive(
     target: Path, reference: str, layer: Path, command: Sequence[str], environment: Mapping[str, str]
 ) -> None:
-    """Write an image of one layer, a plain tar file; the archive appears when it is whole."""
+    """Write an image of one layer, a plain tar file; the archive appears when it is complete."""
     layer_digest = _digest_of_file(layer)
     config = _encode({
         "architecture": machine_architecture(),

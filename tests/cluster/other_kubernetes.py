@@ -27,7 +27,7 @@ LINKED = ("etcd", "helm")
 
 
 def versions() -> list[str]:
-    """Those that there are modules of."""
+    """The versions that have a module."""
     return sorted(folder.name.removeprefix(PREFIX) for folder in HERE.glob(f"{PREFIX}*"))
 
 
@@ -38,7 +38,7 @@ def server_binaries(paths: Paths) -> Path:
 
 
 def module_of(paths: Paths, version: str) -> Module:
-    """Raises MissingTool if there is none."""
+    """The module. Raises MissingTool if there is none."""
     if version not in versions():
         known = ", ".join(versions())
         raise MissingTool(f"{VARIABLE}={version}: there are modules of {known}; use one of these, or unset it")

@@ -1,12 +1,12 @@
-"""Where the cluster keeps its things: one cache folder, shared by all checkouts.
+"""The cluster's files: one cache folder, shared by all checkouts.
 
     <cache>/bin-<hash of go.mod and go.sum>/   the built programs;  <cache>/dns-<hash>/  the name server
     <cache>/base-image/, <cache>/images/       OCI archives;  <cache>/buildah/  its storage
     <cache>/promtool                           Prometheus' tool, for tests of the alerts
     <cache>/torch-<version>/                   an installed torch, mounted into pods
-    <cache>/cluster/                           certificates, logs, etcd, one folder a node
+    <cache>/cluster/                           certificates, logs, etcd, one folder per node
 
-`<cache>` is $UNDERSTUDY_CACHE, or ~/.cache/understudy. Nothing is ever written into
+`<cache>` is $UNDERSTUDY_CACHE, or ~/.cache/understudy. No file is ever written into
 the checkout.
 """
 
@@ -64,12 +64,12 @@ class Paths:
 
     @property
     def audit_log(self) -> Path:
-        """What the operator has asked of the API server; rotated files are beside it."""
+        """The operator's requests to the API server; rotated files are beside it."""
         return self.logs / "audit.log"
 
     @property
     def records(self) -> Path:
-        """What runs: one small file a component, see processes.py."""
+        """The running programs: one small file per component, see processes.py."""
         return self.state / "processes"
 
     @property
@@ -82,7 +82,7 @@ class Paths:
 
     @property
     def loaded_images(self) -> Path:
-        """The list of archives that every node gets, a new one too."""
+        """The list of archives that every node loads, a new one too."""
         return self.state / "images.json"
 
     @property

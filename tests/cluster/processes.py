@@ -1,13 +1,13 @@
 """Starts the cluster's long-running programs, finds them again, and ends them.
 
-A program outlives the command that started it. What is kept of it is one small
-record: its pid, its start time (a pid alone may be somebody else's by now), and a
-digest of its command and configuration. Rules:
-- `ensure` starts what does not run, and restarts what runs with another digest.
-- Before a start, whatever is left of it in its own control group is killed, so a
+A program outlives the command that started it. A small record of it is kept: its pid,
+its start time (another process may have the pid by now), and a digest of its command
+and configuration. Rules:
+- `ensure` starts programs that do not run, and restarts those with another digest.
+- Before a start, remaining processes in the program's own control group are killed, so a
   command that was itself killed between start and record leaves no second copy.
 - A program joins its control group and its node's namespaces before its first
-  instruction; nothing it starts can be outside.
+  instruction, so no process that it starts can be outside.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LAUNCH = (
 
 @dataclass(frozen=True)
 class Record:
-    """What is kept of a started program."""
+    """The record of a started program."""
 
     pid: int
     start_time: int  # clock ticks since boot, field 22 of /proc/<pid>/stat
@@ -78,8 +78,8 @@ class Component:
     name: str
     group: ControlGroup
     argv: Sequence[str | Path]
-    configuration: str = ""  # what else it reads at its start; a change restarts it
-    settings: Sequence[str] = ()  # words before argv: nsenter and its options, say; not part of the digest
+    configuration: str = ""  # other input of its start; a change restarts it
+    settings: Sequence[str] = ()  # arguments before argv, such as nsenter and its options; not part of the digest
 
     @property
     def digest(self) -> str:
@@ -96,7 +96,7 @@ def start_time(pid: int) -> int | None:
 
 
 def parse_start_time(stat: str) -> int | None:
-    """Field 22 of /proc/<pid>/stat. The second field, the program's name, may hold spaces and brackets."""
+    """Field 22 of /proc/<pid>/stat. The second field, the program's name, may contain spaces and brackets."""
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in ("Z", "X") else int(fields[19])
 
@@ -119,7 +119,7 @@ class Processes:
         return record if record and record.runs() else None
 
     def ensure(self, component: Component) -> bool:
-        """Start a component unless it runs as it should; whether it was started now."""
+        """Start a component unless it runs with this digest. Returns whether it was started now."""
         record = self.running(component.name)
         if record and record.digest == component.digest:
             return False
@@ -153,9 +153,9 @@ class Processes:
         Record(pid, started, component.digest).write(self.record_file(component.name))
 
     def end(self, name: str, group: ControlGroup, program: str) -> None:
-        """SIGKILL a component and what else runs of its program in its control group; wait for the end.
+        """SIGKILL a component and other processes of its program in its control group; wait for the end.
 
-        Only the program itself: containerd's shims are in the same group and live on.
+        Only the program itself: containerd's shims are in the same group and continue.
         """
         pids = {pid for pid in group.pids() if _program(pid) == os.path.realpath(program)}
         record = self.running(name)
@@ -175,7 +175,7 @@ class Processes:
         self.record_file(name).unlink(missing_ok=True)
 
     def failure(self, name: str, problem: str) -> ComponentFailed:
-        """The error for a component that failed: its log's last lines, and what to do."""
+        """The error for a component that failed: its log's last lines, and the fix."""
         log = self.log_file(name)
         lines = tail(log.read_text(errors="replace")) if log.exists() else "    (no log)"
         return ComponentFailed(
@@ -184,7 +184,7 @@ class Processes:
         )
 
     def check_alive(self, name: str) -> Record:
-        """A component's record. Raises ComponentFailed, with its last words, if it has ended."""
+        """A component's record. Raises ComponentFailed, with its last log lines, if it has ended."""
         record = self.running(name)
         if record is None:
             raise self.failure(name, "has ended")

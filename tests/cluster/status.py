@@ -1,4 +1,4 @@
-"""What `status` says: which components run, and how every node is."""
+"""The data of `status`: the components that run, and the state of every node."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ class NodeStatus:
 
     name: str
     power: Power
-    ready: str  # "True", "False" or "Unknown", the control plane's word
+    ready: str  # "True", "False" or "Unknown", from the control plane
 
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """Which components run, and how every node is."""
+    """The components that run, and the state of every node."""
 
     components: dict[str, bool]
     nodes: list[NodeStatus]
 
     def table(self) -> str:
-        """For people: one line a component, one line a node."""
+        """For people: one line per component, one line per node."""
         lines = [f"{'COMPONENT':<26}RUNS"]
         lines += [f"{name:<26}{'yes' if runs else 'NO'}" for name, runs in self.components.items()]
         lines += ["", f"{'NODE':<10}{'POWER':<14}READY"]

@@ -17,9 +17,9 @@ from .failures import CommandFailed, MissingTool
 from .paths import Paths
 
 VERSION = "2.13.0"
-#: Names another version; `make torches` sets it.
+#: Set by `make torches` for another version.
 VARIABLE = "UNDERSTUDY_TORCH"
-PYTHON = "3.11"  # of the base image, Debian bookworm
+PYTHON = "3.11"  # the version of the base image, Debian bookworm
 INSTALL_LIMIT_S = 1800
 
 
@@ -28,12 +28,12 @@ def torch_version() -> str:
 
 
 def folder(paths: Paths) -> Path:
-    """Where it is installed."""
+    """The folder in which it is installed."""
     return paths.torch(torch_version())
 
 
 def ensure_torch(paths: Paths, progress: Progress) -> Path:
-    """The folder with torch, installed now unless it is there; it appears when it is whole.
+    """The folder with torch, installed unless it exists; it appears when it is complete.
 
     Raises MissingTool without a Python of the right minor version, CommandFailed when
     pip fails.

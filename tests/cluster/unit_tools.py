@@ -1,6 +1,6 @@
 """The programs that unit tests need: openssl, a C compiler and ip, which are Debian packages, and promtool.
 
-promtool comes out of Debian's package `prometheus`, unpacked into the cache: an installed package starts a server.
+promtool is unpacked from Debian's package `prometheus` into the cache, because an installed package starts a server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DOWNLOAD_LIMIT_S = 300
 
 
 def ensure_unit_tools(paths: Paths, progress: Progress) -> None:
-    """Raises MissingTool, with what to do, if something is missing and cannot be installed."""
+    """Raises MissingTool, which names the fix, if something is missing and cannot be installed."""
     ensure_tools(UNIT_TOOLS, progress)
     if find_promtool(paths) is None:
         _unpack_promtool(paths, progress)

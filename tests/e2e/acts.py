@@ -1,9 +1,9 @@
-"""The demo's acts: one fault each, made for real, and measured from outside.
+"""The demo's acts: one real fault each, measured from outside.
 
-The witness of a recovery is the training's own report on shared storage: `resumed_s` is the time from the kill until a
+A recovery is measured by the training's own report on shared storage: `resumed_s` is the time from the kill until a
 worker of a new round completed a step, `paused_s` the time between that step and the last one before it, `lost_steps`
-how many steps had to be done again. `detected_s` is from the kill to the time that status tells. An act fails if status
-is not true: see truth.py.
+the number of repeated steps. `detected_s` is from the kill to the time in status. An act fails if status is not true:
+see truth.py.
 """
 
 import math
@@ -28,7 +28,7 @@ from tests.e2e.waiting import wait_until
 
 RECOVERY_LIMIT_S = 90.0
 READY_LIMIT_S = 90.0
-#: A fault is only made after so many steps of the round, so that there is something to lose.
+#: A fault is only caused after so many steps of the round, so that steps can be lost.
 STEADY_STEPS = CHECKPOINT_EVERY + 2
 FREEZE_S = 40.0
 SPARE_MOVES_S = 120.0
@@ -46,7 +46,7 @@ class Act:
     resumed_s: float
     paused_s: float
     lost_steps: int
-    status_s: float  # what status.lastRecovery tells; it is compared with paused_s
+    status_s: float  # from status.lastRecovery; it is compared with paused_s
     victim: "Victim"
     operator_pods_at_swap: int
     pods_before: tuple[str, ...]  # uids
@@ -64,7 +64,7 @@ class Victim:
 
 
 def settle(training: Training) -> None:
-    """Wait until the job runs whole: all ranks step, all spares are ready, and the operator says so."""
+    """Wait until the job is complete: all ranks step, all spares are ready, and status reports that."""
 
     def whole(status: Raw) -> bool:
         spares = status.get("spares", {})
@@ -76,9 +76,9 @@ def settle(training: Training) -> None:
 
 
 def give_spare_a_node(training: Training) -> None:
-    """Make the waiting spare anew until it shares its node with no active, so that a node's fault takes one of them.
+    """Recreate the spare until it shares its node with no active pod, so that a fault of a node stops only one of them.
 
-    A node that has just come back takes no pods for a moment, and a spare that was made then went elsewhere.
+    A node that has just come back accepts no pods for a moment, and the scheduler puts a spare on another node.
     """
     end = time.monotonic() + SPARE_MOVES_S
     while time.monotonic() < end:
@@ -107,7 +107,7 @@ def choose_victim(training: Training, ranks: tuple[int, ...]) -> Victim:
     nodes = [pod["spec"].get("nodeName") for pod in running_pods(training)]
     spared = {node for node in nodes if nodes.count(node) > 1}
     spared |= {pod["spec"].get("nodeName") for pod in training.pods() if pod["metadata"]["uid"] == coordinator}
-    spared.add(operator_node(training.cluster))  # status is to be told at once, also of this fault
+    spared.add(operator_node(training.cluster))  # the operator has to update status at once, also for this fault
     by_rank = training.pods_by_rank()
     for rank in ranks:
         pod = by_rank.get(rank)
@@ -122,7 +122,7 @@ class HasCluster(Protocol):
 
 
 def worker_pids(training: HasCluster, pod: str) -> list[int]:
-    """Host pids of a pod's workers: the launcher's children, or those of its zygote, that train."""
+    """Host pids of a pod's workers: the children of the launcher, or of its zygote, that train."""
     launcher = training.cluster.container_pids(training.namespace, pod)["trainer"]
     children = _children(launcher)
     zygotes = [pid for pid in children if _is_zygote(pid)]
@@ -132,8 +132,8 @@ def worker_pids(training: HasCluster, pod: str) -> list[int]:
 
 
 def _children(pid: int) -> dict[int, str]:
-    """The names of a process's children, by host pid, the first to be started first."""
-    # Not by pid: that of a later child is lower where the kernel has begun again at the lowest.
+    """The names of a process's children, by host pid, in the order of their start."""
+    # Not by pid: a later child may have a lower pid, after the pids have wrapped around.
     command = ["ps", "-o", "pid=,comm=", "--sort=start_time,pid", "--ppid", str(pid)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     pairs = (line.split(None, 1) for line in result.stdout.splitlines())
@@ -141,7 +141,7 @@ def _children(pid: int) -> dict[int, str]:
 
 
 def _is_zygote(child: int) -> bool:
-    """Of a child of the launcher, by its command: once it was called a worker, by a name that was not its own."""
+    """Whether a child of the launcher is the zygote, by its command line: its name may be another one."""
     try:
         return b"understudy_zygote" in Path(f"/proc/{child}/cmdline").read_bytes()
     except OSError:
@@ -150,7 +150,9 @@ def _is_zygote(child: int) -> bool:
 
 def kill_worker(training: Training) -> Act:
     victim = choose_victim(training, (1, 2, 0, 3))
-    pid = worker_pids(training, victim.pod)[0]  # of the pod's first rank: a launcher starts its workers in their order
+    pid = worker_pids(training, victim.pod)[
+        0
+    ]  # pid of the pod's first rank: a launcher starts its workers in their order
     return measure(
         training,
         "SIGKILL a worker",
@@ -177,7 +179,7 @@ def delete_pod(training: Training) -> Act:
 def delete_coordinator(training: Training) -> None:
     """Delete the coordinator's pod, and wait until another pod coordinates and all ranks step.
 
-    If the pod holds ranks, status has to report its loss. The loss of a spare that coordinates stops no training.
+    If the pod has ranks, status has to report its loss. The loss of a spare that coordinates stops no training.
     """
     settle(training)
     status, entries = training.status(), training.report()
@@ -202,7 +204,7 @@ def delete_coordinator(training: Training) -> None:
         words = ("-n", training.namespace, "delete", "pod", name, "--grace-period=0", "--force", "--wait=false")
         training.cluster.kubectl(*words)
         training.wait_for_status("another pod coordinates", elected, RECOVERY_LIMIT_S)
-        wait_until("training goes on", steps_on, RECOVERY_LIMIT_S, seen=training.pods_text)
+        wait_until("training continues", steps_on, RECOVERY_LIMIT_S, seen=training.pods_text)
 
 
 def power_off_node(training: Training, limit_s: float = RECOVERY_LIMIT_S) -> Act:
@@ -213,7 +215,7 @@ def power_off_node(training: Training, limit_s: float = RECOVERY_LIMIT_S) -> Act
 
 
 def kill_containers_without_operator(training: Training, meanwhile: Callable[[], Any] = lambda: None) -> Act:
-    """Kill a pod while no operator runs: the swap is observed in the training's report alone.
+    """Kill a pod while no operator runs: only the training's report shows the swap.
 
     meanwhile: called after the swap, before the operator runs again.
     """
@@ -246,7 +248,7 @@ class Thaw:
 
 
 def freeze_node(training: Training, freeze_s: float = FREEZE_S) -> tuple[Act, Thaw]:
-    """Freeze a node for freeze_s seconds, then thaw it. Rank 0's by preference: it is the one that writes."""
+    """Freeze a node for freeze_s seconds, then thaw it. Prefers the node of rank 0, which writes the checkpoints."""
     give_spare_a_node(training)
     victim = choose_victim(training, (0, 1, 2))
     pids = tuple(worker_pids(training, victim.pod))
@@ -263,7 +265,7 @@ def freeze_node(training: Training, freeze_s: float = FREEZE_S) -> tuple[Act, Th
 
     with compared(training, None):
         training.cluster.thaw(victim.node)
-        wait_until("the thawed workers end, and training goes on", goes_on, THAW_S, seen=training.pods_text)
+        wait_until("the thawed workers end, and training continues", goes_on, THAW_S, seen=training.pods_text)
     return act, Thaw(victim, token, pids, written, checkpoints)
 
 
@@ -277,7 +279,7 @@ def checkpoints_of(training: Training, token: Token) -> dict[str, float]:
 
 
 def described(pids: list[int]) -> str:
-    """What `ps` shows of these processes: for the message of a wait for their end."""
+    """The output of `ps` for these processes, for the message of a wait for their end."""
     command = ["ps", "-ww", "-o", "pid,ppid,pgid,stat,comm,wchan:20,lstart,args", "-p", ",".join(map(str, pids))]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
@@ -310,10 +312,10 @@ def measure(
     limit_s: float = RECOVERY_LIMIT_S,
     killed_by: str | None = None,
 ) -> Act:
-    """Make the fault, wait for a step of a new round, and compare what status reports of it with what was seen.
+    """Cause the fault, wait for a step of a new round, and compare status with the observed recovery.
 
-    strategies: if empty, that of a lost pod. before_status: is called after the step. Without it the operator runs.
-    killed_by: the signal that ends a worker.
+    strategies: if empty, that of a lost pod. before_status: is called after the step; if None, the operator runs all
+    the time. killed_by: the signal that ends a worker.
     """
     status = training.status()
     entries = training.report()
@@ -360,14 +362,14 @@ def uids(training: Training) -> tuple[str, ...]:
 
 
 def restarts(training: Training) -> int:
-    """Of all containers of the job's pods, as the kubelet counts them."""
+    """The restarts of all containers of the job's pods, as the kubelet counts them."""
     statuses = [pod["status"] for pod in training.pods()]
     containers = [c for s in statuses for c in (*s.get("initContainerStatuses", ()), *s.get("containerStatuses", ()))]
     return sum(container["restartCount"] for container in containers)
 
 
 def world_size(training: Training) -> int:
-    """How many ranks train now, as rank 0's log tells of its round."""
+    """The number of ranks that train now, from rank 0's log of its round."""
     pod = training.pods_by_rank()[0]["metadata"]["name"]
     log = read_log(training.cluster, training.namespace, pod, "trainer")
     rounds = [word for line in log.splitlines() for word in line.split() if word.startswith("world_size=")]

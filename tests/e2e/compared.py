@@ -1,4 +1,4 @@
-"""Compares what status reports about a fault with what the test did: gathers what tests/e2e/truth.py needs."""
+"""Compares status with the fault that the test caused: collects the inputs of tests/e2e/truth.py."""
 
 import json
 import threading
@@ -26,9 +26,9 @@ class Job(Protocol):
 
 @dataclass
 class Comparison:
-    """A job before a fault. The fault's entry, and how long training paused, once both are known.
+    """A job before a fault. The fault's entry and the pause of the training are set once both are known.
 
-    paused_s: 0.0 if no pod made the last step before the fault and one after it, as if the whole job restarts.
+    paused_s: 0.0 if no pod made both the last step before the fault and one after it, as when the whole job restarts.
     """
 
     job: Job
@@ -64,7 +64,7 @@ class Comparison:
 
 @contextmanager
 def compared(job: Job, fault: Fault | None, limit_s: float = REPORTED_S) -> Iterator[Comparison]:
-    """Compare status with the fault that the body makes, or None if no training stops by what the body does."""
+    """Compare status with the fault that the body causes, or None if the body stops no training."""
     comparison = Comparison(job)
     with sampled(job.status) as comparison.samples:
         yield comparison
@@ -73,7 +73,7 @@ def compared(job: Job, fault: Fault | None, limit_s: float = REPORTED_S) -> Iter
 
 @contextmanager
 def sampled(status: Callable[[], Raw]) -> Iterator[Sequence[Sample]]:
-    """Statuses, read by a thread for as long as the body lasts."""
+    """The statuses that a thread reads while the body runs."""
     samples: list[Sample] = []
     is_done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The cluster of the end-to-end tests, and the logs that a failed test leaves behind."""
+"""The cluster of the end-to-end tests, and the logs of a failed test."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,7 +42,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LaneScheduli
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """The running cluster with Understudy installed, seen from this lane. All of its nodes run again afterwards."""
+    """The running cluster with Understudy installed, as this lane sees it. All of its nodes run again afterwards."""
     cluster = LaneCluster()
     create_namespace(cluster, NAMESPACE)
     yield cluster
@@ -52,7 +52,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def restored_nodes(cluster: Cluster) -> Iterator[None]:
-    """A test that fails in the middle of a fault leaves no broken node to the tests after it."""
+    """Repair the nodes if a test fails during a fault, so that the next tests have no broken node."""
     yield
     for node in cluster.nodes():
         if cluster.power(node) is not Power.ON:
@@ -61,7 +61,7 @@ def restored_nodes(cluster: Cluster) -> Iterator[None]:
 
 @pytest.fixture
 def make_job(cluster: Cluster) -> Iterator[Callable[..., PlainJob]]:
-    """Describes a job, to be applied by the test and deleted after it; keyword arguments are PlainJob's."""
+    """Describes a job. The test applies it, and it is deleted after the test; keyword arguments are PlainJob's."""
     made: list[PlainJob] = []
 
     def make(name: str, **changes: Any) -> PlainJob:

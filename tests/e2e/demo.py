@@ -1,4 +1,4 @@
-"""`make demo`: one training job lives through every fault on a real Kubernetes; a table, and build/demo.json.
+"""`make demo`: one training job recovers from every fault on a real Kubernetes; a table, and build/demo.json.
 
 The table's times are measured from outside, next to those of the job's own status. The demo fails if status is not
 true (see truth.py), and if the loss of any step is not that of a run without faults.
@@ -58,7 +58,7 @@ def play(training: Training) -> tuple[list[acts.Act], Exits]:
 
 
 def table(played: list[acts.Act]) -> str:
-    """The acts as a table: measured from outside, but for the last column, the `seconds` of status."""
+    """The acts as a table: measured from outside, except for the last column, the `seconds` of status."""
     rows = [("ACT", "FAULT", "STRATEGY", "DETECTED S", "RESUMED S", "LOST STEPS", "PAUSED S", "STATUS S")]
     rows += [
         (

@@ -1,7 +1,7 @@
-"""Jobs and JobSets with the label, on the local cluster: the training of examples/ddp, which knows nothing of it.
+"""Jobs and JobSets with the label, on the local cluster: the training of examples/ddp, unchanged.
 
-The TrainingJob of examples/ddp is restated as what a user has: its pod template in an indexed Job, or in a JobSet.
-JobSet's own controller runs on the host, with its webhooks off: its manifests spell out what these would fill in.
+The TrainingJob of examples/ddp is restated as users have it without Understudy: its pod template in an indexed Job, or
+in a JobSet. JobSet's own controller runs on the host, with its webhooks off: the manifests contain their defaults.
 """
 
 import json
@@ -26,8 +26,8 @@ from tests.e2e.waiting import wait_until
 
 NAMESPACE = f"{LANE_NAMESPACE}-inject"
 PODS = 4  # three that train, and a spare; or four that train
-#: A pod that nobody waits to replace is made by its Job's controller, which pauses for up to 40 s after some failures,
-#: and may be put on the silent node until that is not ready.
+#: The Job controller creates each pod that replaces one, after a pause of up to 40 s if some have failed. The scheduler
+#: may put the pod on the silent node until that is not ready.
 WITHOUT_SPARE_S = 180.0
 
 
@@ -37,7 +37,7 @@ def label_namespace(cluster: Cluster, name: str = NAMESPACE) -> None:
 
 @contextmanager
 def jobset_controller(cluster: Cluster, folder: Path) -> Iterator[None]:
-    """JobSet's manager against the cluster, for as long as this lasts."""
+    """JobSet's manager runs against the cluster during the body."""
     built = ensure_jobset(Progress(quiet=True))
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(built.crd))
     # Pods of other tests keep the machine busy: the API server may serve a new kind seconds after it was applied.
@@ -76,7 +76,7 @@ def _answers(port: int) -> bool:
 class InjectedTraining(Training):
     """kind: Job or JobSet. bash: the command is a torchrun inside of `bash -c`.
 
-    label_alone: it has no annotation, so all its pods train, as JobSet's PyTorch example has them: one worker each.
+    label_alone: it has no annotation, so all its pods train, as in JobSet's PyTorch example: one worker each.
     """
 
     kind: str = "Job"
@@ -85,7 +85,9 @@ class InjectedTraining(Training):
 
     @property
     def workers(self) -> int:
-        """Of each pod. Under torchrun each one imports torch at every start: more than one would only cost time."""
+        """The workers of each pod. Under torchrun each worker imports torch at every start: more than one would only
+        cost time.
+        """
         return 1 if self.label_alone or self.bash else 2
 
     @property
@@ -103,7 +105,7 @@ class InjectedTraining(Training):
 
     @property
     def group(self) -> str:
-        """The InjectedJob, as its pods are labelled."""
+        """The InjectedJob, by the label of its pods."""
         return f"{self.kind.lower()}.{self.name}"
 
     def status(self) -> Raw:
@@ -162,7 +164,7 @@ class InjectedTraining(Training):
     def _in_bash(self, template: Raw) -> None:
         trainer = template["spec"]["containers"][0]
         words = " ".join(trainer["args"])
-        # As JobSet's PyTorch example has it: a static rendezvous, which nobody asks any more.
+        # As in JobSet's PyTorch example: a static rendezvous, which is not used.
         result = "--master_addr=$MASTER_ADDR --master_port=$MASTER_PORT --node_rank=$RANK"
         sizes = f"--nnodes={self.members} --nproc_per_node={self.workers}"
         torchrun = f"python3 -m torch.distributed.run --rdzv_id=123 {sizes} {result} /example/train.py {words}"
@@ -172,7 +174,7 @@ class InjectedTraining(Training):
 
 
 def _static_rendezvous(name: str) -> list[Raw]:
-    """What such an example tells torchrun: the first pod's hostname, and each pod's index."""
+    """The arguments of torchrun in such an example: the first pod's hostname, and each pod's index."""
     index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     return [
         {"name": "MASTER_ADDR", "value": f"{name}-workers-0-0.{name}"},

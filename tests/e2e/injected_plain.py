@@ -1,8 +1,8 @@
-"""A Job or a JobSet with the label, without torch: for what happens to it beside faults, which needs no training.
+"""A Job or a JobSet with the label, without torch, for tests that need no training.
 
-Each worker steps every tenth of a second, reports it, and leaves its newest step and the times of all in a folder that
-all nodes share, until somebody puts the file `done` there. The same folder is where the pods' hooks leave their traces,
-and where the file `hold` keeps pods from starting.
+Each worker steps every tenth of a second, reports it, and writes its newest step and the times of all steps to a folder
+that all nodes share, until the file `done` exists there. The hooks of the pods write to the same folder, and the file
+`hold` there keeps pods from starting.
 """
 
 import json
@@ -43,7 +43,9 @@ while not (folder / "done").exists():
 
 @dataclass
 class InjectedPlain:
-    """actives pods of one worker each, and spares. kind: Job or JobSet. More of the pods' spec: `pod_spec`."""
+    """actives: pods of one worker each. spares: further pods. kind: Job or JobSet. pod_spec: more fields of the pods'
+    spec.
+    """
 
     cluster: Cluster
     folder: Path
@@ -70,7 +72,7 @@ class InjectedPlain:
         named: Raw = {"metadata": {"name": self.name, "namespace": self.namespace}}
         if self.kind == "Job":
             return {"apiVersion": "batch/v1", "kind": "Job", **named, "spec": job}
-        # With what JobSet's own webhook would fill in. Each of its Jobs has a pod of those that train as one.
+        # With the defaults of JobSet's own webhook. Each of its Jobs has one of the training pods.
         whole: Raw = {
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             "successPolicy": {"operator": "All"},
@@ -100,7 +102,7 @@ class InjectedPlain:
             **beside,
         }
 
-    # What is done with it ---------------------------------------------------------------------------------------------
+    # Actions ----------------------------------------------------------------------------------------------------------
 
     def apply(self) -> None:
         self.cluster.kubectl("apply", "-f", "-", input=json.dumps(self.manifest()))
@@ -109,7 +111,7 @@ class InjectedPlain:
         """Apply the job, with an empty folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        self.folder.chmod(0o777)  # the pods' user is not ours
+        self.folder.chmod(0o777)  # the pods run as another user
         self.apply()
 
     def discard(self) -> None:
@@ -127,7 +129,7 @@ class InjectedPlain:
 
     @contextmanager
     def budget_used(self) -> Iterator[None]:
-        """New pods do not get beyond their start meanwhile."""
+        """New pods stop at their start until the file is removed."""
         hold = self.folder / "hold"
         hold.touch()
         try:
@@ -135,10 +137,10 @@ class InjectedPlain:
         finally:
             hold.unlink()
 
-    # What is there ----------------------------------------------------------------------------------------------------
+    # Observations -----------------------------------------------------------------------------------------------------
 
     def injected(self) -> Raw:
-        """The InjectedJob; nothing while there is none."""
+        """The InjectedJob; empty while there is none."""
         return find(self.cluster, self.namespace, "injectedjobs", self.group) or {}
 
     def status(self) -> Raw:
@@ -163,16 +165,16 @@ class InjectedPlain:
         return {file.name.removeprefix(f"{hook}-") for file in self.folder.glob(f"{hook}-*")}
 
     def newest(self) -> dict[str, tuple[Token, int]]:
-        """The round and the step that each rank was in last."""
+        """The round and the step in which each rank was last."""
         result = {file.name.removeprefix("rank-"): file.read_text().split() for file in self.folder.glob("rank-*")}
         return {rank: (token_of(text), int(n)) for rank, (text, n) in result.items()}
 
     def reported_steps(self) -> Steps:
-        """Of all pods that there were, by pod."""
+        """The steps of all pods that existed, by pod."""
         return {file.name: steps_in(file.read_text()) for file in self.folder.glob("steps-*")}
 
     def wait_for(self, description: str, condition: Any, limit_s: float = 90) -> Raw:
-        """The first status that fulfils the condition."""
+        """The first status that fulfills the condition."""
         return wait_for_status(description, self.status, condition, limit_s, seen=self.text)
 
     def wait_until_whole(self) -> Raw:
@@ -183,7 +185,7 @@ class InjectedPlain:
         return self.wait_for("it trains with all its spares", whole)
 
     def wait_for_steps_after(self, token: Token) -> Token:
-        """Of all ranks, in one newer round."""
+        """Wait until all ranks step in one newer round."""
 
         def stepped() -> Token | None:
             result = [round_ for round_, _ in self.newest().values()]
@@ -198,7 +200,9 @@ class InjectedPlain:
         return max(round_ for round_, _ in self.newest().values())
 
     def wait_for_end(self) -> dict[str, int]:
-        """Until the Job, or the JobSet, has completed; the exit codes of all containers, by pod and container."""
+        """Wait until the Job, or the JobSet, has completed. Returns the exit codes of all containers, by pod and
+        container.
+        """
         ended = "Completed" if self.kind == "JobSet" else "Complete"
 
         def completed() -> bool:
@@ -206,7 +210,7 @@ class InjectedPlain:
             return any((x["type"], x["status"]) == (ended, "True") for x in conditions)
 
         wait_until(f"the {self.kind} has completed", completed, 90, seen=self.text)
-        self.wait_for("its success is told", lambda status: status.get("phase") == "Succeeded")
+        self.wait_for("its success is reported", lambda status: status.get("phase") == "Succeeded")
         return codes_of(self.pods())
 
     def _kubectl(self, *words: str, check: bool = True) -> str:

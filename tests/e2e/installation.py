@@ -11,7 +11,7 @@ NAMESPACE = "understudy-system"
 RELEASE = "understudy"
 OPERATOR_PODS = "app.kubernetes.io/component=operator"
 DEPLOYMENT = f"deployment/{RELEASE}-operator"
-REPLICAS = 2  # the chart's own number
+REPLICAS = 2  # the chart's default
 LEADS_LIMIT_S = 60
 SCALE_LIMIT_S = 60
 CHECKOUT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ def install(
     options: Sequence[str] = (),
     checkout: Path = CHECKOUT,
 ) -> None:
-    """The images of a checkout and the chart with them; a second call with the same tree changes nothing."""
+    """The images and the chart of a checkout; a second call with the same tree changes nothing."""
     images = cluster.load_images("base", "operator", "sidecar", checkout=checkout)
     operator, sidecar = images["operator"], images["sidecar"]
     print_line(f"installing the chart with {operator.rpartition('/')[2]}")
@@ -49,7 +49,7 @@ def install(
 
 
 def operator_node(cluster: Cluster) -> str:
-    """The node of the operator that leads. A standby may be anywhere: nobody would miss it."""
+    """The node of the operator that leads. The loss of the standby's node would change nothing."""
 
     def found() -> str:
         lease = find(cluster, NAMESPACE, "leases", f"{RELEASE}-operator") or {"spec": {}}
@@ -61,12 +61,12 @@ def operator_node(cluster: Cluster) -> str:
 
 
 def scale_operator(cluster: Cluster, replicas: int = REPLICAS) -> None:
-    """Scale the operator, and wait until it is so."""
+    """Scale the operator, and wait until it has as many replicas."""
     cluster.kubectl("-n", NAMESPACE, "scale", DEPLOYMENT, f"--replicas={replicas}")
     if replicas:
         cluster.kubectl("-n", NAMESPACE, "rollout", "status", DEPLOYMENT, "--timeout=60s")
     else:
-        # With grace 0: what happens without an operator is the subject, never how it shuts down.
+        # With grace period 0: the tests are about the time without an operator, and not about its shutdown.
         gone = ("delete", "pod", "-l", OPERATOR_PODS, "--grace-period=0", "--force", "--ignore-not-found")
         cluster.kubectl("-n", NAMESPACE, *gone)
         wait_until("no operator runs", lambda: not listed(cluster, NAMESPACE, "pods", OPERATOR_PODS), SCALE_LIMIT_S)

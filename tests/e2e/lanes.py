@@ -1,11 +1,11 @@
-"""Lanes of nodes, so that end-to-end tests run at the same time and none meets the faults of another one.
+"""Lanes of nodes, so that end-to-end tests run at the same time and no test is disturbed by the faults of another one.
 
     node1             the operator's and the webhook's pods
     node2 to node5    lane 0
     node6 to node9    lane 1
 
-A test sees the nodes of its lane alone. A namespace belongs to a lane: Kubernetes' PodNodeSelector admission adds the
-node selector of the namespace's annotation to each of its pods, so no manifest has to know of lanes. pytest-xdist's
+A test sees only the nodes of its lane. A namespace belongs to a lane: Kubernetes' PodNodeSelector admission adds the
+node selector of the namespace's annotation to each of its pods, so no manifest has to name its lane. pytest-xdist's
 worker number N is lane N; without pytest-xdist, tests run in lane 0.
 """
 
@@ -15,15 +15,15 @@ import os
 from tests.cluster import Cluster
 
 SYSTEM_NODE = "node1"
-LANES = 2  # as many as `make e2e-lanes` starts: three were no faster on two cores, and tests ran out of time
+LANES = 2  # the same number as in `make e2e-lanes`: three were no faster on two cores, and tests timed out
 NODES_OF_A_LANE = 4
 NODES = 1 + LANES * NODES_OF_A_LANE
 #: This process's lane.
 LANE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-#: The tests' own namespace; a test that needs another one derives its name from this.
+#: The tests' own namespace; a test that needs another one derives its name from this one.
 NAMESPACE = f"understudy-e2e-{LANE}"
 SYSTEM_LABEL = "e2e.understudy.dev/system"
-#: Of test_inject.py, each with one job for all of its tests; JobSets aside.
+#: The kinds of test_inject.py, each with one job for all of its tests; without JobSets.
 INJECTED_KINDS = ("job", "torchrun", "job-label")
 #: Files whose tests share one job, or one set of jobs.
 SHARED_JOB = ("test_conformance.py", "test_story.py", "test_torchrun.py")
@@ -46,9 +46,9 @@ def nodes_of(lane: int) -> list[str]:
 
 
 def unit_of(test: str) -> str:
-    """What a test, given by its pytest id, has to run in one lane with: the tests of one unit run in one lane.
+    """The unit of a test, given by its pytest id: the tests of one unit run in one lane.
 
-    One lane runs all that use JobSet's controller, because two controllers would compete.
+    One lane runs all tests that use JobSet's controller, because two controllers would compete.
     """
     file, _, name = test.rpartition("/")[2].partition("::")
     parameter = name.partition("[")[2].removesuffix("]")
@@ -63,7 +63,7 @@ def label_nodes(cluster: Cluster) -> None:
     """Label each node with its lane, and one for the operator's namespace.
 
     The operator prefers nodes without faults in the last days. It would put all pods of a job on the one node of a lane
-    that no test has broken yet, so the faults of these nodes are forgiven as soon as they happen.
+    that no test has broken yet, so the faults of these nodes are forgiven at once.
     """
     cluster.kubectl("label", "node", SYSTEM_NODE, "--overwrite", f"{SYSTEM_LABEL}=true")
     for lane in range(LANES):
@@ -78,7 +78,7 @@ def create_namespace(cluster: Cluster, name: str, **labels: str) -> None:
 
 
 def create_system_namespace(cluster: Cluster, name: str) -> None:
-    """A namespace whose pods run on the system's node, where no test makes a fault."""
+    """A namespace whose pods run on the system's node, on which no test causes a fault."""
     _apply_namespace(cluster, name, f"{SYSTEM_LABEL}=true", {})
 
 

@@ -1,4 +1,4 @@
-"""What an interrupted run has left in the cluster: jobs and pools of the tests' namespaces."""
+"""Objects that an interrupted run has left in the cluster: jobs and pools of the tests' namespaces."""
 
 from tests.cluster import Cluster
 from tests.e2e.objects import GROUPS
@@ -10,9 +10,9 @@ LIMIT_S = 120
 
 
 def delete_leftovers(cluster: Cluster) -> None:
-    """Delete them, and wait until no pod of them is left: a name of an earlier run can be used again then."""
+    """Delete them, and wait until none of their pods is left: then the next run can use their names."""
     for kind in KINDS:
-        found = cluster.api.find(f"/{GROUPS[kind]}/{kind}") or {"items": []}  # None: JobSet's kind is not installed yet
+        found = cluster.api.find(f"/{GROUPS[kind]}/{kind}") or {"items": []}  # None: JobSet's CRD is not installed yet
         for namespace in {item["metadata"]["namespace"] for item in found["items"]}:
             if namespace.startswith(PREFIX):
                 cluster.kubectl("-n", namespace, "delete", kind, "--all", "--wait=false")

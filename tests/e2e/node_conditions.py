@@ -1,4 +1,4 @@
-"""What a node's health monitor writes: a condition, as NVSentinel's of a fatal Xid, that comes and goes."""
+"""A condition on a node, as a health monitor writes it (NVSentinel's of a fatal Xid), and its withdrawal."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Objects of the cluster as the API server has them, read without a kubectl process: see tests/cluster/api.py."""
+"""Objects of the cluster, read from the API server without a kubectl process: see tests/cluster/api.py."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -23,7 +23,7 @@ GROUPS = {
 
 
 def find(cluster: Cluster, namespace: str, kind: str, name: str) -> Raw | None:
-    """The object, None if there is none. kind: one of GROUPS. Raises ClusterDown for any other failure."""
+    """The object; None if there is none. kind: one of GROUPS. Raises ClusterDown for any other failure."""
     found: Raw | None = cluster.api.find(f"/{_collection(namespace, kind)}/{name}", timeout_s=LIMIT_S)
     return found
 
@@ -44,7 +44,7 @@ def listed(cluster: Cluster, namespace: str, kind: str, selector: str = "") -> l
 
 
 def read_log(cluster: Cluster, namespace: str, pod: str, container: str) -> str:
-    """What a container has logged so far; "" while the kubelet has no log of it."""
+    """The log of a container so far; "" while the kubelet has no log of it."""
     path = f"/{_collection(namespace, 'pods')}/{pod}/log?container={container}"
     try:
         return cluster.api.read(path, timeout_s=LIMIT_S).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""A TrainingJob without torch, for what needs pods, kubelets and faults but no training: its recoveries take a moment.
+"""A TrainingJob without torch, for tests that need pods, kubelets and faults but no training: it recovers in a moment.
 
 Each worker steps every tenth of a second. It reports each step to Understudy, and to the tests in a file of its pod.
 """
@@ -35,7 +35,7 @@ while True:
     time.sleep(0.1)
 """
 
-#: Rank 1 fails in each round, once the test has made this file in its pod.
+#: Rank 1 fails in each round, once the test has created this file in its pod.
 FAIL_FILE = "/tmp/fail"
 FAILING = f"""{STEP}
 import sys
@@ -50,9 +50,9 @@ sys.exit(7)
 
 @dataclass
 class PlainJob:
-    """actives pods of one worker each, and spares; script is what a worker runs.
+    """actives: pods of one worker each. spares: further pods. script: the worker's program.
 
-    apart: as many pods on each node, give or take one; otherwise the scheduler only prefers that.
+    apart: spread the pods over the nodes evenly; otherwise the scheduler only prefers that.
     """
 
     cluster: Cluster
@@ -62,7 +62,7 @@ class PlainJob:
     actives: int = 2
     spares: int = 1
     apart: bool = False
-    container: str = "trainer"  # the one whose workers write the steps
+    container: str = "trainer"  # the container whose workers write the steps
 
     def manifest(self, **changes: Any) -> Raw:
         trainer = {
@@ -92,7 +92,7 @@ class PlainJob:
         }
 
     def trainer_template(self) -> Raw:
-        """Of its pods."""
+        """The names of its pods."""
         template: Raw = self.manifest()["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
         return template
 
@@ -120,7 +120,7 @@ class PlainJob:
         return listed(self.cluster, self.namespace, "pods", f"{LABEL_JOB}={self.name}")
 
     def reported_steps(self) -> Steps:
-        """Of the pods that run."""
+        """The steps of the pods that run."""
         found = {}
         for pod in self.pods():
             name = pod["metadata"]["name"]
@@ -137,18 +137,18 @@ class PlainJob:
         return shown + json.dumps(self.status(), indent=1)
 
     def wait_for(self, description: str, condition: Any, limit_s: float = 60) -> Raw:
-        """The first status that fulfils the condition."""
+        """The first status that fulfills the condition."""
         return wait_for_status(description, self.status, condition, limit_s, seen=self.text)
 
     def wait_until_whole(self) -> Raw:
-        """Until all ranks step and all spares are ready."""
+        """Wait until all ranks step and all spares are ready."""
 
         def whole(status: Raw) -> bool:
             ready = status.get("spares", {}).get("ready", 0) >= self.spares
             return status.get("phase") == "Running" and ready and "progress" in status
 
         status = self.wait_for("the job runs with all its spares", whole)
-        if STEP in self.script:  # status has heard of the first rank that has stepped
+        if STEP in self.script:  # status shows when the first rank has stepped
             wait_until("each active has reported a step", self._all_have_stepped, 30, seen=self.reported_steps)
         return status
 
@@ -156,7 +156,7 @@ class PlainJob:
         return len(self.reported_steps()) >= self.actives
 
     def apply_until_a_spare_coordinates(self) -> None:
-        """Apply the job under another name if an active coordinates: on a busy machine no spare was up after 10 s."""
+        """Apply the job under another name if an active pod coordinates: on a busy machine spares start late."""
         for _ in range(ATTEMPTS):
             self.apply()
             self.wait_until_whole()
@@ -170,7 +170,7 @@ class PlainJob:
         return read_log(self.cluster, self.namespace, pod["metadata"]["name"], "understudy-sidecar")
 
     def wait_for_voters(self) -> None:
-        """Until all pods vote about the next coordinator, as the present one tells: before that none is elected."""
+        """Wait until all pods vote about the next coordinator, as status reports: before that none can be elected."""
 
         def voters() -> int:
             lines = self.sidecar_log(self.pod(self.status()["coordinator"]["podUID"]))
@@ -190,9 +190,9 @@ def alive(job: PlainJob) -> list[Raw]:
 
 
 def steps_in(text: str) -> list[Step]:
-    """The steps that a worker's file names."""
+    """The steps in a worker's file."""
     return [Step(token_of(token), float(at)) for token, at in map(str.split, text.splitlines())]
 
 
-#: The fixture `make_job`: describes a job of a name, and deletes it after the test.
+#: The fixture `make_job`: describes a job with a name, and deletes it after the test.
 MakeJob = Callable[..., PlainJob]

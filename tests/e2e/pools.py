@@ -22,13 +22,13 @@ ANNOTATION_FROM_POD = "understudy.dev/from-pod"
 
 @dataclass
 class Claimable:
-    """The uids of the spares that a job could claim now: Ready, claimed by nobody and not being deleted."""
+    """The uids of the spares that a job could claim now: Ready, not claimed and not being deleted."""
 
     uids: set[str] = field(default_factory=set)
     fewest: int | None = None  # at any moment since the first event
 
     def read(self, events: Iterable[bytes]) -> None:
-        """events: of a watch, a line each."""
+        """events: of a watch, one per line."""
         for line in events:
             event = json.loads(line)
             assert event["type"] in ("ADDED", "MODIFIED", "DELETED"), line
@@ -48,7 +48,7 @@ def is_claimable(pod: Raw) -> bool:
 
 @dataclass
 class SharedPool:
-    """nodes: those that its spares may be on, the first by preference; empty: any. alone: one spare a node at most."""
+    """nodes: the nodes for its spares, the first one preferred; empty: any. alone: at most one spare per node."""
 
     cluster: Cluster
     namespace: str
@@ -59,7 +59,7 @@ class SharedPool:
     ready_after_s: int = 0
 
     def manifest(self, note: str = "1") -> Raw:
-        """note: goes into the template, so that another one is another template."""
+        """note: a value in the template; another value is another template."""
         hold: Raw = {"name": "hold", "image": self.cluster.base_image, "imagePullPolicy": "IfNotPresent"}
         hold |= {"command": ["sleep", "infinity"], "env": [{"name": "NOTE", "value": note}]}
         if self.ready_after_s:
@@ -105,7 +105,7 @@ class SharedPool:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[Claimable]:
-        """The spares that a job could claim, from each event of the pool's pods: not from the operator's status."""
+        """The spares that a job could claim, from each event of the pool's pods, and not from the operator's status."""
         query = urlencode({"labelSelector": f"{LABEL_POOL}={self.name}", "watch": "true"})
         path = f"/api/v1/namespaces/{self.namespace}/pods?{query}"
         seen = Claimable()
@@ -147,7 +147,7 @@ class SharedPool:
 
 
 def preferring(manifest: Raw, *nodes: str) -> Raw:
-    """The job's manifest, whose pods go to these nodes where there is a choice."""
+    """The job's manifest, whose pods prefer these nodes."""
     expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(nodes)}
     preferred: list[Any] = [{"weight": 100, "preference": {"matchExpressions": [expression]}}]
     pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]

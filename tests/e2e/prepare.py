@@ -1,4 +1,4 @@
-"""Everything that the e2e tests and the demo need, built where it is missing: `python -m tests.e2e.prepare`.
+"""Builds all that the e2e tests and the demo need and that is missing: `python -m tests.e2e.prepare`.
 
 The first run compiles Kubernetes, installs torch and builds the images, all at the same time: a compiler waits for
 downloads, and a download leaves the processor to the compiler. A later run finds everything in the cache.
@@ -17,7 +17,7 @@ from tests.e2e.objects import listed
 from tests.e2e.waiting import wait_until
 
 DEMO_NODES = 4
-#: Minutes on two cores, each alone; together they take less than their sum.
+#: Minutes on two cores, each step alone; together they take less than their sum.
 EXPECTED_MINUTES = {
     "programs": ("compile Kubernetes, containerd, etcd and CoreDNS from their Go modules", "6 to 14"),
     "torch": ("install torch (5 GB)", "1 to 3"),
@@ -27,7 +27,7 @@ READY_LIMIT_S = 90
 
 
 def prepare() -> Cluster:
-    """A running cluster with torch and Understudy on it. Raises ClusterError, which says what to do."""
+    """A running cluster with torch and Understudy on it. Raises ClusterError, which names the fix."""
     cluster = Cluster(nodes=DEMO_NODES)
     _prepare(cluster)
     return cluster
@@ -72,7 +72,7 @@ def _prepare(cluster: Cluster, before_install: Callable[[], None] = lambda: None
 
 
 def _move_to_system_node(cluster: Cluster) -> None:
-    """Replace the pods that an installation without lanes has left on other nodes."""
+    """Recreate the pods of an installation without lanes that are on other nodes."""
 
     def elsewhere() -> list[str]:
         pods = listed(cluster, NAMESPACE, "pods")

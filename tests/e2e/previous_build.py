@@ -1,7 +1,7 @@
-"""The newest commit with another protocol than this checkout has, as files to build images and install a chart from.
+"""The newest commit with another protocol than this checkout, as files to build images and install a chart from.
 
-Two commits have another protocol if a message has other fields, a set of words other members, or the version differs.
-A change of a comment, or of how messages are sent, gives no former build: it would be the same protocol twice.
+Two commits have different protocols if the fields of a message, the members of an enum, or the version differ. A change
+of a comment, or of the way messages are sent, gives no previous build: it would be the same protocol twice.
 """
 
 import ast
@@ -39,7 +39,7 @@ def previous_commit(checkout: Path) -> str:
 
 
 def messages(sources: Iterable[str]) -> frozenset[str]:
-    """The fields of all messages, the members of all sets of words, and the protocol's version, as they are written."""
+    """The fields of all messages, the members of all enums, and the protocol's version, as in the source."""
     return frozenset(line for source in sources for line in _definitions(ast.parse(source)))
 
 

@@ -1,7 +1,7 @@
-"""What the example's workers wrote to shared storage, read from outside: steps, losses and times, by round.
+"""The reports of the example's workers on shared storage, read from outside: steps, losses and times, by round.
 
-The training's own report is the witness of every claim about time: a step that is in it was completed, by a worker of
-the round that its file is named for.
+Every claim about time is checked against the training's own report: a worker of the round in the file's name has
+completed each step in it.
 """
 
 import json
@@ -28,7 +28,7 @@ def token_of(text: str) -> Token:
 
 
 def read_report(folder: Path) -> list[Entry]:
-    """All entries in the order of rounds; a line that is being written is left out."""
+    """All entries in the order of rounds, without an incomplete line."""
     entries = []
     for file in folder.glob(f"{NAME}.*.jsonl"):
         for line in file.read_text().splitlines():

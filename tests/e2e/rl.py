@@ -1,8 +1,8 @@
-"""The RL example's TrainingJob on the local cluster: what `kubectl apply -k examples/rl` makes, but for what is local.
+"""The RL example's TrainingJob on the local cluster: the objects of `kubectl apply -k examples/rl`, with local changes.
 
-Local are the image (Debian's Python), torch and aiohttp (mounted from the host), and the pace. Beside it are clients,
-which ask the gateways at their pods' addresses from this machine, all the time, and check every answer: it is a
-function of the weights' version. A client's error fails the test.
+The changes are the image (Debian's Python), torch and aiohttp (mounted from the host), and the pace. Clients on this
+machine call the gateways at their pods' addresses all the time, and check every answer: it is a function of the
+weights' version. A client's error fails the test.
 """
 
 import asyncio
@@ -42,16 +42,16 @@ NO_CONNECTION = (7, 28)
 
 
 class Judgement(StrEnum):
-    """Of an answer with status 200. Only WHOLE is right."""
+    """The result for an answer with status 200. Only WHOLE is right."""
 
     WHOLE = "whole"
     MIXED = "MIXED"  # tokens of several versions, or of another one than the header names
-    UNKNOWN = "UNKNOWN"  # no tokens, or one that no version gives: torn weights
+    UNKNOWN = "UNKNOWN"  # no tokens, or one that no version produces: torn weights
     UNLABELED = "UNLABELED"  # no header that names a version
 
 
 def judged(tokens: Sequence[object], header: str | None, versions: Mapping[float, int]) -> Judgement:
-    """versions: by the token that the weights of the version give."""
+    """versions: by the token that the weights of the version produce."""
     found = {versions.get(token) if isinstance(token, int | float) else None for token in tokens}
     if not found or None in found:
         return Judgement.UNKNOWN
@@ -61,7 +61,7 @@ def judged(tokens: Sequence[object], header: str | None, versions: Mapping[float
 
 
 class Answers(Counter[str]):
-    """How many of each kind, and when each address has answered last with status 200 (time.monotonic())."""
+    """Answers by kind, and the time of the last answer with status 200 of each address (time.monotonic())."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,9 +69,9 @@ class Answers(Counter[str]):
 
 
 def ensure_libraries(cluster: Cluster) -> Path:
-    """A folder with aiohttp for the pods' Python, beside torch; it appears when it is whole."""
+    """A folder with aiohttp for the pods' Python, beside torch; it appears when it is complete."""
     target = cluster.torch_path.parent / "rl-libraries"
-    with locked(target.with_name(f"{target.name}.lock"), Progress(quiet=True)):  # the tests of both lanes ask for it
+    with locked(target.with_name(f"{target.name}.lock"), Progress(quiet=True)):  # the tests of both lanes need it
         if not target.exists():
             unfinished = target.with_name(f"{target.name}.unfinished")
             install = [torch_python(), "-m", "pip", "install", "--no-input", "--upgrade"]
@@ -82,7 +82,7 @@ def ensure_libraries(cluster: Cluster) -> Path:
 
 
 def token(version: int) -> float:
-    """What a server with the weights of this version answers: every parameter of its model is the version.
+    """The token of a server with the weights of this version: every parameter of its model is the version.
 
     Two layers, of 4 to 8 to 1, each with a bias, on an input of ones.
     """
@@ -91,9 +91,9 @@ def token(version: int) -> float:
 
 
 def updates_in(log: str) -> list[tuple[float, int, str]]:
-    """When the trainer has logged each update (Unix seconds), its number, and whether it was whole or failed.
+    """The time at which the trainer has logged each update (Unix seconds), its number, and whether it succeeded.
 
-    log: with the time before each line, as the kubelet has it.
+    log: with the time before each line, as the kubelet stores it.
     """
     found = []
     for line in log.splitlines():
@@ -105,7 +105,7 @@ def updates_in(log: str) -> list[tuple[float, int, str]]:
 
 
 def steps_of(updates: Iterable[tuple[float, int, str]]) -> list[Step]:
-    """The trainer steps once an update. Each start of it, of which this job has one a round, begins at update 1."""
+    """The trainer steps once per update. Each of its starts, one per round of this job, begins at update 1."""
     steps: list[Step] = []
     number = -1
     for at, update, _ in updates:
@@ -116,7 +116,9 @@ def steps_of(updates: Iterable[tuple[float, int, str]]) -> list[Step]:
 
 @dataclass
 class RlJob:
-    """updates: so many, each with a pause after it and after each tensor (float32 has the answers of 640 exactly)."""
+    """updates: their number, each with a pause after it and after each tensor (float32 represents the answers of 640
+    exactly).
+    """
 
     cluster: Cluster
     namespace: str
@@ -169,7 +171,7 @@ class RlJob:
                 ]
 
     def _affinity(self) -> Raw:
-        """Each pod on a node of its own, so that a node's fault hits one."""
+        """Put each pod on a node of its own, so that a fault of a node stops one pod."""
         mates = {"labelSelector": {"matchLabels": {LABEL_JOB: self.name}}, "topologyKey": "kubernetes.io/hostname"}
         return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [mates]}}
 
@@ -182,13 +184,13 @@ class RlJob:
         return status
 
     def pods(self, group: str = "") -> list[Raw]:
-        """Those that run, of one replicatedJob or of all."""
+        """The running pods of one replicatedJob or of all."""
         label = f"{LABEL_JOB}={self.name}" + (f",understudy.dev/replicated-job={group}" if group else "")
         pods = listed(self.cluster, self.namespace, "pods", label)
         return [pod for pod in pods if not group or (running(pod) and "deletionTimestamp" not in pod["metadata"])]
 
     def logged_updates(self) -> list[tuple[float, int, str]]:
-        """All that the running trainer's pod has logged: see updates_in."""
+        """All log lines of the running trainer's pod: see updates_in."""
         (trainer,) = self.pods("trainer")
         container = ("-c", "trainer", "--timestamps")
         return updates_in(self.cluster.kubectl("-n", self.namespace, "logs", trainer["metadata"]["name"], *container))
@@ -201,11 +203,11 @@ class RlJob:
         return shown + json.dumps(self.status(), indent=1)
 
     def wait_for(self, description: str, condition: Any, limit_s: float = 120) -> Raw:
-        """The first status that fulfils the condition."""
+        """The first status that fulfills the condition."""
         return wait_for_status(description, self.status, condition, limit_s, seen=self.text)
 
     def wait_for_whole_updates(self, number: int = 1) -> Raw:
-        """Both replicas Fresh, so many whole updates on from now."""
+        """Wait until both replicas are Fresh, and so many updates have succeeded from now on."""
         newest = version_of(self.status())
         return self.wait_for(
             "both replicas are Fresh",
@@ -217,16 +219,16 @@ class RlJob:
         self.wait_for("an update is under way", lambda s: s.get("rollouts", {}).get("updating") == 2)
 
     def weights(self, pod: Raw) -> Raw | None:
-        """The state of a gateway; None if nothing listens at its address."""
+        """The state of a gateway; None if no process listens at its address."""
         command = ["curl", "-s", "-f", "-m", "5", gateway_url(pod, "/understudy/v1/weights")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return read_weights(done.returncode, done.stdout)
 
     @contextlib.contextmanager
     def send_from_node(self, pod: Raw) -> Iterator[Counter[str]]:
-        """Ask the pod's gateway from its own node, again and again; the HTTP statuses of its answers.
+        """Call the pod's gateway from its own node, again and again. Returns the HTTP statuses of its answers.
 
-        None of them may be 200, and at least one has to be 503: else the gateway was not asked.
+        None of them may be 200, and at least one has to be 503: otherwise the gateway was not reached.
         """
         ask = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-m", "5", "--json", '{"tokens": 5}']
         command = self.cluster.node_command(pod["spec"]["nodeName"], *ask, gateway_url(pod, "/generate"))
@@ -272,7 +274,7 @@ def version_of(status: Raw) -> int:
 
 @contextlib.contextmanager
 def clients(job: RlJob) -> Iterator[Answers]:
-    """Clients that ask every gateway there is, again and again; what they got. An error of a client is raised here."""
+    """Clients that call all gateways again and again, with the results. An error of a client is raised here."""
     seen = Answers()
     is_done = threading.Event()
     pool = ThreadPoolExecutor(1)

@@ -1,6 +1,6 @@
-"""The end of a job, watched from outside: when each process of its pods exits, by pidfd.
+"""The end of a job, watched from outside: the time at which each process of its pods exits, by pidfd.
 
-Pod status tells whole seconds only; the kernel tells the moment.
+Pod status has whole seconds only.
 """
 
 import os
@@ -15,7 +15,7 @@ from tests.e2e.waiting import wait_until
 
 @dataclass(frozen=True)
 class Exits:
-    """Unix seconds at which processes exited, by "pod/container", workers apart."""
+    """Unix seconds at which processes exited, by "pod/container"; workers separately."""
 
     workers: dict[str, float]
     containers: dict[str, float]
@@ -95,6 +95,6 @@ def codes_of(pods: list[Raw]) -> dict[str, int]:
 
 
 def ended_badly(codes: dict[str, int]) -> dict[str, int]:
-    """Those with another code than 0."""
+    """The containers with another exit code than 0."""
     assert codes, "no container is known"
     return {container: code for container, code in codes.items() if code != 0}

@@ -1,6 +1,6 @@
 """The operator has the rights that it uses, and no others.
 
-First of the tests that run alone: it judges the requests of the operator that the lanes' tests ran with. The tests of
+First of the tests that run alone: it checks the requests of the operator with which the lanes' tests ran. The tests of
 the chart replace that operator.
 """
 
@@ -28,14 +28,14 @@ INJECTION = (
     Right("jobset.x-k8s.io", "jobsets", "get"),
     Right("kubeflow.org", "pytorchjobs", "get"),
 )
-#: Granted, and used, only while test_chart.py has networkPolicies.jobs on.
+#: Granted, and used only while test_chart.py enables networkPolicies.jobs.
 NETWORKS = "networking.k8s.io"
-#: What a run may do without, and why it is granted.
+#: Rights that a run may leave unused, with the reason why they are granted.
 RARE = {
     Right("", "pods", "get"): "a creation that had no answer is found to have been done",
     Right("", "services", "get"): "one of that name is there already",
     Right("", "secrets", "delete"): "a job is suspended, or begins another attempt",
-    Right("", "nodes", "get"): "a pod is on a node of which no watch has told yet",
+    Right("", "nodes", "get"): "a pod is on a node that no watch has reported yet",
     Right("batch", "jobs/status", "patch"): "a suspended Job keeps its startTime before Kubernetes 1.36",
     Right("understudy.dev", "trainingjobs", "get"): "a job has changed between its read and the write of its status",
     Right("understudy.dev", "trainingjobs/finalizers", "update"): "never sent: an admission plugin asks for it",
@@ -49,10 +49,11 @@ RARE = {
 
 @pytest.fixture
 def used(cluster: Cluster) -> list[Use]:
-    """By the installed operator: requests of one before it, which may end while this one starts, do not count.
+    """The requests of the installed operator. Those of an earlier one, which may end while this one starts, do not
+    count.
 
-    Its ReplicaSet need not be the newest: a Deployment that gets an earlier template again takes up the ReplicaSet that
-    it had then.
+    Its ReplicaSet need not be the newest: a Deployment that gets an earlier template again uses the ReplicaSet of that
+    template.
     """
     exercise(cluster, "rights")
     pods = json.loads(cluster.kubectl("-n", SYSTEM, "get", "pods", "-l", OPERATOR_PODS, "-o", "json"))["items"]
@@ -62,7 +63,7 @@ def used(cluster: Cluster) -> list[Use]:
 
 
 def exercise(cluster: Cluster, name: str) -> None:
-    """A pool and a job of that name come and go, and a spare that is not needed any more is deleted."""
+    """Create and delete a pool and a job of that name, and a spare that is not needed any more."""
     pool = SharedPool(cluster, NAMESPACE, name)
     pool.apply()
     pool.wait_until_full()
@@ -94,9 +95,7 @@ def rights(cluster: Cluster) -> set[Right]:
     return granted(roles)
 
 
-def test_nothing_is_asked_for_that_is_not_granted_and_nothing_is_granted_that_is_not_used(
-    cluster: Cluster, used: list[Use]
-) -> None:
+def test_the_operator_uses_exactly_the_rights_that_it_is_granted(cluster: Cluster, used: list[Use]) -> None:
     assert used
     present = rights(cluster)
     assert missing(present, used) == set()

@@ -1,7 +1,7 @@
-"""The chart's life under a job that trains: upgrade, rollback and uninstall are not noticed, and what stays is what
-docs/how-to/install.md says.
+"""Changes of the chart under a job that trains: upgrade, rollback and uninstall do not disturb it, and uninstall leaves
+the objects that docs/how-to/install.md lists.
 
-The images are this checkout's in both versions of the chart: what differs is what the charts make of them.
+The images are this checkout's in both versions of the chart, so only the objects of the charts differ.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ SECRET_S = 120
 
 @pytest.fixture(scope="module", autouse=True)
 def restored(cluster: Cluster) -> Iterator[None]:
-    """The chart is again as the other tests have it."""
+    """Restores the chart for the other tests."""
     yield
     install(cluster, print)
     operator_node(cluster)
@@ -66,7 +66,7 @@ def job(cluster: Cluster) -> Iterator[PlainJob]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a job would notice by."""
+    """The facts by which a job would notice a change."""
 
     pods: frozenset[str]  # uids
     restarts: int  # of all containers, as kubelets count them
@@ -93,7 +93,7 @@ def operators(cluster: Cluster) -> set[str]:
 
 
 def steps_go_on(job: PlainJob) -> None:
-    """Wait until status has a step of some time from now: training goes on, and an operator leads and hears of it."""
+    """Wait until status has a step from now on: training continues, and an operator leads and receives its reports."""
     later = time.time() + STEPS_S
     job.wait_for("status has a later step", lambda status: unix(status["progress"]["at"]) > later, 120)
 
@@ -107,14 +107,14 @@ def revision(cluster: Cluster) -> Raw:
 def test_helms_test_reports_that_the_installation_works(cluster: Cluster) -> None:
     install(cluster, print)
     assert "Succeeded" in cluster.helm("test", RELEASE, "--namespace", SYSTEM, "--timeout", "120s")
-    # and nothing of it stays
+    # and none of its objects stays
     left = ("pods,serviceaccounts,roles,rolebindings", f"{RELEASE}-test", "--ignore-not-found", "-o", "name")
     for kind in left[0].split(","):
         assert cluster.kubectl("-n", SYSTEM, "get", kind, *left[1:]) == ""
 
 
 def is_injected(cluster: Cluster) -> bool:
-    """Whether the API server reaches the webhook, and believes it, for the pod of a Job. None is made."""
+    """Whether the API server reaches the webhook, and trusts it, for the pod of a Job. No pod is created."""
     pod = golden_pod("job")
     pod["metadata"]["namespace"] = INJECTED
     words = ("create", "--dry-run=server", "-f", "-", "-o", "jsonpath={.spec.initContainers[*].name}")
@@ -184,11 +184,11 @@ def test_network_policies_and_a_renewed_certificate_take_effect_while_a_job_trai
     replace_certificate(cluster, other)
 
     def served() -> dict[str, int]:
-        """How many certificates each replica has served so far."""
+        """The number of certificates that each replica has served so far."""
         logs = {pod: cluster.kubectl("-n", SYSTEM, "logs", pod) for pod in webhooks_before}
         return {pod: log.count("serves the certificate in") for pod, log in logs.items()}
 
-    # then both replicas serve it without a restart
+    # then both replicas serve the new one without a restart
     wait_until("both replicas serve it", lambda: set(served().values()) == {2}, SECRET_S, seen=served)
     assert is_injected(cluster)
     # and its authority alone is enough
@@ -204,7 +204,7 @@ def test_network_policies_and_a_renewed_certificate_take_effect_while_a_job_trai
     cluster.kubectl("-n", SYSTEM, "delete", "secret", OWN_CERTIFICATE, "--wait=false")
 
 
-def test_uninstall_leaves_what_the_docs_state_and_another_installation_takes_it_over(
+def test_uninstall_leaves_the_documented_objects_and_another_installation_uses_them(
     cluster: Cluster, job: PlainJob
 ) -> None:
     steps_go_on(job)
@@ -219,7 +219,7 @@ def test_uninstall_leaves_what_the_docs_state_and_another_installation_takes_it_
     kinds = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
     kinds += ",validatingadmissionpolicies,validatingadmissionpolicybindings"
     assert cluster.kubectl("get", kinds, *own) == ""
-    # then the kinds, the job with its Secret, and what the programs have made for themselves are there
+    # then the CRDs, the job with its Secret, and the objects that the programs have created for themselves remain
     assert seen(job) == before
     kept = (f"secret/{RELEASE}-master", f"secret/{RELEASE}-webhook-tls", f"lease/{RELEASE}-operator")
     cluster.kubectl("-n", SYSTEM, "get", *kept, "-o", "name")
@@ -235,32 +235,34 @@ def test_uninstall_leaves_what_the_docs_state_and_another_installation_takes_it_
         os.kill(worker, signal.SIGKILL)
         wait_until("it has another worker", lambda: worker_pids(job, victim) not in ([], [worker]), 60, seen=job.text)
         assert seen(job) == before  # no operator updates the status
-        # when it is installed again, in the previous version
+        # when the previous version is installed again
         install(cluster, print, chart=str(PREVIOUS))
         assert revision(cluster)["chart"] == PREVIOUS.stem
-    # then status has the recovery that nobody has reported until now, and no pod was made or restarted
+    # then status has the recovery that no operator has reported until now, and no pod was created or restarted
     steps_go_on(job)
     after = seen(job)
     assert (after.pods, after.restarts) == (before.pods, before.restarts)
 
 
-def test_an_upgrade_from_the_previous_chart_and_a_rollback_are_not_noticed(cluster: Cluster, job: PlainJob) -> None:
-    # given an installation of the previous chart, and a job that trains under its operator. (The setting makes its pods
-    # others: so far the two charts differ in their versions only.)
+def test_an_upgrade_from_the_previous_chart_and_a_rollback_do_not_disturb_a_job(
+    cluster: Cluster, job: PlainJob
+) -> None:
+    # given an installation of the previous chart, and a job that trains under its operator. (A setting changes the
+    # operator's pods: without it the two charts differ in their versions only.)
     install(cluster, print, "logFormat=json", chart=str(PREVIOUS))
     assert revision(cluster)["chart"] == PREVIOUS.stem
     steps_go_on(job)
     before, operators_before = seen(job), operators(cluster)
 
-    # when the chart is upgraded: its operators are others
+    # when the chart is upgraded, which replaces the operators
     install(cluster, print)
     assert revision(cluster)["chart"] != PREVIOUS.stem
     wait_until("the former operators are gone", lambda: not operators_before & operators(cluster), 60)
-    # then training goes on, in the same pods, containers and round
+    # then training continues, in the same pods, containers and round
     steps_go_on(job)
     assert seen(job) == before
 
-    # and so it does when that is rolled back
+    # and so it does after a rollback
     operators_before = operators(cluster)
     cluster.helm("rollback", RELEASE, "--namespace", SYSTEM, "--wait", "--timeout", "90s")
     assert revision(cluster)["chart"] == PREVIOUS.stem

@@ -1,7 +1,7 @@
-"""A JobSet runs as a TrainingJob when its two header lines are changed: JobSet's examples, restated in conformance/.
+"""A JobSet runs as a TrainingJob if its two header lines are changed: JobSet's examples, restated in conformance/.
 
-All are applied at once, and each test watches one of them. What is expected is what JobSet's documentation says of it.
-One is applied alone, in the end: its Jobs share their nodes with no other Job of any JobSet.
+All are applied at once, and each test watches one of them. JobSet's documentation defines the expected results. One is
+applied alone, in the end: its Jobs share their nodes with no other Job of any JobSet.
 """
 
 import json
@@ -34,7 +34,7 @@ LIMIT_S = 150
 
 @dataclass(frozen=True)
 class Applied:
-    """A TrainingJob made from one of the manifests."""
+    """A TrainingJob from one of the manifests."""
 
     cluster: Cluster
     name: str
@@ -58,7 +58,7 @@ class Applied:
         return self.kubectl("get", "tj,jobs,pods", check=False) + json.dumps(self.status(), indent=1)
 
     def wait_for(self, description: str, condition: Callable[[Raw], Any]) -> Raw:
-        """The first status that fulfils the condition."""
+        """The first status that fulfills the condition."""
         return wait_for_status(f"{self.name}: {description}", self.status, condition, LIMIT_S, seen=self.text)
 
     def wait_for_end(self) -> Raw:
@@ -75,8 +75,8 @@ class Applied:
             for pod in self.pods()
             if pod["metadata"]["labels"]["job-name"] == job and pod["status"]["phase"] == "Running"
         ]
-        # Its shell ends as soon as it sees the file, and may take this command with it (status
-        # 137). That the pod has failed is what each caller waits for.
+        # Its shell ends as soon as it sees the file, and may end this command too (status
+        # 137). Each caller waits until the pod has failed.
         self.kubectl("exec", running[0], "--", "touch", "/tmp/fail", check=False)
 
 
@@ -90,9 +90,9 @@ def namespace(cluster: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def apply_all(namespace: Cluster) -> Cluster:
-    shutil.rmtree(STORAGE, ignore_errors=True)  # a former run's files: `forget` has ended the pods that write them
+    shutil.rmtree(STORAGE, ignore_errors=True)  # files of an earlier run: `forget` has ended the pods that write them
     STORAGE.mkdir(parents=True)
-    STORAGE.chmod(0o777)  # the pods' user is not ours
+    STORAGE.chmod(0o777)  # the pods run as another user
     names = sorted({path.stem for path in MANIFESTS.glob("*.yaml")} - {ALONE})
     apply(namespace, volume(0), volume(1), users_claim(), users_job(), *(manifest(namespace, name) for name in names))
     return namespace
@@ -105,7 +105,7 @@ def applied(apply_all: Cluster) -> Callable[[str], Applied]:
 
 @pytest.fixture
 def alone(namespace: Cluster) -> Iterator[Applied]:
-    """A job that keeps the pods of all other JobSets off its nodes, those of the next tests too until it is gone."""
+    """A job that keeps the pods of all other JobSets off its nodes, also those of the next tests until it is gone."""
     forget(namespace)
     apply(namespace, manifest(namespace, ALONE))
     yield Applied(namespace, ALONE)
@@ -123,7 +123,7 @@ def forget(cluster: Cluster) -> None:
 
     def no_pods() -> bool:
         pods = listed(cluster, NAMESPACE, "pods")
-        if pods:  # most of them ignore SIGTERM for the whole of their grace period
+        if pods:  # most pods ignore SIGTERM until the end of their grace period
             cluster.kubectl("-n", NAMESPACE, "delete", "pod", "--all", "--grace-period=0", "--force", "--wait=false")
         return not pods
 
@@ -133,7 +133,7 @@ def forget(cluster: Cluster) -> None:
 
 
 def manifest(cluster: Cluster, name: str) -> Raw:
-    """The two header lines are changed; image and torch are what is there."""
+    """Change the two header lines, the image and torch to those of the local cluster."""
     manifest: Raw = yaml.safe_load((MANIFESTS / f"{name}.yaml").read_text())
     manifest |= {"apiVersion": "understudy.dev/v1alpha1", "kind": "TrainingJob"}
     for replicated in manifest["spec"]["replicatedJobs"]:
@@ -149,7 +149,7 @@ def manifest(cluster: Cluster, name: str) -> Raw:
 
 
 def volume(number: int) -> Raw:
-    """For a claim: nothing here makes volumes by itself."""
+    """Create a volume for a claim: the cluster has no provisioner."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -165,7 +165,7 @@ def volume(number: int) -> Raw:
 
 
 def users_claim() -> Raw:
-    """Under the name of one that single-pvc shares and keeps."""
+    """A job with the name of one that single-pvc shares and keeps."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -179,7 +179,7 @@ def users_claim() -> Raw:
 
 
 def users_job() -> Raw:
-    """Under the name of one of ttl-after-finished; it never runs."""
+    """A job with the name of one of ttl-after-finished; it never runs."""
     pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "IMAGE"}]}
     return {
         "apiVersion": "batch/v1",
@@ -195,7 +195,7 @@ Apply = Callable[[str], Applied]
 @pytest.mark.parametrize(
     "name", ["multiple-depends-on", "coordinator", "group", "paralleljobs", "success-policy", "pytorch"]
 )
-def test_completes(applied: Apply, name: str) -> None:
+def test_the_job_completes(applied: Apply, name: str) -> None:
     status = applied(name).wait_for_end()
     assert status["terminalState"] == "Completed"
     assert status["restarts"] == 0
@@ -210,7 +210,7 @@ def test_completes(applied: Apply, name: str) -> None:
         ("failure-policy", 1, "ReachedMaxRestarts"),
     ],
 )
-def test_fails(applied: Apply, name: str, restarts: int, reason: str) -> None:
+def test_the_job_fails(applied: Apply, name: str, restarts: int, reason: str) -> None:
     status = applied(name).wait_for_end()
     assert status["terminalState"] == "Failed"
     assert (status["restarts"], status["restartsCountTowardsMax"]) == (restarts, restarts)
@@ -219,7 +219,7 @@ def test_fails(applied: Apply, name: str, restarts: int, reason: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rjimr-action", "onjobfailurereasons", "onjobfailurereasons-podfailurepolicy"])
-def test_restarts_that_do_not_count_have_no_end(applied: Apply, name: str) -> None:
+def test_restarts_that_do_not_count_have_no_limit(applied: Apply, name: str) -> None:
     """maxRestarts is 1."""
     job = applied(name)
     status = job.wait_for("it has restarted twice", lambda status: status.get("restarts", 0) >= 2)
@@ -228,7 +228,7 @@ def test_restarts_that_do_not_count_have_no_end(applied: Apply, name: str) -> No
     job.kubectl("delete", "tj", name)
 
 
-def test_dependent_jobs_are_made_when_what_they_depend_on_is_so_far(applied: Apply) -> None:
+def test_dependent_jobs_are_created_when_their_dependencies_have_reached_the_required_state(applied: Apply) -> None:
     job = applied("depends-on")
     status = job.wait_for_end()
     assert (status["terminalState"], status["restarts"]) == ("Completed", 0)
@@ -241,7 +241,7 @@ def test_dependent_jobs_are_made_when_what_they_depend_on_is_so_far(applied: App
     # and the launcher ends only when it has found the worker
 
 
-def test_startup_in_order_waits_until_all_of_the_one_before_are_ready(applied: Apply) -> None:
+def test_startup_in_order_waits_until_all_pods_of_the_previous_job_are_ready(applied: Apply) -> None:
     job = applied("startup-driver-ready")
     status = job.wait_for_end()
     jobs = job.jobs()
@@ -255,7 +255,7 @@ def test_a_failed_job_is_recreated_alone_or_with_all_others_as_its_rule_states(a
     job = applied("restartjob-action")
     leader, worker = "restartjob-action-rj-leader-0", "restartjob-action-rj-worker-0"
     before = ready(job, leader, worker)
-    # when a worker fails, its Job alone is made anew
+    # when a worker fails, only its Job is recreated
     job.fail(worker)
     after = ready(job, leader, worker, but=before[worker])
     assert after[leader] == before[leader]
@@ -275,7 +275,7 @@ def test_a_failed_job_is_recreated_alone_or_with_all_others_as_its_rule_states(a
     assert (status["terminalState"], condition(status, "Failed")["reason"]) == ("Failed", "ReachedMaxRestarts")
 
 
-def test_restarts_of_one_job_that_do_not_count(applied: Apply) -> None:
+def test_restarts_of_one_job_that_do_not_count_have_no_limit(applied: Apply) -> None:
     """maxRestarts is 1."""
     job = applied("restartjobandignore-action")
     worker = "restartjobandignore-action-rj-worker-0"
@@ -288,7 +288,7 @@ def test_restarts_of_one_job_that_do_not_count(applied: Apply) -> None:
         assert result.get("jobRestartsCountTowardsMax", [0]) == [0]
 
 
-def test_an_evicted_pod_costs_no_restart_that_counts(applied: Apply) -> None:
+def test_an_evicted_pod_causes_no_restart_that_counts(applied: Apply) -> None:
     job = applied("host-maintenance")
     leader = "host-maintenance-leader-0"
     before = ready(job, leader)
@@ -325,18 +325,18 @@ def test_pods_find_each_other_under_hostname_and_subdomain(applied: Apply) -> No
     applied("network").wait_for("the workers have found the leader", lambda s: replicated(s, "workers")["succeeded"])
 
 
-def test_a_success_ends_what_runs_on(applied: Apply) -> None:
+def test_a_success_ends_the_jobs_that_still_run(applied: Apply) -> None:
     job = applied("success-policy")
     job.wait_for_end()
     wait_until("no pod of it runs", lambda: not running(job), LIMIT_S, seen=job.text)
 
 
-def test_a_job_in_the_way_is_reported_and_once_it_is_gone_the_ended_job_is_deleted_after_its_time_to_live(
+def test_a_conflicting_job_is_reported_and_after_its_deletion_the_ended_job_is_deleted_when_its_time_to_live_is_over(
     applied: Apply,
 ) -> None:
     job = applied("ttl-after-finished")
     in_the_way = "ttl-after-finished-workers-0 exists and does not belong to this job"
-    job.wait_for("it tells", lambda s: any(in_the_way in x["message"] for x in s.get("conditions", ())))
+    job.wait_for("status has the condition", lambda s: any(in_the_way in x["message"] for x in s.get("conditions", ())))
     job.kubectl("delete", "job", "ttl-after-finished-workers-0")
     wait_until("it is gone", lambda: not job.kubectl("get", "tj", job.name, "--ignore-not-found"), LIMIT_S)
 
@@ -352,9 +352,11 @@ def test_claims_are_shared_and_kept_or_deleted_as_their_policy_states(applied: A
     assert "checkpoints-single-pvc" in job.kubectl("get", "pvc", "-o", "name")
 
 
-def test_a_suspended_job_runs_nothing_until_it_is_resumed_where_its_queue_states(applied: Apply) -> None:
+def test_a_suspended_job_runs_no_pod_until_it_is_resumed_on_the_nodes_of_its_queue(applied: Apply) -> None:
     job = applied("suspend")
-    status = job.wait_for("it tells", lambda s: s.get("conditions") and condition(s, "Suspended")["status"] == "True")
+    status = job.wait_for(
+        "status has the condition", lambda s: s.get("conditions") and condition(s, "Suspended")["status"] == "True"
+    )
     assert not job.pods()
     assert replicated(status, "workers")["suspended"] == 1
     node = job.cluster.nodes()[0]
@@ -367,7 +369,7 @@ def test_a_suspended_job_runs_nothing_until_it_is_resumed_where_its_queue_states
     job.wait_for("it runs", lambda s: replicated(s, "workers")["ready"])
     # and again, in the middle
     job.kubectl("patch", "tj", "suspend", "--type=merge", "-p", '{"spec": {"suspend": true}}')
-    job.wait_for("it rests", lambda s: replicated(s, "workers")["suspended"])
+    job.wait_for("it is suspended again", lambda s: replicated(s, "workers")["suspended"])
     job.kubectl("patch", "tj", "suspend", "--type=merge", "-p", '{"spec": {"suspend": false}}')
     status = job.wait_for_end()
     assert status["terminalState"] == "Completed"
@@ -395,7 +397,7 @@ def replicated(status: Raw, name: str) -> Raw:
 
 
 def ready(job: Applied, *names: str, but: str = "") -> dict[str, str]:
-    """The uids of these Jobs, once their pods are ready; none of them the one that is named."""
+    """The uids of these Jobs, once their pods are ready and none of them is the given one."""
 
     def all_ready(jobs: dict[str, Raw]) -> bool:
         present = [jobs[name] for name in names if name in jobs]
@@ -409,7 +411,7 @@ def ready(job: Applied, *names: str, but: str = "") -> dict[str, str]:
 
 
 def attempts(job: Applied) -> set[int]:
-    """How often the whole job was restarted, as its Jobs are labelled: what status calls restarts."""
+    """The number of restarts of the whole job, from the labels of its Jobs: status calls it restarts."""
     present = [made["metadata"] for made in job.jobs().values() if "deletionTimestamp" not in made["metadata"]]
     return {int(metadata["labels"][f"{JOBSET}/restart-attempt"]) for metadata in present}
 

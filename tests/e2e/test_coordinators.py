@@ -1,4 +1,4 @@
-"""The coordinator's own end, and networks that fall apart: given a job that trains, training goes on, once."""
+"""The end of the coordinator, and network partitions: the training continues, with one coordinator."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[PlainJob]:
-    """As many actives and spares as the test asks for (2 and 1), a spare of which coordinates; deleted afterwards."""
+    """The number of active pods and spares that the test sets (2 and 1). A spare coordinates. Deleted afterwards."""
     actives, spares = getattr(request, "param", (2, 1))
     name = request.node.originalname.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
     made = PlainJob(cluster, NAMESPACE, name, actives=actives, spares=spares, apart=True)
@@ -61,7 +61,7 @@ def kill(job: PlainJob, *pods: Raw) -> None:
 
 
 def elected(job: PlainJob, before: Raw) -> Raw:
-    """Until a later term of the same epoch is in office, as status tells."""
+    """Wait until status has a later term of the same epoch."""
     was = before["coordinator"]
 
     def newer(status: Raw) -> bool:
@@ -71,7 +71,7 @@ def elected(job: PlainJob, before: Raw) -> Raw:
     return job.wait_for("members have elected a coordinator", newer)
 
 
-def test_coordinator_killed_alone_is_succeeded_by_election_and_nobody_restarts(job: PlainJob) -> None:
+def test_a_coordinator_that_is_killed_alone_is_succeeded_by_election_without_a_restart(job: PlainJob) -> None:
     before, workers = job.status(), workers_of(job, actives(job))
     with compared(job, None):
         kill(job, coordinator(job))
@@ -83,7 +83,9 @@ def test_coordinator_killed_alone_is_succeeded_by_election_and_nobody_restarts(j
 
 
 @pytest.mark.parametrize("job", [(2, 3)], indirect=True)
-def test_coordinator_killed_with_an_active_is_succeeded_and_the_active_replaced(job: PlainJob) -> None:
+def test_a_coordinator_that_is_killed_with_an_active_pod_is_succeeded_and_the_active_pod_replaced(
+    job: PlainJob,
+) -> None:
     before, victim = job.status(), actives(job)[0]
     with compared(job, fault_of(victim, "Pod", "SpareSwap")):
         kill(job, coordinator(job), victim)
@@ -92,7 +94,7 @@ def test_coordinator_killed_with_an_active_is_succeeded_and_the_active_replaced(
 
 
 @pytest.mark.parametrize("job", [(1, 1)], indirect=True)
-def test_one_of_two_pods_goes_on_when_the_other_one_is_killed(job: PlainJob) -> None:
+def test_one_of_two_pods_continues_when_the_other_one_is_killed(job: PlainJob) -> None:
     # given a job of an active pod and a spare, which coordinates: alone it is no majority
     before, victim = job.status(), actives(job)[0]
     # when the active pod is killed
@@ -108,7 +110,7 @@ def test_one_of_two_pods_goes_on_when_the_other_one_is_killed(job: PlainJob) -> 
 
 
 def coordinator_with_ranks(job: PlainJob) -> Raw:
-    """The coordinator, once it holds ranks: it was the only spare, and an active is killed."""
+    """The coordinator, once it has ranks: it was the only spare, and an active pod is killed."""
     kill(job, actives(job)[0])
     job.wait_for("the spare has taken the ranks", lambda s: s.get("recoveriesByStrategy", {}).get("spareSwap") == 1)
     job.wait_until_whole()
@@ -122,13 +124,14 @@ def coordinator_with_ranks(job: PlainJob) -> Raw:
 
 
 def move_others_away_from(lost: Raw, job: PlainJob) -> None:
-    """Delete the spare on this pod's node, if there is one: for the next one the killed pod's node is free.
+    """Delete the spare on this pod's node, if there is one, so that the killed pod's node is free for the next spare.
 
-    The scheduler counted the killed pod when it placed the spare, if the kubelet had not reported its end yet.
+    If the kubelet had not reported the end of the killed pod yet, the scheduler has counted it when it placed the
+    spare.
     """
 
     def neighbors() -> list[str]:
-        """The names of the pods beside it."""
+        """The names of the other pods on its node."""
         on_node = [pod["metadata"] for pod in alive(job) if pod["spec"]["nodeName"] == lost["spec"]["nodeName"]]
         return [metadata["name"] for metadata in on_node if metadata["uid"] != lost["metadata"]["uid"]]
 
@@ -140,7 +143,7 @@ def move_others_away_from(lost: Raw, job: PlainJob) -> None:
 
 
 @pytest.mark.parametrize("job", [(3, 1)], indirect=True)
-def test_coordinator_with_ranks_killed_is_succeeded_and_replaced(job: PlainJob) -> None:
+def test_a_coordinator_with_ranks_that_is_killed_is_succeeded_and_replaced(job: PlainJob) -> None:
     # given a job of three pods and a spare, whose coordinator trains
     lost = coordinator_with_ranks(job)
     before = job.status()
@@ -151,7 +154,7 @@ def test_coordinator_with_ranks_killed_is_succeeded_and_replaced(job: PlainJob) 
 
 
 @pytest.mark.parametrize("job", [(3, 1)], indirect=True)
-def test_node_of_a_coordinator_with_ranks_powered_off_is_succeeded_and_replaced(job: PlainJob) -> None:
+def test_a_coordinator_with_ranks_on_a_powered_off_node_is_succeeded_and_replaced(job: PlainJob) -> None:
     # given a job of three pods and a spare, whose coordinator trains, on a node without another of its pods
     lost = coordinator_with_ranks(job)
     move_others_away_from(lost, job)
@@ -163,15 +166,15 @@ def test_node_of_a_coordinator_with_ranks_powered_off_is_succeeded_and_replaced(
         elected(job, before)
 
 
-def test_without_a_majority_the_operator_appoints(job: PlainJob) -> None:
-    # given an operator that knows who votes: it has heard of a step that was made later
+def test_without_a_majority_the_operator_appoints_a_coordinator(job: PlainJob) -> None:
+    # given an operator that knows the voters: it has received a step that was made later
     counted_at = time.time()
     job.wait_for("the operator has heard of a later step", lambda s: unix(s["progress"]["at"]) > counted_at)
     before, victim = job.status(), actives(job)[0]
     with compared(job, fault_of(victim, "Pod", "SpareSwap", "PodRecreate")):
         # when two of three voters have ended, and their kubelets report it
         kill(job, coordinator(job), victim)
-        # then no election is possible, and the operator gives the office in a newer epoch
+        # then no election is possible, and the operator appoints a coordinator in a newer epoch
         after = job.wait_for(
             "a coordinator was appointed",
             lambda s: s.get("coordinator", {}).get("epoch", 0) > before["coordinator"]["epoch"],
@@ -191,7 +194,7 @@ def connections(job: PlainJob, pod: Raw) -> set[str]:
     }
 
 
-def test_disconnected_coordinator_is_succeeded_and_steps_down(job: PlainJob) -> None:
+def test_a_disconnected_coordinator_is_succeeded_and_steps_down(job: PlainJob) -> None:
     before, workers, lost = job.status(), workers_of(job, actives(job)), coordinator(job)
     assert len(connections(job, lost)) == 2
     with compared(job, None):
@@ -200,7 +203,7 @@ def test_disconnected_coordinator_is_succeeded_and_steps_down(job: PlainJob) -> 
         assert after["round"] == before["round"]
         assert all(map(running, workers))
         # and when its node is back after its connections have timed out, then there is one coordinator, another one
-        # (if they had not, a reset connection would look to it like the end of that member's pod)
+        # (otherwise a reset connection would look to it like the end of that member's pod)
         wait_until(
             "it has lost its members", lambda: not connections(job, lost), 30, seen=lambda: connections(job, lost)
         )
@@ -210,7 +213,7 @@ def test_disconnected_coordinator_is_succeeded_and_steps_down(job: PlainJob) -> 
 
 
 @pytest.mark.parametrize("job", [(2, 2)], indirect=True)
-def test_an_active_that_only_the_coordinator_cannot_reach_is_replaced_and_fences_itself(job: PlainJob) -> None:
+def test_an_active_pod_that_only_the_coordinator_cannot_reach_is_replaced_and_fences_itself(job: PlainJob) -> None:
     before, lost = job.status(), actives(job)[0]
     workers = workers_of(job, [lost])
     with compared(job, fault_of(lost, "Node", "SpareSwap")):

@@ -1,4 +1,4 @@
-"""Faults beside the story's: what a user meets sooner or later, each on a small job of its own."""
+"""Faults that are not in the story, which users meet sooner or later, each on a small job of its own."""
 
 import os
 import signal
@@ -27,11 +27,11 @@ def active(job: PlainJob) -> Raw:
     return next(pod for pod in ranked if pod["metadata"]["uid"] != coordinator)
 
 
-def test_worker_that_always_fails_ends_the_job_with_its_own_exit_code(make_job: MakeJob) -> None:
+def test_a_worker_that_always_fails_ends_the_job_with_its_own_exit_code(make_job: MakeJob) -> None:
     # given a budget of two restarts, and a rank that exits 7 each time
     job = make_job("failing", script=FAILING)
     job.apply(recovery={"inPlace": {"maxRestarts": 2}})
-    # then it is restarted in place, on another pod, and then no more: the job fails, and says which rank it was
+    # then it is restarted in place, then on another pod, and then the job fails, and names the rank
     trainers = wait_until("all pods run", lambda: trainer_pids(job, 3), 60, seen=job.text)
     paths = wait_until("both ranks have stepped", lambda: have_stepped(trainers, 2), 60, seen=job.text)
     with ExitStack() as files:
@@ -47,13 +47,13 @@ def test_worker_that_always_fails_ends_the_job_with_its_own_exit_code(make_job: 
     assert failed["status"] == "True"
     assert "rank 1 failed on another pod as well" in failed["message"]
     assert "exit code 7" in failed["message"]
-    # and nothing runs any more: the failed rank's pods show its code, the spare does not claim a success
+    # and no worker runs any more: the failed rank's pods have its code, and the spare does not report a success
     wait_until("all pods have failed", lambda: all(p["status"]["phase"] == "Failed" for p in job.pods()), 30)
     codes = {
         pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"]
         for pod in job.pods()
     }
-    # and each entry names the pod and the node of its time, the exit code, and for how long one of the actives paused
+    # and each entry names the pod and its node, the exit code, and the pause of one of the active pods
     nodes = {
         pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in job.pods() if codes[pod["metadata"]["name"]] == 7
     }
@@ -63,7 +63,7 @@ def test_worker_that_always_fails_ends_the_job_with_its_own_exit_code(make_job: 
 
 
 def trainer_pids(job: PlainJob, pods: int) -> list[int]:
-    """Of the containers of all pods of the job; none until there are so many."""
+    """The containers of all pods of the job; none until there are so many."""
     names = [pod["metadata"]["name"] for pod in job.pods()]
     pids = [job.cluster.container_pids(NAMESPACE, name).get("trainer", 0) for name in names]
     return pids if len(pids) == pods and all(pids) else []
@@ -77,7 +77,7 @@ def have_stepped(trainers: list[int], ranks: int) -> list[Path]:
 
 
 def check_recoveries(status: Raw, nodes: dict[str, str], steps: Steps) -> None:
-    """Compare the entries with the pods whose worker exited 7, by name and node, and with the steps of the actives."""
+    """Compare the entries with the pods whose worker exited 7 (name, node), and with the steps of the active pods."""
     entries = status["recoveries"]
     for entry in entries:
         cause = entry["cause"]
@@ -95,7 +95,7 @@ def check_recoveries(status: Raw, nodes: dict[str, str], steps: Steps) -> None:
     assert strategies == ["InPlace"] * counts["inPlace"] + ["SpareSwap"] * counts["spareSwap"], entries
 
 
-def test_lost_pod_without_a_spare_is_replaced_by_a_new_one(make_job: MakeJob) -> None:
+def test_a_lost_pod_without_a_spare_is_replaced_by_a_new_one(make_job: MakeJob) -> None:
     job = make_job("spareless", spares=0, actives=3)
     job.apply()
     job.wait_until_whole()
@@ -105,7 +105,7 @@ def test_lost_pod_without_a_spare_is_replaced_by_a_new_one(make_job: MakeJob) ->
     assert job.status()["members"]["active"] == 3
 
 
-def test_training_goes_on_when_the_coordinators_node_dies(make_job: MakeJob) -> None:
+def test_training_continues_when_the_coordinators_node_dies(make_job: MakeJob) -> None:
     # given a spare that coordinates
     job = make_job("coordinator-node", apart=True)
     job.apply_until_a_spare_coordinates()
@@ -117,7 +117,7 @@ def test_training_goes_on_when_the_coordinators_node_dies(make_job: MakeJob) -> 
     with compared(job, None):
         # when its node is powered off
         job.cluster.power_off(node)
-        # then members elect another pod, in the same round, and no worker is restarted for it
+        # then members elect another pod, in the same round, and no worker is restarted
         after = job.wait_for(
             "another pod coordinates", lambda s: s.get("coordinator", {}).get("podUID") != was["podUID"]
         )
@@ -130,17 +130,17 @@ def test_training_goes_on_when_the_coordinators_node_dies(make_job: MakeJob) -> 
 
 
 def test_partitioned_workers_are_replaced_and_end_themselves(make_job: MakeJob) -> None:
-    # given an active on a node of its own, and three voters: of two voters the one that is left would have no majority
+    # given an active pod on a node of its own, and three voters: with two, the remaining one would have no majority
     job = make_job("partitioned", apart=True)
     job.apply(recovery={"coordinatorLossTimeout": f"{FENCE_S}s"})
     job.wait_until_whole()
     job.wait_for_voters()
     victim = active(job)
     node, workers = victim["spec"]["nodeName"], worker_pids(job, victim["metadata"]["name"])
-    # when its node is cut off, and all processes there live on, then a spare has its ranks
+    # when its node is cut off, and all processes there continue, then a spare has its ranks
     with compared(job, fault_of(victim, "Node", "SpareSwap")):
         job.cluster.partition(node)
-    # and the workers behind the partition end, though nobody can tell them to: no coordinator was heard for FENCE_S
+    # and the workers behind the partition end without a command: no coordinator was heard for FENCE_S
     wait_until(
         "the workers behind the partition end",
         lambda: not any(map(running, workers)),
@@ -150,7 +150,7 @@ def test_partitioned_workers_are_replaced_and_end_themselves(make_job: MakeJob) 
     job.cluster.restore(node)
 
 
-def test_graceful_deletion_lets_the_worker_end_and_swaps_then(make_job: MakeJob) -> None:
+def test_a_graceful_deletion_lets_the_worker_end_and_then_swaps(make_job: MakeJob) -> None:
     job = make_job("graceful")
     job.apply()
     job.wait_until_whole()
@@ -159,8 +159,8 @@ def test_graceful_deletion_lets_the_worker_end_and_swaps_then(make_job: MakeJob)
         job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", victim["metadata"]["name"], "--wait=false")
 
 
-def test_a_sidecar_that_is_killed_alone_swaps_nobody(make_job: MakeJob) -> None:
-    """Its launcher holds a copy of the connection, and the kubelet starts it again."""
+def test_a_sidecar_that_is_killed_alone_causes_no_swap(make_job: MakeJob) -> None:
+    """Its launcher has a copy of the connection, and the kubelet restarts it."""
     job = make_job("alone")
     job.apply()
     before = job.wait_until_whole()
@@ -177,12 +177,12 @@ def test_a_sidecar_that_is_killed_alone_swaps_nobody(make_job: MakeJob) -> None:
         os.kill(job.cluster.container_pids(NAMESPACE, name)["understudy-sidecar"], signal.SIGKILL)
         wait_until("the sidecar runs again", restarted, 30)
         step = job.status()["progress"]["step"]
-        status = job.wait_for("training goes on", lambda s: s["progress"]["step"] > step + 20)
+        status = job.wait_for("training continues", lambda s: s["progress"]["step"] > step + 20)
     assert status["round"] == before["round"]
     assert all(map(running, workers))
 
 
-def test_deleting_a_running_job_leaves_nothing(make_job: MakeJob) -> None:
+def test_deleting_a_running_job_leaves_no_objects(make_job: MakeJob) -> None:
     job = make_job("deleted")
     job.apply()
     job.wait_until_whole()

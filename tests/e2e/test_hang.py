@@ -1,4 +1,4 @@
-"""A rank that hangs: its stacks are in the log, it is named in status, and the training goes on."""
+"""A rank that hangs: its stacks are in the log, status names it, and the training continues."""
 
 import re
 from collections.abc import Iterator
@@ -63,37 +63,37 @@ def job(cluster: Cluster) -> Iterator[PlainJob]:
     made.discard()
 
 
-def test_a_rank_that_hangs_is_named_and_the_training_goes_on(job: PlainJob) -> None:
-    # given a training that is watched, of which a rank hangs, and the other waits for it
+def test_a_rank_that_hangs_is_named_and_the_training_continues(job: PlainJob) -> None:
+    # given a training with hang detection, in which a rank hangs, and the other waits for it
     job.apply(faults={"hang": {"stepTimeout": f"{STEP_TIMEOUT_S}s"}})
     job.wait_until_whole()
     pods = {pod["metadata"]["uid"]: pod for pod in job.pods()}
     # when it has recovered
     with sampled(job.status) as samples:
         status = job.wait_for("the job has recovered", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
-    # then status says what it was, and names a rank
+    # then status has the fault, and names a rank
     last = status["lastRecovery"]
     assert last["round"] == 1
     message = last["cause"]["message"]
     rank = last["cause"]["rank"]
     result = rf"no step for \d+ s; slowest: rank {rank} at step {HANGS_AT} \(others: {HANGS_AT}\)"
     assert re.fullmatch(result, message), message
-    # which of both it is nobody sees, but the pod is that rank's, and the times are those of the workers' own reports
+    # which of both it is cannot be known, but the pod is that rank's, and the times are those of the workers' reports
     pod = next(pod for pod in pods.values() if pod["metadata"]["annotations"].get(GROUP_RANK) == str(rank))
     steps = job.reported_steps()
     hung_at = max(step.at for of_pod in steps.values() for step in of_pod if step.round[2] == 0)
     observed = Observed(hung_at, (), steps, [sample for sample in samples if sample.requested_at > hung_at])
     found = differences(fault_of(pod, "Hang", "InPlace"), observed, status)
     assert not found, "\n".join(found)
-    # and each pod's log has the stacks of its worker: who hangs, and who waits
+    # and each pod's log has the stacks of its worker: one hangs, and one waits
     logs = trainer_logs(job)
     for rank, where in ((0, "waits_for_its_peer"), (1, "hangs_in_a_lock")):
         header = rf"worker local_rank=0 rank={rank} made no step for \d+ s since step {HANGS_AT}: its stacks follow\n"
         stacks = re.split(header, logs)[1].partition("understudy launcher:")[0]
         assert f"in {where}" in stacks, logs
-    # and every pod is still there, and steps on
+    # and every pod is still there, and continues to step
     assert {pod["metadata"]["uid"] for pod in job.pods()} == pods.keys()
-    job.wait_for("the training goes on", lambda s: s["progress"]["step"] > HANGS_AT)
+    job.wait_for("the training continues", lambda s: s["progress"]["step"] > HANGS_AT)
     assert job.status()["recoveriesByStrategy"]["inPlace"] == 1
 
 

@@ -1,9 +1,8 @@
-"""Jobs that know nothing of Understudy, with a label on their pods: a plain Job, a JobSet, torchrun inside of bash;
-a Job with the label alone, so without a spare; and a JobSet as JobSet's own PyTorch example is, torchrun in bash, with
-the label alone.
+"""Jobs without changes for Understudy, with a label on their pods: a plain Job, a JobSet, torchrun inside of bash; a
+Job with only the label, so without a spare; and JobSet's own PyTorch example, torchrun in bash, with only the label.
 
-Each survives a worker that is killed, a pod that is lost and a node that is powered off, with backoffLimit 0, and its
-pods all exit 0, the spare's too. The measured times are in build/bench/injection.json; with
+Each survives a worker that is killed, a pod that is lost and a node that is powered off, with backoffLimit 0, and all
+its pods exit 0, including the spare. The measured times are in build/bench/injection.json; with
 `make bench-injection` in benchmarks/results.
 """
 
@@ -41,7 +40,7 @@ pytestmark = pytest.mark.timeout(600)
 #: `make bench-injection` sets it, so that no other run of these tests changes a file of the repository.
 RESULTS = CHECKOUT / os.environ.get("UNDERSTUDY_BENCH_RESULTS", "build/bench") / "injection.json"
 SIZE = 4  # nodes
-#: kind, torchrun inside of bash, the label alone
+#: kind, torchrun inside of bash, only the label
 KINDS = {
     "job": ("Job", False, False),
     "jobset": ("JobSet", False, False),
@@ -49,8 +48,8 @@ KINDS = {
     "job-label": ("Job", False, True),
     "jobset-torchrun": ("JobSet", True, True),
 }
-#: The kinds of each run; `make test-all` has all. In each run, test_inject_page.py has a JobSet with the label
-#: alone under torchrun, which loses a pod, and test_torchrun.py a node that is powered off under torchrun.
+#: The kinds of each run; `make test-all` has all. In each run, test_inject_page.py tests a JobSet with only the label
+#: under torchrun, which loses a pod, and test_torchrun.py a node that is powered off under torchrun.
 IN_EACH_RUN = ("job",)
 ALONE = """
 import os, signal, sys, time
@@ -88,7 +87,7 @@ def training(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Injec
     kind, bash, label_alone = KINDS[request.param]
     if kind == "JobSet":
         request.getfixturevalue("jobsets")
-    # A namespace of its own each: the example's claim is bound to one folder a namespace.
+    # Each has a namespace of its own: the example's claim is bound to one folder per namespace.
     namespace = f"{NAMESPACE}-{request.param}"
     label_namespace(cluster, namespace)
     folder = CHECKOUT / "build" / f"e2e-storage-inject-{request.param}"
@@ -107,7 +106,7 @@ def note(journal: Journal, training: InjectedTraining, fault: str, act: Act) -> 
     journal.add([Sample("understudy", case, SIZE, run, {"first_step_s": act.resumed_s})])
 
 
-def test_pods_with_the_label_train_as_one_and_the_pod_beyond_the_world_size_is_a_spare(
+def test_pods_with_the_label_train_together_and_the_pod_beyond_the_world_size_is_a_spare(
     training: InjectedTraining,
 ) -> None:
     acts.settle(training)
@@ -126,7 +125,7 @@ def test_a_killed_worker_restarts_in_place(training: InjectedTraining, journal: 
     note(journal, training, "worker", act)
 
 
-def test_a_killed_sidecar_is_no_restart_that_the_job_would_count(training: InjectedTraining) -> None:
+def test_a_killed_sidecar_causes_no_restart_that_the_job_would_count(training: InjectedTraining) -> None:
     pod = acts.running_pods(training)[0]["metadata"]["name"]
     supervisor = training.cluster.container_pids(training.namespace, pod)["understudy-sidecar"]
     (sidecar,) = acts._children(supervisor)
@@ -138,7 +137,7 @@ def test_a_killed_sidecar_is_no_restart_that_the_job_would_count(training: Injec
     assert failed_pods(training) == 0
 
 
-def test_a_deleted_pod_is_replaced_by_the_spare_or_by_the_one_that_its_controller_makes(
+def test_a_deleted_pod_is_replaced_by_the_spare_or_by_the_pod_that_its_controller_creates(
     training: InjectedTraining, journal: Journal
 ) -> None:
     act = acts.delete_pod(training)
@@ -155,7 +154,7 @@ def test_a_powered_off_node_is_replaced(training: InjectedTraining, journal: Jou
     acts.settle(training)
 
 
-def test_all_pods_exit_0_with_the_job_the_spare_too(training: InjectedTraining) -> None:
+def test_all_pods_exit_0_with_the_job_including_the_spare(training: InjectedTraining) -> None:
     training.finish()
     wait_for_end(training)
     codes = exit_codes(training)
@@ -170,7 +169,7 @@ def test_all_pods_exit_0_with_the_job_the_spare_too(training: InjectedTraining) 
     wait_until(f"the {training.kind} has completed", completed, 90, seen=training.pods_text)
 
 
-def test_deleting_the_job_leaves_nothing(training: InjectedTraining) -> None:
+def test_deleting_the_job_leaves_no_objects(training: InjectedTraining) -> None:
     training.discard()
     owned = ("pods", "injectedjobs", "secrets", "services")
 
@@ -235,7 +234,7 @@ def test_exit_on_fault_alone_saves_unless_its_node_is_faulty(
         cluster.kubectl("annotate", "node", node, "understudy.dev/faulty=Xid 79 on GPU 3")
         file = Path(f"/proc/{pid}/root/understudy/verdict.json")
         wait_until("the verdict is in the pod", lambda: file.exists() and "Xid 79" in file.read_text(), 60)
-    # SIGTERM as the kubelet sends it; the pod's object stays, and with it the log.
+    # SIGTERM as the kubelet sends it; the pod's object stays, and so does the log.
     os.kill(pid, signal.SIGTERM)
 
     def ended() -> Raw | None:
@@ -252,7 +251,7 @@ def test_exit_on_fault_alone_saves_unless_its_node_is_faulty(
     assert ("no checkpoint is tried: the node is faulty: annotation: Xid 79 on GPU 3" in lines) == faulty
 
 
-# What is not injected ------------------------------------------------------------------------------------------------
+# Jobs that are not injected -------------------------------------------------------------------------------------------
 
 
 def test_a_job_that_cannot_train_as_one_is_refused_when_it_is_applied(cluster: Cluster) -> None:

@@ -1,5 +1,5 @@
-"""What befalls a job with the label beside faults: its normal end with preStop hooks, a suspension, a second life under
-the same name, and a pod that comes just as the training has ended.
+"""Events in the life of a job with the label other than faults: its normal end with preStop hooks, a suspension, a
+second job of the same name, and a pod that starts just as the training has ended.
 
 Its workers step without torch, so that each of these takes seconds.
 """
@@ -28,7 +28,7 @@ Make = Callable[..., InjectedPlain]
 
 @pytest.fixture
 def make(cluster: Cluster) -> Iterator[Make]:
-    """Begins a job of that name; it is gone after the test."""
+    """Creates a job of that name, and deletes it after the test."""
     label_namespace(cluster, NAMESPACE)
     made: list[InjectedPlain] = []
 
@@ -44,12 +44,12 @@ def make(cluster: Cluster) -> Iterator[Make]:
 
 
 def hook(name: str) -> Raw:
-    """A preStop hook that leaves a trace."""
+    """A preStop hook that writes a file."""
     return {"preStop": {"exec": {"command": ["sh", "-c", f": > {WITNESS}/{name}-$POD"]}}}
 
 
 def a_sidecar() -> Raw:
-    """The user's own, with a hook. It ends when it is asked to."""
+    """The user's own sidecar, with a hook. It ends at SIGTERM."""
     command = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done"]
     return {"name": "helper", "restartPolicy": "Always", "command": command, "lifecycle": hook("helper")}
 
@@ -59,7 +59,7 @@ def names_of(pods: list[Raw]) -> set[str]:
 
 
 def secrets_of(pods: list[Raw]) -> set[str]:
-    """That pods have their key from."""
+    """The Secrets from which pods have their key."""
     volumes = (volume for pod in pods for volume in pod["spec"]["volumes"])
     return {volume["secret"]["secretName"] for volume in volumes if volume["name"] == "understudy-membership"}
 
@@ -72,13 +72,13 @@ def test_hooks_run_as_without_the_label_when_a_pod_is_deleted_and_when_the_job_c
     # when one of its active pods is deleted
     victim = next(pod for pod in job.pods() if pod["metadata"]["labels"].get(LABEL_ROLE) == "active")
     token = job.token()
-    # then both hooks of that pod run, and the training goes on with the spare
+    # then both hooks of that pod run, and the training continues with the spare
     with compared(job, fault_of(victim, "Pod", "SpareSwap")):
         job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", victim["metadata"]["name"], "--wait=false")
         job.wait_for_steps_after(token)
     lost = {victim["metadata"]["name"]}
     wait_until("both of its hooks have run", lambda: job.traces("trainer") == job.traces("helper") == lost, 30)
-    # and with another spare, once its controller has made one
+    # and with another spare, once its controller has created one
     wait_until("there is another pod", lambda: len(names_of(job.pods()) - lost) == PODS, 60, seen=job.text)
     job.wait_until_whole()
 
@@ -86,8 +86,8 @@ def test_hooks_run_as_without_the_label_when_a_pod_is_deleted_and_when_the_job_c
     pods = names_of(job.pods()) - lost
     job.finish()
     codes = job.wait_for_end()
-    # then every container has ended with 0, the sidecars once their hooks had run; and no trainer's hook has run, for
-    # Kubernetes runs none of a container that ends by itself
+    # then every container has ended with 0, the sidecars once their hooks had run. No hook of a trainer has run,
+    # because Kubernetes runs none of a container that ends by itself
     assert not ended_badly(codes)
     assert len(codes) == PODS * len(("understudy-sidecar", "helper", "gate", "trainer"))
     assert job.traces("helper") == pods | lost
@@ -107,24 +107,24 @@ def test_a_job_that_is_suspended_has_no_pods_and_continues_when_it_is_resumed(
 
     # when it is suspended
     job.suspend(suspended=True)
-    # then its pods go, and it is told so, not as a fault
+    # then its pods are deleted, and they receive the suspension, which is no fault
     wait_until("its pods are gone", lambda: not job.pods(), 60, seen=job.text)
     token = job.token()
-    status = job.wait_for("it is told as suspended", lambda status: status.get("phase") == "Suspended")
+    status = job.wait_for("it is reported as suspended", lambda status: status.get("phase") == "Suspended")
     assert [x["status"] for x in status["conditions"] if x["type"] == "Suspended"] == ["True"]
     assert status.get("recoveries", []) == []
     assert status["members"]["active"] == 0
 
     # when it is resumed
     job.suspend(suspended=False)
-    # then it trains as before, as the same InjectedJob, in rounds that fence the former ones, and has not recovered
+    # then it trains as before, as the same InjectedJob, in rounds that fence the earlier ones, without a recovery
     job.wait_for_steps_after(token)
     status = job.wait_until_whole()
     assert job.injected()["metadata"]["uid"] == itself
     assert status["coordinator"]["epoch"] > token[0]
     assert status.get("recoveries", []) == []
 
-    # and its end is one
+    # and it completes
     job.finish()
     codes = job.wait_for_end()
     assert not ended_badly(codes)
@@ -137,7 +137,7 @@ def test_a_job_that_is_deleted_and_applied_again_at_once_is_another_one(make: Ma
     token, previous = job.token(), job.pods()
     uid, uids = job.target()["metadata"]["uid"], job.uids()
 
-    # when it is deleted, and the same manifest applied before anything of it is gone
+    # when it is deleted, and the same manifest applied before any of its objects is gone
     job.cluster.kubectl("-n", NAMESPACE, "delete", "job", job.name, "--wait=false")
     job.apply()
     other = job.target()["metadata"]["uid"]
@@ -158,8 +158,8 @@ def test_a_job_that_is_deleted_and_applied_again_at_once_is_another_one(make: Ma
     assert not ended_badly(codes)
 
 
-def test_a_pod_that_comes_just_as_the_training_has_ended_is_informed_and_ends_with_0(make: Make) -> None:
-    # given a job whose spare was lost, and the pod in its place, of which nothing but the sidecar runs yet
+def test_a_pod_that_starts_just_as_the_training_has_ended_ends_with_0(make: Make) -> None:
+    # given a job whose spare was lost, and a pod in its place, of which only the sidecar runs yet
     job = make("late")
     job.wait_until_whole()
     known = job.uids()
@@ -173,16 +173,16 @@ def test_a_pod_that_comes_just_as_the_training_has_ended_is_informed_and_ends_wi
         job.finish()
         job.wait_for("the training has succeeded", lambda status: status.get("phase") == "Succeeded")
         ended = [pod for pod in job.pods() if pod["metadata"]["uid"] in known - {spare["metadata"]["uid"]}]
-        wait_until("who trained has ended", lambda: all_succeeded(job, names_of(ended)), 60, seen=job.text)
+        wait_until("the pods that trained have ended", lambda: all_succeeded(job, names_of(ended)), 60, seen=job.text)
 
-    # then the one that starts only now ends with 0 as well, and the Job completes
+    # then the pod that starts only now ends with 0 as well, and the Job completes
     codes = job.wait_for_end()
     assert not ended_badly(codes)
     assert f"{late}/trainer" in codes
 
 
 def newcomer(job: InjectedPlain, known: set[str]) -> str:
-    """The name of a pod that came since, once its sidecar runs; "" before."""
+    """The name of a pod that was created since, once its sidecar runs; "" before."""
     for pod in job.pods():
         statuses = pod["status"].get("initContainerStatuses", ())
         started = any(x["name"] == "understudy-sidecar" and x.get("started") for x in statuses)

@@ -1,5 +1,5 @@
-"""docs/how-to/inject.md, followed word by word on the local cluster: its commands and manifests as they stand there,
-but for the image, and for the script in it, which steps for a few seconds without torch.
+"""docs/how-to/inject.md, followed step by step on the local cluster: its commands and manifests are used unchanged,
+except for the image and the script in it, which steps for a few seconds without torch.
 """
 
 import json
@@ -20,7 +20,7 @@ from tests.unit.docs.inject_page import Shell, blocks, lines
 
 pytestmark = pytest.mark.timeout(400)
 
-NAMESPACE = "research"  # as the page has it
+NAMESPACE = "research"  # the namespace on the page
 FOLDER = "/in-the-image"
 TRAIN = f"""{STEP}
 for n in range(1, 151):
@@ -31,7 +31,7 @@ TORCHRUN = '#!/bin/sh\nexec python3 -m torch.distributed.run "$@"\n'
 
 
 class InjectedJob(PlainJob):
-    """The pods of a Job or JobSet that train as one, by the name of their InjectedJob."""
+    """The pods of a Job or JobSet that train together, by the name of their InjectedJob."""
 
     def status(self) -> Raw:
         status: Raw = read(self.cluster, self.namespace, "injectedjobs", self.name).get("status", {})
@@ -52,7 +52,7 @@ def shell(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def localized(cluster: Cluster, template: Raw) -> None:
-    """The pods' image is the local one, and what the page's has in it is in a volume."""
+    """The pods use the local image, and a volume with the content of the page's image."""
     (trainer,) = template["spec"]["containers"]
     path = f"{FOLDER}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     trainer |= {"image": cluster.base_image, "imagePullPolicy": "IfNotPresent", "workingDir": FOLDER}
@@ -70,29 +70,29 @@ def localized(cluster: Cluster, template: Raw) -> None:
 
 
 def columns(listed: str, name: str) -> dict[str, str]:
-    """What kubectl's table has for that object."""
+    """kubectl's table row for that object."""
     header, *rows = [line.split() for line in listed.splitlines()] or [[]]
     return next((dict(zip(header, row, strict=False)) for row in rows if row[0] == name), {})
 
 
-def test_its_three_steps_lead_to_a_training_with_a_spare(cluster: Cluster, shell: Shell) -> None:
+def test_the_three_steps_of_the_page_lead_to_a_training_with_a_spare(cluster: Cluster, shell: Shell) -> None:
     label, (apply, listing, describing) = (lines(block) for block in blocks("sh"))
-    # given the namespace as the page's first step leaves it, and the page's Job
+    # given the namespace after the page's first step, and the page's Job
     for line in label:
         shell.must(line)
     job = yaml.safe_load(blocks("yaml")[0])
     localized(cluster, job["spec"]["template"])
     shell.write(job)
-    # when it is applied by the page's command
+    # when it is applied with the page's command
     shell.must(apply)
-    # then the next one lists it as it trains, in the sizes that the page names
+    # then the next command lists it as it trains, with the sizes on the page
     wanted = {"PHASE": "Running", "ACTIVE": "4", "DESIRED": "4", "SPARES": "1", "ROUND": "0"}
 
     def listed() -> bool:
         return wanted.items() <= columns(shell.must(listing), "job.train").items()
 
     wait_until("the InjectedJob is listed with four pods and a spare", listed, 120, seen=lambda: shell.must(listing))
-    # and the last one tells of it
+    # and the last command describes it
     result = shell.must(describing)
     assert "SparesReady" in result
     assert "CoordinatorAppointed" in result
@@ -102,14 +102,14 @@ def test_its_three_steps_lead_to_a_training_with_a_spare(cluster: Cluster, shell
 
 
 @pytest.mark.nightly  # each make test: test_inject_lives.py, a JobSet with the label
-def test_its_jobset_trains_with_the_label_alone(cluster: Cluster, shell: Shell, jobsets: None) -> None:
+def test_the_jobset_of_the_page_trains_with_the_label_alone(cluster: Cluster, shell: Shell, jobsets: None) -> None:
     del jobsets
     for line in lines(blocks("sh")[0]):
         shell.must(line)
     (jobset,) = (raw for raw in map(yaml.safe_load, blocks("yaml")) if raw.get("kind") == "JobSet")
     (entry,) = jobset["spec"]["replicatedJobs"]
     localized(cluster, entry["template"]["spec"]["template"])
-    # given what JobSet's own webhook fills in, which does not run here
+    # given the defaults of JobSet's own webhook, which does not run here
     entry |= {"replicas": 1, "groupName": "default"}
     entry["template"]["spec"]["completionMode"] = "Indexed"
     entry["template"]["spec"]["template"]["spec"]["restartPolicy"] = "OnFailure"

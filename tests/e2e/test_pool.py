@@ -1,4 +1,6 @@
-"""A pool that jobs share: who gets a spare, how its template rolls, and that no kill of the operator loses a claim."""
+"""A pool that jobs share: which job gets a spare, how its template rolls, and that no kill of the operator loses a
+claim.
+"""
 
 import json
 import math
@@ -27,15 +29,15 @@ from tests.e2e.warm import ANNOTATION_ADOPTED, ANNOTATION_WARM, PooledTraining, 
 
 pytestmark = pytest.mark.timeout(300)
 
-#: Of a job of two pods that loses one with its node no majority is left: its coordinator is appointed anew after twice
-#: the coordinatorLossTimeout, which is 30 s unless set.
+#: A job of two pods that loses one with its node has no majority left: its coordinator is appointed again after twice
+#: the coordinatorLossTimeout, which is 30 s if unset.
 FENCED = {"coordinatorLossTimeout": "10s"}
 RECOVERED_S = 90
-#: Which of them depends on whether the pool's spare itself, or a pod of the job in its place, takes the ranks.
+#: It depends on whether the pool's spare itself, or a pod of the job in its place, takes the ranks.
 REPLACED = ("SpareSwap", "PodRecreate")
-#: Of each kind of claim. `make e2e-kills` kills 50 times, which takes twenty minutes.
+#: Kills for each kind of claim. `make e2e-kills` kills 50 times, which takes twenty minutes.
 KILLS = int(os.environ.get("UNDERSTUDY_KILLS", "1"))
-#: How long a refill takes at least, so that there is a time without a spare.
+#: The least time of a refill, so that there is a time without a spare.
 REFILL_S = 8
 MakeJob = Callable[..., PlainJob]
 MakePool = Callable[..., SharedPool]
@@ -43,14 +45,14 @@ MakePool = Callable[..., SharedPool]
 
 @pytest.fixture
 def pool_name(request: pytest.FixtureRequest) -> str:
-    """The test's own, of which its jobs' names are made as well."""
+    """The test's own name, from which the names of its jobs are derived."""
     words = request.node.name.removeprefix("test_").translate(str.maketrans("_[]", "---"))
     return f"pool-{words[:12]}-{words[-12:]}".strip("-").lower()
 
 
 @pytest.fixture
 def made(cluster: Cluster) -> Iterator[list[PlainJob | SharedPool]]:
-    """What is deleted after the test."""
+    """The objects to delete after the test."""
     made: list[PlainJob | SharedPool] = []
     yield made
     for node in cluster.nodes():
@@ -119,10 +121,10 @@ def events(cluster: Cluster, name: str) -> list[str]:
     return [x["reason"] for x in listed(cluster, NAMESPACE, "events") if x["regarding"]["name"] == name]
 
 
-def test_of_two_jobs_one_gets_the_spare_and_the_other_its_refill(
+def test_one_of_two_jobs_gets_the_spare_and_the_other_one_its_refill(
     cluster: Cluster, make_job: MakeJob, make_pool: MakePool
 ) -> None:
-    # given two jobs of two pods, each with one pod on a node that it shares with nobody, and a pool of one
+    # given two jobs of two pods, each with one pod on a node of its own, and a pool of one
     home, first, second, spare = cluster.nodes()
     pool = make_pool(nodes=(spare, home), ready_after_s=REFILL_S)
     jobs = [make_job("a", home, first), make_job("b", home, second)]
@@ -141,7 +143,7 @@ def test_of_two_jobs_one_gets_the_spare_and_the_other_its_refill(
             comparisons.enter_context(compared(job, fault_of(lost, "Node", *REPLACED), RECOVERED_S))
         list(hands.map(cluster.power_off, (first, second)))
 
-        # then one job gets the spare, and the other one waits, and says so
+        # then one job gets the spare, and the other one waits, and reports that
         lucky = wait_until("one job's pod stands in the spare's place", one_has_it, RECOVERED_S, seen=pool.text)
         assert lucky is not None
         other = next(job for job in jobs if job is not lucky)
@@ -149,7 +151,7 @@ def test_of_two_jobs_one_gets_the_spare_and_the_other_its_refill(
             "the other says that it waits", lambda: "PoolEmpty" in events(cluster, other.name), 30, seen=pool.text
         )
 
-        # and gets the refill; each job's status has reported the loss of its own pod, and how long training paused
+        # and gets the refill; each job's status has reported the loss of its own pod, and the pause of the training
         wait_until("the other has the refill", lambda: from_pool(other), RECOVERED_S, seen=pool.text)
     for job in jobs:
         job.wait_for(
@@ -162,7 +164,7 @@ def test_of_two_jobs_one_gets_the_spare_and_the_other_its_refill(
     assert pool.status()["claimed"] == 2
 
 
-def test_a_new_template_rolls_without_a_moment_of_no_spare(make_pool: MakePool) -> None:
+def test_a_new_template_rolls_and_a_spare_is_always_available(make_pool: MakePool) -> None:
     # given a pool of one, and room for one more
     pool = make_pool()
     (before,) = pool.pods()
@@ -180,11 +182,11 @@ def test_a_new_template_rolls_without_a_moment_of_no_spare(make_pool: MakePool) 
         previous = before["metadata"]["uid"]
         wait_until("the former one goes", lambda: claimable.uids.isdisjoint({previous}), 10, seen=lambda: claimable)
 
-    # and at no moment is there none that a job could claim
+    # and at every moment there is a spare that a job could claim
     assert claimable.fewest == 1
 
 
-def test_without_room_it_reports_it_and_rolls_when_a_claim_takes_the_spare(
+def test_a_pool_without_room_reports_it_and_rolls_when_a_claim_takes_the_spare(
     cluster: Cluster, make_job: MakeJob, make_pool: MakePool
 ) -> None:
     # given a pool of one on one node, where there is no room for another spare
@@ -196,8 +198,10 @@ def test_without_room_it_reports_it_and_rolls_when_a_claim_takes_the_spare(
     # when the template changes
     pool.apply(note="2")
 
-    # then it says so, and keeps its spare
-    wait_until("it tells of no room", lambda: pool.condition("Rolling")["reason"] == "NoRoom", 30, seen=pool.text)
+    # then the pool reports that, and keeps its spare
+    wait_until(
+        "it reports that there is no room", lambda: pool.condition("Rolling")["reason"] == "NoRoom", 30, seen=pool.text
+    )
     assert pool.status()["available"] == 1
 
     # and when a job claims the spare, the new one takes its place
@@ -215,7 +219,7 @@ def test_without_room_it_reports_it_and_rolls_when_a_claim_takes_the_spare(
 def test_no_kill_of_the_operator_loses_doubles_or_leaves_a_claim(
     cluster: Cluster, make_job: MakeJob, made: list[PlainJob | SharedPool], pool_name: str, warm: bool
 ) -> None:
-    # given a job that lives on the pool, and keeps a majority
+    # given a job that uses the pool, and keeps a majority
     job = make_job("a", actives=3)
     pool = WarmPool(cluster, NAMESPACE, pool_name, training=job) if warm else SharedPool(cluster, NAMESPACE, pool_name)
     made.append(pool)
@@ -233,21 +237,21 @@ def test_no_kill_of_the_operator_loses_doubles_or_leaves_a_claim(
         time.sleep(rng.uniform(0.0, 4.0))
         kill_leader(cluster)
 
-        # then the job is whole again, no pod of it is left over, and the pool is full
+        # then the job is complete again, no pod of it is left over, and the pool is full
         job.wait_for(
             f"the job is whole after kill {kill}",
             lambda s, rounds=rounds: runs_whole(s) and s["round"] > rounds,
             RECOVERED_S,
         )
-        # and status reports the loss as it was, though not while no operator leads
+        # and status reports the loss truthfully, except while no operator leads
         comparison.check(replace(fault_of(lost, "Pod", *REPLACED), reported_within_s=math.inf), RECOVERED_S)
         pool.wait_until_full(RECOVERED_S)
         wait_until("the job has three pods", lambda: len(alive(job)) == 3, 30, seen=job.text)
         claimed = [pod["metadata"]["name"] for pod in pool.pods() if pod["metadata"].get("finalizers")]
         assert claimed == [], pool.text()
-        # and each spare is one pod of the job: itself where it was adopted, else one in its place
+        # and each spare is one pod of the job: the spare itself if it was adopted, otherwise one in its place
         if warm:
-            wait_until("who was adopted is noted so", lambda: all(map(is_adopted, from_pool(job))), 30, seen=job.text)
+            wait_until("adopted pods are marked", lambda: all(map(is_adopted, from_pool(job))), 30, seen=job.text)
         result = [pod["metadata"] for pod in from_pool(job)]
         spares = [pod["uid"] if warm else pod["annotations"][ANNOTATION_FROM_POD] for pod in result]
         assert len(set(spares)) == len(spares)
@@ -266,10 +270,10 @@ def training(cluster: Cluster, pool_name: str) -> Iterator[PooledTraining]:
     check_losses(training)
 
 
-def test_a_warm_spare_joins_as_it_is(
+def test_a_warm_spare_joins_unchanged(
     cluster: Cluster, training: PooledTraining, made: list[PlainJob | SharedPool]
 ) -> None:
-    # given a job, and a pool whose spares are made like its pods
+    # given a job, and a pool whose spares have the job's pod spec
     pool = WarmPool(cluster, NAMESPACE, training.pool, training=training)
     made.append(pool)
     pool.apply()
@@ -279,7 +283,7 @@ def test_a_warm_spare_joins_as_it_is(
     # when a node is powered off
     act = power_off_away_from(training, pool)
 
-    # then the spare has the ranks, the same pod, and no container of it was started for that
+    # then the spare has the ranks, in the same pod, and none of its containers was restarted
     pods = {pod["metadata"]["uid"]: pod for pod in training.pods()}
     joined = pods[spare["metadata"]["uid"]]
     assert {ANNOTATION_WARM, ANNOTATION_ADOPTED} <= joined["metadata"]["annotations"].keys()
@@ -294,7 +298,7 @@ def test_a_warm_spare_joins_as_it_is(
 
 
 @pytest.mark.nightly  # each make test: unit/operator/plan/pool/test_comparing.py, test_pools.py
-def test_a_spare_that_is_made_otherwise_is_replaced_and_the_event_states_which_field(
+def test_a_spare_with_a_different_spec_is_replaced_and_the_event_names_the_field(
     cluster: Cluster, training: PooledTraining, made: list[PlainJob | SharedPool]
 ) -> None:
     # given a pool whose spares have another grace period than the job's pods
@@ -306,7 +310,7 @@ def test_a_spare_that_is_made_otherwise_is_replaced_and_the_event_states_which_f
     # when a node is powered off
     power_off_away_from(training, pool)
 
-    # then a pod of the job's own has taken the spare's place
+    # then a pod of the job's own has replaced the spare
     assert any(LABEL_FROM_POOL in pod["metadata"]["labels"] for pod in training.pods())
     result = messages(cluster, training.name)
     assert any("because spec.terminationGracePeriodSeconds is not set, and 7 in the pool" in text for text in result), (
@@ -319,7 +323,7 @@ def other_grace(template: Raw) -> None:
 
 
 def started(pod: Raw) -> dict[str, str]:
-    """When each container of it was, which a restart would change."""
+    """The start time of each of its containers, which a restart would change."""
     status = pod["status"]
     result = (*status.get("initContainerStatuses", ()), *status["containerStatuses"])
     return {container["name"]: container["state"]["running"]["startedAt"] for container in result}
@@ -330,7 +334,9 @@ def messages(cluster: Cluster, name: str) -> list[str]:
 
 
 def kill_leader(cluster: Cluster) -> None:
-    """SIGKILL to the operator that leads: a standby takes over, and another pod comes without a crash loop's pause."""
+    """SIGKILL to the operator that leads: a standby takes over, and another pod starts without the pause of a crash
+    loop.
+    """
     lease = find(cluster, SYSTEM, "leases", "understudy-operator") or {"spec": {}}
     pod = (lease["spec"].get("holderIdentity") or "").rpartition("_")[0]
     pids = cluster.container_pids(SYSTEM, pod) if pod else {}

@@ -1,7 +1,7 @@
 """Weight updates that fail half way, on the real cluster: the trainer and its two servers are pods, with gateways.
 
-In each act clients ask both gateways all the time, and no answer may ever have tokens of two versions: `clients`
-asserts it at its end.
+In each act clients call both gateways all the time, and no answer may have tokens of two versions: `clients` asserts
+that at its end.
 """
 
 import os
@@ -24,7 +24,7 @@ from understudy_protocol.pod import GATEWAY_CONTAINER
 
 pytestmark = pytest.mark.timeout(600)
 
-#: Until the workers of a new attempt run: their pods and those of the servers are created anew.
+#: Until the workers of a new attempt run: their pods and those of the servers are recreated.
 RESTARTS_S = 180.0
 MakeJob = Callable[..., RlJob]
 
@@ -53,7 +53,9 @@ def uids(pods: list[Raw]) -> set[str]:
     return {pod["metadata"]["uid"] for pod in pods}
 
 
-def test_a_trainer_killed_in_a_transfer_restarts_in_place_and_a_killed_server_the_job(make_job: MakeJob) -> None:
+def test_a_trainer_killed_in_a_transfer_restarts_in_place_and_a_killed_server_restarts_the_job(
+    make_job: MakeJob,
+) -> None:
     # given a job that has updated its servers
     job = make_job("rl-job")
     job.apply()
@@ -78,18 +80,18 @@ def test_a_trainer_killed_in_a_transfer_restarts_in_place_and_a_killed_server_th
         job.wait_for_transfer()
         with compared(job, fault_of(trainer, "WeightUpdate", JOB_RESTART), RESTARTS_S) as comparison:
             os.kill(server_pid(job, job.pods("rollout")[1]), signal.SIGKILL)
-            # then the whole job restarts, and says why
+            # then the whole job restarts, and status has the reason
             job.wait_for("the job restarts", lambda s: s.get("restarts") == 1)
             job.wait_for_whole_updates(1)
         assert "were not updated" in comparison.recovery["cause"]["message"]
-        # and it goes on with new pods, whose weights are whole
+        # and it continues with new pods, whose weights are complete
         job.wait_for_whole_updates(2)
         assert not previous & (uids(job.pods("rollout")) | uids(job.pods("trainer")))
         answers = seen["whole"]
         wait_until("answers come again", lambda: seen["whole"] > answers + 10, 30, seen=lambda: seen)
 
 
-def test_where_they_restart_alone_the_trainer_stays(make_job: MakeJob) -> None:
+def test_if_the_rollouts_restart_alone_the_trainer_stays(make_job: MakeJob) -> None:
     job = make_job("rl-alone")
     job.apply(onFailedUpdate="RestartRollouts")
     with clients(job):
@@ -100,8 +102,8 @@ def test_where_they_restart_alone_the_trainer_stays(make_job: MakeJob) -> None:
         with sampled(job.status) as samples:
             os.kill(server_pid(job, job.pods("rollout")[0]), signal.SIGKILL)
             status = job.wait_for("an update is whole", lambda s: s.get("lastRecovery", {}).get("resumedAt"))
-        # then the recovery lasts from the update's failure, which the trainer logs once it has undone what it can, to
-        # the next whole update
+        # then the recovery lasts from the update's failure, which the trainer logs once it has undone as much as
+        # possible, to the next successful update
         updates = [(at, outcome) for at, _, outcome in job.logged_updates() if at > killed_at]
         failed_at = next(at for at, outcome in updates if outcome == "failed")
         whole_at = next(at for at, outcome in updates if outcome == "whole")
@@ -117,7 +119,7 @@ def test_where_they_restart_alone_the_trainer_stays(make_job: MakeJob) -> None:
 
 
 @pytest.mark.nightly  # each make test: rollout/test_restarts.py, the same processes without Kubernetes
-def test_a_gateway_that_is_killed_comes_back_with_what_it_knew(make_job: MakeJob) -> None:
+def test_a_gateway_that_is_killed_comes_back_with_its_state(make_job: MakeJob) -> None:
     # given a job whose updates are far apart
     job = make_job("rl-gateway", pause_s=4.0)
     job.apply()
@@ -133,7 +135,7 @@ def test_a_gateway_that_is_killed_comes_back_with_what_it_knew(make_job: MakeJob
         assert (result["state"], result["version"]) == ("Fresh", str(version))
         before = seen["whole"]
         wait_until("answers come", lambda: seen["whole"] > before + 10, 30, seen=lambda: seen)
-        # and the next update is whole, with the same pods
+        # and the next update succeeds, with the same pods
         status = job.wait_for_whole_updates()
         assert status.get("recoveries", []) == []
         assert uids(job.pods("rollout")) == servers
@@ -141,12 +143,12 @@ def test_a_gateway_that_is_killed_comes_back_with_what_it_knew(make_job: MakeJob
         # when one is killed in mid transfer
         job.wait_for_transfer()
         kill_gateway(job, pod)
-        # then both have whole weights again in the end, and newer ones
+        # then both have complete weights again in the end, and newer ones
         job.wait_for_whole_updates()
 
 
 def gateway_pid(job: RlJob, pod: Raw) -> int:
-    """0 while there is none."""
+    """The pid; 0 while there is none."""
     return int(job.cluster.container_pids(NAMESPACE, pod["metadata"]["name"]).get(GATEWAY_CONTAINER, 0))
 
 
@@ -156,7 +158,7 @@ def kill_gateway(job: RlJob, pod: Raw) -> int:
     return pid
 
 
-def test_a_server_behind_a_partition_is_recreated_and_answers_nobody_meanwhile(make_job: MakeJob) -> None:
+def test_a_server_behind_a_partition_is_recreated_and_answers_no_client_meanwhile(make_job: MakeJob) -> None:
     job = make_job("rl-part", transfer_timeout_s=10.0)
     job.apply()
     with clients(job) as seen:
@@ -181,5 +183,5 @@ def test_a_server_behind_a_partition_is_recreated_and_answers_nobody_meanwhile(m
         else:
             assert weights["state"] in ("Updating", "Uncertain")
         job.wait_for_whole_updates(2)
-        # and has admitted nothing since
+        # and has admitted no weights since
         assert seen.response_times[cut["status"]["podIP"]] < cut_at

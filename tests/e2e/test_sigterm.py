@@ -21,10 +21,10 @@ from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(200)
 
-#: In a folder that each node of the local cluster has for itself.
+#: A folder that exists once per node of the local cluster.
 NOLOGIN = "/var/log/nologin"
 FAULTY = "understudy.dev/faulty"
-#: Steps until SIGTERM, and says that it saves then.
+#: Steps until SIGTERM, and logs that it saves.
 SAVES = f"""{STEP}
 import signal, sys
 def save(*_):
@@ -60,7 +60,7 @@ def log_of(job: PlainJob, pod: Raw, file: Path) -> Iterator[Path]:
 
 
 def log_of_deletion(job: PlainJob, pod: Raw, file: Path) -> str:
-    """Delete the pod; what its trainer has logged in its last round: in an earlier one it may have saved too."""
+    """Delete the pod. Returns the trainer's log of its last round: it may have saved in an earlier one too."""
     with log_of(job, pod, file) as log:
         job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", pod["metadata"]["name"], "--wait=false")
     return log_of_last_round(log)
@@ -97,8 +97,8 @@ def test_a_deleted_pod_saves_unless_its_node_is_faulty(make_job: MakeJob, tmp_pa
     assert "no checkpoint is tried" in log, log
 
 
-def test_the_others_save_if_they_hold_the_shards_of_a_pod_on_a_faulty_node(make_job: MakeJob, tmp_path: Path) -> None:
-    # given one job whose two ranks hold the same shards, and one whose ranks hold different ones
+def test_the_others_save_if_they_have_the_shards_of_a_pod_on_a_faulty_node(make_job: MakeJob, tmp_path: Path) -> None:
+    # given one job whose two ranks have the same shards, and one whose ranks have different ones
     jobs = {"twice": make_job("sigterm-twice", script=SAVES), "once": make_job("sigterm-once", script=SAVES)}
     jobs["twice"].apply(termination={"replicaGroups": [[0, 1]]})
     jobs["once"].apply(termination={"replicaGroups": [[0], [1]]})
@@ -109,7 +109,7 @@ def test_the_others_save_if_they_hold_the_shards_of_a_pod_on_a_faulty_node(make_
         mark_faulty(job, victim)
         with compared(job, fault_of(victim, "Node", "SpareSwap")) as comparison:
             assert "no checkpoint is tried" in log_of_deletion(job, victim, tmp_path / shards)
-        # then the other rank saves if it holds all shards, and the cause says if it does not
+        # then the other rank saves if it has all shards, and otherwise the cause reports that it does not
         cause = comparison.recovery["cause"]["message"]
         log = read_log(job.cluster, NAMESPACE, other, "trainer")
         assert ("saved a checkpoint" in log) == (shards == "twice"), log
@@ -123,12 +123,12 @@ def test_a_file_on_the_node_makes_it_faulty_for_as_long_as_it_exists(make_job: M
         job.apply(faults={"nodeFile": NOLOGIN})
         victim = active_that_does_not_coordinate(job)
         node = victim["spec"]["nodeName"]
-        # when the file comes, goes, and comes again
+        # when the file is created, removed, and created again
         for command, expected in (("touch", "Faulty"), ("rm", "Unknown"), ("touch", "Faulty")):
             on_node(job.cluster, node, command, NOLOGIN)
             wait_until(f"the verdict is {expected}", partial(has_verdict, job, victim, expected), 10)
         assert f"{NOLOGIN} exists on the node" in verdict(job, victim)
-        # then a pod that is deleted there saves nothing
+        # then a pod that is deleted there does not save
         with compared(job, fault_of(victim, "Node", "SpareSwap")):
             log = log_of_deletion(job, victim, tmp_path / "log")
         assert "saved a checkpoint" not in log, log
@@ -163,7 +163,7 @@ def has_verdict(job: PlainJob, pod: Raw, expected: str) -> bool:
 
 
 def verdict(job: PlainJob, pod: Raw) -> str:
-    """The file that the launcher reads, as this machine sees it in the container; "" while there is none."""
+    """The file that the launcher reads, as seen from this machine; "" while there is none."""
     pid = job.cluster.container_pids(job.namespace, pod["metadata"]["name"])["trainer"]
     try:
         return Path(f"/proc/{pid}/root/understudy/verdict.json").read_text()

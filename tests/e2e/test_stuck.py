@@ -22,14 +22,14 @@ NOWHERE = {"example.com/nowhere": "true"}
 
 
 def apply(job: PlainJob, change: Callable[[Raw], object]) -> None:
-    """change: of the pods' spec."""
+    """change: a change to the pods' spec."""
     manifest = job.manifest()
     change(manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"])
     job.cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
 
 
 def apply_as_jobset(job: PlainJob, change: Callable[[Raw], object]) -> None:
-    """Without a launcher: its pods are the Job controller's."""
+    """A Job without a launcher: its pods are the Job controller's."""
     manifest = job.manifest()
     del manifest["spec"]["launcher"], manifest["spec"]["spares"]
     change(manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"])
@@ -37,7 +37,7 @@ def apply_as_jobset(job: PlainJob, change: Callable[[Raw], object]) -> None:
 
 
 def has_message(status: Raw, *words: str, kind: str = "Running") -> bool:
-    """Whether the condition has one of these words in its message."""
+    """Whether the condition has one of these texts in its message."""
     message = next((c["message"] for c in status.get("conditions", ()) if c["type"] == kind), "")
     return any(word in message for word in words)
 
@@ -50,7 +50,7 @@ def with_nowhere(pod: Raw) -> None:
     pod["nodeSelector"] = NOWHERE
 
 
-def test_pods_that_cannot_start_state_why(make_job: MakeJob) -> None:
+def test_conditions_name_the_reason_why_pods_cannot_start(make_job: MakeJob) -> None:
     # given jobs with pods of the operator's own and of the Job controller, whose image or node does not exist
     waiting = [
         (make_job(f"{name}-{kind}"), how, change, reasons)
@@ -62,13 +62,13 @@ def test_pods_that_cannot_start_state_why(make_job: MakeJob) -> None:
     ]
     for job, how, change, _ in waiting:
         how(job, change)
-    # then each job's condition names the reason that the kubelet or the scheduler gives
+    # then each job's condition has the reason of the kubelet or the scheduler
     for job, _, _, reasons in waiting:
         job.wait_for("the condition names the reason", lambda s, reasons=reasons: has_message(s, *reasons))
 
 
-def test_an_evicted_pod_that_a_finalizer_keeps_costs_no_restart_and_delays_nothing(make_job: MakeJob) -> None:
-    # given a job that may not restart for its workers' faults, and a pod with another controller's finalizer
+def test_an_evicted_pod_that_a_finalizer_keeps_is_not_charged_and_delays_nothing(make_job: MakeJob) -> None:
+    # given a job without restarts for its workers' faults, and a pod with a finalizer of another controller
     job = make_job("evicted")
     job.apply(recovery={"inPlace": {"maxRestarts": 0}})
     job.wait_until_whole()
@@ -84,7 +84,7 @@ def test_an_evicted_pod_that_a_finalizer_keeps_costs_no_restart_and_delays_nothi
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/eviction"
         with compared(job, fault_of(victim, "Pod", "SpareSwap")):
             job.cluster.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(eviction))
-        # which costs no restart, and the operator creates another spare
+        # which is not charged, and the operator creates another spare
         after = job.wait_until_whole()
         assert after["recoveriesByStrategy"].get("inPlace", 0) == 0
         assert after["restarts"] == 0

@@ -17,7 +17,7 @@ from tests.e2e.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
 
-#: Of its own: the example's claim is bound to one folder a namespace.
+#: A namespace of its own: the example's claim is bound to one folder per namespace.
 OWN_NAMESPACE = f"{NAMESPACE}-torchrun"
 WORLD_SIZE = 3
 
@@ -35,7 +35,7 @@ def training(cluster: Cluster) -> Iterator[Training]:
 def test_torchrun_gets_its_round_and_its_workers_report_their_steps(training: Training) -> None:
     training.apply()
     acts.settle(training)
-    # then torchrun is pid 1 of every trainer, as it was written
+    # then torchrun is pid 1 of every trainer, with the command of the manifest
     for pod in training.pods():
         name = pod["metadata"]["name"]
         command = training.cluster.kubectl(
@@ -49,7 +49,7 @@ def test_torchrun_gets_its_round_and_its_workers_report_their_steps(training: Tr
     assert acts.world_size(training) == WORLD_SIZE
 
 
-def test_killed_worker_restarts_in_place(training: Training) -> None:
+def test_a_killed_worker_restarts_in_place(training: Training) -> None:
     act = acts.kill_worker(training)
     assert act.pods_after == act.pods_before
     assert acts.restarts(training) == 0
@@ -57,7 +57,7 @@ def test_killed_worker_restarts_in_place(training: Training) -> None:
     assert acts.world_size(training) == WORLD_SIZE
 
 
-def test_deleted_pod_is_replaced_by_the_spare(training: Training) -> None:
+def test_a_deleted_pod_is_replaced_by_the_spare(training: Training) -> None:
     act = acts.delete_pod(training)
     assert act.strategy == "SpareSwap"
     assert acts.world_size(training) == WORLD_SIZE
@@ -65,7 +65,7 @@ def test_deleted_pod_is_replaced_by_the_spare(training: Training) -> None:
     acts.settle(training)
 
 
-def test_powered_off_node_is_replaced(training: Training) -> None:
+def test_a_powered_off_node_is_replaced(training: Training) -> None:
     act = acts.power_off_node(training)
     assert (act.fault, act.strategy) == ("Node", "SpareSwap")
     assert acts.world_size(training) == WORLD_SIZE
@@ -76,7 +76,7 @@ def test_powered_off_node_is_replaced(training: Training) -> None:
     training.cluster.restore(act.victim.node)
 
 
-def test_success_ends_every_torchrun_with_0_the_spares_too(training: Training) -> None:
+def test_success_ends_every_torchrun_with_0_including_the_spares(training: Training) -> None:
     exits = finish_and_watch_exits(training, 120)
     status = wait_for_end(training)
     codes = exit_codes(training)

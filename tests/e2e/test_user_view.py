@@ -1,4 +1,4 @@
-"""What a user sees of an installation: refusals at apply, explanations, and how the images run."""
+"""An installation as users see it: refusals at apply, explanations, and how the images run."""
 
 import json
 from collections.abc import Callable
@@ -75,11 +75,11 @@ def test_images_run_without_root_on_a_read_only_file_system_and_the_sidecar_is_s
         # then neither can write to its own file system, nor is root
         assert run("id", "-u").strip() == "65532"
         assert "Read-only" in run("sh", "-c", "touch /opt/understudy/x 2>&1 || true")
-        # nor compiles at its start what it can never store: that takes longer than all of the start otherwise
+        # and neither compiles modules at its start, which it could never store and which would take most of the start
         started = run("sh", "-c", "/opt/understudy/bin/python -v -c 'import aiohttp, understudy_protocol' 2>&1")
         assert [line for line in started.splitlines() if line.endswith(".py'") and "code object from" in line] == []
         assert "understudy_protocol/__pycache__" in started
-    # and what the sidecar's image adds to its base is small, without torch
+    # and the sidecar's image adds little to its base, and has no torch
     size = cluster.kubectl("-n", NAMESPACE, "exec", pod, "-c", "understudy-sidecar", "--", "du", "-sm", "/opt")
     assert int(size.split()[0]) < SIDECAR_MEGABYTES, size
     job.discard()
@@ -88,8 +88,8 @@ def test_images_run_without_root_on_a_read_only_file_system_and_the_sidecar_is_s
 @pytest.mark.attack(
     "C4", "a sidecar that was taken over and looks for a token, or writes to its root", before="refused, too"
 )
-def test_pods_train_where_pod_security_is_restricted_and_the_sidecar_has_no_token(cluster: Cluster) -> None:
-    # given a namespace that enforces it, and a template that is admitted there
+def test_pods_train_under_restricted_pod_security_and_the_sidecar_has_no_token(cluster: Cluster) -> None:
+    # given a namespace that enforces restricted Pod Security, and a template that is admitted there
     create_namespace(cluster, RESTRICTED, **{"pod-security.kubernetes.io/enforce": "restricted"})
     job = PlainJob(cluster, RESTRICTED, "restricted")
     manifest = job.manifest()
@@ -105,7 +105,7 @@ def test_pods_train_where_pod_security_is_restricted_and_the_sidecar_has_no_toke
     cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
     # then it trains, with its spare
     job.wait_until_whole()
-    # and the service account's token is the trainer's alone
+    # and only the trainer has the service account's token
     for pod in job.pods():
         mounted = {
             container["name"]: [x["name"] for x in container["volumeMounts"] if x["mountPath"] == ACCOUNT]
@@ -114,7 +114,7 @@ def test_pods_train_where_pod_security_is_restricted_and_the_sidecar_has_no_toke
         assert mounted["understudy-sidecar"] == ["understudy-told"]
         (token,) = mounted["trainer"]
         assert token.startswith("kube-api-access-")
-        # and who has taken the sidecar over finds none, is a user of its own, and can write to no folder of its image
+        # and an attacker in the sidecar finds no token, is another user, and can write to no folder of its image
         sidecar = ("-n", RESTRICTED, "exec", pod["metadata"]["name"], "-c", "understudy-sidecar", "--", "sh", "-c")
         tried = f"cat {ACCOUNT}/token; touch /written /opt/written; id -u; echo"
         lines = cluster.kubectl(*sidecar, f"({tried}) 2>/dev/null")

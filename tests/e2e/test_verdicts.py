@@ -1,7 +1,7 @@
 """Node health verdicts on real nodes: no checkpoint on broken hardware, a checkpoint before maintenance.
 
-How long a verdict takes from the node to its pods is measured by `make bench-pool`, how long a pod on a faulty node
-takes to exit by `make bench-recovery`.
+`make bench-pool` measures the time of a verdict from the node to its pods, and `make bench-recovery` the time until a
+pod on a faulty node exits.
 """
 
 import json
@@ -109,7 +109,7 @@ def test_with_now_a_pod_is_swapped_without_a_checkpoint(make_job: MakeJob, tmp_p
 
 
 def log_of_swap(job: PlainJob, report: Callable[[Cluster, str], None], source: str, file: Path) -> str:
-    """Report an active's node as bad: a spare takes over before anything fails. The leaving pod's last log."""
+    """Report the node of an active pod as bad: a spare takes over before a worker fails. Returns the pod's last log."""
     victim: Raw = active_that_does_not_coordinate(job)
     node = victim["spec"]["nodeName"]
     with log_of(job, victim, file), compared(job, fault_of(victim, "Node", "SpareSwap")) as comparison:

@@ -1,5 +1,5 @@
-"""The chart with watchNamespaces: the audit log of the real API server shows that the operator asks for nothing outside
-of its Roles, and that of the cluster it reads nodes alone. `make test` has its Roles and its behaviour on an API
+"""The chart with watchNamespaces: the audit log of the real API server shows that the operator requests nothing outside
+of its Roles, and that it reads only nodes of the whole cluster. `make test` tests its Roles and its behavior on an API
 server: tests/integration/operator/test_namespaces.py and tests/integration/test_chart_applied.py.
 """
 
@@ -28,7 +28,7 @@ GONE_LIMIT_S = 60
 
 @pytest.fixture(scope="module", autouse=True)
 def restored(cluster: Cluster) -> Iterator[None]:
-    """The chart is again as the other tests have it."""
+    """Restores the chart for the other tests."""
     yield
     install(cluster, print)
     operator_node(cluster)
@@ -36,9 +36,9 @@ def restored(cluster: Cluster) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def since(cluster: Cluster) -> str:
-    """When an operator of a chart with watchNamespaces has been started under another one of the same chart.
+    """The time at which the operators of a chart with watchNamespaces are restarted.
 
-    A cluster-wide operator that still runs when helm replaces its ClusterRole is forbidden what it asks for.
+    The requests of a cluster-wide operator that still runs when helm replaces its ClusterRole are forbidden.
     """
     install(cluster, print, f"watchNamespaces={{{NAMESPACE}}}")
     before = {pod["metadata"]["uid"] for pod in listed(cluster, SYSTEM, "pods", OPERATOR_PODS)}
@@ -69,17 +69,17 @@ def in_namespace(right: Right) -> Right:
     return right if right.resource == "nodes" or right.namespace == SYSTEM else replace(right, namespace=NAMESPACE)
 
 
-def test_the_operator_asks_for_what_its_roles_grant_and_reads_nothing_of_the_cluster_but_nodes(
+def test_the_operator_requests_only_granted_rights_and_reads_only_nodes_of_the_cluster(
     cluster: Cluster, since: str
 ) -> None:
-    # given an operator that watches one namespace, in which a job and a pool come and go
+    # given an operator that watches one namespace, in which a job and a pool are created and deleted
     exercise(cluster, "watched")
     used = [use for use in uses(lines()) if use.at >= since]
     present = rights(cluster)
-    # then everything it asked for was granted
+    # then all its requests were granted
     assert used
     assert missing(present, used) == set()
-    # and it asked for nothing outside of that namespace and its own but nodes
+    # and outside of that namespace and its own it requested only nodes
     outside = {use.right.resource for use in used if use.right.namespace not in (NAMESPACE, SYSTEM)}
     assert outside == {"nodes"}
     assert {right.resource for right in present if right.namespace == ""} == {"nodes"}
@@ -88,7 +88,7 @@ def test_the_operator_asks_for_what_its_roles_grant_and_reads_nothing_of_the_clu
     assert idle(present, ever) - {in_namespace(right) for right in RARE} == set()
 
 
-def test_a_job_in_another_namespace_is_refused_with_what_to_do(cluster: Cluster, since: str) -> None:
+def test_a_job_in_another_namespace_is_refused_with_the_fix(cluster: Cluster, since: str) -> None:
     assert since
     manifest = PlainJob(cluster, SYSTEM, "elsewhere").manifest()
     with pytest.raises(CommandFailed) as refused:

@@ -29,13 +29,13 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.alone, pytest.mark.nightly]
 
 OUTAGE_S = 180.0
 RECOVERS_S = 60.0
-#: From the API server's return until status is current: the kubelet waits before it starts the operator once more.
+#: From the API server's return until status is current: the kubelet waits before it restarts the operator.
 RETURNS_S = 180.0
 
 
 @pytest.fixture
 def api_server(cluster: Cluster) -> Iterator[None]:
-    """It runs again after the test, also after one that failed."""
+    """Restarts it after the test, also after a failed one."""
     yield
     cluster.restore_control_plane()
 
@@ -73,7 +73,7 @@ def test_jobs_recover_while_the_api_server_is_down_and_status_reports_it_afterwa
     containers = cluster.container_pids(training.namespace, second.pod)
     before = training.status()
     known = {entry["detectedAt"] for entry in before.get("recoveries", ())}
-    # and a job whose coordinator holds no ranks
+    # and a job whose coordinator has no ranks
     comparison, lost = Comparison(job), coordinator(job)
     workers = {pod["metadata"]["name"]: workers_of(job, [pod]) for pod in actives(job)}
     trainers = [cluster.container_pids(job.namespace, name)["trainer"] for name in workers]
@@ -93,7 +93,7 @@ def test_jobs_recover_while_the_api_server_is_down_and_status_reports_it_afterwa
     # and when all containers of another pod are killed
     pod_killed_at, token = time.time(), newest_round(training)
     kill_all(containers.values())
-    # then the spare takes its ranks, and the training goes on for the rest of the three minutes
+    # then the spare takes its ranks, and the training continues for the rest of the three minutes
     steps_after(training, token)
     wait_until("three minutes have passed", lambda: time.time() >= stopped_at + OUTAGE_S, OUTAGE_S + 10)
     training_steps(training, 6)
@@ -102,7 +102,7 @@ def test_jobs_recover_while_the_api_server_is_down_and_status_reports_it_afterwa
     wait_until("each worker of the job steps on", partial(have_stepped, trainers, made(trainers)), RECOVERS_S)
     assert all(acts.running(pid) for pids in workers.values() for pid in pids)
 
-    # and once the API server is back, status reports both faults as they were
+    # and once the API server is back, status reports both faults truthfully
     cluster.restore_control_plane()
 
     def both(status: dict[str, object]) -> bool:
@@ -138,22 +138,22 @@ def operator_pids(cluster: Cluster) -> list[int]:
 
 def kill_all(pids: Iterable[int]) -> None:
     for pid in pids:
-        with suppress(ProcessLookupError):  # it ended with another one of its pod
+        with suppress(ProcessLookupError):  # it ended with another process of its pod
             os.kill(pid, signal.SIGKILL)
 
 
 def made(trainers: Iterable[int]) -> list[int]:
-    """How many steps the workers of each of these containers have made."""
+    """The number of steps that the workers of each of these containers have made."""
     return [len(Path(f"/proc/{pid}/root{STEP_FILE}").read_text().splitlines()) for pid in trainers]
 
 
 def have_stepped(trainers: Iterable[int], steps: Iterable[int]) -> bool:
-    """Whether the workers of these containers have made steps since they had made so many."""
+    """Whether the workers of these containers have made more steps than these."""
     return all(now > before for now, before in zip(made(trainers), steps, strict=True))
 
 
 def counts(status: Raw) -> dict[str, int]:
-    """The recoveries of a job by strategy, and 0 for those that it had none of."""
+    """The recoveries of a job by strategy, with 0 for each strategy without any."""
     reported = status.get("recoveriesByStrategy", {})
     return {name: reported.get(name, 0) for name in ("inPlace", "spareSwap", "podRecreate", "jobRestart")}
 
@@ -178,6 +178,6 @@ def first_step_of_newer(training: Training, token: Token) -> bool:
 
 
 def training_steps(training: Training, steps: int) -> None:
-    """Wait until the training has made so many steps more."""
+    """Wait until the training has made so many more steps."""
     start = newest_step(training.report())
     wait_until(f"{steps} steps more", lambda: newest_step(training.report()) >= start + steps, RECOVERS_S)

@@ -64,7 +64,7 @@ def test_jobs_recover_without_the_operator_and_status_names_the_faults_afterward
         kill(job, lost)
         elected_pod = wait_until("a member is elected, and three members vote", successor, 30, seen=logs)
         assert all(running(pid) for pids in workers.values() for pid in pids)
-        # not the new coordinator: its loss would need another election
+        # not the new coordinator: its loss would cause another election
         victim = next(pod for pod in actives(job) if pod["metadata"]["name"] != elected_pod)
         others = [pid for name, pids in workers.items() if name != victim["metadata"]["name"] for pid in pids]
         compared.append((Comparison(job), fault_of(victim, "Pod", "SpareSwap")))

@@ -1,7 +1,7 @@
-"""The example's TrainingJob on the local cluster: what `kubectl apply -k examples/ddp` applies, but for what is local.
+"""The example's TrainingJob on the local cluster: the objects of `kubectl apply -k examples/ddp`, with local changes.
 
-Local are the image (Debian's Python), torch (mounted from the host), the storage (a folder of the host, which all nodes
-share, behind the same PersistentVolumeClaim), and the length of the run.
+The changes are the image (Debian's Python), torch (mounted from the host), the storage (a folder of the host, which all
+nodes share, behind the same PersistentVolumeClaim), and the length of the run.
 """
 
 import json
@@ -25,14 +25,14 @@ LABEL_ROLE = "understudy.dev/role"
 GROUP_RANK = "understudy.dev/group-rank"  # an annotation
 TORCH = "/torch"
 FINISH = "finish"
-CHECKPOINT_EVERY = 4  # steps: the fewer, the sooner there is something that a fault may cost
+CHECKPOINT_EVERY = 4  # steps: with fewer, a fault can lose steps sooner
 
 Raw = dict[str, Any]
 
 
 @dataclass
 class Training:
-    """folder: where the run's storage lies on the host. pace_s: how long a step lasts at least, in seconds.
+    """folder: the run's storage on the host. pace_s: the least time of a step, in seconds.
 
     torchrun: the trainer's command is a stock torchrun that runs the same script, with one worker per pod, because each
     imports torch at every start. fence_timeout: spec.recovery's, like "15s"; the default if empty.
@@ -48,15 +48,15 @@ class Training:
     fence_timeout: str = ""
 
     def apply(self) -> None:
-        """Apply the example anew, with empty storage."""
+        """Apply the example with empty storage."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        self.folder.chmod(0o777)  # the pods' user is not ours
+        self.folder.chmod(0o777)  # the pods run as another user
         self._forget_storage_of_another_checkout()
         self.apply_items([self._volume(), *self._example()])
 
     def _forget_storage_of_another_checkout(self) -> None:
-        """The cluster outlives a checkout, and neither a volume's path nor its claim can be changed."""
+        """Delete the volume of another checkout: neither its path nor its claim can be changed."""
         result = "jsonpath={.spec.hostPath.path} {.spec.claimRef.name}"
         known = self.cluster.kubectl("get", "pv", self._volume_name, "-o", result, "--ignore-not-found").split()
         if known and known != [str(self.folder), self._claim_name]:
@@ -74,11 +74,11 @@ class Training:
         self.cluster.kubectl("-n", self.namespace, "delete", "tj", self.name, "--ignore-not-found", "--wait=false")
 
     def delete(self) -> None:
-        """Delete the job, and wait until nothing of it is left."""
+        """Delete the job, and wait until none of its objects is left."""
         self.cluster.kubectl("-n", self.namespace, "delete", "tj", self.name, "--ignore-not-found", "--wait=true")
         wait_until("all pods of the job are gone", lambda: not self.pods(), 60, seen=self.pods_text)
 
-    # What is there ----------------------------------------------------------------------------------------------------
+    # Observations -----------------------------------------------------------------------------------------------------
 
     def status(self) -> Raw:
         status: Raw = read(self.cluster, self.namespace, "trainingjobs", self.name).get("status", {})
@@ -91,7 +91,7 @@ class Training:
         return self.cluster.kubectl("-n", self.namespace, "get", "tj,pods", "-o", "wide", "-L", LABEL_ROLE, check=False)
 
     def pods_by_rank(self) -> dict[int, Raw]:
-        """The pods that hold a group rank now, by it, as their labels tell."""
+        """The pods that have a group rank now, by rank, from their labels."""
         ranked = {}
         for pod in self.pods():
             rank = pod["metadata"].get("annotations", {}).get(GROUP_RANK)
@@ -105,7 +105,7 @@ class Training:
 
     @property
     def workers(self) -> int:
-        """Of each pod."""
+        """The names of its pods."""
         return 1 if self.torchrun else 2
 
     @property
@@ -119,7 +119,7 @@ class Training:
         return "SpareSwap"
 
     def reported_steps(self) -> Steps:
-        """Those of rank 0, on all pods that it was on: the ranks step together."""
+        """The steps of rank 0, on all pods that it was on: the ranks step together."""
         return {"rank 0": [Step(x.token, x.time, x.step) for x in self.report() if x.event == "step"]}
 
     def wait_for_step(self, step: int, limit_s: float = 120) -> None:
@@ -130,14 +130,14 @@ class Training:
         (self.folder / FINISH).touch()
 
     def wait_for_status(self, description: str, condition: Any, limit_s: float) -> Raw:
-        """The first status that fulfils the condition."""
+        """The first status that fulfills the condition."""
 
         def seen() -> str:
             return json.dumps(self.status(), indent=1) + self.pods_text()
 
         return wait_for_status(description, self.status, condition, limit_s, seen=seen)
 
-    # What is local ----------------------------------------------------------------------------------------------------
+    # Local changes ----------------------------------------------------------------------------------------------------
 
     def _example(self) -> list[Raw]:
         text = self.cluster.kubectl("kustomize", str(EXAMPLE))
@@ -173,7 +173,7 @@ class Training:
         template["spec"]["volumes"].append({"name": "torch", "hostPath": {"path": str(self.cluster.torch_path)}})
 
     def _arguments(self, given: list[str]) -> list[str]:
-        """argparse takes the last of a repeated option."""
+        """argparse uses the last of a repeated option."""
         return [
             *given,
             f"--steps={self.steps}",
@@ -185,7 +185,7 @@ class Training:
 
     @property
     def _claim_name(self) -> str:
-        """The example's own for its own name; another job's storage is another volume."""
+        """The example's volume for the example's own name; another job's storage is another volume."""
         return f"{self.name}-checkpoints"
 
     @property

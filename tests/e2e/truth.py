@@ -1,4 +1,4 @@
-"""Compares the status of a job with the fault that a test made and with the steps seen from outside. Pure.
+"""Compares the status of a job with the fault that a test caused and with the steps seen from outside. Pure.
 
 Rules:
 - A fault adds one entry to `recoveries`, which is `lastRecovery` too. A test that stops no training expects none.
@@ -9,14 +9,14 @@ Rules:
 - `detectedAt` is between the fault and the first step after it, and at most DETECTED_WITHIN_S after the fault or the
   last step, whichever is later. From then on the operator has REPORTED_WITHIN_S to write the phase Recovering, and as
   long after the first step to write Running. In e2e runs on two busy cores it took at most 0.5 s.
-- A status that says Running has no open recovery, and the job has no other phase than these two. A new coordinator that
-  does not know yet whether training goes on may have Recovering without a fault.
-- A restart of the whole job also has the phases of a job that starts. Its recovery ends with `runningAt`, because no
-  coordinator survives it that has seen the steps before.
+- A status with phase Running has no open recovery, and the job has no other phase than these two. A new coordinator
+  that does not know yet whether training continues may have Recovering without a fault.
+- A restart of the whole job also has the phases of a job that starts. Its recovery ends with `runningAt`, because the
+  coordinator that has seen the earlier steps ends with it.
 - Of the counters, `recoveriesByStrategy` has one more of the entry's strategy, `restarts` one more after a restart of
   the job, and `members` and `spares` are the same numbers as before. `round` is that of the newest step. `coordinator`
   is not older than the round, and its pod is not one that the fault has ended.
-- `progress.step` is a step that the training has made, where the steps have numbers. `progress.at` is the time at which
+- `progress.step` is a step that the training has made, if the steps have numbers. `progress.at` is the time at which
   the coordinator received its report, at most a second later.
 """
 
@@ -32,8 +32,8 @@ Raw = dict[str, Any]
 Steps = Mapping[str, Sequence["Step"]]
 
 ALLOWED_S, ALLOWED_SHARE = 0.2, 0.1
-#: By the kind of fault. The coordinator sees a process end; a pod may take a while to end; a node that does not respond
-#: is lost after 10 s and a ping of 3 s at the latest, and the tests set no longer step timeout than that.
+#: By the kind of fault. The coordinator detects the end of a process at once, and a pod may take a while to end. A node
+#: that does not respond is lost after 10 s and a ping of 3 s at the latest, and the tests set no longer step timeout.
 #: A weight update fails by its trainer's own time limits: the tests pass the time at which it logged the failure.
 DETECTED_WITHIN_S = {"Process": 2.0, "Pod": 5.0, "Node": 15.0, "Hang": 15.0, "WeightUpdate": 2.0}
 REPORTED_WITHIN_S = 2.0
@@ -45,7 +45,7 @@ RESTARTS = ("Restarting", "Pending", "Starting")
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that a test makes, as status should report it.
+    """A fault that a test causes, as status should report it.
 
     rank: of the worker, or the first one of the pod. strategies: any of them is right. reported_within_s: inf if no
     operator runs. signal, exit_code: of the worker, if the test knows them. ended: the uid of the pod, if the fault
@@ -93,7 +93,7 @@ class Sample:
 class Observed:
     """at: just before the fault. known: `detectedAt` of the earlier entries. steps: by pod; None without step().
 
-    before: the status before the fault. Without it no counter is compared: the test makes another fault meanwhile.
+    before: the status before the fault. Without it no counter is compared: the test causes another fault meanwhile.
     """
 
     at: float
@@ -105,7 +105,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Pause:
-    """How long training stood still for one pod."""
+    """The pause of the training on one pod."""
 
     last: float
     first: float
@@ -128,7 +128,7 @@ def is_open(entry: Raw) -> bool:
 
 
 def pauses(steps: Steps, at: float) -> list[Pause]:
-    """Of each pod that made steps in the round of the fault, or an earlier one, and in a later one."""
+    """The pauses of each pod that made steps in the round of the fault, or an earlier one, and in a later one."""
     rounds = [step.round for step in chain(*steps.values()) if step.at <= at]
     if not rounds:
         return []
@@ -146,7 +146,7 @@ def pauses(steps: Steps, at: float) -> list[Pause]:
 
 
 def differences(fault: Fault | None, observed: Observed, status: Raw) -> list[str]:
-    """A sentence for each field that is not as the test knows it. fault: None if no training stops."""
+    """A sentence for each field that differs from the facts. fault: None if no training stops."""
     entries = new_entries(status, observed.known)
     found = [] if len(entries) == (fault is not None) else [_count(fault, entries)]
     paused = pauses(observed.steps or {}, observed.at)
@@ -207,7 +207,7 @@ def _without_steps(observed: Observed, entry: Raw) -> Iterator[str]:
 
 
 def _of_times(fault: Fault, observed: Observed, entry: Raw, paused: Sequence[Pause]) -> Iterator[str]:
-    """Any pod's pause is right: status has that of one of them."""
+    """The pause of any pod is right: status has that of one of them."""
     seconds = entry.get("seconds")
     pause = min(paused, key=lambda one: abs(one.seconds - (seconds or 0.0)))
     if seconds is None or abs(seconds - pause.seconds) > pause.allowed_s:
@@ -258,7 +258,7 @@ def _of_coordinator(fault: Fault | None, steps: Steps, status: Raw) -> Iterator[
 
 
 def _of_progress(fault: Fault | None, steps: Steps, status: Raw) -> Iterator[str]:
-    """A restart of the job may be compared before its first step."""
+    """After a restart of the job, status may be compared before the first step."""
     numbered = [step for step in chain(*steps.values()) if step.number is not None]
     if not numbered:
         return

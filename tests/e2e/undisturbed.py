@@ -1,7 +1,7 @@
 """The losses of a run without faults: a run with faults must have the same loss in each step, to float tolerance.
 
-The same script with the same ranks, as plain processes on this machine. The losses depend on the example's files, the
-number of steps and torch alone, so they are kept in the cache under a hash of these.
+The same script runs with the same ranks, as plain processes on this machine. The losses depend only on the example's
+files, the number of steps and torch, so they are kept in the cache under a hash of these.
 """
 
 import hashlib
@@ -49,8 +49,8 @@ def check_losses(training: Training, print_line: Callable[[str], None] = print) 
 
 
 def differences(report: Iterable[Entry], expected: Sequence[float]) -> list[str]:
-    """Between what a training has reported and the losses of step 1, 2, … without faults: steps that are missing up to
-    the newest one, and losses that differ, also of steps that were repeated.
+    """The differences between the reports of a training and the losses of step 1, 2, … without faults: missing steps up
+    to the newest one, and other losses, also of repeated steps.
     """
     entries = [entry for entry in report if entry.event in ("step", "done")]
     if not entries:

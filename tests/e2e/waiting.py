@@ -1,4 +1,4 @@
-"""Waiting for a condition with a limit. When the limit is reached, what was seen last is in the message."""
+"""Waiting for a condition with a limit. When the limit is reached, the message has the last observed state."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ EVERY_S = 0.1
 
 
 class NotInTime(AssertionError):
-    """A condition did not come true: what it was, the limit, and the last state."""
+    """A condition did not come true: the condition, the limit, and the last state."""
 
 
 def wait_until(
@@ -37,7 +37,7 @@ def wait_for_status(
     *,
     seen: Callable[[], object],
 ) -> Raw:
-    """The first status that fulfils the condition. Raises NotInTime, as wait_until."""
+    """The first status that fulfills the condition. Raises NotInTime, as wait_until."""
 
     def met() -> tuple[Raw] | None:
         result = status()

@@ -1,4 +1,4 @@
-"""The example's training without spares of its own, and the pool that it names, whose spares are made like its pods."""
+"""The example's training without spares of its own, and the pool that it names, whose spares have its pods' spec."""
 
 import copy
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class PooledTraining(Training):
     pool: str = "shared"
 
     def trainer_template(self) -> Raw:
-        """Of the job's pods."""
+        """The names of the job's pods."""
         (job,) = [item for item in self._example() if item["kind"] == "TrainingJob"]
         template: Raw = job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
         return copy.deepcopy(template)
@@ -41,7 +41,7 @@ class PooledTraining(Training):
 
 @dataclass
 class WarmPool(SharedPool):
-    """training: whose pods its spares are made like. change: what is to be different in their template."""
+    """training: the job whose pod spec its spares have. change: a difference in their template."""
 
     training: PooledTraining | PlainJob | None = None
     change: Callable[[Raw], Any] = lambda template: None
@@ -60,11 +60,11 @@ class WarmPool(SharedPool):
 
 
 class NoVictim(AssertionError):
-    """Each active shares its node with another one, with the coordinator or with the operator's leader."""
+    """Each active pod shares its node with another one, with the coordinator or with the operator's leader."""
 
 
 def power_off_away_from(training: PooledTraining, pool: SharedPool | None) -> acts.Act:
-    """Power off the node of an active that shares it with nobody, neither with a spare of the pool. Raises NoVictim."""
+    """Power off the node of an active pod that is alone there, without a spare of the pool too. Raises NoVictim."""
     acts.settle(training)
     for _ in range(TRIES):
         kept = {pod["spec"].get("nodeName") for pod in pool.pods()} if pool is not None else set()
@@ -72,7 +72,7 @@ def power_off_away_from(training: PooledTraining, pool: SharedPool | None) -> ac
         victim = next((one for one in victims if one.node not in kept), None)
         if victim is not None:
             off = partial(training.cluster.power_off, victim.node)
-            either = ("SpareSwap", "PodRecreate")  # whether the pool's spare is adopted
+            either = ("SpareSwap", "PodRecreate")  # the pool's spare may be adopted or not
             return acts.measure(training, "power off a node", victim, off, kind="Node", strategies=either)
         if not victims or pool is None:
             break

@@ -1,4 +1,5 @@
 """A real vLLM on the CPU, updated by its adapter: `make engines`, which installs it outside of the tree.
 
-It runs under the interpreter of that installation: the trainer's side needs torch, and sends real tensors over gloo.
+The tests run under the interpreter of that installation: the trainer's side needs torch, and sends real tensors over
+gloo.
 """

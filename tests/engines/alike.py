@@ -1,4 +1,4 @@
-"""A real server and its double: whether they answer the same to what both are asked, one request after the other."""
+"""Whether a real server and its double give the same answers to the same requests, one after the other."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ async def answers_alike(asked: Sequence[Asked], real_url: str, double: EngineSer
 
 
 async def _answer(session: aiohttp.ClientSession, method: str, url: str, body: Any) -> tuple[int, Any]:
-    """Status and body, without what OpenAI's errors say in words."""
+    """Status and body, without the text of OpenAI's errors."""
     async with session.request(method, url, json=body) as response:
         text = await response.text()
-        told = json.loads(text) if response.content_type == "application/json" and text else text
-    if isinstance(told, dict) and isinstance(told.get("error"), dict):
-        told["error"]["message"] = "…"
-    return response.status, told
+        answer = json.loads(text) if response.content_type == "application/json" and text else text
+    if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
+        answer["error"]["message"] = "…"
+    return response.status, answer

@@ -1,4 +1,4 @@
-"""Real servers, each for all tests of its module, with models that are made here: nothing is fetched."""
+"""Real servers, each for all tests of its module, with models that are created here: nothing is downloaded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A weight transfer's backend for vLLM on machines without a GPU: its NCCL backend, with gloo in NCCL's place.
+"""A weight transfer backend for vLLM on machines without a GPU: its NCCL backend, with gloo instead of NCCL.
 
-vLLM loads it as a plugin (`vllm.general_plugins`). What differs from its own `nccl_engine.py` is the collective alone:
-the layers' life cycle, which updates depend on, is vLLM's.
+vLLM loads it as a plugin (`vllm.general_plugins`). Only the collective differs from its own `nccl_engine.py`: the
+layers' life cycle, on which updates depend, is vLLM's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Group:
         self._group = dist.ProcessGroupGloo(dist.PrefixStore("weights", self._store), rank, world_size, TIMEOUT)
 
     def broadcast(self, tensor: torch.Tensor) -> None:
-        """From rank 0 to all."""
+        """Broadcasts from rank 0 to all."""
         options = dist.BroadcastOptions()
         options.rootRank = 0
         self._group.broadcast([tensor], options).wait()

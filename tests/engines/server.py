@@ -21,7 +21,7 @@ UP_S, DOWN_S = 300.0, 60.0
 def started(
     command: Sequence[str], environment: Mapping[str, str], imported: Sequence[Path], up: str, log: Path
 ) -> Iterator[str]:
-    """Its URL. imported: further folders of modules. up: a path that it answers with 200 when it can be asked."""
+    """Its URL. imported: further folders of modules. up: a path that it answers with 200 when it is ready."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     ours = {
@@ -61,6 +61,6 @@ def _until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _end_group(leader: int) -> None:
-    """Its processes, which outlive one that did not end by itself."""
+    """Its processes, which outlive a server that did not end by itself."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)

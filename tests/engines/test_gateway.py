@@ -1,4 +1,4 @@
-"""The gateway in front of SGLang itself: streams, and health checks, that an update meets."""
+"""The gateway in front of a real SGLang: an update during streams and health checks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ async def gateway_of(server: str, file: Path) -> AsyncIterator[str]:
     await runner.cleanup()
 
 
-def test_an_update_behind_the_gateway(sglang: str, models: Path, tmp_path: Path) -> None:
+def test_an_update_behind_the_gateway_ends_streams_and_rejects_requests(
+    sglang: str, models: Path, tmp_path: Path
+) -> None:
     async def story() -> None:
         engine = SglangEngine(sglang)
         async with gateway_of(sglang, tmp_path / "weights.json") as url, aiohttp.ClientSession() as client:
@@ -48,9 +50,9 @@ def test_an_update_behind_the_gateway(sglang: str, models: Path, tmp_path: Path)
             async def answer() -> tuple[int, str]:
                 body = {"input_ids": [5, 6, 7], "sampling_params": {**LONG, "max_new_tokens": 4}}
                 async with client.post(url + "/generate", json=body) as response:
-                    told = await response.json()
-                    assert set(told.get("output_ids", ())) <= {int(response.headers.get(VERSION_HEADER, "v0")[1:])}
-                    return response.status, response.headers.get(VERSION_HEADER, told.get("error", {}).get("type"))
+                    content = await response.json()
+                    assert set(content.get("output_ids", ())) <= {int(response.headers.get(VERSION_HEADER, "v0")[1:])}
+                    return response.status, response.headers.get(VERSION_HEADER, content.get("error", {}).get("type"))
 
             assert await answer() == (200, "v3")
             # given an answer that streams, and a client that checks the server's health
@@ -59,9 +61,9 @@ def test_an_update_behind_the_gateway(sglang: str, models: Path, tmp_path: Path)
             first = json.loads((await stream.content.readline()).removeprefix(b"data: "))
             assert set(first["output_ids"]) == {3}
             probe = asyncio.ensure_future(client.get(url + "/health"))
-            # when an update comes
+            # when an update begins
             async with WeightUpdate([one], version="v4") as update:
-                # then neither of them is the server's any more, and nothing else is let through
+                # then the gateway answers both, and forwards no other request
                 with pytest.raises(aiohttp.ClientError):
                     await stream.content.read()
                 assert (await probe).status == 200
@@ -69,7 +71,7 @@ def test_an_update_behind_the_gateway(sglang: str, models: Path, tmp_path: Path)
                     assert (health.status, "being updated" in await health.text()) == (200, True)
                 assert await answer() == (503, "weights_updating")
                 await update.load(str(models / "4"))
-            # and after it the new weights are asked
+            # and after it the new weights answer
             assert await answer() == (200, "v4")
             async with client.get(url + "/health") as health:
                 assert (health.status, await health.text()) == (200, "")

@@ -1,6 +1,6 @@
-"""The adapter for SGLang against SGLang itself: what its tests on a double believe of it, and updates that fail.
+"""The adapter for SGLang against a real SGLang: the behavior of its double, and updates that fail.
 
-The trainer is that of docs/how-to/rl.md, with gloo in NCCL's place.
+The trainer is that of docs/how-to/rl.md, with gloo instead of NCCL.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def trainer_of() -> Callable[[int], Trainer]:
-    """The page's trainer, of this version's weights."""
+    """The page's trainer, with this version's weights."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SGLANG_USE_CPU_ENGINE", "1")
         patch.setattr(sys, "path", [str(STAND_INS), *sys.path])
@@ -53,7 +53,7 @@ def trainer_of() -> Callable[[int], Trainer]:
 
 
 class Weights(dict[str, Any]):
-    """Also of what is in no model: something."""
+    """Also tensors of no model."""
 
     def __init__(self, version: int) -> None:
         super().__init__(tiny_llama.weights(version))
@@ -65,8 +65,8 @@ class Weights(dict[str, Any]):
 Story = Callable[..., Coroutine[Any, Any, None]]
 
 
-def told(story: Story) -> Callable[..., None]:
-    """As a test: pytest's own loop would be another one for each fixture."""
+def as_test(story: Story) -> Callable[..., None]:
+    """Run like a test: pytest's own loop would be another one for each fixture."""
 
     @wraps(story)
     def run(**given: Any) -> None:
@@ -94,7 +94,7 @@ async def load(one: Replica, folder: Path, version: int) -> None:
 
 
 async def generated(url: str) -> tuple[set[int], str]:
-    """The tokens of an answer, and the version that it tells."""
+    """The tokens of an answer, and the version in it."""
     sampling = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
     body = {"input_ids": [5, 6, 7], "sampling_params": sampling}
     async with aiohttp.ClientSession() as session, session.post(url + "/generate", json=body) as response:
@@ -104,7 +104,7 @@ async def generated(url: str) -> tuple[set[int], str]:
 
 
 async def until_it_waits(url: str) -> None:
-    """In a collective: its scheduler answers nobody then."""
+    """Wait until its scheduler is in a collective: it answers no request then."""
     patience = aiohttp.ClientTimeout(total=1)
     async with aiohttp.ClientSession(timeout=patience) as session:
         while True:
@@ -115,8 +115,8 @@ async def until_it_waits(url: str) -> None:
                 return
 
 
-@told
-async def test_sent_weights_are_asked_and_so_are_those_of_a_folder(
+@as_test
+async def test_sent_weights_answer_and_so_do_those_of_a_folder(
     sglang: str, models: Path, trainer_of: Callable[[int], Trainer]
 ) -> None:
     async with replica(sglang) as one:
@@ -131,7 +131,7 @@ async def test_sent_weights_are_asked_and_so_are_those_of_a_folder(
 
 @contextmanager
 def busy_machine() -> Iterator[None]:
-    """So that a process which has told another one something goes on later than that one."""
+    """Keeps all cores busy, so that a process that has called another one continues later than that one."""
     idlers = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
     try:
         yield
@@ -141,17 +141,17 @@ def busy_machine() -> Iterator[None]:
             idler.wait()
 
 
-@told
+@as_test
 async def test_memory_may_be_released_right_after_an_answer(sglang: str, models: Path) -> None:
     async with replica(sglang) as one, aiohttp.ClientSession() as session:
         with busy_machine():
             for turn in range(20):
-                # given an answer, whose request the scheduler still holds
+                # given an answer, whose request is still in the scheduler
                 sampling = {"max_new_tokens": 1 + turn % 8, "temperature": 0, "ignore_eos": True}
                 body = {"input_ids": [5, 6, 7], "sampling_params": sampling}
                 async with session.post(sglang + "/generate", json=body) as response:
                     await response.read()
-                # when memory is released at once, then the server lives
+                # when memory is released at once, then the server survives
                 await one.engine.stop_generation()
                 await one.engine.release_kv()
                 await one.engine.resume_kv()
@@ -159,8 +159,8 @@ async def test_memory_may_be_released_right_after_an_answer(sglang: str, models:
         assert (await generated(sglang))[0]
 
 
-@told
-async def test_an_update_aborts_what_runs(sglang: str, models: Path) -> None:
+@as_test
+async def test_an_update_aborts_running_requests(sglang: str, models: Path) -> None:
     async with replica(sglang) as one, aiohttp.ClientSession() as session:
         await load(one, models, 4)
         # given requests that run
@@ -173,36 +173,36 @@ async def test_an_update_aborts_what_runs(sglang: str, models: Path) -> None:
 
         for version in (5, 6, 7):
             asked = [asyncio.ensure_future(ask()) for _ in range(3)]
-            # when an update comes
+            # when an update begins
             await load(one, models, version)
-            # then each has what was made until then, of one version
+            # then each has the tokens until then, of one version
             for ended, tokens in await asyncio.gather(*asked):
                 assert ended in ("abort", "length")
                 assert len(tokens) <= 1
         assert await generated(sglang) == ({7}, "v7")
 
 
-@told
+@as_test
 async def test_a_tensor_of_another_shape_spoils_neither_the_server_nor_the_next_update(
     sglang: str, models: Path, trainer_of: Callable[[int], Trainer]
 ) -> None:
     async with replica(sglang) as one:
         await load(one, models, 4)
-        # given an update that breaks off behind some tensors
+        # given an update that fails after some tensors
         tensors = tiny_llama.tensors(5)[:4]
         with pytest.raises(EngineRefused):
             await send(one, trainer_of(5), 5, [*tensors, replace(tensors[0], name="model.norm.weight")])
         assert one.weights.state is State.UNCERTAIN
-        # then the server can generate, whatever that is
+        # then the server can still generate
         await generated(sglang)
-    # and the next update, of another trainer, is whole
+    # and the next update, of another trainer, succeeds
     async with replica(sglang) as one:
         await send(one, trainer_of(6), 6)
         assert await generated(sglang) == ({6}, "v6")
 
 
-@told
-async def test_a_folder_that_is_not_there_spoils_neither_the_server_nor_the_next_update(
+@as_test
+async def test_a_missing_folder_spoils_neither_the_server_nor_the_next_update(
     sglang: str, models: Path, trainer_of: Callable[[int], Trainer]
 ) -> None:
     async with replica(sglang) as one:
@@ -217,13 +217,13 @@ async def test_a_folder_that_is_not_there_spoils_neither_the_server_nor_the_next
 
 
 @pytest.mark.parametrize("fails_in", ["join_group", "send"])
-def test_a_trainer_that_fails_lets_the_server_go(
+def test_a_trainer_that_fails_releases_the_server(
     sglang: str, models: Path, trainer_of: Callable[[int], Trainer], fails_in: str
 ) -> None:
     async def story() -> None:
         async with replica(sglang) as one:
             await load(one, models, 4)
-            # given a trainer that does not do its part, while the server waits for it
+            # given a trainer that fails while the server waits for it
             trainer = trainer_of(5)
 
             async def fail(*_: Any) -> None:
@@ -231,20 +231,20 @@ def test_a_trainer_that_fails_lets_the_server_go(
                 raise ZeroDivisionError
 
             setattr(trainer, fails_in, fail)
-            # when it updates, then that is its error
+            # when it updates, then that error is raised
             with pytest.raises(ZeroDivisionError):
                 await send(one, trainer, 5)
             assert one.group is None
             assert one.weights.state is (State.FRESH if fails_in == "join_group" else State.UNCERTAIN)
-            # and the next one is whole
+            # and the next update succeeds
             await send(one, trainer_of(6), 6)
             assert await generated(sglang) == ({6}, "v6")
 
     asyncio.run(story())
 
 
-@told
-async def test_a_session_that_a_former_trainer_left_keeps_nobody_out(
+@as_test
+async def test_a_session_of_an_earlier_trainer_blocks_no_other(
     sglang: str, models: Path, trainer_of: Callable[[int], Trainer]
 ) -> None:
     async with aiohttp.ClientSession() as session:
@@ -256,8 +256,8 @@ async def test_a_session_that_a_former_trainer_left_keeps_nobody_out(
                 assert await generated(sglang) == ({version}, f"v{version}")
 
 
-@told
-async def test_undoing_what_never_happened_is_no_error(sglang: str, models: Path) -> None:
+@as_test
+async def test_undoing_an_update_that_never_began_is_no_error(sglang: str, models: Path) -> None:
     async with replica(sglang) as one:
         for _ in range(2):
             await one.engine.leave_group(Group("127.0.0.1", 1, 2, "never", "gloo"))
@@ -267,7 +267,7 @@ async def test_undoing_what_never_happened_is_no_error(sglang: str, models: Path
         assert await generated(sglang)
 
 
-#: What is asked, one after the other, of the real one and of the double.
+#: The requests to the real server and to the double, in order.
 TENSOR = {"names": ["x"], "dtypes": ["float32"], "shapes": [[1]], "group_name": "never", "flush_cache": False}
 KV = {"tags": ["kv_cache"]}
 ASKED: tuple[Asked, ...] = (
@@ -292,13 +292,13 @@ ASKED: tuple[Asked, ...] = (
 )
 
 
-@told
-async def test_the_double_answers_as_the_real_one_does(sglang: str, models: Path) -> None:
+@as_test
+async def test_the_double_answers_as_the_real_server_does(sglang: str, models: Path) -> None:
     await answers_alike(ASKED, sglang, SglangServer(Cluster(1).engines["rollout-0"]))
 
 
-@told
-async def test_a_trainer_that_says_nothing_has_its_time(
+@as_test
+async def test_a_trainer_that_sends_nothing_times_out(
     sglang: str, models: Path, trainer_of: Callable[[int], Trainer]
 ) -> None:
     async with replica(sglang) as one:
@@ -309,7 +309,7 @@ async def test_a_trainer_that_says_nothing_has_its_time(
             await asyncio.Event().wait()
 
         trainer.send = wait  # type: ignore[method-assign, assignment]
-        # when the trainer never sends, then the transfer ends when its time is over, and the server is let go
+        # when the trainer never sends, then the transfer ends when its time is over, and the server is released
         with pytest.raises(StepTimedOut, match="transfer the weights"):
             async with WeightUpdate([one], trainer, version="v5", timeouts=Timeouts(transfer=2)) as update:
                 await update.transfer(tiny_llama.tensors(5))

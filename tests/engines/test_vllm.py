@@ -1,4 +1,4 @@
-"""The adapter for vLLM against vLLM itself: what its tests on a double believe of it, and updates that fail."""
+"""The adapter for vLLM against a real vLLM: the behavior of its double, and updates that fail."""
 
 from __future__ import annotations
 
@@ -79,18 +79,18 @@ async def generated(url: str) -> set[int]:
     body["return_token_ids"] = True
     async with aiohttp.ClientSession() as session, session.post(url + "/v1/completions", json=body) as response:
         assert response.status == 200, await response.text()
-        told = await response.json()
-        return set(told["choices"][0]["token_ids"])
+        content = await response.json()
+        return set(content["choices"][0]["token_ids"])
 
 
 async def version_of(url: str) -> str:
     async with aiohttp.ClientSession() as session, session.get(url + "/weight_info") as response:
-        told = await response.json()
-        return str(told["weight_version"])
+        content = await response.json()
+        return str(content["weight_version"])
 
 
 @on_vllm
-async def test_sent_weights_are_asked_and_so_are_those_of_a_folder(vllm: str, models: Path) -> None:
+async def test_sent_weights_answer_and_so_do_those_of_a_folder(vllm: str, models: Path) -> None:
     async with replica(vllm) as one:
         for way, version in ((send, 4), (load, 5), (send, 6), (load, 7)):
             await (way(one, version) if way is send else load(one, models, version))
@@ -100,21 +100,21 @@ async def test_sent_weights_are_asked_and_so_are_those_of_a_folder(vllm: str, mo
 
 
 @pytest.mark.parametrize("broken_at", [1, 4, 8])
-def test_an_update_that_breaks_off_in_a_layer_spoils_neither_the_server_nor_the_next_one(
+def test_an_update_that_fails_in_a_layer_spoils_neither_the_server_nor_the_next_one(
     vllm: str, models: Path, broken_at: int
 ) -> None:
     async def story() -> None:
         async with replica(vllm) as one:
             await load(one, models, 4)
-            # given an update that breaks off behind some tensors: the next one is of no layer that there is
+            # given an update that fails after some tensors: the next one belongs to no existing layer
             tensors = tiny_llama.tensors(5)[:broken_at]
             unknown = Tensor("model.layers.9.mlp.down_proj.weight", "float32", tensors[0].shape)
             with pytest.raises(EngineRefused):
                 await send(one, 5, [*tensors, unknown])
             assert one.weights.state is State.UNCERTAIN
-            # then the server can generate, whatever that is
+            # then the server can still generate
             await generated(vllm)
-        # and the next update, of another trainer, is whole
+        # and the next update, of another trainer, succeeds
         async with replica(vllm) as one:
             await send(one, 6)
             assert await generated(vllm) == {6}
@@ -123,7 +123,7 @@ def test_an_update_that_breaks_off_in_a_layer_spoils_neither_the_server_nor_the_
 
 
 @on_vllm
-async def test_a_load_that_breaks_off_does_not_spoil_the_next_one(vllm: str, models: Path) -> None:
+async def test_a_load_that_fails_does_not_spoil_the_next_one(vllm: str, models: Path) -> None:
     async with replica(vllm) as one:
         with pytest.raises(EngineRefused):
             await load(one, models, 99)
@@ -135,20 +135,20 @@ async def test_a_load_that_breaks_off_does_not_spoil_the_next_one(vllm: str, mod
 
 
 @on_vllm
-async def test_what_cannot_be_released_fails_and_leaves_a_server_that_generates(vllm: str, models: Path) -> None:
+async def test_a_failed_release_leaves_a_server_that_generates(vllm: str, models: Path) -> None:
     async with replica(vllm) as one:
         await load(one, models, 4)
-        # given that there is no memory to be given back on a CPU
+        # given a CPU, on which no memory can be released
         with pytest.raises(EngineRefused, match="release_kv_cache_memory"):
             async with WeightUpdate([one], version="v5") as update:
                 await update.load(str(models / "5"))
-        # then all of it is undone, and the weights are what they were
+        # then all of it is undone, and the weights are unchanged
         assert (one.weights.state, one.weights.version) == (State.FRESH, "v4")
         assert await generated(vllm) == {4}
 
 
 @on_vllm
-async def test_undoing_what_never_happened_is_no_error(vllm: str, models: Path) -> None:
+async def test_undoing_an_update_that_never_began_is_no_error(vllm: str, models: Path) -> None:
     async with replica(vllm) as one:
         for _ in range(2):
             await one.engine.leave_group(Group("127.0.0.1", 1, 2, "never"))
@@ -158,7 +158,7 @@ async def test_undoing_what_never_happened_is_no_error(vllm: str, models: Path) 
         assert await generated(vllm)
 
 
-#: What is asked, one after the other, of the real one and of the double.
+#: The requests to the real server and to the double, in order.
 ASKED: tuple[tuple[str, str, Any], ...] = (
     ("GET", "/health", None),
     ("POST", "/pause?mode=abort", None),
@@ -183,5 +183,5 @@ ASKED: tuple[tuple[str, str, Any], ...] = (
 
 
 @on_vllm
-async def test_the_double_answers_as_the_real_one_does(vllm: str, models: Path) -> None:
+async def test_the_double_answers_as_the_real_server_does(vllm: str, models: Path) -> None:
     await answers_alike(ASKED, vllm, VllmServer(Cluster(1).engines["rollout-0"]))

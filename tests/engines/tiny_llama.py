@@ -1,8 +1,8 @@
-"""A Llama of 2 layers whose answers tell which weights they met: with those of version n, every token is n.
+"""A Llama of 2 layers whose answers show with which weights they were computed: version n answers only tokens n.
 
-The layers add nothing, so a token's logit is the product of the embedding and its row of the head. Of version n both
-have the sign of n's parity, and of the head only row n is not 0: where embedding and head are of two versions that
-follow each other, that logit is below 0, and the token is 0.
+The layers add nothing, so a token's logit is the product of the embedding and its row of the head. In version n both
+have the sign of n's parity, and only row n of the head is not 0: if embedding and head are of two consecutive
+versions, that logit is below 0, and the token is 0.
 """
 
 from __future__ import annotations

@@ -24,40 +24,40 @@ def run(*arguments: str) -> str:
 
 
 @pytest.mark.timeout(LIMIT_S + 10)
-def test_each_version_is_asked_until_the_next_one_comes() -> None:
-    told = run()
+def test_each_version_answers_until_the_next_one_arrives() -> None:
+    output = run()
     for version in (1, 2, 3):
-        assert f"update {version} whole | rollout-0=Fresh:{version} rollout-1=Fresh:{version}" in told
-    assert "answers, version 1: " in told
-    assert "answers, version 3: " in told
+        assert f"update {version} whole | rollout-0=Fresh:{version} rollout-1=Fresh:{version}" in output
+    assert "answers, version 1: " in output
+    assert "answers, version 3: " in output
 
 
 @pytest.mark.timeout(LIMIT_S + 10)
-def test_when_a_server_dies_in_a_transfer_nobody_is_asked_any_more() -> None:
-    told = run("--kill", "rollout")
-    assert "update 1 whole" in told
-    assert "update 2 failed" in told
-    assert "update 3 failed" in told
-    assert "rollout-0=Uncertain: rollout-1=Uncertain:" in told
-    assert "answers, version 1: " in told
-    assert "answers, version 2" not in told
+def test_after_a_server_dies_in_a_transfer_no_server_gets_requests() -> None:
+    output = run("--kill", "rollout")
+    assert "update 1 whole" in output
+    assert "update 2 failed" in output
+    assert "update 3 failed" in output
+    assert "rollout-0=Uncertain: rollout-1=Uncertain:" in output
+    assert "answers, version 1: " in output
+    assert "answers, version 2" not in output
 
 
 @pytest.mark.timeout(LIMIT_S + 10)
-def test_when_the_trainer_dies_in_a_transfer_nobody_is_asked_any_more() -> None:
-    told = run("--kill", "trainer")
-    assert "update 1 whole" in told
-    assert "update 2" not in told
-    assert "answers, version 1: " in told
-    assert "answers, version 2" not in told
+def test_after_the_trainer_dies_in_a_transfer_no_server_gets_requests() -> None:
+    output = run("--kill", "trainer")
+    assert "update 1 whole" in output
+    assert "update 2" not in output
+    assert "answers, version 1: " in output
+    assert "answers, version 2" not in output
 
 
 @pytest.mark.timeout(LIMIT_S + 10)
-def test_when_a_trainer_that_was_replaced_thaws_nobody_is_asked_any_more() -> None:
-    told = run("--kill", "freeze")
-    # its successor has updated the servers, and they were asked
-    assert "update 3 whole | rollout-0=Fresh:3 rollout-1=Fresh:3" in told
-    assert "answers, version 3: " in told
-    # and it is refused
-    assert "update 2 failed: " in told
-    assert "rollout-0=Uncertain: rollout-1=Uncertain:" in told
+def test_after_a_replaced_trainer_thaws_no_server_gets_requests() -> None:
+    output = run("--kill", "freeze")
+    # its successor has updated the servers, and they have answered
+    assert "update 3 whole | rollout-0=Fresh:3 rollout-1=Fresh:3" in output
+    assert "answers, version 3: " in output
+    # and the replaced trainer is refused
+    assert "update 2 failed: " in output
+    assert "rollout-0=Uncertain: rollout-1=Uncertain:" in output

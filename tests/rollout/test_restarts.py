@@ -1,4 +1,4 @@
-"""Gateway and server as processes that are killed: what is admitted afterwards, and by whom it is known."""
+"""Gateway and server as processes that are killed: the weights that are admitted afterwards."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Site:
         self.running["gateway"] = subprocess.Popen(command, env=env)
         wait_until("the gateway listens", lambda: self._connects(1), 30, seen=lambda: "")
 
-    def kill(self, who: str) -> None:
-        process = self.running.pop(who)
+    def kill(self, name: str) -> None:
+        process = self.running.pop(name)
         process.kill()
         process.wait()
 
     def ask(self) -> tuple[int, str]:
-        """Status, and the version of the server that has answered."""
+        """The HTTP status, and the version of the server that has answered."""
         request = urllib.request.Request(f"http://127.0.0.1:{self.ports[1]}/generate", data=b"{}", method="POST")
         try:
             with urllib.request.urlopen(request, timeout=10) as response:
@@ -68,11 +68,11 @@ class Site:
         except urllib.error.HTTPError as error:
             return error.code, ""
 
-    def tell(self, what: str, *words: object) -> None:
-        async def told() -> None:
+    def command(self, what: str, *words: object) -> None:
+        async def call() -> None:
             await getattr(Gateway(f"http://127.0.0.1:{self.ports[1]}", TOKEN), what)(*words)
 
-        asyncio.run(told())
+        asyncio.run(call())
 
     def _connects(self, which: int) -> bool:
         with socket.socket() as probe:
@@ -94,35 +94,35 @@ def site(tmp_path: Path) -> Iterator[Site]:
         process.wait()
 
 
-def test_a_gateway_that_is_killed_in_an_update_knows_of_it_when_it_is_back(site: Site) -> None:
+def test_a_gateway_that_is_killed_in_an_update_stays_closed_when_it_is_back(site: Site) -> None:
     assert site.ask() == (200, "v0")
-    site.tell("close", "u", "v1", NO_FENCE)
+    site.command("close", "u", "v1", NO_FENCE)
     site.kill("gateway")
     site.start_gateway()
     assert site.ask()[0] == 503
-    site.tell("open", "u")
+    site.command("open", "u")
     assert site.ask()[0] == 200
 
 
-def test_a_server_that_is_killed_behind_its_gateway_is_not_asked_when_it_is_back(site: Site) -> None:
+def test_a_server_that_is_killed_behind_its_gateway_gets_no_requests_when_it_is_back(site: Site) -> None:
     site.kill("server")
     site.start_server("base")
     assert site.ask()[0] == 503
-    # and neither when that happens in an update
-    site.tell("close", "u", "v1", NO_FENCE)
+    # nor if that happens in an update
+    site.command("close", "u", "v1", NO_FENCE)
     site.kill("server")
     site.start_server("base")
     with pytest.raises(AdmissionRefused):
-        site.tell("open", "u")
-    # until an update has come to its end
-    site.tell("close", "next", "v1", NO_FENCE)
-    site.tell("open", "next")
+        site.command("open", "u")
+    # until an update has ended
+    site.command("close", "next", "v1", NO_FENCE)
+    site.command("open", "next")
     assert site.ask()[0] == 200
 
 
-def test_when_both_are_killed_nothing_that_was_kept_is_believed(site: Site) -> None:
-    site.tell("close", "u", "v1", NO_FENCE)
-    site.tell("open", "u")
+def test_if_both_are_killed_the_stored_state_does_not_count(site: Site) -> None:
+    site.command("close", "u", "v1", NO_FENCE)
+    site.command("open", "u")
     site.kill("gateway")
     site.kill("server")
     site.start_server("base")

@@ -22,7 +22,7 @@ RESULT = CHECKOUT / "benchmarks" / "results" / "soak.json"
 
 
 def report(journal: Path) -> int:
-    """Write and print it; 1 if an invariant was broken."""
+    """Write and print the report. Returns 1 if an invariant was broken."""
     result = summary(read_journal(journal))
     RESULT.parent.mkdir(parents=True, exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=1) + "\n")

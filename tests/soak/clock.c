@@ -1,5 +1,5 @@
-/* Shifts CLOCK_REALTIME of the processes that preload this library, by as many seconds as a file of the shared folder
- * says. Linux's time namespaces cannot shift this clock. The file is mapped, so a shift takes effect at once. */
+/* Shifts CLOCK_REALTIME of the processes that preload this library, by the number of seconds in a file of the shared
+ * folder. Linux's time namespaces cannot shift this clock. The file is mapped, so a shift takes effect at once. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
-"""Which fault comes next, when and on which target. Pure: a function of the seed, the number, and the pods seen.
+"""Draws the next fault, its time and its target. Pure: a function of the seed, the number, and the running pods.
 
 Rules:
-- The kinds come in blocks; each block has every kind once, in an order that depends on the seed and the block alone. So
-  a seed replays the same kinds, whatever the cluster does, and no kind stays away for long.
-- The pause before a fault and its length depend on the seed and the number alone. Only the target depends on the pods.
+- The kinds come in blocks; each block has every kind once, in an order that depends only on the seed and the block. So
+  a seed replays the same kinds, whatever the cluster does, and each kind comes regularly.
+- The pause before a fault and its length depend only on the seed and the number. The target also depends on the pods.
 - If no pod can be the target, the fault is skipped. The next one keeps its number, and so its kind.
 """
 
@@ -43,7 +43,7 @@ class Expectation(Enum):
 
 @dataclass(frozen=True, order=True)
 class Pod:
-    """A pod that runs. rank: its group rank, -1 of a spare. instrumented: its workers run tests/soak/worker.py."""
+    """A pod that runs. rank: its group rank, -1 for a spare. instrumented: its workers run tests/soak/worker.py."""
 
     job: str
     rank: int
@@ -55,7 +55,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class Draw:
-    """target: None of a fault that hits no pod or node of a job. node: only of a fault that hits a node."""
+    """target: None if the fault hits no pod or node of a job. node: only of a fault that hits a node."""
 
     number: int
     kind: Kind
@@ -67,8 +67,8 @@ class Draw:
 
 
 PAUSE_S = (3.0, 90.0)
-#: How long a fault lasts, by its kind; the others are over at once. At a full volume a worker stops at its next step,
-#: and its successors stop at their start until there is room.
+#: The length of a fault, by its kind; the others are over at once. On a full volume a worker stops at its next step,
+#: and its successors stop at their start until there is space.
 HOLD_S = {
     Kind.NODE: (5.0, 60.0),
     Kind.PARTITION: (5.0, 60.0),
@@ -81,8 +81,8 @@ HOLD_S = {
 }
 NODE_KINDS = (Kind.NODE, Kind.PARTITION, Kind.FREEZE, Kind.NETWORK)
 POD_KINDS = (Kind.WORKER, Kind.LAUNCHER, Kind.SIDECAR, Kind.POD, Kind.VOLUME, Kind.MEMORY, Kind.CLOCK)
-#: Without an answer for so long, a pod is lost for certain: after 10 s of silence and a ping of 3 s, or later on a busy
-#: machine.
+#: After so long without an answer, a pod is lost for certain: after 10 s of silence and a ping of 3 s, or later on a
+#: busy machine.
 LOST_AFTER_S = 25.0
 
 
@@ -109,7 +109,7 @@ def kind_of(seed: int, number: int) -> Kind:
 
 
 def expectation(drawn: Draw, job: str, pods: Iterable[Pod]) -> Expectation:
-    """What the fault does to a training, by the pods that were seen before it."""
+    """The effect of the fault on a training, derived from the pods before it."""
     struck = hit(drawn, job, pods)
     if not struck or drawn.kind is Kind.CLOCK:
         return Expectation.RUNS_ON
@@ -133,7 +133,7 @@ def _can_be_hit(kind: Kind, pod: Pod) -> bool:
             return pod.rank >= 0
         case Kind.VOLUME | Kind.MEMORY:
             return pod.rank >= 0 and pod.instrumented
-        case Kind.CLOCK:  # the times of the first pod's steps are the measurement
+        case Kind.CLOCK:  # the times of the first pod's steps are measured
             return pod.rank > 0 and pod.instrumented
         case _:
             return True
@@ -144,5 +144,5 @@ def _random(seed: int, number: int, purpose: str) -> random.Random:
 
 
 def _between(low: float, high: float, source: random.Random) -> float:
-    """As often between 3 and 9 as between 9 and 27."""
+    """Log-uniform: as often between 3 and 9 as between 9 and 27."""
     return round(math.exp(source.uniform(math.log(low), math.log(high))), 1)

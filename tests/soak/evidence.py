@@ -1,4 +1,4 @@
-"""What the soak takes from the cluster to keep: samples for trends, and all that is needed to look at a violation."""
+"""Data that the soak collects from the cluster: samples for trends, and the evidence of a violation."""
 
 import shutil
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Makes the faults that draw.py draws, for real, and undoes them."""
+"""Causes the faults that draw.py draws, and undoes them."""
 
 import os
 import signal
@@ -12,13 +12,13 @@ from tests.e2e.test_pool import kill_leader
 from tests.soak.draw import Draw, Kind, Pod
 from tests.soak.jobs import SoakRl, SoakTraining, clock_library, host_name, shift_clock
 
-#: Of a slow and lossy network: both directions lose packets, and the node sends slowly.
+#: A slow and lossy network: both directions lose packets, and the node sends slowly.
 LOSS, RATE, DELAY = 0.02, "20mbit", "40ms"
 _HOOKS = ("INPUT -i", "FORWARD -i", "OUTPUT -o", "FORWARD -o")
 
 
 class NoTarget(Exception):
-    """The target was gone before the fault was made, or this machine cannot make the fault: the fault is skipped."""
+    """The target was gone before the fault, or this machine cannot cause the fault: the fault is skipped."""
 
 
 Jobs = Mapping[str, SoakTraining | SoakRl]
@@ -26,7 +26,7 @@ Jobs = Mapping[str, SoakTraining | SoakRl]
 
 @contextmanager
 def made(drawn: Draw, cluster: Cluster, jobs: Jobs) -> Iterator[None]:
-    """The fault is made before the body, and undone after it. Raises NoTarget before the body."""
+    """Cause the fault before the body, and undo it after it. Raises NoTarget before the body."""
     match drawn.kind:
         case Kind.OPERATOR:
             kill_leader(cluster)
@@ -160,7 +160,7 @@ def slow_down(cluster: Cluster, node: str) -> None:
 
 
 def speed_up(cluster: Cluster, node: str) -> None:
-    """Undo slow_down; nothing to do if the network is not slow."""
+    """Undo slow_down. Does nothing if the network is not slow."""
     rules = [*(f"-D {hook} eth0 -j SOAK" for hook in _HOOKS), "-F SOAK", "-X SOAK"]
     for rule in rules:
         run(cluster.node_command(node, "iptables", "-w", *rule.split()), check=False)

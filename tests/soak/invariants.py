@@ -1,13 +1,13 @@
-"""What has to hold throughout a soak. Pure: functions over records, each with a sentence for each violation.
+"""Invariants of a soak. Pure: functions over records, each with a sentence for each violation.
 
 The losses are compared by tests/e2e/undisturbed.py, and the recovery from a fault with a known victim by
-tests/e2e/truth.py. Here is what holds after any sequence of faults:
+tests/e2e/truth.py. These invariants hold after any sequence of faults:
 
 - A rank starts at most once in a round.
-- Each time in which a training stood still has an entry in `recoveries` with its seconds, to 10 % or 0.2 s; each entry
-  that has ended has such a time.
+- Each pause of a training has an entry in `recoveries` with its seconds, to 10 % or 0.2 s; each entry that has ended
+  has such a pause.
 - No job has failed or restarted as a whole, and the restarts in place are at most its budget.
-- What a process or the cluster holds does not grow by more than a bound an hour.
+- The resources of a process or the cluster do not grow by more than a bound per hour.
 """
 
 import math
@@ -21,15 +21,15 @@ from tests.soak.draw import Draw, Expectation, Kind, Pod, expectation, hit
 
 Raw = dict[str, Any]
 
-#: Of each process: MB of resident memory, and open files. Of each kind of object: how many there are. In an hour.
+#: Growth per hour of each process: MB of resident memory, and open files; and of the number of each kind of object.
 BOUNDS_PER_HOUR = {"MB": 32.0, "files": 12.0, "objects": 8.0}
-#: Shorter series have no trend that means anything. What grows while a process starts is not counted.
+#: Shorter series have no meaningful trend. Growth during the start of a process does not count.
 MIN_SERIES_S, WARM_UP_S = 1800.0, 300.0
 
 
 @dataclass(frozen=True)
 class Start:
-    """A worker has started, as it reported itself."""
+    """A worker has started, according to its own report."""
 
     round: str
     rank: int
@@ -70,7 +70,7 @@ def ranks_twice(starts: Iterable[Start]) -> list[str]:
 
 
 def untruthful(entries: Sequence[Raw], steps: Steps, since: float) -> list[str]:
-    """Of the entries and pauses that ended after `since`. entries: of `recoveries`, without open ones.
+    """The entries and pauses that ended after `since`. entries: of `recoveries`, without open ones.
 
     steps: of one observer, such as the first rank, in all rounds.
     """
@@ -105,7 +105,7 @@ def pauses_between_rounds(steps: Steps) -> list[Pause]:
     return [Pause(before[-1], after[0]) for before, after in pairwise(times)]
 
 
-#: The kind that status has to report. Without a spare that is ready, a pod is recreated.
+#: The kind that status has to report. Without a ready spare, a pod is recreated.
 _REPORTED_AS = {
     Kind.WORKER: "Process",
     Kind.MEMORY: "Process",
@@ -117,7 +117,8 @@ _REPORTED_AS = {
 
 
 def expected_fault(drawn: Draw, job: str, pods: Sequence[Pod], workers: int) -> Fault | None:
-    """What status has to report of a training that a fault stops for certain; None if its victim is not certain.
+    """The report that status must have about a training that a fault stops for certain; None if its victim is not
+    certain.
 
     workers: of each pod. A pod whose workers failed before may be replaced at the next failure.
     """
@@ -141,7 +142,7 @@ def exceeds_budget(status: Raw, budget: int) -> list[str]:
 
 
 def trends(samples: Iterable[Sample]) -> list[Trend]:
-    """Of each series that is long enough, by the least squares of its samples."""
+    """The trend of each series that is long enough, by the least squares of its samples."""
     by_series: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
         by_series.setdefault((sample.series, sample.unit), []).append(sample)
@@ -161,6 +162,6 @@ def _slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def percentiles(seconds: Sequence[float], shares: Sequence[float] = (0.5, 0.9, 1.0)) -> list[float]:
-    """By the nearest rank: each is a time that was measured."""
+    """By the nearest rank: each is a measured time."""
     ordered = sorted(seconds)
     return [ordered[max(0, math.ceil(share * len(ordered)) - 1)] for share in shares] if ordered else []

@@ -1,6 +1,6 @@
 """The soak's jobs on the local cluster: examples/ddp by launcher, by torchrun and injected, and examples/rl.
 
-The storage of a training is in a small tmpfs of its own, so that a full volume hurts nobody else. Its workers run
+The storage of a training is in a small tmpfs of its own, so that a full volume affects no other job. Its workers run
 tests/soak/worker.py, and the clock of its trainer containers can be shifted (clock.c).
 """
 
@@ -33,14 +33,15 @@ MEMORY_LIMIT = "2Gi"
 #: Restarts in place of one life: more than a life's faults can cost.
 BUDGET = 40
 STEPS = 2000
-#: A training with fewer steps to go ends before the next fault: while another job recovers, it makes a step a second.
+#: A training with fewer remaining steps ends before the next fault: while another job recovers, it makes a step a
+#: second.
 STEPS_LEFT = 400
 END_S, GONE_S = 180.0, 180.0
 
 
 @dataclass
 class SoakTraining(Training):
-    """A life of it is from apply() to end(); then apply() begins the next one."""
+    """A job whose life lasts from apply() to end(); then apply() begins the next one."""
 
     pace_s: float = 1.0
     steps: int = STEPS
@@ -117,7 +118,7 @@ class SoakRl(RlJob):
 
 
 def create_namespaces(cluster: Cluster, jobs: Mapping[str, SoakTraining | SoakRl]) -> None:
-    """Namespaces whose pods run on all nodes but the operator's. Their prefix makes delete_leftovers() find them."""
+    """Namespaces whose pods run on all nodes except the operator's. Their prefix makes delete_leftovers() find them."""
     nodes = [node for node in cluster.nodes() if node != SYSTEM_NODE]
     cluster.kubectl("label", "node", *nodes, "--overwrite", f"{LABEL}=true")
     for job in jobs.values():
@@ -141,7 +142,9 @@ def ensure_volumes(cluster: Cluster, trainings: Iterable[SoakTraining]) -> None:
 
 
 def make_trainings(cluster: Cluster, cache: Path) -> dict[str, SoakTraining]:
-    """By name. Each has a namespace of its own, because the example's claim is bound to one folder a namespace."""
+    """The jobs by name. Each has a namespace of its own, because the example's claim is bound to one folder per
+    namespace.
+    """
     kinds: dict[str, tuple[type[SoakTraining], bool]] = {
         "launcher": (SoakTraining, False),
         "torchrun": (SoakTraining, True),

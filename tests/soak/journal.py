@@ -1,11 +1,11 @@
 """The soak's journal, and the state that follows from it. The runner keeps no other state, so it can stop at any time.
 
     state    follows from                                   the runner then
-    UNDO     a fault was drawn, and has no outcome           notes it as interrupted (its cluster is prepared anew)
-    FAULT    time is left                                    makes the next fault, and writes down its outcome
+    UNDO     a fault was drawn, and has no outcome           marks it as interrupted (its cluster is prepared again)
+    FAULT    time is left                                    causes the next fault, and writes its outcome
     REPORT   the cycles so far have taken the hours          writes the report
 
-An entry is one JSON line. The last line may be torn, as a run may be killed while it writes.
+An entry is one JSON line. The last line may be incomplete, as a run may be killed while it writes.
 """
 
 import json
@@ -52,12 +52,12 @@ def read_journal(path: Path) -> list[Raw]:
     if not path.exists():
         return []
     *whole, torn = path.read_text().split("\n")
-    del torn  # "" unless a write was cut off
+    del torn  # "" unless a write was interrupted
     return [json.loads(line) for line in whole]
 
 
 def append_entry(path: Path, event: str, **fields: Any) -> Raw:
-    """Write an entry to the disk, after the whole lines that are there."""
+    """Write an entry to the disk, after the complete lines."""
     entry = {"event": event, **fields}
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:

@@ -1,7 +1,7 @@
 """A soak's results from its journal: benchmarks/results/soak.json, and rows for docs/contributors/benchmarks.md. Pure.
 
-The JSON has each pause that was measured, so that the percentiles can be computed again, and each violation with its
-fault, its sentences, and the folder in the cache with logs, statuses and the training's own report.
+The JSON has each measured pause, so that the percentiles can be computed again, and each violation with its fault, its
+sentences, and the folder in the cache with logs, statuses and the training's own report.
 """
 
 from collections import Counter
@@ -16,11 +16,11 @@ Row = tuple[str, ...]
 
 #: Every soak checks them; in the order of the table.
 INVARIANTS = {
-    "losses": "every step has the loss of the undisturbed run (relative tolerance 1e-6)",
+    "losses": "every step has the loss of a run without faults (relative tolerance 1e-6)",
     "ranks": "a rank starts once in a round",
     "budget": "no job fails, and restarts in place stay within the budget",
-    "truth": "status reports pauses to 10 % or 0.2 s, and the fault where its victim is certain",
-    "recovery": "each training goes on within the limit, and only the faults that have to stop it do",
+    "truth": "status reports pauses to 10 % or 0.2 s, and the fault if its victim is certain",
+    "recovery": "each training continues within the limit, and only the faults that have to stop it do",
     "answers": "rollout servers answer with whole weights",
     "leaks": "memory, open files and objects do not grow by more than the bound",
 }
@@ -47,7 +47,7 @@ def summary(entries: Sequence[Raw]) -> Raw:
 
 
 def samples_of(entries: Iterable[Raw]) -> list[Sample]:
-    """All that were taken. A piece of the run has its own series: the jobs of two pieces are not the same ones."""
+    """All series. Each run of the process has its own series, because the jobs of two runs are different."""
     piece, found = 0, []
     for entry in entries:
         piece += entry["event"] == "began"
@@ -73,7 +73,7 @@ def _of_kind(kind: Kind, outcomes: Iterable[Raw]) -> Raw:
 
 
 def _leaks(found: Iterable[Trend]) -> Iterator[Raw]:
-    """As violations. The samples in the journal are the evidence."""
+    """The leaks as violations. The samples in the journal are the evidence."""
     for trend in found:
         if trend.is_leak:
             sentence = f"{trend.series}: {trend.per_hour:g} {trend.unit} more in an hour"
@@ -81,7 +81,7 @@ def _leaks(found: Iterable[Trend]) -> Iterator[Raw]:
 
 
 def _steepest(found: Sequence[Trend]) -> Raw:
-    """Of each unit, the series that grows fastest."""
+    """The series of each unit that grows fastest."""
     steepest: Raw = {}
     for trend in sorted(found, key=lambda one: one.per_hour):
         steepest[trend.unit] = {"series": trend.series, "per_hour": trend.per_hour}

@@ -1,7 +1,7 @@
 """Runs a soak on the local cluster: see __main__.py. journal.py has the states, draw.py and invariants.py decide.
 
-A cycle is a pause, a fault, the recovery of all jobs, and the checks. Everything that fails in a cycle is a violation
-with its evidence. A job that has broken an invariant for good is deleted and applied again.
+A cycle is a pause, a fault, the recovery of all jobs, and the checks. Each failure in a cycle is a violation with its
+evidence. A job that has broken an invariant for good is deleted and applied again.
 """
 
 import subprocess
@@ -73,7 +73,7 @@ class Soak:
         self.losses: dict[str, list[float]] = {}
 
     def run(self, hours: float) -> None:
-        """Until the journal's cycles have taken the hours."""
+        """Run until the journal's cycles have taken the hours."""
         while (stage := state_of(self.entries()).stage(hours)) is not Stage.REPORT:
             state = state_of(self.entries())
             if stage is Stage.UNDO:
@@ -114,7 +114,7 @@ class Soak:
         return [node for node in self.cluster.nodes() if node != SYSTEM_NODE]
 
     def heal_network(self) -> None:
-        """Undo what a run that was killed has left."""
+        """Undo the fault of a run that was killed."""
         for node in self.nodes():
             speed_up(self.cluster, node)
 
@@ -140,7 +140,7 @@ class Soak:
             self.begin(name)
 
     def end_lives(self, number: int) -> None:
-        """Let the trainings that have few steps left come to their end, and begin the next life of each."""
+        """Let the trainings with few remaining steps end, and begin the next life of each."""
         for name, training in self.trainings.items():
             if training.is_near_its_end():
                 training.end()
@@ -196,7 +196,7 @@ class Soak:
         return [pod for name, job in self.jobs.items() for pod in pods_of(name, job)]
 
     def strike(self, drawn: Draw, pods: Sequence[Pod], facts: Raw) -> Raw:
-        """Make the fault, wait until all jobs have recovered, and check them: the outcome. Raises NoTarget."""
+        """Cause the fault, wait until all jobs have recovered, and check them. Returns the outcome. Raises NoTarget."""
         before = {name: self.before(name, drawn, pods) for name in self.trainings}
         at = time.time()
         of_rl, answers = self.strike_rl(drawn) if hit(drawn, "rl", pods) else (self.strike_others(drawn), 0)
@@ -221,7 +221,7 @@ class Soak:
         return self.checks_of_rl()
 
     def strike_rl(self, drawn: Draw) -> tuple[Problems, int]:
-        """With clients, which ask the rollout servers. Afterwards an update has to be whole."""
+        """Run clients that call the rollout servers. Afterwards an update has to succeed."""
         try:
             with clients(self.rl) as seen:
                 found = self.strike_others(drawn)
@@ -244,7 +244,7 @@ class Soak:
         return Before(training.report()[-1].token, known, expectation(drawn, name, pods))
 
     def recovered(self, name: str, before: Before, undone_at: float) -> Problems:
-        """Wait until the training has made some steps, in a new round if the fault stops it, and status says so."""
+        """Wait until the training has made some steps, in a new round if the fault stops it, and status shows it."""
         training = self.trainings[name]
 
         def goes_on() -> bool:
@@ -260,14 +260,14 @@ class Soak:
             return False
 
         try:
-            wait_until(f"{name} goes on", goes_on, RECOVERY_LIMIT_S, seen=training.pods_text)
+            wait_until(f"{name} continues", goes_on, RECOVERY_LIMIT_S, seen=training.pods_text)
             wait_until(f"{name} is Running", reported, RECOVERY_LIMIT_S, seen=training.pods_text)
         except NotInTime as error:
             return {"recovery": [str(error)]}
         return {}
 
     def checks(self, name: str, drawn: Draw, pods: Sequence[Pod], before: Before, at: float) -> tuple[Problems, float]:
-        """The sentences of each invariant, and how long the training paused."""
+        """The sentences of each invariant, and the pause of the training."""
         training = self.trainings[name]
         status, report, steps = training.status(), training.report(), training.reported_steps()
         observed = Observed(at, before.known, steps)
@@ -302,8 +302,8 @@ class Soak:
             print_line(f"VIOLATION of {invariant} by {job}: {shortened[0]}")
 
     def start_over(self) -> None:
-        """After a fault that the cluster itself has not survived."""
-        print_line("the cluster is healed, and all jobs begin anew")
+        """Restore after a fault that the cluster itself has not survived."""
+        print_line("the cluster is repaired, and all jobs are recreated")
         self.cluster.up()
         self.heal_network()
         for name in self.jobs:

@@ -1,4 +1,4 @@
-"""The soak's worker: examples/ddp/train.py, beside what the soak needs to see of it and to do to it.
+"""The soak's worker: examples/ddp/train.py, with observations and a fault for the soak.
 
 It runs in the pods, from the shared folder. First it reports its start: a rank that starts twice in a round would be
 two workers for one place. Then a thread waits for the soak's request to allocate memory until the kernel ends it.
@@ -37,7 +37,7 @@ def allocate_on_request() -> None:
     request = FOLDER / f"allocate-{socket.gethostname()}"
     while not request.exists():
         time.sleep(POLL_S)
-    request.unlink()  # the worker that follows this one has no part in it
+    request.unlink()  # the worker that follows this one must not see it
     chunks = []
     while True:
         chunks.append(bytearray(CHUNK))

@@ -16,7 +16,7 @@ from understudy_launcher.package import write_package
 
 @pytest.fixture(scope="session")
 def packaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the sidecar's image carries."""
+    """The content of the sidecar's image."""
     folder = tmp_path_factory.mktemp("package")
     write_package(folder)
     return folder
@@ -29,7 +29,7 @@ def torch() -> Path:
 
 @pytest.fixture
 def job(packaged: Path, torch: Path) -> Iterator[Job]:
-    """Its members end with the test."""
+    """A job; its members end with the test."""
     folders: list[Path] = []
 
     def folder() -> Path:

@@ -1,4 +1,4 @@
-"""A job whose members are torchrun processes, as their pods run them, and whose sidecars a test plays by hand."""
+"""A job whose members are torchrun processes, as in their pods, and whose sidecars a test simulates step by step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from understudy_protocol import pod
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.launcher import LauncherHello, NextPort, StartWorkers, WorkersStarted
 
-#: For what takes seconds on a quiet machine: four processes that import torch at once.
+#: A limit for work that takes seconds on a quiet machine: four processes that import torch at once.
 LIMIT_S = 90.0
 
 
@@ -20,9 +20,9 @@ class Member(Launched):
 
     @property
     def store_port(self) -> int:
-        """Of the store that it has offered last."""
-        told = [said for said in self.sidecar.heard if isinstance(said, (LauncherHello, NextPort))]
-        return told[-1].store_port
+        """The port of the store that it has offered last."""
+        messages = [message for message in self.sidecar.heard if isinstance(message, (LauncherHello, NextPort))]
+        return messages[-1].store_port
 
     @property
     def traceback(self) -> bool:
@@ -30,7 +30,7 @@ class Member(Launched):
 
 
 class Job:
-    """nproc workers a member."""
+    """nproc: workers per member."""
 
     def __init__(self, torch: Path, folder: Callable[[], Path]) -> None:
         self._torch, self._folder = torch, folder
@@ -38,7 +38,7 @@ class Job:
         self.members: list[Member] = []
 
     def start(self, script: str, **env: str) -> Member:
-        """A member that runs a script of Python's, and waits for its first round."""
+        """A member that runs a Python script, and waits for its first round."""
         folder = self._folder()
         (folder / "train.py").write_text(script)
         whole = plain_environment() | {
@@ -49,10 +49,10 @@ class Job:
             pod.ENV_NPROC: str(self.nproc),
             **env,
         }
-        # As the pip-installed script `torchrun` does; the shared installation has none for this machine's Python.
+        # Like the pip-installed script `torchrun`; the shared installation has none for this machine's Python.
         torchrun = [torch_python(), "-m", "torch.distributed.run", str(folder / "train.py")]
-        stub = ["/bin/sh", str(folder / pod.TORCHRUN_SCRIPT)]
-        self.members.append(Member([*stub, *torchrun], folder, whole, folder, LIMIT_S))
+        entry_script = ["/bin/sh", str(folder / pod.TORCHRUN_SCRIPT)]
+        self.members.append(Member([*entry_script, *torchrun], folder, whole, folder, LIMIT_S))
         return self.members[-1]
 
     def join(self, *members: Member) -> None:

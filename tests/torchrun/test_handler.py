@@ -1,4 +1,4 @@
-"""The rendezvous handler as torch's own code uses it, and a torchrun that asks another one. Real torch."""
+"""The rendezvous handler as torch's own code uses it, and a torchrun with another rendezvous. Real torch."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ def test_the_handler_keeps_torchs_contract(packaged: Path, torch: Path, script: 
     assert done.stdout.split() == [printed], done.stderr
 
 
-@pytest.mark.parametrize("options", ["--stand", "--rdzv-b=static"])  # as short as torchrun understands them
+@pytest.mark.parametrize("options", ["--stand", "--rdzv-b=static"])  # abbreviations that torchrun accepts
 def test_another_rendezvous_inside_of_a_shell_is_refused(
     packaged: Path, torch: Path, tmp_path: Path, options: str
 ) -> None:
-    # given a torchrun inside of a shell, which the stub cannot read
+    # given a torchrun inside of a shell, which the entry script cannot read
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
     torchrun = f"{torch_python()} -m torch.distributed.run {options} {script}"
     stub = ["/bin/sh", str(packaged / pod.TORCHRUN_SCRIPT), "/bin/sh", "-c", f"{torchrun}; exit $?"]
     # when it starts
     done = subprocess.run(stub, env=environment(packaged, torch), capture_output=True, text=True, check=False)
-    # then it says so and trains nothing
+    # then it reports that and trains nothing
     assert (done.returncode, done.stdout) == (64, ""), done.stderr
     backend = "static" if "static" in options else "c10d"
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("understudy")]
@@ -78,7 +78,7 @@ def test_another_rendezvous_inside_of_a_shell_is_refused(
     assert "Traceback" not in done.stderr
 
 
-def test_a_torchrun_that_a_worker_starts_is_its_own_affair(packaged: Path, torch: Path, tmp_path: Path) -> None:
+def test_a_torchrun_that_a_worker_starts_is_not_changed(packaged: Path, torch: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
     torchrun = [torch_python(), "-m", "torch.distributed.run", "--standalone", str(script)]

@@ -28,7 +28,7 @@ from understudy_protocol.launcher import (
 
 pytestmark = pytest.mark.timeout(400)
 
-#: Trains until the file `stop` is there, in which rank 0 alone has a say.
+#: Trains until rank 0 finds the file `stop`.
 TRAINS = """
 import os, time
 import torch, torch.distributed as dist
@@ -81,7 +81,7 @@ while True: time.sleep(60)
 
 
 def ranks(member: Member, number: int) -> dict[int, int]:
-    """rank -> pid of the member's workers in a round, as they have printed it."""
+    """rank -> pid of the member's workers in a round, from their output."""
     lines = [line.split() for line in member.out.splitlines() if line.startswith("rank ")]
     return {int(rank): int(pid) for _, rank, _, round_, pid in lines if round_ == str(token(number))}
 
@@ -91,14 +91,14 @@ def have_printed(member: Member, number: int) -> bool:
 
 
 def in_step(number: int, *members: Member) -> list[set[int]]:
-    """The ranks of each, once all of them step in that round."""
+    """The ranks of each member, once all of them step in that round."""
     for member in members:
         assert member.sidecar.expect(Stepped).token == token(number)
         wait_for(partial(have_printed, member, number), lambda: "\n".join(each.out + each.err for each in members))
     return [set(ranks(member, number)) for member in members]
 
 
-def test_a_killed_worker_costs_a_round_a_lost_agent_a_spare_and_all_exit_0_in_the_end(job: Job) -> None:
+def test_a_killed_worker_causes_a_round_a_lost_agent_uses_a_spare_and_all_exit_0_in_the_end(job: Job) -> None:
     # given two members of two workers each, and a spare
     job.nproc = 2
     first, second, spare = job.start(TRAINS), job.start(TRAINS), job.start(TRAINS)
@@ -107,18 +107,18 @@ def test_a_killed_worker_costs_a_round_a_lost_agent_a_spare_and_all_exit_0_in_th
     assert in_step(0, first, second) == [{0, 1}, {2, 3}]
     # when a worker is killed
     os.kill(ranks(second, 0)[3], signal.SIGKILL)
-    # then that is told of its member, and the next round runs with all of them
-    told = second.sidecar.expect(WorkerExited)
-    assert (told.token, told.local_rank) == (token(0), 1)
-    assert told.signal in ("SIGKILL", None)  # None: torchrun was faster to reap it, and nobody else can know
+    # then its member reports that, and the next round runs with all of them
+    failure = second.sidecar.expect(WorkerExited)
+    assert (failure.token, failure.local_rank) == (token(0), 1)
+    assert failure.signal in ("SIGKILL", None)  # None: torchrun was faster to reap it, and no other process can know
     job.round(1, first, second)
     assert in_step(1, first, second) == [{0, 1}, {2, 3}]
-    # when a member is lost, and even the one that serves the store
+    # when a member is lost, even the one that serves the store
     first.end()
     job.round(2, spare, second)
     assert in_step(2, spare, second) == [{0, 1}, {2, 3}]
-    assert not any(isinstance(said, WorkerExited) for said in spare.sidecar.heard)
-    # when the training ends, then nobody exits before the job is closed
+    assert not any(isinstance(message, WorkerExited) for message in spare.sidecar.heard)
+    # when the training ends, then no member exits before the job is closed
     spare.path("stop").touch()
     for member in (spare, second):
         assert member.sidecar.expect(WorkersFinished).token == token(2)
@@ -145,26 +145,26 @@ def test_a_spare_exits_with_the_code_of_the_close_and_without_a_traceback(job: J
 def test_a_failed_workers_code_becomes_torchruns(job: Job) -> None:
     member = job.start(alone("sys.exit(7)"))
     job.join(member)
-    job.begin_round(0, member)  # it may end before anybody has seen it run
-    told = member.sidecar.expect(WorkerExited)
-    assert told.exit_code in (7, None), "None: torchrun has reaped it too soon"
+    job.begin_round(0, member)  # it may end before it is seen running
+    failure = member.sidecar.expect(WorkerExited)
+    assert failure.exit_code in (7, None), "None: torchrun has reaped it too soon"
     member.sidecar.send(ExitLauncher(81, "Failed"))
     assert member.wait() in (7, 1)
     assert not member.traceback
 
 
-def test_a_neighbour_that_ignores_sigterm_does_not_hold_up_the_next_round(job: Job) -> None:
+def test_a_neighbor_that_ignores_sigterm_does_not_delay_the_next_round(job: Job) -> None:
     """torchrun itself kills a worker 30 s after its SIGTERM."""
     job.nproc = 2
     member = job.start(STUBBORN)
     job.join(member)
     job.round(0, member)
-    victim, neighbour = member.pids("pids", 2)
+    victim, neighbor = member.pids("pids", 2)
     os.kill(victim, signal.SIGKILL)
     member.sidecar.expect(WorkerExited)
     job.round(1, member)
     member.pids("pids", 4)
-    assert not alive(neighbour)
+    assert not alive(neighbor)
     assert "forcefully exiting" not in member.err, "torchrun killed it, after its grace period"
 
 
@@ -178,7 +178,7 @@ def test_a_stopped_member_idles_and_takes_part_again(job: Job) -> None:
     assert not alive(worker)
     job.round(1, member)
     member.pids("pids", 2)
-    assert not [said for said in member.sidecar.heard if isinstance(said, WorkerExited)]
+    assert not [message for message in member.sidecar.heard if isinstance(message, WorkerExited)]
 
 
 def test_drained_workers_save_and_the_next_round_follows(job: Job) -> None:
@@ -191,10 +191,10 @@ def test_drained_workers_save_and_the_next_round_follows(job: Job) -> None:
     assert member.path("saved").exists()
     job.round(1, member)
     member.pids("pids", 2)
-    assert not [said for said in member.sidecar.heard if isinstance(said, (WorkerExited, WorkersFinished))]
+    assert not [message for message in member.sidecar.heard if isinstance(message, (WorkerExited, WorkersFinished))]
 
 
-def test_a_round_after_its_own_end_starts_torchrun_anew(job: Job) -> None:
+def test_a_round_after_the_end_of_its_workers_restarts_torchrun(job: Job) -> None:
     member = job.start(alone("open(f'{here}/pids', 'a').write(f'{os.getpid()}\\n')"))
     job.join(member)
     job.round(0, member)
@@ -202,7 +202,7 @@ def test_a_round_after_its_own_end_starts_torchrun_anew(job: Job) -> None:
     pid = member.process.pid
     port = member.store_port
     member.sidecar.send(StartWorkers(token(1), 0, 1, 0, 1, "127.0.0.1", port, True))
-    hello = member.sidecar.accept_beside()  # if its connection ended, it would connect again before it starts anew
+    hello = member.sidecar.accept_beside()  # if its connection ended, it would connect again before it restarts
     assert (hello.pid, hello.workers) == (pid, WorkersState.IDLE)
     job.round(2, member)
     member.sidecar.expect(WorkersFinished)
@@ -211,7 +211,7 @@ def test_a_round_after_its_own_end_starts_torchrun_anew(job: Job) -> None:
     assert member.wait() == 0
 
 
-def test_a_sidecar_that_restarts_finds_the_workers_running_and_hears_of_what_it_missed(job: Job) -> None:
+def test_a_sidecar_that_restarts_finds_the_workers_running_and_receives_what_it_missed(job: Job) -> None:
     member = job.start(STEPS)
     job.join(member)
     job.round(0, member)
@@ -225,7 +225,7 @@ def test_a_sidecar_that_restarts_finds_the_workers_running_and_hears_of_what_it_
     assert member.sidecar.expect(WorkerExited).token == token(0)
 
 
-def test_the_sidecars_connection_is_held_until_it_is_to_be_dropped(job: Job) -> None:
+def test_the_sidecars_connection_is_kept_until_it_is_to_be_dropped(job: Job) -> None:
     member = job.start(STEPS)
     job.join(member)
     coordinator, sidecar = socket.socketpair()

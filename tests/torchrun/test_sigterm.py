@@ -1,4 +1,4 @@
-"""SIGTERM to a torchrun of Understudy's: whether its workers may save, and with which code it exits."""
+"""SIGTERM to a torchrun of Understudy: whether its workers may save, and the code with which it exits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from understudy_protocol.membership import NodeVerdict
 pytestmark = pytest.mark.timeout(200)
 
 
-#: Prints the handlers of SIGTERM as they are set.
+#: Prints the handlers of SIGTERM when they are set.
 SITECUSTOMIZE = """
 import signal, sys
 _set = signal.signal
@@ -37,8 +37,8 @@ signal.signal = _reported
 def running(job: Job, folder: Path, script: str, **env: str) -> tuple[Member, int]:
     """A member whose worker runs, and that worker's pid. folder: an empty one.
 
-    torchrun sets its own handler of SIGTERM when it starts workers. This waits until our handler took over again: at
-    the event START, or where torchrun has none (torch 2.6) at its next look at the rendezvous.
+    torchrun sets its own handler of SIGTERM when it starts workers. This waits until our handler has replaced it: at
+    the event START or, if torchrun has none (torch 2.6), at its next look at the rendezvous.
     """
     (folder / "sitecustomize.py").write_text(SITECUSTOMIZE)
     member = job.start(script, PYTHONPATH=f"{Cluster().torch_path}:{folder}", **env)
@@ -54,7 +54,7 @@ def is_faulty(member: Member) -> None:
     member.path(pod.VERDICT_FILE).write_text(wire.encode(NodeVerdict(Verdict.FAULTY, "Xid 79 on GPU 3")))
 
 
-def test_on_a_faulty_node_nobody_saves_and_it_ends_at_once(job: Job, tmp_path: Path) -> None:
+def test_on_a_faulty_node_no_worker_saves_and_torchrun_ends_at_once(job: Job, tmp_path: Path) -> None:
     member, worker = running(job, tmp_path, SAVES)
     is_faulty(member)
     asked = time.monotonic()
@@ -68,7 +68,7 @@ def test_on_a_faulty_node_nobody_saves_and_it_ends_at_once(job: Job, tmp_path: P
     assert not member.traceback
 
 
-def test_on_any_other_node_the_worker_saves_and_torchrun_ends_as_it_does(job: Job, tmp_path: Path) -> None:
+def test_on_any_other_node_the_worker_saves_and_torchrun_ends_with_its_code(job: Job, tmp_path: Path) -> None:
     member, worker = running(job, tmp_path, SAVES, **{pod.ENV_GRACE: "60"})
     os.kill(member.process.pid, signal.SIGTERM)
     assert member.sidecar.expect(Terminating) == Terminating(60.0)
@@ -77,7 +77,7 @@ def test_on_any_other_node_the_worker_saves_and_torchrun_ends_as_it_does(job: Jo
     assert not alive(worker)
 
 
-def test_in_a_drain_the_worker_gets_it_once(job: Job, tmp_path: Path) -> None:
+def test_in_a_drain_the_worker_gets_sigterm_once(job: Job, tmp_path: Path) -> None:
     member, _ = running(job, tmp_path, SAVES)
     member.sidecar.send(DrainWorkers(token(0), 20.0))
     os.kill(member.process.pid, signal.SIGTERM)

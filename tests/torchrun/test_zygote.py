@@ -1,6 +1,6 @@
-"""A script that uses torch prints in a fork what it prints in a process of its own.
+"""A script that uses torch prints the same in a fork as in a process of its own.
 
-One zygote, because each import of torch takes seconds: it runs what train.py contains at the time of the fork.
+One zygote, because each import of torch takes seconds: it runs the content of train.py at the time of the fork.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from understudy_launcher import events as e
 
 pytestmark = pytest.mark.timeout(200)
 
-#: Processes that are spawned import torch, two at once.
+#: Spawned processes import torch, two at once.
 IMPORT_S = 60.0
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "numpy")
 HEAD = "import os, torch\nimport torch.multiprocessing as mp\nfrom torch import nn\n"
@@ -92,7 +92,7 @@ dist.destroy_process_group()
 
 @pytest.fixture(scope="module")
 def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking]:
-    """Of train.py in the current folder."""
+    """A zygote for train.py in the current folder."""
     with contextlib.chdir(tmp_path_factory.mktemp("zygote")):
         Path("train.py").touch()
         env = {"PYTHONPATH": str(Cluster().torch_path), "OMP_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "lo"}
@@ -107,7 +107,7 @@ def at_night(method: str) -> object:
 
 
 def printed(zygote: Forking, script: str, **env: str) -> str:
-    """What a fork prints that runs the script and exits 0."""
+    """The output of a fork that runs the script and exits 0."""
     Path("train.py").write_text(script)
     run = zygote.run(**env)
     assert run.code == 0, run.err
@@ -115,16 +115,16 @@ def printed(zygote: Forking, script: str, **env: str) -> str:
 
 
 @pytest.mark.parametrize("method", ["fork", at_night("spawn"), at_night("forkserver")])
-def test_a_data_loader_with_workers(zygote: Forking, method: str) -> None:
+def test_a_data_loader_with_workers_runs_in_a_fork(zygote: Forking, method: str) -> None:
     assert printed(zygote, LOADER, METHOD=method) == "[[0, 1, 4, 9], [16, 25, 36, 49]]\n"
 
 
 @pytest.mark.parametrize("method", [at_night("fork"), "spawn", at_night("forkserver")])
-def test_processes_of_torch_multiprocessing(zygote: Forking, method: str) -> None:
+def test_processes_of_torch_multiprocessing_run_in_a_fork(zygote: Forking, method: str) -> None:
     assert printed(zygote, SPAWN, METHOD=method) == "[(0, 16777216.0), (1, 16777216.0)]\n[0, 0]\n"
 
 
-def test_what_is_defined_in_main_can_be_saved_and_compiled(zygote: Forking) -> None:
+def test_names_defined_in_main_can_be_saved_and_compiled(zygote: Forking) -> None:
     assert printed(zygote, PICKLED) == "Model\ntorch.Size([1, 2]) 2\n"
 
 
@@ -137,7 +137,7 @@ def test_each_fork_has_random_numbers_of_its_own(zygote: Forking) -> None:
     assert len(seen) == 9
 
 
-def test_a_process_group_over_gloo(zygote: Forking) -> None:
+def test_a_process_group_over_gloo_runs_in_a_fork(zygote: Forking) -> None:
     for _ in range(2):
         assert printed(zygote, STORE, PORT=str(free_port())) == "[1.0, 1.0] 1\n"
 

@@ -71,7 +71,7 @@ OBSTACLES = {
     "huge-file": Obstacle(lambda path, private: _sparse(path)),
     "unreadable-file": Obstacle(lambda path, private: _unreadable(path)),
 }
-#: What no program may take for a file of its own.
+#: Files that no program may read as its own.
 UNREADABLE = {
     **{name: OBSTACLES[name] for name in ("link-to-a-private-file", "link-to-itself", "fifo", "device", "folder")},
     "link-to-nothing": OBSTACLES["link-to-nothing"],

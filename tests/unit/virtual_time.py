@@ -1,4 +1,4 @@
-"""An event loop whose time goes by when nothing is left to do: limits cost nothing, and no machine is too slow."""
+"""An event loop whose time advances when no task is ready: limits take no real time, and no machine is too slow."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec
 
 P = ParamSpec("P")
-LIMIT_S = 3600.0  # of virtual time: what polls would go on for ever
+LIMIT_S = 3600.0  # of virtual time: a test that polls would never end
 
 
 class NothingLeftToDo(Exception):
-    """Every task waits, and for no time limit: it would hang."""
+    """Every task waits without a time limit, so the test would hang."""
 
 
 class _Selector(selectors.DefaultSelector):

@@ -1,7 +1,7 @@
-"""The doubles of tests/unit/rollout/test_verl.py against verl's own sources: `make verl` brings them.
+"""The doubles of tests/unit/rollout/test_verl.py against verl's own sources: `make verl` downloads them.
 
-verl's CheckpointEngineManager, and its `auto_await`, run as they are. What they import (Ray, torch, verl's workers) is
-replaced: the replicas and worker groups are the doubles, so verl's manager calls what the example's manager calls.
+verl's CheckpointEngineManager, and its `auto_await`, run unchanged. Their imports (Ray, torch, verl's workers) are
+replaced: the replicas and worker groups are the doubles, so verl's manager makes the same calls as the example's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TRANSPORTS = ("hccl", "kimi", "mooncake", "nixl")
 
 
 class AllGroups:
-    """RayWorkerGroup over the workers of all replicas, as verl's manager makes it."""
+    """RayWorkerGroup over the workers of all replicas, as verl's manager creates it."""
 
     def __init__(self, worker_handles: list[WorkerGroup], ray_cls_with_init: object) -> None:
         self._groups = worker_handles
@@ -49,8 +49,8 @@ class AllGroups:
         answers, first = [], 0
         for group in self._groups:
             part = slice(first, first := first + group.world_size)
-            told = {name: values[part] for name, values in each.items()}
-            answers += group.execute_checkpoint_engine(method[part], **told)
+            arguments = {name: values[part] for name, values in each.items()}
+            answers += group.execute_checkpoint_engine(method[part], **arguments)
         return answers
 
     def update_weights(self, global_steps: int) -> list[Any]:
@@ -108,7 +108,7 @@ def verl(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def updated(manager_class: Any) -> Site:
-    """What was called in two updates, of which the first one is forgotten."""
+    """The calls of two updates; those of the first one are dropped."""
     site = Site()
     config = SimpleNamespace(backend="nccl", custom_backend_module=None)
     manager = manager_class(config, WorkerGroup(site, "actor", ACTOR_RANKS), [VerlsReplica(site, x) for x in REPLICAS])
@@ -122,7 +122,7 @@ def updated(manager_class: Any) -> Site:
     return site
 
 
-def test_the_example_takes_the_steps_of_verls_own_manager_and_empties_caches_beside(verl: SimpleNamespace) -> None:
+def test_the_example_takes_the_steps_of_verls_own_manager_and_also_empties_caches(verl: SimpleNamespace) -> None:
     own, example = updated(verl.own), updated(verl.example)
     for replica in REPLICAS:
         assert own.of(replica) == [method for method in STEPS if method != "clear_kv_cache"]
@@ -131,7 +131,7 @@ def test_the_example_takes_the_steps_of_verls_own_manager_and_empties_caches_bes
     assert own.ranks == example.ranks == {"actor": [0, 0], "rollout-0": [1, 2, 3], "rollout-1": [4, 5, 6]}
 
 
-def test_where_trainer_and_rollouts_are_one_it_does_as_verl_does(verl: SimpleNamespace) -> None:
+def test_if_trainer_and_rollouts_are_one_process_it_does_the_same_as_verl(verl: SimpleNamespace) -> None:
     verl.base.CheckpointEngineRegistry.register("naive")(Backend)
     for manager_class in (verl.own, verl.example):
         site = Site()
@@ -145,7 +145,7 @@ def test_where_trainer_and_rollouts_are_one_it_does_as_verl_does(verl: SimpleNam
         assert site.calls == [("actor", "update_weights")]
 
 
-def test_each_call_of_the_double_is_one_of_verls_and_needs_no_argument() -> None:
+def test_each_call_of_the_double_exists_in_verl_and_needs_no_argument() -> None:
     methods = methods_of(VERL / "workers" / "rollout" / "replica.py", "RolloutReplica")
     of_servers = [x for x in STEPS if x not in OF_ACTORS]
     for name in of_servers:
@@ -181,7 +181,7 @@ def topology_of(transport: str) -> Callable[..., Any]:
     (found,) = [
         x for each in classes for x in each.body if isinstance(x, ast.FunctionDef) and x.name == "build_topology"
     ]
-    found.decorator_list, found.args.args = [], found.args.args[1:]  # a static function, in place of a class's
+    found.decorator_list, found.args.args = [], found.args.args[1:]  # a static function, instead of a class's
     for argument in found.args.args:
         argument.annotation = None
     found.returns = None

@@ -1,4 +1,4 @@
-// The cluster's name server: CoreDNS with those of its plugins that it needs.
+// The cluster's name server: CoreDNS with only the plugins that it needs.
 package main
 
 import (

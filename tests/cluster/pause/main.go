@@ -1,5 +1,5 @@
-// The first process of a pod sandbox, and of a node: it waits, and reaps what is
-// orphaned to it. Static and tiny: it is the whole of the pause image.
+// The first process of a pod sandbox, and of a node: it waits, and reaps orphaned
+// processes. Static and tiny: the pause image contains nothing else.
 package main
 
 import (

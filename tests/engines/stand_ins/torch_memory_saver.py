@@ -1,6 +1,6 @@
-"""In place of torch_memory_saver, which is for CUDA: it has no memory to give back, but the real one's rule.
+"""Replaces torch_memory_saver, which is for CUDA: it has no memory to release, but the same rule.
 
-What is paused cannot be paused, nor resumed what is not: the process ends of it.
+A paused tag cannot be paused again, and a tag that is not paused cannot be resumed: either ends the process.
 """
 
 from __future__ import annotations

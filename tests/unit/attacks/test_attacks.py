@@ -1,4 +1,4 @@
-"""The table of `make attack`, of the JUnit files of a real pytest run."""
+"""The table of `make attack`, from the JUnit files of a real pytest run."""
 
 import subprocess
 import sys
@@ -43,7 +43,7 @@ pythonpath = {checkout}
 
 @pytest.fixture(scope="module")
 def junit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a run of TESTS."""
+    """The JUnit file of a run of TESTS."""
     folder = tmp_path_factory.mktemp("attacks")
     (folder / "pytest.ini").write_text(CONFIGURATION.format(checkout=CHECKOUT))
     (folder / "conftest.py").write_text("from tests.conftest import pytest_collection_modifyitems\n")
@@ -53,7 +53,7 @@ def junit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "found.xml"
 
 
-def test_each_attack_has_a_row_with_what_its_tests_have_found(junit: Path) -> None:
+def test_each_attack_has_a_row_with_the_results_of_its_tests(junit: Path) -> None:
     found = rows(read([junit]))
     assert [(row.attack, row.before, row.now) for row in found] == [
         ("A1 sends garbage", "crashed", "refused"),
@@ -68,7 +68,7 @@ def test_each_attack_has_a_row_with_what_its_tests_have_found(junit: Path) -> No
     assert [row.is_refused for row in found] == [True, False, True, False]
 
 
-def test_the_exit_code_says_whether_all_are_refused(junit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_code_reports_whether_all_are_refused(junit: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(junit)]) == 1
     assert "2 of 4 attacks are refused or contained" in capsys.readouterr().out
     assert rows([Attacked("A1", "x", "y", "t")])[0].is_refused

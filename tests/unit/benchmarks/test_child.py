@@ -1,4 +1,4 @@
-"""A runner and its children: what is asked, what is answered, and what is said when a child fails."""
+"""A runner and its children: questions, answers, and the error if a child fails."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_no_answer_within_the_limit_is_a_result(start: Callable[[], Child]) -> N
     assert seen.value.after_s == 0.05
 
 
-def test_but_not_of_what_precedes_a_measurement(start: Callable[[], Child]) -> None:
+def test_a_missing_answer_before_a_measurement_is_an_error(start: Callable[[], Child]) -> None:
     with start() as child, pytest.raises(ChildFailed, match="did not answer within"):
         child.prepare("be silent", 0.05)
 
@@ -64,13 +64,13 @@ def test_a_child_that_refuses_is_a_failure(start: Callable[[], Child]) -> None:
         child.ask("refuse", 10)
 
 
-def test_a_child_ends_with_its_runner_interest(start: Callable[[], Child]) -> None:
+def test_a_child_ends_when_its_runner_closes_it(start: Callable[[], Child]) -> None:
     with start() as child:
         child.ask("anything", 10)
     assert not os.path.exists(f"/proc/{child.pid}")
 
 
-def test_what_a_child_takes_is_counted(start: Callable[[], Child]) -> None:
+def test_the_resources_of_a_child_are_counted(start: Callable[[], Child]) -> None:
     with start() as child:
         child.ask("anything", 10)
         before = Usage.of(child.pid)

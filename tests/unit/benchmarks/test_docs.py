@@ -1,4 +1,4 @@
-"""Every table of the documentation is generated from results; the text around them stays."""
+"""Every table of the documentation is generated from results; the text around them stays unchanged."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_machine_names_every_session_and_sums_their_minutes(results: Path) -
     )
 
 
-def test_numbers_without_samples_are_shown_as_such_until_there_are_results(tmp_path: Path, results: Path) -> None:
+def test_numbers_without_samples_are_marked_until_there_are_results(tmp_path: Path, results: Path) -> None:
     without = tmp_path / "none"
     assert "| rest | 1 | rss_mb | 40 [40 … 41] (3) |" in rewritten(page("records"), without, ARCHIVED)
     assert "| samples | not kept: no number can be computed again |" in rewritten(page("machine"), without, ARCHIVED)
@@ -94,14 +94,14 @@ def test_nights_of_simulation_come_from_their_committed_file(tmp_path: Path) -> 
     empty = "<!-- simulation:nights -->\n<!-- end -->"
     none = "<!-- simulation:nights -->\nNone yet: `make test-all` writes benchmarks/results/nights.json.\n<!-- end -->"
     assert rewritten(empty, tmp_path, {}) == none
-    # nor does a table stay that was written by hand
+    # and a table that was written by hand is replaced
     assert rewritten(empty.replace("\n", "\n| 2026-11-25 | operator |\n", 1), tmp_path, {}) == none
     append_night(tmp_path / "nights.json", Night("2026-11-25", "data plane", "41e8486", 0, 700, 120.0))
     row = "| 2026-11-25 | data plane | 41e8486 | 0 | 700 | 2 | none |\n"
     assert row in rewritten(empty, tmp_path, {})
 
 
-def test_the_headline_states_how_each_fault_is_made_and_when_it_was_measured(tmp_path: Path) -> None:
+def test_the_headline_states_how_each_fault_is_caused_and_when_it_was_measured(tmp_path: Path) -> None:
     samples = [
         {"system": "understudy", "case": "worker", "size": 4, "run": 0, "values": {"first_all_reduce_s": 0.123}},
         {
@@ -127,7 +127,7 @@ def test_the_headline_states_how_each_fault_is_made_and_when_it_was_measured(tmp
 @pytest.mark.parametrize(
     ("name", "kind"), [("rendezvous", "figures"), ("other", "records"), ("rendezvous", "headline")]
 )
-def test_a_marker_that_nothing_generates_is_an_error(results: Path, name: str, kind: str) -> None:
+def test_a_marker_without_a_generator_is_an_error(results: Path, name: str, kind: str) -> None:
     with pytest.raises(UnknownTable, match=f"{name}:{kind}"):
         rewritten(page(kind, name=name), results, {})
 

@@ -39,7 +39,7 @@ def test_both_bounds_count() -> None:
     assert checked(goal, record("understudy", 0.1), record("nvrx", 1.0)).verdict is Verdict.MET
 
 
-def test_a_peer_that_came_to_no_end_was_slower() -> None:
+def test_a_peer_that_did_not_finish_was_slower() -> None:
     goal = Goal("next-round", 64, "seconds", peer="nvrx", at_most_ratio=0.5)
 
     assert checked(goal, record("understudy", 5.0), record("nvrx", None)).verdict is Verdict.MET

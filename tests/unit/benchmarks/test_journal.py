@@ -1,4 +1,4 @@
-"""Every sample is on disk as soon as it is there, and a session continues where the earlier ones ended."""
+"""Every sample is written to disk at once, and a session continues where the earlier ones ended."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def unfinished(run: int, after_s: float) -> Sample:
     return Sample("understudy", "next-round", 64, run, {}, "nobody came", ("seconds", "connect_s"), after_s)
 
 
-def test_samples_and_facts_come_back_from_the_file(path: Path) -> None:
+def test_samples_and_facts_are_restored_from_the_file(path: Path) -> None:
     Journal(path, FACTS, resume=False, clock=Clock()).add([sample(0, 0.1234567), unfinished(1, 5.0)])
 
     (session,) = read_sessions(path)
@@ -99,7 +99,7 @@ def test_a_session_that_does_not_resume_replaces_the_earlier_ones(path: Path) ->
     assert [x.samples for x in read_sessions(path)] == [[sample(0, 4.0)]]
 
 
-def test_the_runs_that_did_not_finish_in_all_of_their_time_are_known(path: Path) -> None:
+def test_the_runs_that_never_finished_in_their_time_are_known(path: Path) -> None:
     journal = Journal(path, FACTS, resume=False)
     journal.add([sample(0, 3.0), unfinished(1, 5.0)])
 

@@ -1,4 +1,4 @@
-"""A node without power tells nobody what became of its processes, and gets no pod."""
+"""The end of a process on a node without power is not visible, and such a node gets no pod."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HasEnded(Started):
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What would be done to the network."""
+    """The recorded changes of the network."""
     ran: list[list[str]] = []
 
     def run(argv: list[str]) -> str:
@@ -39,18 +39,18 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return ran
 
 
-async def test_the_end_of_a_process_is_not_seen_before_its_node_is_on_again() -> None:
+async def test_the_end_of_a_process_is_not_visible_before_its_node_is_on_again() -> None:
     # given a process that has ended, and a node that is off
     powered = PoweredNode(Node("a", "198.19.255.2"))
     powered.is_on.clear()
     on_node = OnNode(HasEnded(), powered)
-    # when its end is waited for, for some turns of the loop, then it seems to run
+    # when a test waits for its end, for some turns of the loop, then it seems to run
     ended = asyncio.create_task(on_node.ended())
     for _ in range(5):
         await asyncio.sleep(0)
     assert not ended.done()
     assert on_node.runs
-    # and when its power is back, the end is seen
+    # and when its power is back, the end is visible
     powered.is_on.set()
     assert await ended == 3
     assert not on_node.runs

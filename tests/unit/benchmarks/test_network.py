@@ -1,4 +1,4 @@
-"""A node of a benchmark that loses its power: its peers hear nothing, and its processes have ended."""
+"""A node of a benchmark loses its power: its processes end, and its peers receive no packets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_power_off_ends_all_processes_and_sends_no_packet_to_their_peers() -> 
 
 
 def test_a_process_that_is_killed_on_a_live_node_closes_its_connections() -> None:
-    """The difference that the power-off makes: this is what a benchmark by SIGKILL measured."""
+    """The difference to a power-off: a benchmark by SIGKILL measures this case."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(LIMIT_S)
         command = [sys.executable, "-c", _CALLS, "127.0.0.1", str(server.getsockname()[1])]

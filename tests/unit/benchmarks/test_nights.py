@@ -1,4 +1,4 @@
-"""Each night of simulation is recorded with its first seed, and the docs' table has the sum."""
+"""Each night of simulation is recorded with its first seed, and the table in the docs has the sum."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_table_has_each_night_and_the_sum_of_each_simulation() -> None:
     ]
 
 
-def test_the_sum_counts_a_seed_once_that_two_nights_ran(tmp_path: Path) -> None:
+def test_the_sum_counts_a_seed_of_two_nights_once(tmp_path: Path) -> None:
     again = Night("2026-11-25", "data plane", "41e8486", 30_000, 12_000, 2000.0)
     assert night_rows([FIRST, again])[-1] == ("all", "data plane", "", "", "22,000", "93", "0")
 
@@ -59,7 +59,7 @@ def test_the_command_appends_each_run_with_its_first_seed_and_number(
     command = [sys.executable, "-m", f"tests.{simulation}", "--seeds=2", "--first-seed=71", f"--record={file}"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    # then they are recorded behind it
+    # then they are recorded after it
     first, night = read_nights(file)
     assert first == FIRST
     assert (night.simulation, night.first_seed, night.seeds, night.failed) == (name, 71, 2, ())
@@ -67,7 +67,7 @@ def test_the_command_appends_each_run_with_its_first_seed_and_number(
 
 
 class Pool(contextlib.nullcontext[None]):
-    """Of processes, whose later batches end first."""
+    """A pool of processes, whose later batches end first."""
 
     def __enter__(self) -> Pool:  # type: ignore[override]
         return self

@@ -1,4 +1,4 @@
-"""make bench-nodes, with a handful of jobs; and what changes of nodes wake."""
+"""make bench-nodes, with a few jobs, and the changes of nodes that enqueue jobs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ async def test_every_run_of_each_case_is_a_sample() -> None:
 
 
 @pytest.mark.parametrize("case", ["labels", "heartbeats"])
-async def test_a_heartbeat_or_a_label_that_no_job_asks_for_enqueues_no_job(case: str) -> None:
-    # given jobs that run and rest
+async def test_a_heartbeat_or_a_label_that_no_job_uses_enqueues_no_job(case: str) -> None:
+    # given jobs that run and do not change
     cluster = Cluster(JOBS, NODES, PODS)
     async with idle_cluster(cluster, idle_s=0.5) as counted:
         before = counted.count
         # when every node changes twice
         await change_nodes(cluster, case, NODES, 2 * NODES, per_s=200.0)
         await read_message(cluster)
-        # then no reconcile is run for it
+        # then no job is reconciled
         assert counted.count == before
 
 
@@ -56,7 +56,7 @@ async def test_the_topology_key_of_the_spares_and_a_node_that_is_not_ready_enque
 
 
 async def read_message(cluster: Cluster) -> None:
-    """The watch has had all lines, and what they wake has begun."""
+    """The watch has received all lines, and the reconciles that they enqueued have begun."""
     async with asyncio.timeout(LIMIT_S):
         while not cluster.received.empty():  # noqa: ASYNC110 (a queue tells nobody that it is empty)
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Which sessions bench-operator runs, and what is applied in them."""
+"""The sessions of bench-operator, and the objects that are applied in them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_cases_of_one_life_are_one_session() -> None:
     assert chosen == [Session(UNDERSTUDY, 100, 0, (Case.CREATE, Case.STATUS, Case.DELETE))]
 
 
-def test_what_jobset_has_not_is_not_asked_of_it() -> None:
+def test_features_that_jobset_lacks_are_not_measured() -> None:
     requests = {case for x in plan(Choice(systems=(JOBSET,))) for case in x.cases}
 
     assert requests == set(Case) - {Case.STATUS, Case.START, Case.JOBS_RECREATE, Case.BESIDE}
@@ -46,7 +46,7 @@ def test_a_restart_in_place_of_jobset_is_a_session_of_its_own() -> None:
     assert {x.in_place_alone for x in alone if x.system is UNDERSTUDY} == {False}
 
 
-def test_rest_and_start_are_looked_at_where_they_are_largest_unless_sizes_are_chosen() -> None:
+def test_idle_and_start_are_measured_at_the_largest_size_unless_sizes_are_chosen() -> None:
     def sizes(choice: Choice) -> set[int]:
         return {x.size for x in plan(choice) if Case.REST in x.cases}
 
@@ -61,13 +61,13 @@ def test_many_jobs_have_ten_pods_each(size: int, jobs: int) -> None:
     assert (session.jobs, session.pods_of_a_job) == (jobs, 10)
 
 
-def test_a_job_that_recovers_beside_a_creation_is_a_small_one() -> None:
+def test_a_job_that_recovers_during_a_creation_is_a_small_one() -> None:
     (session,) = plan(Choice(cases=(Case.BESIDE,), systems=(UNDERSTUDY,), runs=1))
 
     assert (session.size, session.jobs, session.pods_of_a_job) == (5000, 1, 10)
 
 
-def test_each_systems_own_limits_are_left_in_cases_of_their_own_which_share_a_cluster(tmp_path: Path) -> None:
+def test_each_systems_own_limits_are_kept_in_cases_of_their_own_which_share_a_cluster(tmp_path: Path) -> None:
     def limits(shipped: bool) -> list[str]:
         command = settings.controller_manager(Files(tmp_path, tmp_path), shipped=shipped)
         return [flag.partition("=")[0] for flag in command if "qps" in flag or "syncs" in flag or "burst" in flag]
@@ -78,7 +78,7 @@ def test_each_systems_own_limits_are_left_in_cases_of_their_own_which_share_a_cl
     assert (len(limits(shipped=False)), limits(shipped=True)) == (3, [])
 
 
-def test_without_a_choice_all_of_it_is_run() -> None:
+def test_without_a_choice_all_cases_run() -> None:
     whole = plan(Choice())
 
     assert {case for x in whole for case in x.cases} == set(Case)
@@ -86,7 +86,7 @@ def test_without_a_choice_all_of_it_is_run() -> None:
     assert SIZES.keys() == {case for together in LIVES for case in together} == set(Case)
 
 
-def test_what_was_run_is_not_run_again(tmp_path: Path) -> None:
+def test_completed_sessions_are_not_run_again(tmp_path: Path) -> None:
     life = (Case.CREATE, Case.STATUS, Case.DELETE)
     sessions = plan(Choice(cases=life, systems=(UNDERSTUDY,), sizes=(100,), runs=2))
     journal = Journal(tmp_path / "samples.json", {}, resume=False)
@@ -96,7 +96,7 @@ def test_what_was_run_is_not_run_again(tmp_path: Path) -> None:
     assert missing(sessions, journal) == [Session(UNDERSTUDY, 100, 1, (Case.STATUS, Case.DELETE))]
 
 
-def test_every_goal_is_about_something_that_is_measured() -> None:
+def test_every_goal_has_a_measurement() -> None:
     for goal in GOALS:
         requests = [x for x in plan(Choice()) if goal.case in x.cases and x.size == goal.size]
         assert {x.system.value for x in requests} >= {"understudy", goal.peer} - {""}
@@ -115,7 +115,7 @@ def test_every_metric_has_a_unit() -> None:
     assert {metric for metrics in METRICS.values() for metric in metrics} <= UNITS.keys()
 
 
-# What is applied --------------------------------------------------------------------------------------------------
+# Applied objects ------------------------------------------------------------------------------------------------------
 
 
 def test_ours_without_a_launcher_is_jobsets_manifest_under_another_header() -> None:
@@ -134,7 +134,7 @@ def test_all_jobs_have_the_same_pods() -> None:
     assert containers[0] == containers[1] == containers[2]
 
 
-def test_a_jobset_names_what_its_webhooks_would_have_set() -> None:
+def test_a_jobset_sets_the_defaults_of_its_webhooks() -> None:
     spec = manifests.jobset("job", 7)["spec"]
     job = spec["replicatedJobs"][0]["template"]["spec"]
 
@@ -144,7 +144,7 @@ def test_a_jobset_names_what_its_webhooks_would_have_set() -> None:
     assert (job["completionMode"], job["backoffLimit"]) == ("Indexed", 0)
 
 
-# How the cluster is set up ----------------------------------------------------------------------------------------
+# Setup of the cluster -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What is read of the API server: its audit log, its metrics, and its watches."""
+"""Measurements of the API server: its audit log, its metrics, and its watches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def entry(user: str, verb: str, resource: str = "pods", *, stage: str = "Respons
 # The audit log ----------------------------------------------------------------------------------------------------
 
 
-def test_when_writes_to_one_object_arrived_is_read_whatever_their_answers_took() -> None:
+def test_the_times_of_writes_to_one_object_do_not_depend_on_their_answers() -> None:
     def arrived(second: int, user: str = "understudy", verb: str = "update", name: str = "job-0") -> bytes:
         written = json.loads(entry(user, verb, "trainingjobs", subresource="status", name=name))
         return json.dumps(written | {"requestReceivedTimestamp": f"1970-01-01T00:00:0{second}.250000Z"}).encode()
@@ -71,7 +71,7 @@ def test_reads_and_writes_are_distinguished() -> None:
     assert audit.total(requests, ("understudy",), audit.READS) == 2
 
 
-def test_what_was_not_answered_yet_and_what_is_about_nothing_does_not_count() -> None:
+def test_unanswered_requests_and_requests_without_a_resource_do_not_count() -> None:
     assert audit.count([entry("jobset", "get", stage="RequestReceived"), entry("jobset", "get", "")]) == {}
 
 
@@ -93,7 +93,7 @@ def test_bytes_are_those_of_requests_answers_and_watches() -> None:
 
 
 @pytest.mark.parametrize("name", BYTES)
-def test_a_metric_that_is_not_there_is_an_error_and_not_a_zero(name: str) -> None:
+def test_a_missing_metric_is_an_error_and_not_zero(name: str) -> None:
     with pytest.raises(MetricMissing, match=name):
         api_bytes(METRICS.replace(name, "another"))
 
@@ -148,7 +148,7 @@ def test_pods_are_known_by_their_job() -> None:
     assert {job: list(those) for job, those in pods.of_job.items()} == {"one": ["uid-a"], "two": ["uid-b"]}
 
 
-def test_a_jobs_newest_status_is_the_one_that_counts() -> None:
+def test_the_newest_status_of_a_job_counts() -> None:
     jobs = Jobs()
     for number in (1, 2):
         raw = {"metadata": {"name": "job-0", "resourceVersion": "1"}, "status": {"restarts": number}}
@@ -167,7 +167,7 @@ async def test_a_wait_ends_with_its_condition_or_with_its_limit() -> None:
 
 
 class EndingKube:
-    """An API server that hangs up after each event, and has nothing after the last one."""
+    """An API server that hangs up after each event, and has no event after the last one."""
 
     def __init__(self, *events: tuple[str, msgspec.Raw]) -> None:
         self._events, self.requests = list(events), list[str]()
@@ -180,7 +180,7 @@ class EndingKube:
         yield b'{"type":"%s","object":%s}' % (kind.encode(), bytes(raw))
 
 
-async def test_a_watch_that_ended_goes_on_where_it_was() -> None:
+async def test_a_watch_that_ended_continues_at_its_last_event() -> None:
     watches = Watches(lambda: ())
     kube = EndingKube(("ADDED", pod("a", version="7")), ("MODIFIED", pod("a", "Running", version="9")))
 
@@ -190,7 +190,7 @@ async def test_a_watch_that_ended_goes_on_where_it_was() -> None:
     assert kube.requests == ["", "7"]
 
 
-async def test_a_watch_that_cannot_go_on_is_a_failure_and_not_a_wait_without_end() -> None:
+async def test_a_watch_that_cannot_continue_fails_and_does_not_wait_without_end() -> None:
     watches = Watches(lambda: ())
     gone = msgspec.Raw(b'{"kind":"Status","code":410,"message":"too old resource version"}')
 

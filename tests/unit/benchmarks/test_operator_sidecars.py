@@ -1,4 +1,4 @@
-"""The played data plane says what a sidecar would: the operator's own side of the line is what asks it here."""
+"""The simulated data plane answers as sidecars do; the operator's own client calls it here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMIT_S = 10.0
 
 
 class Secrets:
-    """The API server, as far as the sidecars ask it."""
+    """The part of the API server that the sidecars call."""
 
     async def call(self, method: str, path: str, **query: str) -> dict[str, Any]:
         assert (method, path.rpartition("/")[2]) == ("GET", f"job-{UID}-membership")
@@ -67,7 +67,7 @@ async def watches() -> Watches:
 
 @pytest.fixture
 async def job(watches: Watches, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PlayedJob]:
-    # The port is the same for all pods: one that is free here.
+    # All pods have the same port: one that is free here.
     monkeypatch.setattr(names, "COORDINATOR_PORT", free_port())
     sidecars = Sidecars(Secrets(), "bench", watches)  # type: ignore[arg-type]
     await sidecars.start()
@@ -90,7 +90,7 @@ async def first(answers: AsyncIterator[object]) -> object:
         return await anext(answers)
 
 
-async def test_the_appointee_becomes_coordinator_and_forms_the_first_round(job: PlayedJob) -> None:
+async def test_the_appointed_pod_becomes_coordinator_and_forms_the_first_round(job: PlayedJob) -> None:
     async with line_to(1) as line:
         answers = ask(line, Appoint(9, -1, {}))
         appointed, started = await first(answers), await first(answers)

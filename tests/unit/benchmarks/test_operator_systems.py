@@ -1,4 +1,4 @@
-"""How a system is set up for a session, when its status says that all is well, and when it has followed."""
+"""The setup of a system for a session, and how its status shows that all jobs run or have followed a change."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_jobset_is_pinned() -> None:
 
 @pytest.fixture
 async def played_job() -> AsyncIterator[tuple[PlayedJob, Watches]]:
-    """A job in round 0, whose status has what its coordinator tells a moment later."""
+    """A job in round 0, whose status repeats the state of its coordinator a moment later."""
     job, watches = PlayedJob("uid", "job-0", 1), Watches(lambda: ())
     member = MemberView("uid-0", "job-0-0", "n", 0, 0, WorkersState.RUNNING)
     job.snapshot = Snapshot(RoundToken(9, 1, 0), "uid-0", (member,), (), (), {}, None, "", None)

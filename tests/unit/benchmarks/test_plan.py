@@ -1,4 +1,4 @@
-"""Which sessions are run, in which order."""
+"""The sessions that run, and their order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_system_that_is_known_not_to_finish_is_tried_three_times() -> None:
     assert {size: runs.count(size) for size in runs} == {64: 5, 256: 3, 1024: 3}
 
 
-def test_without_a_choice_all_of_it_is_run() -> None:
+def test_without_a_choice_all_sessions_run() -> None:
     whole = plan(Choice())
 
     assert {case for x in whole for case in x.cases} == set(Case)
@@ -42,7 +42,7 @@ def test_without_a_choice_all_of_it_is_run() -> None:
     assert len(whole) == len(set(whole))
 
 
-def test_all_of_it_takes_less_than_an_hour() -> None:
+def test_all_sessions_take_less_than_an_hour() -> None:
     assert sum(x.expected_s for x in plan(Choice())) < 60 * 60
 
 

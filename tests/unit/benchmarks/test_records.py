@@ -1,4 +1,4 @@
-"""What becomes of samples: records of one shape, in which a run that came to no end hides nowhere."""
+"""Samples become records of one shape, which include the runs that did not finish."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def unfinished(run: int, after_s: float) -> Sample:
     return Sample("understudy", "next-round", 64, run, unfinished="nobody came", after_s=after_s)
 
 
-def test_runs_of_the_same_are_one_record_a_metric() -> None:
+def test_equal_runs_are_one_record_per_metric() -> None:
     records = sum_up([sample(0, 3.0, rss_mb=40.0), sample(1, 1.0, rss_mb=50.0), sample(2, 2.0, rss_mb=41.0)])
 
     assert records == [
@@ -30,13 +30,13 @@ def test_systems_and_sizes_are_kept_apart() -> None:
     assert [(x.system, x.size, x.runs) for x in sum_up(given)] == [("a", 1, 1), ("a", 2, 1), ("b", 1, 1), ("b", 2, 1)]
 
 
-def test_a_run_that_came_to_no_end_was_longer_than_all_that_did() -> None:
+def test_a_run_that_did_not_finish_was_longer_than_all_that_did() -> None:
     (record,) = sum_up([sample(0, 3.0), unfinished(1, 220.0), sample(2, 1.0)])
 
     assert (record.median, record.min, record.max, record.runs) == (3.0, 1.0, None, 3)
 
 
-def test_where_none_came_to_an_end_the_least_is_what_they_had() -> None:
+def test_if_no_run_finished_the_record_has_their_least_time() -> None:
     (record,) = sum_up([unfinished(0, 220.0)])
 
     assert (record.metric, record.median, record.min, record.max) == ("seconds", None, 220.0, None)

@@ -1,4 +1,4 @@
-"""The plan of bench-recovery, what is left of it, and what is read of the ranks' words."""
+"""The plan of bench-recovery, the sessions that remain of it, and the reports of the ranks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_system_that_never_recovers_is_tried_three_times() -> None:
             assert len(sessions) >= 3 or case is Case.SIGTERM_FAULTY, (system, case)
 
 
-def test_each_peer_has_its_store_on_another_node_too_where_a_node_is_lost() -> None:
+def test_each_peer_has_its_store_on_another_node_too_if_a_node_is_lost() -> None:
     peers = {system for system in SYSTEMS[Case.NODE] if not system.startswith("understudy")}
     assert set(SYSTEMS[Case.NODE_STORE_APART]) == peers
     assert nodes_of(Session(System.NVRX, Case.NODE, 0, 1)) == 5
@@ -54,20 +54,20 @@ def test_a_power_off_has_three_minutes_and_a_lost_worker_one() -> None:
     assert {x.limit_s for x in plan(cases=[Case.WORKER, Case.WORKER_STORE_APART])} == {60.0}
 
 
-def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
+def test_completed_measurements_are_not_repeated(tmp_path: Path) -> None:
     # given a whole session, an interrupted one, one that ended with a run that did not finish, and one without samples
     journal = Journal(tmp_path / "recovery.json", {}, resume=False)
     journal.add(Sample("understudy", "worker", 4, run, {"first_step_s": 1.0}) for run in (0, 1, 2, 3, 4, 5))
     journal.add([Sample("nvrx", "worker", 4, 0, {}, "never", ("first_step_s",), 60.0)])
     sessions = plan(cases=[Case.WORKER], systems=[UNDERSTUDY, System.NVRX], runs=8)
-    # then only the others are left
+    # then only the others remain
     assert missing(sessions, journal) == [
         Session(UNDERSTUDY, Case.WORKER, 6, 2),
         Session(System.NVRX, Case.WORKER, 4, 4),
     ]
 
 
-def test_every_goal_is_about_something_that_is_measured() -> None:
+def test_every_goal_has_a_measurement() -> None:
     for goal in GOALS:
         systems = SYSTEMS[Case(goal.case)]
         assert UNDERSTUDY in systems
@@ -99,14 +99,14 @@ def test_the_headline_has_the_faults_and_systems_that_were_measured() -> None:
     ]
 
 
-def test_a_fault_is_over_when_the_last_rank_reports_it_for_the_first_time_after_it(tmp_path: Path) -> None:
+def test_a_fault_is_over_when_the_last_rank_has_reported_a_step_after_it(tmp_path: Path) -> None:
     result = Reports(tmp_path / "told", ranks=2)
     result.path.write_text("step 0 10 1.0\nstep 1 11 1.5\nstep 0 12 3.0\nstep 1 13 4.0\nstep 0 12 5.0\n")
     assert result.last_of_all("step", 2.0, 1.0, lambda: "") == 4.0
     assert result.pid_of(1) == 13
 
 
-def test_a_system_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+def test_the_runner_does_not_wait_for_a_system_that_has_ended(tmp_path: Path) -> None:
     result = Reports(tmp_path / "told", ranks=2)
     result.path.write_text("step 0 10 1.0\n")
     with pytest.raises(Unfinished, match="step of 1 of 2 ranks: all its launchers have ended"):

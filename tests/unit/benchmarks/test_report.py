@@ -1,4 +1,4 @@
-"""Which command, of which commit, on which machine: a session says it from its first sample on."""
+"""A session records its command, commit and machine with its first sample."""
 
 from __future__ import annotations
 

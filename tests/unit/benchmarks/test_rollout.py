@@ -1,4 +1,4 @@
-"""make bench-rollout, with a handful of replicas."""
+"""make bench-rollout, with a few replicas."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def test_every_case_gives_the_numbers_of_its_goals() -> None:
     assert 0.35 < seconds["update-overhead", "bare-calls"] < 10
     assert 0.35 < seconds["update-overhead", "understudy"] < 10
     assert 1.0 < seconds["restore", "understudy"] < 10
-    # and what is measured at another size says nothing about a goal
+    # and measurements of another size prove nothing about a goal
     assert {x.verdict for x in check(GOALS, records)} == {Verdict.OPEN}
     assert {goal.size for goal in GOALS} == {64, 500}

@@ -1,4 +1,4 @@
-"""make bench-step, with a handful of calls."""
+"""make bench-step, with a few calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader sees of records and goals."""
+"""The tables of records and goals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_row_has_all_systems_ours_first() -> None:
     ]
 
 
-def test_what_a_system_was_not_asked_is_empty() -> None:
+def test_a_cell_that_was_not_measured_is_empty() -> None:
     remaining = Record("understudy", "rest", 1, "rss_mb", "MB", 40.0, 40.0, 41.0, 3)
 
     assert record_rows([UNDERSTUDY, PEER, remaining])[2] == ("rest", "1", "rss_mb", "40 [40 … 41] (3)", "")
@@ -30,7 +30,7 @@ def test_cases_keep_their_order_and_sizes_are_sorted() -> None:
     assert [row[:2] for row in record_rows(records)[1:]] == [("b", "64"), ("b", "4,096"), ("a", "64"), ("a", "4,096")]
 
 
-def test_a_goal_reports_its_bounds_and_what_was_measured() -> None:
+def test_a_goal_has_its_bounds_and_its_measurement() -> None:
     goal = Goal("next-round", 1024, "seconds", at_most=0.2, peer="nvrx", at_most_ratio=1 / 15)
     rows = goal_rows(check([goal, Goal("rest", 1, "rss_mb", at_most=50)], [UNDERSTUDY, PEER]))
 

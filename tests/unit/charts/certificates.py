@@ -1,7 +1,7 @@
-"""A double of cert-manager, as far as the chart relies on it: openssl issues what its kinds ask for.
+"""A fake cert-manager, as far as the chart relies on it: openssl issues the certificates of its kinds.
 
-It is made from cert-manager's documentation. tests/integration/test_chart_applied.py compares what the chart asks for
-with cert-manager's CRDs; the double has not been compared with cert-manager itself.
+It follows cert-manager's documentation. tests/integration/test_chart_applied.py compares the chart's objects with
+cert-manager's CRDs; the fake has not been compared with cert-manager itself.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ EXTENDED = {"server auth": "serverAuth"}
 
 @dataclass
 class CertManager:
-    """Keeps one Secret for each Certificate, made anew when that is asked for."""
+    """Keeps one Secret for each Certificate, and recreates it on request."""
 
     items: list[Raw]
     folder: Path
     secrets: dict[str, Secret] = field(default_factory=dict)
 
     async def issue(self, name: str) -> Secret:
-        """The Certificate of that name, and before it the authority that it needs, if there is none yet."""
+        """The Certificate of that name. Creates the authority that it needs first, if there is none yet."""
         spec = self._of("Certificate", name)["spec"]
         issuer = self._of(spec["issuerRef"]["kind"], spec["issuerRef"]["name"])["spec"]
         authority: Secret | None = None
@@ -48,7 +48,7 @@ class CertManager:
         return secret
 
     def bundle(self, configuration: Raw) -> str:
-        """What is injected into a webhook configuration."""
+        """The CA bundle that is injected into a webhook configuration."""
         namespace, _, name = configuration["metadata"]["annotations"][INJECTED_FROM].partition("/")
         certificate = self._of("Certificate", name)
         assert certificate["metadata"]["namespace"] == namespace

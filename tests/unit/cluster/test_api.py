@@ -1,4 +1,4 @@
-"""When a node counts as Ready: what was said of its former life does not."""
+"""When a node counts as Ready: reports from before its last boot do not count."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def test_a_node_that_is_not_ready_is_not(status):
     assert not api_with_answer(status, 0).node_is_ready("node1")
 
 
-def test_a_status_of_before_the_boot_does_not_count():
+def test_a_status_from_before_the_boot_does_not_count():
     assert not api_with_answer("True", -1).node_is_ready("node1", booted_at=NOW)
     assert api_with_answer("True", 0).node_is_ready("node1", booted_at=NOW + 0.4)
 
 
-def test_a_lease_of_before_the_thaw_does_not_count():
+def test_a_lease_from_before_the_thaw_does_not_count():
     assert not api_with_answer("True", -60, renewed_s=-1).node_is_ready("node1", heartbeat_since=NOW)
     assert api_with_answer("True", -60, renewed_s=1).node_is_ready("node1", heartbeat_since=NOW)
 
 
-def test_a_node_that_pods_cannot_go_to_is_not_ready():
+def test_an_unreachable_node_is_not_ready():
     assert not api_with_answer("True", 0, taints=("node.kubernetes.io/unreachable",)).node_is_ready("node1")
     assert api_with_answer("True", 0, taints=("example.com/mine",)).node_is_ready("node1")

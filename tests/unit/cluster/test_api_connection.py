@@ -1,4 +1,4 @@
-"""A connection to the API server is kept, and opened once more when the server has closed it."""
+"""A connection to the API server is kept, and opened again when the server has closed it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cluster.failures import ClusterDown
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Returns the number of its connections so far. hang_up: it closes each connection after a response."""
+    """Returns the number of its connections so far. hang_up: close each connection after a response."""
 
     hang_up = False
     connections = 0
@@ -35,7 +35,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-        self.close_connection = self.server.hang_up  # without a `Connection: close`, as a server that is restarted
+        self.close_connection = self.server.hang_up  # without `Connection: close`, like a server that restarts
 
     def log_message(self, *_: object) -> None:
         pass
@@ -47,7 +47,7 @@ class PlainConnection(http.client.HTTPConnection):
 
 
 class PlainApi(Api):
-    """Without TLS."""
+    """A client without TLS."""
 
     def __init__(self, port: int) -> None:
         super().__init__(Path("unused"))

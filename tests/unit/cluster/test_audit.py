@@ -1,4 +1,4 @@
-"""An audit log against roles: what is missing, and what nobody needs."""
+"""An audit log is compared with roles: missing rights, and unused ones."""
 
 import json
 from typing import Any
@@ -44,7 +44,7 @@ LEASE = audit_entry("get", "leases", apiGroup="coordination.k8s.io", namespace="
 DELETE = audit_entry("delete", "pods", namespace="research", name="p")
 
 
-def test_rules_are_taken_apart_into_rights():
+def test_rules_are_split_into_rights():
     assert sorted(RIGHTS) == [
         Right("", "pods", "create"),
         Right("", "pods", "delete"),
@@ -53,16 +53,16 @@ def test_rules_are_taken_apart_into_rights():
     ]
 
 
-def test_a_run_that_uses_all_of_it_and_no_more():
+def test_a_run_that_uses_exactly_its_rights_has_no_findings():
     log = list(uses([CREATE, STATUS, LEASE, DELETE]))
     assert (missing(RIGHTS, log), idle(RIGHTS, log)) == (set(), set())
 
 
-def test_what_was_never_asked_for_is_reported():
+def test_an_unused_right_is_reported():
     assert idle(RIGHTS, list(uses([CREATE, STATUS, LEASE]))) == {Right("", "pods", "delete")}
 
 
-def test_what_is_not_granted_is_reported_also_in_another_namespace_or_of_another_name():
+def test_a_missing_right_is_reported_also_in_another_namespace_or_for_another_name():
     for line in (
         audit_entry("patch", "pods", namespace="research"),
         audit_entry("get", "leases", apiGroup="coordination.k8s.io", namespace="research", name="op"),
@@ -72,7 +72,7 @@ def test_what_is_not_granted_is_reported_also_in_another_namespace_or_of_another
         assert missing(RIGHTS, [use]) == {use.right}
 
 
-def test_what_was_forbidden_is_missing_whatever_the_roles_state_by_now():
+def test_a_forbidden_request_is_missing_whatever_the_roles_state_now():
     assert missing(RIGHTS, uses([audit_entry("create", "pods", decision="forbid")])) == {Right("", "pods", "create")}
 
 

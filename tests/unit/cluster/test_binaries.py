@@ -1,4 +1,4 @@
-"""Which file `go build` leaves for each of the cluster's programs."""
+"""The file that `go build` writes for each of the cluster's programs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def test_an_executable_has_the_name_of_its_package(package: str, name: str) -> N
     assert executable_name(package, SOURCE) == name
 
 
-def test_one_build_leaves_a_file_of_its_own_for_each_program() -> None:
+def test_each_program_of_one_build_has_a_file_of_its_own() -> None:
     names = [executable_name(package, SOURCE) for package in CLUSTER_PROGRAMS.values()]
     assert len(set(names)) == len(names)

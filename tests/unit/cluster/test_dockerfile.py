@@ -1,4 +1,4 @@
-"""Which files of the checkout go into which image."""
+"""The files of the checkout that each image contains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_target_has_its_own_sources_and_those_of_its_stages():
     assert parsed.sources_of("second") == ["other"]
 
 
-def test_a_targets_text_is_that_of_its_stages_and_the_preamble():
+def test_the_text_of_a_target_is_that_of_its_stages_and_the_preamble():
     text = Dockerfile.parse(TEXT).text_of("second")
     assert "COPY other /other" in text
     assert "ARG BASE=python" in text
@@ -40,7 +40,7 @@ def test_arguments_are_found():
     assert Dockerfile.parse(TEXT).arguments() == {"BASE", "PIP_CERT"}
 
 
-def test_the_projects_targets_copy_only_what_is_there():
+def test_the_projects_targets_copy_only_existing_files():
     parsed = Dockerfile.parse((CHECKOUT / "Dockerfile").read_text())
     for target in ("operator", "sidecar"):
         sources = parsed.sources_of(target)

@@ -1,4 +1,4 @@
-"""A Go that is too old, or not there, is told with the command that installs one."""
+"""If Go is missing or too old, the error has the command that installs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cluster.failures import MissingTool
 
 
 @pytest.mark.parametrize("seen", ["go1.26.8", "go1.26.10", "go1.27.0", "go2.0"])
-def test_a_go_new_enough_is_taken(monkeypatch, seen):
+def test_a_go_new_enough_is_accepted(monkeypatch, seen):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: "/go")
     monkeypatch.setattr(host_tools, "run", lambda *_, **__: seen + "\n")
     assert host_tools.ensure_go("1.26.8") == "/go"
@@ -25,7 +25,7 @@ def test_an_older_go_is_refused(monkeypatch, seen):
         host_tools.ensure_go("1.26.8")
 
 
-def test_no_go_is_reported_with_the_command(monkeypatch):
+def test_a_missing_go_is_reported_with_the_command(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with pytest.raises(MissingTool, match=r"curl -L https://go\.dev/dl/go1\.26\.8\.linux-"):
         host_tools.ensure_go("1.26.8")

@@ -1,4 +1,4 @@
-"""What the nodes' programs are told."""
+"""The configuration of the nodes' programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_nodes_pods_are_in_its_own_control_groups():
     assert config["cgroupRoot"] == "/understudy/node2"
 
 
-def test_several_signs_of_life_fit_into_the_grace_period():
+def test_several_heartbeats_fit_into_the_grace_period():
     assert STATUS_S * 3 < NODE_MONITOR_GRACE_S
     assert LEASE_S <= NODE_MONITOR_GRACE_S  # a lease is renewed every quarter of its time
 
@@ -47,7 +47,7 @@ def test_pods_are_bridged_routed_and_not_masqueraded():
     assert portmap["type"] == "portmap"
 
 
-def test_containerd_keeps_to_the_nodes_folders():
+def test_containerd_uses_only_the_nodes_folders():
     config = tomllib.loads(containerd_config(Path("/bin-x"), Path("/net.d"), "/usr/sbin/runc", "overlayfs"))
     assert config["root"] == "/var/lib/containerd"
     assert config["grpc"]["address"] == CONTAINERD_SOCKET
@@ -58,7 +58,7 @@ def test_containerd_keeps_to_the_nodes_folders():
     assert plugins["io.containerd.cri.v1.runtime"]["cni"] == {"bin_dirs": ["/bin-x"], "conf_dir": "/net.d"}
 
 
-def test_kube_proxy_is_informed_of_which_node_it_serves():
+def test_kube_proxy_knows_its_node():
     config = json.loads(proxy_config(NODE, Path("/k")))
     assert config["hostnameOverride"] == "node2"
     assert config["healthzBindAddress"] == "10.246.0.12:10256"

@@ -1,4 +1,4 @@
-"""Image archives: what is written can be read, and is the same each time."""
+"""Image archives can be read back, and are the same each time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_archive_names_its_image_and_its_digest(tmp_path, layer):
     assert described["size"] == len(content)
 
 
-def test_the_same_layer_makes_the_same_digest(tmp_path, layer):
+def test_the_same_layer_has_the_same_digest(tmp_path, layer):
     digests = set()
     for name in ("one.tar", "two.tar"):
         write_archive(tmp_path / name, "localhost/pause:1", layer, ["/pause"], {})

@@ -1,4 +1,4 @@
-"""The integration tests take the programs of the version of Kubernetes that an environment variable names."""
+"""The integration tests use the programs of the version of Kubernetes that an environment variable names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_local_clusters_programs_are_used_unless_a_version_is_named(
     assert server_binaries(paths) != module_of(paths, "1.33").target
 
 
-def test_a_version_without_a_module_is_refused_with_those_that_there_are(
+def test_a_version_without_a_module_is_refused_with_the_existing_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNDERSTUDY_KUBERNETES", "1.31")

@@ -1,4 +1,4 @@
-"""A program is known by its pid and its start: a pid alone may be somebody else's by now."""
+"""A program is identified by its pid and its start time, because another process may have the pid by now."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sleeper():
     process.wait()
 
 
-def test_the_start_time_is_found_behind_a_name_with_brackets():
+def test_the_start_time_is_found_after_a_name_with_brackets():
     stat = "77 (a) b (c) S 1 77 77 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123456 1000 10 18446744073709551615"
     assert parse_start_time(stat) == 123456
 
@@ -42,7 +42,7 @@ def test_a_dead_process_does_not_run(sleeper):
     deadline = time.monotonic() + 5
     while record.runs() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not record.runs()  # a zombie, as nobody has waited for it
+    assert not record.runs()  # a zombie: no process has waited for it
 
 
 def test_a_record_knows_when_its_process_was_started(sleeper):
@@ -59,7 +59,7 @@ def test_records_survive_a_round_trip_and_garbage_is_none(tmp_path):
     assert Record.read(tmp_path / "none.json") is None
 
 
-def test_another_configuration_is_another_digest():
+def test_another_configuration_has_another_digest():
     group = ControlGroup("understudy/test")
     one = Component("kubelet", group, ["kubelet", "--config=f"], "a")
     assert one.digest == Component("kubelet", group, ["kubelet", "--config=f"], "a", ["nsenter"]).digest

@@ -1,4 +1,4 @@
-"""A simulation's search for a seed that breaks."""
+"""The search for a seed that breaks a simulation."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tried(name: str, *breaking: int, seeds: int = 5, ignored: int | None = None) -> tuple[int | None, list[int]]:
-    """The seed that was found, and all that were run."""
+    """The seed that was found, and all seeds that ran."""
     tried_seeds: list[int] = []
 
     def run(seed: int) -> None:
@@ -49,7 +49,7 @@ def test_a_seed_beyond_the_limit_is_not_tried() -> None:
     assert tried("one vote elects", 1, seeds=2) == (1, [0, 1])
 
 
-def test_a_seed_that_breaks_another_rule_is_passed_over_and_not_kept() -> None:
+def test_a_seed_that_breaks_another_rule_is_skipped_and_not_kept() -> None:
     assert tried("one vote elects", 1, 3, ignored=1) == (3, [0, 1, 2, 3])
     assert tried("one vote elects", 1, 3, ignored=1) == (3, [3])
 

@@ -1,4 +1,4 @@
-"""A skip that tests/skips.py does not permit fails its test, also under pytest-xdist, and while tests are collected."""
+"""A skip that tests/skips.py does not permit fails its test, also under pytest-xdist and during collection."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ REFUSED = ("promtool is not on the PATH", "openssl is not installed", "helm is n
 
 
 def run(folder: Path, tests: str, *words: str, file: str = "test_it.py") -> subprocess.CompletedProcess[str]:
-    """pytest over these tests."""
+    """A run of pytest over these tests."""
     (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {CHECKOUT}\naddopts = --import-mode=importlib\n")
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / file).parent.mkdir(parents=True, exist_ok=True)

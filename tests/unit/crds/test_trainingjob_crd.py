@@ -1,4 +1,4 @@
-"""What must hold of crds/trainingjobs.yaml, read as a file. tests/integration/test_crd.py asks an API server."""
+"""The rules of crds/trainingjobs.yaml, read as a file. tests/integration/test_crd.py asks an API server."""
 
 import json
 import re
@@ -15,14 +15,14 @@ CRD_FILE = Path(__file__).resolve().parents[3] / "crds" / "trainingjobs.yaml"
 JOB_SPEC = "spec.replicatedJobs[].template.spec"
 POD_SPEC = f"{JOB_SPEC}.template.spec"
 CLAIM = "spec.volumeClaimPolicies[].templates[]"
-FEWEST_WORDS = 8  # of a message that names a field and the mend
-#: Of CEL's syntax, as k8s.io/apiserver/pkg/cel/escaping.go lists them.
+FEWEST_WORDS = 8  # of a message that names a field and the fix
+#: The reserved words of CEL, as k8s.io/apiserver/pkg/cel/escaping.go lists them.
 RESERVED = (
     "true|false|null|in|as|break|const|continue|else|for|function|if|import|let|loop|package|namespace|return|var|void"
     "|while"
 )
 
-# Fields of a Pod that are a number or a string, wherever they stand.
+# Fields of a Pod that are a number or a string, at any depth.
 NUMBER_OR_STRING = {
     "containers[].resources.limits{}",
     "containers[].resources.requests{}",
@@ -37,7 +37,7 @@ NUMBER_OR_STRING = {
 }
 
 
-# Fields of the first draft of this version, and the field that has each one's meaning now.
+# Fields of the first draft of this version, each with the field that replaced it.
 RENAMED = {
     "spec.checkpoint.nologinPath": "faults.nodeFile",
     "spec.checkpoint.onSigterm": "termination.onSigterm",
@@ -107,11 +107,11 @@ def test_status_is_a_subresource(version: Schema) -> None:
     assert version["subresources"] == {"status": {}}
 
 
-def test_kubectl_get_shows_how_the_job_is_doing(version: Schema, fields: dict[str, Schema]) -> None:
+def test_kubectl_get_shows_the_state_of_the_job(version: Schema, fields: dict[str, Schema]) -> None:
     # given the columns of kubectl get
     columns = version["additionalPrinterColumns"]
 
-    # then a narrow terminal shows what matters, a wide one adds to it, and each column is of a field that exists
+    # then a narrow terminal shows the most important ones, a wide one shows more, and each column's field exists
     narrow = [column["name"] for column in columns if not column.get("priority")]
     wide = [column["name"] for column in columns if column.get("priority")]
     assert narrow == ["Phase", "Active", "Desired", "Spares", "Round", "Restarts", "InPlace", "Swaps", "Age"]
@@ -125,18 +125,18 @@ def test_every_field_of_ours_has_a_description(fields: dict[str, Schema]) -> Non
     own = {path: schema for path, schema in fields.items() if is_own_field(path) and not path.endswith("{}")}
     scalars = {path for path in own if path.endswith("[]") and "properties" not in own[path]}
 
-    # then kubectl explain has something to say about it
+    # then kubectl explain has a description of it
     assert [path for path in own if path not in scalars and len(own[path].get("description", "").split()) < 2] == []
 
 
-def test_a_description_speaks_in_paragraphs(fields: dict[str, Schema]) -> None:
-    # given our descriptions, then kubectl explain breaks their lines, not they themselves
+def test_a_description_is_written_in_paragraphs(fields: dict[str, Schema]) -> None:
+    # given our descriptions, then kubectl explain breaks their lines, and they contain no line breaks
     for path, schema in fields.items():
         assert "\n" not in schema.get("description", "").replace("\n\n", ""), path
 
 
 def test_kubernetes_own_fields_have_no_descriptions(fields: dict[str, Schema]) -> None:
-    # given the Job's fields, then kubectl explain job.spec is where they are described: the file stays small
+    # given the Job's fields, then only kubectl explain job.spec describes them: the file stays small
     foreign = [path for path in fields if path.startswith((f"{JOB_SPEC}.", f"{CLAIM}."))]
     assert len(foreign) > 1000
     assert [path for path in foreign if "description" in fields[path]] == []
@@ -146,7 +146,7 @@ def test_kubernetes_own_fields_have_no_descriptions(fields: dict[str, Schema]) -
     ("field", "default"),
     [("parallelism", 1), ("completionMode", "Indexed"), ("template.spec.restartPolicy", "OnFailure")],
 )
-def test_a_job_has_jobsets_defaults(fields: dict[str, Schema], field: str, default: object) -> None:
+def test_a_job_has_the_defaults_of_jobset(fields: dict[str, Schema], field: str, default: object) -> None:
     assert fields[f"{JOB_SPEC}.{field}"]["default"] == default
 
 
@@ -154,7 +154,7 @@ def test_every_rule_has_a_message_that_names_a_field_and_the_fix(fields: dict[st
     # given every CEL rule
     rules = [rule for schema in fields.values() for rule in schema.get("x-kubernetes-validations", [])]
 
-    # then each says in words what is wrong and what to do
+    # then each states the problem and the fix
     assert len(rules) >= 15
     assert [rule["rule"] for rule in rules if len(rule.get("message", "").split()) < FEWEST_WORDS] == []
 
@@ -197,7 +197,7 @@ def test_an_unknown_field_is_kept_below_the_pods_spec_and_nowhere_else(fields: d
     # given every object with named fields
     objects = {path: schema for path, schema in fields.items() if "properties" in schema}
 
-    # then those from the pod's spec on keep what they do not know, and ours refuse it
+    # then those from the pod's spec on keep unknown fields, and ours reject them
     keeps = {path for path, schema in fields.items() if schema.get("x-kubernetes-preserve-unknown-fields")}
     assert keeps == {path for path in objects if f"{path}.".startswith(f"{POD_SPEC}.")}
 
@@ -214,7 +214,7 @@ def test_a_ports_protocol_has_the_default_that_its_list_is_keyed_by(fields: dict
         assert ports["items"]["properties"]["protocol"]["default"] == "TCP"
 
 
-def test_what_replicatedjobsstatus_and_restarts_are_is_what_jobsets_readers_expect(fields: dict[str, Schema]) -> None:
+def test_replicatedjobsstatus_and_restarts_are_as_readers_of_jobsets_expect(fields: dict[str, Schema]) -> None:
     numbers = ["restarts", "restartsCountTowardsMax"]
     numbers += [f"replicatedJobsStatus[].{name}" for name in ("ready", "succeeded", "failed", "active", "suspended")]
     for path in numbers:

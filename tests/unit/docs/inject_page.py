@@ -1,4 +1,4 @@
-"""What docs/how-to/inject.md has in its fences and in its table of error messages, and a shell to follow it in."""
+"""The code blocks of docs/how-to/inject.md and its table of error messages, and a shell in which to follow the page."""
 
 import copy
 import os
@@ -15,20 +15,20 @@ Raw = dict[str, Any]
 
 
 def blocks(language: str) -> list[str]:
-    """In the page's order."""
+    """All code blocks of a language, in the page's order."""
     fence = re.compile(rf"^( *)```{language}\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
     return [textwrap.dedent(found[2]) for found in fence.finditer(PAGE.read_text(encoding="utf-8"))]
 
 
 def refused() -> list[tuple[str, str]]:
-    """Each a line of YAML, and the answer to the page's Job with it."""
+    """The line of YAML in each row, and the answer to the page's Job with that line."""
     section = PAGE.read_text(encoding="utf-8").split("## Error messages")[1].split("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
     return [(change.strip("`"), answer.strip("`")) for change, answer in rows]
 
 
 def replaced(job: Raw, change: str) -> Raw:
-    """The Job with that line in the place where it belongs."""
+    """The Job with that line at its place."""
     ((key, value),) = yaml.safe_load(change).items()
     raw = copy.deepcopy(job)
     template = raw["spec"]["template"]
@@ -42,7 +42,7 @@ def replaced(job: Raw, change: str) -> Raw:
 
 
 class Shell:
-    """Of a new user with kubectl: train.yaml, in its folder, is the page's first manifest."""
+    """The shell of a new user with kubectl: train.yaml, in its folder, is the page's first manifest."""
 
     def __init__(self, kubectl: Path, kubeconfig: Path, folder: Path) -> None:
         self._folder = folder
@@ -51,7 +51,7 @@ class Shell:
         self._environment = {"PATH": path, "HOME": str(folder), "KUBECONFIG": str(kubeconfig)}
 
     def write(self, manifest: Raw) -> None:
-        """As train.yaml."""
+        """Save it as train.yaml."""
         (self._folder / "train.yaml").write_text(yaml.safe_dump(manifest))
 
     def run(self, line: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":

@@ -1,4 +1,4 @@
-"""docs/explanation/asked.md names tests that are there."""
+"""docs/explanation/asked.md names existing tests."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_each_row_has_a_link_and_tests_that_are_there():
+def test_each_row_has_a_link_and_existing_tests():
     page = (ROOT / "docs/explanation/asked.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
     assert rows

@@ -1,4 +1,6 @@
-"""docs/how-to/faults.md has a row for each built-in source, with what it looks at, and where that is described."""
+"""docs/how-to/faults.md has a row for each built-in source, with the fields that it reads and a link to their
+description.
+"""
 
 import re
 from pathlib import Path
@@ -17,7 +19,7 @@ def rows() -> dict[str, tuple[str, str, str]]:
     return {name: (signal, result, where) for name, signal, result, where in ROW.findall(SECTION)}
 
 
-def test_each_built_in_row_is_there_in_the_order_of_the_table():
+def test_each_built_in_row_exists_in_the_order_of_the_table():
     assert list(rows()) == [source.name for source in BUILT_IN]
 
 
@@ -35,11 +37,11 @@ def test_the_fields_of_a_row_are_those_of_its_source():
 
 
 def find_row(source: FaultSource) -> tuple[str, ...]:
-    """Conditions are told by the word for their status."""
+    """A condition is written as the word for its status."""
     return source.values if source.kind.value == "Label" else ()
 
 
-def test_each_row_names_where_its_source_is_described_in_a_version():
+def test_each_row_links_a_description_of_its_source_in_a_version():
     described = dict(re.findall(r"^- \*\*(.+?)\*\*: (.+(?:\n  .+)*)", SECTION, re.MULTILINE))
     for name, (_, _, where) in rows().items():
         if where == "here":

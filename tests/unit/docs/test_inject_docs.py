@@ -1,4 +1,4 @@
-"""docs/how-to/inject.md as a new user follows it: its manifests can be injected, and are answered in its own words."""
+"""docs/how-to/inject.md, followed by a new user: its manifests can be injected, and all answers are on the page."""
 
 import copy
 from typing import Any
@@ -14,7 +14,7 @@ from understudy_webhook.object_validation import example_pods, find_objections
 
 Raw = dict[str, Any]
 MANIFESTS = [raw for raw in map(yaml.safe_load, blocks("yaml")) if "kind" in raw]
-#: What the page says of each: pods, of which so many train, with so many workers each.
+#: The numbers that the page has for each manifest: pods, pods that train, and workers in each of these.
 SIZES = {"Job": (5, 4, 8), "JobSet": (4, 4, 1)}
 
 
@@ -22,12 +22,12 @@ def of_kind(kind: str) -> Raw:
     return copy.deepcopy(next(raw for raw in MANIFESTS if raw["kind"] == kind))
 
 
-def test_it_has_a_manifest_of_each_kind_that_it_shows() -> None:
+def test_the_page_has_a_manifest_of_each_kind_that_it_shows() -> None:
     assert [raw["kind"] for raw in MANIFESTS] == list(SIZES)
 
 
 @pytest.mark.parametrize("kind", SIZES)
-def test_a_manifest_is_taken_and_trains_with_the_sizes_that_the_page_names(kind: str) -> None:
+def test_a_manifest_is_accepted_and_trains_with_the_sizes_that_the_page_names(kind: str) -> None:
     raw = of_kind(kind)
     assert find_objections(kind, raw) == []
     (example,) = example_pods(kind, raw)
@@ -37,7 +37,7 @@ def test_a_manifest_is_taken_and_trains_with_the_sizes_that_the_page_names(kind:
 
 
 @pytest.mark.parametrize(("change", "answer"), refused())
-def test_requests_that_the_page_rejects_are_answered_in_its_words(change: str, answer: str) -> None:
+def test_requests_that_the_page_rejects_are_answered_with_its_messages(change: str, answer: str) -> None:
     assert find_objections("Job", replaced(of_kind("Job"), change)) == [
         f"understudy cannot inject the pods of this Job: {answer}"
     ]
@@ -52,7 +52,7 @@ def test_annotations_without_a_launcher_leave_the_command_to_the_script() -> Non
     assert read_nproc(inject(example, "image").pod) == 0
 
 
-def test_its_script_imports_what_there_is() -> None:
+def test_the_script_of_the_page_imports_existing_names() -> None:
     (script,) = blocks("python")
     compile(script, "inject.md", "exec")
     assert "from understudy_torch import exit_on_fault" in script

@@ -29,7 +29,7 @@ def schema_for(text: str) -> dict[str, Any]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> tuple[Path, Path]:
-    """The chart's two files and the page, to be changed."""
+    """The chart's two files and the page, for a test to change."""
     for file in (CHART / "values.yaml", CHART / "values.schema.json", PAGE):
         shutil.copy(file, tmp_path)
     return tmp_path, tmp_path / PAGE.name
@@ -39,7 +39,7 @@ def test_the_schema_and_the_tables_are_up_to_date() -> None:
     assert main(["--check"]) == 0, "run `make chart` and commit what it writes"
 
 
-def test_what_is_stale_is_named_and_written(copy: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_stale_files_are_named_and_written(copy: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     # given a default that has changed
     chart, page = copy
     text = (chart / "values.yaml").read_text()
@@ -56,7 +56,7 @@ def test_what_is_stale_is_named_and_written(copy: tuple[Path, Path], capsys: pyt
     assert "| `webhook.more` | `1` | Patience. |" in page.read_text()
 
 
-def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
+def test_the_schema_has_exactly_the_values_of_the_chart() -> None:
     def agree(inside: tuple[Value, ...], result: dict[str, Any]) -> None:
         assert result["additionalProperties"] is False
         assert set(result["properties"]) == {value.path[-1] for value in inside}
@@ -65,18 +65,18 @@ def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
                 agree(value.inside, result["properties"][value.path[-1]])
 
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
-    del schema["properties"]["global"]  # what helm hands to a chart that another one contains
+    del schema["properties"]["global"]  # helm passes this to a chart that is part of another one
     agree(read_values((CHART / "values.yaml").read_text(encoding="utf-8")), schema)
 
 
-def test_a_value_without_a_comment_and_one_of_which_too_little_is_stated_are_refused_with_the_fix() -> None:
+def test_a_value_without_a_comment_or_with_an_incomplete_one_is_refused_with_the_fix() -> None:
     with pytest.raises(ValuesError, match=r"line 3: a\.b has no comment: describe it above"):
         read_values("# A section.\na:\n  b: 1\n")
     with pytest.raises(ValuesError, match=r"line 2: a is empty: describe its content above it"):
         read_values("# A list.\na: []\n")
 
 
-def test_nothing_unknown_may_stand_in_a_section_nor_in_a_field_of_kubernetes() -> None:
+def test_unknown_fields_are_rejected_in_a_section_and_in_a_field_of_kubernetes() -> None:
     result = schema_for(
         "# A section.\na:\n  # Taints.\n  # @schema {pod: tolerations}\n  b: []\n"
         "  # Room.\n  # @schema {container: resources}\n  c: {}\n"
@@ -104,7 +104,7 @@ def commands() -> list[list[str]]:
     return [shlex.split(line) for block in blocks for line in block.splitlines() if line.strip()]
 
 
-def test_what_the_commands_of_the_page_set_are_values() -> None:
+def test_the_commands_of_the_page_set_existing_values() -> None:
     result = [word for words in commands() for flag, word in itertools.pairwise(words) if flag == "--set"]
     assert result
     for setting in ",".join(result).split(","):

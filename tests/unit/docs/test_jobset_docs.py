@@ -1,4 +1,4 @@
-"""docs/reference/jobset.md speaks of each field that a JobSet has too, and of none that is not there."""
+"""docs/reference/jobset.md has each field that a JobSet has too, and no field that does not exist."""
 
 import re
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
-#: What a JobSet does not have.
+#: Fields that a JobSet does not have.
 UNDERSTUDY_FIELDS = ("launcher", "spares", "recovery", "termination", "faults", "elastic", "rollouts", "checkpoint")
-#: Kubernetes' own, which its own documentation describes.
+#: Kubernetes' own fields, which its own documentation describes.
 FOREIGN = ("replicatedJobs[].template.spec", "replicatedJobs[].template.metadata", "volumeClaimPolicies[].templates")
 
 

@@ -1,4 +1,4 @@
-"""Every message has one direction, and its table tells its fields as JSON has them."""
+"""Every message has one direction, and its table lists its fields as JSON has them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ TO_WRITER = (Receipt,)
 
 @pytest.fixture
 def letters(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module of messages, which a test may change."""
+    """A module of messages that a test may change."""
     module = ModuleType("letters")
     monkeypatch.setitem(sys.modules, "letters", module)
     exec(LETTERS, vars(module))
@@ -82,7 +82,7 @@ def test_every_message_of_the_protocol_has_one_direction() -> None:
     assert wrong_directions(all_directions()) == []
 
 
-def test_messages_with_one_direction_and_their_parts_are_right(letters: Any) -> None:
+def test_messages_with_one_direction_and_their_parts_pass(letters: Any) -> None:
     assert wrong(letters) == []
 
 
@@ -96,7 +96,7 @@ def test_the_table_lists_the_rights_of_each_account(letters: Any) -> None:
     ]
 
 
-def test_what_messages_hold_has_a_table_of_its_own(letters: Any) -> None:
+def test_each_part_of_a_message_has_a_table_of_its_own(letters: Any) -> None:
     assert parts_table(parts({letters: directions(letters)})).splitlines()[2:] == [
         r"| `Stamp` | `cents: int`, `weight: Weight` | Paid \| not paid. |",
         '| `Weight` | `"Light"`, `"Heavy"` | How heavy. |',
@@ -121,7 +121,7 @@ def test_a_message_with_two_directions_is_named(letters: Any) -> None:
     assert wrong(letters) == ["sidecar/letters.py: expected Letter in one tuple TO_…; it is in TO_READER and TO_WRITER"]
 
 
-def test_a_message_that_stands_twice_in_a_tuple_is_named(letters: Any) -> None:
+def test_a_message_that_is_listed_twice_in_a_tuple_is_named(letters: Any) -> None:
     letters.TO_WRITER = (letters.Receipt, letters.Receipt)
     assert wrong(letters) == [
         "sidecar/letters.py: expected Receipt in one tuple TO_…; it is in TO_WRITER and TO_WRITER"
@@ -131,7 +131,7 @@ def test_a_message_that_stands_twice_in_a_tuple_is_named(letters: Any) -> None:
 def test_a_message_of_another_module_is_named(letters: Any) -> None:
     # given a direction of a class that this module has only imported
     letters.Receipt.__module__ = "elsewhere"
-    # then it is told: `decode` knows what a module defines, and no more
+    # then the error names it: `decode` knows only the classes that a module defines
     assert wrong(letters) == [
         "sidecar/letters.py: TO_WRITER has Receipt, which is not defined here: nobody would decode it"
     ]
@@ -143,12 +143,12 @@ def test_a_module_without_directions_is_refused() -> None:
 
 
 def test_a_message_that_does_not_state_when_is_refused(letters: Any) -> None:
-    letters.Receipt.__doc__ = "Receipt()"  # what a dataclass without a docstring gets
+    letters.Receipt.__doc__ = "Receipt()"  # the docstring that a dataclass gets if it has none
     with pytest.raises(MessageError, match=r"sidecar/letters\.py: Receipt: expected a docstring"):
         message_table(directions(letters))
 
 
-def test_a_type_that_no_reader_knows_is_refused(letters: Any) -> None:
+def test_a_type_that_no_reader_supports_is_refused(letters: Any) -> None:
     letters.Stamp.__annotations__["cents"] = complex
     with pytest.raises(MessageError, match="complex"):
         fields(letters.Stamp)

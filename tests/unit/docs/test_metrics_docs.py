@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md is what the code says; a part that is not is named, with the command that mends it."""
+"""docs/reference/metrics.md agrees with the code; the check names a stale part, with the command that fixes it."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ import pytest
 from scripts.metrics_docs import COMMAND, PAGE, main
 
 
-def test_the_page_is_what_the_code_states():
+def test_the_page_agrees_with_the_code():
     assert main(["--check"]) == 0
 
 
-def test_a_stale_part_is_named_with_what_fixes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_stale_part_is_named_with_the_command_that_fixes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     page = tmp_path / "metrics.md"
     page.write_text(PAGE.read_text(encoding="utf-8").replace("`understudy_leader` |", "`understudy_chief` |"))
     assert main(["--check"], page) == 1

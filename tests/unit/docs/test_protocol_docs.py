@@ -1,4 +1,4 @@
-"""docs/contributors/protocol.md is what the code says; a part that is not is named, with the command that mends it."""
+"""docs/contributors/protocol.md agrees with the code; the check names a stale part, with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ prose
 
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
-    """A copy of the page, as the code has it now."""
+    """A copy of the page that agrees with the code."""
     copy = tmp_path / "protocol.md"
     copy.write_text(PAGE.read_text(encoding="utf-8"), encoding="utf-8")
     assert main([], copy) == 0
@@ -63,20 +63,20 @@ def test_a_page_that_matches_the_code_passes(page: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().err == ""
 
 
-def test_a_stale_part_is_named_with_what_fixes_it(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # given a page in which somebody has written into one generated part, and into the prose
+def test_a_stale_part_is_named_with_the_command_that_fixes_it(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # given a page with a manual change of one generated part, and of the prose
     text = page.read_text(encoding="utf-8")
     stale = text.replace("| `Join` | to the coordinator |", "| `Join` | to whom it may concern |") + "A last word.\n"
     page.write_text(stale, encoding="utf-8")
     # when it is checked
     code = main(["--check"], page)
-    # then the part alone is named, and nothing is written
+    # then only that part is named, and no file is written
     assert code == 1
     assert capsys.readouterr().err == (
         f"protocol.md: the part 'membership' differs from the code: run `{COMMAND}` and commit it\n"
     )
     assert page.read_text(encoding="utf-8") == stale
-    # and the command mends the part, and keeps the prose
+    # and the command fixes the part, and keeps the prose
     assert main([], page) == 0
     assert page.read_text(encoding="utf-8") == text + "A last word.\n"
 
@@ -88,7 +88,7 @@ def test_a_machine_that_contradicts_its_enum_fails_the_check(
     (table, states), *_ = find_machines()
     more = Enum("State", [*states.__members__, "ASLEEP"])  # type: ignore[misc]
     monkeypatch.setattr(protocol_docs, "find_machines", lambda: iter([(table, more)]))
-    # then neither the check nor the generator takes it
+    # then the check and the generator both refuse it
     for arguments in ([], ["--check"]):
         assert main(arguments, page) == 1
         assert "never names ASLEEP" in capsys.readouterr().err
@@ -97,10 +97,10 @@ def test_a_machine_that_contradicts_its_enum_fails_the_check(
 def test_a_message_without_a_direction_fails_the_check(
     page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # given a protocol in which nobody gets a Join
+    # given a protocol in which no peer receives a Join
     directed = {module: [to for to in pairs if to[1] is not Join] for module, pairs in all_directions().items()}
     monkeypatch.setattr(protocol_docs, "all_directions", lambda: directed)
-    # then neither the check nor the generator takes it
+    # then the check and the generator both refuse it
     for arguments in ([], ["--check"]):
         assert main(arguments, page) == 1
         assert "expected Join in one tuple TO_…" in capsys.readouterr().err
@@ -115,7 +115,7 @@ def test_a_table_without_an_enum_is_refused(states: object) -> None:
         protocol_docs.states_of(table, module)
 
 
-def test_every_part_of_the_page_is_made_from_something() -> None:
+def test_every_part_of_the_page_has_a_generator() -> None:
     assert all(text.strip() for text in generated().values())
 
 

@@ -1,4 +1,4 @@
-"""The code of docs/how-to/rl.md runs as it stands: against servers that speak the engines' protocols, and a gateway."""
+"""The code of docs/how-to/rl.md runs unchanged, against a gateway and servers with the protocols of the engines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_piece_of_python_compiles(code: str) -> None:
 
 
 class AnyRanks(ModelEngine):
-    """An engine of as many ranks as it is said to have."""
+    """An engine with the given number of ranks."""
 
     async def join_group(self, group: Group, first_rank: int) -> None:
         self.world.present.setdefault(group.name, set()).update(range(first_rank, first_rank + 8))
@@ -71,7 +71,7 @@ def test_the_first_example_updates_two_servers() -> None:
     ("server", "port", "names"),
     [(SglangServer, 30000, {"admin_key": "secret"}), (VllmServer, 8000, {})],
 )
-def test_the_adapters_are_made_as_the_page_states(server: type[EngineServer], port: int, names: dict[str, str]) -> None:
+def test_the_adapters_are_created_as_on_the_page(server: type[EngineServer], port: int, names: dict[str, str]) -> None:
     async def story() -> None:
         model = Cluster(1).engines["rollout-0"]
         present = server(model)
@@ -140,7 +140,7 @@ def test_the_trainers_send_every_tensor_and_leave(
         made = (await executed(block("python", f"class {name}:")))[name]
         trainer = made("127.0.0.1", {"a": "tensor a", "b": "tensor b"})
         group = await trainer.open_group(9)
-        await trainer.leave_group(group)  # of a group that never came to be
+        await trainer.leave_group(group)  # a group that was never complete
         group = await trainer.open_group(9)
         await trainer.join_group(group)
         await trainer.send(group, TENSORS)
@@ -152,7 +152,7 @@ def test_the_trainers_send_every_tensor_and_leave(
     asyncio.run(story())
 
 
-def test_the_gateway_is_started_as_it_states_and_its_client_takes_its_address(tmp_path: Path) -> None:
+def test_the_gateway_starts_as_on_the_page_and_its_client_accepts_its_address(tmp_path: Path) -> None:
     words = shlex.split(block("sh", "understudy_rollout.gateway").replace("\\\n", ""))
     assert words[:3] == ["python", "-m", "understudy_rollout.gateway"]
     result = options(words[3:])
@@ -175,7 +175,7 @@ def test_the_gateway_is_started_as_it_states_and_its_client_takes_its_address(tm
     run(story())
 
 
-def test_the_jobs_fields_are_those_that_there_are() -> None:
+def test_the_fields_of_the_job_exist() -> None:
     spec = yaml.safe_load(block("yaml", "rollouts:"))["spec"]
     job = {"template": {"spec": {"template": {"spec": {"containers": [{"name": "x", "image": "x"}]}}}}}
     spec["replicatedJobs"] = [{"name": name, "replicas": 1, **job} for name in ("trainer", "rollout")]
@@ -186,20 +186,20 @@ def test_the_jobs_fields_are_those_that_there_are() -> None:
     assert rollouts.gateway.engine_port == 30000
 
 
-def test_workers_find_their_replicas_as_it_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_find_their_replicas_as_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token = tmp_path / "token"
     token.write_text("secret")
     values = {"job": "rl", "domain": "rl", "rollouts": {"rollout": 2}, "gatewayPort": 8080}
     monkeypatch.setenv("UNDERSTUDY_ROLLOUTS", json.dumps(values))
     monkeypatch.setenv("UNDERSTUDY_ROLLOUT_TOKEN_FILE", str(token))
     code = block("python", "replicas_of_this_job(SglangEngine, ranks=8)").partition("...")[0]
-    # It is read when the module is imported: in a worker that is its own.
+    # The module reads it when it is imported: each worker has its own value.
     code = code.replace("ranks=8)", "ranks=8, environment=environment)")
     replicas = asyncio.run(executed(code, environment=os.environ))["replicas"]
     assert [replica.name for replica in replicas] == ["rl-rollout-0", "rl-rollout-1"]
 
 
-def test_verls_manager_is_where_the_page_states() -> None:
+def test_verls_manager_is_at_the_path_of_the_page() -> None:
     words = block("sh", "verl.trainer.main_ppo")
     found = re.search(r"checkpoint_manager_class=(\w+)\.(\w+)", words)
     assert found is not None

@@ -1,4 +1,4 @@
-"""docs/explanation/security.md: each claim names tests, these are there, and one of them performs an attack."""
+"""docs/explanation/security.md: each claim names existing tests, and one of them performs an attack."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/explanation/security.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| claim")]
 NAMED = re.compile(r"`([a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
-#: Beginnings of the claims that no test attacks, and why not.
+#: Beginnings of the claims that no test attacks, with the reason.
 WITHOUT_ATTACK = {
     "No process of Understudy writes a Secret": "no caller has a part in it: our own process would write",
     "Containers of the operator and the webhook run": "the API server admits them, whoever calls",
@@ -27,7 +27,7 @@ def is_attack_by_name(file: str) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[2:60])
-def test_each_claim_names_tests_that_there_are(row: str) -> None:
+def test_each_claim_names_existing_tests(row: str) -> None:
     claim, tests = row.strip("| ").split(" | ")
     named = NAMED.findall(tests)
     assert claim.endswith(".")
@@ -43,7 +43,7 @@ def test_each_claim_names_a_test_that_performs_an_attack(row: str) -> None:
     assert bool(attacks) is not is_listed, "mark a test of an attack, or correct WITHOUT_ATTACK"
 
 
-def test_each_section_states_what_is_not_defended() -> None:
+def test_each_section_states_its_limits() -> None:
     sections = PAGE.split("\n## ")[1:]
     assert len(sections) == 5
     assert [section.splitlines()[0] for section in sections if "**Not defended**" not in section] == []

@@ -1,4 +1,4 @@
-"""The documentation site: every page is in the navigation, and every link and anchor leads somewhere."""
+"""The documentation site: every page is in the navigation, and every link and anchor has a target."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def pages() -> list[str]:
 
 @cache
 def anchors(page: str) -> frozenset[str]:
-    """As GitHub makes them of the headings."""
+    """The anchors that GitHub derives from the headings."""
     text = FENCE.sub("", (ROOT / page).read_text(encoding="utf-8"))
     found: Counter[str] = Counter()
     names = set()
@@ -120,7 +120,7 @@ def test_the_picture_of_a_recovery_has_the_numbers_of_the_readme(capsys: pytest.
     assert recovery_picture.SHOWN in {act.name for act in acts}
 
 
-# What mkdocs does differently from GitHub ----------------------------------------------------------------------------
+# Differences between mkdocs and GitHub --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

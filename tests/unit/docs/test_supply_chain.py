@@ -1,4 +1,6 @@
-"""Nothing that users or images install comes from somebody else under our name, or changes without a commit."""
+"""No other project can provide, under our name, a package that users or images install, and none changes without a
+commit.
+"""
 
 import re
 import subprocess
@@ -11,9 +13,9 @@ from tests.cluster.dockerfile import Dockerfile
 from tests.cluster.paths import CHECKOUT
 
 LOCKS = ("pip", "operator", "sidecar", "release", "dev")
-#: An install command, with what follows it in the line or the code.
+#: An install command, with the rest of the line or of the code.
 INSTALL = re.compile(r"(?:\bpip3?|\bpipx|\buv tool|\buv)\s+install\s+([^\n`#]*)")
-#: A requirement by the name of the project: not a path, not an import name.
+#: A requirement by the name of the project: neither a path nor an import name.
 BY_NAME = re.compile(r"(?:^|\s)['\"]?understudy(?:[-_]training)?(?![\w/-])", re.IGNORECASE)
 
 
@@ -50,11 +52,11 @@ def test_no_page_installs_the_project_by_its_name() -> None:
         ("helm {} understudy charts/understudy", False),
     ],
 )
-def test_what_an_install_by_name_is(command: str, is_by_name: bool) -> None:
+def test_an_install_by_name_is_found(command: str, is_by_name: bool) -> None:
     assert bool(installed_by_name(command.format("install"))) is is_by_name
 
 
-def test_the_distribution_has_a_name_of_its_own_and_the_command_stays() -> None:
+def test_the_distribution_has_a_name_of_its_own_and_the_command_keeps_its_name() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     assert project["name"] == "understudy-training"
     assert set(project["scripts"]) == {"understudy"}
@@ -71,7 +73,7 @@ def test_images_are_based_on_a_digest() -> None:
 @pytest.mark.attack(
     "F", "publishes another version of a dependency, of pip, or of a build tool", before="images took any pip"
 )
-def test_images_install_nothing_but_wheels_with_known_hashes() -> None:
+def test_images_install_only_wheels_with_known_hashes() -> None:
     text = (CHECKOUT / "Dockerfile").read_text()
     installs = re.findall(r"pip install[^\\\n]*", text)
     assert len(installs) == 4
@@ -89,7 +91,7 @@ def test_each_requirement_of_a_lock_is_one_version_with_its_hashes(name: str) ->
 
 
 @pytest.mark.attack("F", "owns the default images' registry", before="ghcr.io/understudy is not the project's")
-def test_default_images_of_the_chart_are_nobodys() -> None:
+def test_default_images_of_the_chart_have_a_registry_that_does_not_exist() -> None:
     values = (CHECKOUT / "charts/understudy/values.yaml").read_text()
     images = re.findall(r"^  image: (\S+)", values, re.MULTILINE)
     assert [image.partition("/")[0] for image in images] == ["registry.invalid"] * 2

@@ -1,4 +1,4 @@
-"""A transition table is read whole or refused, agrees with the enum of its states, and is drawn as it stands."""
+"""A transition table is read completely or refused, agrees with the enum of its states, and is drawn unchanged."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def table_of(source: str) -> Table:
 
 
 def test_each_row_is_cut_where_the_dashes_state() -> None:
-    # given a table with cells that fill their column, are empty, and go on in the next line
+    # given a table with cells that fill their column, are empty, and continue in the next line
     # when it is read
     table = table_of(DOOR)
-    # then every cell is there, with the line on which its row begins
+    # then every cell is found, with the line on which its row begins
     assert table.title == "A door."
     assert table.headings == ("state", "event", "next", "what it does")
     assert [(row.line, row.state, row.event, row.next, row.effect) for row in table.rows] == [
@@ -94,7 +94,7 @@ def test_the_first_heading_names_the_enum() -> None:
 
 
 def test_a_machine_begins_in_the_state_of_its_constructor() -> None:
-    # given a machine that may be made in two ways, and what it does later
+    # given a machine whose constructor sets one of two states, and another field
     made = """
 class Machine:
     @classmethod
@@ -102,11 +102,11 @@ class Machine:
         machine = cls()
         machine.state, machine.bell = State.OPEN if ajar else State.SHUT, State.LOCKED
 """
-    # then these, and no others, are where it begins
+    # then exactly these two states are initial
     table = table_of(DOOR.replace(CODE, made))
     assert table.starts == ("OPEN", "SHUT")
     assert diagram(table).splitlines()[1:3] == ["    [*] --> OPEN", "    [*] --> SHUT"]
-    # and an annotated one counts too
+    # and an annotated assignment counts too
     assert table_of(DOOR.replace("self.state = State.OPEN", "self.state: State = State.LOCKED")).starts == ("LOCKED",)
 
 
@@ -180,13 +180,13 @@ def test_a_module_without_a_table_has_none(source: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_its_line(source: str, expected: str) -> None:
+def test_a_table_that_cannot_be_read_is_refused_with_its_line(source: str, expected: str) -> None:
     with pytest.raises(TableError) as error:
         read_table(source, "door.py")
     assert str(error.value).startswith(expected)
 
 
-def test_a_table_that_names_all_states_and_no_other_is_right() -> None:
+def test_a_table_that_names_exactly_the_states_passes() -> None:
     assert wrong_states(table_of(DOOR), Door) == []
 
 
@@ -207,10 +207,10 @@ def test_a_table_that_names_all_states_and_no_other_is_right() -> None:
         ),
     ],
 )
-def test_a_state_that_there_is_not_is_named(row: str, wrong: str) -> None:
+def test_an_unknown_state_is_named(row: str, wrong: str) -> None:
     # given a table that names all states, and one more
     table = table_of(module("OPEN    pushed  SHUT    falls", "SHUT    locked  LOCKED  clicks", row))
-    # then the row, and what it may name, are told
+    # then the error names the row and the valid states
     assert wrong_states(table, Door) == [f"{wrong}, and State has OPEN, SHUT, LOCKED"]
 
 
@@ -221,10 +221,10 @@ def test_a_range_against_the_order_of_the_states_is_refused() -> None:
     ]
 
 
-def test_a_state_that_the_table_leaves_out_is_named() -> None:
+def test_a_missing_state_is_named() -> None:
     # given a table whose `any` would cover a state that no row names
     table = table_of(module("OPEN    pushed  SHUT    falls", "any     burnt   -       ash"))
-    # then it is told
+    # then the error names it
     assert wrong_states(table, Door) == [
         "door.py: the transition table never names LOCKED, and State has OPEN, SHUT, LOCKED"
     ]
@@ -248,15 +248,15 @@ def test_the_diagram_has_an_arrow_for_each_row() -> None:
     ]
 
 
-def test_a_row_may_be_about_the_other_states_and_leave_them_as_they_are() -> None:
+def test_a_row_may_be_about_the_other_states_without_a_transition() -> None:
     # given a row of all the states that have no row with its event
     table = table_of(OTHERS)
-    # then it is right, and drawn as a box that leads to itself
+    # then it passes, and is drawn as a box that leads to itself
     assert wrong_states(table, Door) == []
     assert "    other_states --> other_states: pushed" in diagram(table).splitlines()
 
 
-def test_an_event_that_goes_on_with_the_one_above_is_drawn_whole() -> None:
+def test_an_event_that_continues_the_one_above_is_drawn_complete() -> None:
     drawn = diagram(table_of(OTHERS)).splitlines()
     assert "    SHUT --> LOCKED: a key is turned" in drawn
     assert "    SHUT --> [*]: a key is turned twice" in drawn

@@ -1,4 +1,4 @@
-"""A comparison waits until status reports the end of the recovery, and reads statuses meanwhile."""
+"""A comparison waits until status reports the end of the recovery, and records the statuses until then."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_steps_that_a_script_writes_are_read_with_their_round_and_time(tmp_p
     env = {**os.environ, "UNDERSTUDY_ROUND": "7.2.3", "PYTHONPATH": "sidecar"}
     before = time.time()
     subprocess.run([sys.executable, "-c", script], env=env, check=True, timeout=20)
-    # then both steps are known
+    # then both steps are found
     first, second = steps_in(file.read_text())
     assert first.round == second.round == (7, 2, 3)
     assert before <= first.at <= second.at <= time.time()

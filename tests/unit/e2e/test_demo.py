@@ -1,4 +1,4 @@
-"""The demo fails, with an exit code and a message, if a loss is not that of an undisturbed run."""
+"""The demo fails, with an exit code and a message, if a loss differs from that of a run without faults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PlayedTraining:
 
 
 class Shell:
-    """A cluster of which the demo needs its commands and logs alone."""
+    """A cluster that has only the commands and logs that the demo needs."""
 
     def kubectl(self, *_words: str, check: bool = True) -> str:
         return ""
@@ -40,7 +40,7 @@ class Shell:
 
 
 def exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *losses: float) -> int:
-    """Of a demo whose acts have been played, with these losses."""
+    """The evidence of a demo whose acts have run, with these losses."""
     replaced: dict[str, Any] = {
         "prepare": Shell,
         "Cluster": Shell,
@@ -56,7 +56,7 @@ def exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *losses: float) -
     return demo.main()
 
 
-def test_the_losses_of_an_undisturbed_run_pass(
+def test_the_losses_of_a_run_without_faults_pass(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code(monkeypatch, tmp_path, 4.0, 3.0) == 0

@@ -1,4 +1,4 @@
-"""What a watch of a pool's pods says about the spares that a job could claim."""
+"""A watch of a pool's pods shows how many spares a job could claim."""
 
 import json
 from typing import Any
@@ -36,7 +36,7 @@ def test_a_new_spare_is_ready_before_the_previous_one_goes() -> None:
         event("MODIFIED", "a", labels={"understudy.dev/claimed-by": "job"}),
     ],
 )
-def test_a_moment_without_a_spare_is_seen(gone: bytes) -> None:
+def test_a_moment_without_a_spare_is_found(gone: bytes) -> None:
     assert seen(event("ADDED", "a"), gone, event("ADDED", "b")) == ({"b"}, 0)
 
 

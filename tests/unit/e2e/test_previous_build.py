@@ -1,4 +1,4 @@
-"""The former build is that before the last change of what the protocol says, not of any change of its files."""
+"""The previous build is the one before the last change of messages, not of any change of the protocol's files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_it_is_the_parent_of_the_last_change_of_messages_or_version(checkout: Path, change: dict[str, str]) -> None:
     previous = commit(checkout, membership=MESSAGES, wire=WIRE)
     commit(checkout, **change)
-    # when later commits change a comment, a function and nothing
+    # when later commits change a comment, a function, or no file
     text = change.get("membership", MESSAGES)
     commit(checkout, membership=text.replace("# the round", "# of the round") + "\n\ndef send() -> None:\n    pass\n")
     commit(checkout)

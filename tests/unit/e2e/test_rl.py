@@ -1,4 +1,4 @@
-"""How the RL example's clients judge answers, and that none of their errors is lost."""
+"""The checks of answers by the RL example's clients, and that none of their errors is lost."""
 
 import threading
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def test_tokens_of_two_versions_or_of_another_one_than_the_header_are_mixed(toke
 
 @pytest.mark.parametrize("header", [None, "", "-1", "three", "3"])
 @pytest.mark.parametrize("tokens", [[], [500.5], [363.0, 500.5], [None], ["363.0"], [[363.0]]])
-def test_tokens_that_no_version_gives_are_unknown_whatever_the_header(tokens: list[object], header: str | None) -> None:
+def test_tokens_of_no_known_version_are_unknown_whatever_the_header(tokens: list[object], header: str | None) -> None:
     assert judged(tokens, header, VERSIONS) is Judgement.UNKNOWN
 
 
@@ -35,7 +35,7 @@ def test_an_answer_without_a_version_is_unlabeled(header: str | None) -> None:
     assert judged([363.0], header, VERSIONS) is Judgement.UNLABELED
 
 
-def test_only_curls_exit_code_reports_that_a_gateway_is_gone() -> None:
+def test_only_curls_exit_code_shows_that_a_gateway_is_gone() -> None:
     assert read_weights(0, '{"state": "Fresh"}') == {"state": "Fresh"}
     assert read_weights(7, "") is None
     assert read_weights(28, "") is None
@@ -52,7 +52,7 @@ class Server(HTTPServer):
     body = b""
     asked = False
     headers: dict[str, str]
-    got_two_requests: threading.Event  # so the first answer has been judged
+    got_two_requests: threading.Event  # so the first answer has been checked
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -70,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(self.server.body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing on stderr."""
+        """Writes nothing to stderr."""
 
 
 @pytest.fixture

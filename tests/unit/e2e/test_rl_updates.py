@@ -1,4 +1,4 @@
-"""The trainer's log, as the kubelet has it, gives its updates and the steps that it reports after them."""
+"""The trainer's log, as the kubelet stores it, has its updates and the steps after them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The comparison of status with a fault: each false field is named, and a true status passes.
 
-A worker of rank 2 is killed at 100.0. The pods that live on made their last steps of round 0 at 100.1, and their first
+A worker of rank 2 is killed at 100.0. The surviving pods made their last steps of round 0 at 100.1, and their first
 ones of round 1 at 110.1. Status was read each second.
 """
 
@@ -119,7 +119,7 @@ def test_any_of_the_pods_that_stepped_before_and_after_may_have_measured_the_pau
 
 
 def test_the_round_of_the_fault_is_the_newest_before_it() -> None:
-    # given a pod that lived through an earlier recovery too
+    # given a pod that survived an earlier recovery too
     steps = {"a": [Step((1, 1, 0), 40.0), Step((1, 1, 1), 60.0), Step((1, 1, 1), 100.1), Step((1, 2, 2), 110.1)]}
     (pause,) = pauses(steps, 100.0)
     assert (pause.last, pause.first) == (100.1, 110.1)
@@ -154,7 +154,7 @@ def test_without_seconds_and_resumed_at_both_are_named() -> None:
     assert fields == ["seconds", "resumedAt"]
 
 
-def test_a_pause_that_nobody_observed_proves_nothing() -> None:
+def test_a_pause_that_was_not_observed_proves_nothing() -> None:
     (difference,) = differences(FAULT, seen(steps={"ddp-spare": [Step(NEXT, 110.1)]}), status_of(ENTRY))
     assert difference.startswith("seconds: unknown from outside")
 
@@ -300,13 +300,13 @@ NEW_JOB: Raw = {**COUNTED, "restarts": 3, "recoveriesByStrategy": {**COUNTED["re
 
 
 def restarted(*samples: Sample, **after: Any) -> list[str]:
-    """Of a job whose steps so far are those of the new attempt's first round."""
+    """Observations of a job whose steps so far are those of the new attempt's first round."""
     observed = seen(samples, before=COUNTED, steps={"ddp-new": [Step((200, 0, 0), 109.5)]})
     coordinator = {"epoch": 200, "podUID": "uid-9"}
     return differences(RESTART, observed, {**status_of(RESTARTED), **NEW_JOB, "coordinator": coordinator, **after})
 
 
-def test_a_restart_of_the_job_has_running_at_alone_and_is_counted() -> None:
+def test_a_restart_of_the_job_has_only_running_at_and_is_counted() -> None:
     assert restarted() == []
     assert restarted(restarts=2) == ["restarts: expected 3, status reports 2"]
     assert restarted(lastRecovery={**RESTARTED, "detectedAt": time_of(1)})[0].startswith("lastRecovery.detectedAt")
@@ -326,7 +326,7 @@ def test_a_restart_of_the_job_has_ended_before_the_first_step() -> None:
     assert differences(RESTART, seen(samples, steps=steps), status_of(RESTARTED)) == []
 
 
-def test_a_job_that_restarts_does_not_run_meanwhile() -> None:
+def test_a_job_that_restarts_is_not_running_meanwhile() -> None:
     still_open = {name: value for name, value in RESTARTED.items() if name != "runningAt"}
     assert restarted(sample(105, still_open, phase="Running")) == [
         "phase: expected Recovering while lastRecovery is open, status reports Running"
@@ -340,7 +340,7 @@ def without_steps(entry: Raw) -> list[str]:
     return [difference.partition(":")[0] for difference in differences(FAULT, seen((), steps=None), status_of(entry))]
 
 
-def test_a_script_without_steps_has_running_at_alone() -> None:
+def test_a_script_without_steps_has_only_running_at() -> None:
     running = {**OPEN, "runningAt": time_of(101.0)}
     assert without_steps(running) == []
     assert without_steps({**running, "seconds": 0.8}) == ["seconds"]
@@ -356,7 +356,7 @@ def phases(*samples: Sample, fault: Fault = FAULT) -> list[str]:
     return differences(fault, seen(samples), status_of(ENTRY))
 
 
-def test_running_all_the_time_is_a_difference() -> None:
+def test_running_during_the_whole_fault_is_a_difference() -> None:
     # given an operator that reports the fault only when it is over
     samples = [sample(at, phase="Running") for at in range(99, 110)]
     # then it is false from 4 s after the last step on: 2 s until a process's end is detected, and 2 s to write it
@@ -379,7 +379,7 @@ def test_recovering_after_the_first_step_is_a_difference_once_the_operator_had_t
     ]
 
 
-def test_the_status_in_which_the_recovery_has_ended_states_running() -> None:
+def test_the_status_in_which_the_recovery_has_ended_has_phase_running() -> None:
     assert differences(FAULT, seen(), status_of(ENTRY, phase="Recovering")) == [
         "phase: expected Running in the status in which the recovery has ended, status reports Recovering"
     ]

@@ -1,4 +1,4 @@
-"""What counts as another loss than that of a run without faults."""
+"""Losses that differ from those of a run without faults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_training_with_the_losses_of_a_run_without_faults_has_no_differences()
 @pytest.mark.parametrize(
     "report",
     [
-        pytest.param([entry(1, 2.4571), entry(2, 2.4551)], id="a step was left out of the training"),
+        pytest.param([entry(1, 2.4571), entry(2, 2.4551)], id="a step is missing in the training"),
         pytest.param([entry(1, 2.4571), entry(2, 2.4571)], id="a step was trained twice"),
         pytest.param([entry(1, 2.457106)], id="by three millionths"),
         pytest.param([entry(1, float("nan"))], id="not a number"),

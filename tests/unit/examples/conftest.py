@@ -1,4 +1,4 @@
-"""Nothing here needs its writes on the disk."""
+"""These tests do not need their writes on the disk."""
 
 import os
 

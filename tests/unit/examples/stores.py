@@ -16,6 +16,6 @@ def store_of(folder: Path, token: str, **how: Any) -> CheckpointStore:
 
 
 def resumed(store: CheckpointStore) -> Any:
-    """What the round begins with: the state, or None."""
+    """The state with which the round begins, or None."""
     checkpoint = store.begin()
     return store.load(checkpoint) if checkpoint else None

@@ -1,4 +1,4 @@
-"""The fence of examples/ddp/checkpoints.py: what a replaced rank 0 does must count for nobody."""
+"""The fence of examples/ddp/checkpoints.py: no checkpoint of a replaced rank 0 counts."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 # Resuming
 
 
-def test_the_first_round_begins_with_nothing(tmp_path):
+def test_the_first_round_begins_without_a_checkpoint(tmp_path):
     assert store_of(tmp_path / "not" / "yet", "1.1.0").begin() is None
 
 
@@ -38,7 +38,7 @@ def test_the_newest_checkpoint_is_resumed_and_its_step_is_in_its_name(tmp_path):
     assert second.load(found) == "at 120"
 
 
-def test_a_round_that_saved_nothing_hands_on_what_it_resumed_from(tmp_path):
+def test_a_round_that_saved_nothing_passes_on_the_checkpoint_that_it_resumed_from(tmp_path):
     first = store_of(tmp_path, "1.1.0")
     first.begin()
     first.save(100, "at 100")
@@ -46,8 +46,8 @@ def test_a_round_that_saved_nothing_hands_on_what_it_resumed_from(tmp_path):
     assert resumed(store_of(tmp_path, "1.2.2")) == "at 100"
 
 
-def test_a_round_that_died_before_it_had_begun_is_passed_over(tmp_path):
-    # given a round that got as far as making its folder
+def test_a_round_that_died_before_it_had_begun_is_skipped(tmp_path):
+    # given a round that died right after it created its folder
     first = store_of(tmp_path, "1.1.0")
     first.begin()
     first.save(100, "at 100")
@@ -57,7 +57,7 @@ def test_a_round_that_died_before_it_had_begun_is_passed_over(tmp_path):
 
 
 def test_without_a_token_each_start_is_newer_than_the_one_before(tmp_path):
-    # given a run without Understudy, started again while the first process still lives
+    # given a run without Understudy, started again while the first process still runs
     first = store_of(tmp_path, "0.0.0")
     first.begin()
     first.save(10, "first")
@@ -92,13 +92,13 @@ def test_a_rank_0_that_thaws_inside_its_save_publishes_nothing(tmp_path):
     older._dumps = freeze
     with pytest.raises(StaleRound, match=r"round 1\.1\.3 is over: round 1\.1\.4 has begun"):
         older.save(120, "older, at 120")
-    # then nothing of it is there, and the newer round's files are as they were
+    # then none of its files is there, and the newer round's files are unchanged
     assert before
     assert contents(tmp_path) == {f"{newer_folder}/{name}": data for name, data in before.items()}
     assert resumed(store_of(tmp_path, "1.1.5")) == "newer, at 110"
 
 
-def test_nothing_is_left_of_a_save_that_was_cut_short_by_a_newer_round(tmp_path):
+def test_no_file_is_left_of_a_save_that_a_newer_round_interrupted(tmp_path):
     # given a newer round that has begun and not saved, so that the old folder is still there
     older = store_of(tmp_path, "1.1.3", dumps=lambda state: (store_of(tmp_path, "1.1.4").begin(), dumps(state))[1])
     older.begin()
@@ -109,8 +109,8 @@ def test_nothing_is_left_of_a_save_that_was_cut_short_by_a_newer_round(tmp_path)
     assert all(name.endswith("/BEGUN") for name in contents(tmp_path))
 
 
-def test_what_slips_past_the_last_look_counts_for_nobody(tmp_path, monkeypatch):
-    # given a rank 0 frozen between its last look and its rename, while a newer round begins
+def test_a_checkpoint_after_the_last_check_does_not_count(tmp_path, monkeypatch):
+    # given a rank 0 frozen between its last check and its rename, while a newer round begins
     older = store_of(tmp_path, "1.1.3")
     older.begin()
     older.save(100, "at 100")
@@ -126,12 +126,12 @@ def test_what_slips_past_the_last_look_counts_for_nobody(tmp_path, monkeypatch):
     # when it thaws
     with pytest.raises(StaleRound):
         older.save(120, "older, at 120")
-    # then the file is there, but the next round continues the newer one's line
+    # then the file exists, but the next round continues the newer round's history
     assert (tmp_path / RoundId(1, 1, 3).folder / "step-000000120.ckpt").exists()
     assert resumed(store_of(tmp_path, "1.1.5")) == "at 100"
 
 
-def test_a_round_that_thaws_before_it_begins_is_refused_and_leaves_no_trace(tmp_path):
+def test_a_round_that_thaws_before_it_begins_is_refused_and_leaves_no_file(tmp_path):
     newer = store_of(tmp_path, "1.1.4")
     newer.begin()
     newer.save(100, "newer")
@@ -142,7 +142,7 @@ def test_a_round_that_thaws_before_it_begins_is_refused_and_leaves_no_trace(tmp_
 
 
 def test_a_round_that_thaws_before_it_begins_takes_nothing_over(tmp_path):
-    # given a checkpoint, and a newer round that has only announced itself
+    # given a checkpoint, and a newer round that has only created its folder
     first = store_of(tmp_path, "1.1.2")
     first.begin()
     first.save(100, "at 100")
@@ -164,7 +164,7 @@ def test_a_round_that_is_overtaken_while_it_begins_is_refused(tmp_path, monkeypa
     def frozen_link(source: Path, target: Path) -> None:
         monkeypatch.setattr(os, "link", link)
         assert resumed(newer) == "at 100"
-        shutil.rmtree(tmp_path / RoundId(1, 1, 0).folder)  # as the newer one's first save does, oldest first
+        shutil.rmtree(tmp_path / RoundId(1, 1, 0).folder)  # as the newer round's first save does, oldest first
         link(source, target)
 
     monkeypatch.setattr(os, "link", frozen_link)
@@ -237,7 +237,7 @@ def test_a_damaged_file_is_skipped_with_a_warning(tmp_path, capsys, damage: Call
     assert "warning: skipped" in capsys.readouterr().err
 
 
-def test_where_hard_links_are_not_supported_the_checkpoint_is_copied(tmp_path, monkeypatch):
+def test_if_hard_links_are_not_supported_the_checkpoint_is_copied(tmp_path, monkeypatch):
     def no_links(_source: Path, _target: Path) -> None:
         raise PermissionError("no hard links here")
 
@@ -251,7 +251,7 @@ def test_where_hard_links_are_not_supported_the_checkpoint_is_copied(tmp_path, m
 # Pruning
 
 
-def test_two_checkpoints_are_kept_and_older_rounds_go(tmp_path):
+def test_two_checkpoints_are_kept_and_older_rounds_are_removed(tmp_path):
     # given
     first = store_of(tmp_path, "1.1.0")
     first.begin()

@@ -16,7 +16,7 @@ from tests.unit.examples.stores import resumed, store_of
 
 
 class Event(NamedTuple):
-    """What a round's rank 0 did: `line` is the sequence of (round, step) that its state went through."""
+    """The record of a round's rank 0: `line` is the sequence of (round, step) that its state went through."""
 
     action: str
     round: int
@@ -29,7 +29,7 @@ class Interleaving:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._switches = self._random.choice([0.01, 0.05, 0.3])  # rare switches: long freezes
-        self._slowdown = self._random.choice([1, 2, 4])  # how much less each next one runs: it starts later
+        self._slowdown = self._random.choice([1, 2, 4])  # each next one runs less often: it starts later
         self._schedule: dict[str, threading.Semaphore] = {}
         self._errors: list[BaseException] = []
 
@@ -115,6 +115,7 @@ def test_in_any_interleaving_there_is_one_line_of_history(tmp_path, seed):
     programs = [rank_0(tmp_path, number, log) for number in (1, 2, 3, 4)]
     # when
     Interleaving(seed).run(programs)
-    # then each round continued what was acknowledged before it started, and the newest one's line is the last
+    # then each round continued the state that was acknowledged before it started, and the newest round's line is the
+    # last
     final = resumed(store_of(tmp_path, "1.1.99")) or []
     assert list(violations(log, final)) == []

@@ -23,7 +23,7 @@ def test_a_seed_has_one_text():
 
 
 def test_the_text_of_the_example_is_this_one():
-    # given the seed and the length that the example uses; when its text is generated on any version of Python
+    # given the seed and the length of the example; when its text is generated on any version of Python
     text = generate_text()
     # then it is the text whose losses the example's README shows
     assert len(text) == 27000
@@ -47,7 +47,7 @@ def test_it_has_many_words_and_no_symbol_of_the_grammar():
     assert not re.search("[A-Z]{2}", text)
 
 
-def test_what_comes_next_follows_from_what_came_before():
+def test_the_next_word_follows_from_the_previous_ones():
     text = generate_text()
     assert bits_per_character(text, 0) > 4.0
     assert bits_per_character(text, 4) < 1.5
@@ -65,7 +65,7 @@ def test_verbs_agree_with_their_subjects():
     assert all(not noun.endswith("s") and verb.endswith("s") for noun, verb in singular)
 
 
-def test_the_held_out_tenth_has_no_word_that_the_training_does_not_see():
+def test_the_test_split_has_no_word_that_the_training_split_lacks():
     text = generate_text()
     cut = len(text) * 9 // 10
     words = set(re.findall(r"\b[a-z]+(?=[ .,])", text[cut:].partition(" ")[2]))

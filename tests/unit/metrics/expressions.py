@@ -1,4 +1,4 @@
-"""Which metrics an expression of PromQL asks for, and with which labels: by a parser of PromQL."""
+"""The metrics and labels that a PromQL expression selects, found by a parser of PromQL."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,22 +8,22 @@ import promql_parser
 
 from scripts.metrics_docs import programs
 
-#: Of histograms.
+#: Suffixes of histograms.
 SUFFIXES = ("_bucket", "_sum", "_count")
-#: That a target has, or Prometheus and its rules add.
+#: Labels that a target has, or that Prometheus and its rules add.
 GIVEN = {"le", "pod", "namespace", "job", "instance", "service", "container", "understudy_dev_job_name"}
-#: Of the process itself: the client library's.
+#: Metrics of the process itself, from the client library.
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 
 
 @dataclass(frozen=True)
 class Query:
     name: str
-    labels: frozenset[str]  # that it is selected by
+    labels: frozenset[str]  # in its selector
 
 
 def known() -> dict[str, frozenset[str]]:
-    """Every series that our programs have, and its labels."""
+    """Every series that our programs report, and its labels."""
     found: dict[str, frozenset[str]] = {name: frozenset() for name in PROCESS}
     for described in (each for program in programs().values() for each in program):
         labels = frozenset(described.labels)
@@ -35,12 +35,12 @@ def known() -> dict[str, frozenset[str]]:
 
 
 def find_queries(expression: str) -> list[Query]:
-    """Raises ValueError where it is no PromQL."""
+    """Raises ValueError if it is no PromQL."""
     return list(_selectors(promql_parser.parse(expression)))
 
 
 def grouped(expression: str) -> set[str]:
-    """The labels that results are grouped by."""
+    """The labels by which results are grouped."""
     return set(_groupings(promql_parser.parse(expression)))
 
 
@@ -64,7 +64,7 @@ def _children(node: Any) -> list[Any]:
 
 
 def wrong(expression: str) -> list[str]:
-    """What it asks for that nobody tells."""
+    """The selected metrics and labels that no program reports."""
     result = known()
     found = [f"no program has {each.name}" for each in find_queries(expression) if each.name not in result]
     here = [each for each in find_queries(expression) if each.name in result]

@@ -1,4 +1,4 @@
-"""The dashboard's picture is drawn from what a Prometheus answers to the panels' own expressions."""
+"""The picture of the dashboard is drawn from Prometheus' answers to the panels' own expressions."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def rising(labels: Labels) -> tuple[Labels, Points]:
     return labels, [(1000.0 + 60 * minute, float(minute)) for minute in range(11)]
 
 
-def test_every_panel_is_there_with_the_series_that_it_asks_for() -> None:
+def test_every_panel_has_the_series_that_it_selects() -> None:
     requests = []
 
     def ask(expression: str) -> Sequence[tuple[Labels, Points]]:
@@ -51,7 +51,7 @@ def test_every_panel_is_there_with_the_series_that_it_asks_for() -> None:
     assert {"Running", "InPlace", "the job failed", "p99", "10 min"} <= set(texts(drawn))
 
 
-def test_what_is_not_known_is_stated_and_what_stays_at_0_is_no_entry() -> None:
+def test_a_panel_without_data_states_it_and_a_series_that_stays_at_0_has_no_entry() -> None:
     panel = next(panel for panel in PANELS if panel["title"] == "Waiting")
     assert "no data" in texts(picture([panel], lambda _: [], SPAN))
     quiet = ({"phase": "Suspended"}, [(1000.0, 0.0), (1600.0, 0.0)])
@@ -59,7 +59,7 @@ def test_what_is_not_known_is_stated_and_what_stays_at_0_is_no_entry() -> None:
     assert ("Recovering" in found, "Suspended" in found, "no data" in found) == (True, False, False)
 
 
-def test_a_value_that_is_no_number_leaves_a_gap_in_no_line() -> None:
+def test_a_value_that_is_no_number_leaves_no_gap_in_a_line() -> None:
     panel = next(panel for panel in PANELS if panel["title"] == "Recovery time")
     odd = [(1000.0, float("nan")), (1060.0, 2.0), (1120.0, float("inf")), (1180.0, 3.0)]
     drawn = picture([panel], lambda _: [({}, odd)], SPAN)
@@ -68,7 +68,7 @@ def test_a_value_that_is_no_number_leaves_a_gap_in_no_line() -> None:
     assert not re.search("nan|inf", drawn.replace("font-family", ""))
 
 
-def test_one_stands_on_the_other_where_a_panel_stacks() -> None:
+def test_series_are_stacked_if_the_panel_stacks_them() -> None:
     one, other = Series("one", [(0.0, 1.0), (60.0, 2.0)]), Series("other", [(60.0, 3.0)])
     assert stacked([one, other]) == [(one, [(0.0, 0.0, 1.0), (60.0, 0.0, 2.0)]), (other, [(60.0, 2.0, 5.0)])]
 
@@ -92,7 +92,7 @@ def test_numbers_have_the_panels_unit(value: float, unit: str, text: str) -> Non
     assert shown(value, unit) == text
 
 
-def test_a_prometheus_is_asked_for_the_span_with_a_rate_interval(tmp_path: Path) -> None:
+def test_prometheus_is_queried_for_the_span_with_a_rate_interval(tmp_path: Path) -> None:
     requests: list[dict[str, list[str]]] = []
 
     class Prometheus(BaseHTTPRequestHandler):

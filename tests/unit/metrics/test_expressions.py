@@ -1,4 +1,4 @@
-"""Alerts and dashboard ask for series that there are, by labels that these have; and each alert says what to do."""
+"""Alerts and dashboard select existing series by existing labels, and each alert states what to do."""
 
 import json
 import re
@@ -15,7 +15,7 @@ PANELS = [pytest.param(panel, id=panel["title"]) for panel in DASHBOARD["panels"
 LABEL = re.compile(r"\$labels\.(\w+)|\{\{\s*(\w+)\s*\}\}")
 
 
-def test_what_there_is_not_is_found():
+def test_an_unknown_series_is_found():
     assert wrong("sum(rate(understudy_recoveries_total[5m]))") == []
     assert wrong("understudy_chief == 1") == ["no program has understudy_chief"]
     assert wrong("rate(understudy_recovery_seconds[5m])") == ["no program has understudy_recovery_seconds"]
@@ -33,7 +33,7 @@ def test_every_selector_of_an_expression_is_found_however_deep():
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_an_alert_asks_for_series_that_there_are(rule: dict[str, Any]):
+def test_an_alert_selects_existing_series(rule: dict[str, Any]):
     assert wrong(rule["expr"]) == []
 
 
@@ -42,7 +42,7 @@ def test_an_alert_states_what_it_means_and_what_to_do(rule: dict[str, Any]):
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert rule["annotations"].keys() == {"summary", "description", "action"}
     assert all(text.strip().endswith(".") for text in rule["annotations"].values())
-    # and names only labels that its result has
+    # and uses only labels that its result has
     labels = {next(filter(None, found)) for text in rule["annotations"].values() for found in LABEL.findall(text)}
     by = set(re.findall(r"by \((\w+)\)", rule["expr"]))
     assert labels <= by
@@ -55,7 +55,7 @@ def test_names_of_alerts_are_ours_and_differ():
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_a_panel_asks_for_series_that_there_are(panel: dict[str, Any]):
+def test_a_panel_selects_existing_series(panel: dict[str, Any]):
     assert panel["description"]
     for target in panel["targets"]:
         expression = target["expr"].replace("$__rate_interval", "5m")
@@ -78,14 +78,14 @@ def test_panels_do_not_cover_each_other():
     assert len(ids) == len(set(ids))
 
 
-def test_what_is_alerted_on_or_shown_is_most_of_what_there_is():
+def test_alerts_and_panels_use_most_series():
     shown = {each.name for _, rule in alerts() for each in find_queries(rule["expr"])}
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", ()):
             shown |= {each.name for each in find_queries(target["expr"].replace("$__rate_interval", "5m"))}
     result = {re.sub("_(bucket|sum|count)$", "", name) for name in known() if name.startswith("understudy_")}
     unseen = result - {re.sub("_(bucket|sum|count)$", "", name) for name in shown}
-    assert unseen == {  # of each job alone, or in another metric's company
+    assert unseen == {  # of each job alone, or beside another metric
         "understudy_avoided_nodes",
         "understudy_coordinator_faults_total",
         "understudy_coordinator_in_office",

@@ -11,7 +11,7 @@ from tests.cluster.unit_tools import promtool
 
 
 @pytest.mark.parametrize("words", [("check", "rules", *map(str, sorted(ALERTS.glob("*.yaml")))), ("test", "rules")])
-def test_promtool_confirms_it(words: tuple[str, ...]):
+def test_promtool_accepts_the_alerts(words: tuple[str, ...]):
     files = [] if words[0] == "check" else [str(Path(__file__).with_name("alerts.series.yaml"))]
     program = promtool(Paths.from_environment())
     done = subprocess.run([program, *words, *files], check=False, capture_output=True, text=True, timeout=50)

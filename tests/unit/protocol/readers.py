@@ -1,4 +1,4 @@
-"""The reader of the standard library, and the one that is in a hurry: no test may tell them apart."""
+"""The reader of the standard library, and the compiled one: both have to pass the same tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which addresses belong together."""
+"""The addresses that belong to one network."""
 
 import pytest
 
@@ -20,6 +20,6 @@ def test_a_network_of_ipv6_is_a_64(one: str, other: str, together: bool) -> None
     assert (network_of(one) == network_of(other)) is together
 
 
-def test_an_ipv4_address_is_one_whatever_socket_it_came_by() -> None:
+def test_an_ipv4_address_is_the_same_on_each_kind_of_socket() -> None:
     assert plain("::ffff:10.0.0.1") == "10.0.0.1"
     assert [plain(x) for x in ("10.0.0.1", "fd00::ffff:1", "::1", "")] == ["10.0.0.1", "fd00::ffff:1", "::1", ""]

@@ -1,4 +1,4 @@
-"""What reading a message of an attacker costs: CPU time in proportion to its bytes, whatever they are."""
+"""The CPU time to read a message of an attacker is proportional to its bytes, whatever they are."""
 
 import time
 
@@ -8,9 +8,9 @@ from understudy_protocol import compiled, observer, wire
 
 _OBSERVER = wire.message_types(observer)
 BYTES = 1 << 20
-#: Of CPU time. An ordinary message takes about 0.01 s.
+#: CPU time. An ordinary message takes about 0.01 s.
 LIMIT_S = 0.2
-#: With a number of 19 digits, so that strings are told apart from numbers.
+#: With a number of 19 digits, so that strings and numbers are distinguished.
 HEAD = b'{"a":1234567890123456789,"b":'
 SHAPES = {
     "escaped quotes": HEAD + b'"' + b'\\"' * (BYTES // 2),
@@ -35,7 +35,7 @@ SHAPES = {
     before="24 KB stopped the operator for 8 s, 1 MiB for half an hour",
 )
 @pytest.mark.parametrize("message", SHAPES.values(), ids=SHAPES.keys())
-def test_a_message_of_a_mebibyte_takes_little_cpu_time_whatever_it_is(message: bytes) -> None:
+def test_a_message_of_a_mebibyte_takes_little_cpu_time_whatever_it_contains(message: bytes) -> None:
     # given a message of some shape
     began = time.thread_time()
     # when the operator reads it, then it refuses it soon

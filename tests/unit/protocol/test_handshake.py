@@ -1,4 +1,4 @@
-"""The handshake of a caller and a sidecar: who is let in, what each learns of the other, and what is no handshake."""
+"""The handshake of a caller and a sidecar: accepted callers, facts that each side learns, and invalid handshakes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from understudy_protocol.sessions import NotAuthentic, Session, SharedKeyCalled,
 
 RECORDED = Path(__file__).parent / "recorded" / "v2-handshake.jsonl"
 KEY, OTHER_KEY, JOB = bytes(range(32)), bytes(32), "job-uid"
-OPERATOR, SOMEBODY = bytes(range(32, 64)), bytes(range(64, 96))
+OPERATOR, OTHER_PRIVATE_KEY = bytes(range(32, 64)), bytes(range(64, 96))
 IP = "10.0.0.7"
 OPERATORS = (Role.OBSERVER, Role.CLAIMANT)
 
@@ -46,7 +46,7 @@ def agree(ours: Session, theirs: Session) -> bool:
 
 
 def refuses(called: HandshakeCalled, hello: Hello, ours: HandshakeCaller) -> bool:
-    """Whether the sidecar, or else the caller, does not go on: nothing that the caller can send is opened then."""
+    """Whether the sidecar, or else the caller, stops: then no message of the caller is opened."""
     try:
         answer, _, _ = called.answer(hello)
         ours.finish(answer)
@@ -55,13 +55,13 @@ def refuses(called: HandshakeCalled, hello: Hello, ours: HandshakeCaller) -> boo
     return False
 
 
-# Who is let in
+# Which callers are accepted
 
 
 @pytest.mark.parametrize(
     ("role", "called"), [*((role, IP) for role in Role), (Role.MEMBER, "")], ids=lambda value: str(value) or "a Service"
 )
-def test_two_sides_that_know_their_keys_get_a_session_and_learn_who_the_other_one_is(role: Role, called: str) -> None:
+def test_two_sides_that_know_their_keys_get_a_session_and_each_others_identity(role: Role, called: str) -> None:
     ours = caller(role, called=called, operator=own_key(role))
     answer, call, theirs = sidecar(role).answer(ours.hello)
     pod_uid, session = ours.finish(answer)
@@ -102,8 +102,10 @@ def test_a_hello_counts_for_its_own_job_alone() -> None:
 
 
 @pytest.mark.parametrize("role", OPERATORS)
-@pytest.mark.parametrize("operator", [None, SOMEBODY], ids=["no key", "another key"])
-def test_the_membership_key_alone_makes_nobody_the_operator(role: Role, operator: bytes | None) -> None:
+@pytest.mark.parametrize("operator", [None, OTHER_PRIVATE_KEY], ids=["no key", "another key"])
+def test_the_membership_key_alone_does_not_prove_that_a_caller_is_the_operator(
+    role: Role, operator: bytes | None
+) -> None:
     with pytest.raises(NotProven):
         sidecar(role).answer(caller(role, operator=operator).hello)
 
@@ -120,12 +122,12 @@ def test_the_refusal_of_another_job_does_not_name_this_one() -> None:
     assert JOB not in str(refused.value).replace("another-job", "")
 
 
-# What somebody without the key can do
+# Attacks without the key
 
 
 @pytest.mark.parametrize("role", Role)
 def test_a_hello_that_is_sent_again_gets_another_session(role: Role) -> None:
-    # given a session whose messages somebody has recorded
+    # given a session whose messages an attacker has recorded
     ours, called = caller(role, operator=own_key(role)), sidecar(role)
     answer, _, _ = called.answer(ours.hello)
     _, session = ours.finish(answer)
@@ -193,7 +195,7 @@ def test_garbage_is_no_handshake_and_no_error_of_another_kind(noise: str) -> Non
         caller().finish(Answer(noise))
 
 
-# What somebody with the key can send
+# Attacks with the key
 
 PAYLOADS = {
     "no-json": b"\xff",
@@ -238,7 +240,7 @@ def test_a_recorded_handshake_of_version_2_is_read() -> None:
     assert call == Call("uid-1", IP)
 
 
-def test_the_longest_hello_fits_into_what_is_read_before_the_proof() -> None:
+def test_the_longest_hello_fits_into_the_limit_before_the_proof() -> None:
     longest = HandshakeCaller(
         KEY, Role.CLAIMANT, "j" * 64, Call("p" * 64, "2001:0db8:0000:0000:0000:0000:255.255.255.255"), KEY
     )

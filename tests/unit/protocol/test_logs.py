@@ -1,4 +1,4 @@
-"""Lines of JSON: what a collector reads, from our own loggers and from kopf's; text stays as it was."""
+"""Lines of JSON for a collector, from our own loggers and from kopf's; text lines stay unchanged."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ log = logging.getLogger("understudy_operator.worker")
 
 
 class Lines(logging.Handler):
-    """What was written, a line at a time."""
+    """The written text, one item per line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def test_a_line_has_time_level_logger_and_message(lines: Lines):
     }
 
 
-async def test_a_task_says_once_what_it_is_about_and_those_that_it_starts_know(lines: Lines):
+async def test_a_task_sets_its_subject_once_and_the_tasks_that_it_starts_inherit_it(lines: Lines):
     async def deeper() -> None:
         log.info("deeper")
 
@@ -75,13 +75,13 @@ async def test_a_task_says_once_what_it_is_about_and_those_that_it_starts_know(l
     assert told[4] == ("neither", None)
 
 
-def test_a_process_of_one_job_says_so_in_every_line(lines: Lines):
+def test_every_line_of_a_process_of_one_job_names_the_job(lines: Lines):
     logs.of_process(namespace="research", job="llm")
     log.info("listens")
     assert (lines.told()[0]["namespace"], lines.told()[0]["job"]) == ("research", "llm")
 
 
-def test_an_error_brings_its_traceback_in_the_same_line(lines: Lines):
+def test_an_error_has_its_traceback_in_the_same_line(lines: Lines):
     try:
         raise ValueError("no such fact")
     except ValueError:
@@ -92,7 +92,7 @@ def test_an_error_brings_its_traceback_in_the_same_line(lines: Lines):
     assert told["error"].endswith("ValueError: no such fact")
 
 
-def test_what_kopf_logs_of_an_object_has_its_reference(lines: Lines):
+def test_a_line_of_kopf_about_an_object_has_its_reference(lines: Lines):
     metadata: Any = {"namespace": "research", "name": "llm", "uid": "u"}
     body = kopf.Body({"apiVersion": "understudy.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata})
     ObjectLogger(body=body, settings=kopf.OperatorSettings()).warning("is patched")
@@ -101,8 +101,8 @@ def test_what_kopf_logs_of_an_object_has_its_reference(lines: Lines):
 
 
 @pytest.mark.parametrize("program", ["understudy_operator", "understudy_webhook", "understudy_sidecar"])
-def test_each_program_writes_json_where_it_is_asked_to_and_text_where_not(program: str):
-    """It ends at once, for what it needs is not set, and says so."""
+def test_each_program_writes_json_if_that_is_set_and_else_text(program: str):
+    """It ends at once with an error, because required settings are missing."""
 
     def written(**env: str) -> str:
         command = [sys.executable, "-m", program]

@@ -1,4 +1,4 @@
-"""The operator's handshake, against the published test vector and against what others can do to it.
+"""The operator's handshake, against the published test vector and against attacks.
 
 noise_vectors.json: the protocol's vectors of cacophony, https://github.com/haskell-cryptography/cacophony.
 """
@@ -14,7 +14,7 @@ from understudy_protocol.sessions import NotAuthentic, Session
 
 VECTORS = json.loads((Path(__file__).parent / "noise_vectors.json").read_text())
 PSK, OTHER_PSK = bytes(range(32)), bytes(32)
-OPERATOR, SOMEBODY = bytes(range(1, 33)), bytes(range(2, 34))
+OPERATOR, OTHER_PRIVATE_KEY = bytes(range(1, 33)), bytes(range(2, 34))
 PUBLIC = public_key(OPERATOR)
 
 
@@ -55,24 +55,24 @@ def test_there_is_a_vector() -> None:
     [
         Initiator(OTHER_PSK, b"job", OPERATOR),
         Initiator(PSK, b"another job", OPERATOR),
-        Initiator(PSK, b"job", SOMEBODY),
+        Initiator(PSK, b"job", OTHER_PRIVATE_KEY),
     ],
     ids=["another key", "another prologue", "another private key"],
 )
-def test_an_opening_of_somebody_else_is_not_read(initiator: Initiator) -> None:
+def test_an_opening_with_another_key_or_prologue_is_not_read(initiator: Initiator) -> None:
     with pytest.raises(NotAuthentic):
         Responder(PSK, b"job", PUBLIC).read(initiator.opening(b"hello"))
 
 
 def test_a_holder_of_the_key_that_uses_the_operators_public_key_gets_no_session() -> None:
     # given an opening that names the operator's public key, which every sidecar knows
-    forger, responder = Initiator(PSK, b"job", SOMEBODY), Responder(PSK, b"job", PUBLIC)
+    forger, responder = Initiator(PSK, b"job", OTHER_PRIVATE_KEY), Responder(PSK, b"job", PUBLIC)
     forger._transcript = Responder(PSK, b"job", PUBLIC)._begun.copy()
 
     # when a sidecar answers it
     answer, theirs = responder.read(forger.opening(b"hello")).answer(b"welcome")
 
-    # then the forger cannot read the answer, and nothing that it sends is opened
+    # then the forger cannot read the answer, and none of its messages is opened
     with pytest.raises(NotAuthentic):
         forger.finish(answer)
     with pytest.raises(NotAuthentic):

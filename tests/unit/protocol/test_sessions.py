@@ -1,4 +1,4 @@
-"""Sessions of two sides that know the same key: what one seals the other opens, and nothing else is opened."""
+"""Sessions of two sides that know the same key: each opens exactly the messages that the other one has sealed."""
 
 import hmac
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def sessions() -> tuple[Session, Session]:
     return handshake(SharedKeyCaller(KEY, b"job"), SharedKeyCalled(KEY, b"job"))
 
 
-def test_both_sides_read_what_the_other_one_seals() -> None:
+def test_both_sides_read_the_messages_that_the_other_one_seals() -> None:
     ours, theirs = sessions()
 
     assert theirs.open(ours.seal(b"a")) == b"a"
@@ -55,7 +55,7 @@ def test_the_keys_are_those_of_rfc_5869() -> None:
     [SharedKeyCaller(OTHER_KEY, b"job"), SharedKeyCaller(KEY, b"another job")],
     ids=["another key", "about something else"],
 )
-def test_a_caller_of_another_key_or_about_something_else_gets_no_session(caller: SharedKeyCaller) -> None:
+def test_a_caller_with_another_key_or_context_gets_no_session(caller: SharedKeyCaller) -> None:
     answer, theirs = SharedKeyCalled(KEY, b"job").read(caller.opening(b"hello")).answer(b"welcome")
 
     with pytest.raises(NotAuthentic):
@@ -64,7 +64,7 @@ def test_a_caller_of_another_key_or_about_something_else_gets_no_session(caller:
         theirs.open(bytes(16))
 
 
-def test_what_the_caller_says_in_clear_cannot_be_changed() -> None:
+def test_the_plain_text_of_the_caller_cannot_be_changed() -> None:
     caller = SharedKeyCaller(KEY, b"job")
     opening = caller.opening(b"hello")
     for position in range(len(opening)):
@@ -116,7 +116,7 @@ def test_a_short_answer_is_not_read(size: int) -> None:
     ],
     ids=["changed", "repeated", "sent before another one", "sent back", "short"],
 )
-def test_a_session_does_not_open_a_message_that_was(arranged: Arranged) -> None:
+def test_a_session_does_not_open_an_earlier_message(arranged: Arranged) -> None:
     ours, theirs = sessions()
     first, second, back = ours.seal(b"1"), ours.seal(b"2"), theirs.seal(b"3")
 

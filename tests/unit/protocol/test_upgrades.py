@@ -1,4 +1,5 @@
-"""Old and new sidecars of one job understand each other: what every former version sent is recorded, and still read.
+"""Old and new sidecars of one job understand each other: the messages of every former version are recorded, and still
+read.
 
 A new version of the protocol adds its own files here (one example of each message, as it sends it); no file changes.
 """
@@ -39,7 +40,7 @@ def lines() -> list[Any]:
 
 
 @pytest.mark.parametrize(("module", "line"), lines())
-def test_what_a_former_version_sent_is_understood(module: str, line: str, read: Reader) -> None:
+def test_messages_of_former_versions_are_understood(module: str, line: str, read: Reader) -> None:
     known = wire.message_types(MODULES[module])
     message = read(line, known)
     assert not isinstance(message, wire.Unknown)
@@ -49,7 +50,7 @@ def test_what_a_former_version_sent_is_understood(module: str, line: str, read: 
 
 
 @pytest.mark.parametrize(("module", "line"), lines())
-def test_what_a_later_version_adds_is_ignored(module: str, line: str, read: Reader) -> None:
+def test_additions_of_a_later_version_are_ignored(module: str, line: str, read: Reader) -> None:
     known = wire.message_types(MODULES[module])
     later = {**json.loads(line), "v": 99, "mood": {"of": ["the", "day"]}}
     assert read(json.dumps(later), known) == read(line, known)
@@ -61,7 +62,7 @@ def test_a_member_of_version_1_has_no_vote(read: Reader) -> None:
     assert (join.stores_votes, join.term, join.domain) == (False, NO_TERM, "")
 
 
-def test_a_leave_of_version_1_is_of_a_node_nothing_is_known_about(read: Reader) -> None:
+def test_a_leave_of_version_1_is_on_a_node_without_findings(read: Reader) -> None:
     leaving = read('{"v":1,"type":"Leaving","reason":"SIGTERM","grace_s":30.0}', wire.message_types(membership))
     assert leaving.verdict is Verdict.UNKNOWN
 
@@ -70,30 +71,30 @@ def test_a_pod_of_version_1_has_a_job_that_cannot_shrink() -> None:
     shape = wire.from_plain(JobShape, json.loads((RECORDED / "v1-job-shape.json").read_text()))
     assert (shape.min_actives, shape.fence_s, shape.backoff_max_s) == (0, 30.0, 30.0)
     assert (shape.grace_s, shape.replica_groups) == (30.0, ())
-    assert shape.in_place_max_per_pod is None, "nor is one given up for its workers"
+    assert shape.in_place_max_per_pod is None, "nor is one evicted for its workers"
 
 
-def test_heirs_once_knew_of_charges_alone(read: Reader) -> None:
+def test_a_leader_snapshot_with_charges_alone_is_read(read: Reader) -> None:
     lines = (RECORDED / "v2-membership.jsonl").read_text().splitlines()
     older, newer = (read(line, wire.message_types(membership)) for line in lines if '"type":"LeaderSnapshot"' in line)
     assert older.history is None
     assert newer.charges == tuple(offence.at for offence in newer.history.offences)
 
 
-def test_what_a_former_life_of_a_sidecar_promised_is_read(read: Reader) -> None:
-    vow = read((RECORDED / "v2-hard-state.json").read_text(), {"HardState": HardState})
-    assert (vow.term, vow.voted_for) == (Term(1763716000, 2), "uid-9")
-    assert vow.leader_snapshot.voters == ("uid-1", "uid-9")
+def test_the_hard_state_of_an_earlier_sidecar_is_read(read: Reader) -> None:
+    hard_state = read((RECORDED / "v2-hard-state.json").read_text(), {"HardState": HardState})
+    assert (hard_state.term, hard_state.voted_for) == (Term(1763716000, 2), "uid-9")
+    assert hard_state.leader_snapshot.voters == ("uid-1", "uid-9")
 
 
-def test_an_order_that_a_former_life_of_a_claimed_spare_has_stored_is_read(read: Reader) -> None:
+def test_the_stored_order_of_an_earlier_sidecar_of_a_claimed_spare_is_read(read: Reader) -> None:
     order = read((RECORDED / "v2-order.json").read_text(), {"Order": Order})
     assert (order.shape.uid, order.key, order.take_over.env) == ("6d1f", "0a" * 32, {"LR": "0.1"})
     assert order.shape.in_place_max_per_pod is None
 
 
-def test_the_present_version_is_recorded_whole() -> None:
-    """So that the next one has a fixture: a message without a recorded example is a message nobody holds to."""
+def test_the_present_version_is_recorded_completely() -> None:
+    """The next version needs this fixture: no test would notice a change of a message without a recorded example."""
     for name, module in MODULES.items():
         lines = (RECORDED / f"v{VERSION}-{name}.jsonl").read_text().splitlines()
         directions = [getattr(module, tuple_name, ()) for tuple_name in dir(module) if tuple_name.startswith("TO_")]

@@ -1,4 +1,4 @@
-"""Messages to text and back: what is ignored, what is dropped, and what is an error that names itself."""
+"""Messages to text and back: ignored fields, dropped messages, and errors that name their cause."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def messages(cls: type[Any]) -> st.SearchStrategy[Any]:
 @pytest.mark.parametrize("name", sorted(KNOWN))
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_every_message_comes_back_as_it_went(name: str, data: st.DataObject) -> None:
+def test_every_message_is_restored_unchanged(name: str, data: st.DataObject) -> None:
     message = data.draw(messages(KNOWN[name]))
     text, compact = wire.encode(message), compiled.encode(message)
     assert "\n" not in text
@@ -119,7 +119,7 @@ def test_an_unknown_type_is_no_error(read: Reader) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(text: str, names: str, read: Reader) -> None:
+def test_an_error_names_its_field(text: str, names: str, read: Reader) -> None:
     with pytest.raises(wire.WireError, match=re.escape(names)):
         read(text, KNOWN)
 
@@ -131,8 +131,8 @@ def test_an_error_stays_short_whatever_the_peer_sent(read: Reader) -> None:
     assert len(str(wrong.value)) < 200
 
 
-def test_half_a_character_is_refused_and_a_whole_one_is_not(read: Reader) -> None:
-    """Half of a surrogate pair can be written in JSON, and then neither logged, hashed nor written to a file."""
+def test_half_a_surrogate_pair_is_refused_and_a_whole_one_is_not(read: Reader) -> None:
+    """JSON can contain half of a surrogate pair, which cannot be logged, hashed or written to a file."""
     assert read('{"type":"Gone","reason":"\\ud83d\\ude00"}', KNOWN).reason == "\U0001f600"
     with pytest.raises(wire.WireError):
         read('{"type":"Gone","reason":"\\ud83d"}', KNOWN)
@@ -149,12 +149,12 @@ def test_bytes_and_text_are_the_same(text: str | bytes, read: Reader) -> None:
     assert read(text, KNOWN) == Port(1)
 
 
-def test_bytes_that_are_no_text_are_an_error_like_any_other(read: Reader) -> None:
+def test_bytes_that_are_no_text_are_an_ordinary_error(read: Reader) -> None:
     with pytest.raises(wire.WireError):
         read(b"\xff\xfe\x00garbage", KNOWN)
 
 
-def test_a_number_too_long_for_the_parser_is_an_error_like_any_other(read: Reader) -> None:
+def test_a_number_too_long_for_the_parser_is_an_ordinary_error(read: Reader) -> None:
     with pytest.raises(wire.WireError):
         read('{"type":"Port","master_port":' + "9" * 5000 + "}", KNOWN)
 

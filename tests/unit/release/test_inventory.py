@@ -44,7 +44,7 @@ def layer(files: dict[str, str]) -> bytes:
 
 
 def archive(path: Path, *layers: bytes) -> str:
-    """Writes an OCI archive; the manifest's digest."""
+    """Writes an OCI archive. Returns the manifest's digest."""
     blobs = {f"sha256:{hashlib.sha256(x).hexdigest()}": x for x in layers}
     manifest = json.dumps({"layers": [{"digest": digest} for digest in blobs]}).encode()
     name = f"sha256:{hashlib.sha256(manifest).hexdigest()}"
@@ -75,7 +75,7 @@ def test_an_images_packages_are_debians_and_pythons_of_all_layers(tmp_path: Path
     )
 
 
-def test_what_a_later_layer_removes_is_not_in_the_image(tmp_path: Path) -> None:
+def test_a_file_that_a_later_layer_removes_is_not_in_the_image(tmp_path: Path) -> None:
     first = layer({f"a/{name}-1.dist-info/METADATA": metadata(name, "1") for name in ("pip", "setuptools", "kept")})
     second = layer({"a/.wh.pip-1.dist-info": "", "a/setuptools-1.dist-info/.wh..wh..opq": ""})
     archive(tmp_path / "image.tar", first, second)

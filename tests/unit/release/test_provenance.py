@@ -1,4 +1,4 @@
-"""A release's provenance names every file, the commit, and what went into the build."""
+"""A release's provenance names every file, the commit, and the inputs of the build."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Which known vulnerabilities fail `make scan`."""
+"""The known vulnerabilities that fail `make scan`."""
 
 from datetime import date
 from typing import Any
@@ -22,11 +22,11 @@ def test_a_vulnerability_that_is_not_allowed_is_named_with_its_fix() -> None:
 
 
 @pytest.mark.parametrize("identifier", ["PYSEC-2027-1", "CVE-2027-11"])
-def test_one_that_is_allowed_by_any_of_its_names_is_no_problem(identifier: str) -> None:
+def test_a_vulnerability_that_is_allowed_by_any_of_its_names_passes(identifier: str) -> None:
     assert list(problems([FOUND, FOUND], [allowance(identifier)], TODAY)) == []
 
 
-def test_it_is_allowed_for_its_package_only() -> None:
+def test_an_allowance_counts_for_its_package_only() -> None:
     assert len(list(problems([FOUND], [allowance(package="other")], TODAY))) == 2
 
 
@@ -37,13 +37,13 @@ def test_an_allowance_ends_on_its_day() -> None:
     ]
 
 
-def test_an_allowance_that_is_needed_no_more_is_to_be_removed() -> None:
+def test_an_allowance_that_is_not_needed_any_more_is_to_be_removed() -> None:
     assert list(problems([], [allowance()], TODAY)) == [
         "PYSEC-2027-1 of aiohttp is not found any more: remove it from release/allowed.toml"
     ]
 
 
-def test_a_package_that_was_not_looked_at_fails_the_scan() -> None:
+def test_a_package_that_was_not_scanned_fails_the_scan() -> None:
     vulnerable: dict[str, Any] = {
         "name": "aiohttp",
         "version": "3.14.5",

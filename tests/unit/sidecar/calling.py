@@ -1,4 +1,4 @@
-"""A real client and the callbacks that it made, and servers for it that are no sidecars."""
+"""A real client with a record of its callbacks, and servers for it that are no sidecars."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def at(served: ServedSidecar) -> Address:
 
 
 def refusing() -> Address:
-    """A port at which nobody listens."""
+    """A port on which no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return Address(*listener.getsockname())
 
@@ -63,7 +63,7 @@ async def at_once(_request: web.Request) -> None:
 async def answering(
     talk: Callable[[web.WebSocketResponse], Awaitable[None]], before: Callable[[web.Request], Awaitable[None]] = at_once
 ) -> AsyncIterator[Address]:
-    """A WebSocket server of aiohttp's."""
+    """A WebSocket server of aiohttp."""
 
     async def serve(request: web.Request) -> web.WebSocketResponse:
         await before(request)

@@ -1,4 +1,4 @@
-"""Tests of the sidecar run on the loop that it runs on."""
+"""Tests of the sidecar run on its event loop."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 
 @pytest.fixture
 async def served() -> AsyncIterator[ServedSidecar]:
-    """A real server, and the hall that its callers come to."""
+    """A real server, and a handler that records its callers."""
     async with serving() as it:
         yield it
 
 
 @pytest.fixture
 async def healthy(served: ServedSidecar) -> AsyncIterator[HealthyMember]:
-    """A member of it, which is served before the test and after it."""
+    """A member that is connected to the server, and that the server must answer before the test and after it."""
     async with served.member() as link:
         member = HealthyMember(served, link)
         await member.assert_served()

@@ -1,4 +1,4 @@
-"""A real server on this machine, a hall that records its callers and their messages, and real callers.
+"""A real server on this machine, a handler that records its callers and their messages, and real callers.
 
 The callers use aiohttp: another implementation of WebSocket than the server's own.
 """
@@ -29,7 +29,7 @@ from understudy_sidecar.link import Link
 from understudy_sidecar.server import Server, SidecarIdentity
 
 KEY, OTHER_KEY, JOB = bytes(range(32)), bytes(range(100, 132)), "job-uid"
-#: The operator's private key, and somebody else's.
+#: The operator's private key, and another private key.
 OPERATOR, OTHER_OPERATOR = bytes(range(32, 64)), bytes(range(64, 96))
 #: The pod of the server, and the pod of the callers.
 SERVER_POD, MEMBER_POD = "uid-of-the-coordinator", "uid-1"
@@ -59,7 +59,7 @@ def text_frame(message: object) -> bytes:
     return frame(Opcode.TEXT, wire.encode(message).encode(), masked=True)
 
 
-#: A caller's first bytes. The Hello is one that was made with the key: somebody without the key has recorded it.
+#: A caller's first bytes. The Hello was made with the key: a caller without the key has recorded it.
 HEAD, _ = request("x", 1, MEMBERSHIP_PATH)
 HELLO = text_frame(caller().hello)
 
@@ -81,14 +81,14 @@ class SealedCaller:
         return wire.decode(await self.receive_text(limit_s), KNOWN)
 
     async def receive_text(self, limit_s: float = 2.0) -> bytes:
-        """The next message. Raises EOFError where the peer ends the connection, and NotAuthentic."""
+        """The next message. Raises EOFError if the peer ends the connection, and NotAuthentic."""
         received = await self.socket.receive(limit_s)
         if received.type is not aiohttp.WSMsgType.BINARY:
             raise EOFError(received.extra)
         return self._session.open(received.data)
 
     def sealed(self, text: str | bytes) -> bytes:
-        """The next message. A test that does not send it is out of step."""
+        """The next message, encrypted. The test has to send it, because both sides count messages."""
         return self._session.seal(text.encode() if isinstance(text, str) else text)
 
     def sealed_frame(self, text: str | bytes) -> bytes:
@@ -97,7 +97,7 @@ class SealedCaller:
 
     @property
     def transport(self) -> asyncio.Transport:
-        """The transport under the WebSocket, to do things that no well-behaved caller does."""
+        """The transport under the WebSocket, for actions of no well-behaved caller."""
         connection = self.socket._response.connection
         assert connection is not None
         return cast(asyncio.Transport, connection.transport)
@@ -107,7 +107,7 @@ class RecordingHandler:
     """Answers each Join with WELCOME."""
 
     def __init__(self) -> None:
-        self.links: list[Link] = []  # of members, by their arrival
+        self.links: list[Link] = []  # of members, in the order of their arrival
         self.messages: list[object] = []
         self.dropped_links: list[bool] = []  # silent?
         self.observers: list[Link] = []
@@ -142,7 +142,7 @@ class ServedSidecar:
 
     @asynccontextmanager
     async def upgraded(self, make_socket: MakeSocket | None = None) -> AsyncIterator[Socket]:
-        """A caller that has said nothing yet."""
+        """A caller that has not sent a message yet."""
         connector = aiohttp.TCPConnector(socket_factory=make_socket)
         async with aiohttp.ClientSession(connector=connector) as session, session.ws_connect(self.url) as link:
             yield link
@@ -174,34 +174,34 @@ class ServedSidecar:
 
 
 class HealthyMember:
-    """A member next to those that a test is about."""
+    """A member that is connected while a test acts as other callers."""
 
     def __init__(self, served: ServedSidecar, link: SealedCaller) -> None:
-        self._hall, self._link = served.handler, link
+        self._handler, self._link = served.handler, link
         self._there = served.handler.links[-1]
 
     async def assert_served(self, limit_s: float = 1.0) -> None:
-        """It is heard and answered at once, on the connection that it has had all the time."""
+        """The server receives its message and answers at once, on the same connection as before."""
         number = next(PORTS)
         await self._link.send(m.Port(number))
-        await until(lambda: m.Port(number) in self._hall.messages, limit_s)
+        await until(lambda: m.Port(number) in self._handler.messages, limit_s)
         self._there.send(m.Heartbeat(number, NO_ROUND))
         assert await self._link.receive(limit_s) == m.Heartbeat(number, NO_ROUND)
 
 
 @asynccontextmanager
 async def serving(host: str = "127.0.0.1", port: int = 0, members: int = 0) -> AsyncIterator[ServedSidecar]:
-    hall = RecordingHandler()
-    server = Server(hall, SidecarIdentity(SERVER_POD, host, public_key(OPERATOR)), KEY, JOB, members=members)
+    handler = RecordingHandler()
+    server = Server(handler, SidecarIdentity(SERVER_POD, host, public_key(OPERATOR)), KEY, JOB, members=members)
     taken = await server.listen(port, host)
     try:
-        yield ServedSidecar(server, hall, host, taken)
+        yield ServedSidecar(server, handler, host, taken)
     finally:
         await server.close(0.1)
 
 
 async def begin(link: Socket, as_caller: HandshakeCaller, answered_by: str = SERVER_POD) -> SealedCaller | None:
-    """The caller's side of the handshake; None where the server hangs up on the Hello."""
+    """The caller's side of the handshake; None if the server hangs up on the Hello."""
     await link.send_str(wire.encode(as_caller.hello))
     received = await link.receive(2.0)
     if received.type is not aiohttp.WSMsgType.TEXT:
@@ -214,7 +214,7 @@ async def begin(link: Socket, as_caller: HandshakeCaller, answered_by: str = SER
 
 
 async def is_accepted(link: Socket, as_caller: HandshakeCaller) -> bool:
-    """Whether the server goes on with this caller after its handshake, and does not hang up."""
+    """Whether the server continues with this caller after its handshake, and does not hang up."""
     try:
         sealed = await begin(link, as_caller)
     except handshake.NotProven:
@@ -246,7 +246,7 @@ async def closed_by_server(link: Socket | SealedCaller) -> bool:
 
 
 async def ended(sock: socket.socket, limit_s: float = 2.0) -> bytes:
-    """What came over a bare connection until its end. Raises TimeoutError where it does not end."""
+    """The bytes that arrive on a bare connection until its end. Raises TimeoutError if it does not end."""
     loop, received = asyncio.get_running_loop(), b""
     async with asyncio.timeout(limit_s):
         try:

@@ -26,7 +26,9 @@ class To(Enum):
 
 
 class Relay:
-    """seen: all frames. received: all bytes. pass_on: the frames to send in place of a frame; itself unless changed."""
+    """seen: all frames. received: all bytes. pass_on: the frames to send instead of a frame; the frame itself by
+    default.
+    """
 
     def __init__(self, target: Address) -> None:
         self._target = target
@@ -54,7 +56,7 @@ class Relay:
                 self.received[to] += data
                 received += data
                 while (taken := frames.take()) is not None:
-                    if taken[0] == Opcode.TEXT:  # the Hello, or the Answer: binary messages follow
+                    if taken[0] == Opcode.TEXT:  # the Hello, or the Answer: all later messages are binary
                         frames.message = Opcode.BINARY
                     self.seen[to].append(taken)
                     for opcode, payload in self.pass_on(to, taken):

@@ -1,4 +1,4 @@
-"""A second network stack on this machine, behind a cable that can be pulled: a peer that falls silent for real."""
+"""A second network stack on this machine, behind a cable that a test can pull: a peer that really falls silent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Of the range for benchmarks, which is routed nowhere; another process that runs the tests has other addresses.
+# From the range for benchmarks, which is routed nowhere. Each process that runs the tests has other addresses.
 _BLOCK = os.getpid() % (64 * 256)
 HERE, THERE = (f"198.18.{_BLOCK // 64}.{_BLOCK % 64 * 4 + host}" for host in (1, 2))
 _CLONE_NEWNET = 0x40000000
@@ -21,7 +21,7 @@ class Cable:
     """A network namespace and its veth pair."""
 
     def __init__(self) -> None:
-        number = next(_NUMBERS)  # the kernel takes its time to remove a former one
+        number = next(_NUMBERS)  # the kernel takes its time to remove an earlier one
         self._name = f"understudy-{os.getpid()}-{number}"
         self._end = f"us{os.getpid() % 100000}-{number}"
 
@@ -37,8 +37,8 @@ class Cable:
         _ip("-n", self._name, "link", "set", "far", "down")
 
     def remove(self) -> None:
-        """Also what was laid in part."""
-        for words in (("link", "del", self._end), ("netns", "del", self._name)):  # the link goes with its far end
+        """Removes also an incomplete network."""
+        for words in (("link", "del", self._end), ("netns", "del", self._name)):  # the link is removed with its far end
             subprocess.run(["ip", *words], check=False, capture_output=True)
 
     def socket(self) -> socket.socket:
@@ -58,18 +58,18 @@ class Cable:
 
 
 def may_lay_cables() -> bool:
-    """Whether this user may make network namespaces."""
+    """Whether this user may create network namespaces."""
     return subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode == 0
 
 
 @contextmanager
 def cable() -> Iterator[Cable]:
-    laid = Cable()
+    new = Cable()
     try:
-        laid.lay()
-        yield laid
+        new.lay()
+        yield new
     finally:
-        laid.remove()
+        new.remove()
 
 
 def _ip(*words: str) -> None:

@@ -40,7 +40,7 @@ async def test_it_rings_once_at_the_newest_deadline(ringing: Ringing, delays: tu
 
 
 @in_virtual_time
-async def test_it_does_not_ring_when_it_was_called_off(ringing: Ringing) -> None:
+async def test_it_does_not_ring_when_it_was_canceled(ringing: Ringing) -> None:
     ringing.alarm.set(now() + 10.0)
     ringing.alarm.set(None)
     await asyncio.sleep(1000.0)
@@ -56,7 +56,7 @@ async def test_it_rings_again_when_it_is_set_again(ringing: Ringing) -> None:
         assert len(ringing.times) == 1
 
 
-async def test_a_deadline_that_moves_on_costs_no_timer(ringing: Ringing, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deadline_that_moves_on_starts_no_timer(ringing: Ringing, monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator of ten thousand members sets it thousands of times a second."""
     timers = 0
     start_timer = ringing.alarm._start

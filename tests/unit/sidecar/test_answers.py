@@ -49,7 +49,7 @@ async def coordinator(link: web.WebSocketResponse) -> None:
 
 
 def made_up() -> Answer:
-    """What an impostor with a key of its own answers."""
+    """The answer of an impostor with a key of its own."""
     return HandshakeCalled(OTHER_KEY, Role.MEMBER, JOB, SERVER_POD, "127.0.0.1").answer(caller(key=OTHER_KEY).hello)[0]
 
 
@@ -57,7 +57,7 @@ def made_up() -> Answer:
 async def test_a_coordinator_that_does_not_know_the_key_is_not_believed(
     served: ServedSidecar, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An impostor at the coordinator's address gets nothing but a Hello, which opens no session elsewhere."""
+    """An impostor at the coordinator's address receives only a Hello, which opens no session elsewhere."""
     caplog.set_level("INFO")
     received: list[object] = []
 
@@ -92,16 +92,16 @@ async def test_a_peer_that_answers_a_hello_with_a_hello_is_refused(
 
 
 @pytest.mark.attack(
-    "C2", "a pod that welcomes a member, or asks for its vote, as another pod", before="the member took its word for it"
+    "C2", "a pod that welcomes a member, or asks for its vote, as another pod", before="the member believed it"
 )
 @pytest.mark.parametrize(
     "message",
     [replace(WELCOME, pod_uid="uid-of-another-pod"), m.RequestVote(Term(7, 2), NO_CONFIG, "uid-of-another-pod")],
-    ids=["Welcome", "Candidacy"],
+    ids=["Welcome", "RequestVote"],
 )
 async def test_a_pod_cannot_welcome_or_ask_for_a_vote_as_another_pod(message: object) -> None:
     # given a pod that knows the key, and that has answered the handshake as itself
-    async def liar(link: web.WebSocketResponse) -> None:
+    async def impostor(link: web.WebSocketResponse) -> None:
         sealed = await accept(link)
         await sealed.receive()
         # when it sends a message in the name of another pod
@@ -109,7 +109,7 @@ async def test_a_pod_cannot_welcome_or_ask_for_a_vote_as_another_pod(message: ob
         await link.receive()
 
     # then the member ignores the message and hangs up
-    async with answering(liar) as address, dialing(address) as calls:
+    async with answering(impostor) as address, dialing(address) as calls:
         await until(lambda: calls.downs)
         assert (len(calls.ups), calls.downs, calls.messages) == (1, 1, [])
 
@@ -130,44 +130,44 @@ async def test_another_implementation_of_websocket_is_understood() -> None:
     ],
     ids=["refused", "another-key", "garbage", "nothing"],
 )
-async def test_one_that_is_no_sidecar_is_passed_over(served: ServedSidecar, answer: bytes) -> None:
-    told: list[bytes] = []
+async def test_a_server_that_is_no_sidecar_is_skipped(served: ServedSidecar, answer: bytes) -> None:
+    received: list[bytes] = []
 
     async def answering_so(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
         writer.write_eof()
-        told.append(await reader.read())
+        received.append(await reader.read())
         writer.close()
 
     server = await asyncio.start_server(answering_so, "127.0.0.1", 0)
     async with server, dialing(Address(*server.sockets[0].getsockname()), at(served)) as calls:
         await until(lambda: calls.ups)
         assert calls.downs == 0
-        assert not any(sent.startswith(b"\x81") for sent in told)  # no text: not even a Hello
+        assert not any(sent.startswith(b"\x81") for sent in received)  # no text message: not even a Hello
 
 
-async def test_one_that_takes_the_call_and_says_nothing_is_given_up(
+async def test_a_server_that_accepts_the_call_and_sends_nothing_is_left(
     served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the kernel of a frozen machine does: the successor would never have been called."""
+    """The kernel of a frozen machine accepts calls. Without a timeout the successor would never be called."""
     monkeypatch.setattr(client_module, "ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         async with dialing(Address(*mute.getsockname()), at(served)) as calls:
             await until(lambda: calls.ups)
             with mute.accept()[0] as taken:
                 taken.setblocking(False)
-                assert (await ended(taken)).startswith(b"GET ")  # and is hung up on
+                assert (await ended(taken)).startswith(b"GET ")  # and the member hangs up
 
 
-async def test_one_whose_machine_answers_nothing_is_given_up_sooner(
+async def test_a_machine_that_does_not_answer_is_left_sooner(
     served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "TCP_S", 0.1)
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
-        fillers = [socket.socket() for _ in range(4)]  # the kernel drops further calls as a pulled cable does
+        fillers = [socket.socket() for _ in range(4)]  # the kernel drops further calls as if a cable were pulled
         for filler in fillers:
             filler.setblocking(False)
             filler.connect_ex(full.getsockname())
@@ -175,13 +175,15 @@ async def test_one_whose_machine_answers_nothing_is_given_up_sooner(
         async with dialing(Address(*full.getsockname()), at(served)) as calls:
             await until(lambda: calls.ups)
         assert 0.1 <= asyncio.get_running_loop().time() - started < 1.0
-        assert [task for task in asyncio.all_tasks() if task.get_name() == "call"] == []  # nor does it go on beside
+        assert [
+            task for task in asyncio.all_tasks() if task.get_name() == "call"
+        ] == []  # nor does the first call continue
         for filler in fillers:
             filler.close()
 
 
-async def test_one_that_answers_step_by_step_may_take_longer_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a coordinator does that ten thousand call at once."""
+async def test_a_server_that_answers_step_by_step_may_take_longer_in_total(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that ten thousand members call at once answers slowly."""
     monkeypatch.setattr(client_module, "TCP_S", 0.1)
     monkeypatch.setattr(client_module, "ANSWER_S", 0.3)
 
@@ -196,10 +198,10 @@ async def test_one_that_answers_step_by_step_may_take_longer_in_all(monkeypatch:
         await until(lambda: calls.ups)
 
 
-async def test_one_whose_answer_was_not_read_yet_is_not_given_up(
+async def test_a_server_whose_answer_was_not_read_yet_is_not_left(
     served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a freeze of this process, or when it has too much to do."""
+    """This happens after a freeze of this process, or when it has too much to do."""
     monkeypatch.setattr(client_module, "ANSWER_S", 0.3)
     loop = asyncio.get_running_loop()
 
@@ -216,13 +218,13 @@ async def test_one_whose_answer_was_not_read_yet_is_not_given_up(
         assert served.handler.links == []
 
 
-async def test_a_timer_that_fires_late_gives_the_peer_as_long_again(
+async def test_a_timer_that_fires_late_gives_the_peer_the_same_time_again(
     served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a freeze of this process."""
+    """This happens after a freeze of this process."""
     monkeypatch.setattr(client_module, "ANSWER_S", 0.1)
     monkeypatch.setattr(client_module, "LATE_TIMER_S", -1.0)  # all timers fire late
-    limits: list[int] = []  # by port, of the address that was given one
+    limits: list[int] = []  # by port, of the address that was given more time
     allow = client_module.ClientLink._allow
 
     def allowed(call: client_module.ClientLink, limit_s: float) -> None:
@@ -232,7 +234,7 @@ async def test_a_timer_that_fires_late_gives_the_peer_as_long_again(
     monkeypatch.setattr(client_module.ClientLink, "_allow", allowed)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         async with dialing(Address(*mute.getsockname()), at(served)) as calls:
-            # two are regular: to connect, and to answer
+            # two limits are regular: to connect, and to answer
             await until(lambda: len(limits) == 5)
             assert limits == [mute.getsockname()[1]] * 5
             assert calls.ups == []

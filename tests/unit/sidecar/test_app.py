@@ -34,7 +34,7 @@ def folder() -> Iterator[Path]:
 
 
 def start(folder: Path, served: ServedSidecar) -> subprocess.Popen[str]:
-    """A member of the job that `served` coordinates, on an address of its own. It can store no byte in any file."""
+    """A member of the job that `served` coordinates, on an address of its own. It cannot write a byte to any file."""
     (folder / "key" / pod.KEY_FILE).write_text(KEY.hex())
     (folder / "key" / pod.OPERATOR_KEY_FILE).write_text(public_key(OPERATOR).hex())
     own = ".".join(str(random.randint(1, 254)) for _ in range(3))
@@ -62,7 +62,7 @@ def start(folder: Path, served: ServedSidecar) -> subprocess.Popen[str]:
     )
 
 
-async def test_a_member_that_cannot_store_its_state_says_why_and_ends_its_pod(folder: Path) -> None:
+async def test_a_member_that_cannot_store_its_state_reports_the_reason_and_ends_its_pod(folder: Path) -> None:
     async with serving() as coordinator:
         # given a sidecar that can store nothing, and its launcher
         sidecar = start(folder, coordinator)
@@ -77,19 +77,19 @@ async def test_a_member_that_cannot_store_its_state_says_why_and_ends_its_pod(fo
             (link,) = coordinator.handler.links
             link.send(m.Welcome(NO_ROUND, Term(1, 1), pod_uid=SERVER_POD, ip="127.0.0.1"))
 
-            # then it tells the coordinator why it goes, and hangs up
+            # then it reports to the coordinator why it leaves, and hangs up
             await until(lambda: coordinator.handler.dropped_links)
             reason = f"its sidecar cannot store its state in {folder}/state: File too large"
             assert coordinator.handler.messages[-1] == m.Gone(reason)
-            # and its launcher is to exit, after which the sidecar ends well
+            # and it orders its launcher to exit, after which the sidecar ends with code 0
             order = wire.decode(await asyncio.wait_for(reader.readline(), 5.0), TO_LAUNCHER)
             while not isinstance(order, ExitLauncher):
                 order = wire.decode(await asyncio.wait_for(reader.readline(), 5.0), TO_LAUNCHER)
             assert order == ExitLauncher(84, f"replaced: {reason}")
             writer.close()
-            _, said = await asyncio.to_thread(sidecar.communicate, timeout=10)
+            _, stderr = await asyncio.to_thread(sidecar.communicate, timeout=10)
             assert sidecar.returncode == 0
-            assert "Traceback" not in said
+            assert "Traceback" not in stderr
         finally:
             sidecar.kill()
             sidecar.wait()

@@ -1,4 +1,4 @@
-"""What the hall tells about its work."""
+"""Delays that the links of callers report."""
 
 import time
 
@@ -17,10 +17,10 @@ class SlowMachine(Link):
         time.sleep(0.2)
 
 
-def test_a_moment_in_which_the_sidecar_gets_no_cpu_holds_no_snapshot_up():
-    told: list[float] = []
-    hall = CallerLinks(lambda event: None, told.append)
-    hall.add(SlowMachine(1, masks=False))
-    hall.enqueue(Send(1, a_snapshot(3, ())))
-    hall.flush()
-    assert told == pytest.approx([0.0], abs=0.05)
+def test_a_moment_in_which_the_sidecar_gets_no_cpu_delays_no_snapshot():
+    delays: list[float] = []
+    links = CallerLinks(lambda event: None, delays.append)
+    links.add(SlowMachine(1, masks=False))
+    links.enqueue(Send(1, a_snapshot(3, ())))
+    links.flush()
+    assert delays == pytest.approx([0.0], abs=0.05)

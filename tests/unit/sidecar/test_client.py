@@ -1,4 +1,6 @@
-"""The member's calls to its coordinator: whom it dials and when, and how a link ends. Who answers: test_answers.py."""
+"""The member's calls to its coordinator: which addresses it calls and when, and how a connection ends. Servers that
+answer differently are in test_answers.py.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from understudy_sidecar.client import Address
 
 MESSAGE_BYTES = 4 << 20
 
-# Whom it dials, and when
+# Which addresses it calls, and when
 
 
 async def test_a_client_joins_and_is_welcomed(served: ServedSidecar) -> None:
@@ -38,7 +40,7 @@ async def test_addresses_are_tried_in_their_order(served: ServedSidecar) -> None
 
 
 @in_virtual_time
-async def test_all_addresses_are_tried_each_time_and_each_reason_is_told_once(
+async def test_all_addresses_are_tried_each_time_and_each_reason_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
@@ -50,7 +52,7 @@ async def test_all_addresses_are_tried_each_time_and_each_reason_is_told_once(
             await until(lambda: calls.ups)
 
 
-async def test_an_address_where_nobody_listens_costs_no_time(
+async def test_an_address_on_which_no_process_listens_takes_no_time(
     served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "TCP_S", 3600.0)
@@ -58,13 +60,13 @@ async def test_an_address_where_nobody_listens_costs_no_time(
         await until(lambda: calls.ups)
 
 
-async def test_an_address_that_is_none_is_passed_over(served: ServedSidecar) -> None:
+async def test_an_invalid_address_is_skipped(served: ServedSidecar) -> None:
     addresses = (Address("no..name", 1), Address("127.0.0.1", 99_999), Address("", 0))
     async with dialing(*addresses, at(served)) as calls:
         await until(lambda: calls.ups)
 
 
-async def test_a_new_dial_replaces_the_one_under_way(served: ServedSidecar, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_new_call_replaces_the_one_under_way(served: ServedSidecar, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with dialing(refusing()) as calls:
         await until(lambda: "no coordinator found yet" in caplog.text)
@@ -72,7 +74,7 @@ async def test_a_new_dial_replaces_the_one_under_way(served: ServedSidecar, capl
         await until(lambda: calls.ups)
 
 
-async def test_a_new_dial_replaces_a_link_that_is_up(served: ServedSidecar) -> None:
+async def test_a_new_call_replaces_a_connection_that_is_up(served: ServedSidecar) -> None:
     async with serving("127.0.0.2") as second, dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         calls.client.dial((at(second),))
@@ -83,7 +85,7 @@ async def test_a_new_dial_replaces_a_link_that_is_up(served: ServedSidecar) -> N
 
 
 @in_virtual_time
-async def test_after_close_nothing_is_dialed() -> None:
+async def test_after_close_no_address_is_called() -> None:
     async with serving() as served, dialing(refusing(), at(served)) as calls:
         calls.client.close()
         await asyncio.sleep(60)
@@ -91,10 +93,10 @@ async def test_after_close_nothing_is_dialed() -> None:
 
 
 @in_virtual_time
-async def test_after_close_nothing_is_dialed_that_waited_for_its_turn() -> None:
+async def test_after_close_a_waiting_call_is_not_made() -> None:
     address = refusing()
     async with dialing(address) as calls:
-        await asyncio.sleep(0.02)  # it waits for its second round
+        await asyncio.sleep(0.02)  # it waits for its second round of calls
         calls.client.close()
         with socket.create_server((address.host, address.port)) as listener:
             listener.setblocking(False)
@@ -103,11 +105,11 @@ async def test_after_close_nothing_is_dialed_that_waited_for_its_turn() -> None:
                 listener.accept()
 
 
-# How a link ends
+# How a connection ends
 
 
 @in_virtual_time
-async def test_it_hears_that_its_link_has_ended_and_does_not_dial_by_itself() -> None:
+async def test_it_reports_that_its_connection_has_ended_and_does_not_call_by_itself() -> None:
     async with serving() as served, dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         served.handler.links[0].hangup()
@@ -117,7 +119,7 @@ async def test_it_hears_that_its_link_has_ended_and_does_not_dial_by_itself() ->
         assert calls.sockets[-1] is None
 
 
-async def test_after_a_hangup_it_hears_nothing_more(served: ServedSidecar) -> None:
+async def test_after_a_hangup_it_reports_no_more_messages(served: ServedSidecar) -> None:
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         calls.client.hangup()
@@ -127,9 +129,9 @@ async def test_after_a_hangup_it_hears_nothing_more(served: ServedSidecar) -> No
 
 
 @in_virtual_time
-async def test_a_hangup_within_on_up_ends_the_link() -> None:
+async def test_a_hangup_within_on_up_ends_the_connection() -> None:
     calls = Calls()
-    calls.client._on_up = lambda host: calls.client.hangup()  # the member's machine may have no launcher any more
+    calls.client._on_up = lambda host: calls.client.hangup()  # the member may have no launcher any more
     async with serving() as served:
         calls.client.dial((at(served),))
         await until(lambda: served.handler.dropped_links == [False])
@@ -137,7 +139,7 @@ async def test_a_hangup_within_on_up_ends_the_link() -> None:
         assert calls.downs == 0
 
 
-async def test_what_was_sent_last_arrives(served: ServedSidecar) -> None:
+async def test_the_last_messages_before_a_close_arrive(served: ServedSidecar) -> None:
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         with socket.socket(fileno=os.dup(calls.sockets[0] or 0)) as ours:
@@ -150,10 +152,10 @@ async def test_what_was_sent_last_arrives(served: ServedSidecar) -> None:
 
 
 @pytest.mark.parametrize("by_coordinator", [True, False], ids=["coordinator", "member"])
-async def test_a_duplicate_of_the_socket_keeps_no_link_alive_that_was_ended(
+async def test_a_duplicate_of_the_socket_keeps_no_connection_alive_that_was_ended(
     served: ServedSidecar, by_coordinator: bool
 ) -> None:
-    """The launcher holds one, so that the end of the sidecar's process alone is none."""
+    """The launcher has one, so that the end of the sidecar's process alone does not end the connection."""
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         (fd,) = calls.sockets
@@ -179,7 +181,7 @@ async def test_a_duplicate_of_the_socket_keeps_no_link_alive_that_was_ended(
     ids=["no-json", "field-missing", "too-long"],
 )
 @in_virtual_time
-async def test_garbage_of_the_coordinator_ends_the_link_once(text: str) -> None:
+async def test_garbage_from_the_coordinator_ends_the_connection_once(text: str) -> None:
     async with serving() as served, dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         served.handler.links[0].send_encoded(text.encode())
@@ -188,16 +190,18 @@ async def test_garbage_of_the_coordinator_ends_the_link_once(text: str) -> None:
         assert (len(calls.ups), calls.downs) == (1, 1)
 
 
-async def test_an_heirs_electorate_may_be_as_long_as_ten_thousand_members_need(served: ServedSidecar) -> None:
+async def test_the_voter_configuration_of_a_standby_coordinator_may_be_as_long_as_ten_thousand_members_need(
+    served: ServedSidecar,
+) -> None:
     uids = tuple(f"0b2dfb52-5b4b-4a9a-9a1f-{number:012d}" for number in range(10_500))
-    estate = m.LeaderSnapshot(
+    snapshot = m.LeaderSnapshot(
         NO_CONFIG, voters=uids, former_voters=uids, coordinator_uid="", charges=(), recoveries_by_strategy={}
     )
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
-        served.handler.links[0].send(estate)
+        served.handler.links[0].send(snapshot)
         await until(lambda: len(calls.messages) == 2)
-        assert calls.messages[1] == estate
+        assert calls.messages[1] == snapshot
 
 
 async def test_a_message_of_an_unknown_type_is_dropped(served: ServedSidecar) -> None:

@@ -38,7 +38,7 @@ def test_a_step_of_the_wall_clock_is_no_jump_and_is_followed_within_ten_minutes(
     before = clock.now()
     machine.wall += step
     assert clock.now() == before
-    # each second takes between 0.9 and 1.1 seconds by it
+    # each second lasts between 0.9 and 1.1 seconds on this clock
     for _ in range(599):
         machine.pass_(1.0)
         assert 0.899 < clock.now() - before < 1.101
@@ -49,7 +49,7 @@ def test_a_step_of_the_wall_clock_is_no_jump_and_is_followed_within_ten_minutes(
 
 
 def test_a_large_step_is_followed_too(machine: Machine, clock: SlewedClock) -> None:
-    """One coordinator keeps the time of a fault and the next one reads it, by the clock of another machine."""
+    """One coordinator records the time of a fault, and the next one reads it with the clock of another machine."""
     machine.wall -= 3600.0
     for _ in range(36_100):
         machine.pass_(1.0)

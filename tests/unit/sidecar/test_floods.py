@@ -1,6 +1,6 @@
-"""Attacks of callers without the key on a sidecar that coordinates: what each may cost, and that no member is lost.
+"""Attacks of callers without the key on a sidecar that coordinates: the limits of their cost, and no member is lost.
 
-How long the loop is kept busy depends on the machine: `make bench-hostile` measures it.
+How long they keep the event loop busy depends on the machine: `make bench-hostile` measures it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ UNPROVEN_BYTES = 1024
 
 @pytest.fixture
 async def served() -> AsyncIterator[ServedSidecar]:
-    """Of a job of 64."""
+    """A server of a job of 64 members."""
     async with serving(members=64) as it:
         yield it
 
 
 async def answered(sock: socket.socket) -> bytes:
-    """What the server sends in answer to what it was sent, until a moment passes without anything."""
+    """The bytes that the server answers, until it sends nothing for a moment."""
     received = b""
     with contextlib.suppress(TimeoutError, ConnectionError):
         while data := await asyncio.wait_for(asyncio.get_running_loop().sock_recv(sock, 1 << 16), 0.3):
@@ -78,11 +78,9 @@ async def test_a_flood_ends_its_connection_after_a_kibibyte(served: ServedSideca
     await until(lambda: not served.server.callers)
 
 
-@pytest.mark.attack("D1", "PINGs that extend the deadline of the handshake", before="the connection stayed for ever")
-async def test_nothing_that_a_caller_sends_extends_its_time(
-    served: ServedSidecar, caplog: pytest.LogCaptureFixture
-) -> None:
-    # given a caller that always has bytes that were not read
+@pytest.mark.attack("D1", "PINGs that extend the deadline of the handshake", before="the connection stayed forever")
+async def test_no_message_of_a_caller_extends_its_time(served: ServedSidecar, caplog: pytest.LogCaptureFixture) -> None:
+    # given a caller that always has unread bytes
     with served.dialed() as sock:
         sock.sendall(HEAD)
         await until(lambda: served.server.callers)
@@ -93,7 +91,7 @@ async def test_nothing_that_a_caller_sends_extends_its_time(
         # when its time is over
         for _ in range(6):
             served.server.waiting_connections._on_time()
-        # then it is closed all the same
+        # then the server closes the connection all the same
         await ended(sock)
     assert warnings(caplog) == ["127.0.0.1 was rejected: it did not prove the job's key within 5 s"]
 
@@ -102,7 +100,7 @@ async def test_nothing_that_a_caller_sends_extends_its_time(
 async def test_a_member_leaves_an_address_that_sends_without_end(
     served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it has proved the key, a server may send no more than a caller; the member does not wait for its time."""
+    """Before it has proved the key, a server may send no more than a caller. The member does not wait for its time."""
     monkeypatch.setattr(client_module, "ANSWER_S", 3600.0)
     received = bytearray()
 
@@ -141,7 +139,7 @@ async def test_a_member_extends_the_time_of_an_address_once(
         call = calls.client._dialing
         assert call is not None
         assert call._call is not None
-        call._call.transport.pause_reading()  # so that something is always unread
+        call._call.transport.pause_reading()  # so that some bytes are always unread
         writer.write(b"HTTP/1.1 101 ")
         await reader.read()
         writer.close()
@@ -213,7 +211,7 @@ async def test_five_hundred_hostile_connections_cost_no_member(served: ServedSid
     opened: list[Attack] = []
 
     async def attack(kind: Attack, source: str) -> None:
-        """Again and again: a connection that was closed is replaced."""
+        """Each replaces a connection that was closed, again and again."""
         loop = asyncio.get_running_loop()
         while True:
             with socket.socket() as sock, contextlib.suppress(OSError):
@@ -234,7 +232,7 @@ async def test_five_hundred_hostile_connections_cost_no_member(served: ServedSid
         kinds = itertools.cycle(KINDS)
         hostile = [asyncio.create_task(attack(next(kinds), f"127.0.1.{x % 10 + 1}")) for x in range(HOSTILE)]
         await until(lambda: len(opened) >= HOSTILE, 40.0)
-        # then each member is heard and answered, again and again, and another one gets in
+        # then the server answers each member again and again, and another member can join
         for _ in range(ROUNDS):
             await asyncio.gather(*(member.assert_served(limit_s=20.0) for member in members))
         async with served.member():

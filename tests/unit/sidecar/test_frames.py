@@ -1,6 +1,6 @@
-"""Frames from bytes and to bytes: whatever the pieces that they arrive in, and what is refused by a header alone.
+"""Frames from bytes and to bytes, in any pieces, and frames that are rejected by their header alone.
 
-What else is refused, and what becomes of the connection, is shown over real ones in test_strangers.py.
+test_strangers.py shows over real connections which other frames are rejected, and the effect on the connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def taken(stream: bytes, pieces: int, *, masked: bool, limit: int = LIMIT) -> li
 
 
 @given(messages=st.lists(MESSAGES, max_size=5), pieces=st.integers(1, 100_000), masked=st.booleans())
-def test_what_is_framed_comes_back_however_it_is_cut(
+def test_a_framed_message_is_restored_from_any_pieces(
     messages: list[tuple[Opcode, bytes]], pieces: int, masked: bool
 ) -> None:
     stream = b"".join(frame(opcode, payload, masked=masked) for opcode, payload in messages)

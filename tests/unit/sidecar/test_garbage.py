@@ -1,6 +1,7 @@
-"""What no well-behaved caller sends, with the key and without: it ends its own connection, and is logged once.
+"""Bytes that no well-behaved caller sends, with and without the key, end the caller's connection and are logged once.
 
-Next to each such caller a healthy member is connected, and served before, after and (where it takes long) meanwhile.
+During each attack a healthy member is connected, and the server has to answer it before, after and (if the attack takes
+long) meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-# What is no WebSocket
+# Bytes that are no WebSocket
 
 
 @pytest.mark.parametrize(
@@ -81,11 +82,11 @@ async def test_a_frame_of_100_megabytes_is_refused_by_its_header(served: ServedS
     claim = b"\x82\xff" + (100_000_000).to_bytes(8, "big") + b"mask"
     async with served.member() as link:
         link.transport.write(claim)
-        assert await closed_by_server(link)  # before anything of the body was sent
+        assert await closed_by_server(link)  # before any byte of the body was sent
     await until(lambda: served.handler.dropped_links)
 
 
-async def test_a_hundred_megabytes_that_are_sent_all_the_same_are_kept_by_nobody(
+async def test_a_hundred_megabytes_that_are_sent_nevertheless_are_not_kept(
     served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "HANGUP_S", 0.5)
@@ -102,7 +103,7 @@ async def test_a_hundred_megabytes_that_are_sent_all_the_same_are_kept_by_nobody
 
 
 def unfinished(whole: bytes) -> bytes:
-    """The frame of a message that goes on."""
+    """The frame of a message that continues."""
     return bytes([whole[0] & 0x7F]) + whole[1:]
 
 
@@ -161,7 +162,9 @@ async def test_garbage_of_a_stranger_ends_its_connection(
     assert len(served.handler.links) == 1
 
 
-OF_A_MEMBER = {name: text for name, text in FRAMES.items() if not name.endswith("-in-a-hello")}  # no message of its
+OF_A_MEMBER = {
+    name: text for name, text in FRAMES.items() if not name.endswith("-in-a-hello")
+}  # no message of a member
 
 
 @pytest.mark.attack("D1", "a member that sends garbage", before="refused, too")
@@ -212,7 +215,7 @@ async def test_a_member_may_send_up_to_its_limit_and_not_a_byte_more(served: Ser
 
 
 @pytest.mark.attack("D1", "a member that does not read", before="refused, too")
-async def test_a_member_that_does_not_read_is_cut_off_and_holds_up_nobody(
+async def test_a_member_that_does_not_read_is_disconnected_and_delays_no_other(
     served: ServedSidecar, healthy: HealthyMember, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served.calling() as slow:

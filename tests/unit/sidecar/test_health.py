@@ -1,4 +1,4 @@
-"""What the kubelet is answered, and that nobody can keep it from being answered."""
+"""The answers to the kubelet's probes, which no other caller can prevent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_probe_is_answered_past_many_idle_connections(address: Address) 
             await test_a_probe_is_answered(address)
 
 
-@pytest.mark.attack("D1", "asks for metrics without end", before="each request calculated all metrics anew")
+@pytest.mark.attack("D1", "asks for metrics without end", before="each request calculated all metrics again")
 async def test_a_caller_that_asks_without_end_has_the_metrics_calculated_five_times_a_second_at_most() -> None:
     calculated: list[float] = []
 
@@ -63,7 +63,7 @@ async def test_a_caller_that_asks_without_end_has_the_metrics_calculated_five_ti
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /started HTTP/1.1\r\n"])
-async def test_one_that_does_not_ask_is_hung_up_on(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_that_sends_no_request_is_disconnected(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "LIMIT_S", 0.1)
     server = await health.listen(0, "127.0.0.1")
     with socket.create_connection(server.sockets[0].getsockname()) as sock:

@@ -1,4 +1,6 @@
-"""The sidecar's end of the unix socket: who is the launcher, and a socket that goes exactly with its line."""
+"""The sidecar's end of the unix socket: which connection is the launcher's, and a socket that is sent exactly with its
+line.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ class Heard:
 
 
 class Launcher:
-    """A launcher that a test plays; what it has read is in `taken`."""
+    """A launcher that a test simulates; the lines that it has read are in `taken`."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
@@ -72,7 +74,7 @@ class Launcher:
         self.socket.send("".join(wire.encode(message) + "\n" for message in sent).encode())
 
     def read(self) -> tuple[list[object], list[int]] | None:
-        """What one read brings: the lines that are complete now, and the file descriptors; None at the end."""
+        """The result of one read: the lines that are complete now, and the file descriptors; None at the end."""
         try:
             chunk, fds, _, _ = socket.recv_fds(self.socket, 1 << 20, 8)
         except BlockingIOError:
@@ -123,7 +125,7 @@ Connect = Callable[[], Launcher]
 
 @pytest.fixture
 async def connect(heard: Heard, path: Path) -> AsyncIterator[Connect]:
-    """Connects launchers, which have said nothing yet."""
+    """Connects launchers, which have not sent a message yet."""
     server = await heard.link.listen(path)
     connected: list[Launcher] = []
 
@@ -141,7 +143,7 @@ async def connect(heard: Heard, path: Path) -> AsyncIterator[Connect]:
 
 @pytest.fixture
 async def launcher(heard: Heard, connect: Connect) -> Launcher:
-    """One that is connected, and has said hello."""
+    """A launcher that is connected, and has sent its hello."""
     connected = connect()
     connected.send(hello())
     await until(lambda: heard.events, "the hello")
@@ -163,7 +165,7 @@ def open_fds() -> int:
 
 
 def waits_to_write() -> int:
-    """For how many of this process's files an epoll waits to write, as the kernel tells it."""
+    """For how many of this process's files an epoll waits to write, according to the kernel."""
     found = 0
     for info in Path("/proc/self/fdinfo").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -173,8 +175,8 @@ def waits_to_write() -> int:
 
 
 def leave_stale_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as former:
-        former.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
 
 
 def mode(path: Path) -> int:
@@ -185,7 +187,7 @@ def same(fd: int, other: socket.socket) -> bool:
     return os.fstat(fd).st_ino == os.fstat(other.fileno()).st_ino
 
 
-# Who is the launcher --------------------------------------------------------------------------------------------------
+# Which connection is the launcher's -----------------------------------------------------------------------------------
 
 
 async def test_messages_go_both_ways_in_their_order(heard: Heard, launcher: Launcher) -> None:
@@ -200,7 +202,9 @@ async def test_messages_go_both_ways_in_their_order(heard: Heard, launcher: Laun
 
 
 @pytest.mark.attack("C4", "a process of the pod that sends garbage to its sidecar's socket", before="refused, too")
-async def test_who_does_not_say_hello_first_is_no_launcher(heard: Heard, launcher: Launcher, connect: Connect) -> None:
+async def test_a_process_that_does_not_send_hello_first_is_no_launcher(
+    heard: Heard, launcher: Launcher, connect: Connect
+) -> None:
     stranger = connect()
     stranger.send(NextPort(666))
     await until(stranger.at_its_end, "the end of the stranger's connection")
@@ -216,10 +220,10 @@ async def test_a_newer_launcher_takes_over_without_a_gap(heard: Heard, launcher:
     assert heard.events == [("up", 2), NextPort(5)], "no down: there was always one"
 
 
-async def test_what_a_former_launcher_had_still_to_say_is_not_heard(
+async def test_messages_of_a_replaced_launcher_are_ignored(
     heard: Heard, launcher: Launcher, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Given one that says hello just after another one did, before it can know of that."""
+    """The older one sends its hello just after the newer one, before it can know of that."""
     caplog.set_level(logging.INFO)
     newer = connect()
     newer.socket.send(b'{"type":"Unheard"}\n')
@@ -231,7 +235,7 @@ async def test_what_a_former_launcher_had_still_to_say_is_not_heard(
     assert heard.events == [("up", 2), NextPort(5)]
 
 
-async def test_a_stale_socket_makes_way_and_any_user_may_connect(heard: Heard, path: Path) -> None:
+async def test_a_stale_socket_is_replaced_and_any_user_may_connect(heard: Heard, path: Path) -> None:
     leave_stale_socket(path)
     async with await heard.link.listen(path):
         assert mode(path) == 0o666
@@ -239,7 +243,9 @@ async def test_a_stale_socket_makes_way_and_any_user_may_connect(heard: Heard, p
             stranger.connect(str(path))
 
 
-async def test_a_launchers_last_words_are_heard_although_it_takes_no_more(heard: Heard, launcher: Launcher) -> None:
+async def test_the_last_messages_of_a_launcher_arrive_although_it_reads_no_more(
+    heard: Heard, launcher: Launcher
+) -> None:
     launcher.send(NextPort(1), Terminating(3.0))
     launcher.close()
     heard.link.send(StopWorkers("too late"))
@@ -271,10 +277,10 @@ async def test_a_socket_comes_with_its_line(
     assert mine.fileno() >= 0, "the caller's is the caller's"
 
 
-async def test_a_socket_keeps_to_its_line_when_the_launcher_reads_late(
+async def test_a_socket_stays_with_its_line_when_the_launcher_reads_late(
     heard: Heard, launcher: Launcher, connection: tuple[socket.socket, socket.socket]
 ) -> None:
-    """Given lines that wait before it and after it, and a caller that has closed its own by then."""
+    """Lines wait before it and after it, and the caller has closed its own socket by then."""
     before = open_fds()
     for _ in range(50):
         heard.link.send(LONG)
@@ -293,7 +299,7 @@ async def test_a_socket_keeps_to_its_line_when_the_launcher_reads_late(
     await until(lambda: open_fds() == before, "the close of the outbox's copy")
 
 
-async def test_a_held_connection_ends_when_the_last_copy_is_closed(
+async def test_a_kept_connection_ends_when_the_last_copy_is_closed(
     heard: Heard, launcher: Launcher, connection: tuple[socket.socket, socket.socket]
 ) -> None:
     mine, theirs = connection
@@ -306,7 +312,7 @@ async def test_a_held_connection_ends_when_the_last_copy_is_closed(
     assert theirs.recv(1) == b""
 
 
-async def test_a_sidecar_that_has_just_started_drops_nothing_of_the_one_before(
+async def test_a_sidecar_that_has_just_started_does_not_drop_the_socket_of_the_last_process(
     heard: Heard, launcher: Launcher
 ) -> None:
     heard.link.drop_socket()
@@ -315,7 +321,7 @@ async def test_a_sidecar_that_has_just_started_drops_nothing_of_the_one_before(
     assert launcher.taken == [StopWorkers("the end of the test")]
 
 
-async def test_what_was_not_dropped_while_no_launcher_was_there_is_dropped_when_it_is_back(
+async def test_a_socket_to_drop_while_no_launcher_was_connected_is_dropped_when_one_is_back(
     heard: Heard, launcher: Launcher, connect: Connect, connection: tuple[socket.socket, socket.socket]
 ) -> None:
     heard.link.hold_socket(connection[0].fileno())
@@ -334,7 +340,7 @@ async def test_what_was_not_dropped_while_no_launcher_was_there_is_dropped_when_
     assert back.taken == [DropSocket(), StopWorkers("the end of the test")], "once"
 
 
-async def test_what_a_launcher_never_took_is_closed_with_its_connection(
+async def test_a_socket_that_a_launcher_never_read_is_closed_with_its_connection(
     heard: Heard, launcher: Launcher, connection: tuple[socket.socket, socket.socket]
 ) -> None:
     before = open_fds()
@@ -365,7 +371,7 @@ async def test_the_loop_waits_for_the_launcher_only_while_something_is_unsent(he
     await until(lambda: waits_to_write() == 0, "the end of the wait: else it is a busy loop")
 
 
-async def test_a_launcher_that_does_not_read_is_hung_up_on(heard: Heard, launcher: Launcher) -> None:
+async def test_a_launcher_that_does_not_read_is_disconnected(heard: Heard, launcher: Launcher) -> None:
     for _ in range(2 * UNSENT_BYTES // 10_000):
         heard.link.send(LONG)
     await until(lambda: "down" in heard.events, "its end")

@@ -1,4 +1,4 @@
-"""One connection: the order of messages, when it is cut off, encryption, and that the peer learns of its end."""
+"""One connection: the order of messages, its timeouts, encryption, and that the peer learns of its end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEAD = b"HEAD\r\n\r\n"
 
 
 class Recorder(Link):
-    """A server's link that records the actions of its peer, and sends each number back."""
+    """A server's link that records the messages of its peer, and sends each number back."""
 
     def __init__(self) -> None:
         super().__init__(1, masks=False)
@@ -98,7 +98,7 @@ GOODBYE = close_frame(CloseCode.NORMAL, "", masked=False)
 UNREADABLE = "a message cannot be opened with the session's key"
 
 
-async def test_what_was_sent_before_a_hangup_goes_out_and_nothing_after_it() -> None:
+async def test_messages_before_a_hangup_are_sent_and_none_after_it() -> None:
     async with linked() as (link, peer):
         link.send(Port(1))
         link.send_encoded(b"x" * (3 << 20))
@@ -108,7 +108,7 @@ async def test_what_was_sent_before_a_hangup_goes_out_and_nothing_after_it() -> 
         assert await all_of(peer) == port + frame(Opcode.TEXT, b"x" * (3 << 20), masked=False) + GOODBYE
 
 
-async def test_after_a_hangup_nothing_is_heard() -> None:
+async def test_messages_after_a_hangup_are_ignored() -> None:
     async with linked() as (link, peer):
         link.hangup()
         peer.sendall(masked(b"late"))
@@ -118,14 +118,14 @@ async def test_after_a_hangup_nothing_is_heard() -> None:
         assert link.texts == []
 
 
-async def test_after_a_hangup_nothing_is_heard_that_came_with_its_cause() -> None:
+async def test_messages_that_arrived_with_the_cause_of_a_hangup_are_ignored() -> None:
     async with linked() as (link, peer):
         peer.sendall(masked(b"hang up") + masked(b"late"))
         assert await all_of(peer) == GOODBYE
         assert link.texts == [b"hang up"]
 
 
-async def test_answers_to_what_came_together_go_out_together_and_in_order() -> None:
+async def test_answers_to_messages_that_arrive_together_are_sent_together_and_in_order() -> None:
     async with linked() as (link, peer):
         peer.sendall(b"".join(masked(str(number).encode()) for number in range(100)))
         await until(lambda: link.unsent() == 0)
@@ -135,7 +135,7 @@ async def test_answers_to_what_came_together_go_out_together_and_in_order() -> N
         assert received == b"".join(frame(Opcode.TEXT, str(n).encode(), masked=False) for n in range(100))
 
 
-async def test_a_peer_that_does_not_end_its_side_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_does_not_end_its_side_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "HANGUP_S", 0.1)
     async with linked() as (link, _peer):
         link.hangup()
@@ -144,8 +144,8 @@ async def test_a_peer_that_does_not_end_its_side_is_cut_off(monkeypatch: pytest.
         assert link.has_ended()
 
 
-async def test_a_hangup_is_heard_though_another_process_holds_the_socket() -> None:
-    """As the launcher does: a close alone would send no FIN."""
+async def test_a_hangup_reaches_the_peer_though_another_process_has_the_socket() -> None:
+    """The launcher has it. A close alone would send no FIN."""
     async with linked() as (link, peer):
         transport = link._transport
         assert transport is not None
@@ -161,17 +161,17 @@ async def test_flushed_waits_until_all_is_read() -> None:
     async with linked() as (link, peer):
         link.send_encoded(b"x" * (3 << 20))
         flushed = asyncio.create_task(link.flushed(5.0))
-        for _ in range(16):  # some of it
+        for _ in range(16):  # some bytes
             assert await asyncio.get_running_loop().sock_recv(peer, 1 << 16)
         assert not flushed.done()
         await all_of(peer)
         peer.close()
         await flushed
         assert link.has_ended()
-        await link.flushed(5.0)  # of one that has ended: at once
+        await link.flushed(5.0)  # returns at once for a connection that has ended
 
 
-async def test_flushed_waits_no_longer_than_it_was_told() -> None:
+async def test_flushed_waits_no_longer_than_its_limit() -> None:
     async with linked() as (link, _peer):
         link.send_encoded(b"x" * (16 << 20))
         async with asyncio.timeout(1.0):
@@ -179,20 +179,20 @@ async def test_flushed_waits_no_longer_than_it_was_told() -> None:
         assert not link.has_ended()
 
 
-async def test_one_long_message_is_no_reason_to_cut_off_and_the_next_one_is() -> None:
-    """What waits already counts, not what comes: an heir's electorate may be longer than the limit."""
+async def test_one_long_message_does_not_disconnect_the_peer_and_the_next_one_does() -> None:
+    """Only unsent bytes count: the voter configuration of a standby coordinator may be longer than the limit."""
     async with linked() as (link, peer):
         link.send_encoded(b"x" * (16 << 20))
-        assert await asyncio.get_running_loop().sock_recv(peer, 1000)  # it is being written
+        assert await asyncio.get_running_loop().sock_recv(peer, 1000)  # the message is being written
         assert link.unsent() > UNSENT_BYTES
         assert link.ends == []
         link.send(Port(1))
         await until(lambda: link.ends)
         assert link.unsent() == 0
-        link.send(Port(2))  # of one that has ended: nothing
+        link.send(Port(2))  # sends nothing on a connection that has ended
 
 
-async def test_a_reader_that_keeps_up_is_not_cut_off() -> None:
+async def test_a_reader_that_keeps_up_stays_connected() -> None:
     async with linked() as (link, peer):
         reading = asyncio.create_task(all_of(peer))
         for _ in range(300):
@@ -203,7 +203,7 @@ async def test_a_reader_that_keeps_up_is_not_cut_off() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000], ids=["bytes", "pieces", "whole"])
-async def test_messages_come_whole_and_in_order_however_they_arrive(size: int) -> None:
+async def test_messages_are_whole_and_in_order_in_whatever_pieces_they_arrive(size: int) -> None:
     sent = [str(number).encode() * number for number in range(1, 40)]
     stream = b"".join(masked(text) for text in sent)
     async with linked() as (link, peer):
@@ -238,7 +238,7 @@ async def test_messages_are_encrypted_both_ways_once_there_is_a_session() -> Non
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000], ids=["bytes", "pieces", "whole"])
-async def test_encrypted_messages_come_whole_and_in_order_however_they_arrive(size: int) -> None:
+async def test_encrypted_messages_are_whole_and_in_order_in_whatever_pieces_they_arrive(size: int) -> None:
     sent = [str(number).encode() * number for number in range(1, 40)]
     async with linked() as (link, peer):
         peers = with_session(link)
@@ -270,7 +270,7 @@ async def test_a_message_that_is_not_encrypted_ends_a_connection_with_a_session(
         assert link.texts == [b"good"]
 
 
-async def test_a_goodbye_is_answered_with_one() -> None:
+async def test_a_close_frame_is_answered_with_one() -> None:
     async with linked() as (link, peer):
         peer.sendall(close_frame(CloseCode.NORMAL, "bye", masked=True))
         assert await all_of(peer) == GOODBYE
@@ -278,7 +278,7 @@ async def test_a_goodbye_is_answered_with_one() -> None:
         await until(lambda: link.ends == [False])
 
 
-async def test_what_is_wrong_is_told_to_the_peer_and_to_the_log_once() -> None:
+async def test_an_error_is_sent_to_the_peer_and_logged_once() -> None:
     async with linked() as (link, peer):
         peer.sendall(masked(b"good") + frame(Opcode.BINARY, b"bad", masked=True) + masked(b"never heard"))
         assert b"expected a text frame" in await all_of(peer)
@@ -286,9 +286,9 @@ async def test_what_is_wrong_is_told_to_the_peer_and_to_the_log_once() -> None:
         assert link.texts == [b"good"]
 
 
-async def test_a_close_frame_says_nothing_of_an_encrypted_message_that_cannot_be_read() -> None:
+async def test_a_close_frame_has_no_reason_if_an_encrypted_message_cannot_be_decoded() -> None:
     async with linked() as (link, peer):
-        # given a session in which the peer sends what is no message
+        # given a session in which the peer sends invalid JSON
         link.on_text = lambda text: wire.decode(text, {})  # type: ignore[method-assign]
         peer.sendall(sealed(with_session(link), b"a secret"))
         # then the close frame, which is not encrypted, has no reason
@@ -296,7 +296,7 @@ async def test_a_close_frame_says_nothing_of_an_encrypted_message_that_cannot_be
         assert ["a secret" in wrong for wrong in link.wrongs] == [True]
 
 
-async def test_an_end_is_told_once() -> None:
+async def test_an_end_is_reported_once() -> None:
     async with linked() as (link, peer):
         link.hangup()
         link.hangup()

@@ -1,4 +1,4 @@
-"""What a coordinator tells Prometheus of its rounds, read by the client library's own parser."""
+"""A coordinator's metrics of its rounds, read by Prometheus' own parser of the client library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOOK = "understudy_coordinator_rendezvous_seconds"
 
 
 class Measured(DrivenCoordinator):
-    """Its metrics look after each event, as the office lets them."""
+    """Its metrics are updated after each event, as the sidecar does."""
 
     def __init__(self, *args: Any, **reported: Any) -> None:
         self.metrics = CoordinatorMetrics()
@@ -47,7 +47,7 @@ class Measured(DrivenCoordinator):
 
 @pytest.fixture
 def driven() -> Measured:
-    """Two members train since 4 s after the coordinator's start, of which the last acknowledged 1 s later."""
+    """Two members train since 4 s after the coordinator's start; the second acknowledged 1 s later."""
     driven = Measured(nproc=8)
     driven.later(4.0)
     driven.join("active-0")
@@ -58,89 +58,89 @@ def driven() -> Measured:
     return driven
 
 
-def test_a_sidecar_that_coordinates_nothing_says_just_that():
+def test_a_sidecar_that_does_not_coordinate_reports_only_that():
     assert scraped(CoordinatorMetrics().text(None)) == {("understudy_coordinator_in_office",): 0}
 
 
-def test_a_first_round_tells_its_size_and_how_long_it_took_from_the_start(driven: Measured):
-    said = driven.scrape()
-    assert said[("understudy_coordinator_in_office",)] == 1
-    assert said[("understudy_coordinator_members",)] == 2
-    assert said[("understudy_coordinator_world_size",)] == 16
-    assert said[("understudy_coordinator_round",)] == 0
+def test_a_first_round_reports_its_size_and_its_time_from_the_start(driven: Measured):
+    metrics = driven.scrape()
+    assert metrics[("understudy_coordinator_in_office",)] == 1
+    assert metrics[("understudy_coordinator_members",)] == 2
+    assert metrics[("understudy_coordinator_world_size",)] == 16
+    assert metrics[("understudy_coordinator_round",)] == 0
     assert driven.rounds() == {"First": 1}
-    assert (said[(f"{TOOK}_count",)], said[(f"{TOOK}_sum",)]) == (1, 5.0)
-    assert (said[(f"{TOOK}_bucket", "2.5")], said[(f"{TOOK}_bucket", "5.0")]) == (0, 1)
-    assert said[(f"{TOOK}_bucket", "+Inf")] == 1
+    assert (metrics[(f"{TOOK}_count",)], metrics[(f"{TOOK}_sum",)]) == (1, 5.0)
+    assert (metrics[(f"{TOOK}_bucket", "2.5")], metrics[(f"{TOOK}_bucket", "5.0")]) == (0, 1)
+    assert metrics[(f"{TOOK}_bucket", "+Inf")] == 1
 
 
-def test_a_restart_in_place_is_a_round_for_its_fault_that_takes_until_all_have_it(driven: Measured):
+def test_a_restart_in_place_is_a_round_for_its_fault_that_lasts_until_all_have_acknowledged(driven: Measured):
     driven.later(100.0, *BOTH)
     driven.fail_worker("active-1")
     driven.ack("active-0")
     assert driven.scrape()[(f"{TOOK}_count",)] == 1
     driven.later(0.25, *BOTH)
     driven.ack("active-1")
-    said = driven.scrape()
+    metrics = driven.scrape()
     assert driven.rounds() == {"First": 1, "Process": 1}
-    assert said[(FAULTS, "Process")] == 1
-    assert said[("understudy_coordinator_round",)] == 1
-    assert said[(f"{TOOK}_count",)] == 2
-    assert said[(f"{TOOK}_sum",)] == pytest.approx(5.27)
+    assert metrics[(FAULTS, "Process")] == 1
+    assert metrics[("understudy_coordinator_round",)] == 1
+    assert metrics[(f"{TOOK}_count",)] == 2
+    assert metrics[(f"{TOOK}_sum",)] == pytest.approx(5.27)
 
 
-def test_a_lost_member_holds_up_the_next_round_until_another_comes():
-    # given three that train
+def test_a_lost_member_delays_the_next_round_until_another_joins():
+    # given three members that train
     driven, others = Measured(3), ("active-0", "active-1")
     for name in (*others, "active-2"):
         driven.join(name)
     driven.ack(*others, "active-2")
     driven.later(100.0, *others, "active-2")
-    # when one is lost, and another pod comes for its rank 30 s later
+    # when one is lost, and another pod joins for its rank 30 s later
     driven.receive("active-2", m.Gone("its containers have ended"))
     assert driven.scrape()[("understudy_coordinator_members",)] == 2
     driven.later(30.0, *others)
     driven.join("active-2")
     driven.later(1.0, *others)
     driven.ack(*others, "active-2")
-    # then that took as long, and the round is the fault's
+    # then the round took as long, and counts for the fault
     assert 30 < driven.scrape()[(f"{TOOK}_sum",)] < 32
     assert driven.rounds() == {"First": 1, "Pod": 1}
 
 
-def test_a_step_is_told_once_there_is_one(driven: Measured):
+def test_a_step_is_reported_once_there_is_one(driven: Measured):
     assert ("understudy_coordinator_step",) not in driven.scrape()
     driven.receive("active-0", m.Progress(driven.token, 7, None, 0.1, driven.now))
     assert driven.scrape()[("understudy_coordinator_step",)] == 7
 
 
-def test_a_round_of_a_former_coordinator_that_trains_on_is_none_of_ours():
-    # given members that train in round 5 of another office
+def test_a_round_of_a_former_coordinator_that_continues_does_not_count_as_formed():
+    # given members that train in round 5 of another term
     driven = Measured(epoch=2, at_least_round=5)
     for rank, name in enumerate(BOTH):
         driven.join(name, RoundToken(1, 1, 5), rank, WorkersState.RUNNING)
     driven.later(5.0, *BOTH)
     assert driven.coordinator.phase is Phase.RUNNING
-    # then it is told, and was not formed here
+    # then the round is reported, and does not count as formed here
     assert driven.scrape()[("understudy_coordinator_round",)] == 5
     assert driven.rounds() == {}
     assert driven.scrape()[(f"{TOOK}_count",)] == 0
-    # and the next one is
+    # and the next one counts
     driven.fail_worker("active-1")
     driven.ack(*BOTH)
     assert driven.rounds() == {"Process": 1}
     assert driven.scrape()[(f"{TOOK}_count",)] == 1
 
 
-def test_another_office_begins_at_0(driven: Measured):
+def test_another_term_begins_at_0(driven: Measured):
     other = DrivenCoordinator(epoch=2)
     driven.metrics.update(other.coordinator, other.now)
-    said = scraped(driven.metrics.text(other.coordinator))
-    assert said[(ROUNDS, "First")] == said[(f"{TOOK}_count",)] == 0
-    assert said[("understudy_coordinator_world_size",)] == 0
+    metrics = scraped(driven.metrics.text(other.coordinator))
+    assert metrics[(ROUNDS, "First")] == metrics[(f"{TOOK}_count",)] == 0
+    assert metrics[("understudy_coordinator_world_size",)] == 0
 
 
-def test_everything_that_is_told_is_described_and_nothing_else(driven: Measured):
+def test_exactly_the_reported_metrics_are_described(driven: Measured):
     driven.receive("active-0", m.Progress(driven.token, 7, None, 0.1, driven.now))
     reported = {
         name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, *_ in driven.scrape()
@@ -148,12 +148,12 @@ def test_everything_that_is_told_is_described_and_nothing_else(driven: Measured)
     assert reported == {described.name for described in DESCRIBED}
 
 
-def test_no_label_has_the_name_of_anything():
+def test_no_label_contains_a_name_of_an_object():
     assert {label for described in DESCRIBED for label in described.labels} == {"cause", "fault"}
 
 
 @pytest.mark.parametrize(("path", "expected"), [("/metrics", "of the job"), ("/started", "ok")])
-async def test_it_is_served_where_the_kubelet_probes(path: str, expected: str):
+async def test_metrics_are_served_on_the_port_of_the_kubelets_probes(path: str, expected: str):
     reported: Callable[[], bytes] = lambda: b"of the job"  # noqa: E731
     server = await health.listen(0, "127.0.0.1", metrics=reported)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}{path}"

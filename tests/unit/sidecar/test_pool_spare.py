@@ -1,4 +1,4 @@
-"""The sidecar of a pool's spare over real connections: it waits, is claimed, and becomes its job's."""
+"""The sidecar of a pool's spare over real connections: it waits, is claimed, and joins the job that claimed it."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ TO_LAUNCHER = {cls.__name__: cls for cls in launcher.TO_LAUNCHER}
 def operator(
     role: Role = Role.CLAIMANT, uid: str = POOL, key: bytes = POOL_KEY, private: bytes | None = OPERATOR
 ) -> HandshakeCaller:
-    """The operator as a caller of a spare; or somebody else, with another private key or none."""
+    """The operator as a caller of a spare; or another caller, with another private key or none."""
     return HandshakeCaller(key, role, uid, Call("", "127.0.0.1"), private)
 
 
 @dataclass
 class Spare:
-    """A pod's folders and its address, which outlive its sidecar's lives."""
+    """A pod's folders and its address, which stay when its sidecar restarts."""
 
     folder: Path
     host: str = "127.0.0.1"
@@ -86,10 +86,10 @@ class Spare:
         self.task = asyncio.create_task(pool_spare.run(self.env()))
 
     async def end(self) -> None:
-        """As a kubelet ends it; its folders stay."""
+        """End it as a kubelet does; its folders stay."""
         assert self.task is not None
         if not self.task.done():
-            await eventually(self.ready)  # it listens, and so it hears signals
+            await eventually(self.ready)  # it listens, so its signal handlers are installed
             os.kill(os.getpid(), signal.SIGTERM)
         await self.task
 
@@ -102,7 +102,7 @@ class Spare:
 
     @asynccontextmanager
     async def line(self, as_caller: HandshakeCaller) -> AsyncIterator[SealedCaller]:
-        """Through the handshake. Raises handshake.NotProven, or EOFError where the sidecar hangs up."""
+        """A connection after its handshake. Raises handshake.NotProven, or EOFError if the sidecar hangs up."""
         url = f"http://{self.host}:{pod.COORDINATOR_PORT}{pod.MEMBERSHIP_PATH}"
         async with aiohttp.ClientSession() as session, session.ws_connect(url) as link:
             sealed = await begin(link, as_caller, answered_by=POD)
@@ -126,7 +126,7 @@ class Spare:
 
 
 async def eventually(call):
-    """What an attempt gives once it works: the sidecar may not listen yet."""
+    """The result of a call that is retried until it works: the sidecar may not listen yet."""
     async with asyncio.timeout(10):
         while True:
             try:
@@ -160,7 +160,7 @@ async def spare(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     await it.end()
 
 
-async def test_it_is_ready_when_its_launcher_says_so_and_only_then(spare: Spare) -> None:
+async def test_it_is_ready_exactly_when_its_launcher_reports_that(spare: Spare) -> None:
     assert await eventually(spare.ready) == 503
     async with spare.launcher() as (reader, writer):
         check = await order_of(reader)
@@ -180,7 +180,7 @@ async def test_it_is_ready_when_its_launcher_says_so_and_only_then(spare: Spare)
 async def test_the_operator_sends_it_an_order_and_it_becomes_a_member_of_that_job(spare: Spare) -> None:
     assert await eventually(spare.adopt) == Adopted("job-uid")
 
-    # then it proves the job's key, and is a member's sidecar that does not coordinate
+    # then it proves the job's key, and is the sidecar of a member that does not coordinate
     async def ask() -> object:
         async with spare.line(operator(Role.OBSERVER, "job-uid", KEY)) as link:
             await link.send(Observe())
@@ -188,7 +188,7 @@ async def test_the_operator_sends_it_an_order_and_it_becomes_a_member_of_that_jo
 
     assert isinstance(await eventually(ask), Refused)
 
-    # and its launcher is told what to run before anything else
+    # and its launcher first receives the command to run
     async def connect() -> object:
         async with spare.launcher() as (reader, _):
             return await order_of(reader)
@@ -196,12 +196,12 @@ async def test_the_operator_sends_it_an_order_and_it_becomes_a_member_of_that_jo
     assert await eventually(connect) == TAKE_OVER
 
 
-async def test_the_jobs_coordinator_hears_that_it_waited_warm(spare: Spare) -> None:
+async def test_the_jobs_coordinator_receives_that_it_waited_warm(spare: Spare) -> None:
     # given the job's coordinator
     async with serving() as coordinator:
         order = replace(ORDER, coordinator=f"127.0.0.1:{coordinator.port}")
 
-        # when the spare is claimed, and its launcher is there
+        # when the spare is claimed, and its launcher is connected
         assert await eventually(lambda: spare.adopt(order)) == Adopted("job-uid")
 
         async def connect() -> None:
@@ -211,7 +211,7 @@ async def test_the_jobs_coordinator_hears_that_it_waited_warm(spare: Spare) -> N
 
         await eventually(connect)
 
-        # then that is in its first message
+        # then its first message reports that
         (join,) = coordinator.handler.messages[:1]
         assert isinstance(join, membership.Join)
         assert (join.pod_uid, join.index, join.warm) == (POD, None, True)
@@ -240,7 +240,7 @@ async def test_the_operator_calls_it_until_it_has_answered(spare: Spare) -> None
     await adopter.close()
 
 
-async def test_the_operator_learns_why_a_spare_was_not_adopted(spare: Spare) -> None:
+async def test_the_operator_receives_the_reason_why_a_spare_was_not_adopted(spare: Spare) -> None:
     await eventually(spare.adopt)
     refused = await eventually(lambda: adopt(intent(spare, shape=OTHER.shape), KEYS))
     assert refused == "it already belongs to job job-uid"
@@ -248,24 +248,24 @@ async def test_the_operator_learns_why_a_spare_was_not_adopted(spare: Spare) -> 
         await adopt(intent(spare), AdoptionKeys(Keys(OTHER_KEY, OPERATOR), KEY.hex()))
 
 
-async def test_it_keeps_the_first_order_and_says_whose_it_is(spare: Spare) -> None:
+async def test_it_keeps_the_first_order_and_reports_its_job(spare: Spare) -> None:
     await eventually(spare.adopt)
     assert await eventually(lambda: spare.adopt(OTHER)) == Adopted("job-uid")
 
 
 async def test_of_two_orders_at_once_it_keeps_the_first(spare: Spare) -> None:
-    # given a sidecar that has not ended its waiting yet
+    # given a sidecar that has not stopped waiting yet
     it = pool_spare.PoolSpareSidecar(read_spare(spare.env()))
 
     # when two operators send it orders of different jobs
     answers = [it.adopt(order) for order in (ORDER, OTHER)]
 
-    # then both learn of the first
+    # then both receive the job of the first order
     assert answers == [Adopted("job-uid"), Adopted("job-uid")]
     assert records.recorded_order(spare.folder / "state") == ORDER
 
 
-async def test_one_that_is_started_anew_is_the_jobs_still(spare: Spare) -> None:
+async def test_a_spare_that_restarts_still_belongs_to_the_job(spare: Spare) -> None:
     await eventually(spare.adopt)
     await spare.end()
     spare.start()
@@ -273,7 +273,7 @@ async def test_one_that_is_started_anew_is_the_jobs_still(spare: Spare) -> None:
     assert records.recorded_order(spare.folder / "state") == ORDER
 
 
-async def test_nobody_else_in_the_pod_can_read_the_jobs_key(spare: Spare) -> None:
+async def test_no_other_user_in_the_pod_can_read_the_jobs_key(spare: Spare) -> None:
     await eventually(spare.adopt)
     file = spare.folder / "state" / records.ORDER_FILE
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -282,12 +282,12 @@ async def test_nobody_else_in_the_pod_can_read_the_jobs_key(spare: Spare) -> Non
     ]
 
 
-async def test_an_order_for_one_spare_cannot_be_passed_on_to_another_one(spare: Spare) -> None:
+async def test_an_order_for_one_spare_cannot_be_relayed_to_another_one(spare: Spare) -> None:
     # given a relay at the address of another spare of the pool
     await eventually(spare.ready)
     other = replace(intent(spare), pod_uid="uid-of-the-other-spare", ip="127.0.0.2")
     async with relayed(Address(spare.host, pod.COORDINATOR_PORT), other.ip, pod.COORDINATOR_PORT) as relay:
-        # when the operator calls that address, and the relay passes the call on to this spare
+        # when the operator calls that address, and the relay forwards the call to this spare
         with pytest.raises(ProtocolError, match="closed the connection"):
             await adopt(other, KEYS)
         # then this spare refuses it, and the operator sends no order
@@ -296,7 +296,7 @@ async def test_an_order_for_one_spare_cannot_be_passed_on_to_another_one(spare: 
     assert records.recorded_order(spare.folder / "state") is None
 
 
-async def test_a_spare_at_an_address_that_another_pod_has_left_gets_no_order_of_that_pod(spare: Spare) -> None:
+async def test_a_spare_at_the_former_address_of_another_pod_gets_no_order_of_that_pod(spare: Spare) -> None:
     await eventually(spare.ready)
     with pytest.raises(handshake.NotProven, match="pod 'pod-uid' answers at the address of pod another"):
         await adopt(intent(spare, pod_uid="another"), KEYS)
@@ -326,7 +326,7 @@ async def test_no_other_caller_is_accepted(spare: Spare, as_caller: HandshakeCal
 
 @pytest.mark.attack("C2", "a spare that sends another one an order", before="the pool's key was enough")
 @pytest.mark.parametrize("private", [OTHER_OPERATOR, None], ids=["with-a-key-of-its-own", "without-one"])
-async def test_the_pools_key_does_not_let_anybody_act_as_the_operator(spare: Spare, private: bytes | None) -> None:
+async def test_the_pools_key_does_not_prove_that_a_caller_is_the_operator(spare: Spare, private: bytes | None) -> None:
     await eventually(spare.ready)
     with pytest.raises(EOFError):
         async with spare.line(operator(private=private)):

@@ -1,4 +1,4 @@
-"""Few lines however many callers: one a kind and address, and an end to it when there are many addresses."""
+"""Few lines however many callers: one per kind and address, and a limit for many addresses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def complaints(clock: Clock) -> RejectionLog:
     return RejectionLog(logging.getLogger("complaints"), clock)
 
 
-def test_the_first_of_a_kind_and_address_is_told(complaints: RejectionLog, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_of_a_kind_and_address_is_logged(complaints: RejectionLog, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         complaints.log("10.0.0.1", "no key", "does not know the key")
         complaints.log("10.0.0.1", "no hello", "said nothing")
@@ -41,7 +41,7 @@ def test_the_first_of_a_kind_and_address_is_told(complaints: RejectionLog, caplo
     ]
 
 
-def test_what_was_not_told_is_counted_and_told_later(
+def test_rejections_that_were_not_logged_are_counted_and_logged_later(
     complaints: RejectionLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(5):

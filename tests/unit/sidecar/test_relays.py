@@ -47,7 +47,7 @@ class Joined:
             self.served.handler.links[-1].send(m.Heartbeat(number, NO_ROUND))
 
     def received(self, to: To) -> list[int]:
-        """The numbers that came, after the first message of each side."""
+        """The numbers that arrived, after the first message of each side."""
         if to is To.SIDECAR:
             return [x.master_port for x in self.served.handler.messages if isinstance(x, m.Port)]
         return [x.number for x in self.calls.messages if isinstance(x, m.Heartbeat)]
@@ -69,7 +69,7 @@ async def joined(served: ServedSidecar) -> AsyncIterator[Joined]:
 
 
 @pytest.mark.parametrize("to", To)
-async def test_a_relay_that_passes_on_everything_changes_nothing(served: ServedSidecar, to: To) -> None:
+async def test_a_relay_that_forwards_everything_changes_nothing(served: ServedSidecar, to: To) -> None:
     async with joined(served) as it:
         it.send(to, 1)
         it.send(to, 2)
@@ -84,7 +84,7 @@ async def test_a_relay_reads_no_message(served: ServedSidecar) -> None:
         it.calls.client.send(m.Gone("a secret of the member"))
         served.handler.links[0].send(m.Close(CloseReason.FAILED, "a secret of the coordinator"))
         await until(lambda: m.Gone("a secret of the member") in served.handler.messages and len(it.calls.messages) == 2)
-        # then the relay sees a Hello and an Answer, and after these nothing that it can read
+        # then the relay sees a Hello and an Answer, and after these nothing that it can decrypt
         kinds = [[opcode for opcode, _ in frames] for frames in it.relay.seen.values()]
         assert kinds == [[Opcode.TEXT, *3 * [Opcode.BINARY]], [Opcode.TEXT, *2 * [Opcode.BINARY]]]
         seen = b"".join(payload for frames in it.relay.seen.values() for _, payload in frames)
@@ -95,7 +95,7 @@ async def test_a_relay_reads_no_message(served: ServedSidecar) -> None:
 @pytest.mark.attack("C1", "a relay that adds a message", before="it was heard as the other side's")
 @pytest.mark.parametrize("opcode", [Opcode.TEXT, Opcode.BINARY], ids=["text", "binary"])
 @pytest.mark.parametrize(("to", "message"), [(To.SIDECAR, GONE), (To.CALLER, CLOSE)], ids=["to-sidecar", "to-caller"])
-async def test_a_message_that_a_relay_adds_ends_the_connection_and_is_not_heard(
+async def test_a_message_that_a_relay_adds_ends_the_connection_and_is_ignored(
     served: ServedSidecar, to: To, message: object, opcode: Opcode
 ) -> None:
     async with joined(served) as it:
@@ -105,7 +105,7 @@ async def test_a_message_that_a_relay_adds_ends_the_connection_and_is_not_heard(
 
 
 @pytest.mark.attack("C1", "a relay that adds a message before the session", before="it was heard as the other side's")
-async def test_a_message_that_a_relay_adds_behind_the_answer_is_not_heard(served: ServedSidecar) -> None:
+async def test_a_message_that_a_relay_adds_after_the_answer_is_ignored(served: ServedSidecar) -> None:
     async with relayed(at(served)) as relay:
 
         def add(to: To, each: Frame) -> list[Frame]:
@@ -122,7 +122,7 @@ def changed(sealed: bytes) -> bytes:
     return sealed[:-1] + bytes([sealed[-1] ^ 1])
 
 
-#: What a relay sends in place of two messages, each in turn.
+#: Frames that a relay sends instead of two messages, one test each.
 Arrange = Callable[[bytes, bytes], list[bytes]]
 ARRANGED: dict[str, tuple[Arrange, list[int]]] = {
     "changed": (lambda first, second: [changed(first), second], []),
@@ -137,7 +137,7 @@ ARRANGED: dict[str, tuple[Arrange, list[int]]] = {
 @pytest.mark.attack("C1", "a relay that changes, repeats, reorders or drops messages", before="none was noticed")
 @pytest.mark.parametrize(("arrange", "before_it"), ARRANGED.values(), ids=ARRANGED)
 @pytest.mark.parametrize("to", To)
-async def test_messages_that_a_relay_rearranges_end_the_connection_and_are_not_heard(
+async def test_messages_that_a_relay_rearranges_end_the_connection_and_are_ignored(
     served: ServedSidecar, to: To, arrange: Arrange, before_it: list[int]
 ) -> None:
     async with joined(served) as it:
@@ -151,7 +151,7 @@ async def test_messages_that_a_relay_rearranges_end_the_connection_and_are_not_h
             return [(Opcode.BINARY, x) for x in arrange(*waiting)] if len(waiting) == 2 else []
 
         it.relay.pass_on = pass_on
-        # when it passes them on in another way
+        # when it forwards them in another way
         it.send(to, 1)
         it.send(to, 2)
         await it.until_ended()
@@ -162,7 +162,7 @@ async def test_messages_that_a_relay_rearranges_end_the_connection_and_are_not_h
 
 @pytest.mark.attack("C1", "a relay that sends a side its own message back", before="it was heard as the other side's")
 @pytest.mark.parametrize("to", To)
-async def test_a_message_that_a_relay_sends_back_ends_the_connection_and_is_not_heard(
+async def test_a_message_that_a_relay_sends_back_ends_the_connection_and_is_ignored(
     served: ServedSidecar, to: To
 ) -> None:
     async with joined(served) as it:
@@ -182,7 +182,7 @@ async def test_a_relay_at_the_address_of_another_pod_is_refused(
 ) -> None:
     # given a relay at an address that a pod of the job has left, and that a member calls
     async with relayed(at(served), host="127.0.0.2") as relay, dialing(relay.address) as calls:
-        # when the relay passes the handshake on to the coordinator, at another address
+        # when the relay forwards the handshake to the coordinator, at another address
         await until(lambda: warnings(caplog))
         # then the coordinator refuses the handshake
         assert warnings(caplog) == ["127.0.0.1 was rejected: it called address '127.0.0.2', which is not this pod's"]
@@ -191,14 +191,14 @@ async def test_a_relay_at_the_address_of_another_pod_is_refused(
 
 
 @pytest.mark.attack("C1", "sends a recorded session again", before="refused, too")
-async def test_a_recorded_session_does_not_let_anybody_in_again(served: ServedSidecar) -> None:
-    # given everything that a member has sent in its session
+async def test_a_recorded_session_opens_no_session(served: ServedSidecar) -> None:
+    # given all bytes that a member has sent in its session
     async with joined(served) as it:
         it.send(To.SIDECAR, 1)
         await until(lambda: it.received(To.SIDECAR) == [1])
         recorded = it.relay.received[To.SIDECAR]
     await until(lambda: served.handler.dropped_links)
-    # when somebody sends it again
+    # when another caller sends them again
     with served.dialed() as sock:
         sock.sendall(recorded)
         answered = await ended(sock)
@@ -213,7 +213,7 @@ async def test_recorded_answers_do_not_deceive_a_member(
     served: ServedSidecar, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    # given everything that a coordinator has sent in a session
+    # given all frames that a coordinator has sent in a session
     async with joined(served) as it:
         recorded = list(it.relay.seen[To.CALLER])
     async with relayed(at(served)) as relay:
@@ -236,28 +236,28 @@ async def test_bytes_that_a_trainer_writes_to_its_sidecars_socket_end_the_connec
 ) -> None:
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages == [WELCOME])
-        # given the duplicate of the member's socket that its launcher holds
+        # given the duplicate of the member's socket in its launcher
         with socket.socket(fileno=os.dup(calls.sockets[0] or 0)) as duplicate:
             # when the trainer writes a message there
             duplicate.send(frame(opcode, wire.encode(GONE).encode(), masked=True))
-            # then the coordinator hangs up, and has not heard the message
+            # then the coordinator hangs up, and has not received the message
             await until(lambda: calls.downs and served.handler.dropped_links)
         assert [type(x) for x in served.handler.messages] == [m.Join]
 
 
 @pytest.mark.attack("C1", "a relay that keeps a dead peer alive by PINGs and PONGs", before="PINGs were answered")
 @pytest.mark.parametrize("to", To)
-async def test_pings_and_pongs_are_neither_heard_nor_answered(served: ServedSidecar, to: To) -> None:
+async def test_pings_and_pongs_are_neither_reported_nor_answered(served: ServedSidecar, to: To) -> None:
     async with joined(served) as it:
-        # given a relay that passes nothing on, as if one side had stopped
+        # given a relay that forwards nothing, as if one side had stopped
         it.relay.pass_on = lambda *_: []
         before = (list(served.handler.messages), list(it.calls.messages), len(it.relay.seen[to.back]))
-        # when it sends control frames in the name of that side
+        # when it sends control frames as if from that side
         for _ in range(100):
             it.relay.send(to, Opcode.PING, b"there?")
             it.relay.send(to, Opcode.PONG, b"there?")
         it.relay.send(to, Opcode.CLOSE, b"")
         await it.until_ended()
-        # then nothing was heard, and nothing was answered but the close frame
+        # then neither side received a message, and only the close frame was answered
         assert (served.handler.messages, it.calls.messages) == before[:2]
         assert [opcode for opcode, _ in it.relay.seen[to.back][before[2] :]] == [Opcode.CLOSE]

@@ -1,4 +1,6 @@
-"""The server over real connections: who is let in, what reaches the hall, and what a connection's end means."""
+"""The server over real connections: which callers it accepts, which messages reach its handler, and how connections
+end.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +40,17 @@ from understudy_sidecar.link import Link
 TAG_BYTES = 16
 MEMBER_BYTES = 64 * 1024
 
-# Who is let in
+# Which callers it accepts
 
 
-async def test_a_member_that_knows_the_key_is_heard_and_answered(served: ServedSidecar) -> None:
+async def test_a_member_that_knows_the_key_is_answered(served: ServedSidecar) -> None:
     async with served.calling() as link:
         await link.send_text(join())
         assert await link.receive() == WELCOME
     assert [type(x) for x in served.handler.messages] == [m.Join]
 
 
-async def test_an_observer_that_knows_the_key_is_heard_and_answered(served: ServedSidecar) -> None:
+async def test_an_observer_that_knows_the_key_is_answered(served: ServedSidecar) -> None:
     async with served.calling(caller(Role.OBSERVER, called=served.host)) as link:
         await link.send(Observe())
         await link.send(Appoint(1, 4, {"InPlace": 2}))
@@ -70,11 +72,13 @@ async def test_a_caller_with_another_key_or_job_is_refused(
     assert unvisited(served.handler)
 
 
-def unvisited(hall: RecordingHandler) -> bool:
-    return not (hall.links or hall.messages or hall.dropped_links or hall.observers or hall.observer_messages)
+def unvisited(handler: RecordingHandler) -> bool:
+    return not (
+        handler.links or handler.messages or handler.dropped_links or handler.observers or handler.observer_messages
+    )
 
 
-# What reaches the hall
+# Which messages reach the handler
 
 
 async def test_a_message_of_an_unknown_type_is_dropped(served: ServedSidecar) -> None:
@@ -85,7 +89,7 @@ async def test_a_message_of_an_unknown_type_is_dropped(served: ServedSidecar) ->
     assert [type(x) for x in served.handler.messages] == [m.Join, m.Port]
 
 
-async def test_a_member_cannot_speak_as_an_observer(served: ServedSidecar) -> None:
+async def test_a_member_cannot_send_messages_of_an_observer(served: ServedSidecar) -> None:
     async with served.member() as link:
         await link.send(Appoint(7, -1, {}))
         await link.send(m.Port(4001))
@@ -94,7 +98,7 @@ async def test_a_member_cannot_speak_as_an_observer(served: ServedSidecar) -> No
     assert len(served.handler.messages) == 2
 
 
-async def test_the_longest_message_of_a_member_is_heard(served: ServedSidecar) -> None:
+async def test_the_longest_message_of_a_member_arrives(served: ServedSidecar) -> None:
     empty = wire.encode(m.Gone(""))
     async with served.member() as link:
         await link.send(m.Gone("x" * (MEMBER_BYTES - TAG_BYTES - len(empty))))
@@ -107,7 +111,7 @@ async def test_an_observers_message_may_be_as_long_as_ten_thousand_nodes_need(se
         await until(lambda: served.handler.observer_messages)
 
 
-async def test_a_failure_in_the_hall_ends_the_connection_that_brought_it_and_no_other(served: ServedSidecar) -> None:
+async def test_an_error_in_the_handler_ends_the_connection_that_caused_it_and_no_other(served: ServedSidecar) -> None:
     received = served.handler.on_message
 
     def fragile(link: object, message: object) -> None:
@@ -116,15 +120,15 @@ async def test_a_failure_in_the_hall_ends_the_connection_that_brought_it_and_no_
         received(link, message)  # type: ignore[arg-type]
 
     served.handler.on_message = fragile  # type: ignore[method-assign]
-    async with served.member() as healthy, served.member() as unlucky:
-        await unlucky.send(m.Port(666))
-        assert await closed_by_server(unlucky)
+    async with served.member() as healthy, served.member() as failing:
+        await failing.send(m.Port(666))
+        assert await closed_by_server(failing)
         await healthy.send(m.Port(1))
         await until(lambda: m.Port(1) in served.handler.messages)
         assert served.handler.dropped_links == [False]
 
 
-async def test_closing_the_server_lets_everything_that_was_sent_go_out_first(served: ServedSidecar) -> None:
+async def test_closing_the_server_sends_all_queued_messages_first(served: ServedSidecar) -> None:
     async with served.member() as link:
         served.handler.links[0].transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         served.handler.links[0].send(m.Close(CloseReason.SUCCEEDED, "x" * (3 << 20)))
@@ -137,7 +141,7 @@ async def test_closing_the_server_lets_everything_that_was_sent_go_out_first(ser
         socket.create_connection((served.host, served.port))
 
 
-# Whether anybody is there
+# Keepalives
 
 
 @pytest.mark.parametrize("role", [Role.MEMBER, Role.OBSERVER])
@@ -151,16 +155,16 @@ async def test_an_empty_message_is_answered_with_an_empty_one(served: ServedSide
     assert served.handler.observer_messages == []
 
 
-# What a connection's end means
+# How connections end
 
 
 def abort(link: SealedCaller) -> None:
-    """FIN, without the WebSocket's goodbye: as a killed process leaves it."""
+    """FIN, without a close frame: as a killed process leaves it."""
     link.transport.abort()
 
 
 def reset(link: SealedCaller) -> None:
-    """RST: as a kernel answers that does not know the connection any more."""
+    """RST: the answer of a kernel that does not know the connection any more."""
     linger = struct.pack("ii", 1, 0)
     link.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     abort(link)
@@ -176,7 +180,7 @@ async def test_a_peer_whose_kernel_ends_the_connection_was_not_silent(
     assert served.handler.dropped_links == [False]
 
 
-async def test_a_peer_that_says_goodbye_was_not_silent(served: ServedSidecar) -> None:
+async def test_a_peer_that_sends_a_close_frame_was_not_silent(served: ServedSidecar) -> None:
     async with served.member():
         pass
     await until(lambda: served.handler.dropped_links)
@@ -186,7 +190,9 @@ async def test_a_peer_that_says_goodbye_was_not_silent(served: ServedSidecar) ->
 @pytest.mark.skipif(not may_lay_cables(), reason="no right to make a network namespace")
 @pytest.mark.parametrize("talks", [False, True], ids=["at rest", "while it is sent to"])
 async def test_a_peer_behind_a_pulled_cable_was_silent(talks: bool) -> None:
-    """Takes the 3 s of the kernel's own limits (see tcp.py): keepalive's at rest, TCP_USER_TIMEOUT's under way."""
+    """Takes the 3 s of the kernel's limits (see tcp.py): keepalive on an idle connection, TCP_USER_TIMEOUT on a busy
+    one.
+    """
     with cable() as far:
         async with serving(HERE) as served:
             async with served.calling(make_socket=lambda _: nonblocking(far.socket())) as link:
@@ -202,7 +208,7 @@ async def test_a_peer_behind_a_pulled_cable_was_silent(talks: bool) -> None:
 
 
 def all_acknowledged(link: Link) -> bool:
-    """Whether the peer's kernel has all that was sent."""
+    """Whether the peer's kernel has acknowledged all sent bytes."""
     unacknowledged = array.array("i", [0])
     fcntl.ioctl(link.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, unacknowledged)
     return unacknowledged[0] == 0

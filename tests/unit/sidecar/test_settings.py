@@ -1,4 +1,4 @@
-"""What a sidecar is told: by its environment, or, where it was injected, by its place and the file beside the key."""
+"""A sidecar's settings: from its environment or, if it was injected, from its position and the file beside the key."""
 
 import json
 from dataclasses import asdict
@@ -24,7 +24,7 @@ def keys(folder: Path) -> None:
     (folder / pod.OPERATOR_KEY_FILE).write_text("02" * 32)
 
 
-def told(folder: Path) -> None:
+def write_injected(folder: Path) -> None:
     keys(folder)
     injected = InjectedFacts(SHAPE, "10.0.0.7:8478", GROUPS)
     (folder / pod.INJECTED_FILE).write_text(json.dumps(asdict(injected)))
@@ -34,10 +34,10 @@ def told(folder: Path) -> None:
     ("place", "index"),
     [("driver/0/0", 0), ("workers/0/0", 1), ("workers/0/2", 3), ("workers/1/0", 4), ("workers/1/1", None)],
 )
-def test_an_injected_pod_finds_its_rank_by_its_place_and_who_comes_after_the_last_is_a_spare(
+def test_an_injected_pod_derives_its_rank_from_its_position_and_pods_after_the_last_are_spares(
     tmp_path: Path, place: str, index: int | None
 ) -> None:
-    told(tmp_path)
+    write_injected(tmp_path)
     settings = read_settings(env(tmp_path, place))
     assert settings.index == index
     assert settings.shape == SHAPE
@@ -52,7 +52,7 @@ def test_an_injected_pod_finds_its_rank_by_its_place_and_who_comes_after_the_las
     ids=["empty", "a-word", "too-short", "too-long", "no-digits", "no-text"],
 )
 def test_a_file_that_has_no_key_is_named_and_not_quoted(tmp_path: Path, file: str, content: bytes) -> None:
-    told(tmp_path)
+    write_injected(tmp_path)
     (tmp_path / file).write_bytes(content)
     with pytest.raises(SettingsError) as raised:
         read_settings(env(tmp_path, "workers/0/0"))
@@ -63,7 +63,7 @@ def test_a_file_that_has_no_key_is_named_and_not_quoted(tmp_path: Path, file: st
 
 @pytest.mark.parametrize("file", [pod.KEY_FILE, pod.OPERATOR_KEY_FILE])
 def test_a_key_that_is_missing_is_named(tmp_path: Path, file: str) -> None:
-    told(tmp_path)
+    write_injected(tmp_path)
     (tmp_path / file).unlink()
     with pytest.raises(SettingsError, match=file):
         read_settings(env(tmp_path, "workers/0/0"))

@@ -1,5 +1,6 @@
-"""What a trainer can do to its sidecar through the folder that both write to, and what a sidecar does with a state file
-that is not its own: it never blocks, writes through no link, and never quotes a file."""
+"""Attacks of a trainer on its sidecar through the folder that both write to, and a sidecar with a state file that it
+did not write: it never blocks, writes through no link, and never quotes a file.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +33,11 @@ from understudy_sidecar.records import CannotRead
 from understudy_sidecar.rollouts_link import RolloutsLink
 from understudy_sidecar.sidecar_alone import AloneSettings, SidecarAlone
 
-VOW_FILE = "vow.json"
+HARD_STATE_FILE = "vow.json"
 
 KEY = "ab" * 32
 XID = NodeVerdict(Verdict.FAULTY, "Xid 79")
-VOW = HardState(Term(7, 3))
+HARD_STATE = HardState(Term(7, 3))
 pytestmark = pytest.mark.timeout(20)  # a FIFO that blocks fails its test
 
 
@@ -87,16 +88,16 @@ WRITTEN: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
 )
 @pytest.mark.parametrize("obstacle", OBSTACLES.values(), ids=OBSTACLES)
 @pytest.mark.parametrize(("name", "write"), WRITTEN.values(), ids=WRITTEN)
-def test_what_a_trainer_puts_into_the_way_is_replaced_and_not_written_through(
+def test_obstacles_of_a_trainer_are_replaced_and_not_written_through(
     folder: Path, private: Path, name: str, write: Callable[[Path, Path], object], obstacle: Obstacle
 ) -> None:
-    # given an image, and a trainer that has put something where the sidecar writes
+    # given an image, and a trainer that has put an obstacle where the sidecar writes
     source, shared = shipped(folder), folder / "shared"
     (shared / name).parent.mkdir(parents=True)
     obstacle(shared / name, private)
-    # when the sidecar, started again, writes there
+    # when the sidecar restarts and writes there
     write(shared, source)
-    # then its file is there, whole, and nothing else was written to
+    # then its file is complete, and no other file was written
     assert private.read_text() == KEY
     match name:
         case "launch" | "python" | "python/understudy_torch" | "python/understudy_torch/__init__.py":
@@ -131,18 +132,18 @@ async def test_a_socket_takes_connections_whatever_was_at_its_path(
     assert (mode(private), files.read_file(private, 100)) == (before, KEY.encode())
 
 
-@pytest.mark.attack("C4", "a FIFO where the sidecar writes the verdict", before="the sidecar stopped for ever")
+@pytest.mark.attack("C4", "a FIFO where the sidecar writes the verdict", before="the sidecar stopped forever")
 async def test_a_sidecar_comes_up_and_keeps_the_verdict_in_a_folder_full_of_obstacles(folder: Path) -> None:
     # given a shared folder in which a trainer has put FIFOs wherever the sidecar writes
-    source, shared, state, told = shipped(folder), folder / "shared", folder / "state", folder / "told"
+    source, shared, state, annotation = shipped(folder), folder / "shared", folder / "state", folder / "told"
     for made in (shared, state):
         os.mkdir(made)
     for name in ("launch", "python", pod.VERDICT_FILE, f"{pod.VERDICT_FILE}.new"):
         os.mkfifo(shared / name)
-    files.write_file(told, wire.encode(XID).encode())
+    files.write_file(annotation, wire.encode(XID).encode())
     # when the sidecar of a pod without a launcher starts there
     alone = SidecarAlone(
-        AloneSettings(shared, state, told, source, look_every_s=0.01, listen="127.0.0.1", health_port=0)
+        AloneSettings(shared, state, annotation, source, look_every_s=0.01, listen="127.0.0.1", health_port=0)
     )
     life = asyncio.create_task(alone.run())
     # then the trainer finds the verdict
@@ -154,7 +155,7 @@ async def test_a_sidecar_comes_up_and_keeps_the_verdict_in_a_folder_full_of_obst
 # The sidecar reads its own state
 
 READ: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "vow": (VOW_FILE, records.recorded_hard_state),
+    "vow": (HARD_STATE_FILE, records.recorded_hard_state),
     "close": (records.CLOSE_FILE, records.recorded_close),
     "told-verdict": (records.COORDINATOR_VERDICT_FILE, records.recorded_coordinator_verdict),
     "order": (records.ORDER_FILE, records.recorded_order),
@@ -164,7 +165,7 @@ READ: dict[str, tuple[str, Callable[[Path], object]]] = {
 @pytest.mark.attack("C4", "vow.json is a link to the key, or anything else", before="the log showed the whole key")
 @pytest.mark.parametrize("obstacle", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize(("name", "read"), READ.values(), ids=READ)
-def test_a_state_file_that_no_sidecar_wrote_is_an_error_that_names_it_and_quotes_nothing(
+def test_a_state_file_that_no_sidecar_wrote_causes_an_error_that_names_it_and_quotes_nothing(
     folder: Path, private: Path, name: str, read: Callable[[Path], object], obstacle: Obstacle
 ) -> None:
     with obstacle.at(folder / name, private), pytest.raises(CannotRead) as raised:
@@ -198,39 +199,39 @@ def test_content_that_is_no_message_is_not_quoted(
     assert KEY[:8] not in str(raised.value)
 
 
-def test_what_was_stored_is_read_back_and_is_private(folder: Path) -> None:
+def test_a_stored_state_is_read_back_and_is_private(folder: Path) -> None:
     before = os.umask(0)
     try:
-        records.record_hard_state(folder, VOW)
+        records.record_hard_state(folder, HARD_STATE)
         records.record_coordinator_verdict(folder, XID)
         records.record_close(folder, Close(CloseReason.FAILED, "x"), folder / "no-termination-log")
     finally:
         os.umask(before)
-    assert records.recorded_hard_state(folder) == VOW
+    assert records.recorded_hard_state(folder) == HARD_STATE
     assert records.recorded_coordinator_verdict(folder) == XID
     assert records.recorded_close(folder) == Close(CloseReason.FAILED, "x")
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
     assert len(list(folder.iterdir())) == 3, "nothing beside them"
 
 
-def test_nothing_is_left_beside_a_file_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_is_left_beside_a_file_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(records.CannotStore, match="No space left"):
-        records.record_hard_state(folder, VOW)
+        records.record_hard_state(folder, HARD_STATE)
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.attack("C4", "a sidecar is restarted while vow.json is a link to the key", before="the log showed the key")
-def test_a_sidecar_whose_vow_is_a_link_to_the_key_ends_with_one_line_and_no_key(folder: Path) -> None:
+def test_a_sidecar_whose_hard_state_is_a_link_to_the_key_ends_with_one_line_and_no_key(folder: Path) -> None:
     # given a pod's folders, in which vow.json is a link to the key
     for name in ("key", "state", "shared"):
         (folder / name).mkdir()
     (folder / "key" / pod.KEY_FILE).write_text(KEY)
     (folder / "key" / pod.OPERATOR_KEY_FILE).write_text("cd" * 32)
-    (folder / "state" / VOW_FILE).symlink_to(folder / "key" / pod.KEY_FILE)
+    (folder / "state" / HARD_STATE_FILE).symlink_to(folder / "key" / pod.KEY_FILE)
     shape = pod.JobShape("uid", "research", "llm", 2, 8, 10, 3600.0)
     env = {
         **os.environ,
@@ -251,7 +252,7 @@ def test_a_sidecar_whose_vow_is_a_link_to_the_key_ends_with_one_line_and_no_key(
     # then it ends with an error that names the file, and shows neither the key nor a traceback
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
-    assert str(folder / "state" / VOW_FILE) in line
+    assert str(folder / "state" / HARD_STATE_FILE) in line
     assert KEY[:8] not in ended.stderr + ended.stdout
 
 
@@ -266,19 +267,19 @@ def test_an_annotation_is_read_through_the_kubelets_links_and_never_quoted(
     (folder / "..2026" / "verdict").write_text(KEY)
     (folder / "..data").symlink_to("..2026")
     (folder / "verdict").symlink_to("..data/verdict")
-    heard: list[NodeVerdict] = []
-    watch = AnnotationFile(folder / "verdict", heard.append)
+    verdicts: list[NodeVerdict] = []
+    watch = AnnotationFile(folder / "verdict", verdicts.append)
     # when the annotation is not a verdict, and then is one
     watch._check()
     (folder / "..2026" / "verdict").write_text(wire.encode(XID))
     watch._check()
     # then the log does not show it
-    assert heard == [XID]
+    assert verdicts == [XID]
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert KEY[:8] not in caplog.text
 
 
-def test_what_the_operator_tells_an_injected_pod_is_not_quoted(folder: Path) -> None:
+def test_the_settings_of_an_injected_pod_are_not_quoted(folder: Path) -> None:
     (folder / pod.KEY_FILE).write_text(KEY)
     (folder / pod.OPERATOR_KEY_FILE).write_text("cd" * 32)
     (folder / pod.INJECTED_FILE).write_text(f'{{"shape": "{KEY}"}}')
@@ -297,7 +298,7 @@ def test_a_launcher_that_was_connected_is_known_until_its_end_or_a_reboot_of_the
     # its connection ends
     records.record_launcher(folder, False)
     assert not records.recorded_launcher(folder)
-    # or the node starts again, and the trainer container with it
+    # or the node reboots, and the trainer container restarts
     records.record_launcher(folder, True)
     (folder / "boot_id").write_text("another boot\n")
     monkeypatch.setattr(records, "BOOT_ID", folder / "boot_id")

@@ -1,6 +1,7 @@
 """Callers without the job's key, or with the wrong one of the keys: a sidecar refuses them.
 
-Next to each stranger a healthy member is connected, and served before, after and (where it takes long) meanwhile.
+During each attack a healthy member is connected, and the server has to answer it before, after and (if the attack takes
+long) meanwhile.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def short_handshake(served: ServedSidecar) -> None:
 
 
 def waits(served: ServedSidecar, sock: socket.socket) -> bool:
-    """Whether the server has this connection, and not closed it."""
+    """Whether the server has this connection, and has not closed it."""
     addresses = (caller.transport.get_extra_info("peername") for caller in served.server.callers)
     return sock.getsockname() in addresses
 
@@ -76,7 +77,7 @@ def waits(served: ServedSidecar, sock: socket.socket) -> bool:
 
 
 async def sent_without_the_key(link: Socket, as_caller: HandshakeCaller) -> bool:
-    """Whether the server hangs up on a caller that goes on after the Answer, which it cannot read."""
+    """Whether the server hangs up on a caller that continues after the Answer, which the caller cannot decrypt."""
     await link.send_str(wire.encode(as_caller.hello))
     assert isinstance(wire.decode((await link.receive(2.0)).data, KNOWN), Answer)
     await link.send_bytes(bytes(16))
@@ -101,7 +102,7 @@ async def test_a_sidecar_refuses_a_handshake_that_was_made_for_another_address(
 
 
 @pytest.mark.parametrize("first", [b"", bytes(16), bytes(200)], ids=["empty", "a-tag", "long"])
-async def test_a_recorded_hello_does_not_let_anybody_in(served: ServedSidecar, first: bytes) -> None:
+async def test_a_recorded_hello_opens_no_session(served: ServedSidecar, first: bytes) -> None:
     async with served.upgraded() as link:
         await link.send_str(wire.encode(RECORDED))
         assert (await link.receive(2.0)).type is aiohttp.WSMsgType.TEXT  # an Answer that the caller cannot read
@@ -112,7 +113,7 @@ async def test_a_recorded_hello_does_not_let_anybody_in(served: ServedSidecar, f
 
 @pytest.mark.attack("C2", "a member that calls as the operator", before="the membership key was enough")
 @pytest.mark.parametrize("operator", [OTHER_OPERATOR, None], ids=["with-a-key-of-its-own", "without-one"])
-async def test_the_membership_key_does_not_let_anybody_act_as_the_operator(
+async def test_the_membership_key_does_not_prove_that_a_caller_is_the_operator(
     served: ServedSidecar, operator: bytes | None
 ) -> None:
     # given a caller that knows the membership key
@@ -126,7 +127,7 @@ async def test_the_membership_key_does_not_let_anybody_act_as_the_operator(
 @pytest.mark.attack(
     "C2", "a member that calls as the operator, and knows its public key", before="the membership key was enough"
 )
-async def test_the_membership_key_and_the_operators_public_key_do_not_let_anybody_act_as_the_operator(
+async def test_the_membership_key_and_the_operators_public_key_do_not_prove_that_a_caller_is_the_operator(
     served: ServedSidecar,
 ) -> None:
     # given a caller whose Hello names the operator's public key, as each sidecar knows it
@@ -141,7 +142,7 @@ async def test_the_membership_key_and_the_operators_public_key_do_not_let_anybod
         # when a sidecar answers it
         await link.send_str(wire.encode(hello))
         answer = wire.decode((await link.receive(2.0)).data, KNOWN)
-        # then the caller has no session: it cannot read the answer, and cannot go on
+        # then the caller has no session: it cannot decrypt the answer, and cannot continue
         with pytest.raises(handshake.NotProven):
             forger.finish(answer)
         await link.send_bytes(bytes(16))
@@ -195,7 +196,7 @@ async def test_a_caller_of_another_job_does_not_learn_the_uid_of_this_one(served
     assert len(served.handler.links) == 1
 
 
-# Half-open
+# Half-open connections
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ async def test_a_caller_of_another_job_does_not_learn_the_uid_of_this_one(served
     ids=["nothing", "half-a-head", "a-head", "half-a-header", "half-a-frame", "a-hello"],
 )
 @pytest.mark.usefixtures("short_handshake")
-async def test_a_caller_that_falls_silent_is_given_up(
+async def test_a_caller_that_falls_silent_is_disconnected(
     served: ServedSidecar, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     with served.dialed() as first, served.dialed() as second:
@@ -260,7 +261,7 @@ async def test_connections_of_many_addresses_evict_each_other_and_none_of_a_memb
 ) -> None:
     async with serving() as served:
         with served.dialed("127.0.1.1") as member, contextlib.ExitStack() as idle:
-            member.sendall(HEAD)  # it is on its way, and older than all that follow
+            member.sendall(HEAD)  # its handshake has begun, before all that follow
             for number in range(1200):
                 newest = idle.enter_context(served.dialed(f"127.0.0.{number % 6 + 2}"))
             await until(lambda: waits(served, newest))
@@ -271,7 +272,7 @@ async def test_connections_of_many_addresses_evict_each_other_and_none_of_a_memb
     }
 
 
-async def test_members_stay_when_the_files_run_out_and_get_in_when_there_are_some_again(
+async def test_members_stay_when_the_files_run_out_and_can_join_when_files_are_free_again(
     served: ServedSidecar, healthy: HealthyMember
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -298,14 +299,14 @@ async def test_strangers_take_no_files_from_members(
                 idle.enter_context(served.dialed())
             async with asyncio.timeout(1.0), served.member(), served.member():
                 await until(lambda: len(served.server.callers) <= 50)
-    said = "127.0.0.1 was rejected: no more files can be opened, and it has proved no key yet"
-    assert warnings(caplog) == [said]
+    expected = "127.0.0.1 was rejected: no more files can be opened, and it has proved no key yet"
+    assert warnings(caplog) == [expected]
 
 
 async def test_a_scanner_fills_no_log(served: ServedSidecar, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(1000):
         with served.dialed() as sock:
-            sock.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")  # as TLS begins
+            sock.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")  # the first bytes of TLS
             await ended(sock)
     assert len(warnings(caplog)) == 1
     with served.dialed("127.0.0.2") as sock:

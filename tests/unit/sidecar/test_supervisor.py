@@ -1,4 +1,4 @@
-"""A sidecar's process that is started anew inside its container."""
+"""A sidecar's process that is restarted inside its container."""
 
 import signal
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 from tests.unit.launcher.fake_sidecar import wait_for
 
 RUN = "import sys; from understudy_sidecar import supervisor; sys.exit(supervisor.run(sys.argv[1:]))"
-#: As RUN; and SIGTERM comes right after a child was reaped, as when the kubelet ends a sidecar that ends by itself.
+#: Like RUN, but SIGTERM arrives right after a child was reaped, as when the kubelet ends a sidecar that ends by itself.
 RUN_LATE = (
     """
 import os, signal
@@ -27,7 +27,7 @@ os.wait, os.waitpid = late(os.wait), late(os.waitpid)
     + RUN
 )
 _STARTED: list[subprocess.Popen[bytes]] = []
-#: Writes its pid, and goes on as told: the number of the child picks the word.
+#: Writes its pid, and then acts according to the argument with the number of the child.
 CHILD = """
 import os, pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])
@@ -66,7 +66,7 @@ def children(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("end", ["1", "kill", "137"])
-def test_a_child_that_crashes_is_started_anew_and_its_success_is_the_containers(tmp_path: Path, end: str) -> None:
+def test_a_child_that_crashes_is_restarted_and_its_success_ends_the_container_with_0(tmp_path: Path, end: str) -> None:
     process = start(tmp_path, end, end, "0")
     assert process.wait(20) == 0
     assert len(children(tmp_path)) == 3
@@ -79,7 +79,7 @@ def test_wrong_settings_end_the_container_with_their_code(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("life", "code"), [("wait", 0), ("stubborn", 5)])
-def test_sigterm_goes_to_the_child_whose_code_is_the_containers(tmp_path: Path, life: str, code: int) -> None:
+def test_sigterm_goes_to_the_child_whose_code_ends_the_container(tmp_path: Path, life: str, code: int) -> None:
     process = start(tmp_path, life)
     wait_for(lambda: len(children(tmp_path)) == 1, "the child runs")
     process.send_signal(signal.SIGTERM)
@@ -87,7 +87,7 @@ def test_sigterm_goes_to_the_child_whose_code_is_the_containers(tmp_path: Path, 
     assert len(children(tmp_path)) == 1
 
 
-def test_sigterm_while_nothing_runs_starts_nothing_anew(tmp_path: Path) -> None:
+def test_sigterm_while_no_child_runs_starts_none(tmp_path: Path) -> None:
     process = start(tmp_path, *["1"] * 9)
     wait_for(lambda: len(children(tmp_path)) >= 4, "four lives")  # from here on the pauses are longer than the lives
     process.send_signal(signal.SIGTERM)
@@ -96,8 +96,8 @@ def test_sigterm_while_nothing_runs_starts_nothing_anew(tmp_path: Path) -> None:
     assert time.monotonic() - before < 3
 
 
-def test_sigterm_in_the_moment_after_the_child_was_reaped_is_nothing_to_pass_on(tmp_path: Path) -> None:
-    """The pid is free: nobody has it, or somebody else."""
+def test_sigterm_right_after_the_child_was_reaped_is_not_passed_on(tmp_path: Path) -> None:
+    """The pid may be free, or belong to another process."""
     process = start(tmp_path, "0", run=RUN_LATE)
     assert process.wait(20) == 0
     assert len(children(tmp_path)) == 1

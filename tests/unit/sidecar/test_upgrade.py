@@ -1,4 +1,6 @@
-"""The two heads of a WebSocket, as the standard gives them; refusals over real connections are in test_strangers.py."""
+"""The two heads of a WebSocket upgrade, as the standard defines them; test_strangers.py has refusals over real
+connections.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def test_headers_are_read_whatever_their_case_and_spaces() -> None:
     check_answer(accept(head, PATH).replace(b"Accept: ", b"ACCEPT:")[:-4], token)
 
 
-def test_a_query_changes_nothing() -> None:
+def test_a_query_is_ignored() -> None:
     accept(asked(PATH + "?from=here")[0], PATH)
 
 
@@ -55,14 +57,14 @@ def test_another_answer_is_refused(answer: bytes, wrong: str) -> None:
         check_answer(answer, asked()[1])
 
 
-def test_an_extension_that_nobody_asked_for_is_refused() -> None:
+def test_an_extension_that_was_not_requested_is_refused() -> None:
     head, token = asked()
     answer = accept(head, PATH)[:-4] + b"\r\nSec-WebSocket-Extensions: permessage-deflate"
     with pytest.raises(ProtocolError, match="extension"):
         check_answer(answer, token)
 
 
-def test_a_head_is_taken_when_it_is_whole_and_what_follows_stays() -> None:
+def test_a_head_is_read_when_it_is_complete_and_later_bytes_stay() -> None:
     received = bytearray(b"HEAD\r\nX: y\r")
     assert take_head(received) is None
     received += b"\n\r\nframes"

@@ -1,4 +1,4 @@
-"""Which connection without a proof is closed, and when; over real connections: test_strangers.py."""
+"""Which connection without a proof is closed, and when. test_strangers.py tests it over real connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Waiting:
 
 @pytest.fixture
 async def waiting() -> WaitingConnections:
-    """At most 5 in all and 3 of an address, for 5 s each."""
+    """At most 5 connections in all and 3 of an address, for 5 s each."""
     return WaitingConnections(5, 3, 5.0)
 
 
@@ -32,7 +32,7 @@ def add(waiting: WaitingConnections, *peers: str) -> list[Waiting]:
 
 
 def periods(waiting: WaitingConnections, count: int) -> None:
-    """The timer fires so often: once a second."""
+    """Let the timer fire so many times: it fires once a second."""
     for _ in range(count):
         waiting._on_time()
 
@@ -98,7 +98,9 @@ async def test_when_too_many_wait_the_address_with_the_most_loses_its_oldest(wai
     assert len(waiting) == 5
 
 
-async def test_the_address_with_the_most_is_known_when_connections_have_gone(waiting: WaitingConnections) -> None:
+async def test_the_address_with_the_most_connections_is_known_after_some_have_ended(
+    waiting: WaitingConnections,
+) -> None:
     first, second, *_ = made = add(waiting, A, A, A, B, B)
     waiting.remove(first)
     waiting.remove(second)

@@ -1,4 +1,4 @@
-"""The soak's draw is a function of the seed, the number and the pods seen; a seed replays its kinds."""
+"""The soak's draw is a function of the seed, the number and the running pods; a seed replays its kinds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_seed_replays_the_same_faults_for_the_same_pods_in_any_order() -> None
 def test_the_kinds_and_times_do_not_depend_on_the_pods() -> None:
     some, none = [draw(7, n, PODS) for n in range(60)], [draw(7, n, []) for n in range(60)]
     assert [(x.kind, x.pause_s, x.hold_s) for x in some] == [(x.kind, x.pause_s, x.hold_s) for x in none]
-    # and without pods only those faults are made that hit none
+    # and without pods only faults without a target are drawn
     assert {x.kind.value for x in none if not x.skipped} == {"operator", "API server", "etcd"}
     assert not any(x.skipped for x in some)
 
@@ -87,7 +87,7 @@ def on_node(kind: Kind, node: str, hold_s: float = 60.0) -> Draw:
         (Draw(0, Kind.API_SERVER, 5.0, 60.0), RUNS_ON),
     ],
 )
-def test_what_a_fault_does_to_a_training_is_known_before_it(drawn: Draw, expected: Expectation) -> None:
+def test_the_effect_of_a_fault_on_a_training_is_known_before_it(drawn: Draw, expected: Expectation) -> None:
     pods = [*PODS, replace(SPARE, coordinates=False)]
     assert expectation(drawn, "ddp", pods) is expected
 

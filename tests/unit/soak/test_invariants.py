@@ -1,4 +1,4 @@
-"""What the soak finds in its records: a rank twice, a pause that status hides, a budget that is exceeded, a leak."""
+"""Violations that the soak finds in its records: a rank that starts twice, a hidden pause, a spent budget, a leak."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_entry_may_differ_by_a_tenth_of_the_pause(resumed_at: float, seconds:
         ),
     ],
 )
-def test_what_status_hides_or_reports_wrongly_is_found(entries: list[dict[str, object]], expected: list[str]) -> None:
+def test_a_hidden_or_wrong_status_is_found(entries: list[dict[str, object]], expected: list[str]) -> None:
     assert untruthful(entries, TWO_ROUNDS, SINCE) == expected
 
 
@@ -128,7 +128,7 @@ def test_a_growth_of_more_than_the_bound_is_a_leak() -> None:
     assert trends(series([minute / 4 for minute in range(60)], unit="files"))[0].is_leak
 
 
-def test_what_grows_at_the_start_or_for_a_short_time_is_no_leak() -> None:
+def test_growth_at_the_start_or_for_a_short_time_is_no_leak() -> None:
     assert trends(series([10.0, 60.0, 80.0, 90.0, 99.0, *[100.0] * 55])) == [Trend("ddp sidecar", "MB", 0.0)]
     assert trends(series([100 + minute for minute in range(29)])) == []
 

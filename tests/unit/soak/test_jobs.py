@@ -1,4 +1,4 @@
-"""The soak's trainings are those of examples/ddp, but for worker script, budget, memory limit and clock."""
+"""The soak's trainings are those of examples/ddp, except for worker script, budget, memory limit and clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORKER = Path(__file__).parents[2] / "soak" / "worker.py"
 
 @pytest.fixture
 def trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, SoakTraining]:
-    """On a cluster of which only kustomize works, and on a machine that need not have a C compiler."""
+    """On a cluster on which only kustomize works, and on a machine that need not have a C compiler."""
     monkeypatch.setattr(jobs, "clock_library", lambda cache: cache / "clock.so")
     cluster = SimpleNamespace(
         kubectl=lambda *words: EXAMPLE.read_text(), base_image="base", torch_path=tmp_path / "torch"
@@ -58,7 +58,7 @@ def test_each_training_runs_the_soaks_worker_with_a_memory_limit_and_a_clock(
     assert {"name": "LD_PRELOAD", "value": "/checkpoints/clock.so"} in trainer["env"]
 
 
-def test_each_has_the_budget_of_a_life(trainings: dict[str, SoakTraining]) -> None:
+def test_each_training_has_the_budget_of_a_life(trainings: dict[str, SoakTraining]) -> None:
     job, _ = template(trainings["launcher"])
     assert job["spec"]["recovery"]["inPlace"] == {"maxRestarts": 40}
     _, pod = template(trainings["injected"])
@@ -66,7 +66,7 @@ def test_each_has_the_budget_of_a_life(trainings: dict[str, SoakTraining]) -> No
 
 
 def test_a_worker_reports_its_start_and_runs_the_example_as_its_script(tmp_path: Path) -> None:
-    # given an example that prints how it was called, beside a module of its own
+    # given an example that prints its arguments, beside a module of its own
     example = tmp_path / "example"
     example.mkdir()
     (example / "beside.py").touch()
@@ -82,7 +82,7 @@ def test_a_worker_reports_its_start_and_runs_the_example_as_its_script(tmp_path:
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         assert done.stdout == f"__main__ ['{example}/train.py', '--steps=3']\n"
-    # then both are known, but for a line that is cut off
+    # then both are found, except for an incomplete line
     with (shared / "starts.jsonl").open("a") as file:
         file.write('{"round": "1.2')
     lines = [json.loads(line) for line in (shared / "starts.jsonl").read_text().splitlines()[:2]]

@@ -1,4 +1,4 @@
-"""A soak that is stopped at any moment goes on where it was, and never makes a fault twice."""
+"""A soak that is stopped at any moment continues where it was, and never causes a fault twice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_interrupted_fault_gets_an_outcome_and_the_next_number_follows() -> N
     assert (state.next_number, state.open, state.elapsed_s) == (2, None, 1000.0)
 
 
-def test_a_line_that_was_torn_is_left_out_and_overwritten(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_ignored_and_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "soak" / "1.jsonl"
     assert read_journal(file) == []
     first = append_entry(file, "drawn", number=0)

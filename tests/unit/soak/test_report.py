@@ -1,4 +1,4 @@
-"""The soak's report counts its faults by kind, and has what each number is computed from."""
+"""The soak's report counts its faults by kind, and has the inputs of each number."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_run_has_its_pieces_and_lives() -> None:
     assert facts["trainings that ended with the undisturbed loss"] == "1, of 801 steps"
 
 
-def test_a_process_of_one_piece_and_one_of_the_next_have_no_common_trend() -> None:
+def test_processes_of_two_pieces_have_no_common_trend() -> None:
     def samples(at: float, value: float) -> dict[str, object]:
         return {"event": "samples", "at": at, "values": [["launcher sidecar", "MB", value]]}
 

@@ -15,7 +15,7 @@ from tests.unit.suite.sources import trees
 CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 UNDER_TEST = re.compile(r"(understudy_\w+|benchmarks|release|scripts)\b")
 
-#: The file and the numbers that it may import, with the reason.
+#: The files and the numbers that they may import, with the reason.
 EXCEPTIONS = {
     # simulated edges of the real code: they have its limits, and the invariants state the expected numbers
     "simulation/clients.py": {"ANSWER_S", "TCP_S"},
@@ -56,7 +56,7 @@ def imported_numbers(tree: ast.AST) -> set[str]:
 
 
 def _module_of(written: str, modules: Mapping[str, str]) -> str:
-    """The module that a file writes so, by what it imports; "" if it is none."""
+    """The module to which an expression refers, according to the file's imports; "" if it is none."""
     for known in sorted(modules, key=len, reverse=True):
         if written == known or written.startswith(f"{known}."):
             return modules[known] + written.removeprefix(known)
@@ -68,7 +68,7 @@ def _is_number(module: str, name: str) -> bool:
         return False
     try:
         value = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError):  # a name in a class, or of a module that is not there
+    except (ImportError, AttributeError):  # a name in a class, or of a module that does not exist
         return False
     values = value if isinstance(value, list | tuple | set | frozenset | range) else (value,)
     return bool(values) and all(type(each) in (int, float) for each in values)

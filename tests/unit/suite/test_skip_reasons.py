@@ -1,6 +1,6 @@
-"""Each skip that a test may make is one that tests/skips.py permits, also if this machine has what the test needs.
+"""tests/skips.py permits each skip that a test may make, also if this machine has what the test needs.
 
-A skip that is not permitted fails only where it happens: on the machines of others.
+A skip that is not permitted fails only on the machines on which it happens.
 """
 
 import ast
@@ -15,7 +15,7 @@ CALLS = ("pytest.skip", "pytest.importorskip", "pytest.mark.skip", "pytest.mark.
 
 
 def reasons(tree: ast.AST) -> Iterator[str]:
-    """What a file's skips say, with 3.10 in place of each value; "" where the code does not show it."""
+    """The reasons of a file's skips, with 3.10 in place of each value; "" if the code does not show it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and (call := ast.unparse(node.func)) in CALLS:
             named = [keyword.value for keyword in node.keywords if keyword.arg in ("reason", "msg")]
@@ -49,7 +49,7 @@ def is_permitted_in(path: str, reason: str, permitted: tuple[PermittedSkip, ...]
         ("'pytest.skip()'; list.skip('x')", []),
     ],
 )
-def test_which_skips_a_file_makes(source: str, found: list[str]) -> None:
+def test_the_skips_of_a_file_are_found(source: str, found: list[str]) -> None:
     assert list(reasons(ast.parse(source))) == found
 
 

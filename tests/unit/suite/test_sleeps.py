@@ -15,18 +15,18 @@ SLEEPS = ("asyncio.sleep", "time.sleep", "sleep")
 VIRTUAL = ("in_virtual_time",)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-#: Functions that may, with the reason.
+#: Functions that may sleep, with the reason.
 EXCEPTIONS = {
     # only tests in virtual time call them
     "unit/operator/test_arbitrary_objects.py::_start",
     "unit/operator/test_arbitrary_objects.py::_shown",
     "unit/operator/test_copies.py::wait_until_idle",
     "unit/operator/test_one_job_that_raises.py::events_on",
-    # the sleep is the subject: a process that stands still for so long
+    # the sleep is the subject: a process that is frozen for so long
     "unit/sidecar/test_strangers.py::test_a_freeze_of_this_sidecar_evicts_no_caller",
     "unit/sidecar/test_caller_links.py::send_encoded",
     "unit/webhook/test_cpu_limit.py::test_waiting_is_no_calculation",
-    # a peer that does not read until its test ends, and one that is slow
+    # a peer that does not read until its test ends, and a slow one
     "unit/sidecar/test_floods.py::never_reading",
     "unit/sidecar/test_answers.py::prepared",
     # cleanup, after the assertions of the test
@@ -40,7 +40,7 @@ def fixed_sleeps(tree: ast.AST) -> set[str]:
 
 
 def _real_functions(node: ast.AST) -> Iterator[Function]:
-    """Those that do not run in virtual time. The functions in one that does run there too."""
+    """Functions that do not run in virtual time. A function in one that runs in virtual time does too."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):
             if any(name in ast.unparse(decorator) for decorator in child.decorator_list for name in VIRTUAL):
@@ -126,7 +126,7 @@ BEFORE = "async def test_it():\n    "
         "def test_it():\n    async def inner():\n        await asyncio.sleep(1)\n        assert not calls\n    inner()",
     ],
 )
-def test_it_is_found(source: str) -> None:
+def test_a_fixed_sleep_before_an_assertion_is_found(source: str) -> None:
     assert len(fixed_sleeps(ast.parse(source))) == 1
 
 
@@ -142,7 +142,7 @@ def test_it_is_found(source: str) -> None:
         "@in_virtual_time\n" + BEFORE + "await asyncio.sleep(60)\n    assert calls == []",
     ],
 )
-def test_it_is_not_one(source: str) -> None:
+def test_other_sleeps_are_not_found(source: str) -> None:
     assert fixed_sleeps(ast.parse(source)) == set()
 
 

@@ -1,4 +1,4 @@
-"""The nights run the launcher with each Python, and torchrun's tests with each torch, that users may have."""
+"""Nightly runs use the launcher with each Python, and torchrun's tests with each torch, that users may have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def interpreter(path: Path, describes: str = "exit 0") -> str:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One without any Python: a home, a cache, and a PATH of their own."""
+    """A machine without any Python: a home, a cache, and a PATH of its own."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("UNDERSTUDY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin-of-no-machine")
@@ -61,7 +61,7 @@ def test_the_run_fails_for_a_python_that_is_missing_and_cannot_be_installed(
         return True
 
     monkeypatch.setattr(pythons, "passes", reconciles)
-    # when
+    # when the tests run
     code = pythons.main()
     # then the tests have run with all others, and the run has failed
     assert requests == ["3.10", "3.12"]

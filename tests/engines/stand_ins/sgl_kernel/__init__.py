@@ -1,6 +1,6 @@
-"""In place of SGLang's kernels, which are for CUDA: as they register no operations, SGLang takes those of torch.
+"""Replaces SGLang's kernels, which are for CUDA: because it registers no operations, SGLang uses those of torch.
 
-It imports some by name; what is called after all, fails.
+SGLang imports some by name; a call of one of them fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A coordinator in office, the time, and what each pod was sent: what the tests of its rules talk to."""
+"""A coordinator, the time, and the messages that it sent to each pod, for the tests of the coordinator's rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ START = 1_000_000.0
 
 
 class DrivenCoordinator:
-    """Pods are named; those that begin with `spare` are made for no rank, others for the number at their end."""
+    """Pods are named. A pod `spare…` is created as a spare; any other pod is created for the rank at the end of its
+    name.
+    """
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class DrivenCoordinator:
         self.do(ObserversChanged(1))
 
     def do(self, event: CoordinatorEvent) -> None:
-        """And what follows in the moment in which losses are gathered."""
+        """Also handle the effects that follow while losses are gathered."""
         self.at_once(event)
         gathers_until = self.coordinator.state.gathers_until
         if self.now < gathers_until and not self.step_down_reason:
@@ -135,7 +137,7 @@ class DrivenCoordinator:
         self.do(Dropped(self._links[name], silent))
 
     def later(self, seconds: float, *answering: str) -> None:
-        """Let time pass, with a Tick at each deadline on the way; `answering` pods answer their heartbeats."""
+        """Let time pass, with a Tick at each deadline. Only the `answering` pods answer their heartbeats."""
         until = self.now + seconds
         while (due := self.coordinator.deadline()) is not None and due <= until:
             self.now = max(self.now, due)
@@ -147,19 +149,19 @@ class DrivenCoordinator:
         self.now = until
 
     def answer_heartbeats(self, *names: str) -> None:
-        """These members answer the heartbeats that they got."""
+        """These members answer the heartbeats that they received."""
         for name in names:
             for message in self.take(name, m.Heartbeat):
                 self.receive(name, m.HeartbeatAck(message.number))
 
     def take(self, name: str, kind: type[Any]) -> list[Any]:
-        """The messages of a kind that a pod was sent since the last look."""
+        """The messages of a kind that the coordinator sent to a pod since the last call."""
         every = self.sent.get(name, [])
         self.sent[name] = [message for message in every if not isinstance(message, kind)]
         return [message for message in every if isinstance(message, kind)]
 
     def assigned(self) -> dict[str, int]:
-        """Group ranks by pod, of the assignments since the last look."""
+        """Group ranks by pod, from the assignments since the last call."""
         found = {name: self.take(name, m.Assign) for name in list(self.sent)}
         return {name: assigns[-1].group_rank for name, assigns in found.items() if assigns}
 
@@ -174,7 +176,7 @@ class DrivenCoordinator:
             self.receive(name, m.Started(self.token))
 
     def report_step(self, name: str, step: int = 1, pause_s: float | None = None) -> None:
-        """pause_s: as its launcher measures it; None where no earlier round has made a step on its pod."""
+        """pause_s: as its launcher measures it; None if no earlier round has made a step on its pod."""
         self.receive(name, m.Progress(self.token, step, None, 0.1, self.now, pause_s))
 
     def fail_worker(
@@ -191,7 +193,7 @@ class DrivenCoordinator:
 
 
 def running(actives: int = 2, spares: int = 1, **given: Any) -> DrivenCoordinator:
-    """A job whose first round steps."""
+    """A job whose first round makes steps."""
     driven = DrivenCoordinator(actives, **given)
     for number in range(spares):
         driven.join(f"spare-{number}")

@@ -1,4 +1,4 @@
-"""Rounds that fail right at their start: the next one waits, and longer each time."""
+"""Rounds that fail right at their start: the next round waits, each time longer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BOTH = ("active-0", "active-1")
 
 
 def crash_loop(driven: DrivenCoordinator, rounds: int) -> list[float]:
-    """So many rounds that fail right at their start; how long each next one waits."""
+    """So many rounds fail right at their start. Returns the seconds that each next round waits."""
     pauses = []
     for _ in range(rounds):
         driven.report_started(*BOTH)
@@ -26,17 +26,18 @@ def crash_loop(driven: DrivenCoordinator, rounds: int) -> list[float]:
     return pauses
 
 
-def test_the_first_failure_of_a_healthy_round_is_mended_at_once() -> None:
+def test_the_first_failure_of_a_healthy_round_is_followed_by_the_next_round_at_once() -> None:
     driven = running()
     driven.fail_worker("active-1")
     assert driven.assigned() == {"active-0": 0, "active-1": 1}
 
 
 def test_each_further_round_that_fails_at_its_start_is_followed_later() -> None:
-    # given a round that stepped, and has failed
+    # given a round that made steps, and has failed
     driven = running(max_in_place=100)
     driven.fail_worker("active-1")
-    # when those after it fail before their first step, then each next one waits twice as long, up to half a minute
+    # when the rounds after it fail before their first step, then each next round waits twice as long, up to half a
+    # minute
     assert crash_loop(driven, 7) == [1, 2, 4, 8, 16, 30, 30]
 
 
@@ -48,13 +49,13 @@ def test_a_job_whose_first_round_fails_at_its_start_waits_too() -> None:
 
 
 @pytest.mark.parametrize(("longest_s", "pauses"), [(3.0, [1, 2, 3, 3]), (0.5, [0.5, 0.5, 0.5, 0.5])])
-def test_the_jobs_limit_counts(longest_s: float, pauses: list[float]) -> None:
+def test_the_limit_of_the_job_counts(longest_s: float, pauses: list[float]) -> None:
     driven = running(max_in_place=100, backoff_max_s=longest_s)
     driven.fail_worker("active-1")
     assert crash_loop(driven, 4) == pauses
 
 
-def test_a_job_may_have_none_of_it() -> None:
+def test_a_job_may_disable_the_backoff() -> None:
     driven = running(max_in_place=100, backoff_max_s=0.0)
     for number in range(1, 9):
         driven.fail_worker("active-1")
@@ -62,7 +63,7 @@ def test_a_job_may_have_none_of_it() -> None:
         driven.report_started(*BOTH)
 
 
-def test_a_round_that_steps_begins_anew() -> None:
+def test_a_round_that_steps_resets_the_backoff() -> None:
     driven = running(max_in_place=100)
     driven.fail_worker("active-1")
     crash_loop(driven, 4)
@@ -71,13 +72,13 @@ def test_a_round_that_steps_begins_anew() -> None:
     driven.report_step("active-0")
     token = driven.token
     driven.fail_worker("active-1")
-    # then the next one follows at once, and the one after that after a second
+    # then the next round follows at once, and the one after that after a second
     assert driven.token == token.next_round()
     assert crash_loop(driven, 2) == [1, 2]
 
 
-def test_where_the_script_reports_no_steps_a_minute_counts_as_one() -> None:
-    # given a job that never reports one, and has run for a minute
+def test_a_minute_counts_as_a_step_if_the_script_reports_no_steps() -> None:
+    # given a job that never reports a step, and has run for a minute
     driven = DrivenCoordinator()
     for name in BOTH:
         driven.join(name)
@@ -90,7 +91,7 @@ def test_where_the_script_reports_no_steps_a_minute_counts_as_one() -> None:
     assert driven.token == token.next_round()
 
 
-def test_where_it_does_a_minute_without_one_counts_for_nothing() -> None:
+def test_a_minute_without_a_step_does_not_count_if_the_script_reports_steps() -> None:
     driven = running(max_in_place=100)
     driven.fail_worker("active-1")
     driven.report_started(*BOTH)
@@ -100,7 +101,7 @@ def test_where_it_does_a_minute_without_one_counts_for_nothing() -> None:
     assert driven.token == token, "it waits"
 
 
-def test_the_pause_is_told() -> None:
+def test_the_pause_is_reported() -> None:
     driven = running(max_in_place=100)
     driven.fail_worker("active-1")
     crash_loop(driven, 2)
@@ -113,7 +114,9 @@ def test_the_pause_is_told() -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_lost_member_ends_the_pause(when: str) -> None:
-    """Faults other than a worker's failure are not delayed, nor is what a worker's failure turns out to follow from."""
+    """Faults other than a worker's failure are not delayed, nor is a failure that turns out to follow from another
+    fault.
+    """
     driven = running(max_in_place=100)
     driven.fail_worker("active-1")
     crash_loop(driven, 3)
@@ -127,7 +130,7 @@ def test_a_lost_member_ends_the_pause(when: str) -> None:
     assert driven.recovery().fault is Fault.POD
 
 
-def test_the_budget_counts_as_ever() -> None:
+def test_the_budget_still_counts() -> None:
     driven = running(max_in_place=3)
     driven.fail_worker("active-1")
     crash_loop(driven, 2)
@@ -137,8 +140,8 @@ def test_the_budget_counts_as_ever() -> None:
     assert driven.recovery().reason == "the budget of 3 restarts within 1 h is spent"
 
 
-def test_rounds_that_lose_a_member_at_their_start_wait_too_from_the_fourth_in_a_row_on() -> None:
-    """97 rounds in 14 s have been seen, each of which killed healthy workers."""
+def test_rounds_that_lose_a_member_at_their_start_wait_from_the_fourth_in_a_row_on() -> None:
+    """Found on a cluster: 97 rounds in 14 s, each of which killed healthy workers."""
     backoff, pauses = Backoff(30.0), []
     for number in range(6):
         # given a round that loses members before it has done anything: the workers of their peers fail too
@@ -147,10 +150,10 @@ def test_rounds_that_lose_a_member_at_their_start_wait_too_from_the_fourth_in_a_
         backoff.on_loss(float(number))
         backoff.on_loss(number + 0.01)
         pauses.append(None if backoff.until is None else backoff.until - number)
-    # then the first rounds follow at once, and those after them ever later
+    # then the first rounds follow at once, and the rounds after them later and later
     assert pauses == [None, None, None, 1.0, 2.0, 4.0]
     assert backoff.reason == "a pause of 4 s, because 6 rounds in a row lost a pod at the start"
-    # and a step ends that
+    # and a step ends the backoff
     backoff.on_round(100.0)
     backoff.on_step()
     backoff.on_loss(100.0)
@@ -158,11 +161,11 @@ def test_rounds_that_lose_a_member_at_their_start_wait_too_from_the_fourth_in_a_
 
 
 @pytest.mark.parametrize("longest_s", [30.0, 0.0])
-def test_of_rounds_that_end_for_any_reason_ten_follow_at_once_and_then_one_every_three_seconds(
+def test_ten_rounds_follow_at_once_and_then_one_every_three_seconds_whatever_ends_them(
     longest_s: float,
 ) -> None:
     """Found on a cluster: 97 rounds in 14 s, each of which killed healthy workers."""
-    # given rounds that step, and lose a member just after that
+    # given rounds that step, and lose a member right after that
     backoff, formed, now = Backoff(longest_s), [], 1000.0
     while now < 1014.0:
         if not backoff.is_waiting(now):
@@ -175,21 +178,21 @@ def test_of_rounds_that_end_for_any_reason_ten_follow_at_once_and_then_one_every
     assert formed[:10] == [0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.125]
     assert formed[10:] == [3.0, 6.0, 9.0, 12.0]
     assert backoff.reason == "a pause of up to 3 s, because the last 10 rounds ended within 30 s"
-    # and after half a minute without any, ten again
+    # and after half a minute without a round, ten again
     assert not backoff.is_waiting(1045.0)
 
 
 def test_a_member_that_was_lost_and_comes_back_is_the_last_candidate() -> None:
-    # given an active that was lost, whose rank a spare has taken, and that comes back
+    # given an active member that was lost, whose rank a spare has taken, and that comes back
     driven = running(spares=2)
     driven.drop("active-1")
     assert driven.assigned() == {"active-0": 0, "spare-0": 1}
     driven.report_started("active-0", "spare-0")
     driven.join("active-1")
-    # when rank 1, for which its pod was made, is vacant again, then the other spare takes it
+    # when rank 1, for which its pod was created, is vacant again, then the other spare takes it
     driven.drop("spare-0")
     assert driven.assigned() == {"active-0": 0, "spare-1": 1}
-    # but where nobody else is there, it does
+    # but if no other spare is there, the member takes it
     driven.report_started("active-0", "spare-1")
     driven.drop("spare-1")
     assert driven.assigned() == {"active-0": 0, "active-1": 1}

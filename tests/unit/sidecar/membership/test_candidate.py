@@ -1,4 +1,4 @@
-"""A sidecar that is not in office: where it sends callers, and how it comes into office."""
+"""A sidecar that is not the coordinator: how it redirects callers, and how it becomes the coordinator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLOSED = m.Close(CloseReason.SUCCEEDED, "done")
 
 
 class CandidatePool:
-    """The heir `a` of an electorate a, b, c, d, e; its own member looks for a coordinator."""
+    """The standby coordinator `a` of a voter configuration a, b, c, d, e; its own member looks for a coordinator."""
 
     def __init__(self, *, place: int = 0, leader_snapshot: bool = True) -> None:
         standbys = tuple(m.StandbyCoordinator(name, f"10.0.0.{number}") for number, name in enumerate("abc"))
@@ -66,26 +66,26 @@ def sent_away(to: m.StandbyCoordinator, link: int) -> list[e.CandidateEffect]:
     return [e.Send(link, m.Redirect(to.pod_uid, to.ip)), e.Hangup(link, "redirected")]
 
 
-# Who calls
+# Callers
 
 
-def test_who_knows_the_coordinator_says_so() -> None:
+def test_a_sidecar_that_knows_the_coordinator_redirects_callers() -> None:
     pool = CandidatePool()
     pool.do(e.Tick(), coordinator=ELSEWHERE)
     assert pool.call("b") == sent_away(ELSEWHERE, 2)
 
 
-def test_who_is_no_heir_keeps_nobody() -> None:
+def test_a_sidecar_that_is_no_standby_coordinator_keeps_no_caller() -> None:
     assert CandidatePool(leader_snapshot=False).call("b") == sent_away(m.StandbyCoordinator("", ""), 2)
 
 
-def test_a_late_comer_is_told_of_the_close_by_whoever_it_calls() -> None:
+def test_every_sidecar_that_knows_the_close_sends_it_to_late_callers() -> None:
     pool = CandidatePool(leader_snapshot=False)
     pool.do(e.Tick(), closed=CLOSED)
     assert pool.call("b") == [e.Send(2, CLOSED), e.Send(2, m.ShutdownComplete())]
 
 
-def test_who_waits_is_told_as_soon_as_somebody_is_found() -> None:
+def test_waiting_callers_are_redirected_as_soon_as_a_coordinator_is_known() -> None:
     pool = CandidatePool()
     assert pool.call("b") == []
     assert pool.do(e.Tick(), coordinator=ELSEWHERE) == sent_away(ELSEWHERE, 2)
@@ -95,32 +95,32 @@ def test_who_waits_is_told_as_soon_as_somebody_is_found() -> None:
 # The election
 
 
-def test_nothing_is_asked_before_a_majority_is_here() -> None:
+def test_no_vote_is_requested_before_a_majority_is_connected() -> None:
     pool = CandidatePool()
     assert pool.call("b") == []
     assert pool.vote_requests(pool.call("c")) == {2: O2, 3: O2}  # with its own member they are three of five
 
 
-def test_who_is_no_voter_does_not_count() -> None:
+def test_a_member_that_is_no_voter_does_not_count() -> None:
     pool = CandidatePool()
     assert pool.call("f", "g", "h", "b") == []
 
 
-def test_nor_does_its_own_member_while_it_would_not_vote() -> None:
+def test_its_own_member_does_not_count_while_it_would_not_vote() -> None:
     pool = CandidatePool()
     pool.do(e.Tick(), may_vote=False)
     assert pool.call("b", "c") == []
     assert pool.vote_requests(pool.call("d")) == {2: O2, 3: O2, 4: O2}
 
 
-def test_its_own_vow_is_stored_before_its_own_vote_counts() -> None:
+def test_its_own_hard_state_is_stored_before_its_own_vote_counts() -> None:
     pool = CandidatePool()
     effects = pool.call("b", "c")
     assert e.RecordHardState(pool.voter.hard_state) in effects
     assert (pool.voter.hard_state.term, pool.voter.hard_state.voted_for) == (O2, "a")
 
 
-def test_a_majority_of_grants_is_an_office() -> None:
+def test_a_majority_of_votes_elects_the_candidate() -> None:
     pool = CandidatePool()
     pool.call("b", "c")
     assert elected(pool.grant("b")) is None
@@ -128,7 +128,7 @@ def test_a_majority_of_grants_is_an_office() -> None:
     assert set(pool.machine.callers) == {2, 3}
 
 
-def test_who_comes_late_is_asked_too() -> None:
+def test_a_member_that_connects_late_gets_a_vote_request_too() -> None:
     pool = CandidatePool()
     pool.call("b", "c")
     assert pool.vote_requests(pool.call("d")) == {4: O2}
@@ -136,24 +136,24 @@ def test_who_comes_late_is_asked_too() -> None:
     assert elected(pool.grant("d")) == O2
 
 
-def test_grants_of_another_office_count_for_nothing() -> None:
+def test_votes_for_another_term_do_not_count() -> None:
     pool = CandidatePool()
     pool.call("b", "c")
     assert elected(pool.grant("b", "c", term=O3)) is None
 
 
-def test_the_term_is_after_every_one_that_a_caller_knows() -> None:
+def test_the_term_is_higher_than_every_term_that_a_caller_knows() -> None:
     pool = CandidatePool()
     assert pool.vote_requests(pool.call("b", "c", term=Term(1, 7))) == {2: Term(1, 8), 3: Term(1, 8)}
 
 
-def test_where_somebody_knows_a_newer_office_it_asks_for_the_next() -> None:
+def test_a_candidate_requests_votes_for_a_higher_term_if_a_voter_knows_a_newer_one() -> None:
     pool = CandidatePool()
     pool.call("b", "c")
     assert pool.vote_requests(pool.refuse("b", O3)) == {2: Term(1, 4), 3: Term(1, 4)}
 
 
-def test_two_that_refuse_each_other_do_not_ask_again_at_the_same_time() -> None:
+def test_two_candidates_that_deny_each_other_do_not_ask_again_at_the_same_time() -> None:
     pool = CandidatePool(place=2)
     pool.call("b", "c")
     assert pool.vote_requests(pool.refuse("b", O2)) == {}
@@ -161,7 +161,7 @@ def test_two_that_refuse_each_other_do_not_ask_again_at_the_same_time() -> None:
     assert pool.vote_requests(pool.do(e.Tick())) == {2: O3, 3: O3}
 
 
-def test_where_somebody_knows_a_newer_electorate_it_gives_way() -> None:
+def test_a_candidate_gives_way_if_a_voter_knows_a_newer_voter_configuration() -> None:
     pool = CandidatePool()
     pool.call("b", "c")
     nobody = m.StandbyCoordinator("", "")
@@ -169,7 +169,7 @@ def test_where_somebody_knows_a_newer_electorate_it_gives_way() -> None:
     assert pool.machine.state is State.IDLE
 
 
-def test_an_heir_of_an_older_epoch_stands_for_nothing() -> None:
+def test_a_standby_coordinator_of_an_older_epoch_is_no_candidate() -> None:
     pool = CandidatePool()
     pool.voter.follow(Term(2, 1))
     assert pool.call("b", "c") == [
@@ -178,7 +178,7 @@ def test_an_heir_of_an_older_epoch_stands_for_nothing() -> None:
     ]
 
 
-def test_while_a_new_electorate_does_not_count_it_needs_majorities_of_both() -> None:
+def test_while_a_voter_configuration_is_pending_it_needs_majorities_of_both() -> None:
     pool = CandidatePool()
     pool.voter.store_leader_snapshot(m.LeaderSnapshot(E2, tuple("abcde"), tuple("afgh"), "office", (), {}))
     assert pool.call("b", "c") == []

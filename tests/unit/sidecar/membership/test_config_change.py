@@ -1,4 +1,4 @@
-"""What a coordinator arranges for the time after it, and when it leaves office."""
+"""How a coordinator prepares for its successor, and when it steps down."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from understudy_sidecar.membership.events import FromOperator, Tick
 LATE_S = 1.0
 SUCCESSION_S = 0.5
 
-EVERYBODY = ("active-0", "active-1", "spare-0")
+ALL_MEMBERS = ("active-0", "active-1", "spare-0")
 V1 = ConfigVersion(1, 1, 1)
 
 
 def committed(**given: object) -> DrivenCoordinator:
-    """A job with an electorate that counts."""
+    """A job with a voter configuration that counts."""
     driven = running(**given)  # type: ignore[arg-type]
     driven.later(SUCCESSION_S + 0.1)
     for name in list(driven.sent):
@@ -29,9 +29,9 @@ def committed(**given: object) -> DrivenCoordinator:
     return driven
 
 
-def test_everybody_that_can_vote_is_asked_once_the_first_round_runs() -> None:
+def test_all_members_that_can_vote_are_asked_once_the_first_round_runs() -> None:
     driven = DrivenCoordinator()
-    for name in EVERYBODY:
+    for name in ALL_MEMBERS:
         driven.join(name)
     driven.join("spare-1", stores_votes=False)
     driven.later(SUCCESSION_S + 0.1)
@@ -40,7 +40,7 @@ def test_everybody_that_can_vote_is_asked_once_the_first_round_runs() -> None:
     assert leader_snapshot.voters == ("uid-active-0", "uid-active-1", "uid-spare-0")
 
 
-def test_heirs_are_spares_first_on_nodes_of_their_own() -> None:
+def test_standby_coordinators_are_spares_first_on_different_nodes() -> None:
     driven = DrivenCoordinator()
     driven.join("spare-0", node="n1")
     driven.join("spare-1", node="n1")
@@ -52,7 +52,7 @@ def test_heirs_are_spares_first_on_nodes_of_their_own() -> None:
     assert names == ["uid-spare-0", "uid-active-0", "uid-active-1", "uid-spare-1"]
 
 
-def test_only_heirs_get_the_list_of_voters() -> None:
+def test_only_standby_coordinators_get_the_list_of_voters() -> None:
     driven = DrivenCoordinator(actives=7)
     for rank in range(7):
         driven.join(f"active-{rank}")
@@ -60,7 +60,7 @@ def test_only_heirs_get_the_list_of_voters() -> None:
     assert [bool(driven.take(f"active-{rank}", m.LeaderSnapshot)) for rank in range(7)] == [True] * 5 + [False] * 2
 
 
-def test_a_lost_voter_leaves_the_electorate_with_the_old_ones_consent() -> None:
+def test_a_lost_voter_leaves_the_voter_configuration_with_the_consent_of_the_old_one() -> None:
     driven = committed()
     driven.drop("spare-0")
     driven.later(SUCCESSION_S + 0.1)
@@ -71,10 +71,10 @@ def test_a_lost_voter_leaves_the_electorate_with_the_old_ones_consent() -> None:
     assert driven.coordinator.snapshot().voters == ("uid-active-0", "uid-active-1")
 
 
-def test_the_budget_goes_to_the_heirs() -> None:
+def test_the_budget_goes_to_the_standby_coordinators() -> None:
     driven = committed()
     driven.fail_worker("active-0")
-    driven.later(SUCCESSION_S + 0.1, *EVERYBODY)
+    driven.later(SUCCESSION_S + 0.1, *ALL_MEMBERS)
     assert len(driven.take("spare-0", m.LeaderSnapshot)[-1].charges) == 1
 
 
@@ -86,14 +86,14 @@ def test_standby_coordinators_know_the_pods_of_a_new_round_at_once() -> None:
     # when the next round is formed
     coordinator.fail_worker("active-0")
     coordinator.answer_heartbeats("active-1")
-    # then they get its pods in the same moment
+    # then it sends them the pods of the round at the same moment
     assert coordinator.token.round == 1
     snapshot = coordinator.take("spare-0", m.LeaderSnapshot)[-1]
     assert snapshot.token == coordinator.token
     assert [seat.pod_name for seat in snapshot.rank_holders] == ["active-0", "active-1"]
 
 
-def test_an_elected_one_goes_on_with_it() -> None:
+def test_an_elected_coordinator_continues_the_voter_configuration() -> None:
     leader_snapshot = m.LeaderSnapshot(
         V1, ("uid-a", "uid-active-0", "uid-active-1"), (), "uid-a", (1_000_000.0,), {"InPlace": 1}
     )
@@ -102,7 +102,7 @@ def test_an_elected_one_goes_on_with_it() -> None:
     driven.join("active-1", RoundToken(1, 1, 3), 1, WorkersState.RUNNING)
     assert driven.coordinator.phase is Phase.RUNNING
     driven.fail_worker("active-0")
-    # why is told once it is decided: who comes next in office may decide otherwise
+    # The reason is reported once it is decided: the next coordinator may decide otherwise
     assert driven.recovery().reason == ""
     driven.answer_heartbeats("active-1")
     assert driven.recovery().reason == "the budget of 1 restarts within 1 h is spent"
@@ -117,7 +117,7 @@ def test_no_round_is_formed_without_a_majority() -> None:
     assert "majority" in driven.coordinator.snapshot().waiting_for
 
 
-def test_without_a_majority_nobody_is_lost_for_silence_and_it_resigns() -> None:
+def test_without_a_majority_no_member_is_lost_for_silence_and_the_coordinator_steps_down() -> None:
     driven = committed(actives=3, spares=0)
     for name in ("active-1", "active-2"):
         driven.drop(name, silent=True)
@@ -134,42 +134,42 @@ def test_a_coordinator_that_needs_a_majority_and_has_none_reports_it(silent: boo
     coordinator = committed(actives=1, spares=1)
     coordinator.coordinator.state.pod_uid = "uid-spare-0"
     version = coordinator.coordinator.state.version
-    # when the connection of the active one ends, or is silent and the member would be lost
+    # when the connection of the active member ends, or is silent and the member would be lost
     coordinator.drop("active-0", silent=silent)
     if silent:
         assert not coordinator.coordinator.snapshot().lacks_quorum
         coordinator.later(10.1, "spare-0")
-    # then observers learn it
+    # then observers receive it
     assert coordinator.coordinator.snapshot().lacks_quorum
     assert coordinator.coordinator.state.version > version
-    # until it is connected again, or the operator begins another epoch
+    # until the member is connected again, or the operator begins another epoch
     coordinator.coordinator.appoint(Appoint(2, 0, {}), coordinator.now)
     assert not coordinator.coordinator.snapshot().lacks_quorum
 
 
-def test_a_newer_office_ends_this_one() -> None:
+def test_a_newer_term_ends_this_one() -> None:
     driven = committed()
     driven.join("spare-9", term=Term(1, 2))
     assert driven.step_down_reason
 
 
-def test_so_does_the_operator_that_has_appointed_another() -> None:
+def test_the_operator_ends_a_term_if_it_has_appointed_another_coordinator() -> None:
     driven = committed()
     driven.do(FromOperator(Superseded(Term(2, 1), "uid-x", "10.0.0.7")))
     assert driven.take("active-0", m.Redirect) == [m.Redirect("uid-x", "10.0.0.7")]
     assert driven.step_down_reason
 
 
-def test_a_coordinator_whose_pod_leaves_passes_its_office_on() -> None:
+def test_a_coordinator_whose_pod_leaves_transfers_its_leadership() -> None:
     driven = committed()
     driven.coordinator.state.pod_uid = "uid-active-0"
     driven.receive("active-0", m.Leaving("deleted", 30.0))
-    assert [driven.take(name, m.Redirect)[0].pod_uid for name in EVERYBODY] == ["uid-spare-0"] * 3
+    assert [driven.take(name, m.Redirect)[0].pod_uid for name in ALL_MEMBERS] == ["uid-spare-0"] * 3
     assert driven.step_down_reason
-    assert driven.take("active-1", m.Drain) == []  # that is the next one's to say
+    assert driven.take("active-1", m.Drain) == []  # the next coordinator decides that
 
 
-def test_after_standing_still_it_decides_nothing_before_a_majority_has_answered() -> None:
+def test_after_a_freeze_the_coordinator_decides_nothing_before_a_majority_has_answered() -> None:
     driven = committed()
     due = driven.coordinator.deadline()
     assert due is not None
@@ -177,7 +177,7 @@ def test_after_standing_still_it_decides_nothing_before_a_majority_has_answered(
     driven.fail_worker("active-0")
     assert driven.assigned() == {}
     heartbeat = driven.take("active-1", m.Heartbeat)[0]
-    driven.receive("active-0", m.HeartbeatAck(heartbeat.number - 1))  # an answer from before
+    driven.receive("active-0", m.HeartbeatAck(heartbeat.number - 1))  # an answer from before the freeze
     driven.receive("active-1", m.HeartbeatAck(heartbeat.number - 1))
     assert driven.assigned() == {}
     driven.receive("active-0", m.HeartbeatAck(heartbeat.number))
@@ -186,10 +186,10 @@ def test_after_standing_still_it_decides_nothing_before_a_majority_has_answered(
     assert driven.assigned() == {"active-0": 0, "active-1": 1}
 
 
-def test_an_appointment_ends_a_doubt() -> None:
-    """Found by the simulation (seed 88): a majority of an electorate that was no more could not answer."""
+def test_an_appointment_ends_check_quorum() -> None:
+    """Found by the simulation (seed 88): a majority of an outdated voter configuration could not answer."""
     driven = committed(actives=1, spares=1)
-    driven.now += 20.0  # it stands still, and all its members go
+    driven.now += 20.0  # it freezes, and all its members leave
     for name in ("spare-0", "active-0"):
         driven.drop(name)
     assert driven.coordinator.state.check_quorum is not None
@@ -199,37 +199,38 @@ def test_an_appointment_ends_a_doubt() -> None:
     assert driven.assigned() == {"active-0": 0}
 
 
-def test_acknowledgements_count_that_waited_while_the_coordinator_stood_still() -> None:
-    """A member that has stored a version never takes that back. Only a majority that follows must answer again."""
+def test_acknowledgements_that_waited_while_the_coordinator_was_frozen_count() -> None:
+    """A member that has stored a version keeps it. Only a majority that follows has to answer again."""
     driven = running()
     driven.later(SUCCESSION_S + 0.1)
     (asked,) = driven.take("active-0", m.ConfigChange)
-    driven.now += 20.0  # it stands still; what was sent before waits
-    for name in EVERYBODY:
+    driven.now += 20.0  # it freezes; messages that were sent before wait
+    for name in ALL_MEMBERS:
         driven.receive(name, m.ConfigChangeAck(asked.config_version))
     assert len(driven.coordinator.snapshot().voters) == 3
     assert not driven.coordinator.state.has_majority()
-    for name in EVERYBODY:
+    for name in ALL_MEMBERS:
         for heartbeat in driven.take(name, m.Heartbeat):
             driven.receive(name, m.HeartbeatAck(heartbeat.number))
     assert driven.coordinator.state.has_majority()
 
 
-def test_a_pending_electorate_is_sent_again_to_members_that_join_and_under_the_same_version() -> None:
-    # given a proposal that nobody has acknowledged
+def test_a_pending_voter_configuration_is_sent_again_to_members_that_join_and_under_the_same_version() -> None:
+    # given a proposal that no member has acknowledged
     driven = running()
     driven.later(SUCCESSION_S + 0.1)
     (asked,) = driven.take("active-0", m.ConfigChange)
     # when another spare joins
     driven.join("spare-9")
     driven.later(SUCCESSION_S + 0.1)
-    # then it receives the same version, although it is no voter of it, and so do the others: their heirs have changed
+    # then it receives the same version, although it is no voter of it. The others receive it too, because their standby
+    # coordinators have changed
     for name in ("spare-9", "active-0"):
         (again,) = driven.take(name, m.ConfigChange)
         assert again.config_version == asked.config_version
         assert "uid-spare-9" in {standby.pod_uid for standby in again.standby_coordinators}
-    # and a vote about the new member begins only when the first one counts
-    for name in EVERYBODY:
+    # and a vote about the new member begins only when the first configuration counts
+    for name in ALL_MEMBERS:
         driven.receive(name, m.ConfigChangeAck(asked.config_version))
     driven.later(SUCCESSION_S + 0.1)
     (next_one,) = driven.take("spare-9", m.ConfigChange)

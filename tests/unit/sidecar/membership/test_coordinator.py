@@ -1,4 +1,4 @@
-"""The coordinator's rules, one by one: who gets which rank, what a fault leads to, and how the job ends."""
+"""The coordinator's rules, one by one: the assignment of ranks, the reaction to each fault, and the end of the job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_first_round_starts_when_every_rank_can_be_filled() -> None:
     assert driven.coordinator.snapshot().waiting_for == ""
 
 
-def test_each_member_is_told_its_own_ranks_and_where_rank_0_is() -> None:
+def test_each_member_receives_its_own_ranks_and_the_address_of_rank_0() -> None:
     driven = DrivenCoordinator(nproc=8)
     driven.join("active-1")
     driven.join("active-0")
@@ -83,7 +83,7 @@ def test_without_a_spare_the_rank_waits_for_a_new_pod() -> None:
     assert driven.recovery().strategy is Strategy.POD_RECREATE
 
 
-def test_a_warm_spare_of_a_pool_that_comes_for_the_rank_is_a_spare() -> None:
+def test_a_warm_spare_of_a_pool_that_joins_for_the_rank_is_a_spare() -> None:
     driven = running(spares=0)
     driven.drop("active-0")
     driven.later(1, "active-1")
@@ -117,15 +117,15 @@ def test_a_recovery_ends_with_the_first_step_and_lasts_as_long_as_a_survivor_has
     assert driven.coordinator.snapshot().recoveries_by_strategy["InPlace"] == 1
 
 
-def test_where_no_pod_is_left_that_has_stepped_any_first_step_ends_a_recovery() -> None:
-    driven = running(1)  # whose one pod has made steps
+def test_if_no_pod_that_has_stepped_is_left_any_first_step_ends_a_recovery() -> None:
+    driven = running(1)  # its only pod has made steps
     driven.drop("active-0")
     driven.report_started("spare-0")
     driven.report_step("spare-0")
     assert (driven.recovery().resumed_at, driven.recovery().pause_s) == (driven.now, None)
 
 
-def test_where_the_script_reports_no_steps_a_recovery_ends_when_all_workers_run() -> None:
+def test_a_recovery_ends_when_all_workers_run_if_the_script_reports_no_steps() -> None:
     # given a job whose workers have never reported a step
     driven = DrivenCoordinator()
     for name in ("active-0", "active-1"):
@@ -139,7 +139,7 @@ def test_where_the_script_reports_no_steps_a_recovery_ends_when_all_workers_run(
     assert driven.recovery().running_at is None
     driven.later(2.0, *both)
     driven.report_started("active-1")
-    # then that is when the recovery ended, and no number of seconds is claimed
+    # then the recovery ends at that time, and reports no number of seconds
     ended = driven.recovery()
     assert (ended.running_at, ended.resumed_at, ended.pause_s) == (driven.now, None, None)
     # and another fault has a time of its own
@@ -147,12 +147,12 @@ def test_where_the_script_reports_no_steps_a_recovery_ends_when_all_workers_run(
     driven.fail_worker("active-0")
     driven.report_started(*both)
     assert [x.running_at for x in driven.coordinator.snapshot().recoveries] == [ended.running_at, driven.now]
-    # and a first step after all is added to the recovery of its round
+    # and if a first step follows after all, it is added to the recovery of its round
     driven.report_step("active-0")
     assert [x.resumed_at for x in driven.coordinator.snapshot().recoveries] == [None, driven.now]
 
 
-def test_peers_that_fail_before_their_dead_neighbour_is_known_pay_nothing() -> None:
+def test_peers_that_fail_before_the_loss_of_their_neighbor_is_known_are_not_charged() -> None:
     driven = running(max_in_place=1)
     driven.fail_worker("active-1", "a peer has gone")
     driven.drop("active-0")
@@ -163,7 +163,7 @@ def test_peers_that_fail_before_their_dead_neighbour_is_known_pay_nothing() -> N
     assert driven.recovery().reason == "restart 1 of 1 within 1 h"
 
 
-def test_what_is_said_of_a_round_that_is_over_is_dropped() -> None:
+def test_messages_about_an_earlier_round_are_dropped() -> None:
     driven = running()
     driven.fail_worker("active-1")
     driven.assigned()
@@ -176,7 +176,7 @@ def test_what_is_said_of_a_round_that_is_over_is_dropped() -> None:
 # Members that come back
 
 
-def test_a_member_that_was_replaced_stands_by_and_is_a_spare() -> None:
+def test_a_member_that_was_replaced_waits_as_a_spare() -> None:
     driven = running()
     driven.drop("active-0")
     driven.sent.clear()
@@ -187,8 +187,8 @@ def test_a_member_that_was_replaced_stands_by_and_is_a_spare() -> None:
     assert driven.assigned() == {"spare-0": 0, "active-0": 1}
 
 
-def test_so_does_one_whose_fence_has_stopped_its_workers() -> None:
-    """Found by the simulation's frozen node: it went on claiming the rank, and to each later coordinator."""
+def test_a_member_whose_fence_has_stopped_its_workers_waits_as_a_spare() -> None:
+    """Found by the simulation's frozen node: the member kept claiming its rank, from each later coordinator."""
     driven = running()
     driven.drop("active-0")
     driven.sent.clear()
@@ -196,18 +196,18 @@ def test_so_does_one_whose_fence_has_stopped_its_workers() -> None:
     assert driven.take("active-0", m.Standby) == [m.Standby(driven.token)]
 
 
-def test_a_member_whose_link_broke_resumes_and_gets_what_it_missed() -> None:
+def test_a_member_whose_connection_broke_resumes_and_gets_the_messages_that_it_missed() -> None:
     driven = running()
     driven.drop("active-0", silent=True)
     driven.join("active-0", R0, 0, WorkersState.RUNNING)
     assert driven.assigned() == {}
     driven.drop("active-0", silent=True)
     driven.coordinator.handle(Received(3, m.Ack(R0)), driven.now)
-    driven.fail_worker("active-1")  # the silent one is lost with it, and the spare takes its rank
+    driven.fail_worker("active-1")  # the silent member is lost at the same time, and the spare takes its rank
     assert driven.assigned() == {"spare-0": 0, "active-1": 1}
 
 
-def test_a_newer_connection_of_a_pod_takes_over() -> None:
+def test_a_newer_connection_of_a_pod_replaces_the_older_one() -> None:
     driven = running()
     driven.join("active-0", R0, 0, WorkersState.RUNNING)
     assert driven.hung_up == ["active-0"]
@@ -215,7 +215,7 @@ def test_a_newer_connection_of_a_pod_takes_over() -> None:
 
 
 @pytest.mark.parametrize("workers", [WorkersState.IDLE, WorkersState.FAILED])
-def test_one_whose_workers_ended_while_it_was_apart_is_a_worker_failure(workers: WorkersState) -> None:
+def test_workers_that_ended_while_their_member_was_disconnected_are_a_worker_failure(workers: WorkersState) -> None:
     driven = running()
     driven.drop("active-0", silent=True)
     driven.join("active-0", R0, 0, workers)
@@ -223,7 +223,7 @@ def test_one_whose_workers_ended_while_it_was_apart_is_a_worker_failure(workers:
     assert driven.recovery().fault is Fault.PROCESS
 
 
-def test_messages_of_a_link_that_never_joined_end_it() -> None:
+def test_messages_on_a_connection_that_never_joined_end_it() -> None:
     driven = running()
     driven._names[99] = "stranger"
     driven.do(Received(99, m.Ack(R0)))
@@ -246,7 +246,7 @@ def test_the_next_round_waits_for_the_save_of_a_member_that_leaves() -> None:
     assert driven.recovery().cause.pod == "active-0"
 
 
-def test_but_not_longer_than_its_grace_period() -> None:
+def test_the_next_round_waits_no_longer_than_the_grace_period_of_the_member() -> None:
     driven = running()
     driven.receive("active-0", m.Leaving("deleted", 30.0))
     driven.later(31, "active-0", "active-1", "spare-0")
@@ -261,7 +261,7 @@ def finish(driven: DrivenCoordinator, *names: str) -> None:
         driven.receive(name, m.Finished(driven.token))
 
 
-def test_when_all_workers_have_exited_0_everybody_is_told_and_the_office_adjourns() -> None:
+def test_when_all_workers_have_exited_0_all_members_receive_the_close_and_the_coordinator_shuts_down() -> None:
     driven = running()
     finish(driven, "active-0")
     assert driven.coordinator.closed is None
@@ -282,14 +282,14 @@ def test_it_waits_a_limited_time_for_acknowledgements() -> None:
     assert driven.has_completed_shutdown
 
 
-def test_a_member_that_joins_after_the_close_is_told() -> None:
+def test_a_member_that_joins_after_the_close_receives_it() -> None:
     driven = running()
     finish(driven, "active-0", "active-1")
     driven.join("spare-7")
     assert driven.take("spare-7", m.Close)
 
 
-def test_a_member_that_is_lost_after_it_finished_is_not_missed() -> None:
+def test_the_loss_of_a_member_that_has_finished_is_no_fault() -> None:
     driven = running()
     finish(driven, "active-0")
     driven.drop("active-0")
@@ -298,7 +298,7 @@ def test_a_member_that_is_lost_after_it_finished_is_not_missed() -> None:
     assert driven.coordinator.closed is not None
 
 
-def test_unless_another_has_to_run_again() -> None:
+def test_the_loss_of_a_member_that_has_finished_is_a_fault_if_another_has_to_run_again() -> None:
     driven = running()
     finish(driven, "active-0")
     driven.drop("active-0")
@@ -309,7 +309,7 @@ def test_unless_another_has_to_run_again() -> None:
 # Observers
 
 
-def test_a_snapshot_tells_it_all() -> None:
+def test_a_snapshot_contains_the_whole_state() -> None:
     driven = running()
     snapshot = driven.coordinator.snapshot()
     assert {x.pod_name: x.group_rank for x in snapshot.members} == {"spare-0": None, "active-0": 0, "active-1": 1}
@@ -330,7 +330,7 @@ def test_a_tick_at_the_deadline_always_moves_it() -> None:
     for _ in range(100):
         due = driven.coordinator.deadline()
         if driven.step_down_reason:
-            return  # nobody is left
+            return  # no member is left
         assert due is not None
         driven.later(max(0.0, due - driven.now), "active-0", "active-1", "spare-0")
         assert driven.coordinator.deadline() != due
@@ -343,7 +343,7 @@ def test_a_pod_of_an_index_beyond_the_job_takes_no_rank_before_its_time() -> Non
     assert driven.assigned() == {}
 
 
-def test_a_round_that_waits_for_the_start_of_workers_says_for_which() -> None:
+def test_a_round_that_waits_for_the_start_of_workers_reports_the_pods() -> None:
     # given a round of two pods, one of which starts its workers at once
     driven = running()
     driven.fail_worker("active-1")
@@ -351,16 +351,16 @@ def test_a_round_that_waits_for_the_start_of_workers_says_for_which() -> None:
     driven.receive("active-1", m.Ack(driven.token))
     assert driven.coordinator.snapshot().waiting_for == ""
     version = driven.coordinator.state.version
-    # when the other one has not after five seconds
+    # when the other one has not started its workers after five seconds
     driven.later(5.0, "active-0", "active-1", "spare-0")
-    # then status names it, until it has
+    # then status names it until it has
     assert driven.coordinator.snapshot().waiting_for == "the start of the workers of active-1"
     assert driven.coordinator.state.version > version
     driven.report_started("active-1")
     assert driven.coordinator.snapshot().waiting_for == ""
 
 
-def test_the_snapshot_tells_whose_workers_are_not_forked_and_why() -> None:
+def test_the_snapshot_reports_the_pods_whose_workers_are_not_forked_and_the_reason() -> None:
     driven = running()
     assert driven.coordinator.snapshot().fork_fallbacks is None
     driven.receive("active-0", m.ForkFallback("x" * 600))
@@ -390,7 +390,7 @@ def test_a_pod_whose_workers_do_not_start_is_lost_after_four_minutes_and_a_spare
     driven.later(239.0, "active-0", "active-1", "spare-0")
     assert driven.lost_pods() == {}
     driven.later(2.0, "active-0", "active-1", "spare-0")
-    # then it is lost, status says why, and the next round is without it
+    # then it is lost, status has the reason, and the next round excludes it
     assert driven.lost_pods() == {"active-1": "Pod"}
     assert driven.recovery().cause.message == "its workers have not started within 240 s"
     assert driven.assigned() == {"active-0": 0, "spare-0": 1}
@@ -405,14 +405,14 @@ def test_a_pod_that_joins_and_can_take_part_in_no_round_is_lost_and_gets_no_rank
     assert driven.coordinator.snapshot().lost[0].reason == "its launcher has not responded for 15 s"
 
 
-def test_where_the_workers_of_no_pod_start_no_pod_is_lost() -> None:
+def test_if_the_workers_of_no_pod_start_no_pod_is_lost() -> None:
     driven = running()
     driven.fail_worker("active-1")
     for name in ("active-0", "active-1"):
         driven.receive(name, m.Ack(driven.token))
     driven.later(300.0, "active-0", "active-1", "spare-0")
     assert driven.lost_pods() == {}
-    # but as soon as one has
+    # but the pod is lost as soon as another pod has started its workers
     driven.report_started("active-0")
     driven.later(6.0, "active-0", "active-1", "spare-0")
     assert driven.lost_pods() == {"active-1": "Pod"}
@@ -430,7 +430,7 @@ def test_a_pod_whose_workers_did_not_start_is_replaced_although_it_connects_agai
     driven.later(10.0, "active-0")
     driven.sent.clear()
     driven.join("active-1")
-    # then it is told to end, and is still reported as lost since the first time
+    # then the coordinator evicts it, and still reports it as lost since the first time
     assert [reported.reason for reported in driven.take("active-1", m.Evicted)] == [
         "its workers have not started within 240 s"
     ]

@@ -1,4 +1,6 @@
-"""One sidecar's machines together: who may take office, what is left of an office that has ended, who is sent what."""
+"""The state machines of one sidecar together: the appointments that it accepts, the state that it keeps after its
+leadership, and the messages that it sends.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ GIVEN_UP_EXIT_CODE = 84
 
 SHAPE = JobShape("job-uid", "ns", "job", 2, 1, 10, 3600.0)
 ME = Identity("uid", "pod-0", "node-0", "10.0.0.1", 0)
-OPERATOR = 1  # the number of its link
+OPERATOR = 1  # the number of its connection
 
 
 class Driven:
-    """A core, the vow that it has stored, and all effects since the last look."""
+    """A core, the hard state that it has stored, and all effects since the last call."""
 
     def __init__(self, hard_state: HardState | None = None) -> None:
         self.now = 1000.0
@@ -49,30 +51,30 @@ class Driven:
         return None if self.core.coordinator is None else self.core.coordinator.term.epoch
 
     def sent(self) -> list[object]:
-        """To the operator, since the last look."""
+        """Messages to the operator since the last call."""
         effects, self.effects = self.effects, []
         return [x.message for x in effects if isinstance(x, e.Broadcast) and OPERATOR in x.links]
 
 
-@pytest.mark.parametrize(("epochs", "held"), [((), None), ((1,), 1), ((3, 4), 4), ((4, 3), 4), ((4, 4), 4)])
-def test_the_newest_epoch_is_held(epochs: tuple[int, ...], held: int | None) -> None:
-    assert Driven().appoint(*epochs).epoch() == held
+@pytest.mark.parametrize(("epochs", "epoch"), [((), None), ((1,), 1), ((3, 4), 4), ((4, 3), 4), ((4, 4), 4)])
+def test_the_newest_epoch_counts(epochs: tuple[int, ...], epoch: int | None) -> None:
+    assert Driven().appoint(*epochs).epoch() == epoch
 
 
-def test_a_repeated_appointment_keeps_the_coordinator_and_all_it_knows() -> None:
+def test_a_repeated_appointment_keeps_the_coordinator_and_its_state() -> None:
     driven = Driven().appoint(1)
     before = driven.core.coordinator
     assert driven.appoint(1).core.coordinator is before
 
 
-def test_a_restarted_sidecar_does_not_hold_its_former_epoch_again() -> None:
+def test_a_restarted_sidecar_does_not_coordinate_its_earlier_epoch_again() -> None:
     """Found by the simulation (seed 2): two coordinators of one epoch, the second of which knew of no round."""
     stored = Driven().appoint(2).stored
     assert Driven(stored).appoint(2).epoch() is None
     assert Driven(stored).appoint(2, 3).epoch() == 3
 
 
-def test_one_that_resigns_may_be_appointed_again_in_a_newer_epoch() -> None:
+def test_a_coordinator_that_stepped_down_may_be_appointed_again_in_a_newer_epoch() -> None:
     driven = Driven().appoint(1)
     driven.do(FromObserver(OPERATOR, Superseded(Term(1, 2), "another", "10.0.0.2")))
     assert driven.epoch() is None
@@ -80,7 +82,7 @@ def test_one_that_resigns_may_be_appointed_again_in_a_newer_epoch() -> None:
     assert driven.appoint(2).epoch() == 2
 
 
-def test_the_vow_is_stored_before_anything_that_follows_from_it() -> None:
+def test_the_hard_state_is_stored_before_anything_that_follows_from_it() -> None:
     driven = Driven()
     driven.do(ObserverUp(OPERATOR))
     driven.effects.clear()
@@ -90,15 +92,15 @@ def test_the_vow_is_stored_before_anything_that_follows_from_it() -> None:
     assert kinds.index(e.RecordHardState) < kinds.index(e.Broadcast)
 
 
-def test_observers_are_sent_the_end_at_once() -> None:
-    """A coordinator whose members had all answered was gone before the next telling was due."""
-    # given an observer that has just been sent something
+def test_observers_receive_the_end_at_once() -> None:
+    """A coordinator whose members had all answered ended before its next snapshot was due."""
+    # given an observer that has just received a snapshot
     driven = Driven().appoint(1)
     driven.do(ObserverUp(OPERATOR))
     assert driven.sent()
-    # when the job ends in the same moment
+    # when the job ends at the same time
     driven.do(FromObserver(7, End(CloseReason.DELETED, "the job was deleted")))
-    # then the next effects say so
+    # then the next effects report the end
     (reported,) = driven.sent()
     assert isinstance(reported, Snapshot)
     assert reported.closed is not None
@@ -106,13 +108,13 @@ def test_observers_are_sent_the_end_at_once() -> None:
 
 
 def test_an_observer_that_asks_without_end_gets_few_snapshots() -> None:
-    # given a coordinator, and an observer that has been sent a snapshot
+    # given a coordinator, and an observer that has received a snapshot
     driven = Driven().appoint(1)
     driven.do(ObserverUp(OPERATOR))
     assert len(driven.sent()) == 1
-    # when it sends a thousand messages, without any news
+    # when it sends a thousand messages, and nothing has changed
     driven.do(*[FromObserver(OPERATOR, Observe())] * 1000)
-    # then one snapshot answers them all, when the next one is due
+    # then one snapshot, when the next one is due, answers them all
     assert driven.sent() == []
     deadline = driven.core.deadline()
     assert deadline == 1000.2
@@ -133,7 +135,7 @@ def test_a_snapshot_that_takes_long_makes_the_next_one_wait_in_proportion() -> N
     assert driven.core.deadline() == pytest.approx(1002.0)
 
 
-# A vow that cannot be stored
+# A hard state that cannot be stored
 
 
 def joined() -> Driven:
@@ -152,7 +154,7 @@ def join(uid: str) -> m.Join:
 REASON = "its sidecar cannot store its state in /state: No space left on device"
 
 
-def test_a_sidecar_that_cannot_store_its_vow_says_why_and_ends_its_pod() -> None:
+def test_a_sidecar_that_cannot_store_its_hard_state_reports_the_reason_and_ends_its_pod() -> None:
     # given a member whose state volume is full
     driven = joined()
     driven.volume_full = True
@@ -160,19 +162,20 @@ def test_a_sidecar_that_cannot_store_its_vow_says_why_and_ends_its_pod() -> None
     driven.do(e.LinkDown(), e.LinkUp("10.0.0.9"))
     driven.effects.clear()
     driven.do(e.FromCoordinator(m.Welcome(NO_ROUND, Term(1, 2), pod_uid="other", ip="10.0.0.9")))
-    # then it says why it goes, hangs up, calls nobody again, and its launcher exits so that the pod is replaced
+    # then it reports why it leaves, hangs up, and makes no further call. Its launcher exits, so that the pod is
+    # replaced
     assert e.ToCoordinator(m.Gone(REASON)) in driven.effects
     assert e.HangupCoordinator(f"replaced: {REASON}") in driven.effects
     assert e.ToLauncher(ExitLauncher(GIVEN_UP_EXIT_CODE, f"replaced: {REASON}")) in driven.effects
     assert not [x for x in driven.effects if isinstance(x, e.Dial)]
-    # and nobody can have it as a coordinator, or its vote
+    # and it neither coordinates nor votes
     driven.effects.clear()
     driven.do(e.Received(7, join("uid-caller")))
     assert driven.effects == [e.Hangup(7, "its sidecar cannot store its state")]
     assert driven.appoint(2).epoch() is None
 
 
-def test_a_sidecar_that_cannot_store_its_state_says_that_its_pod_has_to_be_replaced() -> None:
+def test_a_sidecar_that_cannot_store_its_state_reports_that_its_pod_has_to_be_replaced() -> None:
     driven = Driven()
     driven.do(StoreFailed("/understudy-state: No space left on device"))
     driven.do(ObserverUp(OPERATOR))
@@ -192,7 +195,7 @@ def test_a_coordinator_that_cannot_store_an_appointment_steps_down() -> None:
 
 
 def test_a_coordinator_whose_launcher_did_not_respond_before_its_appointment_reports_its_own_pod_as_lost() -> None:
-    """Found by the simulation (seed 57): its member does not join, so that nobody missed it."""
+    """Found by the simulation (seed 57): its member does not join, so no other pod reported the loss."""
     # given a member whose launcher has been stopped for 15 s
     driven = joined()
     for _ in range(4):
@@ -201,7 +204,7 @@ def test_a_coordinator_whose_launcher_did_not_respond_before_its_appointment_rep
     driven.effects.clear()
     # when the operator appoints its sidecar
     driven.appoint(2)
-    # then the coordinator reports this pod as lost, and says why
+    # then the coordinator reports this pod as lost, with the reason
     assert driven.core.coordinator is not None
     (lost,) = driven.core.coordinator.snapshot().lost
     assert (lost.pod_uid, lost.pod_name, lost.node) == ("uid", "pod-0", "node-0")
@@ -211,7 +214,7 @@ def test_a_coordinator_whose_launcher_did_not_respond_before_its_appointment_rep
 def test_a_coordinator_whose_launcher_has_not_connected_since_the_sidecar_restarted_reports_its_own_pod_as_lost() -> (
     None
 ):
-    """Found by the simulation (seed 303078): no pod missed it, and the job waited for its first round."""
+    """Found by the simulation (seed 303078): no other pod reported the loss, and the job waited for its first round."""
     # given a sidecar that restarted while its launcher was stopped, and that the operator has appointed
     driven = Driven()
     driven.core = Core(SHAPE, ME, driven.stored, driven.now, launcher_known=True)
@@ -224,7 +227,7 @@ def test_a_coordinator_whose_launcher_has_not_connected_since_the_sidecar_restar
     assert driven.core.coordinator.snapshot().lost == ()
     driven.now += 0.2
     driven.do(e.Tick())
-    # then the coordinator reports its own pod as lost, and says why
+    # then the coordinator reports its own pod as lost, with the reason
     (lost,) = driven.core.coordinator.snapshot().lost
     assert (lost.pod_uid, lost.reason) == ("uid", "its launcher has not connected for 15 s")
 
@@ -233,12 +236,12 @@ def test_a_coordinator_whose_launcher_has_not_connected_since_the_sidecar_restar
 
 
 def dialed(driven: Driven) -> list[tuple[str, ...]]:
-    """The hosts to call, since the last look."""
+    """The hosts to call, since the last call."""
     effects, driven.effects = driven.effects, []
     return [x.hosts for x in effects if isinstance(x, e.Dial)]
 
 
-def apart() -> Driven:
+def disconnected() -> Driven:
     """A member whose connection to the last host that it knows has just ended: it pauses before it calls again."""
     driven = Driven()
     driven.do(e.LauncherUp(LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, 4000)), e.LinkUp(e.SERVICE))
@@ -247,8 +250,8 @@ def apart() -> Driven:
     return driven
 
 
-def test_a_call_that_is_to_wait_is_made_by_the_tick_at_its_time() -> None:
-    driven = apart()
+def test_a_delayed_call_is_made_by_the_tick_at_its_time() -> None:
+    driven = disconnected()
     assert dialed(driven) == []
     assert driven.core.deadline() == 1000.25
     driven.now = 1000.24
@@ -257,17 +260,17 @@ def test_a_call_that_is_to_wait_is_made_by_the_tick_at_its_time() -> None:
     driven.now = 1000.25
     driven.do(e.Tick())
     assert dialed(driven) == [(e.SERVICE,)]
-    # and once
+    # and only once
     driven.now = 1001.0
     driven.do(e.Tick())
     assert dialed(driven) == []
 
 
-def test_a_call_that_waits_is_not_made_after_a_hangup() -> None:
-    driven = apart()
+def test_a_delayed_call_is_not_made_after_a_hangup() -> None:
+    driven = disconnected()
     # when the launcher ends
     driven.do(e.LauncherDown())
-    # then nobody is called
+    # then the member calls no host
     driven.now += 1.0
     driven.do(e.Tick())
     assert dialed(driven) == []
@@ -280,7 +283,7 @@ def ends(driven: Driven) -> tuple[bool, bool]:
 CLOSE = m.Close(CloseReason.DELETED, "the job was deleted")
 
 
-def test_a_member_of_a_closed_job_is_over_when_its_launcher_has_ended_and_all_others_know() -> None:
+def test_a_member_of_a_closed_job_ends_when_its_launcher_has_ended_and_all_others_know() -> None:
     driven = joined()
     driven.do(e.FromCoordinator(CLOSE), e.FromCoordinator(m.ShutdownComplete()))
     assert ends(driven) == (False, False)
@@ -288,18 +291,18 @@ def test_a_member_of_a_closed_job_is_over_when_its_launcher_has_ended_and_all_ot
     assert ends(driven) == (True, True)
 
 
-def test_a_sidecar_that_gets_sigterm_is_over_at_once() -> None:
+def test_a_sidecar_that_gets_sigterm_ends_at_once() -> None:
     driven = joined()
     driven.do(e.LeaveRequested("the sidecar got SIGTERM", 30.0))
     assert ends(driven) == (True, True)
     assert e.ToCoordinator(m.Leaving("the sidecar got SIGTERM", 30.0)) in driven.effects
 
 
-def test_a_coordinator_of_a_closed_job_that_gets_sigterm_is_over_when_all_members_know() -> None:
+def test_a_coordinator_of_a_closed_job_that_gets_sigterm_ends_when_all_members_know() -> None:
     # given a coordinator with a member
     driven = joined().appoint(2)
     driven.do(e.Received(7, join("uid-caller")))
-    # when the job is closed, of which its own member hears too, and its pod ends
+    # when the job is closed, its own member has received that too, and its pod ends
     driven.do(FromObserver(OPERATOR, End(CloseReason.DELETED, "the job was deleted")))
     driven.do(e.LinkUp("10.0.0.1"), e.FromCoordinator(CLOSE), e.LeaveRequested("the sidecar got SIGTERM", 30.0))
     # then it stays until the member has acknowledged the close

@@ -1,4 +1,4 @@
-"""In which order addresses are called."""
+"""The order in which addresses are called."""
 
 from understudy_sidecar.membership.dialing import Dialing
 

@@ -1,4 +1,4 @@
-"""A job that may shrink: when it goes on with fewer members, who moves, and when it grows back."""
+"""A job that may shrink: when it continues with fewer members, which members move, and when it grows back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_it_waits_for_a_spare_first() -> None:
     assert driven.assigned() == {"spare-9": 0, "active-1": 1, "active-2": 2, "active-3": 3}
 
 
-def test_then_it_goes_on_and_only_who_must_moves_down() -> None:
+def test_then_it_continues_and_moves_as_few_members_as_possible() -> None:
     driven = shrinkable()
     driven.drop("active-0")
     driven.later(SPARE_TIMEOUT_S + 1, *SURVIVORS)
@@ -48,7 +48,7 @@ def test_then_it_goes_on_and_only_who_must_moves_down() -> None:
 
 
 @pytest.mark.parametrize(("minimum", "goes_on"), [(3, True), (4, False), (0, False)])
-def test_not_below_its_minimum(minimum: int, goes_on: bool) -> None:
+def test_it_does_not_shrink_below_its_minimum(minimum: int, goes_on: bool) -> None:
     driven = shrinkable(minimum)
     driven.drop("active-0")
     driven.later(3 * SPARE_TIMEOUT_S, *SURVIVORS)
@@ -71,7 +71,7 @@ def test_it_grows_back_at_the_next_round() -> None:
     assert driven.assigned() == {"active-0": 0, "active-3": 1, "active-2": 2, "spare-9": 3}
 
 
-def test_all_of_the_smaller_round_finish_the_job() -> None:
+def test_all_members_of_the_smaller_round_finish_the_job() -> None:
     driven = shrunk()
     for name in ("active-0", "active-2", "active-3"):
         driven.receive(name, m.Finished(driven.token))
@@ -94,7 +94,7 @@ def test_a_new_coordinator_adopts_a_smaller_round() -> None:
     assert driven.coordinator.snapshot().actives == 3
 
 
-def test_nobody_on_a_faulty_node_gets_a_rank_until_the_verdict_expires() -> None:
+def test_a_member_on_a_faulty_node_gets_no_rank_until_the_verdict_expires() -> None:
     driven = running()
     driven.do(FromOperator(Nodes((NodeFact("node-of-spare-0", hardware_finding="XID 79", until=driven.now + 60.0),))))
     driven.drop("active-0")
@@ -104,7 +104,7 @@ def test_nobody_on_a_faulty_node_gets_a_rank_until_the_verdict_expires() -> None
     assert driven.assigned() == {"spare-0": 0, "active-1": 1}
 
 
-def test_a_spare_of_the_same_topology_domain_comes_first() -> None:
+def test_a_spare_in_the_same_topology_domain_comes_first() -> None:
     driven = running(spares=0)
     domains = {"node-of-active-0": "rack-1", "node-of-spare-0": "rack-2", "node-of-spare-1": "rack-1"}
     driven.do(FromOperator(Nodes(tuple(NodeFact(node, domain) for node, domain in domains.items()))))

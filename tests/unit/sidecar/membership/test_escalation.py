@@ -1,4 +1,4 @@
-"""The ladder of recoveries in office: who is given up, who is not, what it costs, and what is told."""
+"""The coordinator's restart policy ladder: the pods that it evicts, the faults that it charges, and its reports."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from understudy_sidecar.membership.events import Dropped, FromOperator
 SUCCESSION_S = 0.5
 GATHER_S = 0.02
 
-EVERYBODY = ("active-0", "active-1", "active-2", "spare-0", "spare-1")
+ALL_MEMBERS = ("active-0", "active-1", "active-2", "spare-0", "spare-1")
 TWICE = "pod active-1 failed twice within 1 h"
 
 
 def job(**given: object) -> DrivenCoordinator:
-    """Three actives and a spare that coordinates nothing; a second fault of a pod is one too many."""
+    """Three active members and a spare that does not coordinate; a second fault of a pod evicts it."""
     return running(3, max_in_place=10, **{"in_place_max_per_pod": 1, **given})  # type: ignore[arg-type]
 
 
 def fails_and_restarts(driven: DrivenCoordinator, name: str) -> None:
-    """Its worker fails, and the next round steps."""
+    """Its worker fails, and the next round makes steps."""
     driven.fail_worker(name)
-    driven.answer_heartbeats(*(x for x in EVERYBODY if x in driven.sent))
-    seated = driven.assigned()
-    driven.report_started(*seated)
-    driven.report_step(next(iter(seated)))
+    driven.answer_heartbeats(*(x for x in ALL_MEMBERS if x in driven.sent))
+    assigned = driven.assigned()
+    driven.report_started(*assigned)
+    driven.report_step(next(iter(assigned)))
     driven.now += 0.1
 
 
@@ -39,10 +39,10 @@ def charged(driven: DrivenCoordinator) -> int:
 # A pod that fails again
 
 
-def test_a_pod_that_fails_twice_gives_its_ranks_to_a_spare_and_is_told_why() -> None:
+def test_a_pod_that_fails_twice_gives_its_ranks_to_a_spare_and_receives_the_reason() -> None:
     driven = job()
     fails_and_restarts(driven, "active-1")
-    # when its worker fails again, and everybody else proves to be there
+    # when its worker fails again, and all other members answer
     driven.fail_worker("active-1")
     assert driven.assigned() == {}
     driven.answer_heartbeats("active-0", "active-2")
@@ -55,13 +55,13 @@ def test_a_pod_that_fails_twice_gives_its_ranks_to_a_spare_and_is_told_why() -> 
     assert (recovery.strategy, recovery.cause.pod, recovery.reason) == (Strategy.SPARE_SWAP, "active-1", TWICE)
 
 
-def test_its_first_fault_says_how_many_restarts_are_left() -> None:
+def test_the_first_fault_reports_how_many_restarts_are_left() -> None:
     driven = job()
     fails_and_restarts(driven, "active-1")
     assert (driven.recovery().strategy, driven.recovery().reason) == (Strategy.IN_PLACE, "restart 1 of 10 within 1 h")
 
 
-def test_faults_of_different_pods_give_nobody_up() -> None:
+def test_faults_of_different_pods_evict_no_pod() -> None:
     driven = job()
     for name in ("active-0", "active-1", "active-2"):
         fails_and_restarts(driven, name)
@@ -69,16 +69,16 @@ def test_faults_of_different_pods_give_nobody_up() -> None:
     assert charged(driven) == 3
 
 
-def test_what_is_older_than_the_window_does_not_count() -> None:
+def test_a_fault_that_is_older_than_the_window_does_not_count() -> None:
     driven = job()
     fails_and_restarts(driven, "active-1")
-    driven.later(3601.0, *EVERYBODY[:4])
+    driven.later(3601.0, *ALL_MEMBERS[:4])
     fails_and_restarts(driven, "active-1")
     assert driven.lost_pods() == {}
     assert driven.recovery().reason == "restart 1 of 10 within 1 h"
 
 
-def test_without_a_spare_the_round_waits_for_the_pod_that_the_operator_makes() -> None:
+def test_without_a_spare_the_round_waits_for_the_pod_that_the_operator_creates() -> None:
     driven = job(spares=0)
     fails_and_restarts(driven, "active-1")
     driven.fail_worker("active-1")
@@ -102,7 +102,7 @@ def test_an_elastic_job_waits_for_its_spare_timeout_only() -> None:
     assert driven.recovery().reason == f"{TWICE}; no pod was available for its ranks within 30 s"
 
 
-def test_one_that_comes_back_is_told_again_and_gets_no_ranks() -> None:
+def test_an_evicted_member_that_comes_back_is_evicted_again_and_gets_no_ranks() -> None:
     driven = job()
     fails_and_restarts(driven, "active-1")
     fails_and_restarts(driven, "active-1")
@@ -123,11 +123,11 @@ def test_a_rank_that_always_fails_costs_one_spare_and_then_the_budget_and_the_jo
     holders = ["active-1"]
     while driven.coordinator.closed is None:
         driven.fail_worker(holders[-1])
-        driven.answer_heartbeats(*(x for x in EVERYBODY if x != holders[-1] and x in driven.sent))
-        seated = driven.assigned()
-        if seated:
-            holders.append(next(name for name, rank in seated.items() if rank == 1))
-            driven.report_started(*seated)
+        driven.answer_heartbeats(*(x for x in ALL_MEMBERS if x != holders[-1] and x in driven.sent))
+        assigned = driven.assigned()
+        if assigned:
+            holders.append(next(name for name, rank in assigned.items() if rank == 1))
+            driven.report_started(*assigned)
             driven.report_step("active-0")
     assert holders == ["active-1", "active-1", "spare-0", "spare-0", "spare-0"]
     close = driven.coordinator.closed
@@ -141,7 +141,7 @@ def test_a_rank_that_always_fails_costs_one_spare_and_then_the_budget_and_the_jo
 # The budget
 
 
-def test_with_the_budget_spent_one_more_pod_is_given_up_and_then_the_job() -> None:
+def test_with_the_budget_spent_one_more_pod_is_evicted_and_then_the_job_fails() -> None:
     driven = running(3, max_in_place=2)
     fails_and_restarts(driven, "active-0")
     fails_and_restarts(driven, "active-1")
@@ -157,12 +157,12 @@ def test_with_the_budget_spent_one_more_pod_is_given_up_and_then_the_job() -> No
     assert driven.coordinator.closed.message.endswith("the last failure: rank 0 on active-0: out of memory")
 
 
-def test_a_lost_pod_a_drained_one_and_one_that_leaves_a_faulty_node_cost_nothing() -> None:
+def test_a_lost_pod_a_drained_pod_and_a_pod_that_leaves_a_faulty_node_are_not_charged() -> None:
     driven = running(3, spares=3, max_in_place=0)
     driven.drop("active-0")
     assert driven.recovery().reason == "its pod is lost"
     driven.report_started(*driven.assigned())
-    # when a pod is asked to end, and workers fail of it
+    # when a pod is asked to end, and workers fail because of that
     driven.receive("active-1", m.Leaving("the trainer container got SIGTERM", 30.0))
     driven.fail_worker("active-2", "a peer has gone")
     for name in ("active-2", "spare-0"):
@@ -176,7 +176,7 @@ def test_a_lost_pod_a_drained_one_and_one_that_leaves_a_faulty_node_cost_nothing
     assert [x.cause.pod for x in driven.coordinator.snapshot().recoveries] == ["active-0", "active-1", "active-2"]
 
 
-def test_a_fault_on_a_faulty_node_gives_the_pod_up_at_once_and_costs_nothing() -> None:
+def test_a_fault_on_a_faulty_node_evicts_the_pod_at_once_and_is_not_charged() -> None:
     driven = job()
     driven.do(FromOperator(Nodes((NodeFact("node-of-active-1", hardware_finding="Xid 79"),))))
     driven.fail_worker("active-1")
@@ -186,10 +186,10 @@ def test_a_fault_on_a_faulty_node_gives_the_pod_up_at_once_and_costs_nothing() -
     assert charged(driven) == 0
 
 
-# Nobody innocent
+# No innocent pod is evicted
 
 
-def test_one_that_was_lost_before_is_the_cause_and_nobody_is_given_up() -> None:
+def test_a_member_that_was_lost_before_is_the_cause_and_no_pod_is_evicted() -> None:
     driven = job()
     fails_and_restarts(driven, "active-1")
     driven.later(0.1)
@@ -202,7 +202,7 @@ def test_one_that_was_lost_before_is_the_cause_and_nobody_is_given_up() -> None:
     assert driven.take("active-1", m.Evicted) == []
 
 
-def test_so_is_one_that_does_not_answer() -> None:
+def test_a_member_that_does_not_answer_is_the_cause() -> None:
     driven = job()
     fails_and_restarts(driven, "active-1")
     driven.later(0.1)
@@ -213,8 +213,8 @@ def test_so_is_one_that_does_not_answer() -> None:
     assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
 
 
-def test_where_another_ones_worker_failed_earlier_nobody_is_given_up() -> None:
-    """Its word was on the way for longer."""
+def test_if_the_worker_of_another_pod_failed_earlier_no_pod_is_evicted() -> None:
+    """Its report took longer to arrive."""
     driven = job()
     fails_and_restarts(driven, "active-1")
     driven.fail_worker("active-1", "a peer has gone", at=driven.now)
@@ -225,7 +225,7 @@ def test_where_another_ones_worker_failed_earlier_nobody_is_given_up() -> None:
     assert charged(driven) == 2
 
 
-def test_but_that_its_peers_fail_after_it_keeps_nobody() -> None:
+def test_a_pod_is_evicted_although_its_peers_fail_after_it() -> None:
     driven = job()
     fails_and_restarts(driven, "active-1")
     driven.fail_worker("active-1", at=driven.now)
@@ -234,7 +234,7 @@ def test_but_that_its_peers_fail_after_it_keeps_nobody() -> None:
     assert driven.lost_pods() == {"active-1": "Process"}
 
 
-def test_one_that_is_lost_after_it_has_answered_is_a_fault_of_its_own() -> None:
+def test_the_loss_of_a_member_after_its_answer_is_another_fault() -> None:
     driven = job(spares=2)
     fails_and_restarts(driven, "active-1")
     driven.fail_worker("active-1")
@@ -246,7 +246,7 @@ def test_one_that_is_lost_after_it_has_answered_is_a_fault_of_its_own() -> None:
     assert charged(driven) == 2
 
 
-def test_one_whose_pod_ends_by_itself_meanwhile_costs_nothing() -> None:
+def test_a_pod_that_ends_by_itself_before_its_eviction_is_not_charged() -> None:
     """A kernel that is out of memory may take the whole container."""
     driven = job()
     fails_and_restarts(driven, "active-1")
@@ -257,7 +257,7 @@ def test_one_whose_pod_ends_by_itself_meanwhile_costs_nothing() -> None:
     assert (driven.recovery().fault, charged(driven)) == (Fault.POD, 1)
 
 
-def test_the_jobs_end_comes_first() -> None:
+def test_the_end_of_the_job_comes_first() -> None:
     driven = job()
     fails_and_restarts(driven, "active-1")
     driven.fail_worker("active-1")
@@ -290,15 +290,15 @@ def test_two_workers_that_die_at_once_are_one_round_and_one_charge() -> None:
 def test_a_fault_before_the_round_has_started_everywhere_is_not_charged_twice() -> None:
     driven = job(backoff_max_s=0.0)
     driven.fail_worker("active-1")
-    driven.report_started("active-1")  # the others' workers are not there yet
+    driven.report_started("active-1")  # the others' workers have not started yet
     driven.fail_worker("active-1")
     assert charged(driven) == 1
     assert driven.recovery().reason == "active-1 failed again before the round had started everywhere"
     assert driven.token.round == 2
 
 
-def test_but_the_second_time_it_is_another_fault() -> None:
-    """Or a script that ends at once would never end the job."""
+def test_a_second_fault_before_the_round_has_started_everywhere_is_another_fault() -> None:
+    """Otherwise a script that ends at once would never end the job."""
     driven = job(backoff_max_s=0.0)
     for _ in range(3):
         driven.fail_worker("active-1")
@@ -307,7 +307,7 @@ def test_but_the_second_time_it_is_another_fault() -> None:
     assert driven.lost_pods() == {"active-1": "Process"}
 
 
-def test_another_pods_fault_during_a_recovery_is_charged() -> None:
+def test_a_fault_of_another_pod_during_a_recovery_is_charged() -> None:
     driven = job()
     driven.fail_worker("active-1")
     driven.report_started("active-1")
@@ -315,17 +315,17 @@ def test_another_pods_fault_during_a_recovery_is_charged() -> None:
     assert charged(driven) == 2
 
 
-# A coordinator's own pod
+# The coordinator's own pod
 
 
 def committed(driven: DrivenCoordinator) -> DrivenCoordinator:
     driven.coordinator.state.pod_uid = "uid-active-1"
-    driven.later(SUCCESSION_S + 0.1, *EVERYBODY[:4])
+    driven.later(SUCCESSION_S + 0.1, *ALL_MEMBERS[:4])
     assert driven.coordinator.snapshot().voters
     return driven
 
 
-def test_a_coordinator_that_gives_its_own_pod_up_leaves_its_office_and_what_it_knows_to_an_heir() -> None:
+def test_a_coordinator_that_evicts_its_own_pod_transfers_its_leadership_and_state_to_a_standby_coordinator() -> None:
     driven = committed(job())
     fails_and_restarts(driven, "active-1")
     driven.sent.clear()
@@ -342,8 +342,8 @@ def test_a_coordinator_that_gives_its_own_pod_up_leaves_its_office_and_what_it_k
     ]
 
 
-def test_but_not_where_nobody_would_know_of_it() -> None:
-    """A job of one pod would go on for ever: each pod that is made anew knows of nothing."""
+def test_a_coordinator_does_not_evict_its_own_pod_if_no_other_member_would_know_of_it() -> None:
+    """A job of one pod would never end: each recreated pod starts without any history."""
     driven = running(1, spares=0, max_in_place=2, in_place_max_per_pod=1)
     driven.coordinator.state.pod_uid = "uid-active-0"
     for _ in range(2):
@@ -358,20 +358,20 @@ def test_but_not_where_nobody_would_know_of_it() -> None:
     )
 
 
-def test_nor_while_a_restarted_sidecar_brings_a_failure_of_its_own() -> None:
+def test_a_failure_that_a_restarted_sidecar_reports_prevents_an_eviction() -> None:
     """Found by the simulation (seed 105144): a sidecar and its worker had been killed at the same time."""
-    # given a pod that is to be replaced, and another one that is asked whether it is there
+    # given a pod that is to be replaced, and another pod that the coordinator pings
     driven = running(3, in_place_max_per_pod=0)
     driven.fail_worker("active-1", "a peer has gone")
     driven.answer_heartbeats("active-0")
-    # when that one comes back on a new connection, and its worker has failed, nobody knows when
+    # when the other one comes back on a new connection, and its worker has failed at an unknown time
     driven.join("active-2", driven.token, 2, WorkersState.FAILED)
-    # then nobody is replaced
+    # then no pod is replaced
     assert driven.lost_pods() == {}
     assert driven.recovery().reason.endswith("it is not known which pod failed first")
 
 
-def test_nor_where_the_others_could_not_elect_a_coordinator() -> None:
+def test_a_coordinator_does_not_evict_its_own_pod_if_the_others_could_not_elect_a_coordinator() -> None:
     """Found by the simulation (seed 96974): two of four voters were left, and the operator was away."""
     # given four voters, one of which does not respond, and a coordinator whose own pod has failed once
     driven = running(3, in_place_max_per_pod=1)
@@ -379,7 +379,7 @@ def test_nor_where_the_others_could_not_elect_a_coordinator() -> None:
     driven.later(SUCCESSION_S + 0.1, "active-0", "active-1", "active-2", "spare-0")
     fails_and_restarts(driven, "active-0")
     driven.drop("spare-0", silent=True)
-    # when it fails once more, then it stays
+    # when it fails once more, then the pod stays
     driven.fail_worker("active-0")
     assert driven.lost_pods() == {}
     assert (
@@ -388,7 +388,7 @@ def test_nor_where_the_others_could_not_elect_a_coordinator() -> None:
 
 
 @pytest.mark.parametrize("workers", [WorkersState.FAILED, WorkersState.IDLE])
-def test_a_pod_is_not_given_up_for_what_happened_while_nobody_was_in_office(workers: WorkersState) -> None:
+def test_a_pod_is_not_evicted_for_a_fault_of_the_time_without_a_coordinator(workers: WorkersState) -> None:
     driven = DrivenCoordinator(2, epoch=2, at_least_round=3, in_place_max_per_pod=0)
     driven.join("spare-0")
     driven.join("active-0", RoundToken(1, 1, 3), 0, WorkersState.RUNNING)

@@ -1,4 +1,4 @@
-"""Several workers of a round fail at once: which one is blamed, and what the clocks of their machines may decide."""
+"""Several workers of a round fail at once: which one is blamed, and the influence of the clocks of their machines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RAISED = "RuntimeError: CUDA error"
 
 
 def job(**given: object) -> DrivenCoordinator:
-    """Three actives whose round has run for ten minutes."""
+    """Three active members whose round has run for ten minutes."""
     driven = running(3, max_in_place=10, **given)  # type: ignore[arg-type]
     driven.later(600.0, *ACTIVES, "spare-0")
     driven.sent.clear()
@@ -49,7 +49,7 @@ def charged_pods(driven: DrivenCoordinator) -> list[str]:
     ]
 
 
-def test_an_abort_that_was_reported_first_is_not_the_cause_where_another_failure_is_earlier() -> None:
+def test_an_abort_that_was_reported_first_is_not_the_cause_if_another_failure_is_earlier() -> None:
     # given a worker whose exception aborts its peers, and which ends after them
     driven = job(nproc=2)
     fails(driven, "active-0", ABORTED, at=driven.now - 0.01)
@@ -111,7 +111,7 @@ def test_the_pods_of_one_node_have_one_clock() -> None:
     assert charged_pods(driven) == ["uid-active-1"]
 
 
-def test_so_have_the_workers_of_one_pod() -> None:
+def test_the_workers_of_one_pod_have_one_clock() -> None:
     driven = job(nproc=2)
     fails(driven, "active-1", ABORTED, at=driven.now, local_rank=0)
     fails(driven, "active-1", RAISED, at=driven.now - 0.001, local_rank=1)
@@ -120,8 +120,8 @@ def test_so_have_the_workers_of_one_pod() -> None:
     assert charged_pods(driven) == ["uid-active-1"]
 
 
-def test_a_pod_is_not_given_up_because_of_two_clocks() -> None:
-    """The budget is charged, but no pod's own share of it."""
+def test_a_pod_is_not_evicted_because_of_two_clocks() -> None:
+    """The job's budget is charged, but not the pod's own share of it."""
     driven = job(in_place_max_per_pod=0)
     fails(driven, "active-0", ABORTED, at=driven.now)
     fails(driven, "active-1", RAISED, at=driven.now - 1.5)
@@ -132,7 +132,7 @@ def test_a_pod_is_not_given_up_because_of_two_clocks() -> None:
     assert charged_pods(driven) == [""]
 
 
-def test_nor_the_pod_that_reported_first_where_another_one_may_have_been_first() -> None:
+def test_the_pod_that_reported_first_is_not_evicted_if_another_one_may_have_failed_first() -> None:
     driven = job(in_place_max_per_pod=0)
     fails(driven, "active-0", RAISED, at=driven.now)
     fails(driven, "active-1", RAISED, at=driven.now - 0.05)
@@ -141,7 +141,7 @@ def test_nor_the_pod_that_reported_first_where_another_one_may_have_been_first()
     assert driven.recovery().reason.endswith("but it is not known which pod failed first")
 
 
-def test_a_pod_is_given_up_where_all_others_failed_after_it() -> None:
+def test_a_pod_is_evicted_if_all_others_failed_after_it() -> None:
     driven = job(in_place_max_per_pod=0)
     fails(driven, "active-0", RAISED, at=driven.now - 0.5)
     fails(driven, "active-1", ABORTED, at=driven.now - 0.01)
@@ -168,7 +168,7 @@ def test_a_time_that_cannot_be_true_counts_as_the_time_of_its_report(claimed_s: 
     assert blamed(driven)[0] == "active-0"
 
 
-def test_so_does_that_of_the_first_report() -> None:
+def test_an_impossible_time_of_the_first_report_counts_as_the_time_of_the_report() -> None:
     driven = job()
     fails(driven, "active-0", ABORTED, at=driven.now - 3600.0)
     fails(driven, "active-1", RAISED, at=driven.now - 0.2)

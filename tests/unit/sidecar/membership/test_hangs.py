@@ -1,4 +1,4 @@
-"""Workers that make no steps any more: who is named, and what follows."""
+"""Workers that make no more steps: which one is named as the cause, and the recovery that follows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from understudy_sidecar.membership.coordinator_state import Phase
 GATHER_S = 3.0
 STACKS_S = 8.0
 
-EVERYBODY = ("active-0", "active-1", "active-2", "spare-0")
+ALL_MEMBERS = ("active-0", "active-1", "active-2", "spare-0")
 
 
 def hangs(
@@ -22,7 +22,7 @@ def hangs(
     driven.receive(name, m.Hung(token, local_rank, step, at, 600.2))
 
 
-def test_once_all_have_told_the_slowest_is_the_cause_and_all_restart_in_place() -> None:
+def test_once_all_have_reported_the_slowest_is_the_cause_and_all_restart_in_place() -> None:
     driven = running(3, nproc=2)
     hangs(driven, "active-0", 121)
     hangs(driven, "active-2", 120, local_rank=1, at=9.0)
@@ -35,7 +35,7 @@ def test_once_all_have_told_the_slowest_is_the_cause_and_all_restart_in_place() 
     assert recovery.cause.message == "no step for 600 s; slowest: rank 5 at step 120 (others: 121)"
 
 
-def test_of_those_with_one_step_it_is_who_made_it_first() -> None:
+def test_among_ranks_at_the_same_step_the_one_that_made_it_first_is_the_cause() -> None:
     driven = running(3)
     hangs(driven, "active-0", 120, at=7.0)
     hangs(driven, "active-1", 120, at=6.0)
@@ -43,18 +43,18 @@ def test_of_those_with_one_step_it_is_who_made_it_first() -> None:
     assert driven.recovery().cause.message == "no step for 600 s; slowest: rank 1 at step 120 (others: 120 to 124)"
 
 
-def test_who_does_not_tell_is_waited_for_a_moment_only() -> None:
+def test_a_member_that_does_not_report_delays_the_decision_only_for_a_moment() -> None:
     """A script may well report the steps of rank 0 alone."""
     driven = running(3)
     hangs(driven, "active-0", 120)
-    driven.later(GATHER_S - 0.1, *EVERYBODY)
+    driven.later(GATHER_S - 0.1, *ALL_MEMBERS)
     assert driven.coordinator.phase is Phase.RUNNING
-    driven.later(0.2, *EVERYBODY)
+    driven.later(0.2, *ALL_MEMBERS)
     assert driven.recovery().cause.message == "no step for 600 s; slowest: rank 0 at step 120"
     assert driven.lost_pods() == {}
 
 
-def test_who_has_finished_is_not_waited_for() -> None:
+def test_a_member_that_has_finished_does_not_delay_the_decision() -> None:
     driven = running(2)
     driven.receive("active-0", m.Finished(driven.token))
     hangs(driven, "active-1", 120)
@@ -62,7 +62,7 @@ def test_who_has_finished_is_not_waited_for() -> None:
 
 
 def test_a_worker_that_fails_meanwhile_is_a_consequence() -> None:
-    """It has waited in its collective for as long as that may take."""
+    """It has waited in its collective until the collective timed out."""
     driven = running(3)
     hangs(driven, "active-1", 120)
     driven.fail_worker("active-0", "collective timed out")
@@ -70,7 +70,7 @@ def test_a_worker_that_fails_meanwhile_is_a_consequence() -> None:
     assert (recovery.fault, recovery.cause.rank) == (Fault.HANG, 1)
 
 
-def test_a_step_takes_it_back() -> None:
+def test_a_step_withdraws_the_report_of_a_hang() -> None:
     driven = running(2)
     hangs(driven, "active-0", 120)
     driven.report_step("active-0", 121)
@@ -81,14 +81,14 @@ def test_a_step_takes_it_back() -> None:
     assert driven.recovery().fault is Fault.PROCESS
 
 
-def test_it_costs_a_restart_of_the_budget_and_with_none_left_the_hung_pod_is_given_up() -> None:
+def test_a_hang_is_charged_and_with_the_budget_spent_the_hung_pod_is_evicted() -> None:
     driven = running(2, max_in_place=1)
     for _ in range(2):
         driven.report_started("active-0", "active-1")
         driven.sent.clear()
         hangs(driven, "active-0", 120)
         hangs(driven, "active-1", 119)
-    # whoever else is there has answered
+    # all other members have answered
     driven.answer_heartbeats("active-0")
     assert driven.assigned() == {"active-0": 0, "spare-0": 1}
     assert driven.recovery().reason == "the budget of 1 restarts within 1 h is spent"
@@ -104,18 +104,18 @@ def test_it_costs_a_restart_of_the_budget_and_with_none_left_the_hung_pod_is_giv
     ("steps", "gathers_s"),
     [
         pytest.param({"active-0": 17, "active-1": 17, "active-2": 18}, 0.0, id="two are at the lowest step"),
-        pytest.param({"active-0": 17, "active-1": 18}, GATHER_S, id="one has told nothing"),
+        pytest.param({"active-0": 17, "active-1": 18}, GATHER_S, id="one has not reported"),
     ],
 )
-def test_a_pod_is_not_given_up_where_another_may_be_the_one_that_hangs(steps: dict[str, int], gathers_s: float) -> None:
-    """Found by the simulation (seed 910): all were at one step, and the pod of the first rank was given up for it."""
+def test_a_pod_is_not_evicted_if_another_may_be_the_one_that_hangs(steps: dict[str, int], gathers_s: float) -> None:
+    """Found by the simulation (seed 910): all were at one step, and the pod of the first rank was evicted for it."""
     # given a job in which no pod may cost a restart in place
     driven = running(3, in_place_max_per_pod=0)
     # when its workers hang
     for name, step in steps.items():
         hangs(driven, name, step)
-    driven.later(gathers_s, *EVERYBODY)
-    # then all restart in place, and the budget is charged, but no pod's own share
+    driven.later(gathers_s, *ALL_MEMBERS)
+    # then all restart in place, and the budget is charged, but not the pod's own share
     assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
     assert driven.lost_pods() == {}
     failed = "pod active-0 failed once within 1 h, but it is not known which pod hangs"
@@ -124,7 +124,7 @@ def test_a_pod_is_not_given_up_where_another_may_be_the_one_that_hangs(steps: di
     assert (offence.is_charged, offence.pod_uid) == (True, "")
 
 
-def test_it_is_given_up_where_all_others_are_a_step_ahead_or_have_finished() -> None:
+def test_a_hung_pod_is_evicted_if_all_others_are_a_step_ahead_or_have_finished() -> None:
     driven = running(3, in_place_max_per_pod=0)
     driven.receive("active-0", m.Finished(driven.token))
     hangs(driven, "active-1", 17)
@@ -133,7 +133,7 @@ def test_it_is_given_up_where_all_others_are_a_step_ahead_or_have_finished() -> 
     assert driven.lost_pods() == {"active-2": "Process"}
 
 
-def test_what_is_told_of_a_round_that_is_over_is_dropped() -> None:
+def test_reports_about_an_earlier_round_are_dropped() -> None:
     driven = running(2)
     driven.fail_worker("active-0")
     assert driven.assigned() == {"active-0": 0, "active-1": 1}
@@ -143,7 +143,7 @@ def test_what_is_told_of_a_round_that_is_over_is_dropped() -> None:
     assert [x.fault for x in driven.coordinator.snapshot().recoveries] == [Fault.PROCESS]
 
 
-def test_nor_does_it_count_once_the_round_is_broken() -> None:
+def test_a_report_does_not_count_once_the_round_is_broken() -> None:
     driven = running(2, spares=0)
     hangs(driven, "active-0", 120)
     driven.drop("active-1")
@@ -151,47 +151,47 @@ def test_nor_does_it_count_once_the_round_is_broken() -> None:
     assert [x.fault for x in driven.coordinator.snapshot().recoveries] == [Fault.POD]
 
 
-def test_a_member_that_leaves_is_the_cause_of_what_hangs() -> None:
+def test_a_member_that_leaves_is_the_cause_of_a_hang() -> None:
     driven = running(3)
     driven.receive("active-0", m.Leaving("deleted", 30.0))
     hangs(driven, "active-1", 120)
     hangs(driven, "active-2", 120)
-    driven.later(GATHER_S + 1, *EVERYBODY)
+    driven.later(GATHER_S + 1, *ALL_MEMBERS)
     assert driven.coordinator.snapshot().recoveries == ()
 
 
-def test_so_is_one_that_is_silent() -> None:
+def test_a_silent_member_is_the_cause_of_a_hang() -> None:
     driven = running(3)
     driven.drop("active-0", silent=True)
-    driven.report_step("active-1")  # the training is not known to stand still
+    driven.report_step("active-1")  # the coordinator does not know that the training has stopped
     hangs(driven, "active-1", 120)
     hangs(driven, "active-2", 120)
-    driven.later(GATHER_S, *EVERYBODY)
+    driven.later(GATHER_S, *ALL_MEMBERS)
     assert driven.lost_pods() == {"active-0": "Node"}
     assert driven.recovery().cause.pod == "active-0"
 
 
-def test_one_that_proves_to_have_been_lost_before_revises_it() -> None:
+def test_a_member_that_turns_out_to_have_been_lost_before_becomes_the_cause() -> None:
     driven = running(3)
     driven.later(1.0)
     for name in ("active-1", "active-2"):
         hangs(driven, name, 120)
     driven.later(GATHER_S)
     assert driven.recovery().fault is Fault.HANG
-    driven.drop("active-0")  # it never said a word since, nor acknowledged the new round
+    driven.drop("active-0")  # it has sent no message since, and has not acknowledged the new round
     (recovery,) = driven.coordinator.snapshot().recoveries
     assert (recovery.fault, recovery.cause.pod) == (Fault.POD, "active-0")
 
 
-def test_the_question_that_a_stall_brings_loses_nobody_who_answers() -> None:
-    """Long before the step timeout the training has stood still for three of its steps."""
+def test_the_pings_after_a_stall_lose_no_member_that_answers() -> None:
+    """The training has stalled for three of its steps long before the step timeout."""
     driven = running(3)
-    driven.later(600.0, *EVERYBODY)
+    driven.later(600.0, *ALL_MEMBERS)
     assert (driven.lost_pods(), driven.coordinator.phase) == ({}, Phase.RUNNING)
-    for name in EVERYBODY[:3]:
+    for name in ALL_MEMBERS[:3]:
         hangs(driven, name, 120)
     assert driven.recovery().fault is Fault.HANG
-    driven.report_started(*EVERYBODY[:3])
+    driven.report_started(*ALL_MEMBERS[:3])
     driven.report_step("active-0", pause_s=600.2)
     assert driven.recovery().resumed_at is not None
 
@@ -202,11 +202,11 @@ START_TIMEOUT_S = 600.0
 
 
 def starting(*started: str, start_timeout_s: float = START_TIMEOUT_S, **given: object) -> DrivenCoordinator:
-    """Three actives whose first round has been formed; the workers of these have started."""
+    """Three active members whose first round has been formed; the workers of these have started."""
     driven = DrivenCoordinator(3, start_timeout_s=start_timeout_s, **given)  # type: ignore[arg-type]
-    for name in EVERYBODY:
+    for name in ALL_MEMBERS:
         driven.join(name)
-    for name in EVERYBODY[:3]:
+    for name in ALL_MEMBERS[:3]:
         driven.receive(name, m.Ack(driven.token))
     for name in started:
         driven.receive(name, m.Started(driven.token))
@@ -226,18 +226,18 @@ def wrote_stacks(driven: DrivenCoordinator, name: str, started_s: float = 600.0,
 
 def test_a_round_without_a_step_hangs_after_the_start_timeout() -> None:
     # given a round whose workers have all started
-    driven = starting(*EVERYBODY[:3], nproc=2)
-    driven.later(START_TIMEOUT_S - 0.1, *EVERYBODY)
+    driven = starting(*ALL_MEMBERS[:3], nproc=2)
+    driven.later(START_TIMEOUT_S - 0.1, *ALL_MEMBERS)
     assert asked(driven) == []
     # when no worker has made a step in time
-    driven.later(0.2, *EVERYBODY)
+    driven.later(0.2, *ALL_MEMBERS)
     # then all launchers are asked for the stacks of their workers
     assert sorted(asked(driven)) == ["active-0", "active-1", "active-2"]
     wrote_stacks(driven, "active-0", 599.9)
     wrote_stacks(driven, "active-1", 599.2, local_rank=1)
     assert driven.assigned() == {}
     wrote_stacks(driven, "active-2", 599.8)
-    # and the rank that started last is the first suspect of a hang, from which all recover in place
+    # and the rank that started last is the first suspect of a hang, and all restart in place
     assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
     recovery = driven.recovery()
     assert (recovery.fault, recovery.strategy) == (Fault.HANG, Strategy.IN_PLACE)
@@ -251,12 +251,12 @@ def test_a_round_without_a_step_hangs_after_the_start_timeout() -> None:
 def test_a_pod_whose_workers_alone_have_not_started_is_replaced_and_nothing_is_charged() -> None:
     """Found by the simulation (seed 304095): its launcher started no workers, and the job failed for a spent budget."""
     driven = starting("active-0", "active-1")
-    driven.later(START_TIMEOUT_S, *EVERYBODY)
+    driven.later(START_TIMEOUT_S, *ALL_MEMBERS)
     wrote_stacks(driven, "active-0")
     wrote_stacks(driven, "active-1")
-    driven.later(STACKS_S - 0.1, *EVERYBODY)
+    driven.later(STACKS_S - 0.1, *ALL_MEMBERS)
     assert driven.coordinator.snapshot().recoveries == ()
-    driven.later(0.2, *EVERYBODY)
+    driven.later(0.2, *ALL_MEMBERS)
     recovery = driven.recovery()
     assert (recovery.fault, recovery.cause.rank, recovery.cause.pod) == (Fault.POD, 2, "active-2")
     assert recovery.cause.message == "its workers have not started within 608 s"
@@ -266,19 +266,19 @@ def test_a_pod_whose_workers_alone_have_not_started_is_replaced_and_nothing_is_c
 
 def test_of_two_pods_whose_workers_have_not_started_one_is_the_first_suspect() -> None:
     driven = starting("active-0")
-    driven.later(START_TIMEOUT_S, *EVERYBODY)
+    driven.later(START_TIMEOUT_S, *ALL_MEMBERS)
     wrote_stacks(driven, "active-0")
-    driven.later(STACKS_S + 0.1, *EVERYBODY)
+    driven.later(STACKS_S + 0.1, *ALL_MEMBERS)
     assert driven.recovery().fault is Fault.HANG
     assert "first suspect: rank 1 (its workers have not started)" in driven.recovery().cause.message
 
 
-def test_so_is_one_whose_launcher_does_not_answer() -> None:
-    driven = starting(*EVERYBODY[:3])
-    driven.later(START_TIMEOUT_S, *EVERYBODY)
+def test_a_pod_whose_launcher_does_not_answer_is_the_first_suspect() -> None:
+    driven = starting(*ALL_MEMBERS[:3])
+    driven.later(START_TIMEOUT_S, *ALL_MEMBERS)
     wrote_stacks(driven, "active-0")
     wrote_stacks(driven, "active-2")
-    driven.later(STACKS_S + 0.1, *EVERYBODY)
+    driven.later(STACKS_S + 0.1, *ALL_MEMBERS)
     assert "first suspect: rank 1 (its launcher did not answer)" in driven.recovery().cause.message
 
 
@@ -288,44 +288,44 @@ def test_so_is_one_whose_launcher_does_not_answer() -> None:
         pytest.param(("active-0", "active-2"), ("active-0", "active-2"), {"active-1": "Pod"}, id="it has not started"),
         pytest.param(("active-0",), ("active-0",), {}, id="nor has another one"),
         pytest.param(("active-0", "active-1"), ("active-0",), {}, id="another one does not answer"),
-        pytest.param(EVERYBODY[:3], ("active-0", "active-2"), {}, id="it does not answer"),
-        pytest.param(EVERYBODY[:3], EVERYBODY[:3], {}, id="all answer"),
+        pytest.param(ALL_MEMBERS[:3], ("active-0", "active-2"), {}, id="it does not answer"),
+        pytest.param(ALL_MEMBERS[:3], ALL_MEMBERS[:3], {}, id="all answer"),
     ],
 )
-def test_a_pod_is_given_up_only_if_its_workers_alone_have_not_started(
+def test_a_pod_is_evicted_only_if_its_workers_alone_have_not_started(
     started: tuple[str, ...], answering: tuple[str, ...], lost: dict[str, str]
 ) -> None:
     driven = starting(*started, in_place_max_per_pod=0)
-    driven.later(START_TIMEOUT_S, *EVERYBODY)
+    driven.later(START_TIMEOUT_S, *ALL_MEMBERS)
     for name in answering:
         wrote_stacks(driven, name)
     while not driven.coordinator.snapshot().recoveries:
-        driven.later(0.5, *EVERYBODY)
-    driven.answer_heartbeats(*EVERYBODY)
+        driven.later(0.5, *ALL_MEMBERS)
+    driven.answer_heartbeats(*ALL_MEMBERS)
     assert driven.lost_pods() == lost
 
 
 def test_a_step_of_one_rank_is_enough() -> None:
     """A script may report the steps of one rank alone."""
-    driven = starting(*EVERYBODY[:3])
+    driven = starting(*ALL_MEMBERS[:3])
     driven.report_step("active-1")
-    driven.later(2 * START_TIMEOUT_S, *EVERYBODY)
+    driven.later(2 * START_TIMEOUT_S, *ALL_MEMBERS)
     assert (asked(driven), driven.coordinator.snapshot().recoveries) == ([], ())
 
 
-def test_a_step_while_stacks_are_written_takes_it_back() -> None:
-    driven = starting(*EVERYBODY[:3])
-    driven.later(START_TIMEOUT_S, *EVERYBODY)
+def test_a_step_while_stacks_are_written_withdraws_the_hang() -> None:
+    driven = starting(*ALL_MEMBERS[:3])
+    driven.later(START_TIMEOUT_S, *ALL_MEMBERS)
     wrote_stacks(driven, "active-0")
     driven.report_step("active-1")
     wrote_stacks(driven, "active-2")
-    driven.later(2 * START_TIMEOUT_S, *EVERYBODY)
+    driven.later(2 * START_TIMEOUT_S, *ALL_MEMBERS)
     assert driven.coordinator.snapshot().recoveries == ()
 
 
 def test_a_worker_that_fails_while_stacks_are_written_is_a_consequence() -> None:
-    driven = starting(*EVERYBODY[:3])
-    driven.later(START_TIMEOUT_S, *EVERYBODY)
+    driven = starting(*ALL_MEMBERS[:3])
+    driven.later(START_TIMEOUT_S, *ALL_MEMBERS)
     wrote_stacks(driven, "active-0")
     driven.fail_worker("active-0", "the rendezvous timed out")
     (recovery,) = driven.coordinator.snapshot().recoveries
@@ -333,22 +333,22 @@ def test_a_worker_that_fails_while_stacks_are_written_is_a_consequence() -> None
 
 
 def test_a_script_that_never_calls_step_runs_on_without_a_start_timeout() -> None:
-    driven = starting(*EVERYBODY[:3], start_timeout_s=0.0)
-    driven.later(10_000.0, *EVERYBODY)
+    driven = starting(*ALL_MEMBERS[:3], start_timeout_s=0.0)
+    driven.later(10_000.0, *ALL_MEMBERS)
     assert (asked(driven), driven.coordinator.phase) == ([], Phase.RUNNING)
 
 
 def test_the_next_round_has_the_same_time_again() -> None:
-    driven = starting(*EVERYBODY[:3])
+    driven = starting(*ALL_MEMBERS[:3])
     driven.report_step("active-0")
     driven.fail_worker("active-0")
-    driven.report_started(*EVERYBODY[:3])
+    driven.report_started(*ALL_MEMBERS[:3])
     driven.sent.clear()
-    driven.later(START_TIMEOUT_S - 0.1, *EVERYBODY)
+    driven.later(START_TIMEOUT_S - 0.1, *ALL_MEMBERS)
     assert asked(driven) == []
-    driven.later(0.2, *EVERYBODY)
+    driven.later(0.2, *ALL_MEMBERS)
     assert sorted(asked(driven)) == ["active-0", "active-1", "active-2"]
-    for name in EVERYBODY[:3]:
+    for name in ALL_MEMBERS[:3]:
         wrote_stacks(driven, name)
     assert driven.recovery().cause.message == (
         "no step for 600 s since the start; first suspect: rank 0 (its workers started last)"
@@ -367,8 +367,8 @@ def test_a_new_coordinator_gives_a_round_that_has_not_stepped_the_same_time_from
 
 
 def test_a_coordinator_without_a_majority_decides_nothing() -> None:
-    driven = starting(*EVERYBODY[:3])
-    driven.later(START_TIMEOUT_S - 5.0, *EVERYBODY)
+    driven = starting(*ALL_MEMBERS[:3])
+    driven.later(START_TIMEOUT_S - 5.0, *ALL_MEMBERS)
     for name in ("active-1", "active-2", "spare-0"):
         driven.drop(name, silent=True)
     driven.later(6.0, "active-0")

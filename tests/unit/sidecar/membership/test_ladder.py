@@ -1,4 +1,4 @@
-"""The ladder's table, row by row: which rung a worker's fault leads to, and in which words."""
+"""The restart policy ladder, row by row: the step for a fault of a worker, and the wording of its reason."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ TABLE: list[tuple[str, dict[str, Any], LadderStep, bool, str]] = [
         "the budget of 10 restarts within 1 h is spent, and a pod has already been replaced because of that",
     ),
     (
-        "the budget is spent, and who was first is not known",
+        "the budget is spent, and the first pod is not known",
         {**SPENT, **STAYS},
         LadderStep.FAIL,
         False,
@@ -78,23 +78,21 @@ TABLE: list[tuple[str, dict[str, Any], LadderStep, bool, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("facts", "rung", "charged", "reason"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+    ("facts", "expected", "charged", "reason"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
 )
-def test_a_fault_leads_to_a_rung_for_a_reason(
-    facts: dict[str, Any], rung: LadderStep, charged: bool, reason: str
+def test_a_fault_leads_to_a_step_for_a_reason(
+    facts: dict[str, Any], expected: LadderStep, charged: bool, reason: str
 ) -> None:
     step = choose_step(replace(FIRST, **facts), LIMITS)
-    assert (step.step, step.is_charged, step.reason) == (rung, charged, reason)
+    assert (step.step, step.is_charged, step.reason) == (expected, charged, reason)
 
 
 @pytest.mark.parametrize(
-    ("per_pod", "of_pod", "rung"),
+    ("per_pod", "of_pod", "expected"),
     [(0, 0, LadderStep.EVICT), (2, 1, LadderStep.IN_PLACE), (2, 2, LadderStep.EVICT), (None, 9, LadderStep.IN_PLACE)],
 )
-def test_how_many_restarts_a_pod_may_cost_is_the_jobs_to_say(
-    per_pod: int | None, of_pod: int, rung: LadderStep
-) -> None:
-    assert choose_step(replace(FIRST, pod_faults=of_pod), replace(LIMITS, per_pod=per_pod)).step is rung
+def test_the_job_sets_how_many_restarts_a_pod_may_cost(per_pod: int | None, of_pod: int, expected: LadderStep) -> None:
+    assert choose_step(replace(FIRST, pod_faults=of_pod), replace(LIMITS, per_pod=per_pod)).step is expected
 
 
 @pytest.mark.parametrize("budget", range(4))
@@ -120,5 +118,5 @@ def test_a_rank_that_always_fails_ends_the_job_and_costs_one_pod(budget: int, pe
 @pytest.mark.parametrize(
     ("seconds", "words"), [(3600.0, "1 h"), (5400.0, "90 min"), (90.0, "90 s"), (0.5, "0.5 s"), (7200.0, "2 h")]
 )
-def test_windows_are_told_as_people_say_them(seconds: float, words: str) -> None:
+def test_windows_are_written_in_common_units(seconds: float, words: str) -> None:
     assert format_duration(seconds) == words

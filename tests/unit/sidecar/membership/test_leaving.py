@@ -1,4 +1,4 @@
-"""A member is asked to end: who saves, who waits for whom, and who takes its rank."""
+"""A member is asked to end: which members save, how long the next round waits, and which pod takes its rank."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_all_other_actives_are_drained_so_that_a_save_can_have_all_ranks() -> No
     assert driven.take("spare-0", m.Drain) == []
 
 
-def test_the_next_round_follows_when_all_have_saved_and_it_has_gone() -> None:
+def test_the_next_round_follows_when_all_have_saved_and_the_member_has_gone() -> None:
     driven = running(3)
     driven.receive("active-0", LEAVING)
     drained(driven, "active-1")
@@ -38,7 +38,7 @@ def test_the_next_round_follows_when_all_have_saved_and_it_has_gone() -> None:
     assert driven.recovery().cause.pod == "active-0"
 
 
-def test_nobody_is_waited_for_longer_than_the_grace_less_a_margin() -> None:
+def test_the_next_round_waits_no_longer_than_the_grace_less_a_margin() -> None:
     driven = running(3)
     driven.receive("active-0", LEAVING)
     driven.receive("active-0", m.Gone("its launcher has ended"))
@@ -48,7 +48,7 @@ def test_nobody_is_waited_for_longer_than_the_grace_less_a_margin() -> None:
     assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
 
 
-def test_what_fails_during_a_drain_is_nobodys_fault() -> None:
+def test_a_failure_during_a_drain_is_not_charged() -> None:
     driven = running(3, max_in_place=0)
     driven.receive("active-0", LEAVING)
     driven.fail_worker("active-1", "a peer has gone")
@@ -58,7 +58,7 @@ def test_what_fails_during_a_drain_is_nobodys_fault() -> None:
     assert [x.cause.pod for x in driven.coordinator.snapshot().recoveries] == ["active-0"]
 
 
-def test_from_a_faulty_node_it_is_swapped_at_once_and_nobody_saves() -> None:
+def test_a_member_on_a_faulty_node_is_replaced_at_once_without_a_save() -> None:
     driven = running(3)
     driven.receive("active-0", FAULTY)
     assert driven.take("active-1", m.Drain) == []
@@ -66,25 +66,26 @@ def test_from_a_faulty_node_it_is_swapped_at_once_and_nobody_saves() -> None:
     assert driven.recovery().fault is Fault.NODE
 
 
-# A leave that is told late --------------------------------------------------------------------------------------------
+# A leave that is reported late ----------------------------------------------------------------------------------------
 
 
 def blamed(driven: DrivenCoordinator) -> list[tuple[Fault, str]]:
     return [(x.fault, x.cause.pod) for x in driven.coordinator.snapshot().recoveries]
 
 
-def test_a_peer_whose_worker_failed_of_a_leave_that_is_told_after_it_is_not_blamed() -> None:
+def test_a_worker_that_failed_because_of_a_leave_that_is_reported_later_is_not_blamed() -> None:
     """Found by the simulation (seed 1883): the network of the pod that was deleted was slow."""
-    # given a worker that has failed because its peer ended, of which nobody knows, and the round that followed
+    # given a worker that has failed because its peer ended, which the coordinator does not know, and the round that
+    # followed
     driven = running(3)
     driven.fail_worker("active-1", "a peer has gone")
     assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
-    # when the word of that peer comes, before it has heard of that round
+    # when the peer reports that it leaves, before it has received that round
     driven.receive("active-0", LEAVING)
-    # then its leave is the cause, and costs nothing
+    # then the leave is the cause, and is not charged
     assert blamed(driven) == [(Fault.POD, "active-0")]
     assert driven.coordinator.state.offences.in_window(driven.now) == []
-    # and its end, when all have saved, is no fault of its own
+    # and its end, when all have saved, is not another fault
     drained(driven, "active-1", "active-2")
     driven.receive("active-0", m.Gone("its launcher has ended"))
     assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
@@ -92,7 +93,7 @@ def test_a_peer_whose_worker_failed_of_a_leave_that_is_told_after_it_is_not_blam
     assert (driven.recovery().strategy, driven.recovery().reason) == (Strategy.SPARE_SWAP, "its pod was asked to end")
 
 
-def test_nor_is_its_pod_given_up_for_it() -> None:
+def test_the_pod_of_that_worker_is_not_evicted() -> None:
     driven = running(3, in_place_max_per_pod=0)
     driven.fail_worker("active-1", "a peer has gone")
     driven.receive("active-0", LEAVING)
@@ -103,7 +104,7 @@ def test_nor_is_its_pod_given_up_for_it() -> None:
     assert blamed(driven) == [(Fault.POD, "active-0")]
 
 
-def test_who_leaves_the_round_that_followed_has_left_too_late_to_be_the_cause() -> None:
+def test_a_member_that_leaves_the_round_that_followed_is_not_the_cause() -> None:
     driven = running(3)
     driven.fail_worker("active-1")
     driven.report_started("active-0")
@@ -111,7 +112,7 @@ def test_who_leaves_the_round_that_followed_has_left_too_late_to_be_the_cause() 
     assert blamed(driven) == [(Fault.PROCESS, "active-1")]
 
 
-def test_nor_is_one_the_cause_that_leaves_long_after_while_the_next_round_waits() -> None:
+def test_a_member_that_leaves_long_after_while_the_next_round_waits_is_not_the_cause() -> None:
     driven = running(3, max_in_place=10, backoff_max_s=60.0)
     for pause_s in (0.0, 1.0, 2.0):
         driven.fail_worker("active-1")
@@ -131,7 +132,7 @@ def test_a_worker_that_failed_before_its_own_pod_was_asked_to_end_is_blamed() ->
     assert blamed(driven) == [(Fault.PROCESS, "active-1")]
 
 
-# Replica groups: 0 and 1 hold one part of what is saved, 2 and 3 another ----------------------------------------------
+# Replica groups: group ranks 0 and 1 have the same shards of a checkpoint, 2 and 3 the others -------------------------
 
 PAIRS = ((0, 1), (2, 3))
 OTHERS = ("active-0", "active-1", "active-2")
@@ -142,7 +143,7 @@ def sharded(groups: tuple[tuple[int, ...], ...] = PAIRS, **given: object) -> Dri
 
 
 def drains(driven: DrivenCoordinator) -> list[str]:
-    """Who was told to drain since the last look."""
+    """The pods that received a Drain since the last call."""
     return [name for name in list(driven.sent) if driven.take(name, m.Drain)]
 
 
@@ -150,7 +151,7 @@ def on_faulty_nodes(driven: DrivenCoordinator, *names: str) -> None:
     driven.do(FromOperator(Nodes(tuple(NodeFact(f"node-of-{name}", hardware_finding="Xid 79") for name in names))))
 
 
-def test_where_another_pod_holds_its_shards_the_others_save_without_who_leaves_a_faulty_node() -> None:
+def test_if_another_pod_has_its_shards_the_others_save_without_the_member_on_a_faulty_node() -> None:
     driven = sharded()
     driven.receive("active-3", FAULTY)
     (drain,) = driven.take("active-2", m.Drain)
@@ -174,7 +175,7 @@ def test_they_save_for_no_longer_than_the_grace_less_a_margin() -> None:
     assert len(driven.assigned()) == 4
 
 
-def test_what_fails_of_the_others_meanwhile_is_nobodys_fault() -> None:
+def test_a_failure_of_the_others_during_the_save_is_not_charged() -> None:
     driven = sharded(max_in_place=0)
     driven.receive("active-3", FAULTY)
     driven.fail_worker("active-0", "a peer has gone")
@@ -183,7 +184,7 @@ def test_what_fails_of_the_others_meanwhile_is_nobodys_fault() -> None:
     assert driven.coordinator.closed is None
 
 
-def test_where_nobody_healthy_holds_its_shards_nobody_saves_and_the_cause_says_so() -> None:
+def test_if_no_healthy_pod_has_its_shards_no_member_saves_and_the_cause_reports_it() -> None:
     driven = sharded()
     on_faulty_nodes(driven, "active-2", "active-3")
     driven.receive("active-3", FAULTY)
@@ -194,23 +195,23 @@ def test_where_nobody_healthy_holds_its_shards_nobody_saves_and_the_cause_says_s
     assert why == "no checkpoint is tried: no healthy pod has the shards of group rank 3"
 
 
-def test_a_rank_in_no_group_holds_what_nobody_else_has() -> None:
+def test_a_rank_in_no_group_has_shards_that_no_other_pod_has() -> None:
     driven = sharded(((0, 1, 2),))
     driven.receive("active-3", FAULTY)
     assert drains(driven) == []
 
 
-def test_one_in_two_groups_needs_somebody_in_each() -> None:
+def test_a_rank_in_two_groups_needs_another_pod_in_each() -> None:
     driven = sharded(((2, 3), (3,)))
     driven.receive("active-3", FAULTY)
     assert drains(driven) == []
 
 
-def test_a_second_one_may_go_while_the_others_save() -> None:
+def test_a_second_member_may_leave_while_the_others_save() -> None:
     driven = sharded()
     driven.receive("active-3", FAULTY)
     drained(driven, "active-0")
-    driven.receive("active-1", FAULTY)  # active-0 holds its shards, and has saved them
+    driven.receive("active-1", FAULTY)  # active-0 has the same shards, and has saved them
     assert driven.assigned() == {}
     drained(driven, "active-2")
     assert driven.coordinator.phase is Phase.WAITING
@@ -218,7 +219,7 @@ def test_a_second_one_may_go_while_the_others_save() -> None:
     assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2, "spare-1": 3}
 
 
-def test_a_save_that_has_begun_is_given_up_with_the_last_who_holds_some_shards() -> None:
+def test_a_save_is_aborted_with_the_loss_of_the_last_pod_that_has_some_shards() -> None:
     driven = sharded(spares=2)
     driven.receive("active-3", FAULTY)
     assert drains(driven) == list(OTHERS)
@@ -227,7 +228,7 @@ def test_a_save_that_has_begun_is_given_up_with_the_last_who_holds_some_shards()
     assert "no healthy pod has the shards of group rank 2" in driven.recovery().cause.message
 
 
-def test_who_leaves_anyhow_holds_nothing_for_others() -> None:
+def test_the_shards_of_a_pod_that_leaves_do_not_count() -> None:
     driven = sharded()
     driven.receive("active-2", LEAVING)
     driven.receive("active-3", FAULTY)
@@ -244,14 +245,14 @@ def test_a_job_that_has_shrunk_has_other_shards() -> None:
     assert driven.recovery().cause.message == "its pod leaves a faulty node: deleted"
 
 
-def test_what_it_leaves_behind_when_it_has_finished_needs_no_save() -> None:
+def test_a_member_that_has_finished_needs_no_save() -> None:
     driven = sharded()
     driven.receive("active-3", m.Finished(driven.token))
     driven.receive("active-3", FAULTY)
     assert drains(driven) == []
 
 
-def test_a_spare_that_leaves_takes_no_rank_any_more() -> None:
+def test_a_spare_that_leaves_takes_no_rank() -> None:
     driven = running(spares=2)
     driven.receive("spare-0", LEAVING)
     assert driven.take("active-0", m.Drain) == []
@@ -259,7 +260,7 @@ def test_a_spare_that_leaves_takes_no_rank_any_more() -> None:
     assert driven.assigned() == {"spare-1": 0, "active-1": 1}
 
 
-def test_one_that_has_finished_keeps_nobody_from_finishing() -> None:
+def test_a_leave_of_a_finished_member_does_not_drain_the_others() -> None:
     """Found by the simulation (seed 45): the others were drained in their last step, and the job never ended."""
     driven = running()
     driven.receive("active-0", m.Finished(driven.token))
@@ -270,7 +271,7 @@ def test_one_that_has_finished_keeps_nobody_from_finishing() -> None:
     assert driven.coordinator.closed is not None
 
 
-def test_where_the_others_had_finished_by_then_those_that_were_drained_run_again() -> None:
+def test_drained_members_run_again_if_the_others_had_finished() -> None:
     driven = running(3)
     driven.receive("active-0", LEAVING)
     driven.receive("active-0", m.Finished(driven.token))
@@ -280,7 +281,7 @@ def test_where_the_others_had_finished_by_then_those_that_were_drained_run_again
     assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
 
 
-def test_members_of_version_1_are_not_waited_for() -> None:
+def test_the_next_round_does_not_wait_for_members_of_version_1() -> None:
     driven = DrivenCoordinator(2)
     driven.join("spare-0")
     driven.join("active-0")
@@ -291,8 +292,8 @@ def test_members_of_version_1_are_not_waited_for() -> None:
     assert driven.assigned() == {"spare-0": 0, "active-1": 1}
 
 
-def test_a_leave_that_came_with_a_join_counts() -> None:
-    """Found by the simulation (seed 1634): it was told to a hall, and the next coordinator never heard of it."""
+def test_a_leave_in_a_join_counts() -> None:
+    """Found by the simulation (seed 1634): it was sent to a candidate, and the next coordinator never received it."""
     driven = running()
     driven.drop("active-0", silent=True)
     driven.join("active-0", driven.token, 0, WorkersState.RUNNING, leaving=LEAVING)
@@ -300,8 +301,8 @@ def test_a_leave_that_came_with_a_join_counts() -> None:
     assert driven.coordinator.phase is Phase.RUNNING
 
 
-def test_a_coordinator_whose_own_pod_can_take_part_in_no_round_reports_it_as_lost_if_no_heir_is_there() -> None:
-    """Found by the simulation (seeds 57 and 290): a job of two pods waited until a stopped launcher went on."""
+def test_a_coordinator_without_standby_coordinators_reports_its_own_unusable_pod_as_lost() -> None:
+    """Found by the simulation (seeds 57 and 290): a job of two pods waited for a stopped launcher."""
     # given a job of one pod, which coordinates
     driven = DrivenCoordinator(1)
     driven.coordinator.state.pod_uid = "uid-active-0"
@@ -309,7 +310,7 @@ def test_a_coordinator_whose_own_pod_can_take_part_in_no_round_reports_it_as_los
     driven.report_started("active-0")
     # when its sidecar finds that the launcher does not respond
     driven.receive("active-0", m.Gone("its launcher has not responded for 15 s", launcher_is_alive=True))
-    # then it stays in office, and the operator replaces the pod
+    # then it stays the leader, and the operator replaces the pod
     assert not driven.step_down_reason
     assert driven.lost_pods() == {"active-0": "Pod"}
     assert driven.recovery().cause.message == "its launcher has not responded for 15 s"

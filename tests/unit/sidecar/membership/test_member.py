@@ -1,4 +1,4 @@
-"""The member's rules, one by one: what it tells the coordinator and its launcher, and when it gives up on either."""
+"""The member's rules, one by one: its reports to the coordinator and to its launcher, and when it leaves either."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class DrivenMember:
         return self.do(e.FromCoordinator(message))
 
     def heartbeat(self, number: int = 1) -> list[Any]:
-        """The coordinator asks, and confirms the answer at once."""
+        """The coordinator sends a heartbeat, and confirms the answer at once."""
         return self.hear(m.Heartbeat(number, R0)) + self.hear(m.LeaseRenewal(number))
 
     def report(self, message: Any) -> list[Any]:
@@ -121,38 +121,38 @@ def stops(effects: list[Any]) -> bool:
     return any(isinstance(x, e.ToLauncher) and isinstance(x.message, l.StopWorkers) for x in effects)
 
 
-# Given up
+# Evicted
 
-GIVEN_UP = m.Evicted(Term(1, 1), "pod pod-0 failed twice within 1 h")
+EVICTED = m.Evicted(Term(1, 1), "pod pod-0 failed twice within 1 h")
 EXIT_84 = e.ToLauncher(l.ExitLauncher(84, "replaced: pod pod-0 failed twice within 1 h"))
 
 
-def test_a_pod_that_is_given_up_ends_its_launcher_and_looks_for_nobody() -> None:
+def test_a_pod_that_is_evicted_ends_its_launcher_and_calls_no_host() -> None:
     driven = running()
     driven.report(l.WorkerExited(R0, 0, 1, None, "exit code 1", 0.0))
-    assert driven.hear(GIVEN_UP) == [e.HangupCoordinator("replaced: pod pod-0 failed twice within 1 h"), EXIT_84]
+    assert driven.hear(EVICTED) == [e.HangupCoordinator("replaced: pod pod-0 failed twice within 1 h"), EXIT_84]
     assert driven.do(e.LinkDown()) == []
     assert driven.later(10 * FENCE_S) == []
     assert driven.do(e.LauncherDown()) == [e.Finish()]
 
 
-def test_it_may_be_told_in_answer_to_its_join() -> None:
+def test_an_eviction_may_answer_the_join() -> None:
     driven = DrivenMember()
     driven.do(e.LauncherUp(hello(R0, 0, WorkersState.FAILED)), e.LinkUp(e.SERVICE))
-    assert driven.hear(GIVEN_UP) == [e.HangupCoordinator("replaced: pod pod-0 failed twice within 1 h"), EXIT_84]
+    assert driven.hear(EVICTED) == [e.HangupCoordinator("replaced: pod pod-0 failed twice within 1 h"), EXIT_84]
 
 
-def test_but_not_by_a_coordinator_of_an_older_office() -> None:
+def test_a_coordinator_of_an_older_term_cannot_evict_a_member() -> None:
     driven = DrivenMember(hard_state=HardState(Term(1, 2)))
     driven.do(e.LauncherUp(hello(R0, 0, WorkersState.RUNNING)), e.LinkUp(e.SERVICE))
-    effects = driven.hear(GIVEN_UP)
+    effects = driven.hear(EVICTED)
     assert EXIT_84 not in effects
     assert any(isinstance(effect, e.Dial) for effect in effects)
 
 
-def test_a_launcher_that_connects_after_it_is_told_again() -> None:
+def test_a_launcher_that_connects_after_the_eviction_receives_it_again() -> None:
     driven = running()
-    driven.hear(GIVEN_UP)
+    driven.hear(EVICTED)
     assert EXIT_84 in driven.do(e.LauncherUp(hello(R0, 0, WorkersState.RUNNING)))
 
 
@@ -163,26 +163,28 @@ def test_a_member_counts_only_with_its_launcher() -> None:
     driven = DrivenMember()
     assert driven.do(e.LinkUp(e.SERVICE)) == [e.HangupCoordinator("no launcher is connected")]
     assert driven.do(e.LauncherUp(hello())) == [SERVICE_ONLY]
-    who = ("uid", "pod-0", "node-0", "10.0.0.1", 0)
-    join = m.Join(*who, NO_ROUND, None, WorkersState.IDLE, 4000, stores_votes=True, store_port=0)
+    identity = ("uid", "pod-0", "node-0", "10.0.0.1", 0)
+    join = m.Join(*identity, NO_ROUND, None, WorkersState.IDLE, 4000, stores_votes=True, store_port=0)
     assert driven.do(e.LinkUp(e.SERVICE)) == [e.ToCoordinator(join)]
 
 
-def test_a_restarted_sidecar_learns_from_the_launcher_what_runs() -> None:
+def test_a_restarted_sidecar_learns_from_the_launcher_which_round_runs() -> None:
     driven = DrivenMember()
     driven.do(e.LauncherUp(hello(R1, 3, WorkersState.RUNNING)))
-    (said,) = driven.do(e.LinkUp(e.SERVICE))
-    assert (said.message.token, said.message.group_rank, said.message.workers) == (R1, 3, WorkersState.RUNNING)
+    (sent,) = driven.do(e.LinkUp(e.SERVICE))
+    assert (sent.message.token, sent.message.group_rank, sent.message.workers) == (R1, 3, WorkersState.RUNNING)
 
 
-def test_a_lost_link_is_dialed_again_once() -> None:
+def test_a_lost_connection_is_replaced_by_one_call() -> None:
     driven = joined()
     # its last coordinator may be the only sidecar that is left
     assert driven.do(e.LinkDown()) == [e.Dial(("10.0.0.9", e.SERVICE))]
 
 
-def test_the_launcher_keeps_the_link_that_leads_into_office_and_no_other() -> None:
-    """What it keeps of a former sidecar's is the membership, until this one is welcome."""
+def test_the_launcher_keeps_the_connection_to_the_coordinator_and_no_other() -> None:
+    """The launcher keeps the connection of the sidecar's last process, which is the membership, until this one is
+    welcome.
+    """
     driven = DrivenMember()
     driven.do(e.LauncherUp(hello(R1, 3, WorkersState.RUNNING)))
     assert e.KeepLink() not in driven.do(e.LinkUp("10.0.0.2"))
@@ -192,7 +194,7 @@ def test_the_launcher_keeps_the_link_that_leads_into_office_and_no_other() -> No
     assert e.KeepLink() in driven.do(e.LauncherUp(hello(R1, 3, WorkersState.RUNNING))), "another connection of its own"
 
 
-def test_who_has_given_its_vote_waits_for_that_candidate_alone() -> None:
+def test_a_member_that_has_voted_waits_for_that_candidate_alone() -> None:
     driven = joined()
     driven.do(e.LinkDown(), e.LinkUp("10.0.0.2"))
     assert driven.member.may_vote_here
@@ -202,7 +204,7 @@ def test_who_has_given_its_vote_waits_for_that_candidate_alone() -> None:
     assert driven.member.may_vote_here
 
 
-def test_each_office_is_offered_a_store_of_its_own() -> None:
+def test_a_coordinator_of_a_new_term_is_offered_a_new_store() -> None:
     driven = DrivenMember()
     driven.do(e.LauncherUp(hello()), e.LinkUp(e.SERVICE))
     driven.report(l.NextPort(4000, 5000))
@@ -224,7 +226,7 @@ def test_an_assignment_is_started_and_acknowledged() -> None:
     assert driven.hear(assign(R0, 1)) == [start(R0, 1), e.ToCoordinator(m.Ack(R0))]
 
 
-def test_one_that_comes_again_is_only_acknowledged_and_an_older_one_is_dropped() -> None:
+def test_a_repeated_assignment_is_only_acknowledged_and_an_older_one_is_dropped() -> None:
     driven = joined()
     driven.hear(assign(R1))
     assert driven.hear(assign(R1)) == [e.ToCoordinator(m.Ack(R1))]
@@ -246,7 +248,7 @@ def test_one_that_comes_again_is_only_acknowledged_and_an_older_one_is_dropped()
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_what_the_launcher_tells_is_passed_on(report: Any, reported: Any) -> None:
+def test_reports_of_the_launcher_are_passed_on(report: Any, reported: Any) -> None:
     driven = joined()
     driven.hear(assign(R0))
     assert driven.report(report) == [e.ToCoordinator(reported)]
@@ -255,22 +257,22 @@ def test_what_the_launcher_tells_is_passed_on(report: Any, reported: Any) -> Non
 @pytest.mark.parametrize(
     "report", [l.WorkersStarted(R0), l.WorkersFinished(R0), l.WorkerExited(R0, 0, 1, None, "", 0.0)], ids=str
 )
-def test_what_it_tells_of_an_older_round_is_not(report: Any) -> None:
+def test_reports_of_the_launcher_about_an_older_round_are_dropped(report: Any) -> None:
     driven = running()
     driven.hear(assign(R1))
     assert driven.report(report) == []
     assert driven.member.workers is WorkersState.STARTING
 
 
-def test_only_rank_0_tells_more_than_its_first_step() -> None:
+def test_only_rank_0_reports_more_than_its_first_step() -> None:
     driven = joined()
     driven.hear(assign(R0, rank=1))
     assert len(driven.report(l.Stepped(R0, 1, None, 0.5, 7.0))) == 1
     assert driven.report(l.Stepped(R0, 2, None, 0.5, 8.0)) == []
 
 
-def test_a_step_after_word_of_a_hang_is_told_by_every_member() -> None:
-    """Found by the simulation (seed 703874): a training that went on again counted as hanging."""
+def test_every_member_reports_a_step_after_a_reported_hang() -> None:
+    """Found by the simulation (seed 703874): a training that made steps again counted as hanging."""
     driven = joined()
     driven.hear(assign(R0, rank=1))
     driven.report(l.Stepped(R0, 1, None, 0.5, 7.0))
@@ -287,44 +289,44 @@ def test_the_launcher_writes_the_stacks_of_the_running_round_when_the_coordinato
     assert driven.hear(m.WriteStacks(R1)) == []
 
 
-def test_a_member_that_stands_by_stops_its_workers_and_waits() -> None:
+def test_a_member_that_is_set_to_standby_stops_its_workers_and_waits() -> None:
     driven = running()
     assert stops(driven.hear(m.Standby(R1)))
     assert driven.member.group_rank is None
     assert not stops(driven.hear(m.Standby(R1)))
 
 
-def test_a_member_that_stands_by_claims_no_rank_when_its_workers_have_ended() -> None:
+def test_a_standby_member_claims_no_rank_when_its_workers_have_ended() -> None:
     driven = running()
     driven.hear(m.Standby(R1))
-    driven.report(hello(R0, 0, WorkersState.IDLE))  # "nothing runs any more", of the round that was
+    driven.report(hello(R0, 0, WorkersState.IDLE))  # "no workers run", about the last round
     assert driven.member.group_rank is None
 
 
 # Silence
 
 
-def test_a_coordinator_that_is_not_heard_is_given_up_and_another_is_dialed() -> None:
+def test_a_coordinator_that_sends_no_message_is_left_and_another_is_called() -> None:
     """Found by the simulation (seed 169): members stayed with a frozen coordinator that had long been replaced."""
     driven = joined()
     assert driven.later(HEARD_S - 1) == []
     effects = driven.later(2)
-    apart, *rest = effects
-    assert isinstance(apart.message, m.Disconnecting)
+    disconnecting, *rest = effects
+    assert isinstance(disconnecting.message, m.Disconnecting)
     assert [type(x) for x in rest] == [e.HangupCoordinator, e.Dial]
     assert driven.member.state is State.DISCONNECTED
 
 
-def test_who_waits_in_a_hall_says_so_when_it_looks_elsewhere() -> None:
-    """Found on a real cluster: an office was passed on to the heir of a pod whose own member waited in its hall. It was
-    welcomed with all others as the heir came into office, and hung up to call anew before it heard that: so it counted
-    as lost, and everybody restarted.
+def test_a_member_in_a_candidate_pool_reports_that_it_leaves_for_another_host() -> None:
+    """Found on a real cluster: leadership was transferred to the standby coordinator of a pod whose own member waited
+    in its candidate pool. The new coordinator welcomed it with all others, but it hung up to call again before it
+    received that. So it counted as lost, and all members restarted.
     """
     driven = running()
     driven.hear(m.Redirect("uid-own", "10.0.0.1"))
     driven.do(e.LinkUp("10.0.0.1"))
-    apart, hangup, dial = driven.do(e.LeadershipAssumed())
-    assert isinstance(apart.message, m.Disconnecting)
+    disconnecting, hangup, dial = driven.do(e.LeadershipAssumed())
+    assert isinstance(disconnecting.message, m.Disconnecting)
     assert [type(x) for x in (hangup, dial)] == [e.HangupCoordinator, e.Dial]
 
 
@@ -340,22 +342,22 @@ def test_a_member_whose_own_sidecar_is_elected_keeps_the_connection_to_it(host: 
     assert any(isinstance(x, e.HangupCoordinator) for x in effects) is not stays
 
 
-def test_a_launcher_that_connects_after_its_own_sidecar_came_into_office_is_in_its_hall_at_once() -> None:
-    """It called the coordinator's Service, which led nowhere yet: with one voter less a loss cost the majority."""
+def test_a_launcher_that_connects_after_its_own_sidecar_was_elected_joins_it_at_once() -> None:
+    """It called the coordinator's Service, which had no endpoint yet. With one voter less, a loss cost the majority."""
     driven = DrivenMember()
     assert driven.do(e.LeadershipAssumed()) == []
     (dial,) = driven.do(e.LauncherUp(hello()))
     assert dial == e.Dial((driven.member.identity.ip, e.SERVICE))
 
 
-def test_heartbeats_keep_it() -> None:
+def test_heartbeats_keep_the_coordinator() -> None:
     driven = joined()
     for _ in range(5):
         assert driven.later(HEARD_S - 1) == []
         assert driven.heartbeat() == [e.ToCoordinator(m.HeartbeatAck(1))]
 
 
-def test_the_fence_falls_when_no_coordinator_is_heard() -> None:
+def test_the_fence_stops_the_workers_when_no_coordinator_is_heard() -> None:
     driven = running()
     driven.do(e.LinkDown())
     assert not stops(driven.later(FENCE_S - 1))
@@ -387,18 +389,21 @@ def test_messages_that_come_late_do_not_extend_the_lease(late: Any) -> None:
 
 
 def test_a_lease_counts_from_the_answer_that_the_coordinator_confirms() -> None:
-    driven, apart = running(), e.ToCoordinator(m.Disconnecting("the coordinator has confirmed no heartbeat for 15 s"))
+    driven, disconnecting = (
+        running(),
+        e.ToCoordinator(m.Disconnecting("the coordinator has confirmed no heartbeat for 15 s")),
+    )
     driven.later(5.0)
     driven.hear(m.Heartbeat(1, R0))
     driven.later(9.0)
     driven.hear(m.LeaseRenewal(1))
     effects = driven.later(HEARD_S - 9.0 - 0.1)
-    assert apart not in effects
-    assert apart in driven.later(0.2)
+    assert disconnecting not in effects
+    assert disconnecting in driven.later(0.2)
 
 
 def test_each_message_of_a_coordinator_of_an_older_build_extends_the_lease() -> None:
-    # given a pod of a job in which an upgrade has not reached the coordinator's pod yet
+    # given a pod of a job in which the upgrade has not reached the coordinator's pod yet
     driven = joined()
     driven.hear(replace(WELCOME, renews_lease=False))
     for number in range(20):
@@ -406,7 +411,7 @@ def test_each_message_of_a_coordinator_of_an_older_build_extends_the_lease() -> 
         assert driven.hear(m.Heartbeat(number, R0)) == [e.ToCoordinator(m.HeartbeatAck(number))]
 
 
-def test_heartbeats_that_nobody_confirms_fill_no_memory() -> None:
+def test_heartbeats_that_are_never_confirmed_fill_no_memory() -> None:
     lease = Lease(0.0)
     for number in range(100):
         lease.on_answer(number, float(number))
@@ -416,7 +421,7 @@ def test_heartbeats_that_nobody_confirms_fill_no_memory() -> None:
     assert lease.renewed_at == 92.0
 
 
-def test_a_new_coordinator_in_time_holds_the_fence_off() -> None:
+def test_a_new_coordinator_in_time_prevents_the_fence() -> None:
     driven = running()
     driven.do(e.LinkDown())
     driven.later(FENCE_S - 1)
@@ -425,7 +430,7 @@ def test_a_new_coordinator_in_time_holds_the_fence_off() -> None:
     assert not stops(driven.later(HEARD_S - 1))
 
 
-def test_there_is_no_fence_where_nothing_runs() -> None:
+def test_there_is_no_fence_without_running_workers() -> None:
     driven = joined()
     driven.do(e.LinkDown())
     assert driven.later(10 * FENCE_S) == []
@@ -443,7 +448,7 @@ def test_a_close_is_acknowledged_recorded_and_passed_on_once() -> None:
     assert driven.do(e.LauncherDown()) == [e.Finish()]
 
 
-def test_where_the_coordinator_could_not_tell_everybody_it_stays_a_while_for_those_who_ask() -> None:
+def test_if_the_coordinator_could_not_inform_all_members_the_sidecar_stays_a_while_for_callers() -> None:
     driven = running()
     driven.hear(SUCCEEDED)
     driven.do(e.LinkDown())
@@ -452,15 +457,15 @@ def test_where_the_coordinator_could_not_tell_everybody_it_stays_a_while_for_tho
     assert driven.later(1) == [e.Finish()]
 
 
-def test_a_failed_job_gives_its_spares_a_code_of_their_own() -> None:
+def test_spares_of_a_failed_job_exit_with_a_distinct_code() -> None:
     driven = joined()
     effects = driven.hear(m.Close(CloseReason.FAILED, "budget"))
     assert e.ToLauncher(l.ExitLauncher(81, "Failed: budget")) in effects
 
 
-def test_who_hears_of_the_close_before_its_launcher_connects_waits_for_it() -> None:
-    """Found by the simulation (seed 902787): the operator told a sidecar that had just been restarted, which ended at
-    once, and its launcher waited for ever.
+def test_a_sidecar_that_receives_the_close_before_its_launcher_connects_waits_for_it() -> None:
+    """Found by the simulation (seed 902787): the operator sent the close to a sidecar that had just restarted. The
+    sidecar ended at once, and its launcher waited forever.
     """
     driven = DrivenMember()
     assert driven.do(e.ClosedByOperator(SUCCEEDED)) == [e.RecordClose(SUCCEEDED)]
@@ -471,7 +476,7 @@ def test_who_hears_of_the_close_before_its_launcher_connects_waits_for_it() -> N
     assert driven.later(LINGER_S) == [e.Finish()]
 
 
-def test_a_sidecar_that_is_restarted_after_the_close_tells_its_launcher() -> None:
+def test_a_sidecar_that_restarts_after_the_close_sends_it_to_its_launcher() -> None:
     driven = DrivenMember(closed=SUCCEEDED)
     assert driven.do(e.LauncherUp(hello(R0, 0))) == [e.ToLauncher(l.ExitLauncher(0, "Succeeded: all done"))]
     assert driven.later(LINGER_S + 1) == []
@@ -479,18 +484,18 @@ def test_a_sidecar_that_is_restarted_after_the_close_tells_its_launcher() -> Non
     assert driven.later(LINGER_S) == [e.Finish()]
 
 
-def test_where_no_launcher_comes_after_the_close_the_sidecar_ends() -> None:
+def test_if_no_launcher_connects_after_the_close_the_sidecar_ends() -> None:
     driven = DrivenMember(closed=SUCCEEDED)
     assert driven.later(LINGER_S) == [e.Finish()]
 
 
-def test_a_launcher_that_connects_after_the_close_is_told() -> None:
+def test_a_launcher_that_connects_after_the_close_receives_it() -> None:
     driven = running()
     driven.hear(SUCCEEDED)
     assert driven.do(e.LauncherUp(hello(R0, 0))) == [e.ToLauncher(l.ExitLauncher(0, "Succeeded: all done"))]
 
 
-def test_without_its_launcher_it_is_gone() -> None:
+def test_a_member_without_its_launcher_reports_that_it_is_gone() -> None:
     driven = running()
     gone = e.ToCoordinator(m.Gone("its launcher has ended"))
     assert driven.do(e.LauncherDown()) == [gone, e.HangupCoordinator("the launcher has ended")]
@@ -498,7 +503,7 @@ def test_without_its_launcher_it_is_gone() -> None:
     assert driven.member.deadline() is None
 
 
-def test_a_leave_is_announced_once_and_again_on_every_new_link() -> None:
+def test_a_leave_is_announced_once_and_again_on_every_new_connection() -> None:
     driven = running()
     leaving = e.ToCoordinator(m.Leaving("the trainer container got SIGTERM", 30.0))
     assert driven.report(l.Terminating(30.0)) == [leaving]
@@ -515,37 +520,37 @@ def test_a_join_reports_whether_the_machine_of_the_former_coordinator_stopped_re
     driven.do(e.LinkDown(silent))
     # when it calls another one
     (join,) = driven.do(e.LinkUp(e.SERVICE))
-    # then its Join says so
+    # then its Join reports that
     assert join.message.disconnected_silently is silent
 
 
-def told_by_a_worker(token: RoundToken, fresh: int = 2) -> m.Replicas:
+def replicas_report(token: RoundToken, fresh: int = 2) -> m.Replicas:
     return m.Replicas(token, 0, fresh, 0, 0, "step-1")
 
 
-def test_what_a_worker_tells_of_its_rollouts_goes_to_the_coordinator_and_to_each_new_one() -> None:
+def test_the_state_of_rollouts_that_a_worker_reports_goes_to_the_coordinator_and_to_each_new_one() -> None:
     # given a member in a round
     driven = joined(R0, WorkersState.RUNNING)
-    reported = told_by_a_worker(R0)
+    reported = replicas_report(R0)
     assert driven.do(e.FromWorker(reported)) == [e.ToCoordinator(reported)]
     # when it has to look for another coordinator
     driven.do(e.LinkDown())
-    newer = told_by_a_worker(R0, fresh=1)
+    newer = replicas_report(R0, fresh=1)
     assert driven.do(e.FromWorker(newer)) == []
     driven.do(e.LinkUp("10.0.0.8"))
-    # then that one is told the newest word
+    # then that one receives the newest state
     effects = driven.hear(m.Welcome(R0, Term(1, 2), pod_uid="uid-heir", ip="10.0.0.8"))
     assert [x.message for x in effects if isinstance(x, e.ToCoordinator) and isinstance(x.message, m.Replicas)] == [
         newer
     ]
 
 
-def test_what_a_worker_of_a_former_round_tells_is_dropped() -> None:
+def test_a_report_of_a_worker_of_an_earlier_round_is_dropped() -> None:
     driven = joined(R1, WorkersState.RUNNING)
-    assert driven.do(e.FromWorker(told_by_a_worker(R0))) == []
+    assert driven.do(e.FromWorker(replicas_report(R0))) == []
 
 
-# What is held about its node -----------------------------------------------------------------------------------------
+# Node health verdicts -------------------------------------------------------------------------------------------------
 
 BROKEN = m.NodeVerdict(Verdict.FAULTY, "gpu-xid: Xid 79", None, FaultClass.HARDWARE, at=100.0)
 WITHDRAWN = m.NodeVerdict(Verdict.UNKNOWN, at=200.0)
@@ -555,7 +560,7 @@ def verdicts(effects: list[Any]) -> list[m.NodeVerdict]:
     return [effect.verdict for effect in effects if isinstance(effect, e.RecordVerdict)]
 
 
-def test_the_verdict_in_the_pods_annotation_counts_where_nobody_has_told_a_newer_one() -> None:
+def test_the_verdict_in_the_pods_annotation_counts_until_a_newer_one_arrives() -> None:
     driven = joined()
     assert verdicts(driven.do(e.VerdictAnnotated(BROKEN))) == [BROKEN]
     assert verdicts(driven.hear(WITHDRAWN)) == [WITHDRAWN]
@@ -563,24 +568,24 @@ def test_the_verdict_in_the_pods_annotation_counts_where_nobody_has_told_a_newer
     assert verdicts(driven.do(e.VerdictAnnotated(replace(BROKEN, at=300.0)))) == [replace(BROKEN, at=300.0)]
 
 
-def test_it_is_read_without_a_coordinator_too() -> None:
+def test_the_annotation_counts_without_a_coordinator_too() -> None:
     assert verdicts(DrivenMember().do(e.VerdictAnnotated(BROKEN))) == [BROKEN]
 
 
-def test_a_coordinator_that_knows_less_does_not_withdraw_it() -> None:
+def test_an_older_verdict_of_a_coordinator_does_not_withdraw_it() -> None:
     driven = joined()
     driven.do(e.VerdictAnnotated(WITHDRAWN))
     assert verdicts(driven.hear(BROKEN)) == []
 
 
-def test_what_an_older_operator_tells_has_no_time_and_counts() -> None:
+def test_a_verdict_of_an_older_operator_has_no_time_and_counts() -> None:
     driven = joined()
     driven.hear(BROKEN)
     untimed = m.NodeVerdict(Verdict.UNKNOWN)
     assert verdicts(driven.hear(untimed)) == [untimed]
 
 
-def test_it_is_brought_to_the_next_coordinator() -> None:
+def test_the_next_coordinator_receives_the_verdict() -> None:
     driven = joined()
     driven.hear(BROKEN)
     driven.do(e.LinkDown())
@@ -601,7 +606,7 @@ def test_a_launcher_that_does_not_respond_takes_its_pod_out_of_the_job() -> None
     for _ in range(15):
         driven.heartbeat()
         effects += driven.later(1.0)
-    # then the member has asked it, and leaves with the reason
+    # then the member has pinged it, and leaves with the reason
     assert len(pings(effects)) == 3
     reason = "its launcher has not responded for 15 s"
     assert e.ToCoordinator(m.Gone(reason, launcher_is_alive=True)) in effects
@@ -609,19 +614,19 @@ def test_a_launcher_that_does_not_respond_takes_its_pod_out_of_the_job() -> None
     assert driven.member.state is State.NO_LAUNCHER
 
 
-def test_a_launcher_that_stopped_responding_without_a_coordinator_is_told_to_the_next_one() -> None:
-    """Found by the simulation (seed 43130): nobody missed that pod, and the job waited for it."""
+def test_the_next_coordinator_receives_that_a_launcher_stopped_responding_without_a_coordinator() -> None:
+    """Found by the simulation (seed 43130): the loss of that pod was not reported, and the job waited for it."""
     # given a member that looks for a coordinator, and whose launcher does not respond for 15 s
     driven = running()
     driven.launcher_responds = False
     driven.do(e.LinkDown())
     driven.later(15.0)
     assert driven.member.state is State.DISCONNECTED
-    # when it finds one, then its Join says why it can take part in no round
+    # when it finds one, then its Join has the reason why it can take part in no round
     (join,) = [x.message for x in driven.do(e.LinkUp("10.0.0.9")) if isinstance(x, e.ToCoordinator)]
     assert isinstance(join, m.Join)
     assert (join.unable_reason, join.token) == ("its launcher has not responded for 15 s", R0)
-    # and once the coordinator knows, it stays away
+    # and once the coordinator knows, the member does not call again
     assert e.HangupCoordinator("its launcher has not responded for 15 s") in driven.hear(WELCOME)
     state: State = driven.member.state
     assert state is State.NO_LAUNCHER
@@ -644,25 +649,27 @@ def test_that_a_launcher_has_connected_is_stored_once() -> None:
     driven = DrivenMember(launcher_known=False)
     assert e.RecordLauncher(True) in driven.do(e.LauncherUp(hello()))
     assert e.RecordLauncher(True) not in driven.do(e.LauncherUp(hello()))
-    # and that it has ended: its container may start again
+    # and so is the end of its connection: its container may restart
     assert e.RecordLauncher(False) in driven.member.handle(e.LauncherDown(), driven.now)
     assert e.RecordLauncher(True) in driven.do(e.LauncherUp(hello()))
 
 
-def test_a_launcher_that_does_not_connect_to_a_restarted_sidecar_makes_its_pod_be_replaced() -> None:
-    """Found by the simulation (seed 68763): it was stopped before the job had a coordinator, and nobody missed it."""
+def test_a_launcher_that_does_not_connect_to_a_restarted_sidecar_causes_the_replacement_of_its_pod() -> None:
+    """Found by the simulation (seed 68763): it was stopped before the job had a coordinator, and its loss was not
+    reported.
+    """
     # given a sidecar that restarts, and a launcher that was connected before
     driven = DrivenMember(launcher_known=True)
     # when it does not connect for 15 s
     driven.later(14.9)
     assert driven.member.unable_reason == ""
     driven.later(0.1)
-    # then the operator is to hear why the pod has to be replaced
+    # then the operator receives the reason why the pod has to be replaced
     assert driven.member.unable_reason == "its launcher has not connected for 15 s"
     # until it connects after all
     driven.do(e.LauncherUp(hello()))
     assert driven.member.unable_reason == ""
-    # and of one that has not started yet nothing is expected
+    # and a launcher that has not started yet is not expected
     fresh = DrivenMember(launcher_known=False)
     fresh.later(600.0)
     assert fresh.member.unable_reason == ""
@@ -674,21 +681,21 @@ def test_a_close_that_comes_before_the_called_sidecar_answers_ends_the_wait_for_
     driven = running()
     driven.launcher_responds = False
     driven.do(e.LinkDown())
-    # when the operator tells it of the close before the call is answered
+    # when the operator sends it the close before the call is answered
     driven.do(e.ClosedByOperator(SUCCEEDED), e.LinkUp("10.0.0.9"))
     # then no deadline passes without an effect
     driven.later(60.0)
 
 
-def test_a_member_that_knows_no_standby_coordinator_calls_back_who_calls_its_sidecar() -> None:
-    """Found by the simulation (seed 86500): its sidecar had restarted before it heard of any."""
+def test_a_member_that_knows_no_standby_coordinator_calls_back_the_callers_of_its_sidecar() -> None:
+    """Found by the simulation (seed 86500): its sidecar had restarted before it received any."""
     driven = DrivenMember()
     driven.do(e.LauncherUp(hello()))
     assert driven.do(e.CalledBy("10.0.0.7")) == [
         e.HangupCoordinator("called by 10.0.0.7, and no standby coordinator is known"),
         e.Dial(("10.0.0.7", e.SERVICE)),
     ]
-    # once, as long as that call lasts
+    # only once, as long as that call lasts
     assert driven.do(e.CalledBy("10.0.0.7")) == []
     # and not if it knows any, or is connected
     knows = DrivenMember(hard_state=HardState(standby_coordinators=(m.StandbyCoordinator("uid-h", "10.0.0.8"),)))
@@ -718,7 +725,7 @@ def test_a_launcher_that_responds_again_brings_its_pod_back() -> None:
     assert called.hosts
 
 
-def test_a_sidecar_that_stood_still_itself_gives_the_launcher_time() -> None:
+def test_a_sidecar_that_was_frozen_itself_gives_the_launcher_time() -> None:
     driven = running()
     driven.launcher_responds = False
     driven.now += 60.0  # both were frozen
@@ -731,9 +738,9 @@ def test_a_worker_that_outlives_sigkill_takes_its_pod_out_of_the_job_until_it_ha
     driven = running()
     driven.hear(assign(R1))
     assert driven.report(l.Unkillable(R1, 1, 4711, 5.0, "D")) == []
-    # when it is alive for 15 s after SIGKILL
+    # when the worker is still alive 15 s after SIGKILL
     effects = driven.report(l.Unkillable(R1, 1, 4711, 15.0, "D"))
-    # then the member leaves, and says which process it is
+    # then the member leaves, and names the process
     reason = "the worker of local rank 1 (pid 4711, state D) is alive 15 s after SIGKILL: it is stuck in the kernel"
     assert effects == [e.ToCoordinator(m.Gone(reason, 1, launcher_is_alive=True)), e.HangupCoordinator(reason)]
     assert driven.report(l.Unkillable(R1, 1, 4711, 20.0, "D")) == []
@@ -741,13 +748,13 @@ def test_a_worker_that_outlives_sigkill_takes_its_pod_out_of_the_job_until_it_ha
     assert [x for x in driven.report(l.WorkersStarted(R1)) if isinstance(x, e.Dial)]
 
 
-def test_what_keeps_workers_from_being_forked_is_told_to_each_coordinator() -> None:
+def test_each_coordinator_receives_the_reason_why_workers_are_not_forked() -> None:
     # given a launcher whose workers start as new processes
     driven = running()
     assert driven.report(l.ForkFallback("a thread")) == [e.ToCoordinator(m.ForkFallback("a thread"))]
-    # when another coordinator welcomes this member, then it hears it, too
+    # when another coordinator welcomes this member, then it receives the reason, too
     assert e.ToCoordinator(m.ForkFallback("a thread")) in driven.hear(WELCOME)
-    # and when they are forked again, or another launcher says nothing of the kind, so it is told
+    # and when workers are forked again, or another launcher reports no reason, the coordinator receives that
     assert driven.report(l.ForkFallback("")) == [e.ToCoordinator(m.ForkFallback(""))]
     assert not [x for x in driven.hear(WELCOME) if x == e.ToCoordinator(m.ForkFallback(""))]
     driven.report(l.ForkFallback("a thread"))

@@ -1,4 +1,4 @@
-"""A worker's fault, told to a coordinator that may be cut off: the ladder waits until a majority is back."""
+"""A worker's fault is reported to a coordinator that may be cut off: the ladder waits until a majority has answered."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ LATE_S = 1.0
 SUCCESSION_S = 0.5
 
 ACTIVES = ("active-0", "active-1", "active-2")
-EVERYBODY = (*ACTIVES, "spare-0", "spare-1")
-APART = m.Disconnecting("the coordinator was not heard for 15 s")
+ALL_MEMBERS = (*ACTIVES, "spare-0", "spare-1")
+DISCONNECTED = m.Disconnecting("the coordinator was not heard for 15 s")
 
 
 def committed(**given: object) -> DrivenCoordinator:
-    """Three actives and two spares, of which any three are a majority."""
+    """Three active members and two spares; any three of them are a majority."""
     driven = running(3, spares=2, **given)
     driven.later(SUCCESSION_S + 0.1)
     acknowledge(driven)
-    assert len(driven.coordinator.snapshot().voters) == len(EVERYBODY)
+    assert len(driven.coordinator.snapshot().voters) == len(ALL_MEMBERS)
     driven.sent.clear()
     return driven
 
@@ -33,8 +33,8 @@ def acknowledge(driven: DrivenCoordinator) -> None:
             driven.receive(name, m.ConfigChangeAck(change.config_version))
 
 
-def stood_still(**given: object) -> DrivenCoordinator:
-    """It has hung for so long that its members look for another."""
+def frozen(**given: object) -> DrivenCoordinator:
+    """It has hung for so long that its members look for another coordinator."""
     driven = committed(**given)
     due = driven.coordinator.deadline()
     assert due is not None
@@ -51,26 +51,26 @@ def charged(driven: DrivenCoordinator) -> int:
     return sum(offence.is_charged for offence in driven.coordinator.state.offences.in_window(driven.now))
 
 
-def told_to_heirs(driven: DrivenCoordinator) -> list[tuple[float, ...]]:
+def charges_of_standbys(driven: DrivenCoordinator) -> list[tuple[float, ...]]:
     return [
         leader_snapshot.charges for name in list(driven.sent) for leader_snapshot in driven.take(name, m.LeaderSnapshot)
     ]
 
 
-def test_one_that_was_replaced_while_it_stood_still_charges_nothing() -> None:
-    """Found by the simulation (seed 6254): the charge went with an heir to the coordinator in office."""
-    # given members that follow another by now, but for one that was frozen for as long
-    driven = stood_still()
+def test_a_coordinator_that_was_replaced_during_its_freeze_charges_nothing() -> None:
+    """Found by the simulation (seed 6254): a standby coordinator brought the charge to the new coordinator."""
+    # given members that follow another coordinator by now, except one that was frozen for as long
+    driven = frozen()
     for name in ("active-0", "active-2", "spare-0", "spare-1"):
-        driven.receive(name, APART)
-    # when that one's worker fails, because its peers have gone
+        driven.receive(name, DISCONNECTED)
+    # when the worker of that member fails, because its peers have gone
     driven.fail_worker("active-1", "a peer has gone")
     driven.later(1.0, "active-1")
-    # then the round is over, and nothing is charged, here or with the heirs
+    # then the round is over, and nothing is charged, here or by the standby coordinators
     assert driven.coordinator.phase is Phase.WAITING
     assert charged(driven) == 0
-    assert set(told_to_heirs(driven)) <= {()}
-    # and nobody else is in the end
+    assert set(charges_of_standbys(driven)) <= {()}
+    # and in the end no other member is left
     driven.later(20.0, "active-1")
     assert driven.step_down_reason
     assert charged(driven) == 0
@@ -83,13 +83,13 @@ def test_a_minority_does_not_end_the_job_for_a_spent_budget() -> None:
     assert driven.lost_pods() == {"active-2": "Process"}
     driven.later(SUCCESSION_S + 0.1)
     acknowledge(driven)
-    # given a coordinator that is cut off from most of its voters, and its budget is spent
+    # given a coordinator that is cut off from most of its voters, and whose budget is spent
     cut_off(driven, "active-0", "spare-0", "spare-1")
-    # when a worker on its side fails
+    # when a worker on its side fails, then the job does not end
     driven.fail_worker("active-1", "a peer has gone")
     driven.later(10.0, "active-1")
     assert driven.coordinator.closed is None
-    # but it does once they are back, if that was what the worker did by itself
+    # but it ends once the others are back, if the worker failed by itself
     for name in ("active-0", "spare-0", "spare-1"):
         driven.join(name, driven.token, 0 if name == "active-0" else None)
     driven.answer_heartbeats(*list(driven.sent))  # a majority confirms that the coordinator is followed
@@ -97,14 +97,14 @@ def test_a_minority_does_not_end_the_job_for_a_spent_budget() -> None:
     assert driven.coordinator.closed.reason is CloseReason.FAILED
 
 
-def test_members_that_hung_up_while_it_stood_still_may_return_and_keep_their_ranks() -> None:
-    """Found by the simulation (seed 43039): it gave the ranks of such a member away without a majority."""
-    # given a coordinator that stood still, and two members that hung up meanwhile
-    driven = stood_still()
+def test_members_that_hung_up_during_the_freeze_may_return_and_keep_their_ranks() -> None:
+    """Found by the simulation (seed 43039): the coordinator gave the ranks of such a member away without a majority."""
+    # given a coordinator that was frozen, and two members that hung up during the freeze
+    driven = frozen()
     driven.do(Tick())
     for name in ("active-0", "spare-0"):
         driven.drop(name)
-    # when one of them connects again, then it is still an active of the running round
+    # when one of them connects again, then it is still an active member of the running round
     driven.join("active-0", driven.token, 0, WorkersState.RUNNING)
     assert driven.coordinator.state.roster.members["uid-active-0"].group_rank == 0
     assert driven.lost_pods() == {}
@@ -116,8 +116,8 @@ def test_members_that_hung_up_while_it_stood_still_may_return_and_keep_their_ran
     assert driven.lost_pods() == {"spare-0": "Pod"}
 
 
-def test_it_is_counted_when_a_majority_has_answered() -> None:
-    driven = stood_still()
+def test_a_fault_is_charged_when_a_majority_has_answered() -> None:
+    driven = frozen()
     driven.fail_worker("active-1")
     assert (charged(driven), driven.assigned()) == (0, {})
     driven.now += 0.5
@@ -132,7 +132,7 @@ def test_it_is_counted_when_a_majority_has_answered() -> None:
 
 
 def test_a_member_that_was_silent_before_is_the_cause() -> None:
-    driven = stood_still()
+    driven = frozen()
     cut_off(driven, "active-0")
     driven.fail_worker("active-1", "a peer has gone")
     driven.answer_heartbeats("active-1", "active-2", "spare-0")
@@ -143,18 +143,18 @@ def test_a_member_that_was_silent_before_is_the_cause() -> None:
     assert charged(driven) == 0
 
 
-def test_so_is_one_that_leaves_as_is_told_only_then() -> None:
-    driven = stood_still()
+def test_a_member_that_reports_only_then_that_it_leaves_is_the_cause() -> None:
+    driven = frozen()
     driven.fail_worker("active-1", "a peer has gone")
     driven.receive("active-0", m.Leaving("the trainer container got SIGTERM", 30.0))
-    driven.answer_heartbeats(*EVERYBODY)
+    driven.answer_heartbeats(*ALL_MEMBERS)
     (entry,) = driven.coordinator.snapshot().recoveries
     assert (entry.fault, entry.cause.pod) == (Fault.POD, "active-0")
     assert charged(driven) == 0
 
 
-def test_its_pod_is_asked_about_only_then() -> None:
-    driven = stood_still(in_place_max_per_pod=0)
+def test_the_eviction_of_its_pod_is_decided_only_then() -> None:
+    driven = frozen(in_place_max_per_pod=0)
     driven.fail_worker("active-1")
     driven.answer_heartbeats("active-0", "active-1", "active-2")
     driven.answer_heartbeats("active-0", "active-2")
@@ -162,18 +162,18 @@ def test_its_pod_is_asked_about_only_then() -> None:
     assert driven.recovery().strategy is Strategy.SPARE_SWAP
 
 
-def test_that_another_ones_worker_failed_earlier_is_known_then() -> None:
-    driven = stood_still(in_place_max_per_pod=0)
+def test_an_earlier_failure_of_another_worker_is_known_then() -> None:
+    driven = frozen(in_place_max_per_pod=0)
     driven.fail_worker("active-1", "a peer has gone", at=driven.now)
     driven.fail_worker("active-0", "exit code 1", at=driven.now - 0.2)
-    driven.answer_heartbeats(*EVERYBODY)
+    driven.answer_heartbeats(*ALL_MEMBERS)
     assert driven.lost_pods() == {}
     assert driven.recovery().reason.endswith("but it is not known which pod failed first")
     assert charged(driven) == 1
 
 
-def test_a_pod_that_has_gone_by_then_costs_nothing() -> None:
-    driven = stood_still()
+def test_a_pod_that_has_gone_by_then_is_not_charged() -> None:
+    driven = frozen()
     driven.fail_worker("active-1")
     driven.now += 0.1
     driven.answer_heartbeats("active-1")
@@ -186,9 +186,9 @@ def test_a_pod_that_has_gone_by_then_costs_nothing() -> None:
     }
 
 
-def test_an_appointment_makes_it_count() -> None:
-    """There is no electorate whose majority could be elsewhere."""
-    driven = stood_still()
+def test_an_appointment_makes_the_fault_count() -> None:
+    """There is no voter configuration whose majority could follow another coordinator."""
+    driven = frozen()
     driven.fail_worker("active-1")
     driven.coordinator.appoint(Appoint(2, 0, {}), driven.now)
     assert charged(driven) == 1

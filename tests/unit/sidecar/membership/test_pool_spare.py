@@ -1,4 +1,4 @@
-"""A pool's spare: when it is ready, and when it is of no use any more."""
+"""A pool's spare: when it is ready, and when it ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DrivenPoolSpare:
         self.waiting = PoolSpare()
 
     def do(self, event: Event) -> list[object]:
-        """What its launcher is sent."""
+        """The messages that its launcher receives."""
         effects = self.waiting.handle(event, self.now)
         return [effect.message for effect in effects if isinstance(effect, ToLauncher)]
 
@@ -54,7 +54,7 @@ def ready() -> DrivenPoolSpare:
     return driven
 
 
-def test_without_a_launcher_it_is_not_ready() -> None:
+def test_a_spare_without_a_launcher_is_not_ready() -> None:
     assert DrivenPoolSpare().waiting.why_not_ready == "its launcher is not connected"
     gone = ready()
     gone.do(LauncherDown())
@@ -62,14 +62,14 @@ def test_without_a_launcher_it_is_not_ready() -> None:
     assert gone.waiting.deadline() is None
 
 
-def test_while_it_warms_up_it_is_asked_each_second_and_says_why() -> None:
+def test_a_spare_that_warms_up_is_checked_each_second_and_reports_the_reason() -> None:
     driven = connected()
     driven.report(ready=False, reason="the fork server is loading its modules")
     assert driven.waiting.why_not_ready == "the fork server is loading its modules"
     assert driven.later(3 * CHECK_WARMING_S) == [CheckReadiness(2), CheckReadiness(3), CheckReadiness(4)]
 
 
-def test_once_it_is_ready_it_is_checked_again_and_again() -> None:
+def test_a_ready_spare_is_checked_again_and_again() -> None:
     driven = ready()
     sent = driven.later(3 * CHECK_READY_S, answers=True)
     assert sent == [CheckReadiness(2), CheckReadiness(3), CheckReadiness(4)]
@@ -85,13 +85,13 @@ def test_a_launcher_that_does_not_answer_makes_it_unready_and_an_answer_ready_ag
     assert driven.waiting.state is State.READY
 
 
-def test_what_it_tells_unasked_counts_at_once() -> None:
+def test_an_unrequested_report_counts_at_once() -> None:
     driven = ready()
     driven.do(FromLauncher(Readiness(1, False, "the fork server is loading its modules")))
     assert driven.waiting.why_not_ready == "the fork server is loading its modules"
 
 
-def test_one_that_never_will_be_ready_ends() -> None:
+def test_a_spare_that_will_never_be_ready_ends() -> None:
     driven = connected()
     (order,) = driven.report(ready=False, reason="the fork server failed and is off", final=True)
     assert isinstance(order, ExitLauncher)
@@ -99,14 +99,14 @@ def test_one_that_never_will_be_ready_ends() -> None:
     assert driven.waiting.why_not_ready == "the fork server failed and is off"
 
 
-def test_one_that_was_ready_and_is_not_again_for_long_ends() -> None:
+def test_a_spare_that_was_ready_and_is_unready_for_long_ends() -> None:
     driven = ready()
     driven.report(ready=False, reason="the fork server is loading its modules")
     assert not any(isinstance(x, ExitLauncher) for x in driven.later(UNFIT_S - 1))
     assert any(isinstance(x, ExitLauncher) for x in driven.later(1))
 
 
-def test_one_that_has_never_been_ready_may_take_its_time() -> None:
+def test_a_spare_that_has_never_been_ready_may_take_its_time() -> None:
     driven = connected()
     for _ in range(20):
         driven.report(ready=False, reason="the warm-up has not finished")

@@ -14,7 +14,7 @@ from understudy_sidecar.membership.events import FromOperator
 
 GRACE_S = 30.0
 PAIRS = ((0, 1), (2, 3), (4, 5))
-EVERYBODY = ("active-0", "active-1", "active-2", "spare-0")
+ALL_MEMBERS = ("active-0", "active-1", "active-2", "spare-0")
 
 
 def job(proactive: Proactive, **given: Any) -> DrivenCoordinator:
@@ -29,7 +29,7 @@ def goes(name: str, fault_class: FaultClass = FaultClass.MAINTENANCE, **also: An
     return NodeFact(f"node-of-{name}", fault_class=fault_class, leaving_reason="gke-maintenance: ONGOING", **also)
 
 
-def tell(driven: DrivenCoordinator, *facts: NodeFact) -> None:
+def send_nodes(driven: DrivenCoordinator, *facts: NodeFact) -> None:
     driven.do(FromOperator(Nodes(facts, driven.now)))
 
 
@@ -39,27 +39,27 @@ def drained(driven: DrivenCoordinator, *names: str) -> None:
 
 
 def drains(driven: DrivenCoordinator) -> dict[str, float]:
-    """Who was told to drain, and for how long."""
+    """The pods that received a Drain, with its grace period."""
     found = {name: driven.take(name, m.Drain) for name in list(driven.sent)}
     return {name: round(reported[-1].grace_s, 3) for name, reported in found.items() if reported}
 
 
-def given_up(driven: DrivenCoordinator) -> list[str]:
+def evicted(driven: DrivenCoordinator) -> list[str]:
     return [name for name in list(driven.sent) if driven.take(name, m.Evicted)]
 
 
-def test_off_nobody_is_swapped() -> None:
+def test_off_replaces_no_member() -> None:
     driven = job(Proactive.OFF)
-    tell(driven, broken("active-1"))
-    driven.later(60, *EVERYBODY)
-    assert (driven.assigned(), given_up(driven), drains(driven)) == ({}, [], {})
+    send_nodes(driven, broken("active-1"))
+    driven.later(60, *ALL_MEMBERS)
+    assert (driven.assigned(), evicted(driven), drains(driven)) == ({}, [], {})
 
 
 @pytest.mark.parametrize("fact", [broken("active-1"), goes("active-1")])
-def test_now_it_is_swapped_at_once_and_nobody_saves(fact: NodeFact) -> None:
+def test_now_replaces_the_member_at_once_without_a_save(fact: NodeFact) -> None:
     driven = job(Proactive.NOW)
-    tell(driven, fact)
-    assert given_up(driven) == ["active-1"]
+    send_nodes(driven, fact)
+    assert evicted(driven) == ["active-1"]
     assert drains(driven) == {}
     assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
     recovery = driven.recovery()
@@ -67,56 +67,56 @@ def test_now_it_is_swapped_at_once_and_nobody_saves(fact: NodeFact) -> None:
     assert (fact.hardware_finding or fact.leaving_reason) in recovery.cause.message
 
 
-def test_before_maintenance_all_save_first_and_then_it_is_swapped() -> None:
+def test_before_maintenance_all_save_first_and_then_the_member_is_replaced() -> None:
     driven = job(Proactive.NEXT_CHECKPOINT)
-    tell(driven, goes("active-1"))
+    send_nodes(driven, goes("active-1"))
     assert drains(driven) == dict.fromkeys(("active-0", "active-1", "active-2"), GRACE_S - 2)
     drained(driven, "active-0", "active-2")
-    assert (driven.assigned(), given_up(driven)) == ({}, [])  # it still saves
+    assert (driven.assigned(), evicted(driven)) == ({}, [])  # active-1 still saves
     drained(driven, "active-1")
-    assert given_up(driven) == ["active-1"]
+    assert evicted(driven) == ["active-1"]
     assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
     assert "Maintenance: gke-maintenance: ONGOING" in driven.recovery().cause.message
 
 
-def test_it_may_save_before_the_others_have() -> None:
+def test_the_member_is_evicted_when_it_has_saved_before_the_others() -> None:
     driven = job(Proactive.NEXT_CHECKPOINT)
-    tell(driven, goes("active-1"))
+    send_nodes(driven, goes("active-1"))
     drained(driven, "active-1")
-    assert given_up(driven) == ["active-1"]
+    assert evicted(driven) == ["active-1"]
     assert driven.assigned() == {}  # the others still save
     drained(driven, "active-0", "active-2")
     assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
 
 
-def test_whoever_takes_longer_than_the_grace_is_not_waited_for() -> None:
+def test_a_member_that_saves_for_longer_than_the_grace_is_evicted() -> None:
     driven = job(Proactive.NEXT_CHECKPOINT)
-    tell(driven, goes("active-1"))
+    send_nodes(driven, goes("active-1"))
     drained(driven, "active-0", "active-2")
-    driven.later(GRACE_S - 1.9, *EVERYBODY)
-    assert given_up(driven) == ["active-1"]
+    driven.later(GRACE_S - 1.9, *ALL_MEMBERS)
+    assert evicted(driven) == ["active-1"]
     assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
     assert driven.lost_pods() == {"active-1": "Process"}
     assert "its grace is over" in driven.recovery().cause.message
 
 
-def test_before_a_preemption_there_is_only_the_little_grace_of_the_node() -> None:
+def test_before_a_preemption_the_grace_of_the_node_limits_the_save() -> None:
     driven = job(Proactive.NEXT_CHECKPOINT)
-    tell(driven, goes("active-1", FaultClass.PREEMPTION, grace_s=10.0))
+    send_nodes(driven, goes("active-1", FaultClass.PREEMPTION, grace_s=10.0))
     assert drains(driven) == dict.fromkeys(("active-0", "active-1", "active-2"), 9.0)
 
 
-def test_broken_hardware_saves_nothing_and_without_its_shards_nobody_does() -> None:
+def test_a_member_on_broken_hardware_saves_nothing_and_without_its_shards_no_member_does() -> None:
     driven = job(Proactive.NEXT_CHECKPOINT)
-    tell(driven, broken("active-1"))
-    assert (given_up(driven), drains(driven)) == (["active-1"], {})
+    send_nodes(driven, broken("active-1"))
+    assert (evicted(driven), drains(driven)) == (["active-1"], {})
     assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
 
 
-def test_where_the_others_hold_its_shards_they_save_first() -> None:
+def test_if_the_others_have_its_shards_they_save_first() -> None:
     driven = job(Proactive.NEXT_CHECKPOINT, replica_groups=((0, 1, 2),))
-    tell(driven, broken("active-1"))
-    assert given_up(driven) == ["active-1"]
+    send_nodes(driven, broken("active-1"))
+    assert evicted(driven) == ["active-1"]
     assert set(drains(driven)) == {"active-0", "active-2"}
     assert driven.assigned() == {}
     drained(driven, "active-0", "active-2")
@@ -124,67 +124,67 @@ def test_where_the_others_hold_its_shards_they_save_first() -> None:
 
 
 @pytest.mark.parametrize("proactive", [Proactive.NOW, Proactive.NEXT_CHECKPOINT])
-def test_without_a_spare_it_trains_on_until_there_is_one(proactive: Proactive) -> None:
+def test_without_a_spare_the_member_trains_on_until_there_is_one(proactive: Proactive) -> None:
     driven = job(proactive, spares=0)
-    tell(driven, broken("active-1"))
-    assert given_up(driven) == []
+    send_nodes(driven, broken("active-1"))
+    assert evicted(driven) == []
     driven.join("spare-7")
-    assert given_up(driven) == ["active-1"]
+    assert evicted(driven) == ["active-1"]
     assert driven.assigned() == {"active-0": 0, "spare-7": 1, "active-2": 2}
 
 
 @pytest.mark.parametrize("fact", [broken("spare-0"), goes("spare-0")])
-def test_a_spare_on_a_bad_node_is_none(fact: NodeFact) -> None:
+def test_a_spare_on_a_bad_node_does_not_count(fact: NodeFact) -> None:
     driven = job(Proactive.NOW)
-    tell(driven, broken("active-1"), fact)
-    assert (given_up(driven), driven.assigned()) == ([], {})
+    send_nodes(driven, broken("active-1"), fact)
+    assert (evicted(driven), driven.assigned()) == ([], {})
 
 
-def test_as_many_go_at_once_as_there_are_spares_broken_hardware_first() -> None:
+def test_as_many_members_are_replaced_at_once_as_there_are_spares_broken_hardware_first() -> None:
     driven = job(Proactive.NOW, spares=2)
-    tell(driven, goes("active-0"), broken("active-1"), broken("active-2"))
-    assert sorted(given_up(driven)) == ["active-1", "active-2"]
+    send_nodes(driven, goes("active-0"), broken("active-1"), broken("active-2"))
+    assert sorted(evicted(driven)) == ["active-1", "active-2"]
     assigned = driven.assigned()
     assert assigned["active-0"] == 0
     assert {assigned["spare-0"], assigned["spare-1"]} == {1, 2}
     assert driven.coordinator.phase.value == "running"
 
 
-def test_all_members_on_broken_hardware_go_at_once_with_one_save_of_the_others() -> None:
-    """Found by the simulation (seed 89610): each of five cost the others a save of its own, of 28 s."""
+def test_all_members_on_broken_hardware_are_replaced_at_once_with_one_save_of_the_others() -> None:
+    """Found by the simulation (seed 89610): each of five members caused another save of the others, of 28 s."""
     # given a job of three replica groups, two of whose members are on broken hardware, and two spares
     driven = running(6, spares=2, proactive=Proactive.NEXT_CHECKPOINT, grace_s=GRACE_S, replica_groups=PAIRS)
-    # when the operator tells of both nodes
-    tell(driven, broken("active-1"), broken("active-2"))
+    # when the operator reports both nodes
+    send_nodes(driven, broken("active-1"), broken("active-2"))
     # then both are replaced, and the others save once
-    assert given_up(driven) == ["active-1", "active-2"]
+    assert evicted(driven) == ["active-1", "active-2"]
     others = ("active-0", "active-3", "active-4", "active-5")
     assert drains(driven) == dict.fromkeys(others, GRACE_S - 2)
     drained(driven, *others)
     assert driven.assigned() == {"active-0": 0, "active-3": 3, "active-4": 4, "active-5": 5, "spare-0": 1, "spare-1": 2}
 
 
-def test_a_verdict_that_has_expired_swaps_nobody() -> None:
+def test_an_expired_verdict_replaces_no_member() -> None:
     driven = job(Proactive.NOW, spares=0)
-    tell(driven, broken("active-1", until=driven.now + 5))
-    driven.later(6, *EVERYBODY[:3])
+    send_nodes(driven, broken("active-1", until=driven.now + 5))
+    driven.later(6, *ALL_MEMBERS[:3])
     driven.join("spare-7")
-    assert given_up(driven) == []
+    assert evicted(driven) == []
 
 
-def test_a_round_that_is_just_starting_is_waited_for() -> None:
+def test_the_replacement_waits_for_a_round_that_is_just_starting() -> None:
     driven = job(Proactive.NOW, spares=2)
     driven.fail_worker("active-0")
     assert len(driven.assigned()) == 3
-    tell(driven, broken("active-1"))
-    assert given_up(driven) == []
+    send_nodes(driven, broken("active-1"))
+    assert evicted(driven) == []
     driven.report_started("active-0", "active-1", "active-2")
-    assert given_up(driven) == ["active-1"]
+    assert evicted(driven) == ["active-1"]
 
 
-def test_what_a_swap_costs_is_nothing_of_the_budget() -> None:
+def test_a_proactive_replacement_is_not_charged() -> None:
     driven = job(Proactive.NOW, max_in_place=0)
-    tell(driven, broken("active-1"))
+    send_nodes(driven, broken("active-1"))
     driven.report_started("active-0", "spare-0", "active-2")
     driven.report_step("active-0", 2, pause_s=0.5)
     assert driven.coordinator.closed is None
@@ -192,44 +192,44 @@ def test_what_a_swap_costs_is_nothing_of_the_budget() -> None:
     assert driven.coordinator.state.offences.in_window(driven.now) == []
 
 
-def test_one_that_is_lost_while_it_saves_is_lost_once() -> None:
+def test_a_member_that_is_lost_while_it_saves_is_lost_once() -> None:
     driven = job(Proactive.NEXT_CHECKPOINT)
-    tell(driven, goes("active-1"))
+    send_nodes(driven, goes("active-1"))
     driven.drop("active-1")
     drained(driven, "active-0", "active-2")
     assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
     assert [x.cause.pod for x in driven.coordinator.snapshot().recoveries] == ["active-1"]
 
 
-# What members bring back ---------------------------------------------------------------------------------------------
+# Verdicts in Joins ----------------------------------------------------------------------------------------------------
 
 
-def test_before_the_operator_has_told_anything_a_coordinator_goes_by_what_members_were_told() -> None:
-    """The operator may be away: nobody is given ranks on hardware that is known to be broken."""
+def test_before_the_operator_has_sent_verdicts_a_coordinator_uses_those_of_the_members() -> None:
+    """The operator may be away: no member gets ranks on hardware that is known to be broken."""
     driven = job(Proactive.OFF, spares=0)
     verdict = m.NodeVerdict(Verdict.FAULTY, "gpu-xid: Xid 79", None, FaultClass.HARDWARE, at=driven.now - 60)
     driven.join("spare-8", verdict=verdict)
     driven.drop("active-1")
-    driven.later(1, *EVERYBODY)
+    driven.later(1, *ALL_MEMBERS)
     assert driven.assigned() == {}
     driven.join("spare-9")
     assert driven.assigned() == {"active-0": 0, "spare-9": 1, "active-2": 2}
 
 
-def test_what_the_operator_tells_takes_its_place() -> None:
+def test_verdicts_of_the_operator_replace_those_of_the_members() -> None:
     driven = job(Proactive.OFF, spares=0)
     verdict = m.NodeVerdict(Verdict.FAULTY, "gpu-xid: Xid 79", None, FaultClass.HARDWARE, at=driven.now - 60)
     driven.join("spare-8", verdict=verdict)
     driven.drop("active-1")
-    tell(driven)
+    send_nodes(driven)
     assert driven.assigned() == {"active-0": 0, "spare-8": 1, "active-2": 2}
 
 
-def test_a_round_that_waits_goes_on_when_a_verdict_expires() -> None:
+def test_a_waiting_round_continues_when_a_verdict_expires() -> None:
     driven = job(Proactive.OFF)
-    tell(driven, broken("spare-0", until=driven.now + 5))
+    send_nodes(driven, broken("spare-0", until=driven.now + 5))
     driven.drop("active-1")
-    driven.later(4, *EVERYBODY)
+    driven.later(4, *ALL_MEMBERS)
     assert driven.assigned() == {}
-    driven.later(2, *EVERYBODY)
+    driven.later(2, *ALL_MEMBERS)
     assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}

@@ -1,4 +1,4 @@
-"""A coordinator that takes office over a job that trains already: it adopts the round, or knows what is missing."""
+"""A new coordinator of a job that trains already: it continues the round, or finds out which pods are missing."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def successor(actives: int = 2) -> DrivenCoordinator:
     return DrivenCoordinator(actives, epoch=2, at_least_round=3)
 
 
-def test_a_round_that_is_claimed_whole_goes_on_and_nobody_restarts() -> None:
+def test_a_round_that_all_its_members_claim_continues_without_a_restart() -> None:
     driven = successor()
     driven.join("spare-0")
     driven.join("active-0", ROUND, 0, RUNNING)
@@ -40,15 +40,15 @@ def test_a_round_that_is_claimed_whole_goes_on_and_nobody_restarts() -> None:
     assert driven.assigned() == {}
 
 
-def test_a_round_that_goes_on_keeps_its_token_even_if_the_operator_knows_a_higher_number() -> None:
+def test_a_round_that_continues_keeps_its_token_even_if_the_operator_knows_a_higher_number() -> None:
     """Found by the simulation (seed 20484): its members' messages were dropped, and the job was never closed."""
     # given an appointed coordinator, and an operator that has seen round 3 of an earlier coordinator
     driven = successor()
-    # when all members of round 0 of a later term come
+    # when all members of round 0 of a later term join
     later_round = RoundToken(1, 2, 0)
     driven.join("active-0", later_round, 0, RUNNING)
     driven.join("active-1", later_round, 1, RUNNING)
-    # then this round goes on, and ends the job
+    # then this round continues, and ends the job
     assert driven.token == later_round
     driven.receive("active-0", m.Finished(later_round))
     driven.receive("active-1", m.Finished(later_round))
@@ -57,7 +57,8 @@ def test_a_round_that_goes_on_keeps_its_token_even_if_the_operator_knows_a_highe
 
 def test_an_elected_coordinator_numbers_its_rounds_after_those_of_the_former_one() -> None:
     """Found by the simulation (seed 20484): the number of the round fell from 4 to 0."""
-    # given members that have held no rank, and elect one of them after the loss of the coordinator and the only active
+    # given members that have had no rank, and elect one of them after the loss of the coordinator and the only active
+    # member
     voters = ("uid-active-0", "uid-spare-0", "uid-spare-1")
     rank_holders = (m.RankHolder(0, "uid-active-0", "active-0", "node-0"),)
     leader_snapshot = m.LeaderSnapshot(
@@ -72,7 +73,7 @@ def test_an_elected_coordinator_numbers_its_rounds_after_those_of_the_former_one
     assert driven.token.round == 4
 
 
-def test_without_a_member_the_next_round_waits_for_it_and_then_takes_a_spare() -> None:
+def test_the_next_round_waits_for_a_missing_member_and_then_takes_a_spare() -> None:
     driven = successor()
     driven.join("spare-0")
     driven.join("active-0", ROUND, 0, RUNNING)
@@ -83,7 +84,7 @@ def test_without_a_member_the_next_round_waits_for_it_and_then_takes_a_spare() -
     assert driven.token == RoundToken(2, 1, 4)
 
 
-def test_nobody_is_waited_for_whose_pod_has_ended() -> None:
+def test_the_next_round_does_not_wait_for_a_pod_that_has_ended() -> None:
     driven = DrivenCoordinator(2, epoch=2, at_least_round=3, running_pods=("uid-spare-0", "uid-active-0"))
     driven.join("spare-0")
     assert driven.assigned() == {}
@@ -94,13 +95,13 @@ def test_nobody_is_waited_for_whose_pod_has_ended() -> None:
 def test_ranks_that_had_moved_stay_where_they_are() -> None:
     driven = successor()
     driven.join("spare-0", ROUND, 1, RUNNING)
-    driven.join("active-1")  # replaced in round 3, and back as one that waits
+    driven.join("active-1")  # replaced in round 3, and back as a waiting member
     driven.join("active-0", ROUND, 0, RUNNING)
     ranks = {x.pod_name: x.group_rank for x in driven.coordinator.snapshot().members}
     assert ranks == {"active-0": 0, "spare-0": 1, "active-1": None}
 
 
-def test_what_finishes_before_the_round_is_adopted_is_finished() -> None:
+def test_workers_that_finish_before_the_round_continues_have_finished() -> None:
     """Found by the simulation (seed 21): such a job was never closed."""
     driven = successor()
     driven.join("active-0", ROUND, 0, RUNNING)
@@ -111,8 +112,8 @@ def test_what_finishes_before_the_round_is_adopted_is_finished() -> None:
     assert driven.coordinator.closed.reason is CloseReason.SUCCEEDED
 
 
-def test_who_was_asked_to_leave_meanwhile_is_the_cause_of_what_failed_then() -> None:
-    """Found by the simulation (seed 601311): a worker was blamed, and charged, that had only lost its peer."""
+def test_a_member_that_was_asked_to_leave_in_the_meantime_is_the_cause_of_failures() -> None:
+    """Found by the simulation (seed 601311): a worker that had only lost its peer was blamed and charged."""
     driven = successor()
     driven.join("spare-0")
     driven.join("active-0", ROUND, 0, RUNNING, leaving=m.Leaving("the trainer container got SIGTERM", 30.0))
@@ -121,7 +122,7 @@ def test_who_was_asked_to_leave_meanwhile_is_the_cause_of_what_failed_then() -> 
     assert (recovery.fault, recovery.cause.pod) == (Fault.POD, "active-0")
 
 
-def test_what_fails_before_the_round_is_adopted_is_mended() -> None:
+def test_a_failure_before_the_round_continues_is_followed_by_a_new_round() -> None:
     driven = successor()
     driven.join("active-0", ROUND, 0, RUNNING)
     driven.fail_worker("active-0", at_round=ROUND)
@@ -131,7 +132,7 @@ def test_what_fails_before_the_round_is_adopted_is_mended() -> None:
 
 
 @pytest.mark.parametrize("workers", [WorkersState.FAILED, WorkersState.IDLE])
-def test_a_member_whose_workers_have_ended_makes_a_new_round_at_once(workers: WorkersState) -> None:
+def test_a_member_whose_workers_have_ended_causes_a_new_round_at_once(workers: WorkersState) -> None:
     driven = successor()
     driven.join("active-0", ROUND, 0, RUNNING)
     driven.join("active-1", ROUND, 1, workers)
@@ -141,14 +142,14 @@ def test_a_member_whose_workers_have_ended_makes_a_new_round_at_once(workers: Wo
 
 
 @pytest.mark.parametrize("known_to_be_gone", [True, False])
-def test_an_appointee_that_was_told_nothing_by_the_former_coordinator_names_the_pods_that_the_operator_knows(
+def test_an_appointed_coordinator_without_a_leader_snapshot_names_the_pods_that_the_operator_knows(
     known_to_be_gone: bool,
 ) -> None:
-    """Found on a cluster: a spare that had come after the loss was appointed, and the entry named no pod.
+    """Found on a cluster: a spare that had joined after the loss was appointed, and the entry named no pod.
 
-    So it was if a node lost its power within half a second after the start of the job.
+    The same happened if a node lost its power within half a second after the start of the job.
     """
-    # given an appointee, to which the operator has sent which pods held the ranks
+    # given an appointed coordinator, to which the operator has sent the rank holders
     rank_holders = tuple(
         m.RankHolder(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(2)
     )
@@ -161,11 +162,11 @@ def test_an_appointee_that_was_told_nothing_by_the_former_coordinator_names_the_
         rank_holders=rank_holders,
         coordinator_uid="uid-active-1",
     )
-    # when all others have come, which lost the coordinator without its kernel closing a connection
+    # when all others have joined, and they lost the coordinator without its kernel closing a connection
     driven.join("spare-0", disconnected_s=7.0, disconnected_silently=True)
     driven.join("active-0", ROUND, 0, RUNNING, disconnected_s=7.5, disconnected_silently=True)
     driven.later(0.0 if known_to_be_gone else SETTLE_S + 1, "spare-0", "active-0")
-    # then that one is named
+    # then the recovery names the coordinator's pod
     (reported,) = driven.coordinator.snapshot().recoveries
     assert (reported.fault, reported.cause.rank, reported.cause.pod, reported.cause.node) == (
         Fault.NODE,
@@ -177,9 +178,9 @@ def test_an_appointee_that_was_told_nothing_by_the_former_coordinator_names_the_
     assert [(x.pod_name, x.node) for x in driven.coordinator.snapshot().lost] == [("active-1", "node-1")]
 
 
-def test_where_nobody_comes_from_the_newest_round_how_long_training_paused_is_unknown() -> None:
+def test_if_no_member_of_the_newest_round_joins_the_pause_of_the_training_is_unknown() -> None:
     """Found by the simulation (seed 96358): the newest round had made steps, and both of its pods were gone."""
-    # given a coordinator that the operator told of round 5, and a member that stepped in round 3
+    # given a coordinator that received round 5 from the operator, and a member that stepped in round 3
     driven = DrivenCoordinator(2, epoch=2, at_least_round=5)
     driven.join("active-1", ROUND, 1, WorkersState.FAILED, stepped=ROUND)
     driven.join("spare-0")
@@ -213,7 +214,7 @@ def test_each_pod_that_was_lost_with_the_coordinator_is_an_entry_with_its_name_a
     appointed: bool,
 ) -> None:
     """Found on a cluster (appointed): the entry named no pod after two of three voters had been lost with a node."""
-    # given a round of four pods, of which two are lost, one with the coordinator in it
+    # given a round of four pods, of which two are lost, one of them the coordinator
     pods = ("active-0", "active-1", "active-2", "active-3")
     rank_holders = tuple(m.RankHolder(rank, f"uid-{name}", name, f"node-{rank}") for rank, name in enumerate(pods))
     voters = tuple(f"uid-{name}" for name in (*pods, "spare-0"))
@@ -225,13 +226,13 @@ def test_each_pod_that_was_lost_with_the_coordinator_is_an_entry_with_its_name_a
         if appointed
         else DrivenCoordinator(4, elected=leader_snapshot)
     )
-    # when the others come, the first of which lost its coordinator 7.5 s ago
+    # when the others join, the first of which lost its coordinator 7.5 s ago
     driven.join("spare-0", disconnected_s=7.0)
     driven.join("active-0", ROUND, 0, WorkersState.FAILED, disconnected_s=7.5)
     driven.join("active-3", ROUND, 3, WorkersState.FAILED, disconnected_s=6.0)
     joined_at = driven.now
     driven.later(SETTLE_S + 1, "spare-0", "active-0", "active-3")
-    # then both are told, detected when the coordinator was lost
+    # then both are reported, detected when the coordinator was lost
     reported = driven.coordinator.snapshot().recoveries
     assert [(x.cause.rank, x.cause.pod, x.cause.node, x.cause.message) for x in reported] == [
         (1, "active-1", "node-1", "it was the coordinator, and it did not join the new coordinator"),
@@ -245,9 +246,9 @@ def test_each_pod_that_was_lost_with_the_coordinator_is_an_entry_with_its_name_a
 
 
 @pytest.mark.parametrize("appointed_by", ["operator", "operator, with an estate", "members"])
-def test_pods_of_a_round_that_no_pod_is_left_of_are_named_too(appointed_by: str) -> None:
+def test_pods_of_a_round_of_which_no_pod_is_left_are_named_too(appointed_by: str) -> None:
     """Found by the simulation (seed 64): the entry of a lone pod that was lost with its coordinator named no pod."""
-    # given a job of one pod, which is lost, and a spare whose sidecar takes office
+    # given a job of one pod, which is lost, and a spare whose sidecar is elected
     rank_holders = (m.RankHolder(0, "uid-active-0", "active-0", "node-0"),)
     voters = ("uid-active-0", "uid-spare-0", "uid-spare-1")
     leader_snapshot = m.LeaderSnapshot(
@@ -264,7 +265,7 @@ def test_pods_of_a_round_that_no_pod_is_left_of_are_named_too(appointed_by: str)
             )
         case _:
             driven = DrivenCoordinator(1, elected=leader_snapshot)
-    # when it has come
+    # when it has joined
     driven.join("spare-0", disconnected_s=7.0)
     driven.later(SETTLE_S + 1, "spare-0")
     # then the entry names the lost pod
@@ -272,14 +273,14 @@ def test_pods_of_a_round_that_no_pod_is_left_of_are_named_too(appointed_by: str)
     assert (reported.rank, reported.pod, reported.node) == (0, "active-0", "node-0")
 
 
-def test_an_observer_is_sent_what_the_new_coordinator_finds_missing() -> None:
-    """Found by the simulation (seed 57): the operator never heard of the loss, and did not replace the pod."""
+def test_an_observer_receives_which_pods_the_new_coordinator_finds_missing() -> None:
+    """Found by the simulation (seed 57): the operator did not receive the loss, and did not replace the pod."""
     # given an appointed coordinator that waits for the pods of the former round, and has sent a snapshot
     driven = successor()
     driven.join("active-0", ROUND, 0, FINISHED)
     driven.later(SETTLE_S - 1, "active-0")
     sent = driven.coordinator.state.version
-    # when it finds that one does not come
+    # when it finds that one does not join
     driven.later(2, "active-0")
     assert driven.recovery().fault is Fault.POD
     # then the snapshot is sent again
@@ -300,10 +301,10 @@ def test_pods_on_the_node_of_a_coordinator_that_stopped_responding_are_lost_with
         ConfigVersion(1, 1, 1), voters, (), "uid-active-0", (), {}, token=ROUND, rank_holders=rank_holders
     )
     driven = DrivenCoordinator(4, elected=leader_snapshot)
-    # when another member comes, whose connection to the coordinator no kernel has closed, or one has
+    # when another member joins, whose connection to the coordinator no kernel has closed, or a kernel has
     driven.join("active-2", ROUND, 2, WorkersState.FAILED, disconnected_s=3.0, disconnected_silently=silently)
     driven.later(SETTLE_S + 1, "active-2")
-    # then the pods of that node are told as lost with it, and the pod of another node as a pod
+    # then the pods of that node are reported as lost with it, and the pod of another node as a pod
     reported = driven.coordinator.snapshot().recoveries
     assert [(x.cause.pod, x.fault) for x in reported] == [
         ("active-0", fault),
@@ -313,8 +314,8 @@ def test_pods_on_the_node_of_a_coordinator_that_stopped_responding_are_lost_with
 
 
 @pytest.mark.parametrize(("silently", "fault"), [(True, Fault.NODE), (False, Fault.POD)])
-def test_a_coordinator_that_was_lost_at_once_after_a_new_round_is_named(silently: bool, fault: Fault) -> None:
-    # given a coordinator that was lost before it told its standby coordinators the pods of its newest round
+def test_a_coordinator_that_was_lost_right_after_a_new_round_is_named(silently: bool, fault: Fault) -> None:
+    # given a coordinator that was lost before it sent the pods of its newest round to its standby coordinators
     before = RoundToken(1, 1, ROUND.round - 1)
     voters = tuple(f"uid-active-{rank}" for rank in range(3))
     version = ConfigVersion(1, 1, 1)
@@ -325,10 +326,10 @@ def test_a_coordinator_that_was_lost_at_once_after_a_new_round_is_named(silently
     )
     leader_snapshot = replace(named, token=before)
     driven = DrivenCoordinator(3, elected=leader_snapshot)
-    # when all others come from that round
+    # when all others join from that round
     for rank in (1, 2):
-        who = f"active-{rank}"
-        driven.join(who, ROUND, rank, WorkersState.FAILED, disconnected_s=3.0, disconnected_silently=silently)
+        pod = f"active-{rank}"
+        driven.join(pod, ROUND, rank, WorkersState.FAILED, disconnected_s=3.0, disconnected_silently=silently)
     driven.later(SETTLE_S + 1, "active-1", "active-2")
     # then the recovery names the coordinator, and the operator gets the name of its pod
     (reported,) = driven.coordinator.snapshot().recoveries
@@ -340,9 +341,9 @@ def test_a_coordinator_that_was_lost_at_once_after_a_new_round_is_named(silently
     assert [(x.pod_name, x.node) for x in driven.coordinator.snapshot().lost] == [("active-0", "node-0")]
 
 
-def test_of_a_newer_round_than_the_coordinator_told_a_lost_pod_is_named_by_its_earlier_ranks() -> None:
-    """Found by the simulation (seed 48900): the former coordinator came, and another pod of its round was lost."""
-    # given a coordinator that told the pods of round 2, and hung right after it had formed round 3
+def test_a_lost_pod_of_a_newer_round_than_the_leader_snapshot_is_named_by_its_earlier_ranks() -> None:
+    """Found by the simulation (seed 48900): the former coordinator joined, and another pod of its round was lost."""
+    # given a coordinator that sent the pods of round 2, and hung right after it had formed round 3
     rank_holders = tuple(
         m.RankHolder(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(3)
     )
@@ -352,11 +353,11 @@ def test_of_a_newer_round_than_the_coordinator_told_a_lost_pod_is_named_by_its_e
         ConfigVersion(1, 1, 1), voters, (), "uid-spare-0", (), {}, token=before, rank_holders=rank_holders
     )
     driven = DrivenCoordinator(3, elected=leader_snapshot)
-    # when all but active-2 come from round 3, in which the coordinator's pod has taken rank 0
+    # when all but active-2 join from round 3, in which the coordinator's pod has taken rank 0
     driven.join("spare-0", ROUND, 0, WorkersState.FAILED)
     driven.join("active-1", ROUND, 1, WorkersState.FAILED)
     driven.later(SETTLE_S + 1, "spare-0", "active-1")
-    # then that pod is named, and how that is known
+    # then that pod is named, with the source of its name
     (reported,) = driven.coordinator.snapshot().recoveries
     assert (reported.cause.pod, reported.cause.rank, reported.cause.node) == ("active-2", 2, "node-2")
     assert reported.cause.message == (
@@ -388,8 +389,8 @@ def test_a_pod_that_joins_the_new_coordinator_and_is_disconnected_again_is_named
     assert reported.cause.message == "it lost its connection to the new coordinator"
 
 
-def test_a_pod_whose_loss_was_told_is_not_told_again_by_its_earlier_ranks() -> None:
-    # given a coordinator that told the pods of round 2, and then the loss of active-2, which round 3 mended
+def test_a_pod_whose_loss_was_reported_is_not_reported_again_by_its_earlier_ranks() -> None:
+    # given a coordinator that sent the pods of round 2, and then the loss of active-2, from which round 3 recovered
     rank_holders = tuple(
         m.RankHolder(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(3)
     )
@@ -410,23 +411,23 @@ def test_a_pod_whose_loss_was_told_is_not_told_again_by_its_earlier_ranks() -> N
 
 
 def test_round_numbers_do_not_fall_when_members_continue_an_older_round() -> None:
-    """Found by the simulation (seed 45210): a frozen pod returned from a round that had been replaced in vain."""
-    # given a coordinator that was told of round 5
+    """Found by the simulation (seed 45210): a frozen pod returned from a round whose replacement had failed."""
+    # given a coordinator that received round 5
     leader_snapshot = m.LeaderSnapshot(
         ConfigVersion(1, 1, 1), ("uid-active-0",), (), "uid-spare-0", (), {}, token=RoundToken(1, 1, 5)
     )
     driven = DrivenCoordinator(1, elected=leader_snapshot)
     assert driven.coordinator.snapshot().token.round == 5
-    # when the only member comes from round 3, and trains
+    # when the only member joins from round 3, and trains
     driven.join("active-0", ROUND, 0, RUNNING)
-    # then its round continues, the number that observers see stays, and the next round has a higher one
+    # then its round continues, the number that observers see stays, and the next round has a higher number
     assert (driven.coordinator.phase, driven.token) == (Phase.RUNNING, ROUND)
     assert driven.coordinator.snapshot().token.round == 5
     driven.fail_worker("active-0", at_round=ROUND)
     assert driven.token.round == 6
 
 
-def test_a_step_that_a_late_member_brings_makes_the_pause_of_others_unknown() -> None:
+def test_a_step_that_a_late_member_reports_makes_the_pause_of_others_unknown() -> None:
     """Found by the simulation (seed 47988): active-1 knew only the steps of an older round."""
     # given a coordinator whose first round has a pod that made its last step in round 3
     driven = DrivenCoordinator(2, epoch=2, at_least_round=3)
@@ -434,10 +435,10 @@ def test_a_step_that_a_late_member_brings_makes_the_pause_of_others_unknown() ->
     driven.join("spare-0")
     driven.later(SETTLE_S + 1, "active-1", "spare-0")
     driven.report_started("active-1", "spare-0")
-    # when a pod of round 4 comes late, before the first step
+    # when a pod of round 4 joins late, before the first step
     driven.join("active-0", RoundToken(1, 1, 4), 0, WorkersState.FAILED, stepped=RoundToken(1, 1, 4))
     driven.report_step("active-1", pause_s=276.4)
-    # then the recovery ends, and how long training paused is not told
+    # then the recovery ends without a pause of the training
     (reported,) = driven.coordinator.snapshot().recoveries
     assert reported.resumed_at is not None
     assert reported.pause_s is None
@@ -462,12 +463,12 @@ def test_a_pod_whose_connection_went_silent_before_its_coordinator_stepped_down_
     after = DrivenCoordinator(2, epoch=2, at_least_round=before.token.round, known=snapshot)
     after.join("active-0", before.token, 0, WorkersState.FAILED, disconnected_s=3.0)
     after.later(SETTLE_S + 1, "active-0")
-    # then the lost one is lost with its node, or as a pod if its connection was not silent
+    # then the lost pod is lost with its node, or as a pod if its connection was not silent
     assert [(x.cause.pod, x.fault) for x in after.coordinator.snapshot().recoveries] == [("active-1", fault)]
 
 
 @pytest.mark.parametrize("appointed", [False, True])
-def test_a_step_before_rounds_that_no_pod_is_left_of_is_not_the_last_one(appointed: bool) -> None:
+def test_a_step_before_rounds_of_which_no_pod_is_left_is_not_the_last_one(appointed: bool) -> None:
     # given a round that has stepped, whose pods are all lost with their coordinator
     rank_holders = tuple(m.RankHolder(rank, f"uid-lost-{rank}", f"lost-{rank}", f"node-{rank}") for rank in range(2))
     voters = ("uid-lost-0", "uid-lost-1", "uid-active-0", "uid-spare-0", "uid-spare-1")
@@ -487,13 +488,13 @@ def test_a_step_before_rounds_that_no_pod_is_left_of_is_not_the_last_one(appoint
     assert set(driven.assigned()) == {"active-0", "spare-0"}
     # when the next round steps, and that pod has measured the time since its own last step
     driven.report_step("active-0", pause_s=24.9)
-    # then nobody knows how long training stood still
+    # then the pause of the training is unknown
     assert driven.recovery().resumed_at is not None
     assert driven.recovery().pause_s is None
 
 
-def test_a_member_that_has_come_and_is_out_of_touch_is_not_one_that_was_lost() -> None:
-    """Found by a scenario: the member of the new coordinator's own pod, in the moment in which it changed its link."""
+def test_a_member_that_has_joined_and_is_disconnected_was_not_lost() -> None:
+    """Found by a scenario: the member of the new coordinator's own pod, while it changed its connection."""
     # given a round of three pods, whose coordinator is lost
     pods = ("active-0", "active-1", "active-2")
     rank_holders = tuple(m.RankHolder(rank, f"uid-{name}", name, f"node-{rank}") for rank, name in enumerate(pods))
@@ -502,17 +503,17 @@ def test_a_member_that_has_come_and_is_out_of_touch_is_not_one_that_was_lost() -
         ConfigVersion(1, 1, 1), voters, (), "uid-active-0", (), {}, token=ROUND, rank_holders=rank_holders
     )
     driven = DrivenCoordinator(3, elected=leader_snapshot)
-    # when one of the others comes and calls elsewhere, and the other one brings the failure of its worker
+    # when one of the others joins and calls elsewhere, and the other one reports the failure of its worker
     driven.join("active-1", ROUND, 1, RUNNING, group_world_size=3)
     driven.receive("active-1", m.Disconnecting("its own sidecar became the coordinator"))
     driven.join("active-2", ROUND, 2, WorkersState.FAILED, group_world_size=3)
-    # then the coordinator alone was lost
+    # then only the coordinator was lost
     assert [x.cause.pod for x in driven.coordinator.snapshot().recoveries] == ["active-0"]
 
 
-def test_a_coordinator_that_stands_still_before_it_knows_the_round_waits_for_its_majority() -> None:
+def test_a_coordinator_that_freezes_before_it_knows_the_round_waits_for_its_majority() -> None:
     """Found by the simulation (seed 83443): it gave the rank of a member away, and stopped its workers."""
-    # given one that was just elected, and stands still for longer than it waits for members
+    # given a coordinator that was just elected, and is frozen for longer than it waits for members
     driven = loses_an_active_coordinator(RUNNING)
     driven.now += SETTLE_S + 5.0
     driven.do(Tick())
@@ -521,13 +522,15 @@ def test_a_coordinator_that_stands_still_before_it_knows_the_round_waits_for_its
     driven.answer_heartbeats("spare-0", "active-1", "active-2")
     driven.later(1.9, "spare-0", "active-1", "active-2")
     assert driven.coordinator.snapshot().recoveries == ()
-    # and then it decides
+    # and then the coordinator decides
     driven.later(0.2, "spare-0", "active-1", "active-2")
     assert [x.cause.pod for x in driven.coordinator.snapshot().recoveries] == ["active-0"]
 
 
 def loses_an_active_coordinator(workers: WorkersState) -> DrivenCoordinator:
-    """A job of three actives and a spare, whose coordinator held rank 0; the others elect, in this state of theirs."""
+    """A job of three active members and a spare, whose coordinator had rank 0; the others, in this state, elect a new
+    one.
+    """
     pods = ("active-0", "active-1", "active-2")
     rank_holders = tuple(m.RankHolder(rank, f"uid-{name}", name, f"node-{rank}") for rank, name in enumerate(pods))
     voters = tuple(f"uid-{name}" for name in (*pods, "spare-0"))
@@ -541,8 +544,8 @@ def loses_an_active_coordinator(workers: WorkersState) -> DrivenCoordinator:
     return driven
 
 
-def test_if_the_workers_of_its_peers_hang_a_lost_coordinator_is_waited_for_5_s() -> None:
-    """It may be that only its sidecar has crashed, and that its workers train."""
+def test_if_the_workers_of_its_peers_hang_the_next_round_waits_5_s_for_a_lost_coordinator() -> None:
+    """Perhaps only its sidecar has crashed, and its workers train."""
     driven = loses_an_active_coordinator(RUNNING)
     driven.later(4.5, "spare-0", "active-1", "active-2")
     assert driven.assigned() == {}
@@ -550,7 +553,7 @@ def test_if_the_workers_of_its_peers_hang_a_lost_coordinator_is_waited_for_5_s()
     assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
 
 
-def test_if_they_fail_the_next_round_follows_at_once() -> None:
+def test_if_the_workers_of_its_peers_fail_the_next_round_follows_at_once() -> None:
     assert loses_an_active_coordinator(WorkersState.FAILED).assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
     # and as soon as one of them fails during the wait
     driven = loses_an_active_coordinator(RUNNING)

@@ -1,4 +1,4 @@
-"""The book of recoveries: what is charged, what is taken back, and what is told."""
+"""The recovery log: charges, withdrawals, and reports."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_a_recovery_opens_is_formed_and_ends_with_the_next_step() -> None:
     assert given.on_step(1, 12.0) == []
 
 
-def test_what_is_known_when_the_round_is_formed_adds_to_the_reason() -> None:
+def test_facts_that_are_known_when_the_round_is_formed_extend_the_reason() -> None:
     given = RecoveryLog()
     given.begin(Fault.POD, POD, 1, 10.0, "its pod is lost")
     given.begin(Fault.POD, POD, 1, 11.0)
@@ -33,7 +33,7 @@ def test_what_is_known_when_the_round_is_formed_adds_to_the_reason() -> None:
     assert [x.reason for x in given.newest()] == ["its pod is lost; no spare was available", "no spare was available"]
 
 
-def test_who_stayed_was_restarted_in_place_whatever_was_done_about_others() -> None:
+def test_a_pod_that_stayed_was_restarted_in_place_whatever_happened_to_others() -> None:
     given = RecoveryLog()
     given.begin(Fault.PROCESS, WORKER, 1, 10.0, "restart 1 of 10 within 1 h")
     given.begin(Fault.POD, POD, 1, 11.0, "its pod is lost")
@@ -44,21 +44,21 @@ def test_who_stayed_was_restarted_in_place_whatever_was_done_about_others() -> N
     ]
 
 
-def test_what_a_coordinator_without_a_majority_left_uncounted_says_so() -> None:
-    # given what a coordinator leaves: a worker's fault that it has not counted, one that it has, and a lost pod
+def test_a_fault_that_a_coordinator_without_a_majority_did_not_charge_has_that_reason() -> None:
+    # given the log of a coordinator: a worker's fault that it has not charged, one that it has, and a lost pod
     left = RecoveryLog()
     left.begin(Fault.PROCESS, WORKER, 1, 10.0)
     left.begin(Fault.HANG, WORKER, 1, 11.0, "restart 1 of 10 within 1 h")
     left.begin(Fault.POD, POD, 1, 12.0)
-    # when the next one goes on with it
+    # when the next coordinator continues the log
     given = RecoveryLog()
     given.restore(left.open)
     given.on_round(1, Strategy.SPARE_SWAP)
-    # then each rung has its reason
+    # then each entry has its reason
     assert [x.reason for x in given.newest()] == [NOT_COUNTED, "restart 1 of 10 within 1 h", ""]
 
 
-def test_one_that_was_to_stay_and_is_lost_says_so() -> None:
+def test_a_pod_that_was_to_stay_and_is_lost_has_both_reasons() -> None:
     given = RecoveryLog()
     given.begin(Fault.PROCESS, WORKER, 1, 10.0, "restart 1 of 10 within 1 h")
     given.on_loss("pod-1", "its pod is lost")
@@ -77,7 +77,7 @@ def test_a_lost_member_takes_the_blame_off_an_innocent_worker() -> None:
     assert entry.reason == "its pod is lost"
 
 
-def test_a_former_coordinators_round_mended_what_was_open_when_it_was_formed() -> None:
+def test_a_round_of_the_former_coordinator_ended_the_recoveries_that_were_open_when_it_was_formed() -> None:
     given = RecoveryLog()
     given.begin(Fault.PROCESS, WORKER, 4, 10.0)
     given.begin(Fault.POD, POD, 5, 11.0)
@@ -86,7 +86,7 @@ def test_a_former_coordinators_round_mended_what_was_open_when_it_was_formed() -
     assert given.without_round() == given.open[0]
 
 
-def test_a_recovery_by_a_round_that_reached_nobody_who_is_left_is_still_open() -> None:
+def test_a_recovery_whose_round_reached_no_remaining_member_is_still_open() -> None:
     # given a coordinator that was cut off, and formed round 5 with its own side only
     given = RecoveryLog()
     given.begin(Fault.POD, POD, 5, 11.0, "its pod is lost")
@@ -116,7 +116,7 @@ def test_faults_that_overlap_are_entries_of_their_own_and_end_together() -> None
     assert [(x.round, x.strategy) for x in given.on_step(2, 12.0)] == [(1, Strategy.IN_PLACE), (2, Strategy.SPARE_SWAP)]
 
 
-def test_the_newest_are_kept_and_all_are_counted() -> None:
+def test_the_newest_entries_are_kept_and_all_are_counted() -> None:
     given = RecoveryLog()
     for number in range(KEPT + 5):
         given.begin(Fault.POD, POD, number, float(number))

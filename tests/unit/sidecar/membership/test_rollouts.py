@@ -1,11 +1,11 @@
-"""What workers tell of their rollout servers: what the snapshot says of it, and what ends the world."""
+"""Workers report their rollout servers: the reports in the snapshot, and the reports that end the job."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
-from tests.unit.sidecar.membership.test_pending_faults import committed, cut_off, stood_still
+from tests.unit.sidecar.membership.test_pending_faults import committed, cut_off, frozen
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason, Fault, OnFailedUpdate, RoundToken
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
@@ -15,7 +15,7 @@ RESTARTS: dict[str, Any] = {"on_failed_update": OnFailedUpdate.RESTART_JOB}
 FAILURE = UpdateFailure("u1", "step-7", "rollout-1 is gone", 1, 5.0)
 
 
-def tells(
+def reports(
     driven: DrivenCoordinator,
     name: str,
     *,
@@ -42,40 +42,40 @@ def counts(driven: DrivenCoordinator) -> tuple[int, int, int]:
     return reported.fresh, reported.updating, reported.uncertain
 
 
-def test_where_no_worker_tells_of_any_nothing_is_known() -> None:
+def test_without_reports_of_workers_the_snapshot_has_no_rollouts() -> None:
     assert running(**RESTARTS).coordinator.snapshot().rollouts is None
 
 
-def test_the_newest_word_of_each_rank_counts() -> None:
-    # given a rank that has updated its two, and begins again
+def test_the_newest_report_of_each_rank_counts() -> None:
+    # given a rank that has updated its two servers, and begins again
     driven = running(**RESTARTS)
-    tells(driven, "active-0", fresh=2, version="step-1")
-    tells(driven, "active-0", updating=2, version="step-1")
+    reports(driven, "active-0", fresh=2, version="step-1")
+    reports(driven, "active-0", updating=2, version="step-1")
     assert counts(driven) == (0, 2, 0)
-    # when another rank tells of three of its own
-    tells(driven, "active-1", rank=1, fresh=3, version="step-2")
-    # then both are told, and the newest version
+    # when another rank reports three servers of its own
+    reports(driven, "active-1", rank=1, fresh=3, version="step-2")
+    # then the snapshot has both, and the newest version
     assert counts(driven) == (3, 2, 0)
     assert rollouts(driven).version == "step-2"
 
 
-def test_a_change_is_news_to_the_operator() -> None:
+def test_a_change_makes_a_new_version_of_the_snapshot() -> None:
     driven = running(**RESTARTS)
     before = driven.coordinator.state.version
-    tells(driven, "active-0", fresh=2)
+    reports(driven, "active-0", fresh=2)
     assert driven.coordinator.state.version > before
 
 
-def test_a_failed_update_ends_the_world_as_failed_and_says_whose_it_was() -> None:
+def test_a_failed_update_fails_the_job_and_names_its_rank() -> None:
     driven = running(nproc=2, **RESTARTS)
-    tells(driven, "active-1", rank=3, uncertain=2, failure=FAILURE)
+    reports(driven, "active-1", rank=3, uncertain=2, failure=FAILURE)
     driven.answer_heartbeats(*list(driven.sent))  # a majority confirms that the coordinator is followed
     closed = driven.coordinator.closed
     assert closed is not None
     assert closed.reason is CloseReason.FAILED
     reported = "the weights of version step-7 were not updated: rollout-1 is gone"
     assert closed.message == f"WeightUpdate: {reported}; no retry is allowed"
-    # and the recovery that the operator goes on with is open
+    # and the recovery that the operator continues is open
     recovery = driven.recovery()
     assert (recovery.fault, recovery.strategy, recovery.resumed_at) == (Fault.WEIGHT_UPDATE, None, None)
     assert (recovery.cause.rank, recovery.cause.pod, recovery.cause.message) == (3, "active-1", reported)
@@ -84,12 +84,12 @@ def test_a_failed_update_ends_the_world_as_failed_and_says_whose_it_was() -> Non
 
 
 def test_a_coordinator_that_does_not_know_yet_that_it_is_cut_off_does_not_end_the_job() -> None:
-    """Found by the simulation (seed 82044): the job was told to have failed, and to have succeeded."""
+    """Found by the simulation (seed 82044): the job was reported as failed, and as succeeded."""
     # given a coordinator whose majority is connected, as far as it knows
     driven = running(3, spares=2, **RESTARTS)
     driven.later(1.0, "active-0", "active-1", "active-2", "spare-0", "spare-1")
-    # when it is told of a failed update, and only members of a minority answer it
-    tells(driven, "active-1", rank=1, uncertain=2, failure=FAILURE)
+    # when it receives a failed update, and only members of a minority answer it
+    reports(driven, "active-1", rank=1, uncertain=2, failure=FAILURE)
     driven.answer_heartbeats("active-0", "active-1")
     assert driven.coordinator.closed is None
     # then it steps down
@@ -98,34 +98,34 @@ def test_a_coordinator_that_does_not_know_yet_that_it_is_cut_off_does_not_end_th
     assert driven.step_down_reason
 
 
-def test_a_retry_that_is_allowed_is_left_to_the_worker() -> None:
-    # given that one retry is allowed
+def test_an_allowed_retry_is_left_to_the_worker() -> None:
+    # given a job that allows one retry
     driven = running(update_retries=1, **RESTARTS)
     # when a first update fails
-    tells(driven, "active-0", uncertain=2, failure=FAILURE)
-    # then it is told, and the round goes on
+    reports(driven, "active-0", uncertain=2, failure=FAILURE)
+    # then it is reported, and the round continues
     assert (driven.coordinator.phase, driven.coordinator.snapshot().recoveries) == (Phase.RUNNING, ())
     assert rollouts(driven).failure == FAILURE
     assert rollouts(driven).cause is not None
     # when the next one fails, too
     second = UpdateFailure("u2", "step-8", "rollout-1 is gone", 2, 6.0)
-    tells(driven, "active-0", uncertain=2, failure=second)
-    # then it is over
+    reports(driven, "active-0", uncertain=2, failure=second)
+    # then the job fails
     driven.answer_heartbeats(*list(driven.sent))  # a majority confirms that the coordinator is followed
     assert driven.coordinator.closed is not None
     assert "2 updates in a row have failed, and 1 retry is allowed" in driven.coordinator.closed.message
 
 
-def test_a_whole_update_takes_the_failure_back() -> None:
+def test_a_complete_update_withdraws_the_failure() -> None:
     driven = running(update_retries=1, **RESTARTS)
-    tells(driven, "active-0", uncertain=2, failure=FAILURE)
-    tells(driven, "active-0", fresh=2, version="step-8")
+    reports(driven, "active-0", uncertain=2, failure=FAILURE)
+    reports(driven, "active-0", fresh=2, version="step-8")
     assert (rollouts(driven).failure, counts(driven)) == (None, (2, 0, 0))
 
 
-def test_where_the_rollouts_restart_alone_training_goes_on_and_the_operator_is_told() -> None:
+def test_if_only_the_rollouts_restart_training_continues_and_the_operator_receives_the_failure() -> None:
     driven = running(on_failed_update=OnFailedUpdate.RESTART_ROLLOUTS)
-    tells(driven, "active-0", uncertain=2, failure=FAILURE)
+    reports(driven, "active-0", uncertain=2, failure=FAILURE)
     assert (driven.coordinator.phase, driven.coordinator.closed) == (Phase.RUNNING, None)
     assert rollouts(driven).failure == FAILURE
 
@@ -133,43 +133,43 @@ def test_where_the_rollouts_restart_alone_training_goes_on_and_the_operator_is_t
 def test_an_update_does_not_outlive_the_round_of_its_worker() -> None:
     # given an update under way
     driven = running(**RESTARTS)
-    tells(driven, "active-0", updating=2, version="step-1")
+    reports(driven, "active-0", updating=2, version="step-1")
     # when the worker fails in it
     driven.fail_worker("active-0")
     # then its replicas are Uncertain in the next round, and the fault is the worker's
     assert counts(driven) == (0, 0, 2)
     assert [x.fault for x in driven.coordinator.snapshot().recoveries] == [Fault.PROCESS]
     # until a worker of that round has updated them
-    tells(driven, "active-0", fresh=2, version="step-2")
+    reports(driven, "active-0", fresh=2, version="step-2")
     assert counts(driven) == (2, 0, 0)
 
 
-def test_an_older_round_brings_no_news_and_no_fault() -> None:
-    # given a rank that has told of the second round
+def test_a_report_of_an_older_round_is_no_fault() -> None:
+    # given a rank that has reported servers in the second round
     driven = running(**RESTARTS)
-    former = driven.token
+    first_token = driven.token
     driven.fail_worker("active-0")
     driven.report_started("active-0", "active-1")
-    tells(driven, "active-0", fresh=2, version="step-2")
-    # when a failure of the first one comes late, of this rank and of another one
-    tells(driven, "active-1", uncertain=2, failure=FAILURE, token=former)
-    tells(driven, "active-1", rank=1, uncertain=1, failure=FAILURE, token=former)
-    # then nothing ends for it
+    reports(driven, "active-0", fresh=2, version="step-2")
+    # when failures of the first round arrive late, of this rank and of another one
+    reports(driven, "active-1", uncertain=2, failure=FAILURE, token=first_token)
+    reports(driven, "active-1", rank=1, uncertain=1, failure=FAILURE, token=first_token)
+    # then no round ends because of them
     assert driven.coordinator.phase is Phase.RUNNING
     assert counts(driven) == (2, 0, 1)
 
 
-def test_what_fails_because_a_member_leaves_is_its_consequence() -> None:
+def test_an_update_that_fails_because_a_member_leaves_does_not_end_the_job() -> None:
     driven = running(**RESTARTS)
     driven.receive("active-1", m.Leaving("deleted", 30.0))
-    tells(driven, "active-0", uncertain=2, failure=FAILURE)
+    reports(driven, "active-0", uncertain=2, failure=FAILURE)
     assert driven.coordinator.closed is None
 
 
-def test_what_fails_while_a_member_is_silent_is_its_consequence() -> None:
+def test_an_update_that_fails_while_a_member_is_silent_does_not_end_the_job() -> None:
     driven = running(**RESTARTS)
     driven.drop("active-1", silent=True)
-    tells(driven, "active-0", uncertain=2, failure=FAILURE)
+    reports(driven, "active-0", uncertain=2, failure=FAILURE)
     assert driven.coordinator.closed is None
     assert driven.lost_pods() == {"active-1": "Node"}
 
@@ -178,21 +178,21 @@ def test_a_minority_does_not_end_the_job_for_a_failed_update() -> None:
     # given a coordinator that is cut off from most of its voters
     driven = committed(**RESTARTS)
     cut_off(driven, "active-0", "spare-0", "spare-1")
-    # when a worker on its side tells of a failed update
-    tells(driven, "active-1", rank=1, uncertain=2, failure=FAILURE)
+    # when a worker on its side reports a failed update
+    reports(driven, "active-1", rank=1, uncertain=2, failure=FAILURE)
     driven.later(5.0, "active-1", "active-2")
-    # then it is told, and no more: the majority may go on under another coordinator
+    # then the failure is only reported: the majority may follow another coordinator
     assert rollouts(driven).failure == FAILURE
     assert (driven.coordinator.closed, driven.coordinator.snapshot().recoveries) == (None, ())
 
 
-def test_a_failed_update_that_was_told_to_a_minority_ends_the_job_once_a_majority_has_answered() -> None:
-    # given a coordinator that has stood still for so long that its members look for another
-    driven = stood_still(**RESTARTS)
-    # when it is told of a failed update
-    tells(driven, "active-1", rank=1, uncertain=2, failure=FAILURE)
+def test_a_failed_update_during_a_freeze_ends_the_job_once_a_majority_has_answered() -> None:
+    # given a coordinator that was frozen for so long that its members look for another
+    driven = frozen(**RESTARTS)
+    # when it receives a failed update
+    reports(driven, "active-1", rank=1, uncertain=2, failure=FAILURE)
     assert driven.coordinator.closed is None
-    # then that ends the world only when a majority still follows it
+    # then that ends the job only when a majority still follows it
     driven.now += 0.5
     driven.answer_heartbeats("active-0", "active-2")
     assert driven.coordinator.closed is None

@@ -1,4 +1,4 @@
-"""A script that fails on all ranks before its first step, round after round: the job ends, if it says so."""
+"""A script that fails on all ranks before its first step, round after round: the job ends, if it is configured so."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_three_rounds_in_a_row_end_the_job_in_one_line() -> None:
     )
 
 
-def test_a_job_that_does_not_ask_for_it_goes_on() -> None:
+def test_a_job_without_the_option_continues() -> None:
     driven = job(rounds=0)
     for _ in range(9):
         fails(driven)
@@ -57,7 +57,7 @@ def test_a_job_that_does_not_ask_for_it_goes_on() -> None:
 
 
 def test_all_workers_of_all_members_have_to_fail() -> None:
-    # given two workers a member, of which only the first ones fail
+    # given two workers per member, of which only the first ones fail
     driven = job(nproc=2)
     for _ in range(5):
         fails(driven)
@@ -74,7 +74,7 @@ def test_all_workers_of_all_members_have_to_fail() -> None:
     assert closed(driven) is not None
 
 
-def test_a_rank_that_does_not_fail_begins_the_count_anew() -> None:
+def test_a_rank_that_does_not_fail_restarts_the_count() -> None:
     driven = job()
     fails(driven)
     fails(driven)
@@ -89,7 +89,7 @@ def test_a_rank_that_does_not_fail_begins_the_count_anew() -> None:
     assert closed(driven) is not None
 
 
-def test_a_step_begins_the_count_anew() -> None:
+def test_a_step_restarts_the_count() -> None:
     driven = job()
     fails(driven)
     fails(driven)
@@ -106,7 +106,7 @@ def test_a_step_begins_the_count_anew() -> None:
     assert closed(driven) is not None
 
 
-def test_another_exception_begins_the_count_anew() -> None:
+def test_another_exception_restarts_the_count() -> None:
     driven = job()
     fails(driven)
     fails(driven)
@@ -124,7 +124,7 @@ def test_ranks_that_fail_with_different_exceptions_are_no_fault_of_the_script() 
     assert closed(driven) is None
 
 
-def test_numbers_make_no_exception_another_one() -> None:
+def test_exceptions_that_differ_in_numbers_are_equal() -> None:
     driven = job()
     for number in range(3):
         fails(driven, f"RuntimeError: rank 0 at 0x7f3a{number}", f"RuntimeError: rank 1 at 0x9c2b{number}")

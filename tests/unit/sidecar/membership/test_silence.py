@@ -1,4 +1,4 @@
-"""When silence is a suspicion, and when a loss."""
+"""When a silent member is suspected, and when it is lost."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ LEAST_STALL_S = 1.0
 REPORT_EVERY_S = 0.5
 
 PATIENCE = Timeouts(answer_s=3.0, silent_after_s=10.0, heartbeat_s=5.0, probe_again_s=5.0)
-EVERYBODY = ("active-0", "active-1", "spare-0")
+ALL_MEMBERS = ("active-0", "active-1", "spare-0")
 STALL_S = LEAST_STALL_S + REPORT_EVERY_S
 R0 = RoundToken(1, 1, 0)
 
 
 def steps_for(driven: DrivenCoordinator, seconds: float, *answering: str) -> None:
-    """The training goes on, as rank 0 tells it twice a second."""
+    """The training continues: rank 0 reports steps twice a second."""
     for _ in range(int(seconds / REPORT_EVERY_S)):
         driven.later(REPORT_EVERY_S, *answering)
         driven.report_step("active-0")
 
 
-def test_a_silent_link_is_no_loss_while_the_training_goes_on() -> None:
+def test_a_silent_connection_is_no_loss_while_the_training_continues() -> None:
     driven = running()
     driven.drop("active-1", silent=True)
-    steps_for(driven, PATIENCE.silent_after_s - 1, *EVERYBODY)
+    steps_for(driven, PATIENCE.silent_after_s - 1, *ALL_MEMBERS)
     assert driven.lost_pods() == {}
 
 
-def test_but_not_for_ever() -> None:
+def test_a_silent_member_is_lost_after_a_while() -> None:
     driven = running()
     driven.drop("active-1", silent=True)
-    steps_for(driven, PATIENCE.silent_after_s + 1, *EVERYBODY)
+    steps_for(driven, PATIENCE.silent_after_s + 1, *ALL_MEMBERS)
     assert driven.lost_pods() == {"active-1": "Node"}
     assert driven.assigned() == {"active-0": 0, "spare-0": 1}
 
 
-def test_nor_when_the_training_stalls() -> None:
+def test_a_silent_member_is_lost_when_the_training_stalls() -> None:
     driven = running()
     driven.drop("active-1", silent=True)
-    driven.later(STALL_S + 0.1, *EVERYBODY)
+    driven.later(STALL_S + 0.1, *ALL_MEMBERS)
     assert driven.lost_pods() == {"active-1": "Node"}
     assert (driven.recovery().fault, driven.recovery().strategy) == (Fault.NODE, Strategy.SPARE_SWAP)
 
 
-def test_nor_when_workers_of_its_peers_fail() -> None:
+def test_a_silent_member_is_lost_when_workers_of_its_peers_fail() -> None:
     driven = running()
     driven.drop("active-1", silent=True)
     driven.fail_worker("active-0")
@@ -60,50 +60,50 @@ def test_nor_when_workers_of_its_peers_fail() -> None:
     assert driven.recovery().cause.pod == "active-1"
 
 
-def test_a_suspect_that_comes_back_in_time_is_none() -> None:
+def test_a_suspected_member_that_comes_back_in_time_is_not_lost() -> None:
     driven = running()
     driven.drop("active-1", silent=True)
     driven.join("active-1", driven.token, 1, WorkersState.RUNNING)
-    steps_for(driven, 2 * PATIENCE.silent_after_s, *EVERYBODY)
+    steps_for(driven, 2 * PATIENCE.silent_after_s, *ALL_MEMBERS)
     assert driven.lost_pods() == {}
 
 
 def test_a_silent_spare_is_lost_after_a_while() -> None:
     driven = running()
     driven.drop("spare-0", silent=True)
-    steps_for(driven, PATIENCE.silent_after_s - 1, *EVERYBODY)
+    steps_for(driven, PATIENCE.silent_after_s - 1, *ALL_MEMBERS)
     assert driven.lost_pods() == {}
-    steps_for(driven, 2, *EVERYBODY)
+    steps_for(driven, 2, *ALL_MEMBERS)
     assert driven.lost_pods() == {"spare-0": "Node"}
     assert driven.coordinator.snapshot().recoveries == ()
 
 
-def test_when_the_training_stalls_every_active_is_asked_and_a_frozen_one_found() -> None:
+def test_when_the_training_stalls_every_active_member_is_pinged_and_a_frozen_one_is_lost() -> None:
     driven = running()
     driven.later(STALL_S + PATIENCE.answer_s + 0.1, "active-0", "spare-0")
     assert driven.lost_pods() == {"active-1": "Node"}
     assert "stalled" in driven.recovery().cause.message
 
 
-def test_a_stall_that_everybody_survives_is_no_fault() -> None:
+def test_a_stall_in_which_all_members_answer_is_no_fault() -> None:
     driven = running()
-    driven.later(60.0, *EVERYBODY)
+    driven.later(60.0, *ALL_MEMBERS)
     assert driven.lost_pods() == {}
     assert driven.assigned() == {}
 
 
-def test_a_member_that_answers_no_heartbeat_is_lost_although_the_training_goes_on() -> None:
+def test_a_member_that_answers_no_heartbeat_is_lost_although_the_training_continues() -> None:
     driven = running()
     steps_for(driven, PATIENCE.heartbeat_s * (HEARTBEATS + 1) + 1, "active-0", "spare-0")
     assert driven.lost_pods() == {"active-1": "Node"}
 
 
-def test_a_heartbeat_lost_before_the_coordinator_stood_still_does_not_count() -> None:
+def test_a_heartbeat_lost_before_the_coordinator_was_frozen_does_not_count() -> None:
     # given a member that has left three heartbeats unanswered
     driven = running()
     steps_for(driven, PATIENCE.heartbeat_s * HEARTBEATS, "active-0", "spare-0")
     assert driven.lost_pods() == {}
-    # when the coordinator stands still for a minute, and the training goes on
+    # when the coordinator is frozen for a minute, and the training continues
     driven.now += 60.0
     driven.report_step("active-0")
     driven.answer_heartbeats("active-0", "spare-0")
@@ -126,8 +126,8 @@ def test_a_heartbeat_lost_before_the_coordinator_stood_still_does_not_count() ->
 def test_messages_that_come_late_do_not_show_that_a_member_is_there(late: Any) -> None:
     # given a member that has answered a heartbeat
     driven = running()
-    steps_for(driven, PATIENCE.heartbeat_s, *EVERYBODY)
-    # when only messages arrive that it sent before, while the training goes on
+    steps_for(driven, PATIENCE.heartbeat_s, *ALL_MEMBERS)
+    # when only messages arrive that it sent before, while the training continues
     for _ in range(HEARTBEATS + 1):
         steps_for(driven, PATIENCE.heartbeat_s, "active-0", "spare-0")
         if not driven.lost_pods():
@@ -152,11 +152,11 @@ def test_an_assignment_that_is_not_acknowledged_in_time_is_a_loss() -> None:
     driven.later(PATIENCE.answer_s + 0.1, "active-0", "spare-0")
     assert driven.lost_pods() == {"active-1": "Node"}
     assert driven.assigned() == {"active-0": 0, "spare-0": 1}
-    assert driven.recovery().cause.pod == "active-1"  # it was gone before: no innocent worker pays
+    assert driven.recovery().cause.pod == "active-1"  # it was lost before, so no innocent worker is charged
 
 
 def test_an_acknowledgement_that_arrives_after_the_end_of_its_round_counts() -> None:
-    """Found by the simulation: healthy pods were lost, because nobody was there for the ranks of another pod."""
+    """Found by the simulation: healthy pods were lost, because no pod was available for the ranks of another pod."""
     # given a round of three pods without a spare, of which one is lost before another one has acknowledged
     driven = running(actives=3, spares=0)
     driven.fail_worker("active-2")

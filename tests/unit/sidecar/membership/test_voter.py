@@ -1,4 +1,4 @@
-"""What a member may promise, and what it keeps of it."""
+"""The votes that a member may give, and the state that it stores about them."""
 
 from dataclasses import replace
 
@@ -12,23 +12,24 @@ from understudy_sidecar.membership.voter import Voter
 
 E1, E2 = ConfigVersion(1, 1, 1), ConfigVersion(1, 1, 2)
 O1, O2, O3 = Term(1, 1), Term(1, 2), Term(1, 3)
-VOW = HardState(O1, "", E1)
+HARD_STATE = HardState(O1, "", E1)
 
 
 @pytest.mark.parametrize(
     ("hard_state", "vote_request", "granted"),
     [
-        (VOW, RequestVote(O2, E1, "heir"), True),
-        (VOW, RequestVote(O2, E2, "heir"), True),
-        (VOW, RequestVote(O1, E1, "heir"), False),  # it is followed already
-        (replace(VOW, config_version=E2), RequestVote(O2, E1, "heir"), False),  # the candidate's electorate is older
-        (HardState(O2, "heir", E1), RequestVote(O2, E1, "heir"), True),  # asked again
-        (HardState(O2, "other", E1), RequestVote(O2, E1, "heir"), False),  # once only
+        (HARD_STATE, RequestVote(O2, E1, "heir"), True),
+        (HARD_STATE, RequestVote(O2, E2, "heir"), True),
+        (HARD_STATE, RequestVote(O1, E1, "heir"), False),  # the voter follows it already
+        # the candidate has an older configuration
+        (replace(HARD_STATE, config_version=E2), RequestVote(O2, E1, "heir"), False),
+        (HardState(O2, "heir", E1), RequestVote(O2, E1, "heir"), True),  # requested again
+        (HardState(O2, "other", E1), RequestVote(O2, E1, "heir"), False),  # one vote per term
         (HardState(O2, "other", E1), RequestVote(O3, E1, "heir"), True),
         (HardState(Term(2, 1), "", E1), RequestVote(O3, E1, "heir"), False),  # a newer epoch is known
     ],
 )
-def test_an_office_is_granted_once_to_who_is_not_behind(
+def test_a_term_gets_one_vote_of_a_voter_for_a_candidate_that_is_not_behind(
     hard_state: HardState, vote_request: RequestVote, granted: bool
 ) -> None:
     voter = Voter(hard_state)
@@ -36,15 +37,17 @@ def test_an_office_is_granted_once_to_who_is_not_behind(
     assert (voter.hard_state == hard_state) is (not granted or hard_state.voted_for == "heir")
 
 
-def test_a_grant_stores_no_electorate() -> None:
-    """Only a proposal does: a candidate that loses must not make its voters refuse those with an older electorate."""
-    voter = Voter(VOW)
+def test_a_vote_stores_no_voter_configuration() -> None:
+    """Only a proposal does: a candidate that loses must not make its voters deny candidates with an older
+    configuration.
+    """
+    voter = Voter(HARD_STATE)
     voter.grant_vote(RequestVote(O2, E2, "heir"))
-    assert voter.hard_state.config_version == VOW.config_version
+    assert voter.hard_state.config_version == HARD_STATE.config_version
 
 
-@pytest.mark.attack("C1", "a coordinator that was replaced, and goes on commanding", before="refused, too")
-def test_an_older_office_is_not_followed() -> None:
+@pytest.mark.attack("C1", "a coordinator that was replaced, and continues to send commands", before="refused, too")
+def test_a_coordinator_of_an_older_term_is_not_followed() -> None:
     voter = Voter(HardState(O2))
     assert not voter.follow(O1)
     assert voter.follow(O2)
@@ -52,12 +55,12 @@ def test_an_older_office_is_not_followed() -> None:
     assert voter.hard_state.term == O3
 
 
-@pytest.mark.parametrize(("term", "held"), [(Term(1, 1), False), (Term(2, 1), True)])
-def test_an_appointment_is_taken_in_a_new_epoch_only(term: Term, held: bool) -> None:
-    assert Voter(HardState(O2)).accept_appointment(term) is held
+@pytest.mark.parametrize(("term", "accepted"), [(Term(1, 1), False), (Term(2, 1), True)])
+def test_an_appointment_is_accepted_in_a_new_epoch_only(term: Term, accepted: bool) -> None:
+    assert Voter(HardState(O2)).accept_appointment(term) is accepted
 
 
-def test_an_older_succession_or_estate_changes_nothing() -> None:
+def test_an_older_config_change_or_leader_snapshot_changes_nothing() -> None:
     leader_snapshot = LeaderSnapshot(E2, ("a",), (), "a", (), {})
     voter = Voter(HardState(O1, "", E2, (StandbyCoordinator("a", "10.0.0.1"),), leader_snapshot))
     before = voter.hard_state
@@ -68,7 +71,7 @@ def test_an_older_succession_or_estate_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("config_version", "reported"), [(E1, True), (E2, False)])
-def test_only_an_heir_of_the_newest_electorate_brings_its_history(
+def test_only_a_standby_coordinator_of_the_newest_voter_configuration_reports_its_history(
     config_version: ConfigVersion, reported: bool
 ) -> None:
     history = History(O1, 1, (), {}, (), 0)
@@ -77,7 +80,7 @@ def test_only_an_heir_of_the_newest_electorate_brings_its_history(
 
 
 def test_standby_coordinators_of_earlier_lists_are_kept() -> None:
-    """Found by the simulation (seed 87125): a coordinator that was cut off had named one of its side only."""
+    """Found by the simulation (seed 87125): a coordinator that was cut off had named one of its own side only."""
     a, b, c = (StandbyCoordinator(name, name.upper()) for name in "abc")
     voter = Voter(HardState())
     voter.acknowledge(ConfigChange(ConfigVersion(1, 1, 1), (a, b)))

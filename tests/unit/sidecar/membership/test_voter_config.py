@@ -1,4 +1,4 @@
-"""Which lists of voters count, and when one takes the place of another."""
+"""Which voter configurations count, and when one replaces another."""
 
 from understudy_protocol.enums import ConfigVersion, Term
 from understudy_protocol.hard_state import HardState
@@ -14,7 +14,7 @@ def voters(names: str) -> frozenset[str]:
 
 
 def committed(names: str) -> VoterConfigs:
-    """A keeper of office 1.1 whose electorate counts."""
+    """Configurations of term 1.1, whose newest one counts."""
     configs = VoterConfigs(Term(1, 1))
     version = configs.propose(names).version
     for name in names:
@@ -27,7 +27,7 @@ def test_a_majority_is_more_than_half() -> None:
     assert [majority("abcde"[:size]) for size in range(1, 6)] == [1, 2, 2, 3, 3]
 
 
-def test_the_first_electorate_counts_with_a_majority_of_its_own() -> None:
+def test_the_first_configuration_counts_with_a_majority_of_its_own() -> None:
     configs = VoterConfigs(Term(1, 1))
     version = configs.propose("abc").version
     assert not configs.acknowledge("a", version)
@@ -35,7 +35,7 @@ def test_the_first_electorate_counts_with_a_majority_of_its_own() -> None:
     assert configs.committed == VoterConfig(V1, voters("abc"))
 
 
-def test_the_next_one_needs_majorities_of_both() -> None:
+def test_the_next_configuration_needs_majorities_of_both() -> None:
     configs = committed("abc")
     version = configs.propose("cdefg").version
     assert not any(configs.acknowledge(name, version) for name in "cdefg")
@@ -43,7 +43,7 @@ def test_the_next_one_needs_majorities_of_both() -> None:
     assert configs.acknowledge("a", version)
 
 
-def test_an_election_meanwhile_needs_both_too() -> None:
+def test_an_election_during_a_change_needs_majorities_of_both() -> None:
     configs = committed("abc")
     proposed = configs.propose("cde")
     assert not Tally(proposed, "cde").has_majority()
@@ -51,7 +51,7 @@ def test_an_election_meanwhile_needs_both_too() -> None:
     assert Tally(proposed, "acd").has_majority()
 
 
-def test_a_tally_counts_each_voter_once_and_nobody_else() -> None:
+def test_a_tally_counts_each_voter_once_and_no_other_member() -> None:
     tally = Tally(VoterConfig(V1, voters("abc")), "aax")
     assert not tally.has_majority()
     tally.add("b")
@@ -63,15 +63,15 @@ def test_a_tally_counts_each_voter_once_and_nobody_else() -> None:
     assert tally.has_majority()
 
 
-def test_no_electorate_is_carried_by_nobody() -> None:
+def test_an_empty_configuration_has_no_majority() -> None:
     assert not Tally(VoterConfig(), "abc").has_majority()
 
 
-def test_an_acknowledgement_of_another_version_counts_for_nothing() -> None:
+def test_an_acknowledgement_of_another_version_does_not_count() -> None:
     configs = committed("abc")
-    former = configs.committed.version
+    old_version = configs.committed.version
     configs.propose("abcd")
-    assert not any(configs.acknowledge(name, former) for name in "abcd")
+    assert not any(configs.acknowledge(name, old_version) for name in "abcd")
 
 
 def test_no_other_change_is_proposed_while_one_is_pending() -> None:
@@ -79,7 +79,7 @@ def test_no_other_change_is_proposed_while_one_is_pending() -> None:
     version = configs.propose("abcd").version
     assert not configs.next_voters("abce")
     assert not configs.next_voters("abc")
-    # but as soon as it counts, after it
+    # but as soon as it counts, another change follows
     for name in "abc":
         configs.acknowledge(name, version)
     assert configs.next_voters("abce") == voters("abce")
@@ -92,7 +92,7 @@ def test_nothing_is_proposed_without_a_change() -> None:
     assert not VoterConfigs(Term(1, 1)).next_voters("")
 
 
-def test_a_new_office_repeats_its_electorate_under_a_version_of_its_own_before_it_changes_anything() -> None:
+def test_a_new_term_repeats_its_configuration_under_a_version_of_its_own_before_any_change() -> None:
     configs = VoterConfigs(Term(1, 2), VoterConfig(V1, voters("abc")))
     assert configs.next_voters("abcd") == voters("abc")
     version = configs.propose("abc").version
@@ -102,7 +102,7 @@ def test_a_new_office_repeats_its_electorate_under_a_version_of_its_own_before_i
     assert configs.next_voters("abcd") == voters("abcd")
 
 
-def test_an_electorate_that_was_pending_at_the_election_needs_both_lists_until_it_is_repeated() -> None:
+def test_a_configuration_that_was_pending_at_the_election_needs_both_majorities_until_it_is_repeated() -> None:
     configs = VoterConfigs(Term(1, 2), VoterConfig(V1, voters("abcdefg"), voters("ab")))
     assert configs.newest.former_voters == voters("ab")
     version = configs.propose(configs.next_voters("abcdefg")).version
@@ -112,15 +112,15 @@ def test_an_electorate_that_was_pending_at_the_election_needs_both_lists_until_i
     assert not configs.newest.former_voters
 
 
-def test_a_pending_change_that_everybody_stored_leaves_room_for_one_coordinator() -> None:
+def test_a_pending_change_that_all_members_stored_leaves_room_for_one_coordinator() -> None:
     # given voters S, and a change to S and six more pods that all have stored; its acknowledgements are lost
     coordinator = committed("abcxy")
     pods = {name: Voter(HardState(Term(1, 1), config_version=coordinator.committed.version)) for name in "abcxydefghi"}
     pending = coordinator.propose("abcxydefghi")
     assert all(pod.acknowledge(ConfigChange(pending.version, ())) for pod in pods.values())
-    # when the coordinator loses the six from sight, then it does not propose S again, under a newer version
+    # when the coordinator loses the connection to the six, then it does not propose S again, under a newer version
     assert not coordinator.next_voters("abcxy")
-    # when it dies, then an heir that knows the pending change is elected, by majorities of both
+    # when it dies, then a standby coordinator that knows the pending change is elected, by majorities of both
     term = Term(1, 2)
     granted = [name for name in "axydefghi" if pods[name].grant_vote(RequestVote(term, pending.version, "d"))]
     assert Tally(pending, granted).has_majority()
@@ -134,13 +134,13 @@ def test_a_pending_change_that_everybody_stored_leaves_room_for_one_coordinator(
     granted = [name for name in "abxydefghi" if pods[name].grant_vote(RequestVote(term, pending.version, "b"))]
     assert set(granted) == set("abxy"), "the six have stored a newer version"
     assert not Tally(pending, granted).has_majority()
-    # and nobody is elected under S any more
+    # and no candidate is elected under S any more
     granted = [name for name in "abxy" if pods[name].grant_vote(RequestVote(Term(1, 4), V1, "b"))]
     assert granted == []
 
 
-def test_a_change_that_an_elected_coordinator_did_not_know_of_cannot_come_to_count_later() -> None:
-    """Why a new office repeats its electorate first: Raft's single-server changes had this fault (raft-dev, 2015)."""
+def test_a_change_that_an_elected_coordinator_did_not_know_can_never_count_later() -> None:
+    """Why a new term repeats its configuration first: Raft's single-server changes had this fault (raft-dev, 2015)."""
     # given a change that only d and e have stored, and a coordinator that the others elected under the former list
     first = committed("abc")
     pods = {name: Voter(HardState(Term(1, 1), config_version=first.committed.version)) for name in "abcde"}
@@ -155,12 +155,12 @@ def test_a_change_that_an_elected_coordinator_did_not_know_of_cannot_come_to_cou
     for name in "ab":
         assert pods[name].acknowledge(ConfigChange(version, ()))
         second.acknowledge(name, version)
-    # then no majority elects anybody under the change
+    # then no majority elects a candidate under the change
     granted = [name for name in "abcde" if pods[name].grant_vote(RequestVote(Term(1, 3), pending.version, "d"))]
     assert not Tally(pending, granted).has_majority()
 
 
-def test_a_voter_that_gave_an_office_stores_no_version_of_an_older_one() -> None:
+def test_a_voter_stores_no_version_of_a_term_older_than_its_vote() -> None:
     voter = Voter(HardState(Term(1, 1), config_version=V1))
     assert voter.grant_vote(RequestVote(Term(1, 2), V1, "b"))
     assert not voter.acknowledge(ConfigChange(ConfigVersion(1, 1, 2), ()))
