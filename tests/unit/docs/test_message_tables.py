@@ -133,7 +133,7 @@ def test_a_message_of_another_module_is_named(letters: Any) -> None:
     letters.Receipt.__module__ = "elsewhere"
     # then the error names it: `decode` knows only the classes that a module defines
     assert wrong(letters) == [
-        "sidecar/letters.py: TO_WRITER has Receipt, which is not defined here: nobody would decode it"
+        "sidecar/letters.py: TO_WRITER has Receipt, which is not defined here: no program would decode it"
     ]
 
 

@@ -25,7 +25,7 @@ EXCEPTIONS = {
     # the sleep is the subject: a process that is frozen for so long
     "unit/sidecar/test_strangers.py::test_a_freeze_of_this_sidecar_evicts_no_caller",
     "unit/sidecar/test_caller_links.py::send_encoded",
-    "unit/webhook/test_cpu_limit.py::test_waiting_is_no_calculation",
+    "unit/webhook/test_cpu_limit.py::test_waiting_does_not_count_as_calculation",
     # a peer that does not read until its test ends, and a slow one
     "unit/sidecar/test_floods.py::never_reading",
     "unit/sidecar/test_answers.py::prepared",
