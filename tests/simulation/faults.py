@@ -355,9 +355,12 @@ class Faults:
         if pods and len(sound) > self.cluster.setup.actives + 1:
             self._disturbed()
             pod = self.world.rng.choice(pods)
-            what = self.world.rng.choice(["faulty", "goes"])
-            setattr(pod.machine, what, "Xid 79" if what == "faulty" else "maintenance")
-            self.world.log(pod.machine.name, f"FAULT: it turns bad ({what})")
+            kind = self.world.rng.choice(["faulty", "maintenance"])
+            if kind == "faulty":
+                pod.machine.hardware_finding = "Xid 79"
+            else:
+                pod.machine.leaving_reason = "maintenance"
+            self.world.log(pod.machine.name, f"FAULT: it turns bad ({kind})")
             self.cluster.operator.enqueue()
 
     def _hang_worker(self) -> None:
