@@ -7,7 +7,7 @@ Only the plan's inputs and outputs are simulated: the API server (api_server.py)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.simulation.api_server import ApiServer, Site, is_ready, patch
@@ -15,6 +15,7 @@ from tests.simulation.network import Machine
 from tests.simulation.operator_lines import CoordinatorLink
 from understudy_operator.keyring import Keyring
 from understudy_operator.plan.coordination import plan_label, plan_leadership, plan_link
+from understudy_operator.plan.elections import is_coordinator_missing
 from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod
 from understudy_operator.plan.members import avoided_nodes, plan_members
@@ -82,6 +83,7 @@ class OperatorModel:
             return
         now = self.site.training.world.now
         observed = self._observe(now)
+        observed = replace(observed, coordinator_missing=is_coordinator_missing(observed, now))
         leadership = plan_leadership(observed, now)
         if leadership.reason and leadership.pod is not None:
             text = f"appoints {leadership.pod.name} in epoch {leadership.epoch}: {leadership.reason}"

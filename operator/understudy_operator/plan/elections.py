@@ -18,7 +18,8 @@ Of at most two voters, one is no majority, so the operator has the casting vote.
   - at once, if that one coordinates and lacks the other voter: no other pod can be elected without its vote
   - after WITNESS_S without a coordinator, if the other voter does not respond to the operator either
   - at once, if the other voter has provably ended.
-If no voter is left, it appoints another pod as soon as the last one has provably ended or its node is not ready.
+If no voter is left, it appoints another pod: at once if all have provably ended, or after UNREACHABLE_S without a
+coordinator if the nodes of the others are not ready.
 """
 
 from collections.abc import Callable, Collection
@@ -67,6 +68,12 @@ def reason_against_election(observed: Observed, term: Term, now: float) -> str:
     return f"no coordinator was found for {UNREACHABLE_S:g} s, and {proof}" if proof else ""
 
 
+def is_coordinator_missing(observed: Observed, now: float) -> bool:
+    """Whether the operator has searched long enough: a connection may end while the pod behind it is well."""
+    link = observed.coordination
+    return not link.coordinator_uid and is_due(link.since + UNREACHABLE_S, now)
+
+
 def lacks_other_voter(observed: Observed, term: Term) -> bool:
     """Whether one of at most two voters is the coordinator, and has lost the other one."""
     snapshot = _snapshot_since(observed, term)
@@ -93,12 +100,15 @@ def _casting_vote(observed: Observed, snapshot: Snapshot, ended: Callable[[str],
     if answered and len(left) == 1:
         return "the other voter has ended"
     if answered and is_due(max(link.since, link.answers.since) + WITNESS_S, now):
-        missing = ", ".join(_names(observed, snapshot, set(left) - answered)) or "the voters"
+        missing = ", ".join(_names(observed, snapshot, set(left) - answered))
+        if not missing:
+            return f"the voters respond, but have elected no coordinator within {WITNESS_S:g} s"
         return f"{missing} did not respond to the operator and to the other pod for {WITNESS_S:g} s"
     if answered:
         return ""
     nodes = {member.pod_uid: member.node for member in snapshot.members}
-    if all(uid in nodes and not observed.node_ready(nodes[uid]) for uid in left):
+    dead = all(uid in nodes and not observed.node_ready(nodes[uid]) for uid in left)
+    if dead and (not left or is_coordinator_missing(observed, now)):
         return "no voter is left: they have ended, or their nodes are not ready"
     return ""
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from understudy_operator.plan.attempt import select_attempt
 from understudy_operator.plan.coordination import Leadership, plan_label, plan_leadership, plan_link
 from understudy_operator.plan.dry_runs import plan_dry_runs
+from understudy_operator.plan.elections import is_coordinator_missing
 from understudy_operator.plan.events import plan_events
 from understudy_operator.plan.injection.resolve import plan_target, resolve_injected_job
 from understudy_operator.plan.intents import (
@@ -50,7 +51,8 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     """The plan of this reconcile. Pure: the same facts give the same plan."""
     now = ReconcileClock(at)
     observed = resolve_injected_job(select_attempt(observed))
-    observed = replace(observed, overdue=overdue(observed, now))
+    missing = is_coordinator_missing(observed, now)
+    observed = replace(observed, overdue=overdue(observed, now), coordinator_missing=missing)
     if observed.job.deleting:
         return Plan(link=plan_link(observed, plan_leadership(observed, now), now))
     if observed.job.spec.managed_by not in keys.OURSELVES:

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.operator.given import (
     A0,
     A1,
+    IMAGE,
     NOW,
     S,
     a_job,
@@ -25,8 +26,9 @@ from tests.unit.operator.given import (
     terminating,
 )
 from understudy_operator.plan.coordination import Leadership, plan_leadership, plan_link
-from understudy_operator.plan.intents import Callee, Follow
+from understudy_operator.plan.intents import Callee, DeletePod, Follow
 from understudy_operator.plan.observed import Node, Observed, Pod
+from understudy_operator.plan.reconcile import reconcile
 from understudy_protocol.observer import Snapshot
 
 RESPONDING_S = 2.0
@@ -275,16 +277,16 @@ CASTING_VOTES: Mapping[str, tuple[Observed, tuple[str, str]]] = {
         few(for_s=WITNESS_S, responders=[A0]),
         ("a0", "s did not respond to the operator and to the other pod for 3 s"),
     ),
-    "both respond, and cannot elect for 3 s": (
+    "both respond, and elect none for 3 s": (
         few(for_s=WITNESS_S, responders=[A0, S]),
-        ("s", "the voters did not respond to the operator and to the other pod for 3 s"),
+        ("s", "the voters respond, but have elected no coordinator within 3 s"),
     ),
     "the only voter has ended": (
         few((ended(A0), NEW), voters=(A0,), responders=[NEW]),
         ("new", "no voter is left: they have ended, or their nodes are not ready"),
     ),
     "the node of the only voter is not ready": (
-        few((A0, NEW), voters=(A0,), responders=[NEW], not_ready=[A0.node]),
+        few((A0, NEW), for_s=UNREACHABLE_S, voters=(A0,), responders=[NEW], not_ready=[A0.node]),
         ("new", "no voter is left: they have ended, or their nodes are not ready"),
     ),
 }
@@ -293,6 +295,9 @@ NO_CASTING_VOTES: Mapping[str, Observed] = {
     "the other one coordinates the one that responds": few(for_s=WITNESS_S, responders=[A0], named=S.uid),
     "no pod responds: the operator may be disconnected": few(for_s=WITNESS_S),
     "the only voter does not respond, and its node is ready": few((A0, NEW), voters=(A0,), responders=[NEW], for_s=7.9),
+    "the node of the only voter is not ready, and the connection to it has just ended": few(
+        (A0, NEW), voters=(A0,), responders=[NEW], not_ready=[A0.node], for_s=7.9
+    ),
     "three vote, and two respond": few((A0, S, T), voters=(A0, S, T), responders=[A0, T], for_s=7.9),
 }
 
@@ -346,13 +351,23 @@ def test_an_appointed_pod_learns_how_long_ago_the_coordinator_was_lost():
     assert callee.appoint.coordinator_lost_s == 5.0
 
 
-@pytest.mark.parametrize(("others_ready", "is_replaced"), [(True, True), (False, False)])
-def test_the_only_pod_is_replaced_once_its_node_is_not_ready_unless_no_node_is(others_ready: bool, is_replaced: bool):
+@pytest.mark.parametrize(
+    ("others_ready", "for_s", "is_deleted"),
+    [
+        pytest.param(True, UNREACHABLE_S, True, id="another node is ready"),
+        pytest.param(False, UNREACHABLE_S, False, id="no node is: the operator may be cut off"),
+        pytest.param(True, 7.9, False, id="the connection to the pod has just ended"),
+    ],
+)
+def test_the_only_pod_is_replaced_if_its_node_is_not_ready_and_the_operator_does_not_reach_it_for_8_s(
+    others_ready: bool, for_s: float, is_deleted: bool
+):
     given = few(
-        (A0,), voters=(A0,), job=a_job(parallelism=1, spares=0, status=in_round(3, epoch=4)), not_ready=[A0.node]
+        (A0,), for_s, voters=(A0,), job=a_job(parallelism=1, spares=0, status=in_round(3, epoch=4)), not_ready=[A0.node]
     )
     given = replace(given, nodes={**given.nodes, "other": Node("other", others_ready)})
-    assert (given.live() == []) == is_replaced
+    deletions = [intent.name for intent in reconcile(given, IMAGE, NOW).pods if isinstance(intent, DeletePod)]
+    assert deletions == (["a0"] if is_deleted else [])
 
 
 def appointees(given: Observed, term: Leadership) -> list[Callee]:
