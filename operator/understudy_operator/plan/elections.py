@@ -69,9 +69,15 @@ def reason_against_election(observed: Observed, term: Term, now: float) -> str:
 
 
 def is_coordinator_missing(observed: Observed, now: float) -> bool:
-    """Whether the operator has searched long enough: a connection may end while the pod behind it is well."""
-    link = observed.coordination
-    return not link.coordinator_uid and is_due(link.since + UNREACHABLE_S, now)
+    """Whether a small job with a pod on a node that is not ready has had no coordinator for UNREACHABLE_S.
+
+    A connection may end while the pod behind it is well, so the operator searches that long first.
+    """
+    if observed.coordination.coordinator_uid or not observed.has_few_voters:
+        return False
+    if all(not pod.node or observed.node_ready(pod.node) for pod in observed.pods):
+        return False  # nothing depends on the answer, so no reconcile is due for it
+    return is_due(observed.coordination.since + UNREACHABLE_S, now)
 
 
 def lacks_other_voter(observed: Observed, term: Term) -> bool:
@@ -108,7 +114,7 @@ def _casting_vote(observed: Observed, snapshot: Snapshot, ended: Callable[[str],
         return ""
     nodes = {member.pod_uid: member.node for member in snapshot.members}
     dead = all(uid in nodes and not observed.node_ready(nodes[uid]) for uid in left)
-    if dead and (not left or is_coordinator_missing(observed, now)):
+    if dead and (not left or is_due(link.since + UNREACHABLE_S, now)):
         return "no voter is left: they have ended, or their nodes are not ready"
     return ""
 

@@ -307,7 +307,7 @@ class Observed:
     claimed: tuple[Pod, ...] = ()  # pods of pools that this job has claimed
     pool: PoolView | None = None  # that the job names; None if it names none
     adoptions: Mapping[str, Adoption] = field(default_factory=dict)  # of claimed spares, by pod uid
-    coordinator_missing: bool = False  # the operator has found no coordinator for UNREACHABLE_S (elections.py)
+    coordinator_missing: bool = False  # see elections.is_coordinator_missing
     overdue: frozenset[str] = frozenset()  # replicatedJobs of the world that are past activeDeadlineSeconds
     has_kueue: bool | None = True  # whether the cluster has Kueue; None: not known yet
     spec_error: str = ""  # an error in the spec that the API server does not detect
@@ -402,7 +402,7 @@ class Observed:
             """A node that is not ready may only be cut off from the API server: the coordinator may reach its pods."""
             if not pod.node or self.node_ready(pod.node):
                 return True
-            if self.has_few_voters and self.coordinator_missing and any(x.ready for x in self.nodes.values()):
+            if self.coordinator_missing and any(x.ready for x in self.nodes.values()):
                 return pod.uid in self.coordination.answers.by_pod  # no other pod can report its loss
             if self.rank_holders_known:
                 return pod.uid in member_uids
