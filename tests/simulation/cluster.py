@@ -14,7 +14,7 @@ from tests.simulation.training import SimulatedWorker, Training
 from tests.simulation.world import World
 from understudy_protocol import pod as names
 from understudy_protocol.enums import NO_TERM, OnFailedUpdate, Proactive
-from understudy_protocol.membership import Assign
+from understudy_protocol.membership import Assign, Close
 from understudy_protocol.observer import Snapshot
 from understudy_protocol.pod import JobShape
 from understudy_sidecar.membership.coordinator import Coordinator
@@ -163,7 +163,13 @@ class SimulatedCluster:
         return max(living, key=lambda x: x.coordinator.term if x.coordinator else NO_TERM, default=None)
 
     def closed(self) -> bool:
-        return any(pod.effective_close is not None for pod in self.pods)
+        return bool(self.closes())
+
+    def closes(self) -> list[Close]:
+        """Those of all pods; if no process can read one any more, the one that the operator has recorded."""
+        closes = [pod.effective_close for pod in self.pods if pod.effective_close is not None]
+        recorded = self.operator.recorded_close
+        return closes or ([] if recorded is None else [recorded])
 
     def on_machine(self, machine: Machine) -> list[Pod]:
         return [pod for pod in self.pods if pod.machine is machine]

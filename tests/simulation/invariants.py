@@ -288,13 +288,18 @@ class Invariants:
         """5. If their machine runs and has a network: because of their coordinator, or of the fence.
 
         A worker that sleeps in the kernel after SIGKILL cannot end. A worker that is stuck beside a failed one makes no
-        step: it ends with the next round.
+        step: it ends with the next round of its pod.
         """
         now, newest = self.cluster.world.now, self.cluster.training.newest_stepped
-        workers = (x for x in self.cluster.workers if not (x.unkillable and x.killed))
+        workers = [x for x in self.cluster.workers if x.alive and not (x.unkillable and x.killed)]
         broken = {token for token, group in self.cluster.training.groups.items() if group.broken}
+        newest_of: dict[str, RoundToken] = {}
+        for x in workers:
+            newest_of[x.pod] = max(newest_of.get(x.pod, x.token), x.token)
         stale = {
-            x for x in workers if x.token < newest and x.machine.is_responding and x.alive and x.token not in broken
+            x
+            for x in workers
+            if x.token < newest and x.machine.is_responding and (x.token not in broken or x.token < newest_of[x.pod])
         }
         self._stale_since = {worker: self._stale_since.get(worker, now) for worker in stale}
         for worker, since in self._stale_since.items():
@@ -326,7 +331,7 @@ class Invariants:
 
     def the_end_is_right(self) -> None:
         cluster = self.cluster
-        found = [pod.effective_close for pod in cluster.pods if pod.effective_close is not None]
+        found = cluster.closes()
         closes = {close.reason for close in found}
         if len(closes) != 1:
             raise Violation(Rule.THERE_IS_ONE_CLOSE, f"closed with {closes or 'nothing'}")

@@ -23,6 +23,7 @@ from understudy_operator.plan.observed import TERMINAL_STATES, Coordination, Job
 from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
 from understudy_protocol.enums import FaultClass
+from understudy_protocol.membership import Close
 
 KEYRING = Keyring(b"the master secret of this model, of 42 B..")
 SECRET_WRITES = SecretWrites({"job-job-uid-membership": 0.0})
@@ -43,6 +44,7 @@ class OperatorModel:
     spares: int
     up: bool = True
     status: dict[str, Any] = field(default_factory=dict)
+    recorded_close: Close | None = None
     machine: Machine = field(default_factory=lambda: Machine("control-plane"))
     _link: CoordinatorLink | None = None
     _coordination: Coordination = field(default_factory=Coordination)
@@ -100,6 +102,7 @@ class OperatorModel:
             counts = observed.snapshot.recoveries_by_strategy
             self.status["recoveriesByStrategy"] = {name[0].lower() + name[1:]: count for name, count in counts.items()}
         if observed.close is not None:
+            self.recorded_close = self.recorded_close or observed.close
             self.status.setdefault("completedAt", now)
             state = TERMINAL_STATES[observed.close.reason]
             self.status.setdefault("terminalState", state)
