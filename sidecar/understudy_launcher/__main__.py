@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Callable
 
 from understudy_launcher import environment, prctl
-from understudy_launcher.command import python_program
+from understudy_launcher.command import calls_torchrun, python_program
 from understudy_launcher.logs import Logs
 from understudy_launcher.loop import Loop, Settings
 from understudy_launcher.phases import OnSigterm
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     except SettingError as error:
         logs.write_line(str(error))
         return MISCONFIGURED
-    if settings.log_prefix:
+    if settings.log_prefix and not settings.calls_torchrun:
         logs.start()
     loop = Loop(settings, logs)  # it handles signals from here on
     _introduce(settings, logs.write_line)
@@ -56,7 +56,10 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
     grace_s = _seconds(env, pod.ENV_GRACE, DEFAULT_GRACE_S)
     socket = os.path.join(folder, pod.LAUNCHER_SOCKET)
     wanted = _setting(env, pod.ENV_ZYGOTE, "true", r"true|false", "true or false") == "true"
-    program = python_program(command) if wanted else None
+    auto = _setting(env, pod.ENV_MODE, "Wrap", r"Auto|Wrap", "Auto or Wrap") == "Auto"
+    is_pools = pod.ENV_TEMPLATE_VARIABLES in env  # a job that claims the spare replaces its command
+    calls = auto and not is_pools and calls_torchrun(command)
+    program = python_program(command) if wanted and not calls else None
     listed = env.get(pod.ENV_PRELOAD, DEFAULT_PRELOAD)
     preload = tuple(name for name in (part.strip() for part in listed.split(",")) if name)
     on_sigterm = OnSigterm(_setting(env, pod.ENV_ON_SIGTERM, "Auto", r"Auto|Always|Never", "Auto, Always or Never"))
@@ -79,6 +82,8 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
         wanted,
         _seconds(env, pod.ENV_WORKER_GRACE, "0") if env.get(pod.ENV_WORKER_GRACE) else None,
         int(_setting(env, pod.ENV_DEVICES, "0", r"[0-9]{1,6}", "a number of devices")),
+        auto,
+        calls,
     )
 
 

@@ -13,11 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
+from understudy_protocol import command_words
+
 _PYTHON = re.compile(r"python[0-9.]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _WITH_VALUE, _FLAGS = "WX", "bBdEIOPqRsSuv"
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
 _SHEBANG_BYTES = 256
+_MOST_SCRIPTS, _SCRIPT_BYTES = 16, 1 << 20
 FILE, MODULE, CODE = "file", "module", "code"
 
 
@@ -54,6 +57,15 @@ def python_call(command: Sequence[str]) -> Optional[PythonProgram]:
     return PythonProgram(words[0], *program, env)
 
 
+def calls_torchrun(command: Sequence[str]) -> bool:
+    """Also if a shell script that the command names does. A Python program that is not torchrun never does."""
+    if command_words.calls_torchrun(command):
+        return True
+    if python_call(command) is not None:
+        return False
+    return any(command_words.text_calls_torchrun(_script_text(word)) for word in command[:_MOST_SCRIPTS])
+
+
 def same_start(one: Optional[PythonProgram], other: PythonProgram) -> bool:
     """Whether a zygote that was started for the one can run the other."""
     return one is not None and (one.interpreter, one.options, one.env) == (other.interpreter, other.options, other.env)
@@ -84,6 +96,19 @@ def _by_shebang(words: list[str]) -> list[str]:
     interpreter, _, argument = first[2:].strip().partition(" ")
     found, _ = _without_env([interpreter, *([argument.strip()] if argument.strip() else [])])
     return [*found, path, *words[1:]] if found else []
+
+
+def _script_text(word: str) -> str:
+    """The content of a script; "" if the word names none."""
+    path = word if os.path.isfile(word) else shutil.which(word)
+    try:
+        if path is None or os.path.getsize(path) > _SCRIPT_BYTES:
+            return ""
+        with open(path, "rb") as file:
+            content = file.read(_SCRIPT_BYTES)
+    except (OSError, ValueError):
+        return ""
+    return "" if b"\0" in content else content.decode(errors="replace")
 
 
 def _parse(words: list[str]) -> Optional[tuple[tuple[str, ...], str, str, tuple[str, ...]]]:

@@ -29,6 +29,10 @@ _INTERNAL = (
     pod.ENV_SHIPPED_FOLDER,
     pod.ENV_VERDICT_FOLDER,
     pod.ENV_LISTEN,
+    pod.ENV_MODE,
+    pod.ENV_TORCHRUN_SOCKET,
+    pod.ENV_NNODES,
+    pod.ENV_RUN_ID,
     pod.ENV_NPROC,
     pod.ENV_GRACE,
     pod.ENV_ZYGOTE,
@@ -79,6 +83,16 @@ def common_environment(launcher: Mapping[str, str], nproc: int) -> dict[str, str
     return env
 
 
+def command_environment(launcher: Mapping[str, str], defaults: Mapping[str, str], socket: str) -> dict[str, str]:
+    """The variables of a container's command that calls torchrun. defaults: for torchrun."""
+    return {
+        **launcher,
+        **defaults,
+        "PYTHONPATH": _python_path(launcher),
+        pod.ENV_TORCHRUN_SOCKET: socket,
+    }
+
+
 def zygote_environment(launcher: Mapping[str, str], nproc: int) -> dict[str, str]:
     """By default Arrow's allocator starts a thread when it is imported, and a fork has only one thread."""
     return {_ARROW_MALLOC: "background_thread:false", **common_environment(launcher, nproc)}
@@ -94,7 +108,7 @@ def worker_environment(
 ) -> dict[str, str]:
     """The variables of the worker `local_rank` of the round."""
     env = common_environment(launcher, nproc)
-    env.update(_ranks(start, local_rank, nproc))
+    env.update(_ranks(launcher, start, local_rank, nproc))
     env.update(_torchelastic(launcher, start))
     env[pod.ENV_ROUND] = str(start.token)
     env[pod.ENV_STEP_FD] = ",".join(map(str, step_files))
@@ -147,7 +161,7 @@ def single_threaded(launcher: Mapping[str, str], nproc: int) -> bool:
     return nproc > 1 and _THREADS not in launcher
 
 
-def _ranks(start: StartWorkers, local_rank: int, nproc: int) -> dict[str, str]:
+def _ranks(launcher: Mapping[str, str], start: StartWorkers, local_rank: int, nproc: int) -> dict[str, str]:
     rank = str(start.rank_offset + local_rank)
     return {
         "RANK": rank,
@@ -157,7 +171,7 @@ def _ranks(start: StartWorkers, local_rank: int, nproc: int) -> dict[str, str]:
         "GROUP_RANK": str(start.group_rank),
         "GROUP_WORLD_SIZE": str(start.group_world_size),
         "NODE_RANK": str(start.group_rank),
-        "ROLE_NAME": "default",
+        "ROLE_NAME": launcher.get("ROLE_NAME") or "default",
         "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": str(start.world_size),
         "MASTER_ADDR": start.master_addr,
@@ -179,4 +193,6 @@ def _torchelastic(launcher: Mapping[str, str], start: StartWorkers) -> dict[str,
 def _python_path(launcher: Mapping[str, str]) -> str:
     ours = f"{launcher.get(pod.ENV_SHARED_FOLDER) or pod.SHARED_FOLDER}/{pod.PYTHON_FOLDER}"
     theirs = launcher.get("PYTHONPATH")
+    if theirs and ours in theirs.split(":"):
+        return theirs
     return f"{theirs}:{ours}" if theirs else ours

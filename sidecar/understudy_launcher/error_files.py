@@ -1,8 +1,9 @@
 """The files in which workers write the text and the time of a failure (as torch's `@record` does), and their content.
 
-One file per worker and round, in the shared folder (mode 0777, for any uid of the trainer) or else in the temporary
-folder. If neither is writable there is no file, and the failure's message is its exit code. A script can write anything
-there, so the launcher reads only regular files of at most 1 MiB, in a folder that its own user owns.
+One file per worker and round: in the log folder of the torchrun whose job the launcher runs, or in the shared folder
+(mode 0777, for any uid of the trainer), or else in the temporary folder. If none is writable there is no file, and the
+failure's message is its exit code. A script can write anything there, so the launcher reads only regular files of at
+most 1 MiB.
 
 The time is that of the exception. It shows which worker failed first when an abort ends many at once, because workers
 end and are reaped in any order. torch writes whole seconds; the file's mtime gives the exact time if both agree.

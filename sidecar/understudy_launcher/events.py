@@ -124,9 +124,33 @@ class ZygoteLost:
 
 @dataclass(frozen=True)
 class ZygoteEnded:
-    """The launcher ended it, because it cannot run the job's command. was_wanted: the new command may be forked."""
+    """The launcher ended it, because it cannot run the job's command. was_wanted: the new command may be forked.
+
+    calls_torchrun: the new command calls torchrun.
+    """
 
     was_wanted: bool
+    calls_torchrun: bool = False
+
+
+@dataclass(frozen=True)
+class TorchrunCalled:
+    """The container's command has called torchrun, which has passed its job. may_fork: a zygote can run its workers."""
+
+    may_fork: bool
+
+
+@dataclass(frozen=True)
+class CommandFailed:
+    """The launcher cannot run the container's command, or it has ended without a call of torchrun."""
+
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class TorchrunEnded:
+    """The torchrun that has passed its job was ended, or its command."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +214,9 @@ Event = Union[
     ZygoteReady,
     ZygoteLost,
     ZygoteEnded,
+    TorchrunCalled,
+    CommandFailed,
+    TorchrunEnded,
     StoreReady,
     StoreGone,
     StoreFailed,
@@ -257,6 +284,11 @@ class ReservePort:
 @dataclass(frozen=True)
 class ReleasePort:
     """Release the reserved port: rank 0 is about to bind it."""
+
+
+@dataclass(frozen=True)
+class StartCommand:
+    """Run the container's command as it is; answered by TorchrunCalled or CommandFailed."""
 
 
 @dataclass(frozen=True)
@@ -333,6 +365,7 @@ Effect = Union[
     Report,
     ReservePort,
     ReleasePort,
+    StartCommand,
     StartZygote,
     EndZygote,
     MakeStore,

@@ -42,6 +42,7 @@ def become(control: int) -> NoReturn:
 class _Stream:
     stream: int
     lines: LinePrefixer
+    copy: int = -1  # a file that gets the same bytes
 
 
 class Writer:
@@ -68,14 +69,15 @@ class Writer:
         """Receive another pipe. False if the launcher has closed its end."""
         numbers = array.array("i")
         try:
-            packet, ancillary, _, _ = self._control.recvmsg(_PACKET_BYTES, socket.CMSG_LEN(numbers.itemsize))
+            packet, ancillary, _, _ = self._control.recvmsg(_PACKET_BYTES, socket.CMSG_LEN(2 * numbers.itemsize))
         except ConnectionError:
             return False
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 numbers.frombytes(data)
-        for fd in numbers:
-            self._streams[fd] = _Stream(int(packet[:1]), LinePrefixer(packet[1:]))
+        for fd in numbers[:1]:
+            copy = numbers[1] if len(numbers) > 1 else -1
+            self._streams[fd] = _Stream(int(packet[:1]), LinePrefixer(packet[1:]), copy)
             self._selector.register(fd, selectors.EVENT_READ)
         return bool(packet)
 
@@ -87,11 +89,15 @@ class Writer:
         except BlockingIOError:
             return 0
         if chunk:
+            if stream.copy >= 0:
+                _write(stream.copy, chunk)
             _write(stream.stream, stream.lines.feed(chunk, time.monotonic()))
             return len(chunk)
         _write(stream.stream, stream.lines.end())
         self._selector.unregister(fd)
         os.close(fd)
+        if stream.copy >= 0:
+            os.close(stream.copy)
         del self._streams[fd]
         return 0
 

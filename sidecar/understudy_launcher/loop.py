@@ -4,6 +4,9 @@ Rules: nothing is decided here. One `select` waits for everything: the sidecar's
 wakeup pipe into which Python writes each signal's number. No busy wait: the timeout is the next deadline, or
 GROUP_POLL_S while a group outlives its worker. SIGHUP counts as SIGTERM: a pod never gets one, and in local mode a
 closed terminal must not leave workers behind.
+
+If the container's command calls torchrun, the launcher connects to the sidecar once torchrun has passed its job
+(torchrun_job.py), and exits when the command has ended.
 """
 
 import os
@@ -16,12 +19,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Optional, Union
 
-from understudy_launcher import environment, error_files, termination_message
+from understudy_launcher import environment, error_files, termination_message, torchrun_call, torchrun_job
 from understudy_launcher import events as e
-from understudy_launcher.command import PythonProgram, python_program, same_start
+from understudy_launcher.command import PythonProgram, calls_torchrun, python_program, same_start
+from understudy_launcher.container_command import USAGE, Called, ContainerCommand
 from understudy_launcher.device_check import DeviceCheck
 from understudy_launcher.groups import LEFTOVERS
-from understudy_launcher.logs import Logs
+from understudy_launcher.logs import Logs, Outputs
 from understudy_launcher.phases import OnSigterm
 from understudy_launcher.ports import PortReservation
 from understudy_launcher.processes import ForkOrder, Workers, not_started
@@ -32,16 +36,24 @@ from understudy_launcher.warmup import WARMUP
 from understudy_launcher.zygote import WorkerStatus, Zygote, ZygoteMessage
 from understudy_protocol import pod
 from understudy_protocol.enums import EVICTED_EXIT_CODE, UNFIT_EXIT_CODE
-from understudy_protocol.launcher import StartWorkers, TakeOver
+from understudy_protocol.launcher import Ping, Pong, StartWorkers, TakeOver
+from understudy_protocol.torchrun import RunStock, RunWorkers
 
 GROUP_POLL_S = 0.1
 MAX_WAIT_S = 86400.0  # a grace may be longer than select's maximum
+#: A command may still run for this time after its torchrun has failed.
+COMMAND_ENDS_WITHIN_S = 10.0
+#: The exit code if the command cannot be started, as in a shell.
+NOT_FOUND = 127
+#: The exit code of a torchrun whose workers have failed.
+TORCHRUN_FAILED = 1
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _WAKEUP = "signals"
 _SIDECAR = "sidecar"
 _ZYGOTE = "zygote"
 _LOGS = "logs"
 _DEVICES = "devices"
+_COMMAND = "command"
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,8 @@ class Settings:
     forks: bool = True  # fork workers, if the command allows it
     worker_grace_s: Optional[float] = None  # for workers that a round replaces; None: from their environment
     devices: int = 0  # given to a spare of a pool, which needs all of them to be ready
+    is_auto: bool = False  # a command that calls torchrun runs as it is, and the launcher runs torchrun's workers
+    calls_torchrun: bool = False  # the command has to be run, and has not passed its job yet
 
 
 class Loop:
@@ -71,8 +85,14 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._wakeup = _catch_signals()
         self._selector.register(self._wakeup, selectors.EVENT_READ, _WAKEUP)
-        self._logs.watch(self._watch_logs)
+        self._logs.watch(self._watch_logs, self._unwatch)
         self._workers = Workers(settings.command, settings.folder, self._watch, self._unwatch, self._own_children)
+        self._workers.on_other_end = self._on_other_end
+        self._command: Optional[ContainerCommand] = None
+        self._torchrun: Optional[RunWorkers] = None  # the job that the command's torchrun has passed
+        self._torchrun_defaults: Mapping[str, str] = {}
+        self._is_stock = False  # the command's torchrun runs its workers itself
+        self._is_over = False  # the supervisor decides nothing any more
         self._zygote = self._make_zygote()
         self._zygote_env: Mapping[str, str] = {}  # at its start
         self._selection = LinkSelection(self._selector, _SIDECAR)
@@ -90,6 +110,7 @@ class Loop:
             warmup=bool(settings.warmup),
             step_timeout_s=settings.step_timeout_s,
             devices=settings.devices > 0,
+            calls_torchrun=settings.calls_torchrun,
         )
         self._queue: deque[e.Event] = deque([e.Started(self._worker_grace_s())])
         self._exit: Optional[e.Exit] = None
@@ -106,16 +127,21 @@ class Loop:
                 if self._exit.code == UNFIT_EXIT_CODE or (self._exit.code == EVICTED_EXIT_CODE and os.getpid() == 1):
                     # pid 1: not when local mode runs in another container
                     termination_message.write_termination_message(self._exit.reason)
-                return self._exit.code
+                return self._exit.code if self._command is None else self._end_command(self._command, self._exit.code)
+            if self._is_stock and self._command is not None:
+                return self._stand_by(self._command)
             self._wait()
 
     def _own_children(self) -> tuple[int, ...]:
         """The launcher's children that are not workers."""
-        return self._logs.pid, self._devices.pid, 0 if self._zygote is None else self._zygote.pid
+        command = 0 if self._command is None else self._command.pid
+        return self._logs.pid, self._devices.pid, 0 if self._zygote is None else self._zygote.pid, command
 
     def kill_all(self) -> None:
         """Kill all workers after a bug in the launcher."""
         self._workers.kill_all()
+        if self._command is not None:
+            self._command.signal(signal.SIGKILL)
 
     def _decide(self) -> None:
         while self._queue and self._exit is None:
@@ -133,6 +159,8 @@ class Loop:
             self._spawn_warmup()
         elif isinstance(effect, (e.ReservePort, e.ReleasePort)):
             self._do_with_port(effect)
+        elif isinstance(effect, e.StartCommand):
+            self._start_command()
         elif isinstance(effect, (e.StartZygote, e.EndZygote, e.MakeStore, e.CheckZygote)):
             self._do_with_zygote(effect)
         elif isinstance(effect, (e.CheckDevices, e.EndDeviceCheck)):
@@ -186,8 +214,9 @@ class Loop:
         before = self._settings
         env = environment.environment_after_take_over(before.env, order)
         command = order.command or before.command
-        program = python_program(command) if before.forks else None
-        self._settings = replace(before, env=env, command=command, zygote=program)
+        calls = before.is_auto and calls_torchrun(command)
+        program = python_program(command) if before.forks and not calls else None
+        self._settings = replace(before, env=env, command=command, zygote=program, calls_torchrun=calls)
         self._workers.run(command)
         self._queue.appendleft(e.CommandReplaced(self._worker_grace_s()))
         why_not = environment.fresh_start_reason(before.env, env)
@@ -196,10 +225,114 @@ class Loop:
             return
         if self._zygote is not None:
             self._zygote.end()
-            why = why_not or "the command starts another interpreter"
+            why = why_not or ("the command calls torchrun" if calls else "the command starts another interpreter")
             self._logs.write_line(f"the job cannot use the spare's fork server, which ends: {why}")
         self._zygote = self._make_zygote()
-        self._queue.appendleft(e.ZygoteEnded(self._zygote is not None))  # ahead of a queued StartWorkers
+        self._queue.appendleft(e.ZygoteEnded(self._zygote is not None, calls))  # ahead of a queued StartWorkers
+
+    # The command that calls torchrun --------------------------------------------------------------------------------
+
+    def _start_command(self) -> None:
+        settings = self._settings
+        path = os.path.join(settings.folder, pod.TORCHRUN_SOCKET)
+        self._torchrun_defaults = torchrun_call.torchrun_defaults(settings.env, settings.folder)
+        watch, log = self._watch_command, self._logs.write_line
+        self._command = ContainerCommand(settings.command, path, watch, self._unwatch, log)
+        env = environment.command_environment(settings.env, self._torchrun_defaults, path)
+        why_not = self._command.start(env)
+        if why_not:
+            self._queue.append(e.CommandFailed(NOT_FOUND, why_not))
+            return
+        log("the command calls torchrun, so it runs as it is; the launcher runs the workers of its torchrun")
+
+    def _on_command(self, fd: int) -> None:
+        assert self._command is not None
+        for event in self._command.on_ready(fd):
+            if not isinstance(event, Called):
+                self._queue.append(e.TorchrunEnded())
+            elif isinstance(event.call, RunStock):
+                self._logs.write_line(f"torchrun runs its workers itself, as new processes: {event.call.reason}")
+                self._is_stock = True
+            else:
+                self._run_job_of_torchrun(event.call)
+
+    def _run_job_of_torchrun(self, call: RunWorkers) -> None:
+        assert self._command is not None
+        settings = self._settings
+        why_not = torchrun_call.rejection(call, settings.nproc) or torchrun_job.take_over_process(
+            call, self._logs.write_line
+        )
+        if why_not:
+            self._queue.append(e.CommandFailed(USAGE, why_not))
+            return
+        env = torchrun_call.job_environment(call, settings.env, self._torchrun_defaults)
+        program = python_program(torchrun_call.command_of(call.command, 0)) if settings.forks else None
+        self._settings = replace(settings, env=env, command=call.command, zygote=program, calls_torchrun=False)
+        self._torchrun = call
+        self._workers.run(call.command)
+        self._workers.keep_children()
+        self._workers.keeps_error_files = bool(call.attempt_folder)
+        self._command.take_streams()
+        if settings.log_prefix or torchrun_call.tees(call):
+            self._logs.start()
+        self._zygote = self._make_zygote()
+        self._queue.extend([e.CommandReplaced(self._worker_grace_s()), e.TorchrunCalled(self._zygote is not None)])
+
+    def _on_other_end(self, pid: int, status: int) -> None:
+        command = self._command
+        if command is None or pid != command.pid:
+            return
+        command.ended(status)
+        if not self._settings.calls_torchrun:
+            self._queue.append(e.TorchrunEnded())
+            return
+        what = f"the command ended with exit code {command.code}, and without a call of torchrun"
+        advice = "" if command.code else ". If each worker is to run the command, set launcher.mode to Wrap"
+        self._queue.append(e.CommandFailed(command.code or USAGE, what + advice))
+
+    def _end_command(self, command: ContainerCommand, code: int) -> int:
+        """The job has ended with this code: let torchrun exit, and the command continue. Return the exit code."""
+        self._is_over = True
+        if self._zygote is not None:
+            self._zygote.end()
+        self._logs.finish()
+        command.end_torchrun(TORCHRUN_FAILED if code else 0)
+        if self._settings.calls_torchrun:
+            command.signal(signal.SIGTERM)
+        until = time.monotonic() + COMMAND_ENDS_WITHIN_S if code else None
+        while command.code is None and (until is None or time.monotonic() < until):
+            self._wait(until)
+            if self._is_asked_to_end():
+                command.signal(signal.SIGTERM)
+        command.signal(signal.SIGKILL)
+        return code or command.code or 0
+
+    def _stand_by(self, command: ContainerCommand) -> int:
+        """torchrun runs its workers itself, and is the sidecar's launcher now. Return the command's exit code."""
+        self._is_over = True
+        self._link.close()
+        while command.code is None:
+            self._wait()
+            if self._is_asked_to_end():
+                command.signal_torchrun(signal.SIGTERM)
+        return command.code
+
+    def _is_asked_to_end(self) -> bool:
+        """Handle the events of a launcher that decides nothing any more."""
+        asked = False
+        while self._queue:
+            event = self._queue.popleft()
+            asked = asked or isinstance(event, e.AskedToEnd)
+            if isinstance(event, Ping):
+                self._link.send(Pong(event.number), time.monotonic())
+        return asked
+
+    def _may_connect(self) -> bool:
+        """A spare of a pool is connected before the job's command calls torchrun."""
+        return not (self._is_over and self._is_stock) and not self._waits_for_first_call()
+
+    def _waits_for_first_call(self) -> bool:
+        return self._settings.calls_torchrun and self._link.socket is None
 
     def _do_with_zygote(self, effect: Union[e.StartZygote, e.EndZygote, e.MakeStore, e.CheckZygote]) -> None:
         assert self._zygote is not None, "the supervisor knows that there is a zygote"
@@ -221,11 +354,17 @@ class Loop:
             return environment.worker_environment(settings.env, start, local_rank, settings.nproc, step_files, errors)
 
         fresh = list(range(settings.nproc))
-        errors_of = {rank: self._error_file(start, rank) for rank in fresh}
         self._logs.new_round()
         self._workers.oom_kills.forget()
-        outputs_of = {rank: self._logs.outputs(f"[rank {start.rank_offset + rank}] ") for rank in fresh}
-        if self._store_has_gone(start):
+        errors_of: dict[int, Optional[str]] = {}
+        outputs_of: dict[int, Outputs] = {}
+        for rank in list(fresh):
+            try:
+                errors_of[rank], outputs_of[rank] = self._files_of(start, rank)
+            except OSError as error:
+                fresh.remove(rank)
+                self._queue.extend(not_started(rank, 126, f"cannot open a file of torchrun's log folder: {error}"))
+        if self._store_has_gone(start) and 0 in fresh:
             fresh.remove(0)
             self._queue.extend(not_started(0, 1, "the store of this round ended before the workers started"))
         if effect.is_warmup_done and self._zygote is not None:
@@ -236,15 +375,33 @@ class Loop:
                     outputs_of[rank],
                     errors_of[rank],
                     tuple(name for name in self._zygote_env if name not in env),
+                    self._command_of(rank),
                 )
                 for rank, env in of_round.items()
             }
             fresh = self._workers.fork(self._zygote, forks)
             self._on_zygote_message(self._zygote.receive())  # messages that arrived during the fork
         for rank in fresh:
-            self._queue.extend(self._workers.spawn(rank, partial(env_of, rank), outputs_of[rank], errors_of[rank]))
+            command = self._command_of(rank)
+            self._queue.extend(
+                self._workers.spawn(rank, partial(env_of, rank), outputs_of[rank], errors_of[rank], command)
+            )
         for outputs in outputs_of.values():
             outputs.close()
+
+    def _files_of(self, start: StartWorkers, local_rank: int) -> tuple[Optional[str], Outputs]:
+        """The error file of a worker, and its outputs. Raises OSError."""
+        rank = start.rank_offset + local_rank
+        output = torchrun_call.output_of(self._torchrun, start.token.round, local_rank, rank)
+        torchrun_job.make_folders(output)
+        prefix = f"[rank {rank}] " if self._settings.log_prefix else ""
+        return output.error_file or self._error_file(start, local_rank), self._logs.outputs(prefix, output)
+
+    def _command_of(self, local_rank: int) -> Optional[Sequence[str]]:
+        """None: that of all workers."""
+        if self._torchrun is None:
+            return None
+        return torchrun_call.command_of(self._torchrun.command, local_rank)
 
     def _spawn_warmup(self) -> None:
         settings = self._settings
@@ -261,32 +418,38 @@ class Loop:
     def _error_file(self, start: StartWorkers, local_rank: int) -> Optional[str]:
         return error_files.fresh_path(self._errors, str(start.token), local_rank) if self._errors else None
 
-    def _wait(self) -> None:
+    def _wait(self, until: Optional[float] = None) -> None:
         self._selection.update(self._link)
-        ready = self._selector.select(self._timeout(time.monotonic()))
+        ready = self._selector.select(self._timeout(time.monotonic(), until))
         if self._zygote is not None:  # before the ends of its workers: its store has ended too
             self._on_zygote_message(self._zygote.receive())
         for key, mask in ready:
             if key.data == _WAKEUP:
                 self._on_signals()
             elif key.data == _LOGS:
-                self._logs.revive(self._unwatch)
+                self._logs.revive()
             elif key.data == _DEVICES:
                 self._queue.extend(self._devices.on_packet())
             elif key.data == _SIDECAR:
                 self._on_sidecar(mask)
+            elif key.data == _COMMAND:
+                self._on_command(key.fd)
             elif key.data != _ZYGOTE:
                 self._queue.extend(self._workers.has_news(key.fd))
         now = time.monotonic()
-        self._queue.extend(self._link.connect(now))
+        if self._may_connect():
+            self._queue.extend(self._link.connect(now))
         if self._workers.lingering():
             self._queue.extend(self._workers.reap())
-        deadline = self._supervisor.deadline()
+        deadline = self._deadline()
         if deadline is not None and now >= deadline:
             self._queue.append(e.Tick())
 
-    def _timeout(self, now: float) -> Optional[float]:
-        deadlines = [self._supervisor.deadline(), self._link.deadline()]
+    def _deadline(self) -> Optional[float]:
+        return None if self._is_over else self._supervisor.deadline()
+
+    def _timeout(self, now: float, until: Optional[float]) -> Optional[float]:
+        deadlines = [self._deadline(), self._link.deadline() if self._may_connect() else None, until]
         if self._workers.lingering():
             deadlines.append(now + GROUP_POLL_S)
         nearest = min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -327,6 +490,9 @@ class Loop:
 
     def _watch_zygote(self, control: int) -> None:
         self._selector.register(control, selectors.EVENT_READ, _ZYGOTE)
+
+    def _watch_command(self, connection: int) -> None:
+        self._selector.register(connection, selectors.EVENT_READ, _COMMAND)
 
     def _watch_devices(self, pipe: int) -> None:
         self._selector.register(pipe, selectors.EVENT_READ, _DEVICES)

@@ -47,6 +47,7 @@ class ForkOrder:
     outputs: Outputs
     error_file: Optional[str]
     dropped: Sequence[str] = ()  # variables of the zygote that the worker does not get
+    command: Optional[Sequence[str]] = None  # None: that of the zygote
 
 
 @dataclass
@@ -86,6 +87,12 @@ class Workers:
         self._reported_leftovers: set[tuple[int, int]] = set()
         self._before_exec = prctl.dies_with_parent()
         self.oom_kills = OomKills()
+        self.keeps_error_files = False  # a torchrun's error files stay
+        self.on_other_end: Callable[[int, int], None] = lambda pid, status: None  # another child was reaped
+
+    def keep_children(self) -> None:
+        """The children of now are not workers' leftovers: the container's command has started them."""
+        self._earlier |= {child.identity for child in process_table.children()}
 
     def run(self, command: Sequence[str]) -> None:
         """Use this command from the next worker on."""
@@ -137,7 +144,13 @@ class Workers:
             for local_rank in workers:
                 files[local_rank] = StepFiles(self._folder)
         forks = {
-            rank: ForkRequest(workers[rank].env, steps.inherited, workers[rank].outputs, workers[rank].dropped)
+            rank: ForkRequest(
+                workers[rank].env,
+                steps.inherited,
+                workers[rank].outputs,
+                workers[rank].dropped,
+                workers[rank].command,
+            )
             for rank, steps in files.items()
         }
         pids = zygote.fork(forks)
@@ -189,7 +202,10 @@ class Workers:
         """
         events: list[Ended] = []
         for pid, status in _ended():
-            events += self.ended(pid, status)
+            if any(worker.pid == pid for worker in self._workers.values()):
+                events += self.ended(pid, status)
+            else:
+                self.on_other_end(pid, status)
         for worker in [worker for worker in self._workers.values() if worker.ended and _is_empty(worker.pid)]:
             del self._workers[worker.local_rank]
             events.append(GroupEmptied(worker.local_rank))
@@ -263,7 +279,7 @@ class Workers:
         out_of_memory = self.oom_kills.describe_new_kills() if code and not worker.killed else ""
         if out_of_memory:
             ended = replace(ended, message=f"{ended.message}; {out_of_memory}")
-        if worker.error_file is not None:
+        if worker.error_file is not None and not self.keeps_error_files:
             error_files.forget(worker.error_file)
         return [*steps, ended]
 

@@ -105,7 +105,7 @@ class SelfCheck:
 
     def _reason(self) -> str:
         """Why it is not ready; "" if no reason is known."""
-        if self._warm.state is WarmState.LOADING:
+        if self._warm.is_loading:
             return "the fork server is loading its modules"
         if self._warm.has_given_up:
             return "the fork server failed and is off; the launcher's log has the reason"

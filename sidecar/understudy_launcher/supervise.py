@@ -38,6 +38,8 @@
     LEAVING             the last group is empty        -          Exit; also when LEAVE_WITHIN_S is over
     IDLE                CheckReadiness                 IDLE       see readiness.py
     IDLE                TakeOver, before any round     IDLE       ReplaceCommand
+    IDLE, STARTING      CommandFailed                  LEAVING    SIGKILL to every group
+    any                 TorchrunEnded                  -          as AskedToEnd
     any                 Ping                           as it is   Pong
 
 Rules: a StartWorkers whose token is not newer than the newest is dropped (an equal one is already executed), and so is
@@ -115,6 +117,8 @@ class Supervisor:
         warmup: bool = False,
         step_timeout_s: float = 0.0,
         devices: bool = False,
+        calls_torchrun: bool = False,
+        fork_fallback_reason: str = "",
     ) -> None:
         self.phase = Phase.IDLE
         self._pid, self._nproc = pid, nproc
@@ -123,7 +127,12 @@ class Supervisor:
         self._master_port = 0
         self._graces = Graces(grace_s)
         self._worker_grace_s = 0.0
-        self._warm = ForkServerWatch(zygote, own_stores=own_stores)
+        self._warm = ForkServerWatch(
+            zygote,
+            own_stores=own_stores,
+            calls_torchrun=calls_torchrun,
+            fork_fallback_reason=fork_fallback_reason,
+        )
         self._warmup = Warmup(warmup)
         self._self_check = SelfCheck(self._warm, self._warmup, devices)
         self._on_sigterm, self._step_timeout_s = on_sigterm, step_timeout_s
@@ -157,6 +166,8 @@ class Supervisor:
             e.SurvivorsFound: self._on_survivors_found,
             e.StepsRead: self._on_steps,
             **dict.fromkeys(OF_THE_ZYGOTE, self._on_zygote),
+            e.CommandFailed: self._on_command_failed,
+            e.TorchrunEnded: self._on_torchrun_ended,
             e.Tick: self._on_tick,
         }
 
@@ -290,6 +301,14 @@ class Supervisor:
         elif self.phase is not Phase.CLOSING:
             self._ask_to_save(Phase.SAVING, f"{event.signal}, with a grace period of {self._graces.pod_s:g} s")
 
+    def _on_command_failed(self, event: e.CommandFailed, now: float) -> None:
+        self._leave(event.code, event.reason, now)
+
+    def _on_torchrun_ended(self, event: e.TorchrunEnded, now: float) -> None:
+        """The workers of a torchrun end with it, and may save."""
+        if self.phase is not Phase.LEAVING:
+            self._on_asked_to_end(e.AskedToEnd("the end of torchrun"), now)
+
     def _no_save_reason(self, event: e.AskedToEnd) -> str:
         """Why no checkpoint is tried; "" if one may be."""
         if self._on_sigterm is OnSigterm.NEVER:
@@ -395,7 +414,7 @@ class Supervisor:
             self._report(self._round.drained())
         if self.phase is Phase.REPLACING:
             self.phase = Phase.STARTING
-        if self.phase is Phase.STARTING and self._warm.state is not WarmState.LOADING:
+        if self.phase is Phase.STARTING and not self._warm.is_loading:
             self._spawn(now)
         elif self.phase is Phase.STOPPING:
             self.phase = Phase.IDLE
@@ -491,7 +510,7 @@ class Supervisor:
         self._out.extend([e.Log("claimed by a job"), e.ReplaceCommand(order)])
 
     def _warm_up(self, now: float) -> None:
-        if self.phase is Phase.IDLE and self._round.start is None and self._warm.state is not WarmState.LOADING:
+        if self.phase is Phase.IDLE and self._round.start is None and not self._warm.is_loading:
             effects = self._warmup.start(now)
             if effects:
                 self._groups.warmup_spawned()

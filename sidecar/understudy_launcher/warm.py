@@ -3,18 +3,20 @@
     state    event                                      next     effects
     -------  -----------------------------------------  -------  -------------------------------------
     OFF      -                                          OFF      the command is no zygote's, or it was turned off
+    CALLING  the command's torchrun passes its job      LOADING  a zygote is started; OFF if none can run the job
     READY    -                                          READY    with own_stores: no zygote is needed
     LOADING  the zygote can fork                        READY    its first store is created
     LOADING  it has ended, or LOAD_WITHIN_S is over     OFF      workers start as fresh processes
     READY    it has ended, for the first GIVE_UP times  LOADING  a new one is started
     READY    it has ended again, or finally             OFF
     any      a job's command needs another one          LOADING  a new one is started; OFF if it cannot be forked
+    any      a job's command calls torchrun             CALLING  the command is started
     READY    the newest store has ended, or is in use   READY    another one is created
 
 If workers should be forked but start as fresh processes, fork_fallback_reason has the reason, and each change is
-reported to the sidecar. A round waits while the zygote loads: one import is faster than the imports of all workers of
-the pod at once. A store that a round uses is offered to no later round; until the next store listens, rank 0 would
-serve its own.
+reported to the sidecar. A round waits while the command prepares its call of torchrun, without a limit, and while the
+zygote loads: one import is faster than the imports of all workers of the pod at once. A store that a round uses is
+offered to no later round; until the next store listens, rank 0 would serve its own.
 """
 
 from enum import Enum
@@ -24,24 +26,41 @@ from understudy_launcher import events as e
 
 LOAD_WITHIN_S = 180.0
 GIVE_UP = 3
-OF_THE_ZYGOTE = (e.ZygoteReady, e.ZygoteLost, e.ZygoteEnded, e.StoreReady, e.StoreGone, e.StoreFailed)
-Event = Union[e.ZygoteReady, e.ZygoteLost, e.ZygoteEnded, e.StoreReady, e.StoreGone, e.StoreFailed, e.Tick]
+OF_THE_ZYGOTE = (
+    e.TorchrunCalled,
+    e.ZygoteReady,
+    e.ZygoteLost,
+    e.ZygoteEnded,
+    e.StoreReady,
+    e.StoreGone,
+    e.StoreFailed,
+)
+Event = Union[
+    e.TorchrunCalled, e.ZygoteReady, e.ZygoteLost, e.ZygoteEnded, e.StoreReady, e.StoreGone, e.StoreFailed, e.Tick
+]
 
 
 class State(Enum):
     OFF = "off"
+    CALLING = "calling"
     LOADING = "loading"
     READY = "ready"
 
 
 class ForkServerWatch:
-    """wanted: the command is a Python program that may be forked. own_stores: MakeStore needs no zygote."""
+    """wanted: the command is a Python program that may be forked. own_stores: MakeStore needs no zygote.
 
-    def __init__(self, wanted: bool, *, own_stores: bool = False) -> None:
+    calls_torchrun: the workers are those of a torchrun that the command calls. fork_fallback_reason: with own_stores,
+    why that torchrun runs its workers itself.
+    """
+
+    def __init__(
+        self, wanted: bool, *, own_stores: bool = False, calls_torchrun: bool = False, fork_fallback_reason: str = ""
+    ) -> None:
         self.state = State.READY if own_stores else State.OFF
-        self.fork_fallback_reason = ""  # "": workers are forked, or need not be
+        self.fork_fallback_reason = fork_fallback_reason  # "": workers are forked, or need not be
         self.store_port = 0  # a store that no round has used; 0: none listens
-        self._is_wanted = wanted
+        self._is_wanted, self._calls_torchrun = wanted, calls_torchrun
         self._load_by: Optional[float] = None
         self._losses = 0
 
@@ -50,10 +69,18 @@ class ForkServerWatch:
         """Whether workers that should be forked start as fresh processes."""
         return self._is_wanted and self.state is State.OFF
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether a round has to wait."""
+        return self.state in (State.CALLING, State.LOADING)
+
     def start(self, now: float) -> list[e.Effect]:
         """Called when the launcher starts."""
         if self.state is State.READY:
             return [e.MakeStore()]
+        if self._calls_torchrun:
+            self.state = State.CALLING
+            return [e.StartCommand()]
         if not self._is_wanted:
             return []
         self.state, self._load_by = State.LOADING, now + LOAD_WITHIN_S
@@ -71,7 +98,10 @@ class ForkServerWatch:
             return self._on_gone(event, now)
         if isinstance(event, e.ZygoteEnded):
             self.store_port, self._load_by, self.state, self._is_wanted = 0, None, State.OFF, event.was_wanted
-            self.fork_fallback_reason = ""
+            self.fork_fallback_reason, self._calls_torchrun = "", event.calls_torchrun
+            return self.start(now)
+        if isinstance(event, e.TorchrunCalled):
+            self.state, self._is_wanted, self._calls_torchrun = State.OFF, event.may_fork, False
             return self.start(now)
         if isinstance(event, e.StoreReady):
             self.store_port = event.port

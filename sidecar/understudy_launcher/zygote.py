@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional, Union
 
 from understudy_launcher import events as e
 from understudy_launcher import prctl
-from understudy_launcher.command import PythonProgram
+from understudy_launcher.command import PythonProgram, python_program
 from understudy_launcher.logs import INHERITED, Outputs
 from understudy_launcher.process_table import Handle
 
@@ -34,6 +34,7 @@ class ForkRequest:
     step_files: tuple[int, int]  # bell and page
     outputs: Outputs = INHERITED
     dropped: Sequence[str] = ()  # variables of the zygote that the fork does not get
+    command: Optional[Sequence[str]] = None  # a command that the zygote can fork; None: the zygote's
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,13 @@ class Zygote:
             bell, page = fork.step_files
             files = {"bell": bell, "page": page, "stdout": fork.outputs.stdout, "stderr": fork.outputs.stderr}
             given = {name: fd for name, fd in files.items() if fd >= 0}
-            order = {"fork": local_rank, "env": dict(fork.env), "command": self._command, "files": list(given)}
+            command, program = list(fork.command or self._command), self._program
+            order = {"fork": local_rank, "env": dict(fork.env), "command": command, "files": list(given)}
             if fork.dropped:
                 order["dropped"] = list(fork.dropped)
-            if self._program is not self._started_for:
-                program = self._program
+            if command != self._command:
+                program = python_program(command) or program
+            if program is not self._started_for:
                 order["program"] = [program.kind, program.target, *program.arguments]
             self._send(order, list(given.values()))
         until = time.monotonic() + FORKS_WITHIN_S

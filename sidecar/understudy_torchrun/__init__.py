@@ -3,37 +3,45 @@
 understudy_launcher.supervise makes the decisions, as in the launcher. Here:
 
     agent.py, calls.py       translate between the supervisor and the calls of torchrun's agent (pure)
+    hand_over.py, wait.py    mode Auto: torchrun passes its job to the launcher, and waits
     session.py               the thread with the socket, timers and signals, and the calls that wait for answers
     workers.py, steps.py     torchrun's workers: found, watched, signaled, never reaped
-    handler.py, stores.py    torch's interfaces; only these import torch
+    handler.py, stores.py    torch's interfaces; only these and hand_over.py import torch
 
 torch finds `handlers` by the entry point group torchrun.handlers (package.py writes it) whenever a process imports
 torch.distributed.elastic.rendezvous, also in a worker. So this module imports nothing of Understudy or torch.
 
-A torchrun that the pod's command starts must use this backend: with another one, or with --standalone, it would never
-join the job, or train alone. The entry script launch-torchrun rejects that if it can read the command, but not inside a
-shell. So such a torchrun exits before its first rendezvous. A torchrun that a worker starts is not affected.
+torchrun's agent creates RendezvousParameters before anything else. There this module decides:
+
+    the process                                      what happens
+    -----------------------------------------------  -----------------------------------------------------------
+    a torchrun of the pod's command, mode Auto       it passes its job to the launcher (hand_over.py)
+    a torchrun of the pod's command, mode Torchrun   it uses this backend; with another one it exits with 64
+    a worker of the launcher                         it exits with 64: its workers would be no part of the job
+    any other, such as a worker of torchrun          nothing
+
+The entry script launch-torchrun also rejects other backends, if it can read the command: not inside a shell.
 """
 
+import json
 import os
 import sys
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 BACKEND = "understudy"
 USAGE = 64
 #: As in understudy_protocol.pod, which is not imported here.
-_ENV_TORCHRUN, _ENV_ROUND = "UNDERSTUDY_TORCHRUN", "UNDERSTUDY_ROUND"
+_ENV_TORCHRUN, _ENV_ROUND, _ENV_SOCKET = "UNDERSTUDY_TORCHRUN", "UNDERSTUDY_ROUND", "UNDERSTUDY_TORCHRUN_SOCKET"
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 def handlers() -> Callable[[Any], Any]:
     """torch registers the result under the entry point's name: parameters -> handler."""
-    if os.environ.get(_ENV_TORCHRUN) and _ENV_ROUND not in os.environ:
-        _refuse_other_backends()
+    _watch_agents()
     return _create
 
 
-def _refuse_other_backends() -> None:
-    """torchrun creates RendezvousParameters first for each backend, however the user has selected it."""
+def _watch_agents() -> None:
     api = sys.modules.get("torch.distributed.elastic.rendezvous.api")
     parameters: Any = getattr(api, "RendezvousParameters", None)
     if parameters is None:
@@ -41,16 +49,52 @@ def _refuse_other_backends() -> None:
     initialize = parameters.__init__
 
     def initialize_ours(self: Any, backend: str, *others: Any, **named: Any) -> None:
-        if backend != BACKEND:
-            sys.stderr.write(
+        env = os.environ
+        if env.get(_ENV_ROUND):
+            if not env.get(_ENV_TORCHRUN):
+                _refuse_in_worker()
+        elif env.get(_ENV_SOCKET):
+            _hand_over(sys._getframe(1).f_locals)
+            backend = BACKEND
+        elif env.get(_ENV_TORCHRUN) and backend != BACKEND:
+            _refuse(
                 f"understudy torchrun: this torchrun uses the rendezvous backend {backend!r} (--standalone and "
-                "--rdzv-backend set it), so it would never join the job. Remove the option, or use launcher.mode Wrap "
-                "and a command without torchrun.\n"
+                "--rdzv-backend set it), so it would never join the job. Remove the option, or use launcher.mode Auto."
             )
-            raise SystemExit(USAGE)
         initialize(self, backend, *others, **named)
 
     parameters.__init__ = initialize_ours
+
+
+def _hand_over(agent: "dict[str, Any]") -> None:
+    """agent: the local variables of torch.distributed.launcher.api.launch_agent, which has the result of the parser."""
+    if not {"config", "entrypoint", "args"} <= agent.keys():
+        _refuse(
+            "understudy torchrun: this program starts an elastic agent without torch.distributed.run, so the launcher "
+            "cannot run its workers: set launcher.mode to Wrap, or use torchrun."
+        )
+    from understudy_torchrun.hand_over import hand_over
+
+    hand_over(agent["config"], agent["entrypoint"], agent["args"])
+
+
+def _refuse_in_worker() -> NoReturn:
+    text = (
+        f"worker of rank {os.environ.get('RANK')} starts a rendezvous of its own (torchrun or torch.distributed.run), "
+        "so its processes would train apart from the job. Call torchrun in the container's command, with launcher.mode "
+        "Auto. If this torchrun is no part of the job, start it with `env -u UNDERSTUDY_ROUND`."
+    )
+    try:
+        with open(os.environ.get(_ERROR_FILE, ""), "x", encoding="utf-8") as file:
+            json.dump({"message": {"message": text}}, file)
+    except OSError:
+        pass  # no variable, or a file that torch's @record has written
+    _refuse(f"understudy: {text}")
+
+
+def _refuse(text: str) -> NoReturn:
+    sys.stderr.write(f"{text}\n")
+    raise SystemExit(USAGE)
 
 
 def _create(parameters: Any) -> Any:

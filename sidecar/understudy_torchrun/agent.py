@@ -42,7 +42,7 @@ from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.phases import AFTER_SIGTERM, ENDING, OnSigterm, Phase
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol.enums import WorkersState
-from understudy_protocol.launcher import LauncherHello, StartWorkers, WorkerExited, WorkersStarted
+from understudy_protocol.launcher import LauncherHello, StartWorkers, TakeOver, WorkerExited, WorkersStarted
 from understudy_torchrun import calls as c
 
 #: How long a signal waits for the agent's next poll; by default the agent polls ten times a second.
@@ -84,10 +84,18 @@ class Agent:
         grace_s: float,
         on_sigterm: OnSigterm = OnSigterm.AUTO,
         step_timeout_s: float = 0.0,
+        fork_fallback_reason: str = "",
     ) -> None:
+        """fork_fallback_reason: why torchrun runs the workers and not the launcher, in mode Auto; "": that is asked."""
         self.state = State.AWAY
         self.supervisor = Supervisor(
-            pid, nproc, grace_s, own_stores=True, on_sigterm=on_sigterm, step_timeout_s=step_timeout_s
+            pid,
+            nproc,
+            grace_s,
+            own_stores=True,
+            on_sigterm=on_sigterm,
+            step_timeout_s=step_timeout_s,
+            fork_fallback_reason=fork_fallback_reason,
         )
         self._ranks = range(nproc)
         self._runs = False  # workers run, since the answer Begin
@@ -106,6 +114,7 @@ class Agent:
         self._out: list[c.Effect] = []
         self._now = 0.0
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            TakeOver: lambda order: None,  # the launcher has executed it: torchrun is of the job's command
             c.WantsRound: self._on_wants_round,
             c.PollsMembers: self._on_polls_members,
             c.WorkersSucceeded: self._on_workers_succeeded,

@@ -54,7 +54,14 @@ class Session:
         self._selector.register(self._wakeup, selectors.EVENT_READ, _WAKEUP)
         self._selection = LinkSelection(self._selector, _SIDECAR)
         self._link = SidecarLink(settings.socket, log, self._selection.forget, time.monotonic())
-        self._agent = Agent(os.getpid(), settings.nproc, settings.grace_s, settings.on_sigterm, settings.step_timeout_s)
+        self._agent = Agent(
+            os.getpid(),
+            settings.nproc,
+            settings.grace_s,
+            settings.on_sigterm,
+            settings.step_timeout_s,
+            settings.env.get(pod.ENV_FORK_FALLBACK, ""),
+        )
         self._workers = TorchrunWorkers(self._watch_worker, self._unwatch)
         self._looks = SearchSchedule()
         self._steps = TorchrunSteps(settings.nproc, self._watch_steps, self._unwatch, log)

@@ -1,0 +1,70 @@
+"""What the words of a container's command say about torchrun. Pure.
+
+Rules: a Python program is torchrun only if it is torch's own: its arguments may contain any word. Any other command,
+such as `bash -c` or numactl, calls torchrun if one of its words contains such a call. Numbers have to be written as
+numbers: `gpu`, `auto` and variables have a value on the pod's node only.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Optional
+
+_CALL = re.compile(r"(?:^|[\s/;&|(`\"'])torchrun(?:$|[\s;&|)`\"'])|torch\.distributed\.(?:run|launch)\b", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
+_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_PYTHON = re.compile(r"python[0-9.]*")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+_NPROC = re.compile(r"--nproc[-_]per[-_]node(?:=|\s+)(\S+)")
+_MAX_RESTARTS = re.compile(r"--max[-_]restarts(?:=|\s+)([0-9]{1,7})(?![^\s;&|)\"'])")
+NPROC_VARIABLE = "PET_NPROC_PER_NODE"
+
+
+def calls_torchrun(words: Sequence[str]) -> bool:
+    rest = _without_env(words)
+    if rest and _PYTHON.fullmatch(os.path.basename(rest[0])):
+        return _is_torchs_program(rest[1:])
+    return any(text_calls_torchrun(word) for word in rest)
+
+
+def text_calls_torchrun(text: str) -> bool:
+    """text: a shell script, or a word of a command."""
+    return _CALL.search(_COMMENT.sub("", text)) is not None
+
+
+def nproc_text(words: Sequence[str]) -> str:
+    """The value of torchrun's --nproc-per-node; "" if there is none."""
+    found = _NPROC.search(" ".join(words))
+    return "" if found is None else found[1].strip("\"'\\;")
+
+
+def max_restarts(words: Sequence[str]) -> Optional[int]:
+    """torchrun's --max-restarts, if the words contain a number."""
+    found = _MAX_RESTARTS.search(" ".join(words)) if calls_torchrun(words) else None
+    return None if found is None else int(found[1])
+
+
+def _without_env(words: Sequence[str]) -> list[str]:
+    rest = list(words)
+    if rest and os.path.basename(rest[0]) == "env":
+        del rest[0]
+        while rest and _ASSIGNMENT.fullmatch(rest[0]):
+            del rest[0]
+    return rest
+
+
+def _is_torchs_program(arguments: Sequence[str]) -> bool:
+    """arguments: of a Python."""
+    left = list(arguments)
+    while left:
+        word = left.pop(0)
+        if word == "-m":
+            return bool(left) and left[0] in _MODULES
+        if word.startswith("-m"):
+            return word[2:] in _MODULES
+        if word in _WITH_VALUE:
+            del left[:1]
+        elif not word.startswith("-"):
+            return os.path.basename(word) == "torchrun"
+    return False
