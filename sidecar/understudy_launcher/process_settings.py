@@ -8,6 +8,8 @@ import ctypes
 import os
 import platform
 import resource
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Callable, Optional
 
 from understudy_protocol.torchrun import MemoryPolicy, ProcessSettings
@@ -22,7 +24,9 @@ def read() -> ProcessSettings:
     """The settings of this process."""
     umask = os.umask(0o077)
     os.umask(umask)
-    limits = {name: resource.getrlimit(getattr(resource, name)) for name in _limit_names()}
+    limits: dict[str, tuple[int, ...]] = {
+        name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")
+    }
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     return ProcessSettings(umask, os.getpriority(os.PRIO_PROCESS, 0), cpus, limits, _memory_policy())
 
@@ -43,17 +47,18 @@ def adopt(asked: ProcessSettings) -> list[str]:
     if asked.cpus != own.cpus:
         change(f"CPUs {asked.cpus}", lambda: os.sched_setaffinity(0, asked.cpus))
     for name in own.limits.keys() & asked.limits.keys():
-        soft_and_hard = asked.limits[name]
-        if own.limits[name] != soft_and_hard:
-            change(f"{name} {soft_and_hard}", lambda: resource.setrlimit(getattr(resource, name), soft_and_hard))  # noqa: B023
+        if own.limits[name] != asked.limits[name]:
+            change(f"{name} {asked.limits[name]}", partial(_set_limit, name, asked.limits[name]))
     if asked.memory_policy is not None and asked.memory_policy != own.memory_policy:
         policy = asked.memory_policy
         change(f"memory policy of numactl {policy}", lambda: _set_memory_policy(policy))
     return errors
 
 
-def _limit_names() -> list[str]:
-    return [name for name in dir(resource) if name.startswith("RLIMIT_")]
+def _set_limit(name: str, soft_and_hard: Sequence[int]) -> None:
+    """Raises OSError, or ValueError."""
+    soft, hard = soft_and_hard
+    resource.setrlimit(getattr(resource, name), (soft, hard))
 
 
 def _memory_policy() -> Optional[MemoryPolicy]:
