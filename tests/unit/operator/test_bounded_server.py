@@ -16,8 +16,8 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from understudy_operator import bounded_server, fair_semaphore
-from understudy_operator.bounded_server import BoundedServer, Drop, ServerLimits
+from understudy_operator.runtime import bounded_server, fair_semaphore
+from understudy_operator.runtime.bounded_server import BoundedServer, Drop, ServerLimits
 
 GOOD, HOSTILE = "127.0.0.1", "127.0.0.66"
 SMALL = ServerLimits(slots=8, per_address=4, waiting=32, body=200_000, request_s=0.5, body_s=0.5, idle_s=20.0)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from understudy_operator.fair_semaphore import Crowded, FairSemaphore
+from understudy_operator.runtime.fair_semaphore import Crowded, FairSemaphore
 
 
 async def request_place(visits: FairSemaphore, *addresses: str) -> list["asyncio.Task[None]"]:

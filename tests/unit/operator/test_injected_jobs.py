@@ -14,10 +14,10 @@ from tests.unit.operator.given import IMAGE
 from tests.unit.virtual_time import in_virtual_time
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.apply.pace import Pace
-from understudy_operator.clock import Clock
-from understudy_operator.injected_jobs import InjectedJobCreator
+from understudy_operator.controllers.injected_jobs import InjectedJobCreator
 from understudy_operator.observe.store import Key, Kind, Store
-from understudy_operator.plan.injection.pods import inject
+from understudy_operator.plan.injection.injected_pods import inject
+from understudy_operator.runtime.clock import Clock
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.enums import Verdict

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from understudy_operator.keyring import Keyring
+from understudy_operator.plan.facts.keyring import Keyring
 from understudy_protocol.handshake import Call, HandshakeCalled, HandshakeCaller, NotProven, Role
 
 MASTER = bytes(range(32))

@@ -5,10 +5,10 @@ import asyncio
 from tests.unit.operator.fake_api import FakeApi
 from tests.unit.operator.test_worker import World, at_work, without_launcher, world
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator.apply.api import ApiError
-from understudy_operator.kueue_discovery import KueueDiscovery
+from understudy_operator.observe.kueue_discovery import KueueDiscovery
 from understudy_operator.observe.store import Kind
-from understudy_operator.plan.queue import QUEUE
+from understudy_operator.plan.facts.queue import QUEUE
+from understudy_operator.runtime.api import ApiError
 
 EVERY_S = 30.0
 

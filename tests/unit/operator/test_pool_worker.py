@@ -13,13 +13,13 @@ from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
 from tests.unit.operator.given import KEYRING
 from tests.unit.operator.given_pool import SPARE_TEMPLATE
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator import pool_worker, reconcile_loop
-from understudy_operator.apply.api import ApiError
 from understudy_operator.apply.gateway import Gateway
-from understudy_operator.clock import Clock
+from understudy_operator.controllers import pool_worker, reconcile_loop
+from understudy_operator.controllers.pool_worker import PoolWorker
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.pool.reconcile import reconcile_pool
-from understudy_operator.pool_worker import PoolWorker
+from understudy_operator.plan.pool.reconcile_pool import reconcile_pool
+from understudy_operator.runtime.api import ApiError
+from understudy_operator.runtime.clock import Clock
 from understudy_protocol import pod as names
 
 LONGEST_PAUSE_S = 0.5

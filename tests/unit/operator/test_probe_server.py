@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from understudy_operator.probe_server import ProbeServer, Reply
+from understudy_operator.runtime.probe_server import ProbeServer, Reply
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from tests.unit.virtual_time import in_virtual_time
+from understudy_operator.controllers.reconcile_loop import ReconcileLoop, ReconcileResult
+from understudy_operator.controllers.supervisor import Supervisor
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
-from understudy_operator.reconcile_loop import ReconcileLoop, ReconcileResult
-from understudy_operator.supervisor import Supervisor
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.apply.api import Api, ApiError, Keep, ObjectList
-from understudy_operator.clock import Clock
+from understudy_operator.observe.resync import PATHS, Resync
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.resync import PATHS, Resync
+from understudy_operator.runtime.api import Api, ApiError, Keep, ObjectList
+from understudy_operator.runtime.clock import Clock
 
 RESYNC_S = 60.0
 RESYNC_WATCHED_S = 600.0

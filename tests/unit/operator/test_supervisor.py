@@ -13,10 +13,10 @@ from tests.unit.operator.metrics.reading import scraped
 from tests.unit.operator.test_worker import links
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator import health
-from understudy_operator.apply.api import Keep
+from understudy_operator.controllers.supervisor import Supervisor
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.observe.store import Kind
-from understudy_operator.supervisor import Supervisor
+from understudy_operator.runtime.api import Keep
 
 __all__ = ["links"]  # a fixture
 

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from tests.unit.operator.metrics.reading import scraped
-from understudy_operator.apply.api import Api, ApiError, Keep, ObjectList
-from understudy_operator.clock import Clock
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
-from understudy_operator.observe.decoded_fields import WatchEvent
+from understudy_operator.observe.resync import Resync
 from understudy_operator.observe.store import Kind, Raw, Store
-from understudy_operator.resync import Resync
-from understudy_operator.watch import Watch
+from understudy_operator.observe.watch import Watch
+from understudy_operator.runtime.api import Api, ApiError, Keep, ObjectList
+from understudy_operator.runtime.clock import Clock
+from understudy_operator.runtime.decoded_fields import WatchEvent
 
 Event = tuple[str, str, int]  # type, name, version
 Stream = list[Event | Exception]
@@ -81,7 +81,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
             pauses.append(pause_s)
         await really(0)
 
-    monkeypatch.setattr("understudy_operator.watch.asyncio.sleep", sleep)
+    monkeypatch.setattr("understudy_operator.observe.watch.asyncio.sleep", sleep)
     return pauses
 
 

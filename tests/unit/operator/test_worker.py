@@ -14,17 +14,18 @@ from tests.unit.operator.fake_api import CREATED, FakeApi, Raw, owned_by
 from tests.unit.operator.given import IMAGE, KEYRING, NOW, SUCCEEDED, TEMPLATE, a_recovery, a_snapshot
 from tests.unit.operator.metrics.reading import scraped
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator import reconcile_loop, worker
-from understudy_operator.apply.api import ApiError, NotLeading
 from understudy_operator.apply.gateway import Gateway
-from understudy_operator.clock import Clock
+from understudy_operator.controllers import job_worker as worker
+from understudy_operator.controllers import reconcile_loop
+from understudy_operator.controllers.job_worker import JobWorker
 from understudy_operator.observe.line import Keys, Share
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan import reconcile as planner
+from understudy_operator.plan.facts.observed import Coordination
 from understudy_operator.plan.intents import Follow
-from understudy_operator.plan.observed import Coordination
-from understudy_operator.plan.rfc3339 import parse_time
-from understudy_operator.worker import JobWorker
+from understudy_operator.plan.times.rfc3339 import parse_time
+from understudy_operator.runtime.api import ApiError, NotLeading
+from understudy_operator.runtime.clock import Clock
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.enums import CloseReason, Fault, RoundToken

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.apply.api import Api, ApiError, NotLeading, ObjectList, Query, Raw
+from understudy_operator.runtime.api import Api, ApiError, NotLeading, ObjectList, Query, Raw
 
 ATTEMPTS = 5
 PAGE = 500
@@ -45,7 +45,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(pause_s: float) -> None:
         pauses.append(pause_s)
 
-    monkeypatch.setattr("understudy_operator.apply.api.asyncio.sleep", sleep)
+    monkeypatch.setattr("understudy_operator.runtime.api.asyncio.sleep", sleep)
     return pauses
 
 

@@ -7,13 +7,13 @@ import pytest
 
 from tests.unit.operator.fake_api import CREATED, FakeApi
 from tests.unit.operator.given import TEMPLATE
-from understudy_operator.apply import network_policies
-from understudy_operator.apply.api import ApiError, Keep, ObjectList
-from understudy_operator.apply.network_policies import NetworkPolicies
 from understudy_operator.apply.pace import Pace
-from understudy_operator.clock import Clock
-from understudy_operator.network_settings import read_network_rules
+from understudy_operator.controllers import network_policies
+from understudy_operator.controllers.network_policies import NetworkPolicies
 from understudy_operator.observe.store import Kind, Store
+from understudy_operator.runtime.api import ApiError, Keep, ObjectList
+from understudy_operator.runtime.clock import Clock
+from understudy_operator.settings.network_settings import read_network_rules
 
 GROUP = "/apis/networking.k8s.io/v1"
 

@@ -15,8 +15,8 @@ from tests.unit.operator.given import (
     observed,
     status_of,
 )
-from understudy_operator.plan.events import plan_events
-from understudy_operator.plan.observed import Pod
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.status.events import plan_events
 from understudy_protocol.enums import Fault
 from understudy_protocol.observer import Cause, Recovery
 

@@ -24,9 +24,9 @@ from tests.unit.operator.given import (
     pending,
     status_of,
 )
-from understudy_operator.plan.events import plan_events
+from understudy_operator.plan.facts.refusals import Refusal, RefusalKind
 from understudy_operator.plan.intents import Event
-from understudy_operator.plan.refusals import Refusal, RefusalKind
+from understudy_operator.plan.status.events import plan_events
 from understudy_protocol.observer import ForkFallbacks
 
 

@@ -28,11 +28,18 @@ from tests.unit.operator.given import (
     starting,
     terminating,
 )
-from understudy_operator.plan.coordination import JOB_DELETED, Leadership, plan_label, plan_leadership, plan_link
-from understudy_operator.plan.faults.verdicts import Finding
+from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.plan.facts.observed import Coordination, Observed
+from understudy_operator.plan.facts.pod_answers import NO_ANSWERS
 from understudy_operator.plan.intents import Callee, Follow, PatchPod, Unfollow
-from understudy_operator.plan.observed import Coordination, Node, Observed
-from understudy_operator.plan.pod_answers import NO_ANSWERS
+from understudy_operator.plan.leadership.coordination import (
+    JOB_DELETED,
+    Leadership,
+    plan_label,
+    plan_leadership,
+    plan_link,
+)
+from understudy_operator.plan.verdicts.findings import Finding
 from understudy_protocol import enums
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason, FaultClass

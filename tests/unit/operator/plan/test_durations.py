@@ -2,7 +2,7 @@
 
 import pytest
 
-from understudy_operator.plan.durations import seconds
+from understudy_operator.plan.times.durations import seconds
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,10 @@ from tests.unit.operator.given import (
     status_of,
     terminating,
 )
-from understudy_operator.plan.coordination import Leadership, plan_leadership, plan_link
+from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.intents import Callee, DeletePod, Follow
-from understudy_operator.plan.observed import Node, Observed, Pod
+from understudy_operator.plan.leadership.coordination import Leadership, plan_leadership, plan_link
 from understudy_operator.plan.reconcile import reconcile
 from understudy_protocol.observer import Snapshot
 

@@ -20,10 +20,10 @@ from tests.unit.operator.given import (
     observed,
     status_of,
 )
-from understudy_operator.plan.coordination import Leadership
-from understudy_operator.plan.events import plan_events, recorded_events
 from understudy_operator.plan.intents import Event
-from understudy_operator.plan.rfc3339 import micro_time
+from understudy_operator.plan.leadership.coordination import Leadership
+from understudy_operator.plan.status.events import plan_events, recorded_events
+from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol.enums import Strategy
 from understudy_protocol.observer import Recovery, Snapshot
 

@@ -22,9 +22,10 @@ from tests.unit.operator.given import (
     observed,
     status_of,
 )
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.intents import CreatePod
-from understudy_operator.plan.members import plan_members
-from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.world.members import plan_members
 from understudy_protocol import pod as names
 
 ALL = 5

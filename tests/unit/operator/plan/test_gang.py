@@ -25,13 +25,15 @@ from tests.unit.operator.given import (
     pending,
     terminating,
 )
-from understudy_operator.plan import queue as kueue
-from understudy_operator.plan.gang import gang
+from understudy_operator.plan.capacity.gang import gang
+from understudy_operator.plan.facts import queue as kueue
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.queue import Queue
+from understudy_operator.plan.facts.spec import FailurePolicy, RestartStrategy, World
 from understudy_operator.plan.intents import CreatePod, DeletePod, ReleasePod
-from understudy_operator.plan.members import plan_members
-from understudy_operator.plan.observed import Job, Observed, Pod
-from understudy_operator.plan.queue import Queue
-from understudy_operator.plan.spec import FailurePolicy, RestartStrategy, World
+from understudy_operator.plan.world.members import plan_members
 from understudy_protocol import pod as names
 
 YIELD_S = 5.0

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job
-from understudy_operator.plan.gateways import MODULE, STATE_PATH, TOKEN_PATH
-from understudy_operator.plan.jobset.manifests import job_manifest
-from understudy_operator.plan.observed import Job
-from understudy_operator.plan.pods import pod_manifest
-from understudy_operator.plan.spec import RolloutGateway, RolloutsSpec
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.spec import RolloutGateway, RolloutsSpec
+from understudy_operator.plan.manifests.child_jobs import job_manifest
+from understudy_operator.plan.manifests.gateways import MODULE, STATE_PATH, TOKEN_PATH
+from understudy_operator.plan.manifests.pods import pod_manifest
 from understudy_protocol import pod as names
 from understudy_protocol.enums import OnFailedUpdate
 from understudy_rollout.engines import SglangEngine

@@ -10,7 +10,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from understudy_operator.plan.lease_election import Lease, LeaseCandidate, LeaseTimes, ReadLease, Wait, WriteLease
+from understudy_operator.plan.leadership.lease_election import (
+    Lease,
+    LeaseCandidate,
+    LeaseTimes,
+    ReadLease,
+    Wait,
+    WriteLease,
+)
 
 READ_EVERY_S = 0.5
 RETRY_S = 0.2

@@ -27,12 +27,13 @@ from tests.unit.operator.given import (
     starting,
     terminating,
 )
+from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.pod_answers import NO_ANSWERS
+from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.faults.avoidance import avoided_by
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent
-from understudy_operator.plan.members import plan_members
-from understudy_operator.plan.observed import Node, Observed, Pod
-from understudy_operator.plan.pod_answers import NO_ANSWERS
-from understudy_operator.plan.secret_writes import SecretWrites
+from understudy_operator.plan.world.members import plan_members
 from understudy_protocol import pod as names
 from understudy_protocol.enums import Fault, FaultClass
 from understudy_protocol.observer import Refused

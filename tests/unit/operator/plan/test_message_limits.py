@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.operator.given import A0, NOW, a_recovery, a_snapshot, after, in_round, lost, member
-from understudy_operator.plan.message_limits import MessageLimits
-from understudy_operator.plan.recoveries import merge_history
-from understudy_operator.plan.rfc3339 import micro_time, parse_time, whole_seconds
+from understudy_operator.plan.facts.message_limits import MessageLimits
+from understudy_operator.plan.facts.recoveries import merge_history
+from understudy_operator.plan.times.rfc3339 import micro_time, parse_time, whole_seconds
 from understudy_protocol.enums import CloseReason, RoundToken
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Cause, ForkFallbacks, Refused, Snapshot, Stepping, StepProgress

@@ -7,11 +7,11 @@ import pytest
 
 from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job, in_round
 from tests.unit.operator.plan.injection.test_injected_job import an_injected_job
-from understudy_operator.plan.jobset import keys
-from understudy_operator.plan.jobset.manifests import job_manifest
-from understudy_operator.plan.network_policy import missing_policies, network_policy, outdated_policies
-from understudy_operator.plan.observed import Job
-from understudy_operator.plan.pods import pod_manifest
+from understudy_operator.plan.facts import keys
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.manifests.child_jobs import job_manifest
+from understudy_operator.plan.manifests.network_policy import missing_policies, network_policy, outdated_policies
+from understudy_operator.plan.manifests.pods import pod_manifest
 from understudy_protocol import pod as names
 
 OPERATOR = {"from": [{"podSelector": {"matchLabels": {"app": "operator"}}}], "ports": [{"port": 8478}]}

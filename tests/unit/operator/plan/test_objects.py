@@ -20,17 +20,19 @@ from tests.unit.operator.given import (
     observed,
     starting,
 )
-from understudy_operator.keyring import Keyring
+from understudy_operator.plan.facts import keys
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.keyring import Keyring
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.refusals import Refusal
+from understudy_operator.plan.facts.secret_writes import SecretWrites
+from understudy_operator.plan.facts.spec import RolloutGateway, RolloutsSpec
 from understudy_operator.plan.intents import Create, DeleteSecret, Plan
-from understudy_operator.plan.jobset import keys
-from understudy_operator.plan.members import may_start
-from understudy_operator.plan.objects import has_secrets, plan_objects
-from understudy_operator.plan.observed import Job, Observed, Pod
 from understudy_operator.plan.reconcile import reconcile
-from understudy_operator.plan.reconcile_clock import ReconcileClock
-from understudy_operator.plan.refusals import Refusal
-from understudy_operator.plan.secret_writes import SecretWrites
-from understudy_operator.plan.spec import RolloutGateway, RolloutsSpec
+from understudy_operator.plan.times.reconcile_clock import ReconcileClock
+from understudy_operator.plan.world.members import may_start
+from understudy_operator.plan.world.objects import has_secrets, plan_objects
 from understudy_protocol import pod as names
 
 AGAIN_S = 30.0

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.given import ADDRESS, IMAGE, TEMPLATE, a_job
-from understudy_operator.plan.jobset.keys import COMPLETION_INDEX
-from understudy_operator.plan.observed import Job
-from understudy_operator.plan.pods import pod_manifest
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.keys import COMPLETION_INDEX
+from understudy_operator.plan.manifests.pods import pod_manifest
 from understudy_protocol import pod as names
 
 RICH: dict[str, Any] = {

@@ -17,9 +17,10 @@ from tests.unit.operator.given import (
     status_of,
 )
 from tests.unit.operator.plan.test_gang import at_the_gate, enlisted, queued
-from understudy_operator.plan.events import plan_events
-from understudy_operator.plan.observed import ChildJob, Observed
-from understudy_operator.plan.queue import MANAGED
+from understudy_operator.plan.facts.cluster_objects import ChildJob
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.queue import MANAGED
+from understudy_operator.plan.status.events import plan_events
 
 WAITS = (enlisted(at_the_gate(A0)), enlisted(at_the_gate(A1)))
 ADMITTED = (enlisted(A0), enlisted(A1))

@@ -9,10 +9,10 @@ import pytest
 from tests.unit.operator.given import IMAGE, NOW, a_job, a_pod, observed
 from tests.unit.operator.golden_plans import read
 from tests.unit.operator.scenario_plans import FOLDER, SCHEMA, planned
-from understudy_operator.plan.observed import Pod
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.jobset.stuck import stuck_starts
 from understudy_operator.plan.reconcile import reconcile
-from understudy_operator.plan.reconcile_clock import ReconcileClock, is_due
-from understudy_operator.plan.stuck import stuck_starts
+from understudy_operator.plan.times.reconcile_clock import ReconcileClock, is_due
 
 AT_ONCE_S = 0.2
 MAX_INTERVAL_S = 30.0

@@ -1,7 +1,7 @@
 """The recoveries in status, over several coordinators."""
 
 from tests.unit.operator.given import A0, A1, NOW, TIES, S, a_recovery, a_snapshot, after, in_round, member
-from understudy_operator.plan.rfc3339 import micro_time
+from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol.enums import Fault, Strategy, WorkersState
 from understudy_protocol.observer import Cause
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from understudy_operator.plan.refusals import RefusalKind, read_refusal
+from understudy_operator.plan.facts.refusals import RefusalKind, read_refusal
 
 CASES = [
     (422, 'Pod "x" is invalid: spec.containers[0].image: Required value', RefusalKind.MANIFEST),

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
+from understudy_operator.plan.facts.refusals import Refusal, RefusalKind
 from understudy_operator.plan.intents import CREATE_POD, CreatePod, Intent, PatchPod, Plan, intent_key
-from understudy_operator.plan.refusals import Refusal, RefusalKind
-from understudy_operator.plan.retries import Retries, is_same_refusal, without_paused
+from understudy_operator.plan.world.retries import Retries, is_same_refusal, without_paused
 
 FORGET_AFTER_S = 20.0
 RETRIES_PER_S = 20.0

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from tests.unit.operator.given import FAILED, NOW, a_group, a_job, a_recovery, a_snapshot, in_round, observed, status_of
-from understudy_operator.plan.observed import ChildJob, Observed
-from understudy_operator.plan.rollouts import plan_rollout_restart
-from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule, RolloutsSpec
+from understudy_operator.plan.facts.cluster_objects import ChildJob
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.spec import Action, FailurePolicy, FailureRule, RolloutsSpec
+from understudy_operator.plan.jobset.rollouts import plan_rollout_restart
 from understudy_protocol import rollouts as wire
 from understudy_protocol.enums import Fault, OnFailedUpdate
 from understudy_protocol.observer import Cause

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 from tests.unit.operator.given import A0, A1, NOW, S, a_pod, a_snapshot, member
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.observed import Coordination
+from understudy_operator.plan.facts.pod_answers import PodAnswer, PodAnswers
 from understudy_operator.plan.intents import Callee, Follow
-from understudy_operator.plan.observed import Coordination, Pod
-from understudy_operator.plan.pod_answers import PodAnswer, PodAnswers
-from understudy_operator.plan.search import PodMessage, Search
+from understudy_operator.plan.leadership.search import PodMessage, Search
 from understudy_protocol.enums import CloseReason, Term
 from understudy_protocol.observer import (
     Appoint,

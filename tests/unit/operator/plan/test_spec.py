@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.operator.given import a_group
-from understudy_operator.plan.spec import JobSpec, World
+from understudy_operator.plan.facts.spec import JobSpec, World
 
 DRIVER = a_group("driver", replicas=1, parallelism=1)
 LEADER = a_group("leader", replicas=1, parallelism=1)

@@ -30,10 +30,10 @@ from tests.unit.operator.given import (
     status_of,
     terminating,
 )
-from understudy_operator.plan.coordination import Leadership
-from understudy_operator.plan.observed import Observed
-from understudy_operator.plan.rfc3339 import micro_time
-from understudy_operator.plan.status import is_news, is_worth_writing
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.leadership.coordination import Leadership
+from understudy_operator.plan.status.status import is_news, is_worth_writing
+from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason, WorkersState
 from understudy_protocol.membership import Close

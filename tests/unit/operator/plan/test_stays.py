@@ -20,9 +20,9 @@ from tests.unit.operator.given import (
     status_of,
 )
 from understudy_operator.observe.read_status import read_job_status
+from understudy_operator.plan.facts.cluster_objects import Node, Pod, Stay
+from understudy_operator.plan.facts.stays import node_at
 from understudy_operator.plan.faults.memory import NO_MEMORY, Memory, find_offenders
-from understudy_operator.plan.observed import Node, Pod
-from understudy_operator.plan.stays import Stay, node_at
 from understudy_protocol.enums import Fault
 from understudy_protocol.observer import Cause, Recovery, Snapshot
 

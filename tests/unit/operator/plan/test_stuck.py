@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from tests.unit.operator.given import A0, A1, NOW, S, a_job, a_pod, in_round, observed, starting, terminating
+from understudy_operator.plan.facts.cluster_objects import ChildJob, Pod
+from understudy_operator.plan.facts.spec import FailurePolicy, RestartStrategy
 from understudy_operator.plan.jobset.children import waits_for_previous_attempt
-from understudy_operator.plan.observed import ChildJob, Pod
-from understudy_operator.plan.spec import FailurePolicy, RestartStrategy
-from understudy_operator.plan.stuck import describe_leftovers, stuck_ends, stuck_starts
+from understudy_operator.plan.jobset.stuck import describe_leftovers, stuck_ends, stuck_starts
 
 FINALIZER_S = 5.0
 OVERDUE_S = 30.0

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.plan.faults.built_in import BUILT_IN
-from understudy_operator.plan.faults.sources import FaultSource, NodeSignal, Polarity, SignalKind, findings
-from understudy_operator.plan.faults.table import InvalidRow, table_of
-from understudy_operator.plan.faults.verdicts import find_verdict
-from understudy_operator.plan.faults.xids import FATAL
+from understudy_operator.plan.verdicts.built_in import BUILT_IN
+from understudy_operator.plan.verdicts.findings import find_verdict
+from understudy_operator.plan.verdicts.sources import FaultSource, NodeSignal, Polarity, SignalKind, findings
+from understudy_operator.plan.verdicts.table import InvalidRow, table_of
+from understudy_operator.plan.verdicts.xids import FATAL
 from understudy_protocol.enums import FaultClass
 
 ROW = {"name": "rack", "signal": "Label", "keys": ["example.com/rack-state"], "values": ["hot"], "class": "Maintenance"}

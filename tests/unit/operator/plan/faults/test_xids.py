@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from understudy_operator.plan.faults.xids import FATAL, find_xids
+from understudy_operator.plan.verdicts.xids import FATAL, find_xids
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.given import ADDRESS, IMAGE, TEMPLATE, a_group, a_job
-from understudy_operator.plan.jobset import keys
-from understudy_operator.plan.jobset.manifests import FINGERPRINT, claim_manifest, job_fingerprint, job_manifest
-from understudy_operator.plan.observed import Job
-from understudy_operator.plan.pods import pod_manifest
-from understudy_operator.plan.spec import CoordinatorPod, Exclusive, Network, ReplicatedJob, VolumeClaim
+from understudy_operator.plan.facts import keys
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.spec import CoordinatorPod, Exclusive, Network, ReplicatedJob, VolumeClaim
+from understudy_operator.plan.manifests.child_jobs import FINGERPRINT, claim_manifest, job_fingerprint, job_manifest
+from understudy_operator.plan.manifests.pods import pod_manifest
 from understudy_protocol import pod as names
 
 LEADER = a_group("leader", 1, 1, group="lead")
