@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operator.controllers.test_job_worker import World, world
 from tests.unit.operator.given import IMAGE, KEYRING
-from tests.unit.operator.test_worker import World, world
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.controllers import job_worker as worker
 from understudy_operator.controllers.job_worker import JobWorker

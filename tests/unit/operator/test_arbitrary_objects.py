@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.operator.arbitrary import spoiled
+from tests.unit.operator.controllers.test_job_worker import FakeLink
 from tests.unit.operator.fake_api import CREATED, Raw
 from tests.unit.operator.given import A0, A1, NOW, TEMPLATE, S, a_job, a_recovery, a_snapshot, in_round, lost, observed
 from tests.unit.operator.given_operator import ClusterApi, Running, running
-from tests.unit.operator.test_worker import FakeLink
 from tests.unit.virtual_time import _Loop
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.controllers import job_worker as worker

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operator.controllers.test_job_worker import links
 from tests.unit.operator.given import TEMPLATE
 from tests.unit.operator.given_operator import ClusterApi, running
 from tests.unit.operator.given_pool import a_pool
-from tests.unit.operator.test_worker import links
 from tests.unit.virtual_time import in_virtual_time
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.controllers import node_memory

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from tests.unit.operator.controllers.test_job_worker import FakeLink, links
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw, owned_by
 from tests.unit.operator.given import IMAGE, KEYRING, NOW, TEMPLATE, a_job
-from tests.unit.operator.test_worker import FakeLink, links
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.controllers.job_worker import JobWorker
 from understudy_operator.observe.read import read_pod

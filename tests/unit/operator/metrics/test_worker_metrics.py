@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operator.controllers.test_job_worker import APPOINTED, KEY, PATH, FakeLink, World
 from tests.unit.operator.fake_api import FakeApi, Raw
 from tests.unit.operator.given import IMAGE, KEYRING, a_snapshot
 from tests.unit.operator.metrics.reading import scraped
-from tests.unit.operator.test_worker import APPOINTED, KEY, PATH, FakeLink, World
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.controllers import job_worker as worker
 from understudy_operator.controllers import reconcile_loop

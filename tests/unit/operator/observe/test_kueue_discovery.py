@@ -2,8 +2,8 @@
 
 import asyncio
 
+from tests.unit.operator.controllers.test_job_worker import World, at_work, without_launcher, world
 from tests.unit.operator.fake_api import FakeApi
-from tests.unit.operator.test_worker import World, at_work, without_launcher, world
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.observe.kueue_discovery import KueueDiscovery
 from understudy_operator.observe.store import Kind

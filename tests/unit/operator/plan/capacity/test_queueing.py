@@ -16,7 +16,7 @@ from tests.unit.operator.given import (
     pending,
     status_of,
 )
-from tests.unit.operator.plan.test_gang import at_the_gate, enlisted, queued
+from tests.unit.operator.plan.capacity.test_gang import at_the_gate, enlisted, queued
 from understudy_operator.plan.facts.cluster_objects import ChildJob
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.queue import MANAGED

@@ -8,9 +8,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.unit.operator.controllers.test_job_worker import links
 from tests.unit.operator.given_operator import PODS, ClusterApi, running
 from tests.unit.operator.metrics.reading import scraped
-from tests.unit.operator.test_worker import links
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator import health
 from understudy_operator.controllers.supervisor import Supervisor
