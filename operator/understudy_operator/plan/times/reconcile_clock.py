@@ -1,7 +1,7 @@
 """The time of a reconcile, and when the next one has to be: some decisions become due by time alone.
 
 Rule: code that compares the time of a reconcile with another one calls `is_due`. That records times ahead; the earliest
-of them is when the plan may change without an event (tests/unit/operator/plan/times/test_reconcile_clock.py: no plan changes
+of them is when the plan may change without an event (test_reconcile_clock.py: no plan changes
 sooner). Otherwise a job of thousands of pods would have to be reconciled every other second.
 """
 
