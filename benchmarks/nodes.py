@@ -26,19 +26,19 @@ from benchmarks.arguments import listed, some_of
 from benchmarks.goals import UNDERSTUDY, Goal
 from benchmarks.records import Sample
 from benchmarks.report import add_arguments, open_journal, show
-from understudy_operator import worker
-from understudy_operator.apply.api import Api, ApiError, Keep, ObjectList
-from understudy_operator.clock import Clock
-from understudy_operator.keyring import Keyring
-from understudy_operator.observe.decoded_fields import WatchEvent
+from understudy_operator.controllers import job_worker as worker
 from understudy_operator.observe.read import read_job
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator
+from understudy_operator.plan.facts.keyring import Keyring
+from understudy_operator.plan.facts.observed import Coordination
+from understudy_operator.plan.facts.ownership import API_VERSION
 from understudy_operator.plan.intents import Follow
-from understudy_operator.plan.observed import Coordination
-from understudy_operator.plan.ownership import API_VERSION
-from understudy_operator.plan.pods import pod_manifest
+from understudy_operator.plan.manifests.pods import pod_manifest
 from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.runtime.api import Api, ApiError, Keep, ObjectList
+from understudy_operator.runtime.clock import Clock
+from understudy_operator.runtime.decoded_fields import WatchEvent
 from understudy_protocol import pod as names
 from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_protocol.observer import End, MemberView, Snapshot

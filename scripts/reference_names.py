@@ -17,9 +17,10 @@ from pathlib import Path
 from types import ModuleType
 
 from scripts.reference_fields import read_crd
-from understudy_operator.plan import conditions, refusals, spec
+from understudy_operator.plan.facts import refusals, spec
 from understudy_operator.plan.jobset import outcome
 from understudy_operator.plan.pool import pool_condition as pool_told
+from understudy_operator.plan.status import conditions
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "operator"
@@ -27,7 +28,7 @@ EVENT, CONDITION = "Event", "DesiredCondition"
 JOB, POOL = "TrainingJob, InjectedJob", "HotSparePool"
 OTHER = "Job, JobSet, PyTorchJob"
 #: Modules whose conditions and events are on another kind than a job.
-KINDS = {"understudy_operator.plan.pool.status": POOL, "understudy_operator.injected_jobs": OTHER}
+KINDS = {"understudy_operator.plan.pool.pool_status": POOL, "understudy_operator.controllers.injected_jobs": OTHER}
 
 
 class UnknownName(Exception):

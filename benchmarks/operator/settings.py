@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.operator.network import API_SERVER_IP, PODS
-from understudy_operator.keyring import KEY_BYTES
+from understudy_operator.plan.facts.keyring import KEY_BYTES
 
 PORT = 6443
 URL = f"https://{API_SERVER_IP}:{PORT}"

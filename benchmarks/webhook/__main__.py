@@ -83,7 +83,7 @@ async def times_ms(port: int, context: ssl.SSLContext, body: bytes, pods: int) -
 
 
 async def measure(pods: int, runs: Sequence[int], keep: Keep) -> None:
-    from understudy_operator.plan.injection.pods import inject
+    from understudy_operator.plan.injection.injected_pods import inject
 
     cases = dict(zip(ALONE, (a_pod(), inject(a_pod(), IMAGE).pod), strict=True))
     with tempfile.TemporaryDirectory() as folder:

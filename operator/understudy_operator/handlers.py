@@ -15,18 +15,18 @@ import kopf
 from kubernetes.aio import client, config
 
 from understudy_operator import health
-from understudy_operator.apply.api import Api
-from understudy_operator.clock import Backoffs, Clock
-from understudy_operator.fault_settings import read_fault_settings
-from understudy_operator.keyring import Keyring
-from understudy_operator.lease_settings import read_lease_settings
-from understudy_operator.master_secret import read_master_secret
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.metrics.serving import port_of, serve
-from understudy_operator.namespace_settings import read_namespaces
-from understudy_operator.network_settings import read_network_rules
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator, new_identity
+from understudy_operator.plan.facts.keyring import Keyring
+from understudy_operator.runtime.api import Api
+from understudy_operator.runtime.clock import Backoffs, Clock
+from understudy_operator.settings.fault_settings import read_fault_settings
+from understudy_operator.settings.lease_settings import read_lease_settings
+from understudy_operator.settings.master_secret import read_master_secret
+from understudy_operator.settings.namespace_settings import read_namespaces
+from understudy_operator.settings.network_settings import read_network_rules
 from understudy_protocol import logs
 
 HEALTH_PORT = 8080

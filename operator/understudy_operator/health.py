@@ -9,7 +9,7 @@ objects.
 from http import HTTPStatus
 
 from understudy_operator.operator import Operator
-from understudy_operator.probe_server import ProbeServer, Reply
+from understudy_operator.runtime.probe_server import ProbeServer, Reply
 
 
 async def serve(operator: Operator, port: int) -> ProbeServer:

@@ -18,8 +18,8 @@ from typing import Any
 
 from kubernetes.aio import client, config
 
-from understudy_operator.apply.api import API_FAILURES, Api, ApiError
-from understudy_operator.plan.ownership import API_VERSION, KIND
+from understudy_operator.plan.facts.ownership import API_VERSION, KIND
+from understudy_operator.runtime.api import API_FAILURES, Api, ApiError
 
 LIMIT_S = 60.0
 EVERY_S = 1.0

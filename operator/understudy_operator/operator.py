@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from understudy_operator.apply.api import API_FAILURES, Api
 from understudy_operator.apply.election import Election
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.malformed_events import MalformedEvents
-from understudy_operator.apply.network_policies import NetworkPolicies
-from understudy_operator.apply.node_memory import NodeMemory
-from understudy_operator.clock import Clock, jittered
-from understudy_operator.fault_settings import FaultSettings
-from understudy_operator.injected_jobs import InjectedJobCreator
-from understudy_operator.keyring import Keyring
-from understudy_operator.kueue_discovery import KueueDiscovery
+from understudy_operator.controllers.injected_jobs import InjectedJobCreator
+from understudy_operator.controllers.job_worker import JobWorker
+from understudy_operator.controllers.network_policies import NetworkPolicies
+from understudy_operator.controllers.node_memory import NodeMemory
+from understudy_operator.controllers.pool_worker import PoolWorker
+from understudy_operator.controllers.supervisor import Supervisor
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
+from understudy_operator.observe.kueue_discovery import KueueDiscovery
 from understudy_operator.observe.line import message_room
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import claimed_pods, interested_jobs
+from understudy_operator.observe.resync import MANY, Resync, paths_of
 from understudy_operator.observe.store import (
     Key,
     Kind,
@@ -33,15 +33,15 @@ from understudy_operator.observe.store import (
     key_of,
     pool_key_of,
 )
+from understudy_operator.observe.watch import Watch
 from understudy_operator.operator_state import OperatorState
-from understudy_operator.plan.lease_election import LeaseTimes
-from understudy_operator.plan.network_policy import Rules
-from understudy_operator.plan.observed import Node
-from understudy_operator.pool_worker import PoolWorker
-from understudy_operator.resync import MANY, Resync, paths_of
-from understudy_operator.supervisor import Supervisor
-from understudy_operator.watch import Watch
-from understudy_operator.worker import JobWorker
+from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.plan.facts.keyring import Keyring
+from understudy_operator.plan.leadership.lease_election import LeaseTimes
+from understudy_operator.plan.manifests.network_policy import Rules
+from understudy_operator.runtime.api import API_FAILURES, Api
+from understudy_operator.runtime.clock import Clock, jittered
+from understudy_operator.settings.fault_settings import FaultSettings
 from understudy_protocol import logs
 from understudy_protocol import pod as names
 

@@ -5,14 +5,14 @@ nodes, but not over pods.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from understudy_operator.clock import Clock
+from understudy_operator.controllers.job_worker import JobWorker
+from understudy_operator.controllers.pool_worker import PoolWorker
 from understudy_operator.observe.read_injected import raw_jobs
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import read_pool
 from understudy_operator.observe.store import Kind, Raw, Store
-from understudy_operator.plan.observed import Node
-from understudy_operator.pool_worker import PoolWorker
-from understudy_operator.worker import JobWorker
+from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.runtime.clock import Clock
 
 
 @dataclass(frozen=True)

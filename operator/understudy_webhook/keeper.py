@@ -22,7 +22,7 @@ from typing import Any
 
 from kubernetes.aio import client, config
 
-from understudy_operator.apply.api import API_FAILURES, Api, ApiError
+from understudy_operator.runtime.api import API_FAILURES, Api, ApiError
 from understudy_protocol import logs
 from understudy_webhook import openssl
 from understudy_webhook.openssl import OpensslFailed

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from understudy_operator.bounded_server import Drop
 from understudy_operator.metrics.metric_book import MetricBook
+from understudy_operator.runtime.bounded_server import Drop
 
 ANSWER_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 ENDPOINTS = ("mutate", "validate")

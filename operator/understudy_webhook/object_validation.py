@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from understudy_operator.observe.read_spec import read_spec
+from understudy_operator.plan.facts import keys
+from understudy_operator.plan.injection.injected_pods import inject
 from understudy_operator.plan.injection.owner import PYTORCH_INDEX, PYTORCH_JOB_NAME, PYTORCH_REPLICA, read_owner
-from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.injection.settings import Objection
 from understudy_operator.plan.injection.targets import Template, read_nproc, read_target, spec_of
-from understudy_operator.plan.jobset import keys
 from understudy_operator.plan.jobset.validation import find_spec_errors
 
 Raw = Mapping[str, Any]

@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from understudy_operator.observe.json_size import values_in
+from understudy_operator.plan.injection.injected_pods import inject, wants_injection
 from understudy_operator.plan.injection.json_patch import json_patch
-from understudy_operator.plan.injection.pods import inject, wants_injection
 from understudy_operator.plan.injection.settings import Objection
+from understudy_operator.runtime.json_size import values_in
 from understudy_protocol.logs import TEXT
 from understudy_webhook.object_validation import find_objections
 

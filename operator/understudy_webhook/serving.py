@@ -1,8 +1,8 @@
 """The TLS server: POST /mutate and /validate for the API server; GET /healthz and /readyz, plain, for the kubelet.
 
 Unless client certificates are configured (Clients), every pod that reaches the port may send a request. So requests are
-limited before they are read (understudy_operator.bounded_server), before they are parsed (review.py) and while their
-answer is computed (cpu_limit.py). A request that breaks a limit gets a 4xx answer or none. It is counted, not logged.
+limited before they are read (runtime.bounded_server), before they are parsed (review.py) and while their answer is
+computed (cpu_limit.py). A request that breaks a limit gets a 4xx answer or none. It is counted, not logged.
 
 A renewed certificate is served to new connections without a restart. Each certificate has a separate SSL context, which
 a connection gets at its first bytes: a context that loads a second certificate would be left with half of it if the key
@@ -22,8 +22,8 @@ from typing import Any
 
 from aiohttp import web
 
-from understudy_operator.bounded_server import BoundedServer, ServerLimits
-from understudy_operator.probe_server import ProbeServer, Reply
+from understudy_operator.runtime.bounded_server import BoundedServer, ServerLimits
+from understudy_operator.runtime.probe_server import ProbeServer, Reply
 from understudy_protocol import logs
 from understudy_webhook.cpu_limit import CpuLimitExceeded, cpu_limit
 from understudy_webhook.metrics import EXPENSIVE, FAILED, MALFORMED, UNKNOWN_CALLER, WebhookMetrics, result_of

@@ -21,15 +21,17 @@ from understudy_local.manifest import Place
 from understudy_local.options import Options
 from understudy_local.output import Output
 from understudy_local.run_folder import RunFolder
-from understudy_operator.keyring import Keyring
 from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.line import Keys
-from understudy_operator.plan.coordination import JOB_DELETED
+from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.keyring import Keyring
+from understudy_operator.plan.facts.observed import Coordination, Observed
+from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod, Plan, Unfollow
-from understudy_operator.plan.object_names import membership_secret_name
-from understudy_operator.plan.observed import Coordination, Job, Node, Observed
+from understudy_operator.plan.leadership.coordination import JOB_DELETED
+from understudy_operator.plan.manifests.object_names import membership_secret_name
 from understudy_operator.plan.reconcile import reconcile
-from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
 from understudy_protocol.observer import Snapshot
 from understudy_sidecar.server import Server, SidecarIdentity

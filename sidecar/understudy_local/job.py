@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from understudy_local.options import Options
-from understudy_operator.plan.observed import Job
-from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
 
 NAMESPACE, NAME, REPLICATED_JOB, CONTAINER = "local", "local", "workers", "trainer"
 WINDOW_S = 3600.0

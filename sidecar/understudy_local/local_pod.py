@@ -18,7 +18,7 @@ from understudy_local import manifest as written
 from understudy_local import process
 from understudy_local.manifest import Place
 from understudy_local.process import Sink, Started
-from understudy_operator.plan.observed import Pod
+from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_protocol import pod as names
 from understudy_sidecar import records
 

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from understudy_local.cluster import LocalCluster
 from understudy_local.members import member_rows
-from understudy_operator.plan.recoveries import is_open
-from understudy_operator.plan.rfc3339 import parse_time
+from understudy_operator.plan.facts.recoveries import is_open
+from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol.enums import Strategy
 from understudy_protocol.observer import Snapshot
 

@@ -153,7 +153,7 @@ def policy_of(cluster: Cluster, job: PlainJob) -> Raw | None:
 def test_network_policies_and_a_renewed_certificate_take_effect_while_a_job_trains(
     cluster: Cluster, job: PlainJob
 ) -> None:
-    """Both in one installation. A deleted policy is tested in tests/unit/operator/apply/test_network_policies.py."""
+    """Both in one installation. test_network_policies.py tests a deleted policy."""
     # given certificates of two authorities, and an installation with network policies and with the first certificate,
     # which trusts both authorities, as docs/how-to/install.md describes for a change of the authority
     label_namespace(cluster, INJECTED)

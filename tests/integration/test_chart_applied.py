@@ -29,13 +29,13 @@ from tests.integration.test_crd import wait_until_found
 from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job
 from tests.unit.operator.given_warm import SECRET, a_warm_pool
 from tests.unit.webhook.golden import pod as golden_pod
-from understudy_operator.apply.api import FIELD_MANAGER
-from understudy_operator.plan.injection.pods import inject
-from understudy_operator.plan.jobset.manifests import job_manifest
-from understudy_operator.plan.network_policy import network_policy
-from understudy_operator.plan.pods import pod_manifest
-from understudy_operator.plan.pool.manifest import pool_spare_manifest
-from understudy_operator.plan.spec import RolloutGateway, RolloutsSpec
+from understudy_operator.plan.facts.spec import RolloutGateway, RolloutsSpec
+from understudy_operator.plan.injection.injected_pods import inject
+from understudy_operator.plan.manifests.child_jobs import job_manifest
+from understudy_operator.plan.manifests.network_policy import network_policy
+from understudy_operator.plan.manifests.pods import pod_manifest
+from understudy_operator.plan.manifests.pool_pods import pool_spare_manifest
+from understudy_operator.runtime.api import FIELD_MANAGER
 from understudy_protocol import pod as names
 from understudy_webhook import openssl
 

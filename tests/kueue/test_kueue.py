@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.training import NAME, Training, is_spare
-from understudy_operator.plan import queue as kueue
+from understudy_operator.plan.facts import queue as kueue
 from understudy_protocol.enums import CloseReason
 from understudy_protocol.membership import Close
 from understudy_protocol.wire import encode

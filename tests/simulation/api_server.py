@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from tests.simulation.network import Machine
 from tests.simulation.pods import GRACE_S, Pod, SimulatedPods
-from understudy_operator.plan.observed import Pod as ObservedPod
+from understudy_operator.plan.facts.cluster_objects import Pod as ObservedPod
 from understudy_protocol import pod as names
 from understudy_protocol.observer import Snapshot
 

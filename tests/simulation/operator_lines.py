@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from tests.simulation.api_server import ApiServer, Site
 from tests.simulation.network import End, Machine, reachable
 from tests.simulation.sidecars import SimulatedSidecar
+from understudy_operator.plan.facts.observed import Coordination
 from understudy_operator.plan.intents import Callee, Follow
-from understudy_operator.plan.observed import Coordination
-from understudy_operator.plan.search import PodMessage, Search
+from understudy_operator.plan.leadership.search import PodMessage, Search
 from understudy_protocol.observer import Snapshot
 
 SEARCH_EVERY_S = 0.25

@@ -13,15 +13,17 @@ from typing import Any
 from tests.simulation.api_server import ApiServer, Site, is_ready, patch
 from tests.simulation.network import Machine
 from tests.simulation.operator_lines import CoordinatorLink
-from understudy_operator.keyring import Keyring
-from understudy_operator.plan.coordination import plan_label, plan_leadership, plan_link
-from understudy_operator.plan.elections import is_coordinator_missing
-from understudy_operator.plan.faults.verdicts import Finding
+from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.keyring import Keyring
+from understudy_operator.plan.facts.observed import TERMINAL_STATES, Coordination, Observed
+from understudy_operator.plan.facts.secret_writes import SecretWrites
+from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod
-from understudy_operator.plan.members import avoided_nodes, plan_members
-from understudy_operator.plan.observed import TERMINAL_STATES, Coordination, Job, Node, Observed
-from understudy_operator.plan.secret_writes import SecretWrites
-from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
+from understudy_operator.plan.leadership.coordination import plan_label, plan_leadership, plan_link
+from understudy_operator.plan.leadership.elections import is_coordinator_missing
+from understudy_operator.plan.verdicts.findings import Finding
+from understudy_operator.plan.world.members import avoided_nodes, plan_members
 from understudy_protocol.enums import FaultClass
 from understudy_protocol.membership import Close
 

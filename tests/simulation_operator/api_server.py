@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.simulation_operator.clockwork import EPOCH
 from tests.unit.operator.fake_api import merged
-from understudy_operator.apply.api import ApiError
+from understudy_operator.runtime.api import ApiError
 
 Raw = dict[str, Any]
 OnChange = Callable[[str, str, Raw], None]  # plural, event type, object

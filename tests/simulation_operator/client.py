@@ -21,10 +21,10 @@ from typing import Any
 import aiohttp
 
 from tests.simulation_operator.api_server import ApiServer, Raw
-from understudy_operator.apply.api import REQUEST_S, Api, ApiError, Query
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator
-from understudy_operator.plan.queue import API_GROUP
+from understudy_operator.plan.facts.queue import API_GROUP
+from understudy_operator.runtime.api import REQUEST_S, Api, ApiError, Query
 from understudy_protocol import pod as names
 
 WATCHED = {

@@ -7,7 +7,7 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any
 
-from understudy_operator.clock import Clock
+from understudy_operator.runtime.clock import Clock
 
 EPOCH = 1_790_000_000.0
 

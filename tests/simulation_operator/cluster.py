@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tests.simulation_operator.api_server import ApiServer, Raw
-from understudy_operator.apply.api import ApiError
+from understudy_operator.runtime.api import ApiError
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import Close

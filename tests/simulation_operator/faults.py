@@ -16,8 +16,8 @@ from tests.simulation_operator.rules import Rule
 from tests.simulation_operator.training import SUCCEEDED
 from tests.simulation_operator.world import World
 from tests.unit.operator.given import TEMPLATE
-from understudy_operator.apply.api import ApiError
 from understudy_operator.observe.store import Kind
+from understudy_operator.runtime.api import ApiError
 from understudy_protocol import pod as names
 
 FAULTS_S = 45.0  # they begin within this time

@@ -14,7 +14,7 @@ from tests.simulation_operator.rules import Rule, Wrong
 from tests.simulation_operator.training import Training
 from tests.simulation_operator.world import World
 from understudy_operator.observe.store import Kind, is_of_pool, owners_of
-from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.facts import keys
 from understudy_protocol import pod as names
 
 #: All kinds are listed at this interval here, so lost events do not matter for longer.

@@ -1,7 +1,7 @@
 """Rules that are broken on purpose, one at a time: the simulation has to find each.
 
 A broken rule whose damage the next list repairs (a late event that wins) belongs to the unit tests of the store, and
-the times of the election to those of plan/lease_election.py.
+the times of the election to those of plan/leadership/lease_election.py.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from unittest import mock
 from tests.simulation_operator.faults import Fault
 from tests.simulation_operator.rules import Rule
 from tests.simulation_operator.run import Case
-from understudy_operator import worker
-from understudy_operator.apply.api import API_FAILURES, Api
 from understudy_operator.apply.election import Election
 from understudy_operator.apply.events import Outbox, send_event
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.pools import PoolGateway
-from understudy_operator.keyring import Keyring
+from understudy_operator.controllers import job_worker as worker
+from understudy_operator.controllers.job_worker import JobWorker
 from understudy_operator.observe import store
+from understudy_operator.observe.resync import Resync
 from understudy_operator.observe.store import Key, Kind, Raw, Store, owners_of
-from understudy_operator.plan import objects
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.keyring import Keyring
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.secret_writes import SecretWrites, can_be_mounted
 from understudy_operator.plan.intents import Plan
 from understudy_operator.plan.jobset import children
-from understudy_operator.plan.jobset.manifests import Written
-from understudy_operator.plan.observed import Job, Observed
-from understudy_operator.plan.pool import adopting, claiming, reconcile
-from understudy_operator.plan.secret_writes import SecretWrites, can_be_mounted
-from understudy_operator.resync import Resync
-from understudy_operator.worker import JobWorker
+from understudy_operator.plan.manifests.child_jobs import Written
+from understudy_operator.plan.pool import adopting, claiming
+from understudy_operator.plan.pool import reconcile_pool as reconcile
+from understudy_operator.plan.world import objects
+from understudy_operator.runtime.api import API_FAILURES, Api
 from understudy_protocol import pod as names
 
 _gather, _merged = JobWorker._gather, children.merge_template

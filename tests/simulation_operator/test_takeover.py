@@ -8,7 +8,7 @@ from unittest import mock
 from tests.simulation_operator.clockwork import run_simulated
 from tests.simulation_operator.run import played
 from tests.simulation_operator.world import World
-from understudy_operator import resync
+from understudy_operator.observe import resync
 
 ACT_S = 60.0
 

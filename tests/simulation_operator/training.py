@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from tests.simulation_operator.api_server import Raw
 from tests.simulation_operator.clockwork import EPOCH
 from tests.simulation_operator.cluster import Cluster
+from understudy_operator.plan.facts.observed import Coordination
+from understudy_operator.plan.facts.pod_answers import NO_ANSWERS, PodAnswer, PodAnswers
 from understudy_operator.plan.intents import Follow
-from understudy_operator.plan.observed import Coordination
-from understudy_operator.plan.pod_answers import NO_ANSWERS, PodAnswer, PodAnswers
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy, WorkersState
 from understudy_protocol.membership import Close
@@ -214,7 +214,7 @@ class Link:
         for callee in (*follow.first, *follow.others):
             self._on_call(callee.pod_uid)
             if callee.appoint is not None and self._training is not None:
-                if callee.appoint.epoch > self._appointed:  # as in plan/search.py: the search for it starts now
+                if callee.appoint.epoch > self._appointed:  # as in search.py: the search for it starts now
                     self._appointed, self._since = callee.appoint.epoch, self._training.now
                 self._training.appoint(callee.pod_uid, callee.appoint)
 

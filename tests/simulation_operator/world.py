@@ -22,9 +22,9 @@ from tests.unit.operator.given_pool import SPARE_TEMPLATE
 from understudy_operator.observe.adoption_link import AdoptionKeys
 from understudy_operator.observe.line import Keys, Share
 from understudy_operator.operator import Operator
+from understudy_operator.plan.facts.observed import Coordination
+from understudy_operator.plan.facts.ownership import API_VERSION, KIND, POOL_KIND
 from understudy_operator.plan.intents import AdoptSpare
-from understudy_operator.plan.observed import Coordination
-from understudy_operator.plan.ownership import API_VERSION, KIND, POOL_KIND
 from understudy_protocol import pod as names
 from understudy_protocol.handshake import NotProven
 

@@ -1,1 +1,4 @@
-"""Executes plans. The only folder that writes to the API server; it decides nothing."""
+"""Executes plans: the only folder that creates, changes or deletes objects of jobs and pools. It decides nothing.
+
+Start with gateway.py: it executes the intents of one reconcile.
+"""

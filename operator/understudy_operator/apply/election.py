@@ -1,4 +1,4 @@
-"""Acquires and renews a Lease, or waits for it: the edge of plan/lease_election.py.
+"""Acquires and renews a Lease, or waits for it: the edge of plan/leadership/lease_election.py.
 
 The client library has an election (kubernetes.aio.leaderelection). It is not used: its calls have no time limit, so a
 leader whose API server hangs continues for minutes; network errors end it; it never releases the Lease; and it writes
@@ -12,9 +12,16 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from understudy_operator.apply.api import API_FAILURES, NO_ANSWER, Api, ApiError, Raw
-from understudy_operator.clock import Clock
-from understudy_operator.plan.lease_election import Lease, LeaseCandidate, LeaseTimes, ReadLease, Wait, WriteLease
+from understudy_operator.plan.leadership.lease_election import (
+    Lease,
+    LeaseCandidate,
+    LeaseTimes,
+    ReadLease,
+    Wait,
+    WriteLease,
+)
+from understudy_operator.runtime.api import API_FAILURES, NO_ANSWER, Api, ApiError, Raw
+from understudy_operator.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 Rules:
 - An event is written at least once. It is sent again if it got no answer, or if this replica may not write now.
 - Its name is derived from the reported fact. So the API server rejects a second write as AlreadyExists, and users see
-  the event once. A new leader relies on this: it sends the recorded facts again (plan/events.py, recorded_events).
+  the event once. A new leader relies on this: it sends the recorded facts again (recorded_events).
 - Reconciles never wait for events: each object has a task that sends its events.
 - An event that the API server rejects is logged and dropped, and so is one that could not be sent for KEPT_S.
 """
@@ -19,12 +19,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from understudy_operator.apply.api import API_FAILURES, Api, ApiError
 from understudy_operator.apply.pace import Pace
-from understudy_operator.clock import Backoffs
 from understudy_operator.observe.store import Raw
-from understudy_operator.plan.events import RECENT_S
 from understudy_operator.plan.intents import Event
+from understudy_operator.plan.status.events import RECENT_S
+from understudy_operator.runtime.api import API_FAILURES, Api, ApiError
+from understudy_operator.runtime.clock import Backoffs
 
 KEPT_S = RECENT_S
 #: For one object. Beyond this the oldest are dropped.

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from understudy_operator.apply.api import Api, ApiError, NotLeading
 from understudy_operator.apply.events import Outbox, ReconciledObject
 from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
@@ -25,8 +24,11 @@ from understudy_operator.apply.parallel import in_parallel, slow_start
 from understudy_operator.apply.pools import PoolGateway
 from understudy_operator.apply.subject import Subject, Subjects
 from understudy_operator.apply.write_refusals import refusals_of
-from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Raw, Store, job_kind
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.ownership import controller_uid, kind_of, object_path_of, object_uid
+from understudy_operator.plan.facts.refusals import ADDRESS_TAKEN, Refusal, RefusalKind, read_refusal
 from understudy_operator.plan.intents import (
     Create,
     CreatePod,
@@ -40,9 +42,8 @@ from understudy_operator.plan.intents import (
     Remove,
     intent_key,
 )
-from understudy_operator.plan.observed import Job, Pod
-from understudy_operator.plan.ownership import controller_uid, kind_of, object_path_of, object_uid
-from understudy_operator.plan.refusals import ADDRESS_TAKEN, Refusal, RefusalKind, read_refusal
+from understudy_operator.runtime.api import Api, ApiError, NotLeading
+from understudy_operator.runtime.clock import Clock
 from understudy_protocol import pod as names
 
 ADDRESS_PAUSES_S = (0.1, 0.2, 0.4, 0.8)

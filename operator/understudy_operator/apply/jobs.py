@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from understudy_operator.apply.api import Api, ApiError
 from understudy_operator.apply.events import ReconciledObject
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import slow_start
 from understudy_operator.apply.write_refusals import refusals_of
 from understudy_operator.observe.store import Kind, Raw, Store
+from understudy_operator.plan.facts.ownership import controller_uid
+from understudy_operator.plan.facts.refusals import Refusal, read_refusal
 from understudy_operator.plan.intents import CreateJob, DeleteJob, DryRun, JobIntent, Manifest, PatchJob, intent_key
-from understudy_operator.plan.ownership import controller_uid
-from understudy_operator.plan.refusals import Refusal, read_refusal
+from understudy_operator.runtime.api import Api, ApiError
 
 log = logging.getLogger(__name__)
 #: Part of the API server's message about a webhook with side effects.

@@ -11,12 +11,12 @@ import logging
 from collections import Counter
 from collections.abc import Collection
 
-from understudy_operator.apply.api import API_FAILURES, Api
 from understudy_operator.apply.events import namespace_of, send_event
 from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.store import Kind, MalformedObject, Store
+from understudy_operator.plan.facts.ownership import API_VERSION, INJECTED_KIND, KIND, POOL_KIND
 from understudy_operator.plan.intents import Event
-from understudy_operator.plan.ownership import API_VERSION, INJECTED_KIND, KIND, POOL_KIND
+from understudy_operator.runtime.api import API_FAILURES, Api
 
 EVERY_S = 2.0
 EVENTS = 20

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from understudy_operator.plan.refusals import Refusal
+from understudy_operator.plan.facts.refusals import Refusal
 
 FIRST_AT_ONCE = 4
 AT_ONCE = 256

@@ -10,17 +10,17 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from understudy_operator.apply.api import Api, ApiError, NotLeading
 from understudy_operator.apply.events import Outbox
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.subject import Subject, Subjects, refresh_object
 from understudy_operator.apply.write_refusals import refusals_of
 from understudy_operator.observe.store import Kind, Raw, Store
+from understudy_operator.plan.facts.ownership import API_VERSION, POOL_KIND
+from understudy_operator.plan.facts.pool_facts import Pool
+from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.intents import ClaimIntent, ClaimPod, ClaimWarm, Event, ReleaseClaim
-from understudy_operator.plan.ownership import API_VERSION, POOL_KIND
-from understudy_operator.plan.pool.facts import Pool
-from understudy_operator.plan.refusals import Refusal
-from understudy_operator.plan.rfc3339 import micro_time
+from understudy_operator.plan.times.rfc3339 import micro_time
+from understudy_operator.runtime.api import Api, ApiError, NotLeading
 from understudy_protocol import pod as names
 
 log = logging.getLogger(__name__)

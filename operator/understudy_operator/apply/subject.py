@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from understudy_operator.apply.api import Api, ApiError
 from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.store import Kind, Raw, Store
-from understudy_operator.plan.ownership import API_VERSION
+from understudy_operator.plan.facts.ownership import API_VERSION
+from understudy_operator.runtime.api import Api, ApiError
 
 
 @dataclass(frozen=True)

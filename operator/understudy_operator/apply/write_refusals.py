@@ -1,8 +1,8 @@
 """Turns an error answer to a write into rejections."""
 
-from understudy_operator.apply.api import ApiError
+from understudy_operator.plan.facts.refusals import Refusal, read_refusal
 from understudy_operator.plan.intents import Intent, intent_key
-from understudy_operator.plan.refusals import Refusal, read_refusal
+from understudy_operator.runtime.api import ApiError
 
 
 def refusals_of(error: ApiError, intent: Intent) -> list[Refusal]:

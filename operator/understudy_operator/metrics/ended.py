@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from understudy_operator.plan.recoveries import Entry, identified, is_open
+from understudy_operator.plan.facts.recoveries import Entry, identified, is_open
 
 #: For a recovery of a job that ended before the ladder took a step.
 NO_STRATEGY = "None"

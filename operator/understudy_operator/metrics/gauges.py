@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from understudy_operator.metrics.metric_book import Values
-from understudy_operator.plan.observed import Node
-from understudy_operator.plan.reported_conditions import condition
-from understudy_operator.plan.rfc3339 import parse_time
+from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.plan.facts.reported_conditions import condition
+from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol.enums import FaultClass
 
-#: The phases of plan/phase.py. A job without a status is new.
+#: The phases of plan/status/phase.py. A job without a status is new.
 PHASES = ("Pending", "Starting", "Running", "Recovering", "Restarting", "Suspended", "Succeeded", "Failed")
 #: Phases in which the job waits.
 WAITING = ("Pending", "Starting", "Recovering", "Restarting")

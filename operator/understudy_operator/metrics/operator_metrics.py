@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from understudy_operator.metrics import gauges
 from understudy_operator.metrics.ended import FAILED, NO_STRATEGY, RECOVERED, EndCounter, Ends, Status
 from understudy_operator.metrics.metric_book import MetricBook, Values
-from understudy_operator.plan.observed import Node
+from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_protocol.enums import Fault, Strategy
 
 RECOVERY_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800)

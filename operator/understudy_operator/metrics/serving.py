@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 from understudy_operator.metrics.metric_book import CONTENT_TYPE
-from understudy_operator.probe_server import ProbeServer, Reply
+from understudy_operator.runtime.probe_server import ProbeServer, Reply
 
 ENV_PORT = "UNDERSTUDY_METRICS_PORT"
 #: For this long all callers get the same text, so frequent scrapes cost little time.

@@ -1,4 +1,4 @@
-"""The operator's lines to one job's pods: finds the coordinator, and keeps that line. plan/search.py decides.
+"""The operator's connections to one job's pods: finds the coordinator. plan/leadership/search.py decides.
 
 Runs until closed. The result is in `coordination`. `on_change` is called when it needs a reconcile at once. Answers
 during a search and the training's steps can wait for the next reconcile.
@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from understudy_operator.observe.line import FAILURES, Keys, Line, Share, open_line
+from understudy_operator.plan.facts.observed import Coordination
 from understudy_operator.plan.intents import MESSAGE_BYTES, Callee, Follow
-from understudy_operator.plan.observed import Coordination
-from understudy_operator.plan.search import PodMessage, Search
+from understudy_operator.plan.leadership.search import PodMessage, Search
 from understudy_protocol import wire
 from understudy_protocol.frames import ProtocolError
 from understudy_protocol.membership import Close

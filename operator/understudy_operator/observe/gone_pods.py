@@ -2,8 +2,7 @@
 
 from collections import deque
 
-from understudy_operator.plan.observed import Pod
-from understudy_operator.plan.stays import Stay
+from understudy_operator.plan.facts.cluster_objects import Pod, Stay
 
 KEPT_S = 600.0
 MOST_KEPT = 20_000

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from understudy_operator.observe.decoded_fields import (
+from understudy_operator.plan.facts.malformed import Malformed
+from understudy_operator.runtime.decoded_fields import (
     check_job_fields,
     decode_metadata_fields,
     decode_node_fields,
     decode_pod_fields,
 )
-from understudy_operator.plan.malformed import Malformed
 from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]

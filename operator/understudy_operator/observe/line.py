@@ -30,8 +30,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from understudy_operator.fair_semaphore import FairSemaphore
-from understudy_operator.observe.json_size import values_in
+from understudy_operator.runtime.fair_semaphore import FairSemaphore
+from understudy_operator.runtime.json_size import values_in
 from understudy_protocol import compiled, handshake, observer, wire
 from understudy_protocol import pod as names
 from understudy_protocol.frames import Frames, Opcode, ProtocolError, frame

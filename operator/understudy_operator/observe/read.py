@@ -7,17 +7,18 @@ templates. So no text there makes a pod malformed: otherwise the operator would 
 from collections.abc import Iterable, Mapping
 from typing import TypeVar, cast
 
-from understudy_operator.observe import decoded_fields
 from understudy_operator.observe.kept_fields import SECRET_VOLUMES, secret_of
 from understudy_operator.observe.read_failure import could_start, failure
 from understudy_operator.observe.read_spec import read_spec
 from understudy_operator.observe.read_status import read_job_status
 from understudy_operator.observe.store import Raw, owner_uid
-from understudy_operator.plan.malformed import PartlyMalformed, number_in
-from understudy_operator.plan.observed import Controller, Job, Pod
-from understudy_operator.plan.ownership import controller_of
-from understudy_operator.plan.queue import read_queue
-from understudy_operator.plan.rfc3339 import parse_time
+from understudy_operator.plan.facts.cluster_objects import Controller, Pod
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.malformed import PartlyMalformed, number_in
+from understudy_operator.plan.facts.ownership import controller_of
+from understudy_operator.plan.facts.queue import read_queue
+from understudy_operator.plan.times.rfc3339 import parse_time
+from understudy_operator.runtime import decoded_fields
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import Close

@@ -2,11 +2,11 @@
 
 from understudy_operator.observe.read import read_number_label
 from understudy_operator.observe.store import Raw
-from understudy_operator.plan.jobset import keys
-from understudy_operator.plan.jobset.manifests import FINGERPRINT
-from understudy_operator.plan.observed import ChildJob
-from understudy_operator.plan.queue import QUEUE
-from understudy_operator.plan.rfc3339 import parse_time
+from understudy_operator.plan.facts import keys
+from understudy_operator.plan.facts.cluster_objects import ChildJob
+from understudy_operator.plan.facts.queue import QUEUE
+from understudy_operator.plan.manifests.child_jobs import FINGERPRINT
+from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol import pod as names
 
 _ENDS = ("Complete", "Failed")

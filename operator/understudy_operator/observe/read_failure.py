@@ -6,7 +6,7 @@ container whose command is not in its image cannot start. In both cases none of 
 
 from collections.abc import Iterator
 
-from understudy_operator.observe.decoded_fields import PodStatus, Terminated
+from understudy_operator.runtime.decoded_fields import PodStatus, Terminated
 from understudy_protocol import pod as names
 
 _NOT_STARTED = ("StartError", "ContainerCannotRun")

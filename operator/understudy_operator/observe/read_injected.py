@@ -3,12 +3,11 @@
 from understudy_operator.observe.read import read_job, read_times
 from understudy_operator.observe.read_status import read_job_status
 from understudy_operator.observe.store import Kind, Raw, Store
-from understudy_operator.plan.injection.facts import InjectedJob
+from understudy_operator.plan.facts.injected_job import InjectedJob
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.malformed import Malformed, PartlyMalformed
+from understudy_operator.plan.facts.spec import MOST_MEMBERS, JobSpec, Network
 from understudy_operator.plan.injection.settings import PREFIX, read_injection_settings
-from understudy_operator.plan.jobset.validation import MOST_MEMBERS
-from understudy_operator.plan.malformed import Malformed, PartlyMalformed
-from understudy_operator.plan.observed import Job
-from understudy_operator.plan.spec import JobSpec, Network
 from understudy_protocol.pod import PodGroup
 
 

@@ -7,13 +7,13 @@ Labels are in the fact, and enqueue only the jobs that use them.
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from understudy_operator.observe import decoded_fields
 from understudy_operator.observe.store import Raw
-from understudy_operator.plan.elections import OUT_OF_SERVICE
-from understudy_operator.plan.faults.built_in import BUILT_IN
-from understudy_operator.plan.faults.sources import READY, FaultSource, NodeSignal, SignalKind, findings, time_in
-from understudy_operator.plan.observed import Node
-from understudy_operator.plan.rfc3339 import parse_time
+from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.plan.leadership.elections import OUT_OF_SERVICE
+from understudy_operator.plan.times.rfc3339 import parse_time
+from understudy_operator.plan.verdicts.built_in import BUILT_IN
+from understudy_operator.plan.verdicts.sources import READY, FaultSource, NodeSignal, SignalKind, findings, time_in
+from understudy_operator.runtime import decoded_fields
 from understudy_protocol import pod as names
 
 

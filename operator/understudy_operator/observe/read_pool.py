@@ -3,17 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
-from understudy_operator.keyring import Keyring
 from understudy_operator.observe.read import read_job, read_pod
 from understudy_operator.observe.read_status import read_pool_status
 from understudy_operator.observe.store import Key, Kind, OwnerKey, Raw, Store, key_of, pool_key_of
-from understudy_operator.plan.malformed import Malformed, PartlyMalformed
-from understudy_operator.plan.observed import Job, Pod, PoolView
-from understudy_operator.plan.pool.facts import AutoSize, Client, Pool, claimant
-from understudy_operator.plan.pool.manifest import pool_fingerprint
-from understudy_operator.plan.pool.warm_facts import PoolLauncher
-from understudy_operator.plan.pool.warm_manifest import pool_secret_name
-from understudy_operator.plan.rfc3339 import parse_time
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.keyring import Keyring
+from understudy_operator.plan.facts.malformed import Malformed, PartlyMalformed
+from understudy_operator.plan.facts.pool_facts import AutoSize, Client, Pool, PoolView, claimant
+from understudy_operator.plan.facts.warm_spares import PoolLauncher
+from understudy_operator.plan.manifests.pool_pods import pool_fingerprint
+from understudy_operator.plan.manifests.warm_spare_pods import pool_secret_name
+from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol import pod as names
 from understudy_protocol.enums import Fault
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from understudy_operator.observe.store import Raw
-from understudy_operator.plan import spec as facts
-from understudy_operator.plan.durations import seconds
-from understudy_operator.plan.jobset.keys import EXCLUSIVE, NODE_SELECTOR
-from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
+from understudy_operator.plan.facts import spec as facts
+from understudy_operator.plan.facts.keys import EXCLUSIVE, NODE_SELECTOR
+from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
+from understudy_operator.plan.times.durations import seconds
 from understudy_protocol.enums import OnFailedUpdate
 
 

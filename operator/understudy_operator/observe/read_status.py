@@ -11,9 +11,9 @@ from typing import Annotated, Any, NotRequired, TypedDict, get_args, get_origin,
 
 import msgspec
 
+from understudy_operator.plan.facts.observed import TERMINAL_STATES
 from understudy_operator.plan.jobset.restart import JOB_RESTART
-from understudy_operator.plan.observed import TERMINAL_STATES
-from understudy_operator.plan.rfc3339 import parse_time
+from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol.enums import Fault, Strategy
 
 Raw = Mapping[str, Any]

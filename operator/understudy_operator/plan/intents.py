@@ -111,7 +111,7 @@ class Callee:
 
 @dataclass(frozen=True)
 class Follow:
-    """Find the leader, and stay connected to it. plan/search.py has the rules."""
+    """Find the leader, and stay connected to it. plan/leadership/search.py has the rules."""
 
     term: Term  # the newest in status: an older leader does not count
     first: tuple[Callee, ...]  # to connect to first, and to stay connected to until a leader is found

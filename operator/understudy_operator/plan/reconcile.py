@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from understudy_operator.plan.attempt import select_attempt
-from understudy_operator.plan.coordination import Leadership, plan_label, plan_leadership, plan_link
-from understudy_operator.plan.dry_runs import plan_dry_runs
-from understudy_operator.plan.elections import is_coordinator_missing
-from understudy_operator.plan.events import plan_events
+from understudy_operator.plan.facts import keys
+from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.injection.resolve import plan_target, resolve_injected_job
 from understudy_operator.plan.intents import (
     AdoptSpare,
@@ -19,21 +16,29 @@ from understudy_operator.plan.intents import (
     ReleasePod,
     Unfollow,
 )
-from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.jobset.attempt import select_attempt
 from understudy_operator.plan.jobset.children import plan_children
 from understudy_operator.plan.jobset.deadline import overdue
 from understudy_operator.plan.jobset.missed_changes import unrecorded_suspension
 from understudy_operator.plan.jobset.outcome import Restart, outcome
 from understudy_operator.plan.jobset.pod_queries import plan_pod_queries
 from understudy_operator.plan.jobset.ttl import remaining_s
-from understudy_operator.plan.members import plan_members
-from understudy_operator.plan.objects import plan_objects
-from understudy_operator.plan.observed import Observed
+from understudy_operator.plan.leadership.coordination import Leadership, plan_label, plan_leadership, plan_link
+from understudy_operator.plan.leadership.elections import is_coordinator_missing
 from understudy_operator.plan.pool.adopting import plan_adoptions, unadopted
 from understudy_operator.plan.pool.claiming import plan_claims
-from understudy_operator.plan.reconcile_clock import ReconcileClock
-from understudy_operator.plan.retries import TRY_AGAIN_S, without_paused
-from understudy_operator.plan.status import PROGRESS_EVERY_S, attempt_ends_by_suspension, is_worth_writing, plan_status
+from understudy_operator.plan.status.events import plan_events
+from understudy_operator.plan.status.status import (
+    PROGRESS_EVERY_S,
+    attempt_ends_by_suspension,
+    is_worth_writing,
+    plan_status,
+)
+from understudy_operator.plan.times.reconcile_clock import ReconcileClock
+from understudy_operator.plan.world.dry_runs import plan_dry_runs
+from understudy_operator.plan.world.members import plan_members
+from understudy_operator.plan.world.objects import plan_objects
+from understudy_operator.plan.world.retries import TRY_AGAIN_S, without_paused
 from understudy_protocol.enums import CloseReason
 from understudy_protocol.observer import End
 

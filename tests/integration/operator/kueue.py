@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from tests.integration.operator.kube import Kube, Raw
-from understudy_operator.plan import queue as kueue
+from understudy_operator.plan.facts import queue as kueue
 
 if TYPE_CHECKING:
     from tests.integration.conftest import ApiServer

@@ -20,7 +20,7 @@ import yaml
 from tests.integration.operator.conftest import ROOT, SYSTEM, must
 from tests.integration.operator.kube import Kube
 from tests.unit.webhook.golden import pod as golden_pod
-from understudy_operator.plan.injection.pods import inject
+from understudy_operator.plan.injection.injected_pods import inject
 from understudy_protocol import pod as names
 from understudy_webhook import openssl
 from understudy_webhook.serving import Serving

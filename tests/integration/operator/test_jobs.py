@@ -7,8 +7,8 @@ import pytest
 from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.process import OperatorProcess
 from tests.integration.operator.training import NAME, Training
-from understudy_operator.plan.jobset import keys
-from understudy_operator.plan.rfc3339 import parse_time
+from understudy_operator.plan.facts import keys
+from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol import pod as names
 
 pytestmark = pytest.mark.timeout(120)

@@ -9,7 +9,7 @@ from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.process import NODE_FAULTS
 from tests.integration.operator.replicas import Replicas, leader
 from tests.integration.operator.training import JOB, NAME, Training
-from understudy_operator.plan.rfc3339 import micro_time
+from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol import wire
 from understudy_protocol.enums import Fault, FaultClass, Strategy, Verdict
 from understudy_protocol.membership import NodeVerdict

@@ -8,7 +8,7 @@ import pytest
 from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.kueue import Controller, api_group, webhook
 from tests.integration.operator.training import Training, is_spare
-from understudy_operator.plan import queue as kueue
+from understudy_operator.plan.facts import queue as kueue
 from understudy_protocol import pod as names
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from tests.integration.operator.kube import Raw
 from tests.integration.operator.test_jobs import Jobs
 from tests.integration.operator.training import Training
-from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.facts import keys
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason, Fault
 from understudy_protocol.membership import Close

@@ -5,9 +5,9 @@ description.
 import re
 from pathlib import Path
 
-from understudy_operator.plan.faults.built_in import BUILT_IN
-from understudy_operator.plan.faults.sources import FaultSource, Polarity
-from understudy_operator.plan.faults.xids import FATAL
+from understudy_operator.plan.verdicts.built_in import BUILT_IN
+from understudy_operator.plan.verdicts.sources import FaultSource, Polarity
+from understudy_operator.plan.verdicts.xids import FATAL
 from understudy_protocol.enums import FaultClass
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/how-to/faults.md").read_text(encoding="utf-8")

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from tests.unit.docs.inject_page import blocks, refused, replaced
+from understudy_operator.plan.injection.injected_pods import inject
 from understudy_operator.plan.injection.owner import read_owner
-from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.injection.targets import read_nproc, read_target, spec_of
 from understudy_webhook.object_validation import example_pods, find_objections
 

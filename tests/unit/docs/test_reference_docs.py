@@ -12,7 +12,7 @@ from scripts import reference_docs, reference_names, reference_texts
 from scripts.protocol_docs import PageError
 from scripts.reference_docs import COMMAND, PAGES, launcher_exits, local_exits, main
 from scripts.reference_names import JOB, Name, Place, UnknownName
-from understudy_operator.plan import conditions
+from understudy_operator.plan.status import conditions
 
 
 def test_the_pages_are_up_to_date() -> None:

@@ -10,8 +10,8 @@ import yaml
 
 from scripts.reference_fields import read_crd
 from scripts.site_hooks import DOCS, ROOT
+from understudy_operator.plan.injection.injected_pods import inject
 from understudy_operator.plan.injection.owner import read_owner
-from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.injection.targets import read_nproc, read_target, spec_of
 from understudy_webhook.object_validation import example_pods, find_objections
 

@@ -17,7 +17,7 @@ from understudy_local.manifest import (
     sidecar_environment,
 )
 from understudy_local.options import Options
-from understudy_operator.plan.pods import pod_manifest
+from understudy_operator.plan.manifests.pods import pod_manifest
 from understudy_sidecar.settings import read_settings as sidecar_settings
 
 

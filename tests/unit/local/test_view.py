@@ -13,7 +13,7 @@ from understudy_local.options import Options
 from understudy_local.output import Output, Plain
 from understudy_local.run_folder import RunFolder
 from understudy_local.view import LiveScreen, headline, recovery_lines
-from understudy_operator.plan.rfc3339 import parse_time
+from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.observer import Snapshot, StepProgress
 

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from understudy_operator.apply.api import Api, ApiError
+from understudy_operator.runtime.api import Api, ApiError
 
 Raw = dict[str, Any]
 CREATED = "2026-11-20T10:00:00Z"

@@ -10,15 +10,17 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from understudy_operator.keyring import Keyring
-from understudy_operator.plan.coordination import Leadership
-from understudy_operator.plan.faults.verdicts import Finding
-from understudy_operator.plan.object_names import membership_secret_name, rollout_secret_name
-from understudy_operator.plan.observed import Coordination, Job, Node, Observed, Pod
-from understudy_operator.plan.pod_answers import PodAnswer, PodAnswers
-from understudy_operator.plan.secret_writes import SecretWrites
-from understudy_operator.plan.spec import JobSpec, ReplicatedJob, World
-from understudy_operator.plan.status import plan_status
+from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.keyring import Keyring
+from understudy_operator.plan.facts.observed import Coordination, Observed
+from understudy_operator.plan.facts.pod_answers import PodAnswer, PodAnswers
+from understudy_operator.plan.facts.secret_writes import SecretWrites
+from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
+from understudy_operator.plan.leadership.coordination import Leadership
+from understudy_operator.plan.manifests.object_names import membership_secret_name, rollout_secret_name
+from understudy_operator.plan.status.status import plan_status
+from understudy_operator.plan.verdicts.findings import Finding
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason, Fault, FaultClass, RoundToken, Strategy, WorkersState
 from understudy_protocol.membership import Close

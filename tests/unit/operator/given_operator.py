@@ -13,13 +13,13 @@ import msgspec
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
 from tests.unit.operator.given import IMAGE, KEYRING, TEMPLATE
 from tests.unit.operator.metrics.reading import scraped
-from understudy_operator.apply.api import ApiError, Keep, ObjectList
-from understudy_operator.clock import Clock
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
-from understudy_operator.observe.decoded_fields import WatchEvent
+from understudy_operator.observe.resync import PATHS
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator
-from understudy_operator.resync import PATHS
+from understudy_operator.runtime.api import ApiError, Keep, ObjectList
+from understudy_operator.runtime.clock import Clock
+from understudy_operator.runtime.decoded_fields import WatchEvent
 
 LIMIT_S = 600.0  # virtual time
 JOBS = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs"

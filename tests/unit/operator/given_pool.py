@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from tests.unit.operator.given import AN_HOUR_AGO, KEYRING, NOW, a_pod
-from understudy_operator.plan.observed import Node, Pod, PoolView
-from understudy_operator.plan.pool.facts import ObservedPool, Pool
-from understudy_operator.plan.pool.manifest import pool_fingerprint, pool_labels
-from understudy_operator.plan.rfc3339 import micro_time
+from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.pool_facts import ObservedPool, Pool, PoolView
+from understudy_operator.plan.manifests.pool_pods import pool_fingerprint, pool_labels
+from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol import pod as names
 
 SPARE_TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "hold", "image": "example.com/pause:1"}]}}

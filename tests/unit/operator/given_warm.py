@@ -6,12 +6,12 @@ from typing import Any
 
 from tests.unit.operator.given import AN_HOUR_AGO, KEYRING, NOW, TEMPLATE, a_pod
 from tests.unit.operator.given_pool import a_pool
-from understudy_operator.plan.observed import Pod, PoolView
-from understudy_operator.plan.pool.facts import Pool
-from understudy_operator.plan.pool.manifest import pool_fingerprint, pool_labels
-from understudy_operator.plan.pool.warm_facts import PoolLauncher
-from understudy_operator.plan.pool.warm_manifest import pool_secret_name
-from understudy_operator.plan.rfc3339 import micro_time
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.pool_facts import Pool, PoolView
+from understudy_operator.plan.facts.warm_spares import PoolLauncher
+from understudy_operator.plan.manifests.pool_pods import pool_fingerprint, pool_labels
+from understudy_operator.plan.manifests.warm_spare_pods import pool_secret_name
+from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol import pod as names
 
 

@@ -23,13 +23,13 @@ from tests.unit.operator.given import AN_HOUR_AGO, NOW, a_pod, ended, pending, t
 from tests.unit.operator.given_pool import OLD, SPARE_TEMPLATE, a_spare, not_ready, observed_pool, without_room
 from tests.unit.operator.golden_plans import by_name, crd_schema, keys, write
 from understudy_operator.observe.read_pool import read_pool
-from understudy_operator.plan.faults.verdicts import Finding
+from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.pool_facts import ObservedPool
+from understudy_operator.plan.facts.refusals import Refusal, RefusalKind
 from understudy_operator.plan.intents import CreatePod, DeletePod, PoolPlan
-from understudy_operator.plan.observed import Node, Pod
-from understudy_operator.plan.pool.facts import ObservedPool
-from understudy_operator.plan.pool.reconcile import reconcile_pool
-from understudy_operator.plan.refusals import Refusal, RefusalKind
-from understudy_operator.plan.rfc3339 import micro_time
+from understudy_operator.plan.pool.reconcile_pool import reconcile_pool
+from understudy_operator.plan.times.rfc3339 import micro_time
+from understudy_operator.plan.verdicts.findings import Finding
 from understudy_protocol import pod as names
 from understudy_protocol.enums import FaultClass
 

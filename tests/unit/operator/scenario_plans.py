@@ -36,7 +36,13 @@ from tests.unit.operator.golden_plans import by_name, crd_schema, keys, write
 from understudy_operator.observe.kept_fields import select_node_fields
 from understudy_operator.observe.read import read_job
 from understudy_operator.observe.read_node import read_node
-from understudy_operator.plan import queue as kueue
+from understudy_operator.plan.facts import queue as kueue
+from understudy_operator.plan.facts.cluster_objects import ChildJob, Node, Pod
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.keys import JOB_NAME
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.refusals import read_refusal
+from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.intents import (
     Create,
     CreateJob,
@@ -52,13 +58,9 @@ from understudy_operator.plan.intents import (
     ReleasePod,
     Unfollow,
 )
-from understudy_operator.plan.jobset.keys import JOB_NAME
-from understudy_operator.plan.jobset.manifests import FINGERPRINT, job_manifest
-from understudy_operator.plan.observed import ChildJob, Job, Node, Observed, Pod
+from understudy_operator.plan.manifests.child_jobs import FINGERPRINT, job_manifest
 from understudy_operator.plan.reconcile import reconcile
-from understudy_operator.plan.refusals import read_refusal
-from understudy_operator.plan.rfc3339 import micro_time
-from understudy_operator.plan.secret_writes import SecretWrites
+from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason, Fault, WorkersState
 from understudy_protocol.membership import Close

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operator.controllers.test_job_worker import World, world
 from tests.unit.operator.given import IMAGE, KEYRING
-from tests.unit.operator.test_worker import World, world
-from understudy_operator import worker
 from understudy_operator.apply.gateway import Gateway
-from understudy_operator.clock import Clock
+from understudy_operator.controllers import job_worker as worker
+from understudy_operator.controllers.job_worker import JobWorker
 from understudy_operator.observe.store import Kind
 from understudy_operator.plan import reconcile as planner
-from understudy_operator.worker import JobWorker
+from understudy_operator.runtime.clock import Clock
 from understudy_protocol import pod as names
 
 __all__ = ["world"]  # a fixture

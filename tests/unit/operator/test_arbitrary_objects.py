@@ -20,27 +20,27 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.operator.arbitrary import spoiled
+from tests.unit.operator.controllers.test_job_worker import FakeLink
 from tests.unit.operator.fake_api import CREATED, Raw
 from tests.unit.operator.given import A0, A1, NOW, TEMPLATE, S, a_job, a_recovery, a_snapshot, in_round, lost, observed
 from tests.unit.operator.given_operator import ClusterApi, Running, running
-from tests.unit.operator.test_worker import FakeLink
 from tests.unit.virtual_time import _Loop
 from tests.unit.webhook.golden import pod as golden_pod
-from understudy_operator import worker
-from understudy_operator.apply.api import API_FAILURES
-from understudy_operator.injected_jobs import UNREADABLE
-from understudy_operator.observe.decoded_fields import WatchEvent, decoder, object_of
+from understudy_operator.controllers import job_worker as worker
+from understudy_operator.controllers.injected_jobs import UNREADABLE
 from understudy_operator.observe.read_injected import read_injected
+from understudy_operator.observe.resync import PATHS
 from understudy_operator.observe.store import Kind
+from understudy_operator.plan.facts.observed import Coordination
+from understudy_operator.plan.injection.injected_pods import inject
 from understudy_operator.plan.injection.owner import read_owner
-from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.injection.settings import Objection
 from understudy_operator.plan.injection.targets import manifest_of, read_target, spec_of
 from understudy_operator.plan.intents import Callee, Follow
-from understudy_operator.plan.observed import Coordination
+from understudy_operator.plan.leadership.search import Search
 from understudy_operator.plan.reconcile import reconcile
-from understudy_operator.plan.search import Search
-from understudy_operator.resync import PATHS
+from understudy_operator.runtime.api import API_FAILURES
+from understudy_operator.runtime.decoded_fields import WatchEvent, decoder, object_of
 from understudy_protocol import compiled, observer, wire
 from understudy_protocol.enums import NO_TERM
 from understudy_protocol.observer import Cause, Refused, Stepping, StepProgress

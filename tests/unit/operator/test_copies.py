@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operator.controllers.test_job_worker import (
+    SERVICE,
+    FakeLink,
+    World,
+    at_work,
+    links,
+    virtual,
+    without_launcher,
+    world,
+)
 from tests.unit.operator.fake_api import Raw
 from tests.unit.operator.given import TEMPLATE
-from tests.unit.operator.test_worker import SERVICE, FakeLink, World, at_work, links, virtual, without_launcher, world
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.observe.store import Kind
 from understudy_protocol import pod as names

@@ -5,8 +5,8 @@ import resource
 import kopf
 
 from understudy_operator import handlers
+from understudy_operator.observe.resync import PATHS
 from understudy_operator.observe.store import Kind
-from understudy_operator.resync import PATHS
 
 
 async def test_kopf_watches_nothing():

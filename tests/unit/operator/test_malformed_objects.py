@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operator.controllers.test_job_worker import links
 from tests.unit.operator.fake_api import CREATED, Raw, owned_by
 from tests.unit.operator.given_operator import PODS, ClusterApi, Running, running
-from tests.unit.operator.test_worker import links
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator.observe.decoded_fields import decoder
 from understudy_operator.observe.read import read_job
+from understudy_operator.observe.resync import PATHS
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.resync import PATHS
+from understudy_operator.runtime.decoded_fields import decoder
 
 __all__ = ["links"]  # a fixture
 

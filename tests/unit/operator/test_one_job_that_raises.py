@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operator.controllers.test_job_worker import links
 from tests.unit.operator.given import TEMPLATE
 from tests.unit.operator.given_operator import ClusterApi, running
 from tests.unit.operator.given_pool import a_pool
-from tests.unit.operator.test_worker import links
 from tests.unit.virtual_time import in_virtual_time
 from tests.unit.webhook.golden import pod as golden_pod
-from understudy_operator.apply import node_memory
-from understudy_operator.injected_jobs import InjectedJobCreator
+from understudy_operator.controllers import node_memory
+from understudy_operator.controllers.injected_jobs import InjectedJobCreator
+from understudy_operator.controllers.job_worker import JobWorker
 from understudy_operator.observe import read_injected, read_pool
 from understudy_operator.observe.store import Kind, Store, job_key_of
 from understudy_operator.operator import Operator
-from understudy_operator.plan import network_policy
-from understudy_operator.plan.injection.pods import inject
-from understudy_operator.plan.rfc3339 import micro_time
-from understudy_operator.worker import JobWorker
+from understudy_operator.plan.injection.injected_pods import inject
+from understudy_operator.plan.manifests import network_policy
+from understudy_operator.plan.times.rfc3339 import micro_time
 
 __all__ = ["links"]  # a fixture
 

@@ -6,7 +6,7 @@ from tests.unit.operator.fake_api import CREATED, Raw, owned_by
 from understudy_operator.observe.read import read_pod
 from understudy_operator.observe.read_pool import claimed_pods, pods_from_pool, pods_of_pool, split
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.observed import Pod
+from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_protocol import pod as names
 
 ATTACKERS = "uid-of-the-attackers-own-object"

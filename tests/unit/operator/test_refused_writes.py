@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operator.controllers.test_job_worker import APPOINTED, PATH, SECRET, World, at_work
 from tests.unit.operator.fake_api import Raw, owned_by
-from tests.unit.operator.test_worker import APPOINTED, PATH, SECRET, World, at_work
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator.apply.api import ApiError
-from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind
+from understudy_operator.runtime.api import ApiError
+from understudy_operator.runtime.clock import Clock
 from understudy_protocol import pod as names
 
 TRY_AGAIN_S = 10.0

@@ -9,16 +9,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from tests.unit.operator.controllers.test_job_worker import FakeLink, links
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw, owned_by
 from tests.unit.operator.given import IMAGE, KEYRING, NOW, TEMPLATE, a_job
-from tests.unit.operator.test_worker import FakeLink, links
 from understudy_operator.apply.gateway import Gateway
-from understudy_operator.clock import Clock
+from understudy_operator.controllers.job_worker import JobWorker
 from understudy_operator.observe.read import read_pod
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.observed import Coordination, Job
-from understudy_operator.plan.pods import pod_manifest
-from understudy_operator.worker import JobWorker
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.observed import Coordination
+from understudy_operator.plan.manifests.pods import pod_manifest
+from understudy_operator.runtime.clock import Clock
 from understudy_protocol import pod as names
 from understudy_protocol.enums import Fault, RoundToken, Strategy, WorkersState
 from understudy_protocol.observer import Cause, MemberView, Recovery, Snapshot

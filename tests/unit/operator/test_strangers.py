@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operator.controllers.test_job_worker import FakeLink, World, at_work, links, run_pods, virtual, world
 from tests.unit.operator.fake_api import CREATED, Raw, owned_by
 from tests.unit.operator.given import KEYRING
-from tests.unit.operator.test_worker import FakeLink, World, at_work, links, run_pods, virtual, world
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.observe.read_pool import pods_of_pool
 from understudy_operator.observe.store import Kind, Store

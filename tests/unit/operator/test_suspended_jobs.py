@@ -4,9 +4,9 @@ import copy
 import json
 from typing import Any
 
+from tests.unit.operator.controllers.test_job_worker import JOBS, PATH, World, at_work, without_launcher, world
 from tests.unit.operator.fake_api import Raw
 from tests.unit.operator.given import TEMPLATE
-from tests.unit.operator.test_worker import JOBS, PATH, World, at_work, without_launcher, world
 from understudy_operator.observe.store import Kind
 
 __all__ = ["world"]  # a fixture

@@ -15,7 +15,7 @@ from kopf._core.actions.loggers import ObjectLogger
 from understudy_protocol import logs
 from understudy_protocol.logs import JsonLines
 
-log = logging.getLogger("understudy_operator.worker")
+log = logging.getLogger("understudy_operator.controllers.job_worker")
 
 
 class Lines(logging.Handler):
@@ -54,7 +54,7 @@ def test_a_line_has_time_level_logger_and_message(lines: Lines):
     assert at[10] == "T"
     assert told == {
         "level": "WARNING",
-        "logger": "understudy_operator.worker",
+        "logger": "understudy_operator.controllers.job_worker",
         "message": "llm-0 created: it is “missing”\nsince noon",
     }
 

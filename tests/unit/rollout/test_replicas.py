@@ -1,4 +1,4 @@
-"""Waits for servers behind their gateways. tests/unit/operator/plan/test_gateways.py tests how they are found."""
+"""Waits for servers behind their gateways. test_gateways.py tests how they are found."""
 
 from __future__ import annotations
 

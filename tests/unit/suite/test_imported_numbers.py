@@ -31,8 +31,8 @@ EXCEPTIONS = {
     # two packages that may not import each other state the same number, and the test compares them
     "unit/torch/test_progress.py": {"MAGIC", "PAGE_BYTES"},
     # the table of codes is the subject: the test compares it with NVIDIA's catalog, the documentation or a row
-    "unit/operator/plan/faults/test_xids.py": {"FATAL"},
-    "unit/operator/plan/faults/test_table.py": {"FATAL"},
+    "unit/operator/plan/verdicts/test_xids.py": {"FATAL"},
+    "unit/operator/plan/verdicts/test_table.py": {"FATAL"},
     "unit/docs/test_faults_docs.py": {"FATAL"},
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from understudy_operator.plan.injection.pods import inject
+from understudy_operator.plan.injection.injected_pods import inject
 
 FOLDER = Path(__file__).with_name("pods")
 IMAGE = "example.com/sidecar:1"

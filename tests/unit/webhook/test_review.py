@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.unit.webhook.golden import IMAGE, pod
+from understudy_operator.plan.facts import keys
+from understudy_operator.plan.injection.injected_pods import inject
 from understudy_operator.plan.injection.json_patch import json_patch
-from understudy_operator.plan.injection.pods import inject
-from understudy_operator.plan.jobset import keys
 from understudy_webhook.object_validation import find_objections
 from understudy_webhook.review import NoReview, mutate, read_request, validate
 

@@ -1,4 +1,4 @@
-"""Node health findings: read from node objects by a table of sources, remembered across jobs, and acted upon.
+"""Nodes that failed: remembered across jobs, avoided by new pods, and annotated. Pure, as all of plan/.
 
-Pure: nothing here reads a clock, a file or the API server.
+Start with avoidance.py: which nodes a job avoids, and why.
 """

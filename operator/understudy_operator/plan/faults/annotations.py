@@ -7,9 +7,10 @@ if the coordinator has meanwhile sent another one.
 
 from dataclasses import replace
 
-from understudy_operator.plan.faults.verdicts import Finding
+from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.intents import PatchPod
-from understudy_operator.plan.observed import Node, Observed, Pod
+from understudy_operator.plan.verdicts.findings import Finding
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.enums import Verdict

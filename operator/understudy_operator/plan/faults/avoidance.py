@@ -18,12 +18,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from understudy_operator.plan.facts.cluster_objects import Node, Pod, with_findings
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.reconcile_cache import cached_per_reconcile
 from understudy_operator.plan.faults.silence import silent_nodes
-from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import Event
-from understudy_operator.plan.observed import Node, Observed, Pod, with_findings
-from understudy_operator.plan.reconcile_cache import cached_per_reconcile
-from understudy_operator.plan.rfc3339 import whole_seconds
+from understudy_operator.plan.times.rfc3339 import whole_seconds
+from understudy_operator.plan.verdicts.findings import Finding
 from understudy_protocol import pod as names
 
 OFF, REQUIRE = "Off", "Require"

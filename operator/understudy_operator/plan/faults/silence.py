@@ -1,7 +1,8 @@
 """Nodes that stopped responding a moment ago, and that the scheduler still takes for ready."""
 
-from understudy_operator.plan.observed import Node, Observed
-from understudy_operator.plan.reconcile_clock import is_due
+from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_protocol.enums import Fault
 
 #: Jobs avoid a silent node for so long. By then the node controller has marked it, or the node is back.

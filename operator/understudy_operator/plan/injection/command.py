@@ -8,8 +8,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from understudy_operator.plan.injection.settings import AUTO, NONE, PREFIX, TORCHRUN, WRAP, InjectionSettings, Objection
-from understudy_operator.plan.malformed import number_in
+from understudy_operator.plan.facts.malformed import number_in
+from understudy_operator.plan.injection.settings import (
+    AUTO,
+    NONE,
+    PREFIX,
+    TORCHRUN,
+    WRAP,
+    InjectionSettings,
+    Objection,
+)
 
 _TORCHRUN = re.compile(r"(?:^|[\s/;&|(])torchrun(?:$|[\s;&|)])|torch\.distributed\.(?:run|launch)\b")
 _NPROC = re.compile(r"--nproc[-_]per[-_]node(?:=|\s+)(\S+)")

@@ -5,21 +5,18 @@ JobSet has precedence over the Job that it created. A JobSet that restarts recre
 whose name and uid end in the attempt, so that no pod of the previous attempt can join it.
 """
 
-import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from understudy_operator.plan.facts import keys
+from understudy_operator.plan.facts.malformed import number_in
+from understudy_operator.plan.facts.ownership import controller_of
 from understudy_operator.plan.injection.settings import Objection
-from understudy_operator.plan.jobset import keys
-from understudy_operator.plan.malformed import number_in
-from understudy_operator.plan.ownership import controller_of
+from understudy_operator.plan.manifests.object_names import LONGEST, is_injected, shortened
 from understudy_protocol import pod as names
 from understudy_protocol.pod import Place
 
-LONGEST = 63  # of a label's value, and of a Service's name
-_HASH = 8
 PYTORCH_JOB_NAME = "training.kubeflow.org/job-name"
 PYTORCH_OPERATOR = "training.kubeflow.org/operator-name"
 PYTORCH_REPLICA = "training.kubeflow.org/replica-type"
@@ -54,11 +51,6 @@ class Owner:
     def membership(self) -> str:
         """The job uid under which its members authenticate."""
         return f"{self.uid}-{self.attempt}" if self.attempt else self.uid
-
-
-def is_injected(name: str) -> bool:
-    """Whether the name is that of an InjectedJob."""
-    return "." in name
 
 
 def is_of_target(raw: Mapping[str, Any], uid: str) -> bool:
@@ -156,17 +148,3 @@ def _number(labels: Mapping[str, str], key: str) -> int:
     if number is None:
         raise Objection(f"the pod's label {key} is {text!r}, but its controller writes a number: {_AS_IT_IS}")
     return number
-
-
-def shortened(name: str, longest: int) -> str:
-    """The name itself if it is short enough; else its beginning and a digest."""
-    if len(name) <= longest:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH]
-    return f"{name[: longest - _HASH - 1].rstrip('.-')}-{digest}"
-
-
-def service_name(group: str) -> str:
-    """A Service's name has no dots."""
-    suffix = "-understudy"
-    return shortened(re.sub(r"[^a-z0-9-]", "-", group), LONGEST - len(suffix)) + suffix

@@ -9,8 +9,9 @@ pod that ends. A PyTorchJob counts differently, and is not changed.
 from collections.abc import Iterator
 from dataclasses import replace
 
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.intents import PatchJob
-from understudy_operator.plan.observed import Observed, Pod
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason
 from understudy_protocol.pod import group_rank, read_place

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from understudy_operator.plan.durations import seconds
-from understudy_operator.plan.spec import ReplicatedJob, World
+from understudy_operator.plan.facts.spec import ReplicatedJob, World
+from understudy_operator.plan.times.durations import seconds
 from understudy_protocol import pod as names
 
 PREFIX = f"{names.GROUP}/"

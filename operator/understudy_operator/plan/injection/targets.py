@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from understudy_operator.plan.facts.malformed import number_in
+from understudy_operator.plan.facts.spec import MOST_MEMBERS
 from understudy_operator.plan.injection.owner import PATHS, Owner
 from understudy_operator.plan.injection.settings import (
     PREFIX,
@@ -16,8 +18,6 @@ from understudy_operator.plan.injection.settings import (
     read_injection_settings,
     settings_of,
 )
-from understudy_operator.plan.jobset.validation import MOST_MEMBERS
-from understudy_operator.plan.malformed import number_in
 from understudy_protocol import pod as names
 from understudy_protocol.pod import PodGroup
 

@@ -15,14 +15,21 @@ Rules:
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from understudy_operator.plan.facts.cluster_objects import ChildJob
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.spec import ReplicatedJob, RestartStrategy
 from understudy_operator.plan.intents import CreateJob, DeleteJob, JobIntent, PatchJob
-from understudy_operator.plan.jobset.manifests import FINGERPRINT, MUTABLE_METADATA, Written, job_manifest, read_written
-from understudy_operator.plan.jobset.metadata import job_name
 from understudy_operator.plan.jobset.missed_changes import MISSED_CHANGE, outdated_jobs
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts, is_current, is_of_previous_attempt
-from understudy_operator.plan.observed import ChildJob, Observed
-from understudy_operator.plan.spec import ReplicatedJob, RestartStrategy
+from understudy_operator.plan.manifests.child_jobs import (
+    FINGERPRINT,
+    MUTABLE_METADATA,
+    Written,
+    job_manifest,
+    read_written,
+)
+from understudy_operator.plan.manifests.metadata import job_name
 from understudy_protocol import pod as names
 
 #: Annotations of a Job that a resumption updates.

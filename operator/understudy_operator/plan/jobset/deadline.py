@@ -9,11 +9,11 @@ Rules, as the Job controller has them for a Job's startTime:
   has no deadline: an upgrade of the operator ends no job.
 """
 
-from understudy_operator.plan.observed import Observed
-from understudy_operator.plan.queueing import gang_waits_for_quota
-from understudy_operator.plan.reconcile_clock import is_due
-from understudy_operator.plan.rfc3339 import micro_time, parse_time
-from understudy_operator.plan.spec import ReplicatedJob
+from understudy_operator.plan.capacity.queueing import gang_waits_for_quota
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.spec import ReplicatedJob
+from understudy_operator.plan.times.reconcile_clock import is_due
+from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
 
 ATTEMPT_START = "attemptStartTime"
 

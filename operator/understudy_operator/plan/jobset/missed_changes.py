@@ -19,8 +19,9 @@ user resumes the job between the two, the workers have stopped and their pods ca
 
 from collections.abc import Iterator
 
+from understudy_operator.plan.facts.cluster_objects import ChildJob
+from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.jobset.views import is_current
-from understudy_operator.plan.observed import ChildJob, Observed
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason
 

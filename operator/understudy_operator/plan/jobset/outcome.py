@@ -6,7 +6,7 @@
     a Job has failed, and a rule applies                   its action: Failed, or a restart of the job or of this Job
     a Job has failed, and no rule applies                  a restart of the whole job
     the restart counts, and maxRestarts are spent          Failed
-    a weight update has failed (plan/rollouts.py)          a restart of the rollouts; Failed if maxRestarts are spent
+    a weight update has failed (rollouts.py)               a restart of the rollouts; Failed if maxRestarts are spent
     Jobs have succeeded as the success policy requires     Completed
 
 Rules: a failure has precedence over a success. A rule applies by the failure's reason, its message and the
@@ -17,11 +17,18 @@ fails and restarts as a whole: if one of its Jobs restarts alone, all of them do
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.spec import (
+    Action,
+    FailurePolicy,
+    FailureRule,
+    JobSpec,
+    SuccessOperator,
+    SuccessPolicy,
+)
 from understudy_operator.plan.jobset.patterns import matches_pattern
+from understudy_operator.plan.jobset.rollouts import REASON, RolloutRestart, plan_rollout_restart
 from understudy_operator.plan.jobset.views import EXHAUSTED, JobPhase, JobView, views
-from understudy_operator.plan.observed import Observed
-from understudy_operator.plan.rollouts import REASON, RolloutRestart, plan_rollout_restart
-from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule, JobSpec, SuccessOperator, SuccessPolicy
 
 COMPLETED_REASON = "AllJobsCompleted"
 COMPLETED = "all Jobs that the success policy names have succeeded"

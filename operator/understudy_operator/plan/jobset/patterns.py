@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from understudy_operator.plan.spec import JobSpec
+from understudy_operator.plan.facts.spec import JobSpec
 
 
 def matches_pattern(pattern: str, message: str) -> bool:

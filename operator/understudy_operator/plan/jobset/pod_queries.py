@@ -13,11 +13,12 @@ still run, and no kubelet reports their end.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.facts import keys
+from understudy_operator.plan.facts.cluster_objects import ChildJob, Node, Pod
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.jobset.stuck import describe_slow_start
 from understudy_operator.plan.jobset.views import is_current
-from understudy_operator.plan.observed import ChildJob, Node, Observed, Pod
-from understudy_operator.plan.reconcile_clock import is_due
-from understudy_operator.plan.stuck import describe_slow_start
+from understudy_operator.plan.times.reconcile_clock import is_due
 
 SLOW_S = 1.0
 EVERY_S = 2.5

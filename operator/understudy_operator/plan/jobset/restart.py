@@ -9,12 +9,13 @@ is part of the name under which they authenticate, and their key is that of thei
 from collections.abc import Mapping
 from typing import Any
 
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.recoveries import RECOVERIES_KEPT, is_open
 from understudy_operator.plan.jobset.deadline import ATTEMPT_START
 from understudy_operator.plan.jobset.outcome import Restart
-from understudy_operator.plan.observed import Job, Observed
-from understudy_operator.plan.recoveries import RECOVERIES_KEPT, is_open
-from understudy_operator.plan.rfc3339 import micro_time
-from understudy_operator.plan.rollouts import rollout_restart_status
+from understudy_operator.plan.jobset.rollouts import rollout_restart_status
+from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol.enums import Fault
 
 JOB_RESTART = "JobRestart"

@@ -9,8 +9,8 @@ does not apply while the job is suspended: all Jobs are suspended.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from understudy_operator.plan.facts.spec import DependencyStatus, JobSpec, ReplicatedJob
 from understudy_operator.plan.jobset.views import Counts
-from understudy_operator.plan.spec import DependencyStatus, JobSpec, ReplicatedJob
 
 NO_COUNTS = Counts()
 

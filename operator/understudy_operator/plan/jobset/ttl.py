@@ -1,6 +1,6 @@
 """When a job that has ended is deleted: ttlSecondsAfterFinished."""
 
-from understudy_operator.plan.observed import Job
+from understudy_operator.plan.facts.job import Job
 
 
 def remaining_s(job: Job, now: float) -> float | None:

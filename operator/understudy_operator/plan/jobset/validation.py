@@ -7,17 +7,17 @@ operator does not start a job that has one, and its condition Invalid describes 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from understudy_operator.plan.jobset import keys
-from understudy_operator.plan.jobset.metadata import coordinator_endpoint
+from understudy_operator.plan.facts import keys
+from understudy_operator.plan.facts.spec import MOST_MEMBERS, JobSpec
 from understudy_operator.plan.jobset.patterns import invalid_pattern
 from understudy_operator.plan.jobset.startup import dependency_cycle
-from understudy_operator.plan.pods import kubelet_restarts, private_mount
-from understudy_operator.plan.spec import JobSpec
+from understudy_operator.plan.manifests.metadata import coordinator_endpoint
+from understudy_operator.plan.manifests.pods import kubelet_restarts, private_mount
 
 LONGEST_LABEL = 63
 MOST_PODS = 2**31 - 1
-#: Limits of the operator's memory: twice the largest job that the tests have run.
-MOST_MEMBERS, MOST_JOBS = 20_000, 20_000
+#: A limit of the operator's memory, as spec.MOST_MEMBERS is.
+MOST_JOBS = 20_000
 
 
 @dataclass(frozen=True)

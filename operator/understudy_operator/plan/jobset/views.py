@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from understudy_operator.plan.counts import member_counts
-from understudy_operator.plan.jobset.metadata import job_name
-from understudy_operator.plan.observed import ChildJob, Observed
-from understudy_operator.plan.reconcile_cache import cached_per_reconcile
+from understudy_operator.plan.facts.cluster_objects import ChildJob
+from understudy_operator.plan.facts.counts import member_counts
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.reconcile_cache import cached_per_reconcile
+from understudy_operator.plan.manifests.metadata import job_name
 from understudy_protocol.enums import CloseReason
 
 #: The reason when the world's Jobs fail: that of a Job that has used up its retries.

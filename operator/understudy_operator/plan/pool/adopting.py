@@ -14,12 +14,13 @@ job's next claims are Replace for a while: the cause may affect all spares.
 
 from collections.abc import Iterator
 
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.intents import AdoptSpare, DeletePod, PatchPod
-from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.manifests.shape import job_shape
 from understudy_operator.plan.pool.comparing import take_over
-from understudy_operator.plan.reconcile_clock import is_due
-from understudy_operator.plan.rfc3339 import micro_time
-from understudy_operator.plan.shape import job_shape
+from understudy_operator.plan.times.reconcile_clock import is_due
+from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol import pod as names
 
 ADOPT_WITHIN_S = 10.0

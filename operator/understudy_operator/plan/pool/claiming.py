@@ -22,15 +22,9 @@ comes from the uid of the pool's pod, so it cannot be created twice. While pods 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from understudy_operator.plan.failed_starts import failed_in_a_row, plan_start_backoff
-from understudy_operator.plan.gang import unmark
-from understudy_operator.plan.intents import ClaimIntent, ClaimPod, CreatePod, DeletePod, ReleaseClaim
-from understudy_operator.plan.objects import has_secrets
-from understudy_operator.plan.observed import Observed, Pod
-from understudy_operator.plan.placement import require_node
-from understudy_operator.plan.pods import pod_manifest
-from understudy_operator.plan.pool.facts import pool_of
-from understudy_operator.plan.pool.vacancies import (
+from understudy_operator.plan.capacity.failed_starts import failed_in_a_row, plan_start_backoff
+from understudy_operator.plan.capacity.gang import unmark
+from understudy_operator.plan.capacity.vacancies import (
     candidates,
     claim_budget,
     claims_in_order,
@@ -38,7 +32,14 @@ from understudy_operator.plan.pool.vacancies import (
     count_vacancies,
     places_taken,
 )
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.pool_facts import pool_of
+from understudy_operator.plan.intents import ClaimIntent, ClaimPod, CreatePod, DeletePod, ReleaseClaim
+from understudy_operator.plan.manifests.placement import require_node
+from understudy_operator.plan.manifests.pods import pod_manifest
 from understudy_operator.plan.pool.warm_claims import claim_warm, warm_claim_obstacle, warm_spare_obstacle
+from understudy_operator.plan.world.objects import has_secrets
 from understudy_protocol import pod as names
 
 CLAIMED_GRACE_S = 1

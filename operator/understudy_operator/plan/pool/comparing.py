@@ -10,11 +10,11 @@ configure the launcher and the sidecar have to equal the pool's.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from understudy_operator.plan.gang import SCHEDULERS_MARKS, unmark
-from understudy_operator.plan.observed import Job
-from understudy_operator.plan.pods import pod_manifest, trainer_of
-from understudy_operator.plan.pool.facts import Pool
-from understudy_operator.plan.pool.warm_manifest import launcher_of, plain_variables, warm_spec
+from understudy_operator.plan.capacity.gang import SCHEDULERS_MARKS, unmark
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.pool_facts import Pool
+from understudy_operator.plan.manifests.pods import pod_manifest, trainer_of
+from understudy_operator.plan.manifests.warm_spare_pods import launcher_of, plain_variables, warm_spec
 from understudy_protocol import pod as names
 from understudy_protocol.launcher import TakeOver
 

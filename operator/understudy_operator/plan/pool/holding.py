@@ -15,6 +15,17 @@ Rules:
 
 from collections.abc import Iterator
 
+from understudy_operator.plan.facts.cluster_objects import Pod, with_findings
+from understudy_operator.plan.facts.pool_facts import (
+    ObservedPool,
+    claimant,
+    claimed_at,
+    node_is_well,
+    taken_by,
+    template_of,
+    unclaimed,
+)
+from understudy_operator.plan.facts.secret_writes import can_be_mounted
 from understudy_operator.plan.faults.avoidance import (
     PREFERRED,
     REQUIRED,
@@ -24,19 +35,8 @@ from understudy_operator.plan.faults.avoidance import (
     usable_again,
 )
 from understudy_operator.plan.intents import CreatePod, DeletePod
-from understudy_operator.plan.observed import Pod, with_findings
-from understudy_operator.plan.pool.facts import (
-    ObservedPool,
-    claimant,
-    claimed_at,
-    node_is_well,
-    taken_by,
-    template_of,
-    unclaimed,
-)
-from understudy_operator.plan.pool.manifest import pool_fingerprint, pool_spare_manifest
-from understudy_operator.plan.reconcile_clock import is_due
-from understudy_operator.plan.secret_writes import can_be_mounted
+from understudy_operator.plan.manifests.pool_pods import pool_fingerprint, pool_spare_manifest
+from understudy_operator.plan.times.reconcile_clock import is_due
 
 ENDED_KEPT = 5
 FIRST_PAUSE_S = 2.0

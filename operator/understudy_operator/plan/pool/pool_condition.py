@@ -3,10 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from understudy_operator.plan.intents import Event
-from understudy_operator.plan.observed import Observed
-from understudy_operator.plan.pool.adopting import unadopted
-from understudy_operator.plan.pool.vacancies import (
+from understudy_operator.plan.capacity.vacancies import (
     CONDITION,
     candidates,
     claimable,
@@ -14,8 +11,11 @@ from understudy_operator.plan.pool.vacancies import (
     count_vacancies,
     is_stuck,
 )
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.reported_conditions import DesiredCondition
+from understudy_operator.plan.intents import Event
+from understudy_operator.plan.pool.adopting import unadopted
 from understudy_operator.plan.pool.warm_claims import replacement_reason
-from understudy_operator.plan.reported_conditions import DesiredCondition
 
 IDLE, CLAIMED, EMPTY, MISSING, NO_ROOM = "Idle", "SpareClaimed", "PoolEmpty", "PoolMissing", "NoRoom"
 REFUSED = "ClaimRefused"

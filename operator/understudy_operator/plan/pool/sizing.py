@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from math import exp, lgamma, log
 from typing import Any
 
-from understudy_operator.plan.pool.facts import DEFAULT_FAILURES_PER_NODE_DAY, AutoSize, ObservedPool
-from understudy_operator.plan.reconcile_clock import is_due
-from understudy_operator.plan.rfc3339 import micro_time, parse_time
+from understudy_operator.plan.facts.pool_facts import DEFAULT_FAILURES_PER_NODE_DAY, AutoSize, ObservedPool
+from understudy_operator.plan.times.reconcile_clock import is_due
+from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
 
 ENOUGH = 0.99
 MOST_LIKELY = 0.999  # a rate that rounds to 1.0 would make log(1 - rate) fail

@@ -5,13 +5,14 @@ deleted afterwards, so the claim needs no finalizer: from then on the spare is t
 to send it the job (adopting.py).
 """
 
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.ownership import owner_reference
+from understudy_operator.plan.facts.pool_facts import pool_of, template_of
 from understudy_operator.plan.intents import ClaimWarm
-from understudy_operator.plan.observed import Observed, Pod
-from understudy_operator.plan.ownership import owner_reference
 from understudy_operator.plan.pool.adopting import recent_adoption_failure
 from understudy_operator.plan.pool.comparing import difference, job_spare_manifest
-from understudy_operator.plan.pool.facts import pool_of, template_of
-from understudy_operator.plan.rfc3339 import micro_time
+from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol import pod as names
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from tests.unit.operator.fake_api import FakeApi, Raw
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator.apply.api import ApiError
 from understudy_operator.apply.election import Election
-from understudy_operator.clock import Clock
-from understudy_operator.plan.lease_election import LeaseTimes
+from understudy_operator.plan.leadership.lease_election import LeaseTimes
+from understudy_operator.runtime.api import ApiError
+from understudy_operator.runtime.clock import Clock
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/system/leases"
 LEASE = f"{LEASES}/operator"

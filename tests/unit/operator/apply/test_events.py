@@ -8,12 +8,12 @@ import pytest
 from tests.unit.operator.fake_api import FakeApi, Raw
 from tests.unit.operator.given import a_job
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator.apply.api import ApiError, NotLeading
 from understudy_operator.apply.events import Outbox
 from understudy_operator.apply.gateway import Gateway
-from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Store
 from understudy_operator.plan.intents import Event
+from understudy_operator.runtime.api import ApiError, NotLeading
+from understudy_operator.runtime.clock import Clock
 
 JOB = a_job()
 STARTED = Event("Normal", "Started", "round 0 started with all ranks")

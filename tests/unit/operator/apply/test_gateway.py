@@ -10,12 +10,12 @@ import pytest
 from tests.unit.operator.fake_api import FakeApi, Raw, owned_by
 from tests.unit.operator.given import a_job
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator.apply.api import ApiError
 from understudy_operator.apply.gateway import Gateway
-from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
+from understudy_operator.plan.facts.refusals import RefusalKind
 from understudy_operator.plan.intents import Create, CreatePod, DeletePod, ReleasePod
-from understudy_operator.plan.refusals import RefusalKind
+from understudy_operator.runtime.api import ApiError
+from understudy_operator.runtime.clock import Clock
 from understudy_protocol import pod as names
 
 ADDRESS_TAKEN = "already allocated"

@@ -11,7 +11,7 @@ from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.intents import CreateJob, DeleteJob, PatchJob
-from understudy_operator.plan.jobset.manifests import job_manifest
+from understudy_operator.plan.manifests.child_jobs import job_manifest
 
 FIRST_AT_ONCE = 4
 

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from kubernetes.aio import client
 
-from understudy_operator.apply.api import Api, ApiError
+from understudy_operator.runtime.api import Api, ApiError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -131,7 +131,7 @@ async def test_a_list_is_read_in_pages_of_at_most_32_mib() -> None:
 
 
 async def test_an_answer_that_is_too_long_for_one_object_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy_operator.apply.api.ANSWER_BYTES", MIB)
+    monkeypatch.setattr("understudy_operator.runtime.api.ANSWER_BYTES", MIB)
     async with served(items_of_a_mebibyte) as api:
         with pytest.raises(ApiError, match="the answer of GET /apis/x/v1/things has more than 1048576 bytes"):
             await api.list("/apis/x/v1/things")

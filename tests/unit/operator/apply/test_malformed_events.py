@@ -5,10 +5,10 @@ import time
 import pytest
 
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
-from understudy_operator.apply.api import ApiError
 from understudy_operator.apply.malformed_events import MalformedEvents
 from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.store import Kind, Store
+from understudy_operator.runtime.api import ApiError
 
 
 def a_pod(name: str, version: int = 1, containers: object = 3, namespace: str = "team") -> Raw:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from understudy_operator.apply.parallel import slow_start
-from understudy_operator.plan.refusals import Refusal
+from understudy_operator.plan.facts.refusals import Refusal
 
 AT_ONCE = 256
 FIRST_AT_ONCE = 4

@@ -7,11 +7,11 @@ import pytest
 
 from tests.unit.operator.fake_api import FakeApi, Raw, owned_by
 from tests.unit.operator.given import NOW
-from understudy_operator.apply.api import ApiError
 from understudy_operator.apply.gateway import Gateway
-from understudy_operator.clock import Clock
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.intents import ClaimPod, ClaimWarm, ReleaseClaim
+from understudy_operator.runtime.api import ApiError
+from understudy_operator.runtime.clock import Clock
 from understudy_protocol import pod as names
 
 PATH = "/api/v1/namespaces/research/pods/shared-a"

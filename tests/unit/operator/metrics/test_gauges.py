@@ -3,9 +3,9 @@
 from typing import Any
 
 from understudy_operator.metrics import gauges
-from understudy_operator.plan.faults.verdicts import Finding
-from understudy_operator.plan.observed import Node
-from understudy_operator.plan.rfc3339 import whole_seconds
+from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.plan.times.rfc3339 import whole_seconds
+from understudy_operator.plan.verdicts.findings import Finding
 from understudy_protocol.enums import FaultClass
 
 NOW = 1_800_000_000.0

@@ -8,12 +8,12 @@ import aiohttp
 import pytest
 
 from tests.unit.operator.metrics.reading import scraped
-from understudy_operator.apply.api import API_FAILURES, Api, ApiError
 from understudy_operator.metrics.ended import EndedRecovery, Ends
 from understudy_operator.metrics.metric_book import MetricBook
 from understudy_operator.metrics.operator_metrics import OperatorMetrics, target
 from understudy_operator.metrics.serving import port_of, serve
-from understudy_operator.plan.observed import Node
+from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.runtime.api import API_FAILURES, Api, ApiError
 
 #: The labels: a closed set each, of a few words.
 LABELS = {

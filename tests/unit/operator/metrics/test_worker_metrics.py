@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operator.controllers.test_job_worker import APPOINTED, KEY, PATH, FakeLink, World
 from tests.unit.operator.fake_api import FakeApi, Raw
 from tests.unit.operator.given import IMAGE, KEYRING, a_snapshot
 from tests.unit.operator.metrics.reading import scraped
-from tests.unit.operator.test_worker import APPOINTED, KEY, PATH, FakeLink, World
-from understudy_operator import reconcile_loop, worker
 from understudy_operator.apply.gateway import Gateway
-from understudy_operator.clock import Clock
+from understudy_operator.controllers import job_worker as worker
+from understudy_operator.controllers import reconcile_loop
+from understudy_operator.controllers.job_worker import JobWorker
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.observed import Coordination
-from understudy_operator.worker import JobWorker
+from understudy_operator.plan.facts.observed import Coordination
+from understudy_operator.runtime.clock import Clock
 from understudy_protocol.enums import Fault, Strategy
 from understudy_protocol.observer import Cause, Recovery
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.operator.coordinator import KEYS
 from understudy_operator.observe.coordinator_link import CoordinatorLink
-from understudy_operator.plan.observed import Coordination
+from understudy_operator.plan.facts.observed import Coordination
 
 
 @pytest.mark.attack(

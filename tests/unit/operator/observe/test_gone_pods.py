@@ -2,7 +2,7 @@
 
 from tests.unit.operator.given import A0, A1, AN_HOUR_AGO, NOW, S, a_pod, pending
 from understudy_operator.observe.gone_pods import GonePods
-from understudy_operator.plan.stays import Stay
+from understudy_operator.plan.facts.cluster_objects import Stay
 
 
 def test_a_pod_that_is_gone_is_remembered_with_its_node_for_ten_minutes():

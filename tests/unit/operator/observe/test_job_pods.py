@@ -9,7 +9,7 @@ from tests.unit.operator.fake_api import owned_by
 from tests.unit.operator.given import NOW, a_job
 from tests.unit.operator.observe.test_read import POD
 from understudy_operator.observe.job_pods import JobPods
-from understudy_operator.plan.observed import ChildJob, Pod
+from understudy_operator.plan.facts.cluster_objects import ChildJob, Pod
 
 EVERY_S = 2.5
 

@@ -13,8 +13,8 @@ from understudy_operator.observe.kept_fields import select_fields, select_node_f
 from understudy_operator.observe.read import read_pod
 from understudy_operator.observe.read_node import read_node
 from understudy_operator.plan.faults.avoidance import avoided_by, prefers_not
-from understudy_operator.plan.injection.pods import inject
-from understudy_operator.plan.pods import pod_manifest
+from understudy_operator.plan.injection.injected_pods import inject
+from understudy_operator.plan.manifests.pods import pod_manifest
 from understudy_protocol import pod as names
 
 LONGEST_ANNOTATION = 1024

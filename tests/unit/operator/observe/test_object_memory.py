@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from tests.unit.operator.fake_api import CREATED, Raw
-from understudy_operator.observe.decoded_fields import WatchEvent, decoder, object_of
-from understudy_operator.observe.json_size import memory_of
 from understudy_operator.observe.store import Kind, Store
+from understudy_operator.runtime.decoded_fields import WatchEvent, decoder, object_of
+from understudy_operator.runtime.json_size import memory_of
 
 MIB = 1 << 20
 #: JSON of 60 KB to 1.4 MB; as Python objects each needs many times its bytes.

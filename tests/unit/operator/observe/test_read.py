@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.observe import decoded_fields, read
+from understudy_operator.observe import read
 from understudy_operator.observe.kept_fields import select_node_fields, select_pod_fields
 from understudy_operator.observe.read import read_job
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import read_pool
-from understudy_operator.plan.observed import Node, Pod
-from understudy_operator.plan.queue import Queue
-from understudy_operator.plan.rfc3339 import parse_time
+from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.queue import Queue
+from understudy_operator.plan.times.rfc3339 import parse_time
+from understudy_operator.runtime import decoded_fields
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.enums import CloseReason

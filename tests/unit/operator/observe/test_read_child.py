@@ -7,8 +7,8 @@ import pytest
 
 from tests.unit.operator.given import a_group, a_job
 from understudy_operator.observe.read_child import read_child
-from understudy_operator.plan.jobset.manifests import FINGERPRINT, job_manifest
-from understudy_operator.plan.rfc3339 import parse_time
+from understudy_operator.plan.manifests.child_jobs import FINGERPRINT, job_manifest
+from understudy_operator.plan.times.rfc3339 import parse_time
 
 AT = "2026-11-20T10:00:00Z"
 GROUP = a_group("workers", 3, 2)

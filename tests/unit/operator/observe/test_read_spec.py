@@ -3,8 +3,8 @@
 from typing import Any
 
 from understudy_operator.observe.read_spec import read_spec
-from understudy_operator.plan import spec as facts
-from understudy_operator.plan.jobset.keys import EXCLUSIVE, NODE_SELECTOR
+from understudy_operator.plan.facts import spec as facts
+from understudy_operator.plan.facts.keys import EXCLUSIVE, NODE_SELECTOR
 from understudy_protocol.enums import OnFailedUpdate
 
 

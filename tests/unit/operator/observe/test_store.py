@@ -9,7 +9,7 @@ import pytest
 from tests.unit.operator.fake_api import owned_by
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.observe.store import Kind, Store, job_key_of
-from understudy_operator.plan.injection.pods import inject
+from understudy_operator.plan.injection.injected_pods import inject
 from understudy_protocol import pod as names
 
 JOB = ("research", "job-uid")

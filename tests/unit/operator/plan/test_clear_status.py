@@ -27,8 +27,9 @@ from tests.unit.operator.given import (
     status_of,
 )
 from tests.unit.operator.given import pending as a_pending
-from understudy_operator.plan.observed import ChildJob, Observed, Pod
-from understudy_operator.plan.spec import FailurePolicy, JobSpec, SuccessOperator, SuccessPolicy
+from understudy_operator.plan.facts.cluster_objects import ChildJob, Pod
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.spec import FailurePolicy, JobSpec, SuccessOperator, SuccessPolicy
 from understudy_protocol.observer import Cause, Lost, Recovery
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.given import IMAGE, NOW, a_job, a_pod, a_snapshot, in_round, member, observed
+from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.faults.annotations import plan_annotations
 from understudy_operator.plan.faults.avoidance import avoidance
-from understudy_operator.plan.faults.verdicts import Finding
-from understudy_operator.plan.observed import Observed
 from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.plan.verdicts.findings import Finding
 from understudy_protocol import pod as names
 from understudy_protocol.enums import FaultClass
 

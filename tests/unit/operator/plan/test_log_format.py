@@ -8,10 +8,10 @@ import pytest
 from tests.unit.operator.given import IMAGE, a_job
 from tests.unit.operator.given_warm import a_warm_pool
 from tests.unit.webhook.golden import pod
-from understudy_operator.plan.injection.pods import inject
-from understudy_operator.plan.pods import pod_manifest
+from understudy_operator.plan.injection.injected_pods import inject
+from understudy_operator.plan.manifests.pods import pod_manifest
+from understudy_operator.plan.manifests.warm_spare_pods import warm_spec
 from understudy_operator.plan.pool.comparing import difference
-from understudy_operator.plan.pool.warm_manifest import warm_spec
 from understudy_protocol.logs import ENV_FORMAT
 
 

@@ -31,7 +31,12 @@ from tests.unit.operator.given import (
 )
 from understudy_operator.observe.kept_fields import select_pod_fields
 from understudy_operator.observe.read import read_pod
-from understudy_operator.plan.coordination import JOB_DELETED
+from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.observed import Coordination, Observed
+from understudy_operator.plan.facts.pod_answers import PodAnswer, PodAnswers
+from understudy_operator.plan.facts.refusals import Refusal, RefusalKind
+from understudy_operator.plan.facts.secret_writes import SecretWrites
+from understudy_operator.plan.facts.spec import FailurePolicy, RestartStrategy
 from understudy_operator.plan.intents import (
     CREATE_POD,
     Create,
@@ -45,12 +50,8 @@ from understudy_operator.plan.intents import (
     ReleasePod,
     Unfollow,
 )
-from understudy_operator.plan.observed import Coordination, Node, Observed, Pod
-from understudy_operator.plan.pod_answers import PodAnswer, PodAnswers
+from understudy_operator.plan.leadership.coordination import JOB_DELETED
 from understudy_operator.plan.reconcile import reconcile
-from understudy_operator.plan.refusals import Refusal, RefusalKind
-from understudy_operator.plan.secret_writes import SecretWrites
-from understudy_operator.plan.spec import FailurePolicy, RestartStrategy
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason, Fault
 from understudy_protocol.membership import Close

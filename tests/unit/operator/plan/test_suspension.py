@@ -17,7 +17,8 @@ from tests.unit.operator.given import (
     observed,
     status_of,
 )
-from understudy_operator.plan.observed import Observed, Pod
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.observed import Observed
 from understudy_protocol.enums import CloseReason
 from understudy_protocol.membership import Close
 

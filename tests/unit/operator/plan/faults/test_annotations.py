@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.operator.given import A0, A1, NOW, XID_79, S, a_snapshot, ended, observed, pending
+from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.faults.annotations import plan_annotations
-from understudy_operator.plan.faults.verdicts import Finding
-from understudy_operator.plan.observed import Node, Observed, Pod
+from understudy_operator.plan.verdicts.findings import Finding
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.enums import FaultClass, Verdict

@@ -19,6 +19,8 @@ from tests.unit.operator.given import (
     lost,
     observed,
 )
+from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.faults.avoidance import (
     avoidance,
     avoided_nodes_status,
@@ -26,10 +28,9 @@ from understudy_operator.plan.faults.avoidance import (
     preferred,
     required,
 )
-from understudy_operator.plan.faults.verdicts import Finding
 from understudy_operator.plan.intents import CreatePod
-from understudy_operator.plan.members import plan_members
-from understudy_operator.plan.observed import Node, Observed
+from understudy_operator.plan.verdicts.findings import Finding
+from understudy_operator.plan.world.members import plan_members
 from understudy_protocol import pod as names
 from understudy_protocol.enums import Fault, FaultClass
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.faults import memory
 from understudy_operator.plan.faults.memory import NO_MEMORY, Memory, NodeOffence, find_offenders, offences_of, score
-from understudy_operator.plan.observed import Node
-from understudy_operator.plan.rfc3339 import micro_time
+from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol.enums import Fault
 
 SWAPPED = "it is swapped before it fails"

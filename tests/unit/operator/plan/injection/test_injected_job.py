@@ -26,17 +26,19 @@ from tests.unit.operator.given import (
 )
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.observe.read_injected import read_injected
+from understudy_operator.plan.facts import keys
+from understudy_operator.plan.facts.cluster_objects import ChildJob, Controller, Pod
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.malformed import Malformed
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.secret_writes import SecretWrites
+from understudy_operator.plan.injection.injected_pods import inject
 from understudy_operator.plan.injection.owner import read_owner
-from understudy_operator.plan.injection.pods import inject
 from understudy_operator.plan.injection.resolve import resolve_injected_job
 from understudy_operator.plan.injection.settings import Objection
 from understudy_operator.plan.injection.targets import manifest_of, read_target, spec_of
 from understudy_operator.plan.intents import CreatePod, DeletePod, DeleteSecret, PatchJob
-from understudy_operator.plan.jobset import keys
-from understudy_operator.plan.malformed import Malformed
-from understudy_operator.plan.observed import ChildJob, Controller, Job, Observed, Pod
 from understudy_operator.plan.reconcile import reconcile
-from understudy_operator.plan.secret_writes import SecretWrites
 from understudy_protocol import pod as names
 from understudy_protocol.enums import Fault
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.unit.operator.given import a_job
+from understudy_operator.plan.facts.spec import Action, FailurePolicy, FailureRule
 from understudy_operator.plan.jobset.patterns import invalid_pattern, matches_pattern
-from understudy_operator.plan.spec import Action, FailurePolicy, FailureRule
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.given import NOW, a_group, a_job, a_pod, condition, observed, pending, status_of, terminating
-from understudy_operator.plan.jobset import keys
+from understudy_operator.plan.facts import keys
+from understudy_operator.plan.facts.cluster_objects import ChildJob, Node, Pod
 from understudy_operator.plan.jobset.pod_queries import plan_pod_queries, query_pause_s
-from understudy_operator.plan.observed import ChildJob, Node, Pod
 
 EVERY_S = 2.5
 SELDOM_S = 30.0

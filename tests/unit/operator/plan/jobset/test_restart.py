@@ -11,7 +11,7 @@ from tests.unit.operator.given import (
     observed,
     status_of,
 )
-from understudy_operator.plan.spec import FailurePolicy
+from understudy_operator.plan.facts.spec import FailurePolicy
 
 JOB = a_job(status=in_round(3), spec={"failure": FailurePolicy(max_restarts=2)})
 REASON = f"no rule applies, restart 1 of 2: {FAILED.message}"

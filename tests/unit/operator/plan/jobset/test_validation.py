@@ -5,9 +5,16 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.given import IMAGE, NOW, TEMPLATE, a_group, a_job, observed
+from understudy_operator.plan.facts.spec import (
+    Action,
+    CoordinatorPod,
+    FailurePolicy,
+    FailureRule,
+    Network,
+    VolumeClaim,
+)
 from understudy_operator.plan.jobset.validation import describe_spec_error, find_spec_errors
 from understudy_operator.plan.reconcile import reconcile
-from understudy_operator.plan.spec import Action, CoordinatorPod, FailurePolicy, FailureRule, Network, VolumeClaim
 
 
 def find_messages(**spec: Any) -> list[str]:

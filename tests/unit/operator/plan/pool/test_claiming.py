@@ -27,15 +27,16 @@ from tests.unit.operator.given import (
     terminating,
 )
 from tests.unit.operator.given_pool import OLD, a_spare, a_view, not_ready
-from understudy_operator.plan import queue as kueue
-from understudy_operator.plan.failed_starts import start_pause_s
-from understudy_operator.plan.faults.verdicts import Finding
-from understudy_operator.plan.gang import SCHEDULERS_MARKS
+from understudy_operator.plan.capacity.failed_starts import start_pause_s
+from understudy_operator.plan.capacity.gang import SCHEDULERS_MARKS
+from understudy_operator.plan.facts import queue as kueue
+from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.refusals import Refusal, RefusalKind
 from understudy_operator.plan.intents import ClaimPod, CreatePod, DeletePod, Plan, ReleaseClaim, intent_key
-from understudy_operator.plan.observed import Node, Observed, Pod
 from understudy_operator.plan.reconcile import reconcile
-from understudy_operator.plan.refusals import Refusal, RefusalKind
-from understudy_operator.plan.retries import Retries
+from understudy_operator.plan.verdicts.findings import Finding
+from understudy_operator.plan.world.retries import Retries
 from understudy_protocol import pod as names
 from understudy_protocol.enums import Fault, FaultClass
 

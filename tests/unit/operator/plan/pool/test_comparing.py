@@ -7,9 +7,9 @@ import pytest
 
 from tests.unit.operator.given import TEMPLATE, a_job
 from tests.unit.operator.given_warm import a_warm_pool
+from understudy_operator.plan.facts.spec import RolloutsSpec, VolumeClaim
+from understudy_operator.plan.facts.warm_spares import PoolLauncher
 from understudy_operator.plan.pool.comparing import difference, take_over
-from understudy_operator.plan.pool.warm_facts import PoolLauncher
-from understudy_operator.plan.spec import RolloutsSpec, VolumeClaim
 
 
 def with_trainer(**changes: Any) -> dict[str, Any]:

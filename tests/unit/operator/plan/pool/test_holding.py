@@ -7,11 +7,11 @@ import pytest
 
 from tests.unit.operator.given import NOW, XID_79, ended
 from tests.unit.operator.given_pool import OLD, SPARE_TEMPLATE, a_pool, a_spare, observed_pool, without_room
-from understudy_operator.plan.faults.verdicts import Finding
+from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.intents import CreatePod, DeletePod
-from understudy_operator.plan.observed import Node, Pod
-from understudy_operator.plan.placement import PREFERRED, REQUIRED
+from understudy_operator.plan.manifests.placement import PREFERRED, REQUIRED
 from understudy_operator.plan.pool.holding import plan_spares
+from understudy_operator.plan.verdicts.findings import Finding
 from understudy_protocol import pod as names
 from understudy_protocol.enums import FaultClass
 

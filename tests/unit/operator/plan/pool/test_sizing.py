@@ -6,10 +6,10 @@ import pytest
 
 from tests.unit.operator.given import NOW
 from tests.unit.operator.given_pool import a_pool, observed_pool
+from understudy_operator.plan.facts.pool_facts import AutoSize, Client, ObservedPool
 from understudy_operator.plan.pool import sizing
-from understudy_operator.plan.pool.facts import AutoSize, Client, ObservedPool
 from understudy_operator.plan.pool.sizing import desired, spares_for, update_history
-from understudy_operator.plan.rfc3339 import micro_time
+from understudy_operator.plan.times.rfc3339 import micro_time
 
 DAY_S = 86400.0
 HALF_LIFE_S = 30 * DAY_S

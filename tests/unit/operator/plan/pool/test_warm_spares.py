@@ -9,16 +9,16 @@ import pytest
 from tests.unit.operator.given import AN_HOUR_AGO, IMAGE, KEYRING, NOW, TEMPLATE, a_job
 from tests.unit.operator.given_pool import observed_pool
 from tests.unit.operator.given_warm import SECRET, a_warm_pool, a_warm_spare
-from understudy_operator.keyring import Keyring
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.keyring import Keyring
+from understudy_operator.plan.facts.pool_facts import Pool
+from understudy_operator.plan.facts.secret_writes import SecretWrites
+from understudy_operator.plan.facts.warm_spares import PoolLauncher
 from understudy_operator.plan.intents import CreatePod, DeletePod, PoolPlan
-from understudy_operator.plan.observed import Pod
+from understudy_operator.plan.manifests.pool_pods import pool_fingerprint
+from understudy_operator.plan.manifests.warm_spare_pods import pool_secret_name
 from understudy_operator.plan.pool.comparing import difference
-from understudy_operator.plan.pool.facts import Pool
-from understudy_operator.plan.pool.manifest import pool_fingerprint
-from understudy_operator.plan.pool.reconcile import reconcile_pool
-from understudy_operator.plan.pool.warm_facts import PoolLauncher
-from understudy_operator.plan.pool.warm_manifest import pool_secret_name
-from understudy_operator.plan.secret_writes import SecretWrites
+from understudy_operator.plan.pool.reconcile_pool import reconcile_pool
 from understudy_protocol import pod as names
 
 UNREADY_S = 600.0

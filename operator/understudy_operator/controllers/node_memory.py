@@ -1,0 +1,126 @@
+"""Stores which nodes have failed jobs (plan/faults/memory.py) in a ConfigMap, while this replica leads.
+
+Rules: the ConfigMap is read before it is written, and a write replaces the version that was read. If another writer was
+faster, it is read again, and ours is merged in. Faults that a leader has not written yet are in the jobs' statuses,
+where the next leader reads them. Nothing waits for the ConfigMap: if the API server is down, the memory in this process
+counts.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from understudy_operator.observe.read_injected import with_status
+from understudy_operator.observe.read_node import NodeReader
+from understudy_operator.observe.store import Kind, Store
+from understudy_operator.plan.faults.memory import (
+    NO_MEMORY,
+    Offenders,
+    decode_memory,
+    encode_memory,
+    find_offenders,
+    offences_of,
+)
+from understudy_operator.runtime.api import API_FAILURES, Api, ApiError
+from understudy_operator.runtime.clock import Clock, jittered
+
+#: How often statuses are checked. The ConfigMap is written at most as often.
+EVERY_S = 5.0
+log = logging.getLogger(__name__)
+
+
+class NodeMemory:
+    """place: namespace and name of the ConfigMap; None: the memory lasts as long as this process."""
+
+    def __init__(
+        self,
+        api: Api,
+        place: tuple[str, str] | None,
+        store: Store,
+        node_reader: NodeReader,
+        clock: Clock,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.offenders = Offenders({}, {})
+        self._api, self._place, self._store, self._clock = api, place, store, clock
+        self._read_node, self._on_change = node_reader, on_change
+        self._memory = NO_MEMORY
+        self._stored_data: Mapping[str, str] | None = None  # the ConfigMap's data at the last read or write
+        self._version = ""
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.run_once()
+            except API_FAILURES as error:
+                self._stored_data = None  # read it again
+                log.warning("the faults of nodes could not be read or stored; retrying: %r", error)
+            await asyncio.sleep(jittered(EVERY_S))
+
+    async def run_once(self) -> None:
+        """Read the jobs' statuses, then write the ConfigMap."""
+        if self._place is not None and self._stored_data is None:
+            await self._read()
+        self._update()
+        data = encode_memory(self._memory)
+        if self._place is not None and data != self._stored_data:
+            await self._write(data)
+
+    def _update(self) -> None:
+        now = self._clock.wall()
+        self._memory = self._memory.after(self._jobs(), now)
+        nodes = self._store.nodes(self._read_node)
+        found = find_offenders(self._memory, nodes, now)
+        if found != self.offenders:  # even if only a reason differs: jobs' statuses contain it
+            for name in sorted(found.nodes - self.offenders.nodes):
+                log.info("node %s has failed several jobs, so jobs avoid it", name)
+            self.offenders = found
+            self._on_change()
+
+    def _jobs(self) -> Iterator[Mapping[str, Any]]:
+        """The jobs with readable statuses."""
+        for kind in (Kind.JOB, Kind.INJECTED):
+            for raw in self._store.all(kind):
+                found = list[Mapping[str, Any]]()
+                with self._store.contain_errors(kind, raw):
+                    job = with_status(raw)
+                    tuple(offences_of(job))  # raise an error here, where it is contained to this job
+                    found.append(job)
+                yield from found
+
+    async def _read(self) -> None:
+        try:
+            raw: Mapping[str, Any] = await self._api.get(self._path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self._stored_data, self._version = {}, ""
+            return
+        self._stored_data, self._version = raw.get("data") or {}, raw["metadata"]["resourceVersion"]
+        stored = decode_memory(self._stored_data)
+        offences = [(node, offence) for node, known in stored.by_node.items() for offence in known]
+        self._memory = self._memory.with_offences(offences, self._clock.wall())
+
+    async def _write(self, data: Mapping[str, str]) -> None:
+        assert self._place is not None, "there is something to write to"
+        namespace, name = self._place
+        version = {"resourceVersion": self._version} if self._version else {}
+        metadata = {"namespace": namespace, "name": name, **version}
+        whole = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+        try:
+            if self._version:
+                raw = await self._api.replace(self._path, whole)
+            else:
+                raw = await self._api.create(self._path.rpartition("/")[0], whole)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            self._stored_data = None  # another writer was faster, or has deleted it: read it and merge ours
+            return
+        self._stored_data, self._version = data, raw["metadata"]["resourceVersion"]
+
+    @property
+    def _path(self) -> str:
+        assert self._place is not None, "it was asked for"
+        return "/api/v1/namespaces/{}/configmaps/{}".format(*self._place)

@@ -1,0 +1,63 @@
+"""Numbers of members and spares, for status. Without a report from a coordinator they stay as they are."""
+
+from typing import Any
+
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.reconcile_cache import cached_per_reconcile
+from understudy_operator.plan.facts.recoveries import AT_WORK
+from understudy_protocol.observer import MemberView, Snapshot
+
+#: Promoted spares that status names.
+MAX_REPORTED_PROMOTED = 20
+
+
+def member_counts(observed: Observed) -> tuple[dict[str, int], dict[str, int]]:
+    """The counts of members and of spares."""
+    world = observed.job.world
+    active, ready, spares, claimed = _counts(observed)
+    members = {"desired": world.actives, "active": active, "ready": ready}
+    return members, {"desired": world.spares, "ready": spares, "claimed": claimed}
+
+
+def promoted_spares(observed: Observed) -> list[dict[str, Any]]:
+    """For status: pods that were created as spares, as their names show, and have ranks now."""
+    if observed.close is not None:
+        return []
+    snapshot = observed.snapshot
+    if snapshot is None or not reports_rank_holders(observed, snapshot):
+        return list(observed.job.status.get("promotedSpares", ()))
+    ranks = {member.pod_uid: member.group_rank for member in snapshot.members if member.group_rank is not None}
+    promoted = sorted((ranks[pod.uid], pod.name) for pod in observed.live() if pod.spare and pod.uid in ranks)
+    return [{"pod": name, "groupRank": rank} for rank, name in promoted[:MAX_REPORTED_PROMOTED]]
+
+
+@cached_per_reconcile
+def _counts(observed: Observed) -> tuple[int, int, int, int]:
+    before = observed.job.status
+    if observed.close is not None:
+        return 0, 0, 0, 0
+    if observed.snapshot is not None and reports_rank_holders(observed, observed.snapshot):
+        return _count_members(observed, observed.snapshot)
+    active, ready = (int(before.get("members", {}).get(name, 0)) for name in ("active", "ready"))
+    spares, claimed = (int(before.get("spares", {}).get(name, 0)) for name in ("ready", "claimed"))
+    return active, ready, spares, claimed
+
+
+def reports_rank_holders(observed: Observed, snapshot: Snapshot) -> bool:
+    return observed.rank_holders_known or snapshot.token.round < 0
+
+
+def _count_members(observed: Observed, snapshot: Snapshot) -> tuple[int, int, int, int]:
+    live = {pod.uid: pod for pod in observed.live()}
+    members = [member for member in snapshot.members if member.pod_uid in live]
+    rank_holders = [member for member in members if member.group_rank is not None]
+
+    def is_spare(member: MemberView) -> bool:
+        # Before the first round a pod that was created for an index has no rank either, but waits for its own.
+        return member.group_rank is None and (snapshot.token.round >= 0 or member.index is None)
+
+    at_work = sum(member.workers in AT_WORK for member in rank_holders)
+    spares = sum(is_spare(member) for member in members)
+    taken = sum(live[member.pod_uid].spare for member in rank_holders)
+    missing = max(0, observed.job.world.spares - spares)
+    return len(rank_holders), at_work, spares, min(taken, missing)

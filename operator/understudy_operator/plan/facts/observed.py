@@ -1,0 +1,181 @@
+"""The facts on which the operator decides: frozen, read from raw objects by observe/read.py."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from understudy_operator.plan.facts.cluster_objects import ChildJob, Node, Pod, Stay
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.keyring import Keyring
+from understudy_operator.plan.facts.pod_answers import NEVER, NO_ANSWERS, PodAnswers
+from understudy_operator.plan.facts.pool_facts import PoolView
+from understudy_operator.plan.facts.refusals import Refusal
+from understudy_operator.plan.facts.secret_writes import NO_WRITES, SecretWrites
+from understudy_operator.plan.facts.warm_spares import Adoption
+from understudy_protocol.enums import CloseReason, Term
+from understudy_protocol.membership import Close
+from understudy_protocol.observer import Snapshot
+
+#: The status.terminalState of each close, as JobSet spells it. Any other close ends pods, and not the job.
+TERMINAL_STATES = {CloseReason.SUCCEEDED: "Completed", CloseReason.FAILED: "Failed"}
+
+
+#: The loss of one of so many voters needs the casting vote of the operator (elections.py).
+FEW_VOTERS = 2
+
+
+@dataclass(frozen=True)
+class Coordination:
+    """The state of the search for the coordinator among the job's pods; plan/leadership/search.py maintains it."""
+
+    snapshot: Snapshot | None = None  # the newest that counts, also of a coordinator that is gone
+    coordinator_uid: str = ""  # pod uid of the coordinator that the operator is connected to; "" while searching
+    since: float = NEVER  # the start of that state: connected, or searching
+    answers: PodAnswers = NO_ANSWERS  # of other pods, while searching
+    lost_at: float | None = None  # when the last coordinator was lost; None: there is one, or there was none
+
+
+def term_of(snapshot: Snapshot) -> Term:
+    return Term(snapshot.token.epoch, snapshot.token.term)
+
+
+def has_majority(snapshot: Snapshot) -> bool:
+    """Whether a majority of the voters are members. True before there is a voter configuration."""
+    voters = frozenset(snapshot.voters)
+    return not voters or 2 * sum(member.pod_uid in voters for member in snapshot.members) > len(voters)
+
+
+def ends_early(observed: "Observed") -> bool:
+    """Whether the job has ended for another reason than the end of the world: its members still train."""
+    entries = observed.job.status.get("replicatedJobsStatus", ())
+    world_groups = {group.name for group in observed.job.world.groups}
+    has_entry = any(entry["name"] in world_groups for entry in entries)
+    return observed.job.terminal and has_entry and observed.world_close is None
+
+
+@dataclass(frozen=True)
+class Observed:
+    job: Job
+    pods: tuple[Pod, ...]
+    nodes: Mapping[str, Node]
+    coordination: Coordination
+    keyring: Keyring = field(compare=False, repr=False)
+    has_hostnames_service: bool
+    coordinator_address: str  # ClusterIP:port of the coordinator's Service; "" until it has one
+    entropy: str  # random text of this reconcile, for names
+    refusals: tuple[Refusal, ...] | None = None  # by the API server, current ones; None: no write was tried yet
+    paused: Mapping[str, float] = field(default_factory=dict)  # rejected writes (intent_key()) -> time of the retry
+    secret_writes: SecretWrites = NO_WRITES
+    advertised_address: str = ""  # the coordinator's address that the job's pods have; "" if there are none
+    children: tuple[ChildJob, ...] = ()
+    previous_pods: tuple[Pod, ...] = ()  # pods of previous attempts
+    job_pods: tuple[Pod, ...] = ()  # of child Jobs, a few that delay them
+    claims: frozenset[str] = frozenset()  # existing volume claims
+    templates_checked: bool = True  # whether the API server has answered the dry runs of this generation
+    offenders: Mapping[str, str] = field(default_factory=dict)  # nodes that have failed jobs before -> description
+    claimed: tuple[Pod, ...] = ()  # pods of pools that this job has claimed
+    pool: PoolView | None = None  # that the job names; None if it names none
+    adoptions: Mapping[str, Adoption] = field(default_factory=dict)  # of claimed spares, by pod uid
+    coordinator_missing: bool = False  # see elections.is_coordinator_missing
+    overdue: frozenset[str] = frozenset()  # replicatedJobs of the world that are past activeDeadlineSeconds
+    has_kueue: bool | None = True  # whether the cluster has Kueue; None: not known yet
+    spec_error: str = ""  # an error in the spec that the API server does not detect
+    past_stays: tuple[Stay, ...] = ()  # pods of this job that the operator has seen, and whose objects are gone
+    #: Results computed from these facts, by the function that has computed them (reconcile_cache.py).
+    computed: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        return self.coordination.snapshot
+
+    @property
+    def lost_uids(self) -> frozenset[str]:
+        return frozenset() if self.snapshot is None else frozenset(lost.pod_uid for lost in self.snapshot.lost)
+
+    @property
+    def rank_holders_known(self) -> bool:
+        """Whether the snapshot has the rank holders.
+
+        A new coordinator does not know them until members have reported, and before the first round there are none.
+        """
+        snapshot = self.snapshot
+        return snapshot is not None and (
+            bool(snapshot.waiting_for) or any(x.group_rank is not None for x in snapshot.members)
+        )
+
+    @property
+    def before_first_round(self) -> bool:
+        """Whether this attempt has had no round, as far as status and the snapshot show."""
+        return self.job.round < 0 and (self.snapshot is None or self.snapshot.token.round < 0)
+
+    @property
+    def lacks_majority(self) -> bool:
+        """Whether less than a majority is connected to the coordinator: members it has lost may train elsewhere."""
+        return self.snapshot is not None and not has_majority(self.snapshot)
+
+    @property
+    def has_few_voters(self) -> bool:
+        """Whether the loss of one voter needs the operator's vote: one of two voters is no majority."""
+        return self.snapshot is not None and 0 < len(self.snapshot.voters) <= FEW_VOTERS
+
+    @property
+    def close(self) -> Close | None:
+        """Why the world ended: from status once the job has ended, before from the coordinator or any finished pod."""
+        for reason, state in TERMINAL_STATES.items():
+            if self.job.status.get("terminalState") == state:
+                conditions = self.job.status.get("conditions", ())
+                return Close(reason, next((x.get("message", "") for x in conditions if x["type"] == state), ""))
+        return self.world_close
+
+    @cached_property
+    def world_close(self) -> Close | None:
+        """The close of the world itself. When its pods are gone, only status still records a success."""
+        found = next((close for close in self.reported_closes if close.reason in TERMINAL_STATES), None)
+        return found or self._recorded_close()
+
+    @cached_property
+    def reported_closes(self) -> tuple[Close, ...]:
+        """The close of this attempt's rendezvous as reported by the coordinator, then by each finished pod."""
+        reported = [pod.close for pod in self.pods]
+        if self.snapshot is not None:
+            reported.insert(0, self.snapshot.closed)
+        return tuple(close for close in reported if close is not None)
+
+    def _recorded_close(self) -> Close | None:
+        if self.job.spec.world is None:
+            return None
+        name = self.job.world.groups[0].name
+        entry: Mapping[str, Any] = next(
+            (x for x in self.job.status.get("replicatedJobsStatus", ()) if x["name"] == name), {}
+        )
+        if entry.get("succeeded"):
+            return Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
+        failed = entry.get("failed") and self.job.terminal and not self.overdue
+        return Close(CloseReason.FAILED, "") if failed else None
+
+    def node_ready(self, name: str) -> bool:
+        node = self.nodes.get(name)
+        return node is not None and node.ready
+
+    def live(self) -> list[Pod]:
+        """Pods that have a rank, wait, or will: not ended, not deleted, not lost, not on a dead node."""
+        return list(self._live)
+
+    @cached_property
+    def _live(self) -> tuple[Pod, ...]:
+        """Computed once, because many decisions of a reconcile need it and a job may have thousands of pods."""
+        lost = self.lost_uids
+        member_uids = set() if self.snapshot is None else {member.pod_uid for member in self.snapshot.members}
+
+        def may_run(pod: Pod) -> bool:
+            """A node that is not ready may only be cut off from the API server: the coordinator may reach its pods."""
+            if not pod.node or self.node_ready(pod.node):
+                return True
+            if self.coordinator_missing and any(x.ready for x in self.nodes.values()):
+                return pod.uid in self.coordination.answers.by_pod  # no other pod can report its loss
+            if self.rank_holders_known:
+                return pod.uid in member_uids
+            return pod.sidecar_started and self.job.round >= 0  # before the first round it can be replaced
+
+        return tuple(pod for pod in self.pods if pod.alive and pod.uid not in lost and may_run(pod))

@@ -1,0 +1,60 @@
+"""Whether to create a Secret, although the operator reads none.
+
+Rules: this process remembers which Secrets it has created or deleted. A Secret for which the API server answered
+AlreadyExists counts as created. But an exhausted quota rejects a Secret before the API server notices that it exists.
+So a process that has just started concludes from pods that a Secret exists: the operator creates pods only after the
+Secret that they mount; injected pods come before it, but their sidecars start only once the kubelet has found it. If a
+pod waits on its node for AGAIN_S before its volumes are mounted, somebody may have deleted the Secret: the operator
+recreates it, at most every AGAIN_S.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.times.reconcile_clock import is_due
+
+AGAIN_S = 30.0
+
+
+@dataclass(frozen=True)
+class SecretWrites:
+    """This process's writes of the Secrets of one job or one pool, by their names. No name is in both."""
+
+    created: Mapping[str, float] = field(default_factory=dict)  # time of the creation, or of AlreadyExists
+    deleted: frozenset[str] = frozenset()
+
+    def after_creation(self, name: str, now: float) -> "SecretWrites":
+        return SecretWrites({**self.created, name: now}, self.deleted - {name})
+
+    def after_deletion(self, name: str) -> "SecretWrites":
+        return SecretWrites({x: at for x, at in self.created.items() if x != name}, self.deleted | {name})
+
+
+NO_WRITES = SecretWrites()
+
+
+def can_be_mounted(name: str, writes: SecretWrites, pods: Collection[Pod], *, injected: bool = False) -> bool:
+    """Whether the Secret exists, as far as this process can know. injected: another controller creates the pods."""
+    if name in writes.created:
+        return True
+    if name in writes.deleted:
+        return False
+    return any(pod.sidecar_ran or (pod.alive and not injected) for pod in pods if name in pod.secrets)
+
+
+def is_to_be_created(
+    name: str, writes: SecretWrites, pods: Collection[Pod], now: float, *, injected: bool = False
+) -> bool:
+    """Whether the Secret does not exist, or pods have waited for it so long that somebody may have deleted it."""
+    if not can_be_mounted(name, writes, pods, injected=injected):
+        return True
+    if not any(_waits(pod, now) for pod in pods if name in pod.secrets):
+        return False
+    created = writes.created.get(name, now - AGAIN_S)
+    return created > now or is_due(created + AGAIN_S, now)  # a clock that was set back delays nothing
+
+
+def _waits(pod: Pod, now: float) -> bool:
+    waits = pod.alive and pod.waiting_since > 0.0 and not pod.volumes_mounted
+    return waits and is_due(pod.waiting_since + AGAIN_S, now)

@@ -1,0 +1,56 @@
+"""The node of a job's pod at a given time, as the operator itself saw it in pod objects.
+
+Coordinators report the node of a fault, too. That name is text of a tenant: it could blame any node of the cluster. So
+the operator takes the node from the pod that the coordinator names, and only if the pod existed when the fault
+happened.
+
+Rules: a pod counts from its creation until its object is gone, and TOLERANCE_S before and after: clocks differ, and a
+coordinator may detect a silent node after the API server has deleted its pods. The pods of a PyTorchJob reuse names:
+the newest pod that counts is taken. A node that status has recorded for the same fault and pod stays, because the pod
+may be gone by now.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from understudy_operator.plan.facts.cluster_objects import Stay
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.recoveries import Entry, identified
+from understudy_operator.plan.times.rfc3339 import parse_time
+
+TOLERANCE_S = 60.0
+
+
+def list_stays(observed: Observed) -> Iterator[Stay]:
+    """All that this operator has seen, of existing pods and of those whose objects are gone."""
+    for pod in (*observed.pods, *observed.previous_pods):
+        if pod.node:
+            yield Stay(pod.name, pod.node, pod.created_at)
+    yield from observed.past_stays
+
+
+def node_at(stays: Iterable[Stay], pod: str, at: float) -> str:
+    """The node of the pod of that name at that time; "" if the job had no such pod then."""
+    matching = [stay for stay in stays if stay.pod == pod and _covers(stay, at)]
+    return max(matching, key=lambda stay: stay.since).node if matching else ""
+
+
+def fill_in_nodes(entries: Sequence[Entry], before: Sequence[Entry], observed: Observed) -> list[Entry]:
+    """The recoveries of status with the nodes that the operator has seen. before: as status has them now."""
+    recorded, stays = identified(before), tuple(list_stays(observed))
+    return [_with_node(entry, recorded.get(identity), stays) for identity, entry in identified(entries).items()]
+
+
+def _with_node(entry: Entry, recorded: Entry | None, stays: Sequence[Stay]) -> Entry:
+    cause: Mapping[str, Any] = entry["cause"]
+    if not cause.get("node"):
+        return entry
+    pod, node = cause.get("pod", ""), ""
+    if recorded is not None and recorded["cause"].get("pod", "") == pod:
+        node = recorded["cause"].get("node", "")
+    node = node or node_at(stays, pod, parse_time(entry["detectedAt"]))
+    return {**entry, "cause": {**cause, "node": node}}
+
+
+def _covers(stay: Stay, at: float) -> bool:
+    return stay.since - TOLERANCE_S <= at and (stay.until is None or at <= stay.until + TOLERANCE_S)

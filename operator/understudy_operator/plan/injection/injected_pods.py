@@ -1,0 +1,207 @@
+"""A pod as a Job controller creates it -> the pod with our sidecar, and the launcher in front of its trainer's command.
+
+The containers are those of a TrainingJob's pods (plan/manifests/pods.py), with these differences:
+- The operator does not know the job yet when its first pod is created. So the pod has its place in the job as a
+  variable. The operator's facts about the job are beside the membership key in the Secret, without which no kubelet
+  starts the pod.
+- A Job counts restarts of init containers, such as the sidecar: so a supervisor inside it restarts its process.
+- Without a launcher the sidecar is alone: it is no member, and only stores the node's findings.
+
+Rules: injection keeps all that is there already, even if another webhook has changed it: a second call adds nothing,
+or only the parts that another webhook has removed. The trainer of the first call stays the trainer.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.spec import JobSpec
+from understudy_operator.plan.injection import command
+from understudy_operator.plan.injection.owner import Owner, read_owner
+from understudy_operator.plan.injection.settings import (
+    NONE,
+    PREFIX,
+    TORCHRUN,
+    InjectionSettings,
+    Objection,
+    read_injection_settings,
+)
+from understudy_operator.plan.manifests import pods
+from understudy_protocol import pod as names
+from understudy_protocol.logs import TEXT
+
+#: The sidecar gets these later: from the operator, and from the file beside the key.
+_INJECTED_LATER = (names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX)
+#: Arguments of the sidecar's image (its ENTRYPOINT takes them).
+SUPERVISED, ALONE = "--supervised", "--alone"
+
+Raw = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class InjectedPod:
+    pod: dict[str, Any]
+    warnings: tuple[str, ...] = ()
+
+
+def wants_injection(metadata: Raw) -> bool:
+    return bool(metadata.get("labels", {}).get(names.LABEL_INJECT) == "true")
+
+
+def inject(pod: Raw, sidecar_image: str, log_format: str = TEXT) -> InjectedPod:
+    """The injected pod. Raises Objection."""
+    injected = copy.deepcopy(dict(pod))
+    spec, metadata = injected["spec"], injected["metadata"]
+    annotations = metadata.setdefault("annotations", {})
+    owner = read_owner(injected)
+    settings = read_injection_settings(annotations)
+    trainer = _trainer(spec, annotations.get(names.ANNOTATION_INJECTED, settings.container))
+    if spec.get("hostNetwork"):
+        raise Objection(
+            "hostNetwork has to be false or unset: the sidecars listen on fixed ports, which two pods of a node cannot "
+            "share"
+        )
+    _refuse_taken_names(injected, settings, sidecar_image)
+    warnings = _change(spec, trainer, owner, settings, sidecar_image, log_format)
+    metadata.setdefault("labels", {}).update({names.LABEL_JOB: owner.group, names.LABEL_JOB_UID: owner.membership})
+    annotations |= {names.ANNOTATION_INJECTED: trainer["name"], names.ANNOTATION_PLACE: str(owner.place)}
+    return InjectedPod(injected, warnings)
+
+
+def _trainer(spec: Raw, name: str) -> dict[str, Any]:
+    containers = spec.get("containers", [])
+    if not any(name in ("", container["name"]) for container in containers):
+        known = ", ".join(container["name"] for container in containers)
+        raise Objection(f"annotation {PREFIX}container is {name!r}: set it to one of {known}")
+    return pods.trainer_of(spec, name)
+
+
+def _refuse_taken_names(pod: Raw, settings: InjectionSettings, image: str) -> None:
+    """Reject containers and volumes of the user that have the names of ours."""
+    spec = pod["spec"]
+    injected = names.ANNOTATION_INJECTED in pod["metadata"]["annotations"]
+    added = (x for x in spec.get("initContainers", ()) if injected and _is_sidecar(x, settings, image))
+    sidecar = next(added, None)
+    for container in (*spec.get("initContainers", ()), *spec["containers"]):
+        if container["name"] == names.SIDECAR_CONTAINER and container is not sidecar:
+            raise Objection(f"injection adds a container {names.SIDECAR_CONTAINER}: rename yours")
+    if field := pods.private_mount(spec, sidecar):
+        raise Objection(f"{field}: remove the mount")
+    if injected:
+        return
+    reserved = (names.SHARED_VOLUME, names.STATE_VOLUME, names.KEY_VOLUME, names.VERDICT_VOLUME, names.NODE_VOLUME)
+    if clash := next((x["name"] for x in spec.get("volumes", ()) if x["name"] in reserved), ""):
+        raise Objection(f"injection adds a volume {clash}: rename yours")
+
+
+def _is_sidecar(container: Raw, settings: InjectionSettings, image: str) -> bool:
+    """Whether injection added the container. Another webhook may have changed its registry, or added fields to it."""
+    if container["name"] != names.SIDECAR_CONTAINER or container.get("command") or container.get("lifecycle"):
+        return False
+    args = [ALONE] if settings.launcher == NONE else [SUPERVISED]
+    return container.get("args") == args and _image_name(container.get("image", "")) == _image_name(image)
+
+
+def _image_name(image: str) -> str:
+    """The image without registry, tag and digest."""
+    return image.rpartition("/")[2].partition("@")[0].partition(":")[0]
+
+
+def _change(
+    spec: dict[str, Any],
+    trainer: dict[str, Any],
+    owner: Owner,
+    settings: InjectionSettings,
+    image: str,
+    log_format: str,
+) -> tuple[str, ...]:
+    stubs = (names.LAUNCHER_SCRIPT, names.TORCHRUN_SCRIPT)
+    launched = any(f"{names.SHARED_FOLDER}/{stub}" in trainer.get("command", ()) for stub in stubs)
+    alone = settings.launcher == NONE
+    mode = settings.launcher if launched or alone else command.choose_launcher_mode(trainer, settings)
+    nproc = settings.nproc_per_node or 1 if launched or alone else command.nproc_of(trainer, settings, mode)
+    job = replace(_job(owner, settings, nproc, mode), log_format=log_format)
+    grace_s = int(spec.get("terminationGracePeriodSeconds") or pods.DEFAULT_GRACE_S)
+    warnings: tuple[str, ...] = ()
+    if alone:
+        warnings = _beside(trainer)
+    elif field := pods.kubelet_restarts(spec, trainer["name"]):
+        raise Objection(
+            f"{field} would make the kubelet restart the launcher, but the launcher restarts workers itself: remove it"
+        )
+    elif not launched:
+        warnings = _behind_launcher(trainer, job, grace_s)
+    if spec.get("restartPolicy", "Never") != "Never":
+        spec["restartPolicy"] = "Never"
+        warnings += (
+            "restartPolicy was changed to Never: the launcher restarts workers, and a pod that ends is replaced",
+        )
+    _add(spec, "volumes", _volumes(job, alone=alone))
+    sidecar = _sidecar(job, owner, image, grace_s, alone=alone)
+    if all(container["name"] != names.SIDECAR_CONTAINER for container in spec.get("initContainers", ())):
+        spec["initContainers"] = [sidecar, *spec.get("initContainers", ())]
+    return warnings
+
+
+def _job(owner: Owner, settings: InjectionSettings, nproc: int, mode: str) -> Job:
+    """The job, as far as a pod's containers depend on it."""
+    world = replace(settings.of_world(nproc, actives=1, spares=0), mode=mode, min_actives=0)
+    spec = JobSpec((), world)
+    return Job("", owner.group, owner.membership, 1, "", False, 0.0, None, spec, {})
+
+
+def _behind_launcher(trainer: dict[str, Any], job: Job, grace_s: int) -> tuple[str, ...]:
+    warnings: tuple[str, ...] = ()
+    if job.world.mode == TORCHRUN:
+        others = [x["name"] for x in trainer.get("env", ()) if x["name"] in command.RENDEZVOUS_VARIABLES]
+        if others:
+            warnings = (
+                f"{', '.join(others)} of container {trainer['name']} were removed, because Understudy configures the "
+                "rendezvous",
+            )
+            trainer["env"] = [x for x in trainer["env"] if x["name"] not in others]
+    pods.wrap(trainer, job, None, grace_s)
+    return warnings
+
+
+def _beside(trainer: dict[str, Any]) -> tuple[str, ...]:
+    """The script stays pid 1, and can import understudy_torch."""
+    mount = {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER}
+    _add(trainer, "volumeMounts", [mount])
+    _add(trainer, "env", [{"name": names.ENV_SHARED_FOLDER, "value": names.SHARED_FOLDER}])
+    stub = f"{names.SHARED_FOLDER}/{names.PLAIN_SCRIPT}"
+    if not trainer.get("command"):
+        folder = f"{names.SHARED_FOLDER}/{names.PYTHON_FOLDER}"
+        return (
+            f"container {trainer['name']} has no command, so its PYTHONPATH was not changed: add {folder} to it to "
+            "import understudy_torch",
+        )
+    if stub not in trainer["command"]:
+        trainer["command"] = ["/bin/sh", stub, *trainer["command"]]
+    return ()
+
+
+def _volumes(job: Job, *, alone: bool) -> list[dict[str, Any]]:
+    volumes = pods.volumes(job)
+    return [volume for volume in volumes if volume["name"] != names.KEY_VOLUME] if alone else volumes
+
+
+def _sidecar(job: Job, owner: Owner, image: str, grace_s: int, *, alone: bool) -> dict[str, Any]:
+    sidecar = pods.sidecar_container(job, None, "", image, grace_s)
+    sidecar["args"] = [ALONE] if alone else [SUPERVISED]
+    sidecar["env"] = [variable for variable in sidecar["env"] if variable["name"] not in _INJECTED_LATER]
+    if alone:
+        sidecar["volumeMounts"] = [x for x in sidecar["volumeMounts"] if x["name"] != names.KEY_VOLUME]
+    else:
+        sidecar["env"].append({"name": names.ENV_PLACE, "value": str(owner.place)})
+    return sidecar
+
+
+def _add(holder: dict[str, Any], field: str, wanted: list[dict[str, Any]]) -> None:
+    """Add those that are missing by name."""
+    present = {entry["name"] for entry in holder.get(field, ())}
+    missing = [entry for entry in wanted if entry["name"] not in present]
+    if missing:
+        holder[field] = [*holder.get(field, ()), *missing]

@@ -1,0 +1,4 @@
+"""The objects that the operator creates, as JSON.
+
+Start with pods.py: the pods of a world.
+"""

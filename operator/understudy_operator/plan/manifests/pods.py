@@ -1,0 +1,285 @@
+"""The manifest of a pod: the user's template, plus the sidecar, and the launcher in front of the trainer's command.
+
+The user's fields stay, except those that decide how the pod runs: restartPolicy is always Never (the launcher restarts
+workers; one of the trainer container itself is rejected), and the launcher starts the trainer's command.
+If that is torchrun, it is its own launcher, and an entry script connects it to the job.
+"""
+
+import copy
+import hashlib
+import json
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from understudy_operator.plan.facts import keys
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.ownership import owner_reference
+from understudy_operator.plan.facts.spec import PodPosition, ReplicatedJob
+from understudy_operator.plan.manifests import metadata, podspec
+from understudy_operator.plan.manifests.gateways import add_to_worker
+from understudy_operator.plan.manifests.object_names import membership_secret_name
+from understudy_operator.plan.manifests.placement import exclude_nodes, prefer_other_nodes
+from understudy_operator.plan.manifests.shape import job_shape
+from understudy_protocol import pod as names
+from understudy_protocol.logs import ENV_FORMAT, TEXT
+
+DEFAULT_GRACE_S = 30
+TORCHRUN = "Torchrun"
+#: The action of a container's restartPolicyRules that restarts all containers of the pod.
+RESTART_ALL = "RestartAllContainers"
+#: Volumes that only the operator's own containers may mount: keys, their state, a folder of the node.
+PRIVATE_VOLUMES = (names.KEY_VOLUME, names.STATE_VOLUME, names.VERDICT_VOLUME, names.NODE_VOLUME, names.GATEWAY_VOLUME)
+
+
+def pod_manifest(
+    job: Job,
+    *,
+    index: int | None,
+    serial: str,
+    coordinator_address: str,
+    sidecar_image: str,
+    avoid_nodes: Sequence[str] = (),
+    template_of: ReplicatedJob | None = None,
+    avoid_if_possible: Sequence[str] = (),
+) -> dict[str, Any]:
+    """A pod for the completion index (over all of the job's Jobs), or a spare (None). serial makes its name unique.
+
+    template_of: the replicatedJob whose template a spare gets; None: the spares' own.
+    """
+    place = None if index is None else job.world.position(index)
+    group = (template_of or job.world.spare_group) if place is None else place.group
+    template = copy.deepcopy(dict(group.pod_template))
+    spec: dict[str, Any] = template.get("spec", {})
+    grace_s = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
+    spec["restartPolicy"] = "Never"
+    podspec.complete_spec(spec, job, group, None if place is None else place.job_index)
+    spec["hostname"] = _hostname(job, group, place, serial)
+    spec.setdefault("volumes", []).extend(volumes(job))
+    trainer = trainer_of(spec, job.world.container)
+    wrap(trainer, job, place, grace_s)
+    add_to_worker(spec, trainer, job)
+    sidecar = sidecar_container(job, index, coordinator_address, sidecar_image, grace_s)
+    spec["initContainers"] = [sidecar, *spec.get("initContainers", [])]
+    pod_metadata = _metadata(job, group, template.get("metadata", {}), index, serial)
+    if avoid_nodes:
+        exclude_nodes(spec, avoid_nodes)
+        pod_metadata["annotations"][names.ANNOTATION_AVOIDS] = ",".join(sorted(avoid_nodes))
+    if avoid_if_possible:
+        prefer_other_nodes(spec, avoid_if_possible)
+        pod_metadata["annotations"][names.ANNOTATION_PREFERS_NOT] = ",".join(sorted(avoid_if_possible))
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": pod_metadata, "spec": spec}
+
+
+def trainer_of(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The container of that name; the first one if the name is empty."""
+    found: dict[str, Any] = next(c for c in spec["containers"] if name in ("", c["name"]))
+    return found
+
+
+def kubelet_restarts(spec: Mapping[str, Any], name: str) -> str:
+    """The field with which the kubelet would restart the launcher; "" if none. name: of the trainer container."""
+    containers = spec.get("containers") or ()
+    for container in containers[:1] if not name else (x for x in containers if x["name"] == name):
+        policy = container.get("restartPolicy", "Never")
+        if policy != "Never":
+            return f"restartPolicy {policy} of container {container['name']}"
+        if container.get("restartPolicyRules"):
+            return f"restartPolicyRules of container {container['name']}"
+    for container in (*(spec.get("initContainers") or ()), *containers):
+        if any(rule.get("action") == RESTART_ALL for rule in container.get("restartPolicyRules") or ()):
+            return f"restartPolicyRules with action {RESTART_ALL} of container {container['name']}"
+    return ""
+
+
+def private_mount(spec: Mapping[str, Any], sidecar: Mapping[str, Any] | None = None) -> str:
+    """The mount of a private volume in a container of the user, described; "" if there is none.
+
+    sidecar: the container of the spec that injection added. Every other container is the user's, whatever its name.
+    """
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        for mount in container.get("volumeMounts") or ():
+            if mount.get("name") in PRIVATE_VOLUMES and container is not sidecar:
+                return (
+                    f"volumeMounts {mount['name']} of container {container['name']}: only Understudy may mount "
+                    "this volume"
+                )
+    return ""
+
+
+def remove_private_mounts(spec: dict[str, Any]) -> None:
+    """Remove them from the user's containers of a pod_manifest, whose first init container is the sidecar."""
+    for container in (*spec["initContainers"][1:], *spec["containers"]):
+        if "volumeMounts" in container:
+            mounts = container["volumeMounts"]
+            container["volumeMounts"] = [mount for mount in mounts if mount["name"] not in PRIVATE_VOLUMES]
+
+
+def _hostname(job: Job, group: ReplicatedJob, place: PodPosition | None, serial: str) -> str:
+    if place is None:
+        return f"{job.name}-{group.name}-spare-{_suffix(job, serial)}"
+    return f"{job.name}-{place.group.name}-{place.job_index}-{place.pod_index}"
+
+
+def _suffix(job: Job, serial: str) -> str:
+    """Five characters, as in the names that Kubernetes generates."""
+    return hashlib.sha256(f"{job.uid}/{serial}".encode()).hexdigest()[:5]
+
+
+def _metadata(
+    job: Job, group: ReplicatedJob, given: Mapping[str, Any], index: int | None, serial: str
+) -> dict[str, Any]:
+    place = None if index is None else job.world.position(index)
+    hostname = _hostname(job, group, place, serial)
+    from_job = group.job_metadata
+    job_index = None if place is None else place.job_index
+    labels = {**from_job.get("labels", {}), **given.get("labels", {}), **metadata.jobset_labels(job, group, job_index)}
+    annotations = {**from_job.get("annotations", {}), **given.get("annotations", {})}
+    annotations |= metadata.jobset_annotations(job, group, job_index) | {
+        names.ANNOTATION_TEMPLATE_HASH: job.world.template_hash
+    }
+    labels |= {
+        names.LABEL_JOB: job.name,
+        names.LABEL_JOB_UID: job.uid,
+        names.LABEL_REPLICATED_JOB: group.name,
+        names.LABEL_ROLE: names.ROLE_SPARE if place is None else names.ROLE_ACTIVE,
+    }
+    if job.previous_epoch:
+        labels[names.LABEL_ATTEMPT] = str(job.previous_epoch)
+    if place is not None:
+        labels |= _as_job_controller(job, place)
+        annotations[keys.COMPLETION_INDEX] = str(place.pod_index)
+        annotations[names.ANNOTATION_GROUP_RANK] = str(index)
+    return {
+        "name": hostname if index is None else f"{hostname}-{_suffix(job, serial)}",
+        "namespace": job.namespace,
+        "labels": labels,
+        "annotations": annotations,
+        "ownerReferences": [owner_reference(job)],
+    }
+
+
+def _as_job_controller(job: Job, place: PodPosition) -> dict[str, str]:
+    """The labels that the Job controller would set."""
+    name = metadata.job_name(job, place.group, place.job_index)
+    values = {keys.JOB_NAME: name, keys.LEGACY_JOB_NAME: name, keys.COMPLETION_INDEX: str(place.pod_index)}
+    return values | {keys.CONTROLLER_UID: job.uid, keys.LEGACY_CONTROLLER_UID: job.uid}
+
+
+def volumes(job: Job) -> list[dict[str, Any]]:
+    return [
+        {"name": names.SHARED_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
+        {"name": names.STATE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},
+        {"name": names.KEY_VOLUME, "secret": {"secretName": membership_secret_name(job), "defaultMode": 0o444}},
+        *_node_volume(job),
+        _verdict_volume(),
+    ]
+
+
+def _verdict_volume() -> dict[str, Any]:
+    """The verdict in the pod's annotation, as a file that the kubelet updates."""
+    item = {
+        "path": names.ANNOTATED_VERDICT_FILE,
+        "fieldRef": {"fieldPath": f"metadata.annotations['{names.ANNOTATION_VERDICT}']"},
+    }
+    return {"name": names.VERDICT_VOLUME, "downwardAPI": {"items": [item]}}
+
+
+def _node_volume(job: Job) -> list[dict[str, Any]]:
+    """The folder of the file, which need not exist yet. The kubelet creates a missing folder."""
+    if not job.world.nologin_path:
+        return []
+    folder = posixpath.dirname(job.world.nologin_path)
+    return [{"name": names.NODE_VOLUME, "hostPath": {"path": folder, "type": "DirectoryOrCreate"}}]
+
+
+def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: int) -> None:
+    torchrun = job.world.mode == TORCHRUN
+    stub = names.TORCHRUN_SCRIPT if torchrun else names.LAUNCHER_SCRIPT
+    trainer["command"] = ["/bin/sh", f"{names.SHARED_FOLDER}/{stub}", *trainer["command"]]
+    variables = [
+        _env(names.ENV_SHARED_FOLDER, names.SHARED_FOLDER),
+        _env(names.ENV_NPROC, str(job.world.nproc_per_node)),
+        _env(names.ENV_GRACE, str(grace_s)),
+        _env(names.ENV_ON_SIGTERM, job.world.on_sigterm),
+        _env(names.ENV_LOG_PREFIX, "true" if job.world.log_prefix else "false"),
+        *(_for_torchrun(job) if torchrun else _for_launcher(job)),
+    ]
+    if job.world.step_timeout_s:
+        variables.append(_env(names.ENV_STEP_TIMEOUT, f"{job.world.step_timeout_s:.0f}"))
+    if job.world.start_timeout_s:
+        variables.append(_env(names.ENV_START_TIMEOUT, f"{job.world.start_timeout_s:.0f}"))
+    if place is None and job.world.warmup:
+        variables.append(_env(names.ENV_WARMUP, json.dumps(job.world.warmup)))
+    if place is not None:
+        variables.append(_env("JOB_COMPLETION_INDEX", str(place.pod_index)))
+    variable_names = {variable["name"] for variable in variables}
+    trainer["env"] = [*(v for v in trainer.get("env", []) if v["name"] not in variable_names), *variables]
+    trainer.setdefault("volumeMounts", []).append({"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER})
+
+
+def _for_launcher(job: Job) -> list[dict[str, Any]]:
+    variables = [_env(names.ENV_ZYGOTE, "true" if job.world.zygote else "false")]
+    if job.world.preload is not None:
+        variables.append(_env(names.ENV_PRELOAD, ",".join(job.world.preload)))
+    if job.world.worker_grace_s is not None:
+        variables.append(_env(names.ENV_WORKER_GRACE, f"{job.world.worker_grace_s:.0f}"))
+    return variables
+
+
+def _for_torchrun(job: Job) -> list[dict[str, Any]]:
+    least = f"{job.world.min_actives}:" if job.world.min_actives else ""
+    return [_env(names.ENV_NNODES, f"{least}{job.world.actives}"), _env(names.ENV_RUN_ID, job.name)]
+
+
+def sidecar_container(job: Job, index: int | None, address: str, image: str, grace_s: int) -> dict[str, Any]:
+    node_file = [_env(names.ENV_NOLOGIN, job.world.nologin_path)] if job.world.nologin_path else []
+    node_mount = {"name": names.NODE_VOLUME, "mountPath": names.NODE_FOLDER, "readOnly": True}
+    return {
+        "name": names.SIDECAR_CONTAINER,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "restartPolicy": "Always",
+        "ports": [{"name": "membership", "containerPort": names.COORDINATOR_PORT}],
+        "env": [
+            _env(names.ENV_JOB, json.dumps(asdict(job_shape(job, grace_s)), separators=(",", ":"))),
+            _env(names.ENV_COORDINATOR, address),
+            _env(names.ENV_INDEX, "" if index is None else str(index)),
+            _env(names.ENV_SHARED_FOLDER, names.SHARED_FOLDER),
+            _env(names.ENV_GRACE, str(grace_s)),
+            _env_from(names.ENV_POD_NAME, "metadata.name"),
+            _env_from(names.ENV_POD_UID, "metadata.uid"),
+            _env_from(names.ENV_POD_IP, "status.podIP"),
+            _env_from(names.ENV_NODE, "spec.nodeName"),
+            *node_file,
+            *([] if job.log_format == TEXT else [_env(ENV_FORMAT, job.log_format)]),
+        ],
+        "volumeMounts": [
+            {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER},
+            {"name": names.STATE_VOLUME, "mountPath": names.STATE_FOLDER},
+            {"name": names.KEY_VOLUME, "mountPath": names.KEY_FOLDER, "readOnly": True},
+            {"name": names.VERDICT_VOLUME, "mountPath": names.VERDICT_FOLDER, "readOnly": True},
+            # Hides the service account's token from a container that listens on the network.
+            {"name": names.VERDICT_VOLUME, "mountPath": names.SERVICE_ACCOUNT_FOLDER, "readOnly": True},
+            *([node_mount] if node_file else []),
+        ],
+        "startupProbe": podspec.startup_probe("/started", names.HEALTH_PORT),
+        "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "readOnlyRootFilesystem": True,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+
+
+def _env(name: str, value: str) -> dict[str, Any]:
+    return {"name": name, "value": value}
+
+
+def _env_from(name: str, field_path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field_path}}}

@@ -1,0 +1,110 @@
+"""The manifest of a warm spare, from the builder of jobs' own spares; and the Secret with its pool's key.
+
+The Secret's name contains an id of the key. So the Secret that a spare mounts shows whether it was created under
+another master secret; such spares are replaced.
+
+The pool stands in for a job that has no name yet: both manifests have the same content, so comparing.py can decide
+whether a job can use a spare. The differences: the sidecar gets the pool instead of job, coordinator and index, mounts
+the pool's key instead of a job's, has a folder for the order of the claiming job, and answers the readiness probe; the
+launcher gets the number of devices that it must see to be ready. The pod has no hostname of its own.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.keyring import Keyring
+from understudy_operator.plan.facts.malformed import number_in
+from understudy_operator.plan.facts.ownership import POOL_KIND, reference
+from understudy_operator.plan.facts.pool_facts import Pool
+from understudy_operator.plan.facts.spec import JobSpec, Network, ReplicatedJob, World
+from understudy_operator.plan.facts.warm_spares import PoolLauncher
+from understudy_operator.plan.manifests.pods import pod_manifest, remove_private_mounts, trainer_of
+from understudy_protocol import pod as names
+
+_OF_A_JOB = (names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX)
+
+
+def warm_spec(pool: Pool, sidecar_image: str, secret: str) -> dict[str, Any]:
+    """The spec of the pods of a pool with a launcher. secret: the name of the Secret with the pool's key."""
+    manifest = pod_manifest(_as_job(pool), index=None, serial="", coordinator_address="", sidecar_image=sidecar_image)
+    spec: dict[str, Any] = manifest["spec"]
+    del spec["hostname"]
+    remove_private_mounts(spec)  # pools are not validated, so nothing has rejected these mounts
+    for volume in spec["volumes"]:
+        if volume["name"] == names.KEY_VOLUME:
+            volume["secret"] = {**volume["secret"], "secretName": secret}
+    sidecar = spec["initContainers"][0]
+    kept = [variable for variable in sidecar["env"] if variable["name"] not in _OF_A_JOB]
+    sidecar["env"] = [{"name": names.ENV_POOL, "value": pool.uid}, *kept]
+    sidecar["readinessProbe"] = {
+        "httpGet": {"path": "/ready", "port": names.HEALTH_PORT},
+        "periodSeconds": 2,
+        "failureThreshold": 1,
+    }
+    trainer = trainer_of(spec, launcher_of(pool).container)
+    trainer["env"].append({"name": names.ENV_TEMPLATE_VARIABLES, "value": json.dumps(sorted(plain_variables(trainer)))})
+    if devices := count_devices(trainer):
+        trainer["env"].append({"name": names.ENV_DEVICES, "value": str(devices)})
+    return spec
+
+
+def count_devices(trainer: dict[str, Any]) -> int:
+    """The number of devices that the container requests; 1 if the quantity is not a plain number."""
+    resources = trainer.get("resources", {})
+    quantity = str(resources.get("limits", {}).get(names.DEVICES, resources.get("requests", {}).get(names.DEVICES, 0)))
+    devices = number_in(quantity)
+    return 1 if devices is None else devices
+
+
+def plain_variables(trainer: dict[str, Any]) -> dict[str, str]:
+    """The trainer container's variables with a value in the manifest, without the operator's own."""
+    variables = trainer.get("env", ())
+    plain = {variable["name"]: str(variable.get("value", "")) for variable in variables if "valueFrom" not in variable}
+    return {name: value for name, value in plain.items() if not name.startswith(names.VARIABLES_PREFIX)}
+
+
+def launcher_of(pool: Pool) -> PoolLauncher:
+    assert pool.launcher is not None, "it makes warm spares"
+    return pool.launcher
+
+
+def pool_secret_name(pool: Pool, keyring: Keyring) -> str:
+    """ "" if the pool's spares only reserve places, and so need no key. No Secret of a job ends in .pool."""
+    if pool.launcher is None:
+        return ""
+    text = f"id of the key {keyring.of_pool(pool.namespace, pool.uid)}"  # the digest does not reveal the key
+    return f"{pool.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.pool"
+
+
+def secret_manifest(pool: Pool, keyring: Keyring) -> dict[str, Any]:
+    key = keyring.of_pool(pool.namespace, pool.uid)
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": pool_secret_name(pool, keyring),
+            "namespace": pool.namespace,
+            "labels": {names.LABEL_POOL: pool.name, names.LABEL_JOB_UID: pool.uid},
+            "ownerReferences": [reference(POOL_KIND, pool.name, pool.uid)],
+        },
+        "immutable": True,
+        "stringData": {names.KEY_FILE: key, names.OPERATOR_KEY_FILE: keyring.operator_public()},
+    }
+
+
+def _as_job(pool: Pool) -> Job:
+    launcher = launcher_of(pool)
+    group = ReplicatedJob("pool", {"spec": {"template": pool.template}})
+    world = World(
+        groups=(group,),
+        nproc_per_node=launcher.nproc_per_node,
+        container=launcher.container,
+        zygote=launcher.zygote,
+        preload=launcher.preload,
+        warmup=launcher.warmup,
+    )
+    spec = JobSpec(replicated_jobs=(group,), world=world, network=Network(hostnames=False))
+    identity = (pool.namespace, pool.name, pool.uid, pool.generation, pool.resource_version, pool.deleting)
+    return Job(*identity, created_at=0.0, completed_at=None, spec=spec, status={}, log_format=pool.log_format)

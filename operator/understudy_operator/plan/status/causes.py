@@ -1,0 +1,50 @@
+"""Causes of a loss that a pod's own status has, and the coordinator cannot know: its container ran out of memory, or
+the pod was disrupted (preemption, a drain, Kueue), with the reason.
+
+Rules: a pod ends once, so the state of its container belongs to the newest of its losses. The kubelet reports it a
+moment after the coordinator has reported the loss, and it disappears with the pod: so status keeps it. If only a worker
+ran out of memory, its launcher reports that in its own message.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.recoveries import identified
+from understudy_protocol.enums import Fault
+
+Entry = Mapping[str, Any]
+_JOINT = "; "
+
+
+def explain_causes(entries: Sequence[Entry], before: Sequence[Entry], pods: Iterable[Pod]) -> list[Entry]:
+    """The entries of status with the causes from the pods' status. before: the entries that status has now."""
+    recorded = identified(before)
+    reasons = {pod.name: reason for pod in pods if (reason := pod.out_of_memory or pod.disruption)}
+    losses = {
+        entry["cause"].get("pod"): identity
+        for identity, entry in identified(entries).items()
+        if entry["fault"] != Fault.PROCESS.value
+    }
+    explained = []
+    for identity, entry in identified(entries).items():
+        pod = entry["cause"].get("pod")
+        reason = reasons.get(pod, "") if losses.get(pod) == identity else ""
+        if reason and not entry["cause"]["message"].startswith(reason):
+            explained.append(_with_message(entry, reason + _JOINT + entry["cause"]["message"]))
+        elif adds_to(recorded.get(identity), entry):
+            explained.append(_with_message(entry, recorded[identity]["cause"]["message"]))
+        else:
+            explained.append(entry)
+    return explained
+
+
+def adds_to(more: Entry | None, less: Entry | None) -> bool:
+    """Whether both describe the same fault, and `more` has a longer cause."""
+    if more is None or less is None or more["cause"].get("pod") != less["cause"].get("pod"):
+        return False
+    return str(more["cause"].get("message", "")).endswith(f"{_JOINT}{less['cause'].get('message', '')}")
+
+
+def _with_message(entry: Entry, message: str) -> Entry:
+    return {**entry, "cause": {**entry["cause"], "message": message}}

@@ -1,0 +1,210 @@
+"""The conditions of a TrainingJob, each with reason, message and time.
+
+Rules: each is computed from observed facts, never from another condition. lastTransitionTime changes only with the
+condition's status. Invalid and Blocked stay as they are until this operator has tried to write the job's objects.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from understudy_operator.plan.capacity import failed_starts
+from understudy_operator.plan.capacity.queueing import quota_reserved, waits_in_queue
+from understudy_operator.plan.facts import reported_conditions
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.reported_conditions import DesiredCondition
+from understudy_operator.plan.faults.avoidance import avoided_by, join_names
+from understudy_operator.plan.intents import DELETE_SECRET
+from understudy_operator.plan.jobset.children import waits_for_previous_attempt
+from understudy_operator.plan.jobset.outcome import Completed, Failed, Outcome, Restart
+from understudy_operator.plan.jobset.pod_queries import describe_job_pods
+from understudy_operator.plan.jobset.startup import startup
+from understudy_operator.plan.jobset.stuck import describe_leftovers, stuck_ends, stuck_starts
+from understudy_operator.plan.jobset.views import group_counts
+from understudy_operator.plan.leadership.elections import unreported_loss, waits_for_election
+from understudy_operator.plan.pool.pool_condition import pool_condition
+from understudy_operator.plan.times.reconcile_clock import is_due
+
+MAX_REPORTED_PODS = 3
+#: A pod that was lost so long ago does not explain why another one is missing now.
+LOST_REPORTED_S = 600.0
+NOTHING_TO_RUN = (
+    "replicas is 0 in all replicatedJobs, so the job has nothing to run: suspend the job, set replicas, and resume it"
+)
+#: Whether the zygote forks the workers. If not, each restart costs the time of their imports.
+FORKED = "WorkersForked"
+STARTUP = ("StartupPolicyInProgress", "StartupPolicyCompleted")
+
+
+def plan_conditions(
+    observed: Observed, status: Mapping[str, Any], result: Outcome | None, now: float
+) -> list[dict[str, Any]]:
+    """All conditions; `status` is this reconcile's, with phase and counts in place, and `result` its outcome."""
+    phase = status["phase"]
+    before = {entry["type"]: entry for entry in observed.job.status.get("conditions", ())}
+    reason, message = _end_reason(phase, result, before)
+    shrunk = _describe_shrunk_job(observed) if phase == "Running" else ""
+    pods = _pods_in_trouble(observed, now)
+    all_train = phase == "Running" and not shrunk  # then pods in trouble are only missing as spares
+    wait_reason = _describe_wait(observed, () if all_train else pods, now)
+    wanted: list[DesiredCondition] = [
+        ("Running", phase == "Running", phase, wait_reason or shrunk or ("" if all_train else message))
+    ]
+    if observed.job.spec.world is not None:
+        spares = status["spares"]
+        ready = f"{spares['ready']} of {spares['desired']}"
+        spare_message = "; ".join([ready, *(pods if all_train else ())])
+        wanted += [
+            ("Recovering", phase == "Recovering", phase, wait_reason if phase == "Recovering" else ""),
+            ("SparesReady", spares["ready"] >= spares["desired"], "Spares", spare_message),
+            *pool_condition(observed, now),
+            *_forked_condition(observed, before),
+        ]
+    wanted += [
+        ("Completed", phase == "Succeeded", *((reason, message) if phase == "Succeeded" else (phase, ""))),
+        ("Failed", phase == "Failed", *((reason, message) if phase == "Failed" else (phase, ""))),
+        *(_keep_conditions(before, "Suspended", *STARTUP) if observed.job.terminal else ()),
+        *_suspended(observed, before),
+        *_startup(observed),
+        *quota_reserved(observed),
+        _refusal_condition("Invalid", observed, lasting=True, before=before),
+        _refusal_condition("Blocked", observed, lasting=False, before=before),
+    ]
+    return reported_conditions.build_conditions(observed.job.status, wanted, now)
+
+
+def _forked_condition(observed: Observed, before: Mapping[str, Mapping[str, Any]]) -> Iterator[DesiredCondition]:
+    """Absent until a pod has reported that its workers are not forked. Without a coordinator it stays as it is."""
+    snapshot, condition = observed.snapshot, before.get(FORKED)
+    found = None if snapshot is None else snapshot.fork_fallbacks
+    if found is not None:
+        others = f" (and of {found.pods - 1} more)" if found.pods > 1 else ""
+        costs = "start as new processes, which costs the time of their imports at each recovery"
+        yield FORKED, False, "FreshProcesses", f"workers of pod {found.pod_name}{others} {costs}: {found.reason}"
+    elif condition is not None and (snapshot is None or observed.close is not None):
+        yield FORKED, condition["status"] == "True", condition["reason"], condition["message"]
+    elif condition is not None:
+        yield FORKED, True, "Forked", ""
+
+
+def _refusal_condition(
+    kind: str, observed: Observed, *, lasting: bool, before: Mapping[str, Mapping[str, Any]]
+) -> DesiredCondition:
+    """Whether the API server has rejected a request: for a permanent reason if `lasting`, else for a temporary one."""
+    condition = before.get(kind)
+    if lasting and observed.spec_error:
+        return kind, True, "InvalidSpec", observed.spec_error
+    if observed.refusals is None and condition is not None:
+        return kind, condition["status"] == "True", condition["reason"], condition["message"]
+    # The Secret of a previous attempt that cannot be deleted, for example because of a finalizer, does not block a job.
+    refusals = (x for x in observed.refusals or () if not x.key.startswith(DELETE_SECRET))
+    refusal = next((x for x in refusals if x.is_lasting == lasting), None)
+    if refusal is not None:
+        return kind, True, refusal.kind.value, refusal.message
+    return kind, False, "Accepted", ""
+
+
+def _end_reason(phase: str, result: Outcome | None, before: Mapping[str, Any]) -> tuple[str, str]:
+    """The reason and message of the end, which stay the same; before the end, the phase."""
+    if isinstance(result, Completed | Failed):
+        return result.reason, result.message
+    if isinstance(result, Restart):
+        return phase, result.message
+    condition = before.get({"Succeeded": "Completed", "Failed": "Failed"}.get(phase, ""))
+    return (
+        (phase, "")
+        if condition is None or condition["status"] != "True"
+        else (condition["reason"], condition["message"])
+    )
+
+
+def _suspended(observed: Observed, before: Mapping[str, Any]) -> Iterator[DesiredCondition]:
+    """As in JobSet, a job that was never suspended has no such condition."""
+    if observed.job.terminal:
+        return
+    if observed.job.spec.suspend:
+        yield "Suspended", True, "SuspendedJobs", "the job is suspended: set suspend to false to recreate its pods"
+    elif "Suspended" in before:
+        yield "Suspended", False, "ResumeJobs", "the job is resumed"
+
+
+def _startup(observed: Observed) -> Iterator[DesiredCondition]:
+    spec = observed.job.spec
+    if not spec.in_order or spec.suspend or observed.job.terminal:
+        return
+    progress = startup(spec, group_counts(observed))
+    message = f"waiting for {progress.waits_for}" if not progress.is_complete else ""
+    for kind, is_true in zip(STARTUP, (not progress.is_complete, progress.is_complete), strict=True):
+        yield kind, is_true, f"InOrder{kind}", message
+
+
+def _keep_conditions(before: Mapping[str, Mapping[str, Any]], *kinds: str) -> Iterator[DesiredCondition]:
+    """A job that has ended keeps the conditions of its start; Suspended becomes False."""
+    for condition in (before[kind] for kind in kinds if kind in before):
+        is_true = condition["status"] == "True" and condition["type"] != "Suspended"
+        yield condition["type"], is_true, condition["reason"], condition["message"]
+
+
+def _describe_shrunk_job(observed: Observed) -> str:
+    snapshot = observed.snapshot
+    if snapshot is None or not 0 < snapshot.actives < observed.job.world.actives:
+        return ""
+    declared = observed.job.world.actives
+    return f"trains with {snapshot.actives} of {declared} pods: it grows when more pods are available"
+
+
+def _describe_wait(observed: Observed, pods: Iterable[str], now: float) -> str:
+    """A message about why the job does not run; "" if nothing prevents it. pods: messages about its pods."""
+    job = observed.job
+    if observed.close is not None or job.terminal:
+        return ""
+    parts = []
+    if not job.spec.suspend and not any(group.replicas for group in job.spec.replicated_jobs):
+        parts.append(NOTHING_TO_RUN)
+    if not job.spec.suspend and (dependency := startup(job.spec, group_counts(observed)).waits_for):
+        parts.append(f"waiting for {dependency}")
+    if waits_for_previous_attempt(observed):
+        parts.append(f"waiting for the end of Jobs and pods from before the restart: {describe_leftovers(observed)}")
+    if not job.spec.suspend:
+        parts += waits_in_queue(observed)
+    parts += describe_job_pods(observed, now)
+    if job.spec.world is None:
+        return "; ".join([*parts, *_refusals(observed)])
+    parts += filter(None, [unreported_loss(observed, now), waits_for_election(observed, now)])
+    if observed.snapshot is not None and observed.snapshot.waiting_for:
+        parts.append(f"waiting for {observed.snapshot.waiting_for}")
+    return "; ".join([*parts, *pods, *stuck_ends(observed, now), *_refusals(observed)])
+
+
+def _pods_in_trouble(observed: Observed, now: float) -> list[str]:
+    """Messages about why pods do not start."""
+    job = observed.job
+    if observed.close is not None or job.terminal or job.spec.world is None:
+        return []
+    troubled: list[Pod] = [pod for pod in observed.live() if pod.trouble]
+    waiting = [f"pod {pod.name}: {pod.trouble}{_describe_avoided_nodes(pod)}" for pod in troubled[:MAX_REPORTED_PODS]]
+    failed = filter(None, [failed_starts.describe_failed_starts(observed, now)])
+    return [*waiting, *failed, *_lost_without_ranks(observed, now), *stuck_starts(observed, now)]
+
+
+def _lost_without_ranks(observed: Observed, now: float) -> list[str]:
+    """Why pods without a recovery were lost, such as spares, while their replacements have not started."""
+    snapshot, world = observed.snapshot, observed.job.world
+    started = sum(pod.sidecar_started for pod in observed.live())
+    if snapshot is None or observed.before_first_round or started >= world.actives + world.spares:
+        return []
+    reported = {recovery.cause.pod for recovery in snapshot.recoveries}
+    failures = {pod.uid: pod.failure for pod in observed.pods}
+    lost = [x for x in snapshot.lost if x.pod_name not in reported and not is_due(x.at + LOST_REPORTED_S, now)]
+    newest = sorted(lost, key=lambda entry: -entry.at)[:MAX_REPORTED_PODS]
+    return [f"pod {entry.pod_name} was lost: {failures.get(entry.pod_uid) or entry.reason}" for entry in newest]
+
+
+def _describe_avoided_nodes(pod: Pod) -> str:
+    """The avoided nodes, which may be why a pod without a node does not get one that is free."""
+    nodes = set[str]() if pod.node else avoided_by(pod)
+    return f" (it avoids {join_names(nodes)}: see status.avoidedNodes)" if nodes else ""
+
+
+def _refusals(observed: Observed) -> list[str]:
+    return [f"the API server rejects a request: {refusal.message}" for refusal in (observed.refusals or ())[:1]]

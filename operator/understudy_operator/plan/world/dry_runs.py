@@ -1,0 +1,42 @@
+"""Dry runs before the first object of a job is created: would the API server accept a Job and a pod of each kind?
+
+A typo in a template is a field that the CRD does not know, and keeps, because the field may be newer than the CRD. The
+API server would reject it when the operator creates an object; the dry runs find it before any object is created.
+"""
+
+from collections.abc import Iterator
+
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.intents import Manifest
+from understudy_operator.plan.manifests.child_jobs import job_manifest
+from understudy_operator.plan.manifests.pods import pod_manifest
+
+
+def plan_dry_runs(observed: Observed, sidecar_image: str) -> tuple[Manifest, ...]:
+    """Empty if any object of the job exists already."""
+    if (
+        observed.templates_checked
+        or observed.spec_error
+        or observed.pods
+        or observed.previous_pods
+        or observed.children
+    ):
+        return ()
+    if observed.job.injected is not None:
+        return ()  # the operator creates no Jobs and pods for it
+    return tuple(_examples(observed, sidecar_image))
+
+
+def _examples(observed: Observed, sidecar_image: str) -> Iterator[Manifest]:
+    job = observed.job
+    yield from (job_manifest(job, group, 0, sidecar_image) for group in job.spec.children if group.replicas)
+    first = 0
+    for group in () if job.spec.world is None else job.world.groups:
+        yield pod_manifest(
+            job,
+            index=first,
+            serial=observed.entropy,
+            coordinator_address=observed.coordinator_address,
+            sidecar_image=sidecar_image,
+        )
+        first += group.pods

@@ -1,0 +1,173 @@
+"""The objects that a job's pods need before they start: Secrets, Services, volume claims.
+
+Rules:
+- Each attempt of the world has its own membership key and Secret. The operator deletes the Secret of the previous
+  attempt, and all Secrets of a suspended job once its attempt has ended: so a resumed job never uses a key from a
+  master secret that was replaced meanwhile.
+- The operator reads no Secret. secret_writes.py decides when it creates one.
+- If somebody deletes the coordinator's Service, the operator recreates it with the address that pods know, or with
+  another one if another Service has that. New pods get the new address. Members need no Service: they know their
+  standby coordinators.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from understudy_operator.plan.facts import keys
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.ownership import owner_reference
+from understudy_operator.plan.facts.refusals import ADDRESS_TAKEN
+from understudy_operator.plan.facts.secret_writes import can_be_mounted, is_to_be_created
+from understudy_operator.plan.intents import Create, DeleteSecret
+from understudy_operator.plan.jobset.restart import has_begun
+from understudy_operator.plan.manifests.child_jobs import claim_manifest
+from understudy_operator.plan.manifests.gateways import has_gateways
+from understudy_operator.plan.manifests.metadata import subdomain
+from understudy_operator.plan.manifests.object_names import (
+    coordinator_service_name,
+    membership_secret_name,
+    rollout_secret_name,
+    secret_of_attempt,
+)
+from understudy_operator.plan.manifests.podspec import claim_name
+from understudy_operator.plan.manifests.shape import job_shape
+from understudy_protocol import pod as names
+
+
+def plan_objects(observed: Observed, now: float) -> tuple[Create | DeleteSecret, ...]:
+    """The Secrets to delete, and then the objects to create."""
+    job = observed.job
+    created = _of_injected(observed, now) if job.injected is not None else _missing(observed, now)
+    return (*map(DeleteSecret, _unneeded_secrets(observed)), *map(Create, created))
+
+
+def has_secrets(observed: Observed) -> bool:
+    """Whether the Secrets that pods of the world mount exist, as far as this process can know."""
+    pods, injected = _may_mount(observed), observed.job.injected is not None
+    writes = observed.secret_writes
+    return all(can_be_mounted(name, writes, pods, injected=injected) for name in _secret_names(observed.job))
+
+
+def _missing(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
+    job = observed.job
+    yield from _missing_secrets(observed, now)
+    if job.spec.world is not None and not observed.coordinator_address:
+        yield _coordinator_service(job, _free_address(observed))
+    if job.spec.network.hostnames and not observed.has_hostnames_service:
+        yield _hostnames_service(job)
+    wanted = () if observed.spec_error else job.spec.claims  # with an error, two of a name may differ in retention
+    for claim in wanted:
+        if claim_name(job, claim.name) not in observed.claims:
+            yield claim_manifest(job, claim)
+
+
+def _of_injected(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
+    """First the Service, because the Secret also has its address. Pods cannot start before the Secret exists."""
+    if not observed.coordinator_address:
+        yield _coordinator_service(observed.job, _free_address(observed))
+    else:
+        yield from _missing_secrets(observed, now)
+
+
+def _missing_secrets(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
+    if observed.job.spec.suspend:
+        return
+    pods, injected = _may_mount(observed), observed.job.injected is not None
+    for name in _secret_names(observed.job):
+        if is_to_be_created(name, observed.secret_writes, pods, now, injected=injected):
+            yield _secret(observed, name)
+
+
+def _unneeded_secrets(observed: Observed) -> Iterator[str]:
+    job = observed.job
+    unneeded = [] if job.previous_attempt is None else [secret_of_attempt(job, job.previous_attempt)]
+    if job.spec.suspend and not has_begun(observed):
+        unneeded += _secret_names(job)
+    return (name for name in unneeded if name not in observed.secret_writes.deleted)
+
+
+def _secret_names(job: Job) -> tuple[str, ...]:
+    """The Secrets that the job needs while it is not suspended."""
+    if job.spec.world is None:
+        return ()
+    return (
+        (membership_secret_name(job), rollout_secret_name(job)) if has_gateways(job) else (membership_secret_name(job),)
+    )
+
+
+def _may_mount(observed: Observed) -> tuple[Pod, ...]:
+    return (*observed.pods, *observed.previous_pods, *observed.job_pods)
+
+
+def _free_address(observed: Observed) -> str:
+    """The ClusterIP that pods have as the coordinator's address; "" if there is none, or another Service has it."""
+    taken = any(ADDRESS_TAKEN in refusal.message for refusal in observed.refusals or ())
+    return "" if taken else observed.advertised_address.rpartition(":")[0]
+
+
+def _metadata(job: Job, name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "namespace": job.namespace,
+        "labels": {names.LABEL_JOB: job.name, names.LABEL_JOB_UID: job.uid},
+        "ownerReferences": [owner_reference(job)],
+    }
+
+
+def _secret(observed: Observed, name: str) -> dict[str, Any]:
+    job, keyring = observed.job, observed.keyring
+    if name == rollout_secret_name(job):
+        data = {names.ROLLOUT_TOKEN_KEY: keyring.of_rollouts(job.namespace, job.uid)}
+    else:
+        data = {names.KEY_FILE: keyring.of_job(job.namespace, job.uid, job.attempt)}
+        data |= {names.OPERATOR_KEY_FILE: keyring.operator_public()} | _injected_file(observed)
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(job, name),
+        "immutable": True,
+        "stringData": data,
+    }
+
+
+def _injected_file(observed: Observed) -> dict[str, str]:
+    """Empty if the job is not injected."""
+    job = observed.job
+    if job.injected is None:
+        return {}
+    injected = names.InjectedFacts(
+        job_shape(job, job.injected.grace_s), observed.coordinator_address, job.injected.groups
+    )
+    return {names.INJECTED_FILE: json.dumps(asdict(injected), separators=(",", ":"))}
+
+
+def _coordinator_service(job: Job, cluster_ip: str) -> dict[str, Any]:
+    """A ClusterIP that follows the label: pods get the address, so the recovery path has no DNS lookup."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(job, coordinator_service_name(job.name)),
+        "spec": {
+            "selector": {names.LABEL_JOB_UID: job.uid, names.LABEL_COORDINATOR: "true"},
+            "publishNotReadyAddresses": True,
+            "ports": [{"name": "membership", "port": names.COORDINATOR_PORT, "protocol": "TCP"}],
+            **({"clusterIP": cluster_ip} if cluster_ip else {}),
+        },
+    }
+
+
+def _hostnames_service(job: Job) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(job, subdomain(job)),
+        "spec": {
+            "clusterIP": "None",
+            "selector": {keys.UID: job.uid},
+            "publishNotReadyAddresses": job.spec.network.publish_not_ready,
+        },
+    }

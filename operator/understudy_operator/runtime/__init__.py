@@ -1,0 +1,1 @@
+"""What all processes of the operator use: clock, HTTP client and servers, limits. Nothing here knows a job."""

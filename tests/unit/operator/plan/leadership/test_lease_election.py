@@ -1,0 +1,285 @@
+"""Leader election: one replica leads at a time, and another one soon after it is gone. Replicas share no clock, and any
+answer may be lost.
+"""
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from understudy_operator.plan.leadership.lease_election import (
+    Lease,
+    LeaseCandidate,
+    LeaseTimes,
+    ReadLease,
+    Wait,
+    WriteLease,
+)
+
+READ_EVERY_S = 0.5
+RETRY_S = 0.2
+
+LEASE_S, GIVE_UP_S, RENEW_EVERY_S = 15.0, 10.0, 2.0
+TIMES = LeaseTimes(LEASE_S, GIVE_UP_S, RENEW_EVERY_S)
+
+HERS = Lease("b", LEASE_S, "7", transitions=3)
+
+
+def a_leader() -> LeaseCandidate:
+    """A leader since 0.0, when it sent its write."""
+    candidate = LeaseCandidate("a", TIMES)
+    candidate.on_lease_read(None, 0.0)
+    candidate.on_lease_written(Lease("a", LEASE_S, "1", "then"), sent_at=0.0)
+    return candidate
+
+
+def waits(step: ReadLease | WriteLease | Wait, for_s: float) -> bool:
+    return isinstance(step, Wait) and abs(step.seconds - for_s) < 1e-9
+
+
+def test_a_replica_that_finds_no_lease_creates_it_and_leads_after_the_answer():
+    candidate = LeaseCandidate("a", TIMES)
+    assert candidate.next(10.0) == ReadLease()
+    candidate.on_lease_read(None, 10.0)
+    assert candidate.next(10.0) == WriteLease(Lease("a", LEASE_S, ""), takes_over=True, replaces=None)
+    assert not candidate.leads(10.0)
+    candidate.on_lease_written(Lease("a", LEASE_S, "1"), sent_at=10.0)
+    assert candidate.leads(10.1)
+
+
+def test_a_leader_renews_in_time_and_keeps_its_acquire_time():
+    candidate = a_leader()
+    assert waits(candidate.next(0.1), RENEW_EVERY_S - 0.1)
+    (step,) = [candidate.next(RENEW_EVERY_S)]
+    assert isinstance(step, WriteLease)
+    assert (step.takes_over, step.lease.acquired, step.lease.transitions) == (False, "then", 0)
+
+
+def test_a_leader_without_an_answer_reads_the_lease_and_steps_down_before_it_expires():
+    candidate = a_leader()
+    candidate.on_failure(2.0)
+    assert waits(candidate.next(2.0), RETRY_S)
+    assert candidate.next(2.0 + RETRY_S) == ReadLease()
+    assert candidate.leads(GIVE_UP_S - 0.01)
+    assert not candidate.leads(GIVE_UP_S)
+
+
+def test_the_default_times_are_those_of_client_go():
+    assert LeaseTimes() == LeaseTimes(15.0, 10.0, 2.0)
+
+
+def test_a_running_reconcile_may_write_for_half_of_the_leases_remaining_time():
+    candidate = a_leader()
+    assert candidate.may_write_for_s(10.0) == 2.5  # this replica does not lead any more, and no other one leads
+    assert candidate.may_write_for_s(12.6) == 0.0
+    # but not once another replica is the holder
+    candidate.on_lease_read(HERS, 10.5)
+    assert candidate.may_write_for_s(10.5) == 0.0
+    # and not once the lease is released
+    giver = a_leader()
+    giver.release(1.0)
+    assert giver.may_write_for_s(1.0) == 0.0
+
+
+def test_a_leaders_time_counts_from_its_request_and_not_from_the_answer():
+    candidate = LeaseCandidate("a", TIMES)
+    candidate.on_lease_read(None, 0.0)
+    candidate.on_lease_written(Lease("a", LEASE_S, "1"), sent_at=5.0)
+    assert candidate.leads_until == 5.0 + GIVE_UP_S
+
+
+def test_a_leader_that_reads_another_name_stands_by_at_once():
+    candidate = a_leader()
+    candidate.on_failure(1.0)
+    candidate.on_lease_read(HERS, 1.5)
+    assert not candidate.leads(1.5)
+    assert candidate.next(1.5) == Wait(READ_EVERY_S)
+
+
+def test_another_replicas_lease_is_free_if_no_renewal_was_observed_for_its_duration():
+    candidate = LeaseCandidate("a", TIMES)
+    candidate.on_lease_read(HERS, 100.0)
+    assert candidate.next(100.0) == Wait(READ_EVERY_S)
+    candidate.on_lease_read(HERS, 114.9)
+    assert waits(candidate.next(114.9), 0.1)  # not later than necessary
+    candidate.on_lease_read(HERS, 115.0)
+    step = candidate.next(115.0)
+    assert isinstance(step, WriteLease)
+    assert (step.takes_over, step.replaces, step.lease.transitions) == (True, HERS, 4)
+
+
+def test_each_renewal_restarts_the_wait():
+    candidate = LeaseCandidate("a", TIMES)
+    candidate.on_lease_read(HERS, 100.0)
+    candidate.on_lease_read(replace(HERS, version="8"), 103.0)
+    candidate.on_lease_read(replace(HERS, version="8"), 117.5)
+    assert isinstance(candidate.next(117.5), Wait)
+
+
+def test_a_released_lease_is_free_at_once():
+    leader, other = a_leader(), LeaseCandidate("b", TIMES)
+    given = leader.release(0.5)
+    assert given is not None
+    assert not leader.leads(0.5)
+    other.on_lease_read(replace(given.lease, version="2"), 0.6)
+    assert isinstance(other.next(0.6), WriteLease)
+
+
+def test_a_standby_replica_does_not_release_the_lease():
+    candidate = LeaseCandidate("a", TIMES)
+    candidate.on_lease_read(HERS, 0.0)
+    assert candidate.release(1.0) is None
+
+
+def test_the_next_read_finds_an_unanswered_write_which_is_repeated():
+    candidate = LeaseCandidate("a", TIMES)
+    candidate.on_lease_read(None, 0.0)
+    candidate.on_failure(1.0)
+    candidate.on_lease_read(Lease("a", LEASE_S, "5"), 1.2)
+    step = candidate.next(1.2)
+    assert isinstance(step, WriteLease)
+    assert not step.takes_over
+    assert not candidate.leads(1.2)
+
+
+@dataclass
+class Server:
+    """Keeps the Lease. Calls take time in both directions, and some are executed without an answer."""
+
+    rng: random.Random
+    now: float = 0.0
+    lease: Lease | None = None
+    reachable: dict[str, bool] = field(default_factory=dict)
+    _versions: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    _order: "itertools.count[int]" = field(default_factory=itertools.count)
+    _due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+
+    def at(self, when: float, do: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (when, next(self._order), do))
+
+    def run(self, until: float, check: Callable[[], None]) -> None:
+        while self._due and self._due[0][0] <= until:
+            self.now, _, do = heapq.heappop(self._due)
+            do()
+            check()
+        self.now = until
+
+    def put(self, write: WriteLease) -> Lease | None:
+        known = None if self.lease is None else self.lease.version
+        is_done = None if write.replaces is None else write.replaces.version
+        if known != is_done:
+            return None
+        self.lease = replace(write.lease, version=str(next(self._versions)))
+        return self.lease
+
+
+@dataclass
+class Replica:
+    server: Server
+    name: str
+    ahead_s: float  # of its monotonic clock
+    alive: bool = True
+    candidate: LeaseCandidate = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.candidate = LeaseCandidate(self.name, TIMES)
+        self.step()
+
+    @property
+    def now(self) -> float:
+        return self.server.now + self.ahead_s
+
+    @property
+    def leads(self) -> bool:
+        return self.alive and self.candidate.leads(self.now)
+
+    @property
+    def may_write(self) -> bool:
+        return self.alive and self.candidate.may_write_for_s(self.now) > 0.0
+
+    def step(self) -> None:
+        if not self.alive:
+            return
+        match self.candidate.next(self.now):
+            case Wait(for_s):
+                self.server.at(self.server.now + for_s, self.step)
+            case ReadLease():
+                self._call(lambda: (True, self.server.lease), None)
+            case WriteLease() as write:
+                self._call(lambda: ((put := self.server.put(write)) is not None, put), self.now)
+
+    def _call(self, do: Callable[[], tuple[bool, Lease | None]], asked_at: float | None) -> None:
+        rng, server = self.server.rng, self.server
+        present, back = rng.choice([0.01, 0.05, 2.4]), rng.choice([0.01, 0.9])
+        lost = not server.reachable.get(self.name, True)
+
+        def arrive() -> None:
+            if lost:
+                return server.at(server.now + TIMES.call, fail)
+            good, lease = do()
+            responses = rng.random() > 0.1 and present + back <= TIMES.call
+            return server.at(server.now + back, (lambda: answer(good, lease)) if responses else fail)
+
+        def answer(good: bool, lease: Lease | None) -> None:
+            if not self.alive:
+                return None
+            if not good:
+                return fail()
+            if asked_at is None:
+                self.candidate.on_lease_read(lease, self.now)
+            else:
+                assert lease is not None
+                self.candidate.on_lease_written(lease, asked_at)
+            return self.step()
+
+        def fail() -> None:
+            if self.alive:
+                self.candidate.on_failure(self.now)
+                self.step()
+
+        server.at(server.now + present, arrive)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_with_lost_and_late_calls_at_most_one_replica_leads_and_soon_one_does(seed: int):
+    rng = random.Random(seed)
+    server = Server(rng)
+    replicas = [Replica(server, name, rng.uniform(-1e6, 1e6)) for name in "abc"]
+
+    def check() -> None:
+        assert sum(replica.may_write for replica in replicas) <= 1
+
+    for _ in range(20):
+        for replica in replicas:
+            server.reachable[replica.name] = rng.random() > 0.3
+        server.run(server.now + rng.uniform(0.5, 40.0), check)
+    server.reachable = {}
+    server.run(server.now + 60.0, check)
+    alive = [replica for replica in replicas if replica.leads]
+    for gone in alive:
+        gone.alive = False
+        left = [replica for replica in replicas if replica.alive]
+        died_at = server.now
+        while not any(replica.leads for replica in left):
+            server.run(server.now + 0.05, check)
+            assert server.now - died_at < 45.0, f"seed {seed}"
+
+
+def test_another_replica_leads_after_a_kill_once_the_lease_has_expired():
+    for seed in range(20):
+        server = Server(random.Random(seed))
+        server.rng.choice = lambda given: given[0]  # type: ignore[method-assign,assignment]
+        server.rng.random = lambda: 1.0  # type: ignore[method-assign]
+        first = Replica(server, "a", 0.0)
+        server.run(0.5, lambda: None)
+        second = Replica(server, "b", 123.0)
+        server.run(5.0 + random.Random(seed).random() * 2, lambda: None)
+        assert first.leads
+        first.alive = False
+        died_at = server.now
+        while not second.leads:
+            server.run(server.now + 0.01, lambda: None)
+        assert server.now - died_at <= 15.6

@@ -1,0 +1,375 @@
+"""A pod's manifest: the user's template, run by the launcher, with our sidecar."""
+
+import copy
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import ADDRESS, IMAGE, TEMPLATE, a_job
+from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.keys import COMPLETION_INDEX
+from understudy_operator.plan.manifests.pods import pod_manifest
+from understudy_protocol import pod as names
+
+RICH: dict[str, Any] = {
+    "metadata": {
+        "labels": {"team": "vision", "app": "llm", names.LABEL_JOB: "not-this"},
+        "annotations": {"note": "pod's"},
+    },
+    "spec": {
+        "restartPolicy": "OnFailure",
+        "terminationGracePeriodSeconds": 120,
+        "schedulerName": "custom",
+        "volumes": [{"name": "data", "emptyDir": {}}],
+        "initContainers": [{"name": "fetch", "image": "fetch:1"}],
+        "containers": [
+            {"name": "logs", "image": "logs:1"},
+            {
+                "name": "trainer",
+                "image": "trainer:1",
+                "command": ["python", "-u", "train.py"],
+                "args": ["--lr", "1e-4"],
+                "env": [
+                    {"name": "NCCL_DEBUG", "value": "INFO"},
+                    {"name": names.ENV_NPROC, "value": "99"},
+                    {"name": "JOB_COMPLETION_INDEX", "value": "7"},
+                ],
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                "resources": {"limits": {"nvidia.com/gpu": 8}},
+            },
+        ],
+    },
+}
+
+
+def manifest(job: Job | None = None, index: int | None = 0, serial: str = "1", **changes: Any) -> dict[str, Any]:
+    job = job if job is not None else a_job(pod_template=RICH)
+    return pod_manifest(
+        job, index=index, serial=serial, coordinator_address=ADDRESS, sidecar_image=IMAGE, avoid_nodes=(), **changes
+    )
+
+
+def container(pod: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = [x for x in [*pod["spec"]["initContainers"], *pod["spec"]["containers"]] if x["name"] == name]
+    return dict(found)
+
+
+def env(pod: dict[str, Any], name: str) -> dict[str, str]:
+    return {entry["name"]: entry.get("value", "") for entry in container(pod, name)["env"]}
+
+
+def mounts(pod: dict[str, Any], volume: str) -> set[str]:
+    """The containers that mount a volume."""
+    every = [*pod["spec"]["initContainers"], *pod["spec"]["containers"]]
+    return {x["name"] for x in every if any(m["name"] == volume for m in x.get("volumeMounts", ()))}
+
+
+# The user's fields --------------------------------------------------------------------------------------------------
+
+
+def test_the_template_is_not_changed():
+    template = copy.deepcopy(RICH)
+    job = a_job(pod_template=template)
+    pod_manifest(job, index=0, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE, avoid_nodes=["node-1"])
+    assert template == RICH
+
+
+def test_the_users_fields_are_kept():
+    spec = manifest()["spec"]
+    assert spec["schedulerName"] == "custom"
+    assert spec["terminationGracePeriodSeconds"] == 120
+    assert spec["volumes"][0] == {"name": "data", "emptyDir": {}}
+    assert spec["containers"][0] == {"name": "logs", "image": "logs:1"}
+    assert container(manifest(), "trainer")["args"] == ["--lr", "1e-4"]
+    assert container(manifest(), "trainer")["resources"] == {"limits": {"nvidia.com/gpu": 8}}
+    assert mounts(manifest(), "data") == {"trainer"}
+
+
+def test_the_launcher_precedes_the_trainers_command():
+    trainer = container(manifest(), "trainer")
+    assert trainer["command"] == ["/bin/sh", "/understudy/launch", "python", "-u", "train.py"]
+
+
+def test_the_trainers_environment_is_kept_and_ours_takes_precedence():
+    variables = env(manifest(), "trainer")
+    assert variables["NCCL_DEBUG"] == "INFO"
+    assert variables[names.ENV_NPROC] == "8"
+    assert variables["JOB_COMPLETION_INDEX"] == "0"
+    assert variables[names.ENV_GRACE] == "120"
+    listed = [entry["name"] for entry in container(manifest(), "trainer")["env"]]
+    assert len(listed) == len(set(listed))
+
+
+def test_only_a_spare_gets_the_warm_up():
+    job = a_job(pod_template=RICH, warmup=("python3", "fill caches.py"))
+    assert json.loads(env(manifest(job, index=None), "trainer")[names.ENV_WARMUP]) == ["python3", "fill caches.py"]
+    assert names.ENV_WARMUP not in env(manifest(job, index=0), "trainer")
+    assert names.ENV_WARMUP not in env(manifest(index=None), "trainer")
+
+
+def test_the_launcher_gets_the_setting_of_the_log_prefix():
+    assert env(manifest(), "trainer")[names.ENV_LOG_PREFIX] == "true"
+    assert env(manifest(a_job(log_prefix=False)), "trainer")[names.ENV_LOG_PREFIX] == "false"
+
+
+def test_the_launcher_gets_the_settings_of_the_zygote():
+    assert env(manifest(), "trainer")[names.ENV_ZYGOTE] == "true"
+    assert names.ENV_PRELOAD not in env(manifest(), "trainer")
+    cold = env(manifest(a_job(zygote=False, preload=("torch", "my.model"))), "trainer")
+    assert (cold[names.ENV_ZYGOTE], cold[names.ENV_PRELOAD]) == ("false", "torch,my.model")
+    assert env(manifest(a_job(preload=())), "trainer")[names.ENV_PRELOAD] == ""
+
+
+def test_the_launcher_gets_the_hang_timeouts_of_the_job():
+    assert names.ENV_STEP_TIMEOUT not in env(manifest(), "trainer")
+    assert env(manifest(a_job(step_timeout_s=10_000_000.0)), "trainer")[names.ENV_STEP_TIMEOUT] == "10000000"
+
+
+def test_the_launcher_gets_the_start_timeout_of_the_job():
+    assert names.ENV_START_TIMEOUT not in env(manifest(), "trainer")
+    assert env(manifest(a_job(start_timeout_s=600.0)), "trainer")[names.ENV_START_TIMEOUT] == "600"
+
+
+def test_the_launcher_gets_the_worker_grace_of_the_job():
+    assert names.ENV_WORKER_GRACE not in env(manifest(), "trainer")
+    assert env(manifest(a_job(worker_grace_s=0.0)), "trainer")[names.ENV_WORKER_GRACE] == "0"
+    assert env(manifest(a_job(worker_grace_s=65.0)), "trainer")[names.ENV_WORKER_GRACE] == "65"
+    assert names.ENV_WORKER_GRACE not in env(manifest(a_job(mode="Torchrun", worker_grace_s=5.0)), "trainer")
+
+
+def test_a_torchrun_command_gets_its_job_and_no_zygote():
+    trainer = container(manifest(a_job(pod_template=RICH, mode="Torchrun")), "trainer")
+    assert trainer["command"] == ["/bin/sh", "/understudy/launch-torchrun", "python", "-u", "train.py"]
+    variables = env(manifest(a_job(parallelism=8, mode="Torchrun")), "trainer")
+    assert (variables[names.ENV_NNODES], variables[names.ENV_RUN_ID]) == ("8", "llm")
+    assert names.ENV_ZYGOTE not in variables
+    elastic = env(manifest(a_job(parallelism=8, min_actives=6, mode="Torchrun")), "trainer")
+    assert elastic[names.ENV_NNODES] == "6:8"
+
+
+def test_pods_are_never_restarted_by_the_kubelet():
+    assert manifest()["spec"]["restartPolicy"] == "Never"
+    assert manifest(a_job())["spec"]["restartPolicy"] == "Never"
+
+
+def test_labels_and_annotations_of_job_and_pod_template_are_merged_and_ours_take_precedence():
+    metadata = {"labels": {"team": "research", "queue": "a"}, "annotations": {"note": "job's", "owner": "x"}}
+    result = manifest(a_job(pod_template=RICH, job_template_metadata=metadata))["metadata"]
+    assert {key: result["labels"][key] for key in ("team", "queue", "app")} == {
+        "team": "vision",
+        "queue": "a",
+        "app": "llm",
+    }
+    assert result["labels"][names.LABEL_JOB] == "llm"
+    assert (result["annotations"]["note"], result["annotations"]["owner"]) == ("pod's", "x")
+
+
+# Our fields ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_sidecar_is_the_first_init_container_and_a_native_one():
+    containers = manifest()["spec"]["initContainers"]
+    assert [x["name"] for x in containers] == [names.SIDECAR_CONTAINER, "fetch"]
+    assert (containers[0]["restartPolicy"], containers[0]["image"]) == ("Always", IMAGE)
+
+
+def test_a_sidecar_that_starts_slowly_on_a_busy_machine_is_not_restarted():
+    probe = pod_manifest(a_job(), index=0, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)["spec"][
+        "initContainers"
+    ][0]["startupProbe"]
+    assert probe["periodSeconds"] == 1  # a quick start is detected at once
+    assert probe["timeoutSeconds"] == 10  # an answer that takes seconds counts
+    assert probe["failureThreshold"] == 1800  # half an hour, or longer
+
+
+def test_the_sidecar_gets_its_job_and_its_coordinators_address():
+    elastic: dict[str, Any] = {"min_actives": 6, "spare_timeout_s": 5.0, "fence_s": 0.0, "backoff_max_s": 0.0}
+    elastic["replica_groups"] = ((0, 1), (2, 3))
+    elastic["in_place_max_per_pod"] = 2
+    elastic["proactive"] = "Now"
+    elastic["launcher_timeout_s"] = 20.0
+    elastic["start_timeout_s"] = 600.0
+    job = a_job(parallelism=4, replicas=2, in_place_max_restarts=3, in_place_window_s=90.0, **elastic)
+    variables = env(manifest(job, index=5), names.SIDECAR_CONTAINER)
+    assert json.loads(variables[names.ENV_JOB]) == {
+        "uid": "job-uid",
+        "namespace": "research",
+        "name": "llm",
+        "actives": 8,
+        "nproc_per_node": 8,
+        "in_place_max_restarts": 3,
+        "in_place_window_s": 90.0,
+        **elastic,
+        "grace_s": 30.0,
+        "replica_groups": [[0, 1], [2, 3]],
+        "on_failed_update": None,
+        "update_retries": 0,
+        "proactive": "Now",
+        "launcher_timeout_s": 20.0,
+        "script_fault_rounds": 0,
+        "start_timeout_s": 600.0,
+    }
+    assert (variables[names.ENV_COORDINATOR], variables[names.ENV_INDEX]) == (ADDRESS, "5")
+    assert variables[names.ENV_GRACE] == "30"
+
+
+def test_only_the_sidecar_mounts_the_folder_of_the_nodes_file():
+    pod = manifest(a_job(pod_template=RICH, nologin_path="/run/here/nologin"))
+    (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == names.NODE_VOLUME]
+    assert volume["hostPath"] == {"path": "/run/here", "type": "DirectoryOrCreate"}
+    assert mounts(pod, names.NODE_VOLUME) == {names.SIDECAR_CONTAINER}
+    assert container(pod, names.SIDECAR_CONTAINER)["volumeMounts"][-1]["readOnly"] is True
+    assert env(pod, names.SIDECAR_CONTAINER)[names.ENV_NOLOGIN] == "/run/here/nologin"
+
+
+def test_only_the_sidecar_mounts_the_verdict_in_the_pods_annotation():
+    pod = manifest()
+    (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == names.VERDICT_VOLUME]
+    (item,) = volume["downwardAPI"]["items"]
+    assert item == {"path": "verdict", "fieldRef": {"fieldPath": "metadata.annotations['understudy.dev/verdict']"}}
+    assert mounts(pod, names.VERDICT_VOLUME) == {names.SIDECAR_CONTAINER}
+
+
+def test_without_a_node_file_no_folder_of_the_node_is_mounted():
+    pod = manifest()
+    assert not [v for v in pod["spec"]["volumes"] if "hostPath" in v]
+    assert mounts(pod, names.NODE_VOLUME) == set()
+    assert names.ENV_NOLOGIN not in env(pod, names.SIDECAR_CONTAINER)
+
+
+def test_only_the_sidecar_can_read_the_key():
+    pod = manifest()
+    assert mounts(pod, names.KEY_VOLUME) == {names.SIDECAR_CONTAINER}
+    assert mounts(pod, names.SHARED_VOLUME) == {names.SIDECAR_CONTAINER, "trainer"}
+    (key,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == names.KEY_VOLUME]
+    assert key["secret"]["secretName"] == "llm-job-uid-membership"
+
+
+def test_the_job_owns_its_pods():
+    (owner,) = manifest()["metadata"]["ownerReferences"]
+    assert owner == {
+        "apiVersion": "understudy.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "name": "llm",
+        "uid": "job-uid",
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+# Names and indexes --------------------------------------------------------------------------------------------------
+
+
+def test_an_active_has_the_name_hostname_and_indexes_that_a_job_controller_would_give_it():
+    job = a_job(replicas=2, parallelism=4)
+    pod = manifest(job, index=6)
+    assert re.fullmatch(r"llm-workers-1-2-[0-9a-f]{5}", pod["metadata"]["name"])
+    assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("llm-workers-1-2", "llm")
+    assert pod["metadata"]["labels"][COMPLETION_INDEX] == pod["metadata"]["annotations"][COMPLETION_INDEX] == "2"
+    assert pod["metadata"]["annotations"][names.ANNOTATION_GROUP_RANK] == "6"
+    assert pod["metadata"]["labels"][names.LABEL_ROLE] == names.ROLE_ACTIVE
+    assert env(pod, "trainer")["JOB_COMPLETION_INDEX"] == "2"
+
+
+def test_a_spare_requests_the_same_resources_as_an_active():
+    """So it occupies the place of the pod that it will replace, and filler pods cannot take this place."""
+    template = copy.deepcopy(dict(TEMPLATE))
+    template["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 8}}
+    template["spec"] |= {"priorityClassName": "training", "nodeSelector": {"gpu": "h200"}}
+    active, spare = (manifest(a_job(pod_template=template), index)["spec"] for index in (0, None))
+    for field in ("priorityClassName", "nodeSelector"):
+        assert spare[field] == active[field] == template["spec"][field]
+    assert spare["containers"][0]["resources"] == active["containers"][0]["resources"]
+
+
+def test_a_spare_has_no_index():
+    pod = manifest(a_job(), index=None)
+    assert re.fullmatch(r"llm-workers-spare-[0-9a-f]{5}", pod["metadata"]["name"])
+    assert COMPLETION_INDEX not in pod["metadata"]["labels"] | pod["metadata"]["annotations"]
+    assert pod["metadata"]["labels"][names.LABEL_ROLE] == names.ROLE_SPARE
+    assert env(pod, names.SIDECAR_CONTAINER)[names.ENV_INDEX] == ""
+    assert "JOB_COMPLETION_INDEX" not in env(pod, "trainer")
+
+
+@pytest.mark.parametrize("index", [0, None])
+def test_a_pods_name_depends_on_the_reconcile(index: int | None):
+    first, again, other = (manifest(a_job(), index, serial)["metadata"]["name"] for serial in ("1", "1", "2"))
+    assert first == again != other
+
+
+@pytest.mark.parametrize("index", [0, 99_999 * 100_000 + 99_999, None])
+def test_the_longest_names_that_the_api_allows_are_dns_labels(index: int | None):
+    # given names of 44 characters together, and indexes of five digits
+    job = a_job(name="j" * 22, replicated_job="r" * 22, replicas=100_000, parallelism=100_000)
+    pod = manifest(job, index)
+    for name in (pod["metadata"]["name"], pod["spec"]["hostname"], pod["spec"]["subdomain"]):
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name), name
+
+
+# Nodes to avoid -----------------------------------------------------------------------------------------------------
+
+
+def affinity_of(given: Any, *avoid_nodes: str) -> Any:
+    template = {"spec": {**TEMPLATE["spec"], **({"affinity": given} if given else {})}}
+    pod = pod_manifest(
+        a_job(pod_template=template),
+        index=0,
+        serial="1",
+        coordinator_address=ADDRESS,
+        sidecar_image=IMAGE,
+        avoid_nodes=avoid_nodes,
+    )
+    return pod["spec"].get("affinity")
+
+
+def not_on(node: str) -> dict[str, Any]:
+    return {"key": "metadata.name", "operator": "NotIn", "values": [node]}
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+ON_GPUS = {"key": "gpu", "operator": "In", "values": ["h100"]}
+ON_N1 = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+
+
+def test_without_nodes_to_avoid_the_affinity_stays_as_it_is():
+    assert affinity_of(None) is None
+    assert affinity_of({"podAffinity": {}}) == {"podAffinity": {}}
+
+
+def test_nodes_to_avoid_are_excluded_each_by_name():
+    assert affinity_of(None, "b", "a") == {
+        "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": [not_on("a"), not_on("b")]}]}}
+    }
+
+
+def test_nodes_to_avoid_are_excluded_from_each_of_the_users_terms_which_are_alternatives():
+    terms = [{"matchExpressions": [ON_GPUS]}, {"matchFields": [ON_N1]}]
+    given = {"podAffinity": {}, "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
+    assert affinity_of(given, "a") == {
+        "podAffinity": {},
+        "nodeAffinity": {
+            REQUIRED: {
+                "nodeSelectorTerms": [
+                    {"matchExpressions": [ON_GPUS], "matchFields": [not_on("a")]},
+                    {"matchFields": [ON_N1, not_on("a")]},
+                ]
+            }
+        },
+    }
+
+
+def test_the_users_preferred_affinity_is_kept():
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
+    affinity = affinity_of({"nodeAffinity": preferred}, "a")
+    assert affinity["nodeAffinity"].keys() == {REQUIRED, *preferred}
+
+
+def test_the_pods_service_account_reaches_the_trainer_and_not_the_sidecar():
+    # Kubernetes mounts its token if nothing is mounted at that path
+    def paths(name: str) -> list[str]:
+        return [mount["mountPath"] for mount in container(manifest(), name)["volumeMounts"]]
+
+    assert names.SERVICE_ACCOUNT_FOLDER in paths(names.SIDECAR_CONTAINER)
+    assert names.SERVICE_ACCOUNT_FOLDER not in paths("trainer")

@@ -1,0 +1,167 @@
+"""The job's conditions, with their reasons and times."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import (
+    A0,
+    A1,
+    FAILED,
+    LEADERSHIP,
+    NOW,
+    SUCCEEDED,
+    WAITING,
+    S,
+    a_job,
+    a_snapshot,
+    after,
+    condition,
+    in_round,
+    member,
+    observed,
+    pending,
+    status_of,
+)
+from understudy_operator.plan.facts.refusals import Refusal, RefusalKind
+from understudy_operator.plan.intents import Event
+from understudy_operator.plan.status.events import plan_events
+from understudy_protocol.observer import ForkFallbacks
+
+
+def test_a_condition_keeps_its_time_until_it_flips():
+    running = after(in_round(0), a_snapshot(), NOW)
+    recovering = after(running, a_snapshot(waiting_for=WAITING), NOW + 10)
+    stays = after(recovering, a_snapshot(waiting_for="2 of 2 pods"), NOW + 20)
+    times = [condition(status, "Running")["lastTransitionTime"] for status in (running, recovering, stays)]
+    assert times[0] != times[1] == times[2]
+    assert condition(stays, "Failed")["lastTransitionTime"] == times[0]
+    assert condition(stays, "Running")["message"] == "waiting for 2 of 2 pods"
+
+
+def test_conditions_name_the_missing_pods_and_the_pod_in_trouble():
+    stuck = replace(pending(A1), trouble="Unschedulable: 0/3 nodes are available")
+    status = status_of(
+        observed(a_job(), (A0, stuck, S), a_snapshot([member(A0, None)], number=-1, waiting_for=WAITING))
+    )
+    message = condition(status, "Running")["message"]
+    assert message == f"waiting for {WAITING}; pod a1: Unschedulable: 0/3 nodes are available"
+
+
+def test_a_job_that_has_shrunk_reports_it_and_runs():
+    job = a_job(status=in_round(3), parallelism=3, min_actives=2)
+    status = status_of(observed(job, snapshot=a_snapshot(number=4, actives=2)))
+    assert condition(status, "Running")["status"] == "True"
+    assert condition(status, "Running")["message"] == ("trains with 2 of 3 pods: it grows when more pods are available")
+    grown = status_of(observed(job, snapshot=a_snapshot(number=5, actives=3)))
+    assert condition(grown, "Running")["message"] == ""
+
+
+@pytest.mark.parametrize(
+    ("close", "kind", "reason"),
+    [(SUCCEEDED, "Completed", "AllJobsCompleted"), (FAILED, "Failed", "FailedJobs")],
+)
+def test_the_end_of_a_job_is_a_condition(close: Any, kind: str, reason: str):
+    status = status_of(observed(snapshot=a_snapshot(closed=close)))
+    true = [x for x in status["conditions"] if x["status"] == "True"]
+    assert [(x["type"], x["reason"], x["message"]) for x in true if x["type"] != "SparesReady"] == [
+        (kind, reason, close.message)
+    ]
+
+
+def test_spares_ready_has_the_number_of_ready_spares():
+    few = status_of(observed(a_job(status=in_round(0), spares=2), snapshot=a_snapshot()))
+    assert condition(few, "SparesReady") | {"lastTransitionTime": ""} == {
+        "type": "SparesReady",
+        "status": "False",
+        "reason": "Spares",
+        "message": "1 of 2",
+        "lastTransitionTime": "",
+    }
+    assert condition(status_of(observed(snapshot=a_snapshot())), "SparesReady")["status"] == "True"
+
+
+REFUSAL = 'Pod "<pod>" is invalid: spec.containers[0].image: Required value'
+
+
+def test_a_refusal_of_the_api_server_is_a_condition_and_one_event():
+    given = observed(a_job(), (), refusals=(Refusal(REFUSAL), Refusal(REFUSAL)))
+    status = status_of(given)
+    assert {key: condition(status, "Invalid")[key] for key in ("status", "reason", "message")} == {
+        "status": "True",
+        "reason": "Refused",
+        "message": REFUSAL,
+    }
+    assert plan_events(given, LEADERSHIP, status) == (Event("Warning", "Refused", REFUSAL),)
+    again = observed(a_job(status=status), (), refusals=(Refusal(REFUSAL), Refusal("another one")))
+    assert plan_events(again, LEADERSHIP, status_of(again)) == ()
+
+
+def test_a_previous_secret_that_cannot_be_deleted_does_not_make_a_job_blocked():
+    refusal = Refusal("the Secret has a finalizer", RefusalKind.ADMISSION, "delete Secret llm-job-uid-membership")
+    status = status_of(observed(a_job(), (), refusals=(refusal,)))
+    assert [x["type"] for x in status["conditions"] if x["reason"] == "AdmissionDenied"] == []
+
+
+def test_a_refusal_of_any_length_is_reported_once():
+    long = "x" * 5000
+    given = observed(a_job(), (), refusals=(Refusal(long),))
+    assert len(condition(status_of(given), "Invalid")["message"]) == 1024
+    again = observed(a_job(status=status_of(given)), (), refusals=(Refusal(long),))
+    assert plan_events(again, LEADERSHIP, status_of(again)) == ()
+
+
+def test_the_condition_ends_with_the_refusal_but_not_with_a_restart_of_the_operator():
+    refused = status_of(observed(a_job(), (), refusals=(Refusal(REFUSAL),)))
+    nothing_tried = status_of(observed(a_job(status=refused), ()))
+    accepted = status_of(observed(a_job(status=refused), (), refusals=()))
+    assert condition(nothing_tried, "Invalid") == condition(refused, "Invalid")
+    assert condition(accepted, "Invalid")["status"] == "False"
+
+
+QUOTA = Refusal(
+    'pods "x" is forbidden: exceeded quota: gpus, requested: gpu=8, used: gpu=64, limited: gpu=64', RefusalKind.QUOTA
+)
+
+
+def test_a_refusal_that_may_pass_blocks_the_job_and_does_not_make_it_invalid():
+    blocked = status_of(observed(a_job(), (A0,), refusals=(QUOTA,)))
+    assert condition(blocked, "Invalid")["status"] == "False"
+    result = condition(blocked, "Blocked")
+    assert (result["status"], result["reason"], result["message"]) == ("True", "QuotaExceeded", QUOTA.message)
+    assert QUOTA.message in condition(blocked, "Running")["message"]
+    assert Event("Warning", "Refused", QUOTA.message) in plan_events(observed(a_job(), (A0,)), LEADERSHIP, blocked)
+
+    # and the condition ends with the refusal
+    free = status_of(observed(a_job(status=blocked), (A0,), refusals=()))
+    assert condition(free, "Blocked")["status"] == "False"
+
+
+def test_lasting_and_temporary_refusals_are_reported_together():
+    both = status_of(observed(a_job(), (), refusals=(QUOTA, Refusal(REFUSAL))))
+    assert (condition(both, "Invalid")["message"], condition(both, "Blocked")["message"]) == (REFUSAL, QUOTA.message)
+
+
+def test_an_operator_that_has_just_started_keeps_both_conditions():
+    blocked = status_of(observed(a_job(), (A0,), refusals=(QUOTA,)))
+    again = status_of(observed(a_job(status=blocked), (A0,), refusals=None))
+    assert condition(again, "Blocked") == condition(blocked, "Blocked")
+
+
+def test_workers_that_cannot_be_forked_are_a_condition_until_they_are_forked():
+    # given a job whose workers are forked, and that has no such condition
+    before = status_of(observed(snapshot=a_snapshot()))
+    assert "WorkersForked" not in [entry["type"] for entry in before["conditions"]]
+    # when two pods cannot fork their workers
+    result = replace(a_snapshot(), fork_fallbacks=ForkFallbacks(2, "a0", "thread jemalloc_bg_thd of pyarrow: set X"))
+    status = after(before, result)
+    found = condition(status, "WorkersForked")
+    assert (found["status"], found["reason"]) == ("False", "FreshProcesses")
+    assert found["message"] == (
+        "workers of pod a0 (and of 1 more) start as new processes, which costs the time of their imports at each "
+        "recovery: thread jemalloc_bg_thd of pyarrow: set X"
+    )
+    # then the condition stays while no coordinator reports, and ends once the workers are forked
+    assert condition(after(status, None), "WorkersForked") == found
+    assert condition(after(status, a_snapshot()), "WorkersForked")["status"] == "True"

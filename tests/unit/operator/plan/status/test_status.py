@@ -1,0 +1,363 @@
+"""Status for an observation: phase, counts, times; and when it is worth a write."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.operator.given import (
+    A0,
+    A1,
+    FAILED,
+    NOW,
+    SUCCEEDED,
+    WAITING,
+    S,
+    a_job,
+    a_pod,
+    a_recovery,
+    a_snapshot,
+    after,
+    condition,
+    ended,
+    in_round,
+    lost,
+    member,
+    observed,
+    pending,
+    starting,
+    status_of,
+    terminating,
+)
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.leadership.coordination import Leadership
+from understudy_operator.plan.status.status import is_news, is_worth_writing
+from understudy_operator.plan.times.rfc3339 import micro_time
+from understudy_protocol import pod as names
+from understudy_protocol.enums import CloseReason, WorkersState
+from understudy_protocol.membership import Close
+from understudy_protocol.observer import Snapshot, StepProgress
+
+PROGRESS_EVERY_S = 10.0
+
+ALL_JOINED = a_snapshot([member(A0, None), member(A1, None), member(S, None)], number=-1)
+
+# The phase ----------------------------------------------------------------------------------------------------------
+
+OPEN = a_snapshot(recoveries=[a_recovery()])
+PHASES: Mapping[str, tuple[Observed, str]] = {
+    "no pod has a node": (observed(a_job(), (pending(A0), pending(A1))), "Pending"),
+    "pods start": (observed(a_job(), (starting(A0), pending(A1))), "Starting"),
+    "all members are there, no round yet": (observed(a_job(), snapshot=ALL_JOINED), "Starting"),
+    "a round runs": (observed(snapshot=a_snapshot()), "Running"),
+    "the first round is news": (observed(a_job(), snapshot=a_snapshot()), "Running"),
+    "ranks are vacant": (observed(snapshot=a_snapshot(waiting_for=WAITING)), "Recovering"),
+    "the first round's workers do not start": (
+        observed(a_job(), snapshot=a_snapshot([member(A0, 0, WorkersState.STARTING), member(A1, 1)], waiting_for="A0")),
+        "Starting",
+    ),
+    "the next round has not stepped yet": (observed(snapshot=OPEN), "Recovering"),
+    "the coordinator has closed": (observed(snapshot=a_snapshot(closed=SUCCEEDED)), "Succeeded"),
+    "it has closed over a failure": (observed(snapshot=a_snapshot(closed=FAILED)), "Failed"),
+    "a finished pod reports the close": (observed(pods=(ended(A0, SUCCEEDED), A1)), "Succeeded"),
+    "status has the end": (observed(a_job(status=in_round(terminalState="Failed")), ()), "Failed"),
+}
+
+
+@pytest.mark.parametrize("case", PHASES)
+def test_each_observation_has_its_phase(case: str):
+    given, phase = PHASES[case]
+    assert status_of(given)["phase"] == phase
+
+
+@pytest.mark.parametrize("phase", ["Running", "Recovering"])
+@pytest.mark.parametrize("snapshot", [None, a_snapshot([member(A0, None)], epoch=2)])
+def test_the_phase_does_not_change_without_a_report_of_a_coordinator(phase: str, snapshot: Snapshot | None):
+    assert after(in_round(0, phase=phase), snapshot)["phase"] == phase
+
+
+def test_a_rank_whose_pod_has_ended_is_reported_at_once_without_a_coordinator():
+    # given a round of two; when the pod with rank 0 ends, and no coordinator is found
+    snapshot = a_snapshot([member(A0, 0), member(A1, 1)], number=0)
+    pods = (replace(ended(A0), failure="OOMKilled"), A1)
+    status = status_of(observed(pods=pods, snapshot=snapshot, searches_since=NOW))
+    # then status reports at once that the job does not train, and why, without waiting for the next coordinator
+    assert status["phase"] == "Recovering"
+    assert status["members"]["active"] == 1
+    message = "no coordinator, and pod a0 (group rank 0) has failed: OOMKilled"
+    assert condition(status, "Recovering")["message"] == message
+    assert condition(status, "Running")["message"] == message
+    # also if the pod's object is gone
+    gone = status_of(observed(pods=(A1,), snapshot=snapshot, searches_since=NOW))
+    assert condition(gone, "Recovering")["message"] == "no coordinator, and pod a0 (group rank 0) is gone"
+    # but not if a pool's spare has the rank, whose object does not have the job's labels yet
+    claimed = observed(pods=(A1,), snapshot=snapshot, searches_since=NOW, claimed=(A0,))
+    assert status_of(claimed)["phase"] == "Running"
+    # and not while a coordinator reports, nor for a pod that may still train
+    assert status_of(observed(pods=pods, snapshot=snapshot))["phase"] == "Running"
+    leaving = (terminating(A0), A1)
+    assert status_of(observed(pods=leaving, snapshot=snapshot, searches_since=NOW))["phase"] == "Running"
+
+
+REPORTED_STATUS = a_snapshot([member(A0, 0), member(A1, 1)], number=0)
+REPORTED_BY_A0 = a_snapshot([member(A0, 0), member(A1, 1)], coordinator=A0)
+LONE = a_snapshot([member(A0, 0)], coordinator=A0)
+#: No pod trains, as the operator knows without a coordinator: the observation, and the message of condition Recovering.
+NO_POD_TRAINS: Mapping[str, tuple[Observed, str]] = {
+    "the node of a lone pod lost power": (
+        observed(a_job(status=in_round(0), parallelism=1), (A0,), LONE, searches_since=NOW - 8, not_ready=["node-a0"]),
+        "no coordinator, and pod a0 (group rank 0) is on node node-a0, which is not ready",
+    ),
+    "the node of the coordinator of two pods lost power, and the survivor follows no coordinator": (
+        observed(
+            pods=(A0, A1), snapshot=REPORTED_STATUS, searches_since=NOW - 8, not_ready=["node-a0"], responders=[A1]
+        ),
+        "no coordinator, and pod a0 (group rank 0) is on node node-a0, which is not ready",
+    ),
+    "the coordinator, which has a rank, responds neither to the operator nor to the other pod with a rank": (
+        observed(pods=(A0, A1), snapshot=REPORTED_BY_A0, searches_since=NOW - 8, responders=[A1]),
+        "no coordinator, and pod a0 (group rank 0), which was the coordinator, does not respond",
+    ),
+    "the operator has restarted since the node of a pod with a rank lost power": (
+        observed(
+            pods=[replace(x, labels={names.LABEL_ROLE: names.ROLE_ACTIVE}) for x in (A0, A1)],
+            searches_since=NOW - 8,
+            not_ready=["node-a1"],
+        ),
+        "no coordinator, and pod a1 is on node node-a1, which is not ready",
+    ),
+    "a pod with a rank has followed no coordinator for the coordinatorLossTimeout": (
+        observed(pods=(A0, A1), snapshot=REPORTED_STATUS, searches_since=NOW - 30, responders=[A1]),
+        "no coordinator for 30 s, the coordinatorLossTimeout: the pods have stopped their workers",
+    ),
+    "no pod is left, and the operator has just started": (
+        observed(pods=(), searches_since=NOW),
+        "no coordinator, and no pod of the job is left",
+    ),
+}
+#: The pods may train on.
+MAY_TRAIN: Mapping[str, Observed] = {
+    "the operator has searched for less than 8 s": observed(
+        pods=(A0, A1), snapshot=REPORTED_STATUS, searches_since=NOW - 7.9, not_ready=["node-a0"], responders=[A1]
+    ),
+    "the coordinator, which has a rank, does not respond, and the other pods with ranks do not either": observed(
+        pods=(A0, A1), snapshot=REPORTED_BY_A0, searches_since=NOW - 300
+    ),
+    "the coordinator, which has a rank, has responded: its sidecar was restarted": observed(
+        pods=(A0, A1), snapshot=REPORTED_BY_A0, searches_since=NOW - 8, responders=[A0, A1]
+    ),
+    "the coordinator, which has no rank, does not respond": observed(
+        snapshot=a_snapshot(), searches_since=NOW - 8, responders=[A0, A1]
+    ),
+    "a member names a coordinator that the operator cannot reach": observed(
+        pods=(A0, A1),
+        snapshot=REPORTED_STATUS,
+        searches_since=NOW - 300,
+        not_ready=["node-a0"],
+        responders=[A1],
+        named="uid-a0",
+    ),
+    "the coordinator is connected, and the node is cut off from the API server only": observed(
+        pods=(A0, A1), snapshot=REPORTED_STATUS, not_ready=["node-a0"]
+    ),
+    "the node of a spare is not ready": observed(snapshot=a_snapshot(), searches_since=NOW - 8, not_ready=["node-s"]),
+    "a pod with a rank has followed no coordinator for less than the coordinatorLossTimeout": observed(
+        pods=(A0, A1), snapshot=REPORTED_STATUS, searches_since=NOW - 29.9, responders=[A1]
+    ),
+    "only a spare has followed no coordinator for the coordinatorLossTimeout": observed(
+        snapshot=a_snapshot(), searches_since=NOW - 30, responders=[S]
+    ),
+    "no pod has answered: the operator itself may be cut off": observed(
+        pods=(A0, A1), snapshot=REPORTED_STATUS, searches_since=NOW - 300
+    ),
+    "coordinatorLossTimeout is Off": observed(
+        a_job(status=in_round(0), fence_s=0.0), (A0, A1), REPORTED_STATUS, searches_since=NOW - 300, responders=[A0, A1]
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_POD_TRAINS)
+def test_the_phase_is_recovering_while_no_pod_trains_and_no_coordinator_reports(case: str):
+    given, message = NO_POD_TRAINS[case]
+    status = status_of(given)
+    assert status["phase"] == "Recovering"
+    recovering = condition(status, "Recovering")
+    assert recovering["status"] == "True"
+    assert recovering["message"].split("; ")[0] == message
+
+
+@pytest.mark.parametrize("case", MAY_TRAIN)
+def test_the_phase_stays_running_while_pods_may_train(case: str):
+    assert status_of(MAY_TRAIN[case])["phase"] == "Running"
+
+
+# Counts -------------------------------------------------------------------------------------------------------------
+
+
+def counts(given: Observed) -> dict[str, Any]:
+    status = status_of(given)
+    return {name: status[name] for name in ("members", "spares")}
+
+
+@pytest.mark.parametrize("workers", [WorkersState.STARTING, WorkersState.FAILED])
+def test_members_with_ranks_are_active_and_ready_while_their_workers_run(workers: WorkersState):
+    views = [member(A0, 0), member(A1, 1, workers), member(S, None)]
+    status = status_of(observed(snapshot=a_snapshot(views)))
+    assert status["members"] == {"desired": 2, "active": 2, "ready": 1}
+    assert status["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
+    assert status["replicatedJobsStatus"][0]["ready"] == 0
+
+
+def test_before_the_first_round_no_member_is_active_and_only_spares_are_spares():
+    assert counts(observed(a_job(), snapshot=ALL_JOINED)) == {
+        "members": {"desired": 2, "active": 0, "ready": 0},
+        "spares": {"desired": 1, "ready": 1, "claimed": 0},
+    }
+
+
+def test_a_job_that_has_shrunk_trains_with_less_than_it_declares():
+    job = a_job(status=in_round(3), parallelism=4, min_actives=2)
+    views = [member(A0, 0), member(A1, 1), member(S, None)]
+    status = status_of(observed(job, snapshot=a_snapshot(views, number=4, actives=2)))
+    assert status["members"] == {"desired": 4, "active": 2, "ready": 2}
+    assert status["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
+    assert status["phase"] == "Running"
+    assert status["replicatedJobsStatus"][0]["ready"] == 0  # as in JobSet: not all of its pods are Ready
+
+
+def test_a_lost_pod_does_not_count_although_its_object_still_exists():
+    views = [member(A0, 0), member(A1, 1), member(S, None)]
+    assert counts(observed(snapshot=a_snapshot(views, lost=[lost(A1)])))["members"]["active"] == 1
+
+
+def test_a_spare_that_has_taken_a_rank_is_claimed_until_its_replacement_is_ready():
+    swapped = a_snapshot([member(A0, 0), member(S, 1)], number=1)
+    new = a_pod("new")
+    replaced = a_snapshot([member(A0, 0), member(S, 1), member(new, None)], number=1)
+    assert counts(observed(pods=(A0, S, pending(new)), snapshot=swapped))["spares"] == {
+        "desired": 1,
+        "ready": 0,
+        "claimed": 1,
+    }
+    assert counts(observed(pods=(A0, S, new), snapshot=replaced))["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
+
+
+@pytest.mark.parametrize("snapshot", [None, a_snapshot([member(A0, None)], epoch=2)])
+def test_counts_do_not_change_without_a_report_of_a_coordinator_but_desired_numbers_do(snapshot: Snapshot | None):
+    # given an operator that has just started, or a new coordinator
+    before = after(in_round(0), a_snapshot())
+    given = observed(a_job(status=before, spares=4), snapshot=snapshot)
+    assert counts(given) == {
+        "members": {"desired": 2, "active": 2, "ready": 2},
+        "spares": {"desired": 4, "ready": 1, "claimed": 0},
+    }
+
+
+JOBS: Mapping[str, tuple[Observed, dict[str, int]]] = {
+    "run": (observed(snapshot=a_snapshot()), {"active": 1, "ready": 1, "succeeded": 0, "failed": 0}),
+    "succeeded": (
+        observed(pods=(ended(A0, SUCCEEDED), A1)),
+        {"active": 0, "ready": 0, "succeeded": 1, "failed": 0},
+    ),
+    "failed": (
+        observed(pods=(ended(A0, FAILED), A1)),
+        {"active": 0, "ready": 0, "succeeded": 0, "failed": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_jobs_are_counted_as_jobset_counts_them(case: str):
+    given, numbers = JOBS[case]
+    (status,) = status_of(given)["replicatedJobsStatus"]
+    assert status == {"name": "workers", "suspended": 0} | numbers
+
+
+# Rounds, leadership and times ---------------------------------------------------------------------------------------
+
+
+def test_the_round_never_decreases():
+    assert after(in_round(7), a_snapshot(number=3))["round"] == 7
+    assert after(in_round(7), a_snapshot(number=8))["round"] == 8
+    assert "round" not in after({}, ALL_JOINED)
+
+
+def test_the_leadership_is_reported_with_its_pod_and_its_epoch():
+    appointed = status_of(observed(), Leadership(5, 0, A0, "the coordinator's pod is gone"))
+    assert appointed["coordinator"] == {"epoch": 5, "podName": "a0", "podUID": "uid-a0"}
+    assert appointed["term"] == 1  # the newest term that was received
+    elected = status_of(observed(), Leadership(5, 7, A1, ""))
+    assert elected["coordinator"] == {"epoch": 5, "term": 7, "podName": "a1", "podUID": "uid-a1"}
+    assert elected["term"] == 7
+
+
+def test_the_leadership_stays_reported_while_its_pod_is_gone():
+    assert status_of(observed(), Leadership(1, 1, None, ""))["coordinator"]["podName"] == "s"
+
+
+def test_start_and_completion_are_reported_once():
+    started = after({}, a_snapshot(), NOW)
+    closed = after(started, a_snapshot(closed=SUCCEEDED), NOW + 60)
+    later = after(closed, None, NOW + 120, pods=())
+    assert later["startTime"] == micro_time(NOW)
+    assert later["completionTime"] == micro_time(NOW + 60)
+    assert "startTime" not in after({}, ALL_JOINED)
+
+
+@pytest.mark.parametrize(("reason", "phase"), [(CloseReason.SUSPENDED, "Restarting"), (CloseReason.DELETED, "Running")])
+def test_a_close_that_only_ends_pods_is_not_the_end_of_the_job(reason: CloseReason, phase: str):
+    close = Close(reason, "…")
+    given = observed(pods=(A0, ended(A1, close), ended(S, close)), snapshot=a_snapshot(closed=close))
+    assert given.close is None
+    status = status_of(given)
+    assert "terminalState" not in status
+    assert "completionTime" not in status
+    assert status["phase"] == phase
+    # and a close that ends the job takes precedence
+    assert replace(given, pods=(*given.pods, ended(a_pod("t"), FAILED))).close == FAILED
+
+
+def test_the_reported_end_stays_when_the_pods_are_gone():
+    status = after(in_round(0), a_snapshot(closed=FAILED))
+    assert status["terminalState"] == "Failed"
+    assert condition(status, "Failed")["message"] == FAILED.message
+    assert after(status, None, NOW + 60, pods=()) == status
+
+
+# Writes -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_unchanged_status_is_not_written():
+    status = after(in_round(0), a_snapshot(), NOW)
+    assert not is_worth_writing(status, after(status, a_snapshot(), NOW + 600), NOW + 600)
+
+
+def with_step(step: int, at: float, **changes: Any) -> Snapshot:
+    return a_snapshot(progress=StepProgress(step, 1000, at), **changes)
+
+
+def test_progress_alone_is_written_at_a_limited_rate():
+    first = after(in_round(0), with_step(1, NOW), NOW)
+    assert is_worth_writing(after(in_round(0), a_snapshot()), first, NOW)
+    soon, later = NOW + PROGRESS_EVERY_S - 0.1, NOW + PROGRESS_EVERY_S
+    assert not is_worth_writing(first, after(first, with_step(2, soon), soon), soon)
+    assert is_worth_writing(first, after(first, with_step(3, later), later), later)
+    assert first["progress"] == {"step": 1, "total": 1000, "at": micro_time(NOW)}
+
+
+def test_progress_is_written_with_any_other_change():
+    first = after(in_round(0), with_step(1, NOW), NOW)
+    assert is_worth_writing(first, after(first, with_step(2, NOW + 1, number=1), NOW + 1), NOW + 1)
+
+
+def test_the_previous_status_is_not_changed_in_place():
+    before = in_round(0, conditions=[], recoveries=[])
+    after(before, a_snapshot(number=1, recoveries=[a_recovery()]))
+    assert before == in_round(0, conditions=[], recoveries=[])
+
+
+def test_progress_alone_does_not_affect_the_next_reconcile():
+    before = {"phase": "Running", "progress": {"step": 1}}
+    assert not is_news(before, {**before, "progress": {"step": 2}})
+    assert is_news(before, {"phase": "Recovering", "progress": {"step": 2}})
