@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
+from understudy_operator.plan.facts.malformed import number_in
+from understudy_operator.plan.facts.trainer import torchruns_nproc, workers_per_pod
+
 MAX_NODES = 64
 #: More than any in-place budget of a cluster, because the user watches the run.
 RESTARTS = 1000
@@ -81,22 +84,26 @@ def _parse_run(arguments: Sequence[str]) -> Options:
         ours, command = arguments[:at], arguments[at + 1 :]
     else:
         ours, command = arguments, ()
-    asked = _run_parser().parse_args(ours)
+    asked = _run_parser().parse_args(ours, argparse.Namespace(nproc=None))
     if not command:
         raise UsageError("expected `--` and the command of a worker: understudy local --nodes 3 -- python train.py")
     least_of = {"nodes": 1, "spares": 0, "nproc": 1, "grace": 1, "restarts": 0, "restarts-per-member": 0}
     for name, least in least_of.items():
         number = getattr(asked, name.replace("-", "_"))
-        if number < least:
+        if number is not None and number < least:
             raise UsageError(f"--{name} {number}: expected {least} or more")
     if asked.nodes + asked.spares > MAX_NODES:
         raise UsageError(f"--nodes and --spares: expected at most {MAX_NODES} together, for one machine")
+    of_torchrun = torchruns_nproc({"command": command})
+    if asked.nproc is None and of_torchrun and number_in(of_torchrun) is None:
+        raise UsageError(f"torchrun's --nproc-per-node is {of_torchrun}: expected a number, or add --nproc NUMBER")
+    nproc = asked.nproc if asked.nproc is not None else workers_per_pod({"command": command})
     preload = None if asked.preload is None else tuple(name for name in asked.preload.split(",") if name)
     return Options(
         tuple(command),
         asked.nodes,
         asked.spares,
-        asked.nproc,
+        nproc,
         asked.grace,
         asked.restarts,
         not asked.no_zygote,
@@ -118,7 +125,8 @@ def _run_parser() -> argparse.ArgumentParser:
     default = Options(())
     parser.add_argument("--nodes", type=int, default=default.nodes, metavar="N", help="members that train")
     parser.add_argument("--spares", type=int, default=default.spares, metavar="N", help="members that wait")
-    parser.add_argument("--nproc", type=int, default=default.nproc, metavar="N", help="workers of each member")
+    help_text = "workers of each member; if unset, the number in torchrun's --nproc-per-node, else 1"
+    parser.add_argument("--nproc", type=int, default=argparse.SUPPRESS, metavar="N", help=help_text)
     parser.add_argument("--grace", type=int, default=default.grace_s, metavar="SECONDS", help="to save after Ctrl-C")
     parser.add_argument("--restarts", type=int, default=default.restarts, metavar="N", help="in place within an hour")
     help_text = "restarts in place for the workers of one member, after which it is replaced"

@@ -10,18 +10,24 @@ _HELPERS = ("zygote", "store", "logs")
 
 
 def worker_pids(launcher: int) -> list[int]:
-    """By local rank: workers are started in that order, as children of the launcher or of its zygote.
+    """By local rank: workers are started in that order, as children of the launcher, of its zygote, or of a torchrun
+    that runs its workers itself.
 
-    Each leads its own session, unlike the orphans of a worker.
+    Each leads its own session, unlike the orphans of a worker and the processes of the container's command.
     """
     with contextlib.suppress(psutil.NoSuchProcess):
-        parent = psutil.Process(launcher)
-        children = parent.children()
+        children = psutil.Process(launcher).children()
         for zygote in [child for child in children if _name(child) == "zygote"]:
             children += zygote.children()
-        started = [child for child in children if _name(child) not in _HELPERS and _leads_session(child.pid)]
+        started = _session_leaders(children)
+        if not started:
+            started = _session_leaders([one for child in children for one in child.children(recursive=True)])
         return [child.pid for child in sorted(started, key=lambda child: (child.create_time(), child.pid))]
     return []
+
+
+def _session_leaders(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [one for one in processes if _name(one) not in _HELPERS and _leads_session(one.pid)]
 
 
 def _name(process: psutil.Process) -> str:

@@ -77,7 +77,7 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.spares.replicatedJob) || (has(self.launcher.targetReplicatedJobs) ? self.spares.replicatedJob in self.launcher.targetReplicatedJobs : self.replicatedJobs.exists(j, j.name == self.spares.replicatedJob))",fieldPath=".spares.replicatedJob",message="spares.replicatedJob must be one whose pods train: set it to a name of launcher.targetReplicatedJobs, or leave it out to use the first"
 // +kubebuilder:validation:XValidation:rule="!has(self.elastic) || !has(self.elastic.minPods) || self.elastic.minPods <= self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum()",fieldPath=".elastic.minPods",message="elastic.minPods must be at most the pods of the job, replicas times parallelism of replicatedJobs: lower it, or leave out elastic if the job must never shrink"
 // +kubebuilder:validation:XValidation:rule="!has(self.termination.replicaGroups) || [ self.replicatedJobs.filter(j, !has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || j.name in self.launcher.targetReplicatedJobs).map(j, j.replicas * j.template.spec.parallelism).sum() ].all(n, self.termination.replicaGroups.all(g, g.all(r, r >= 0 && r < n)))",fieldPath=".termination.replicaGroups",message="termination.replicaGroups must name pods by their group rank: each is 0 or more, and below the pods of the job, replicas times parallelism of replicatedJobs"
-// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.mode) || self.launcher.mode != 'Torchrun' || !has(self.spares) || !has(self.spares.warmup)",fieldPath=".spares.warmup",message="spares.warmup has no effect with launcher.mode Torchrun, which starts nothing but torchrun: remove it, or set mode to Wrap"
+// +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.mode) || self.launcher.mode != 'Torchrun' || !has(self.spares) || !has(self.spares.warmup)",fieldPath=".spares.warmup",message="spares.warmup has no effect with launcher.mode Torchrun, which starts nothing but torchrun: remove it, or set mode to Auto"
 // +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, !has(j.dependsOn) || j.dependsOn.all(d, d.name != j.name && self.replicatedJobs.exists(e, e.name == d.name)))",fieldPath=".replicatedJobs",message="dependsOn must name another entry of replicatedJobs: correct the name, or add the entry"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.launcher.targetReplicatedJobs) || self.replicatedJobs.all(j, !(j.name in self.launcher.targetReplicatedJobs) || !has(j.dependsOn) || j.dependsOn.all(d, !(d.name in self.launcher.targetReplicatedJobs)))",fieldPath=".replicatedJobs",message="dependsOn cannot name another replicatedJob of launcher.targetReplicatedJobs, because their pods start as one: remove it"
 // +kubebuilder:validation:XValidation:rule="self.startupPolicy.startupPolicyOrder != 'InOrder' || self.replicatedJobs.all(j, !has(j.dependsOn))",fieldPath=".startupPolicy",message="startupPolicy InOrder and dependsOn exclude each other: define the whole order in dependsOn, and remove startupPolicy"
@@ -454,19 +454,21 @@ type VolumeRetentionPolicy struct {
 
 // How the launcher starts the workers. The launcher is the first process of the
 // trainer container: it starts, stops and watches the workers of its pod.
-// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'Torchrun' || !has(self.preload)",fieldPath=".preload",message="launcher.preload has no effect with mode Torchrun, whose workers are fresh processes: remove it, or set mode to Wrap"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'Torchrun' || !has(self.preload)",fieldPath=".preload",message="launcher.preload has no effect with mode Torchrun, whose workers are fresh processes: remove it, or set mode to Auto"
 type Launcher struct {
-	// What the trainer container's command is. Wrap: the training itself, which the
-	// launcher runs once for each worker. Torchrun: torchrun, which runs unchanged with
-	// Understudy as its rendezvous. Default: Wrap.
+	// How the trainer container's command runs. Auto: if it calls torchrun, it runs once
+	// in each pod, and the launcher runs the workers of that torchrun; else as Wrap.
+	// Wrap: the launcher runs it once for each worker. Torchrun: it runs once in each
+	// pod, and its torchrun runs the workers, with Understudy as its rendezvous; each
+	// restart repeats their imports. Default: Auto.
 	// +optional
-	// +kubebuilder:default=Wrap
-	// +kubebuilder:validation:XValidation:rule="self in ['Wrap', 'Torchrun']",message="launcher.mode must be Wrap or Torchrun: set it to Torchrun if the trainer container's command is torchrun, else to Wrap, or leave it out"
+	// +kubebuilder:default=Auto
+	// +kubebuilder:validation:XValidation:rule="self in ['Auto', 'Wrap', 'Torchrun']",message="launcher.mode must be Auto, Wrap or Torchrun: set it to Auto, or leave it out"
 	Mode string `json:"mode,omitempty"`
 
-	// Workers in each pod, mostly one for each GPU. Default: 1.
+	// Workers in each pod, mostly one for each GPU. Default: the number in torchrun's
+	// --nproc-per-node, else the trainer container's limit of GPUs, else 1.
 	// +optional
-	// +kubebuilder:default=1
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 128",message="launcher.nprocPerNode must be 1 to 128: set it to the number of workers in each pod, mostly its number of GPUs"
 	NprocPerNode int32 `json:"nprocPerNode,omitempty"`
 
@@ -806,9 +808,8 @@ type InPlaceRecovery struct {
 	// Number of restarts for faults of workers that are allowed within the window. After
 	// these, the next fault replaces its pod, by a spare if there is one, and the fault
 	// after that fails the job. Lost pods and nodes, and pods that are asked to end, do
-	// not count. Default: 10.
+	// not count. Default: the number in torchrun's --max-restarts, else 10.
 	// +optional
-	// +kubebuilder:default=10
 	// +kubebuilder:validation:XValidation:rule="self >= 0",message="recovery.inPlace.maxRestarts must be 0 or more: the number of restarts in place that are allowed within recovery.inPlace.window"
 	MaxRestarts int32 `json:"maxRestarts,omitempty"`
 

@@ -6,7 +6,8 @@ from typing import Any
 from understudy_operator.observe.store import Raw
 from understudy_operator.plan.facts import spec as facts
 from understudy_operator.plan.facts.keys import EXCLUSIVE, NODE_SELECTOR
-from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
+from understudy_operator.plan.facts.spec import MAX_RESTARTS, JobSpec, ReplicatedJob, World
+from understudy_operator.plan.facts.trainer import restarts_of_torchrun, workers_per_pod
 from understudy_operator.plan.times.durations import seconds
 from understudy_protocol.enums import OnFailedUpdate
 
@@ -111,14 +112,16 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
     termination, fence = spec.get("termination", {}), recovery.get("coordinatorLossTimeout", "30s")
     faults: Mapping[str, Any] = spec.get("faults", {})
     targets = launcher.get("targetReplicatedJobs") or [replicated[0].name]
+    groups = tuple(group for group in replicated if group.name in targets)
+    trainer = _trainer(groups, launcher.get("container", ""))
     return World(
-        groups=tuple(group for group in replicated if group.name in targets),
-        nproc_per_node=int(launcher.get("nprocPerNode", 1)),
+        groups=groups,
+        nproc_per_node=int(launcher["nprocPerNode"]) if "nprocPerNode" in launcher else workers_per_pod(trainer),
         container=launcher.get("container", ""),
         spares=int(spares.get("replicas", 0)),
         spare_priority_class=spares.get("priorityClassName", ""),
         spare_template=spares.get("replicatedJob", ""),
-        in_place_max_restarts=int(in_place.get("maxRestarts", 10)),
+        in_place_max_restarts=_max_restarts(in_place, trainer),
         in_place_window_s=seconds(in_place.get("window", "1h")),
         in_place_max_per_pod=int(in_place.get("maxRestartsPerPod", 1)),
         min_actives=int(spec.get("elastic", {}).get("minPods", 0)),
@@ -131,7 +134,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         warmup=tuple(spares.get("warmup", {}).get("command", ())),
         topology_key=spares.get("topologyKey", ""),
         pool=spares.get("pool", ""),
-        mode=launcher.get("mode", "Wrap"),
+        mode=launcher.get("mode", "Auto"),
         zygote=bool(launcher.get("forkServer", True)),
         on_sigterm=termination.get("onSigterm", "Auto"),
         nologin_path=faults.get("nodeFile", ""),
@@ -143,3 +146,16 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         avoid_nodes=faults.get("avoidNodes", "Prefer"),
         preload=tuple(launcher["preload"]) if "preload" in launcher else None,
     )
+
+
+def _trainer(groups: tuple[ReplicatedJob, ...], name: str) -> Raw:
+    """The trainer container of the first replicatedJob; empty if the spec has none, which the validation reports."""
+    containers: list[Raw] = groups[0].pod_template.get("spec", {}).get("containers", []) if groups else []
+    return next((container for container in containers if name in ("", container["name"])), {})
+
+
+def _max_restarts(in_place: Raw, trainer: Raw) -> int:
+    if "maxRestarts" in in_place:
+        return int(in_place["maxRestarts"])
+    of_torchrun = restarts_of_torchrun(trainer)
+    return MAX_RESTARTS if of_torchrun is None else of_torchrun

@@ -62,6 +62,9 @@ class Driven:
         step_timeout_s: float = 0.0,
         devices: bool = False,
         worker_grace_s: float = 0.0,
+        calls_torchrun: bool = False,
+        own_stores: bool = False,
+        fork_fallback_reason: str = "",
     ) -> None:
         self.now = 100.0
         self.supervisor = Supervisor(
@@ -73,14 +76,18 @@ class Driven:
             warmup=warmup,
             step_timeout_s=step_timeout_s,
             devices=devices,
+            calls_torchrun=calls_torchrun,
+            own_stores=own_stores,
+            fork_fallback_reason=fork_fallback_reason,
         )
         self.log: list[str] = []
         self.pages: list[e.StepsRead] = []
         self.leftovers = False
         assert self.do(e.Started(worker_grace_s)) == [
             e.ReservePort(),
-            *([e.StartZygote()] if zygote else []),
-            *self._begun(zygote, warmup),
+            *([e.MakeStore()] if own_stores else []),
+            *([e.StartCommand()] if calls_torchrun else [e.StartZygote()] if zygote else []),
+            *self._begun(zygote or calls_torchrun, warmup),
         ]
         assert self.do(e.PortReserved(PORT)) == [e.Report(m.NextPort(PORT))]
 

@@ -17,6 +17,8 @@ from understudy_protocol.enums import OnFailedUpdate
 
 Raw = Mapping[str, Any]
 DEFAULT_GROUP = "default"
+#: In place within the window, if neither the job nor its torchrun sets it.
+MAX_RESTARTS = 10
 #: Pods of a world with its spares. A limit of the operator's memory: twice the largest job that the tests have run.
 MOST_MEMBERS = 20_000
 
@@ -177,7 +179,7 @@ class World:
     spares: int = 0
     spare_template: str = ""  # the replicatedJob whose template spares have; "": the first of the world
     spare_priority_class: str = ""  # of the spares' pods; "": the template's
-    in_place_max_restarts: int = 10
+    in_place_max_restarts: int = MAX_RESTARTS
     in_place_window_s: float = 3600.0
     in_place_max_per_pod: int = 1  # restarts in place that one pod's workers may cause within the window
     min_actives: int = 0  # members that an elastic job may shrink to; 0: it is not elastic
@@ -187,7 +189,7 @@ class World:
     backoff_max_s: float = 30.0  # 0: no pause after a round that failed at its start
     topology_key: str = ""  # of a node's label; "" if the location of spares does not matter
     pool: str = ""  # the HotSparePool from which the job claims more spares; "" if none
-    mode: str = "Wrap"  # or Torchrun
+    mode: str = "Auto"  # or Wrap, Torchrun
     zygote: bool = True
     preload: tuple[str, ...] | None = None  # None: the launcher's default
     on_sigterm: str = "Auto"

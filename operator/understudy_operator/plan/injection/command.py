@@ -1,7 +1,7 @@
-"""The kind of a trainer container's command: torchrun, or a script that a launcher starts; and its workers per pod.
+"""The trainer container's command: the launcher's mode, and the workers per pod.
 
-Rules: a command that names torchrun, also inside `bash -c`, is torchrun. Its own option gives the number of workers,
-which has to be a number here: `gpu`, `auto` and variables have a value on the pod's node only.
+Rules: a command that names torchrun, also inside `bash -c`, is torchrun. With Auto the launcher runs its workers. With
+Torchrun it has to use Understudy's rendezvous.
 """
 
 import re
@@ -9,67 +9,44 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from understudy_operator.plan.facts.malformed import number_in
-from understudy_operator.plan.injection.settings import (
-    AUTO,
-    NONE,
-    PREFIX,
-    TORCHRUN,
-    WRAP,
-    InjectionSettings,
-    Objection,
-)
+from understudy_operator.plan.facts.trainer import device_limit, torchruns_nproc, words_of, workers_per_pod
+from understudy_operator.plan.injection.settings import NONE, PREFIX, TORCHRUN, WRAP, InjectionSettings, Objection
 
-_TORCHRUN = re.compile(r"(?:^|[\s/;&|(])torchrun(?:$|[\s;&|)])|torch\.distributed\.(?:run|launch)\b")
-_NPROC = re.compile(r"--nproc[-_]per[-_]node(?:=|\s+)(\S+)")
 _BACKEND = re.compile(r"--rdzv[-_]backend(?:=|\s+)(\S+)")
 _STANDALONE = re.compile(r"--standalone\b")
-NPROC_VARIABLE, BACKEND_VARIABLE = "PET_NPROC_PER_NODE", "PET_RDZV_BACKEND"
+BACKEND_VARIABLE = "PET_RDZV_BACKEND"
 #: Variables of another rendezvous that a controller may have set, and that our torchrun must not see.
 RENDEZVOUS_VARIABLES = (BACKEND_VARIABLE, "PET_RDZV_ENDPOINT", "PET_STANDALONE", "PET_MAX_RESTARTS", "PET_NNODES")
 
 
 def choose_launcher_mode(trainer: Mapping[str, Any], settings: InjectionSettings) -> str:
-    """Wrap, Torchrun or None. Raises Objection."""
-    words = _words(trainer)
+    """Auto, Wrap, Torchrun or None. Raises Objection."""
     mode = settings.launcher
-    if mode == AUTO:
-        mode = TORCHRUN if any(_TORCHRUN.search(word) for word in words) else WRAP
     if mode != NONE and not trainer.get("command"):
         raise Objection(
             f"container {trainer['name']} needs a command, because the launcher cannot start an image's ENTRYPOINT: "
             f"set command, or {PREFIX}launcher: None"
         )
     if mode == TORCHRUN:
-        _refuse_other_rendezvous(trainer["name"], words)
+        _refuse_other_rendezvous(trainer["name"], words_of(trainer))
     return mode
 
 
 def nproc_of(trainer: Mapping[str, Any], settings: InjectionSettings, mode: str) -> int:
     """Raises Objection."""
-    text = _find_nproc(trainer) if mode == TORCHRUN else ""
-    if not text:
-        return settings.nproc_per_node or 1
-    key = f"{PREFIX}nproc-per-node"
+    text, key = "" if mode == WRAP else torchruns_nproc(trainer), f"{PREFIX}nproc-per-node"
     nproc = number_in(text)
-    if nproc is None:
-        if settings.nproc_per_node:
-            return settings.nproc_per_node
-        raise Objection(
-            f"torchrun's --nproc-per-node is {text[:80]}, which is not a number: set annotation {key} to the number"
-        )
-    if settings.nproc_per_node not in (0, nproc):
+    if nproc is not None and settings.nproc_per_node not in (0, nproc):
         raise Objection(
             f"annotation {key} is {settings.nproc_per_node}, but torchrun's --nproc-per-node is {text}: remove one of "
             "them"
         )
-    return nproc
-
-
-def _find_nproc(trainer: Mapping[str, Any]) -> str:
-    found = _NPROC.search(" ".join(_words(trainer)))
-    if found is not None:
-        return found[1].strip("\"'\\;")
-    return next((x.get("value", "") for x in trainer.get("env", ()) if x["name"] == NPROC_VARIABLE), "")
+    if text and nproc is None and not settings.nproc_per_node and not device_limit(trainer):
+        raise Objection(
+            f"torchrun's --nproc-per-node is {text[:80]}, which is not a number, and container {trainer['name']} has "
+            f"no limit of devices such as nvidia.com/gpu: set annotation {key} to the number"
+        )
+    return settings.nproc_per_node or workers_per_pod(trainer)
 
 
 def _refuse_other_rendezvous(name: str, words: Sequence[str]) -> None:
@@ -83,9 +60,5 @@ def _refuse_other_rendezvous(name: str, words: Sequence[str]) -> None:
     if option:
         raise Objection(
             f"the command of container {name} has {option}, with which torchrun does not use Understudy's rendezvous: "
-            "remove it"
+            f"remove it, or set {PREFIX}launcher: Auto"
         )
-
-
-def _words(trainer: Mapping[str, Any]) -> list[str]:
-    return [str(word) for word in (*trainer.get("command", ()), *trainer.get("args", ()))]

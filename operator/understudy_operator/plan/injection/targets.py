@@ -10,6 +10,7 @@ from typing import Any
 
 from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.spec import MOST_MEMBERS
+from understudy_operator.plan.facts.trainer import restarts_of_torchrun
 from understudy_operator.plan.injection.owner import PATHS, Owner
 from understudy_operator.plan.injection.settings import (
     PREFIX,
@@ -18,6 +19,7 @@ from understudy_operator.plan.injection.settings import (
     read_injection_settings,
     settings_of,
 )
+from understudy_operator.plan.manifests.pods import ENTRY_SCRIPT_WORDS
 from understudy_protocol import pod as names
 from understudy_protocol.pod import PodGroup
 
@@ -87,8 +89,17 @@ def spec_of(target: Target, owner: Owner, pod: Raw) -> dict[str, Any]:
         "nprocPerNode": nproc,
         "graceSeconds": int(pod["spec"].get("terminationGracePeriodSeconds") or 30),
         "podGroups": [{"name": x.name, "first": x.first, "podsPerJob": x.pods_per_job} for x in target.groups],
-        "settings": settings_of(annotations),
+        "settings": {**_settings_of_torchrun(pod), **settings_of(annotations)},
     }
+
+
+def _settings_of_torchrun(pod: Raw) -> dict[str, str]:
+    """Settings that the command of an injected pod implies."""
+    name = pod["metadata"].get("annotations", {}).get(names.ANNOTATION_INJECTED, "")
+    trainer = next((x for x in pod["spec"].get("containers", ()) if x.get("name") == name), {})
+    own = {"command": list(trainer.get("command") or ())[ENTRY_SCRIPT_WORDS:], "args": trainer.get("args")}
+    restarts = restarts_of_torchrun(own)
+    return {} if restarts is None else {"max-restarts": str(restarts)}
 
 
 def manifest_of(namespace: str, owner: Owner, spec: Raw) -> dict[str, Any]:

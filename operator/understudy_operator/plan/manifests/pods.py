@@ -26,7 +26,9 @@ from understudy_protocol import pod as names
 from understudy_protocol.logs import ENV_FORMAT, TEXT
 
 DEFAULT_GRACE_S = 30
-TORCHRUN = "Torchrun"
+AUTO, WRAP, TORCHRUN = "Auto", "Wrap", "Torchrun"
+#: Words of a wrapped command before the user's: /bin/sh and an entry script.
+ENTRY_SCRIPT_WORDS = 2
 #: The action of a container's restartPolicyRules that restarts all containers of the pod.
 RESTART_ALL = "RestartAllContainers"
 #: Volumes that only the operator's own containers may mount: keys, their state, a folder of the node.
@@ -220,7 +222,11 @@ def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: 
 
 
 def _for_launcher(job: Job) -> list[dict[str, Any]]:
-    variables = [_env(names.ENV_ZYGOTE, "true" if job.world.zygote else "false")]
+    variables = [
+        _env(names.ENV_MODE, job.world.mode),
+        _env(names.ENV_ZYGOTE, "true" if job.world.zygote else "false"),
+        *(_for_torchrun(job) if job.world.mode == AUTO else ()),
+    ]
     if job.world.preload is not None:
         variables.append(_env(names.ENV_PRELOAD, ",".join(job.world.preload)))
     if job.world.worker_grace_s is not None:

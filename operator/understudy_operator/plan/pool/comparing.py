@@ -13,9 +13,11 @@ from typing import Any
 from understudy_operator.plan.capacity.gang import SCHEDULERS_MARKS, unmark
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.pool_facts import Pool
-from understudy_operator.plan.manifests.pods import pod_manifest, trainer_of
+from understudy_operator.plan.facts.trainer import words_of
+from understudy_operator.plan.manifests.pods import AUTO, ENTRY_SCRIPT_WORDS, TORCHRUN, WRAP, pod_manifest, trainer_of
 from understudy_operator.plan.manifests.warm_spare_pods import launcher_of, plain_variables, warm_spec
 from understudy_protocol import pod as names
+from understudy_protocol.command_words import calls_torchrun
 from understudy_protocol.launcher import TakeOver
 
 _OWN_VOLUMES = (names.KEY_VOLUME, names.STATE_VOLUME)
@@ -64,7 +66,7 @@ def _differences(job: Job, pool: Pool) -> Iterator[str]:
 
 def _settings(job: Job, pool: Pool) -> Iterator[tuple[str, Any, Any]]:
     world, launcher = job.world, launcher_of(pool)
-    yield "launcher.mode", world.mode, "Wrap"
+    yield "launcher.mode", _mode(job), WRAP
     yield "launcher.nprocPerNode", world.nproc_per_node, launcher.nproc_per_node
     yield "launcher.forkServer", world.zygote, launcher.zygote
     yield "launcher.preload", _listed(world.preload), _listed(launcher.preload)
@@ -77,6 +79,14 @@ def _settings(job: Job, pool: Pool) -> Iterator[tuple[str, Any, Any]]:
     yield "rollouts", "set" if job.spec.rollouts is not None else "", ""
 
 
+def _mode(job: Job) -> str:
+    """Of an Auto job, Torchrun if its command calls torchrun: that starts before a spare can be ready."""
+    if job.world.mode != AUTO:
+        return job.world.mode
+    trainer = trainer_of(job.world.spare_group.pod_template["spec"], job.world.container)
+    return TORCHRUN if calls_torchrun(words_of(trainer)) else WRAP
+
+
 def _listed(modules: tuple[str, ...] | None) -> str:
     return "the default" if modules is None else ",".join(modules)
 
@@ -87,7 +97,7 @@ def _grace(seconds: float | None) -> str:
 
 def _words(trainer: Raw) -> list[str]:
     """The user's command with its arguments, without the launcher's entry script in front of it."""
-    return [*trainer["command"][2:], *trainer.get("args", ())]
+    return [*trainer["command"][ENTRY_SCRIPT_WORDS:], *trainer.get("args", ())]
 
 
 def _compared(spec: Raw, trainer: Raw) -> dict[str, Any]:

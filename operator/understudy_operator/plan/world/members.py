@@ -44,7 +44,7 @@ from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, Pod
 from understudy_operator.plan.jobset.children import waits_for_previous_attempt
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
-from understudy_operator.plan.manifests.pods import TORCHRUN, pod_manifest
+from understudy_operator.plan.manifests.pods import AUTO, TORCHRUN, pod_manifest
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_operator.plan.verdicts.findings import Finding
 from understudy_operator.plan.world.objects import has_secrets
@@ -321,7 +321,7 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:
 def _may_continue(observed: Observed) -> bool:
     """Whether a script may still work after its torchrun has succeeded, for example on an upload."""
     succeeded = observed.close is not None and observed.close.reason is CloseReason.SUCCEEDED
-    return succeeded and observed.job.world.mode == TORCHRUN
+    return succeeded and observed.job.world.mode in (AUTO, TORCHRUN)
 
 
 def _relabel(observed: Observed) -> Iterator[PatchPod]:

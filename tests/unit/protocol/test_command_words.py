@@ -1,0 +1,86 @@
+"""What the words of a command say about torchrun."""
+
+from __future__ import annotations
+
+import pytest
+
+from understudy_protocol.command_words import calls_torchrun, max_restarts, nproc_text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun train.py",
+        "/opt/venv/bin/torchrun train.py",
+        "python -m torch.distributed.run train.py",
+        "python3.11 -u -X dev -m torch.distributed.launch train.py",
+        "python /usr/local/bin/torchrun train.py",
+        "env A=1 B=2 torchrun train.py",
+        "env A=1 python3 -mtorch.distributed.run train.py",
+        "nohup torchrun train.py",
+        "numactl --cpunodebind=0 torchrun train.py",
+        "timeout 3600 python -m torch.distributed.run train.py",
+    ],
+)
+def test_a_command_that_calls_torchrun_is_recognized(command: str) -> None:
+    assert calls_torchrun(command.split())
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "cd /app && exec torchrun train.py",
+        "pip install x; torchrun a.py",
+        "python -m torch.distributed.run a.py",
+        "`torchrun a.py`",
+    ],
+)
+def test_a_call_in_a_shell_script_is_recognized(script: str) -> None:
+    assert calls_torchrun(["bash", "-c", script])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["python", "train.py"],
+        ["python", "train.py", "--launcher", "torchrun"],
+        ["python", "-c", "print('torchrun')"],
+        ["python", "-m", "train", "torch.distributed.run"],
+        ["bash", "-c", "python train.py"],
+        ["bash", "-c", "# torchrun train.py\npython train.py"],
+        ["bash", "-c", "python torchrunner.py; ./my-torchrun"],
+        ["env", "LAUNCHER=torchrun", "python", "train.py"],
+    ],
+)
+def test_any_other_command_is_not(command: list[str]) -> None:
+    assert not calls_torchrun(command)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("torchrun --nproc-per-node 8 train.py", "8"),
+        ("torchrun --nproc_per_node=4 train.py", "4"),
+        ("bash -c 'torchrun --nproc-per-node=\"2\" train.py'", "2"),
+        ("torchrun --nproc-per-node gpu train.py", "gpu"),
+        ("torchrun train.py", ""),
+    ],
+)
+def test_workers_per_pod_are_the_value_of_torchruns_option(text: str, found: str) -> None:
+    assert nproc_text(text.split(" ")) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("torchrun --max-restarts 3 train.py", 3),
+        ("torchrun --max_restarts=0 train.py", 0),
+        ("torchrun --max-restarts=$N train.py", None),
+        ("torchrun --max-restarts=3x train.py", None),
+        ("torchrun train.py", None),
+        ("python train.py --max-restarts 3", None),
+    ],
+)
+def test_restarts_are_a_number_in_the_words_of_a_torchrun(text: str, found: int | None) -> None:
+    assert max_restarts(text.split(" ")) == found
