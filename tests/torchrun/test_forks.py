@@ -1,4 +1,4 @@
-"""Mode Auto with real torch: the command calls torchrun in some way, and the launcher forks the workers of that call."""
+"""Mode Auto with real torch: the command calls torchrun, and the launcher forks the workers of that call."""
 
 from __future__ import annotations
 
@@ -350,12 +350,8 @@ def test_a_second_torchrun_is_rejected(start: Start) -> None:
 
 def test_a_worker_that_starts_a_rendezvous_of_its_own_is_stopped_with_the_reason(start: Start, folder: Path) -> None:
     # given a command that hides its torchrun from the launcher
-    hidden = [
-        sys.executable,
-        "-c",
-        "import os; os.execvp('torch' + 'run', ['torchrun', os.environ['HERE'] + '/train.py'])",
-    ]
-    member = start(RECORDS, *hidden, nproc=2)
+    hidden = "import os; os.execvp('torch' + 'run', ['torchrun', os.environ['HERE'] + '/train.py'])"
+    member = start(RECORDS, sys.executable, "-c", hidden, nproc=2)
     member.join()
     member.sidecar.send(StartWorkers(token(0), 0, 1, 0, 2, "127.0.0.1", member.store_port or 1, False))
     # then each worker fails, and reports why
