@@ -61,6 +61,8 @@ def _is_torchs_program(arguments: Sequence[str]) -> bool:
         word = left.pop(0)
         if word == "-m":
             return bool(left) and left[0] in _MODULES
+        if word.startswith("-c"):
+            return False
         if word.startswith("-m"):
             return word[2:] in _MODULES
         if word in _WITH_VALUE:

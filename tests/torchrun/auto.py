@@ -16,7 +16,8 @@ def torchrun_script(folder: Path) -> None:
     """The program `torchrun` as pip installs it: the shared installation has none for this machine's Python."""
     path = folder / "bin" / "torchrun"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(f"#!{torch_python()}\nimport sys\nfrom torch.distributed.run import main\nsys.exit(main())\n")
+    call = "if __name__ == '__main__': sys.exit(main())"
+    path.write_text(f"#!{torch_python()}\nimport sys\nfrom torch.distributed.run import main\n{call}\n")
     path.chmod(0o755)
 
 
@@ -44,8 +45,12 @@ def start(folder: Path, torch: Path, script: str, *command: str, nproc: int = 1,
 
 
 def begin_round(member: Member, number: int, nproc: int = 1) -> None:
-    """Have the only pod of a job start the workers of a round."""
-    port = member.store_port
-    member.sidecar.send(StartWorkers(token(number), 0, 1, 0, nproc, "127.0.0.1", port, bool(port)))
+    """Have the only pod of a job start the workers of a round, and wait until they have been started."""
+    order_round(member, number, nproc)
     while member.sidecar.expect(WorkersStarted).token != token(number):
         pass
+
+
+def order_round(member: Member, number: int, nproc: int = 1) -> None:
+    port = member.store_port
+    member.sidecar.send(StartWorkers(token(number), 0, 1, 0, nproc, "127.0.0.1", port, bool(port)))

@@ -19,7 +19,7 @@ from tests.cluster.torch_install import torch_python
 from tests.torchrun import auto
 from tests.torchrun.job import LIMIT_S, Member, alone, token
 from tests.unit.launcher.fake_sidecar import children, name_of, wait_for
-from understudy_protocol.launcher import ExitLauncher, ForkFallback, StartWorkers, WorkerExited, WorkersFinished
+from understudy_protocol.launcher import ExitLauncher, ForkFallback, WorkerExited, WorkersFinished
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -41,8 +41,14 @@ print("err of", os.environ["RANK"], file=sys.stderr, flush=True)
 while not os.path.exists(f"{here}/stop"): time.sleep(0.05)
 """
 )
-#: Variables whose values belong to a process or to a round.
-OF_THE_PROCESS = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"}
+#: Variables whose values belong to a round or to one call: a stock torchrun of one node draws its run id by lot.
+OF_THE_PROCESS = {
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_RUN_ID",
+}
 #: Variables of Understudy, which a stock torchrun does not set.
 OURS = {"UNDERSTUDY_ROUND", "UNDERSTUDY_STEP_FD", "JOB_COMPLETION_INDEX", "NODE_RANK"}
 
@@ -106,11 +112,11 @@ def test_workers_have_the_environment_of_a_stock_torchrun(
     result.mkdir()
     (folder / "train.py").write_text(RECORDS)
     auto.torchrun_script(folder)
-    whole = auto.environment(folder, torch, 2, HERE=str(result), **env)
+    whole = auto.environment(folder, torch, 2, HERE=str(result), PWD=str(folder), **env)  # a shell sets PWD
     whole = {name: value for name, value in whole.items() if not name.startswith("UNDERSTUDY_")}
     (result / "stop").touch()
     done = subprocess.run(
-        ["torchrun", *options, str(folder / "train.py"), "a"], env=whole, capture_output=True, check=False
+        ["torchrun", *options, str(folder / "train.py"), "a"], env=whole, cwd=folder, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr
     # when the launcher runs it
@@ -121,28 +127,31 @@ def test_workers_have_the_environment_of_a_stock_torchrun(
     for rank in range(2):
         stock = json.loads((result / f"facts-{rank}-0").read_text())
         ours = facts(member, rank)
-        assert differences(stock["env"], ours["env"], folder, "rdzv-id" in str(options)) == {}
+        assert differences(stock["env"], ours["env"], folder) == {}
         assert (ours["argv"], ours["umask"]) == (stock["argv"], stock["umask"])
         assert ours["unbuffered"] == stock["unbuffered"]
     assert succeed(member, nproc=2) == 0
 
 
-def differences(stock: object, ours: object, folder: Path, has_id: bool) -> dict[str, tuple[str | None, str | None]]:
+def differences(stock: object, ours: object, folder: Path) -> dict[str, tuple[str | None, str | None]]:
     assert isinstance(stock, dict)
     assert isinstance(ours, dict)
-    ignored = OF_THE_PROCESS | OURS | {"HERE"} | (set() if has_id else {"TORCHELASTIC_RUN_ID"})
+    ignored = OF_THE_PROCESS | OURS | {"HERE"}
     ours = {**ours, "PYTHONPATH": ours["PYTHONPATH"].removesuffix(f":{folder}/python")}
     names = (stock.keys() | ours.keys()) - ignored
     return {name: (stock.get(name), ours.get(name)) for name in names if stock.get(name) != ours.get(name)}
 
 
-def test_the_run_id_is_the_same_in_all_pods_with_standalone(start: Start) -> None:
-    member = start(RECORDS, "torchrun", "--standalone", "{train}")
+@pytest.mark.parametrize(
+    ("options", "run_id"), [(["--standalone"], "llm"), ([], "llm"), (["--rdzv-id=run7", "--nnodes=2"], "run7")]
+)
+def test_the_run_id_is_the_same_in_all_pods(start: Start, options: list[str], run_id: str) -> None:
+    member = start(RECORDS, "torchrun", *options, "{train}")
     member.join()
     auto.begin_round(member, 0)
     env = facts(member, 0)["env"]
     assert isinstance(env, dict)
-    assert (env["TORCHELASTIC_RUN_ID"], env["WORLD_SIZE"]) == ("llm", "1")
+    assert (env["TORCHELASTIC_RUN_ID"], env["WORLD_SIZE"]) == (run_id, "1")
     assert succeed(member) == 0
 
 
@@ -232,7 +241,7 @@ def test_a_pod_joins_only_once_its_script_calls_torchrun(start: Start, folder: P
 def test_a_failed_job_ends_torchrun_with_1_and_the_pod_with_the_workers_code(start: Start) -> None:
     member = start(alone("sys.exit(7)"), "bash", "-c", "torchrun {train}; echo code $?")
     member.join()
-    member.sidecar.send(StartWorkers(token(0), 0, 1, 0, 1, "127.0.0.1", member.store_port, True))
+    auto.order_round(member, 0)
     assert member.sidecar.expect(WorkerExited).exit_code == 7
     member.sidecar.send(ExitLauncher(81, "Failed"))
     assert (member.wait(), member.out) == (7, "code 1\n")
@@ -296,7 +305,7 @@ def test_log_dir_redirects_tee_and_filter_have_torchruns_layout(start: Start, fo
 def test_the_error_file_of_an_exception_is_in_the_log_folder(start: Start, folder: Path) -> None:
     member = start(alone("raise ValueError('no data')"), "torchrun", "--log-dir", str(folder / "logs"), "{train}")
     member.join()
-    member.sidecar.send(StartWorkers(token(4), 0, 1, 0, 1, "127.0.0.1", member.store_port, True))
+    auto.order_round(member, 4)
     assert member.sidecar.expect(WorkerExited).message == "ValueError: no data"
     (error,) = (folder / "logs").glob("*/attempt_4/0/error.json")
     assert "no data" in error.read_text()
@@ -353,7 +362,7 @@ def test_a_worker_that_starts_a_rendezvous_of_its_own_is_stopped_with_the_reason
     hidden = "import os; os.execvp('torch' + 'run', ['torchrun', os.environ['HERE'] + '/train.py'])"
     member = start(RECORDS, sys.executable, "-c", hidden, nproc=2)
     member.join()
-    member.sidecar.send(StartWorkers(token(0), 0, 1, 0, 2, "127.0.0.1", member.store_port or 1, False))
+    auto.order_round(member, 0, nproc=2)
     # then each worker fails, and reports why
     failure = member.sidecar.expect(WorkerExited)
     assert failure.exit_code == 64
