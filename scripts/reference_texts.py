@@ -140,7 +140,8 @@ VALUES = {
 LAUNCHER_EXITS = {
     0: "The job has succeeded. Spares exit with 0, too.",
     1: "SIGTERM on a faulty node, or with `onSigterm: Never`: no save was tried.",
-    64: "The command is missing, or torchrun has an option that Understudy rejects.",
+    64: "The command is missing, or ends without the torchrun that it names, or torchrun has an option that Understudy "
+    "rejects.",
     70: "A bug in Understudy. The log contains the traceback.",
     78: "A variable that the operator sets has an invalid value.",
     81: "The job has failed.",
@@ -232,6 +233,9 @@ VARIABLES = {
     "UNDERSTUDY_ROUND": "Workers: epoch, term, and round, separated by dots. It increases with each round.",
     "UNDERSTUDY_STEP_FD": "Workers: the file descriptors that `step()` uses.",
     "UNDERSTUDY_STEP_FOLDER": "Workers of torchrun: the folder with the files that `step()` uses.",
+    "UNDERSTUDY_MODE": "Auto: if the command calls torchrun, the launcher runs the workers of that call.",
+    "UNDERSTUDY_TORCHRUN_SOCKET": "torchrun: the socket over which it passes its job to the launcher.",
+    "UNDERSTUDY_FORK_FALLBACK": "torchrun: why it runs its workers itself.",
     "UNDERSTUDY_NNODES": "torchrun: the number of pods, or a range.",
     "UNDERSTUDY_RUN_ID": "torchrun: the name of the job.",
     "UNDERSTUDY_TORCHRUN": "torchrun: not empty if the command of the pod starts it.",
