@@ -28,6 +28,12 @@ def calls_torchrun(words: Sequence[str]) -> bool:
     return any(text_calls_torchrun(word) for word in rest)
 
 
+def may_call_torchrun(words: Sequence[str]) -> bool:
+    """Also if the call is in a file, such as a shell script, that the words name."""
+    rest = _without_env(words)
+    return calls_torchrun(words) or not (rest and _PYTHON.fullmatch(os.path.basename(rest[0])))
+
+
 def text_calls_torchrun(text: str) -> bool:
     """text: a shell script, or a word of a command."""
     return _CALL.search(_COMMENT.sub("", text)) is not None

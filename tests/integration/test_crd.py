@@ -127,11 +127,11 @@ def test_a_minimal_job_reads_back_with_defaults(cluster: "ApiServer") -> None:
     job = read_back(cluster, "least")
 
     # then the defaults are filled in, in the pod as in our fields, and quantities are unchanged
-    assert job["spec"]["launcher"] == {"mode": "Wrap", "nprocPerNode": 1, "forkServer": True, "logPrefix": True}
+    assert job["spec"]["launcher"] == {"mode": "Auto", "forkServer": True, "logPrefix": True}
     assert job["spec"]["termination"] == {"onSigterm": "Auto"}
     assert job["spec"]["spares"] == {"replicas": 0}
     assert job["spec"]["recovery"] == {
-        "inPlace": {"maxRestarts": 10, "maxRestartsPerPod": 1, "window": "1h"},
+        "inPlace": {"maxRestartsPerPod": 1, "window": "1h"},
         "backoff": {"max": "30s", "maxIdenticalFailures": 0},
         "spareTimeout": "30s",
         "coordinatorLossTimeout": "30s",

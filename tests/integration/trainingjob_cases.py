@@ -291,7 +291,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "an unknown mode": (
         lambda job: job["spec"]["launcher"].update(mode="torchrun"),
         "spec.launcher.mode",
-        "launcher.mode must be Wrap or Torchrun",
+        "launcher.mode must be Auto, Wrap or Torchrun",
     ),
     "modules that torchrun would not preload": (
         lambda job: job["spec"]["launcher"].update(mode="Torchrun", preload=["torch"]),

@@ -110,18 +110,16 @@ def test_a_container_that_another_webhook_puts_first_does_not_become_the_trainer
 
 
 @pytest.mark.parametrize(
-    ("command", "stub"),
-    [
-        (["torchrun", "t.py"], "launch-torchrun"),
-        (["bash", "-c", "cd /src && torchrun --nproc_per_node=2 t.py"], "launch-torchrun"),
-        (["python", "-m", "torch.distributed.run", "t.py"], "launch-torchrun"),
-        (["python", "torchrunner.py"], "launch"),
-        (["/opt/venv/bin/torchrun", "t.py"], "launch-torchrun"),
-    ],
+    ("mode", "stub"), [("Auto", "launch"), ("Wrap", "launch"), ("Torchrun", "launch-torchrun"), (None, "launch")]
 )
-def test_a_command_that_names_torchrun_keeps_it_and_any_other_is_wrapped(command: list[str], stub: str) -> None:
+def test_the_launcher_gets_the_mode_and_reads_the_command_itself(mode: str | None, stub: str) -> None:
+    command = ["bash", "-c", "cd /src && torchrun t.py"]
     raw = changed("jobset", lambda x: x["spec"]["containers"][0].update(command=command))
-    assert container(injected(raw).pod, "trainer")["command"] == ["/bin/sh", f"/understudy/{stub}", *command]
+    if mode is not None:
+        annotated("launcher", mode)(raw)
+    done = injected(raw).pod
+    assert container(done, "trainer")["command"] == ["/bin/sh", f"/understudy/{stub}", *command]
+    assert env(done, "trainer").get(names.ENV_MODE) == {None: "Auto", "Torchrun": None}.get(mode, mode)
 
 
 @pytest.mark.parametrize("option", ["--nproc-per-node=8", "--nproc_per_node 8", "--nproc_per_node=8;"])
@@ -132,8 +130,21 @@ def test_torchruns_own_argument_sets_the_number_of_workers(option: str) -> None:
     assert env(injected(raw).pod, "trainer")[names.ENV_NPROC] == "8"
 
 
-def test_the_rendezvous_that_a_controller_has_configured_is_removed_and_reported() -> None:
+def test_without_a_number_a_pod_has_a_worker_for_each_device() -> None:
+    limits = {"limits": {"nvidia.com/gpu": "4"}}
+    for command in (["python", "t.py"], ["torchrun", "--nproc-per-node=gpu", "t.py"]):
+        raw = changed("jobset", lambda x: x["spec"]["containers"][0].update(command=command, resources=limits))  # noqa: B023
+        assert env(injected(raw).pod, "trainer")[names.ENV_NPROC] == "4"
+
+
+def test_the_rendezvous_that_a_controller_has_configured_stays_with_auto() -> None:
     done = injected(pod("pytorchjob"))
+    assert env(done.pod, "pytorch")["PET_RDZV_BACKEND"] == "c10d"
+    assert done.warnings == ()
+
+
+def test_with_torchrun_the_rendezvous_that_a_controller_has_configured_is_removed_and_reported() -> None:
+    done = injected(changed("pytorchjob", annotated("launcher", "Torchrun")))
     assert names.ENV_NPROC in env(done.pod, "pytorch")
     assert "PET_RDZV_BACKEND" not in env(done.pod, "pytorch")
     assert any("PET_RDZV_BACKEND" in warning for warning in done.warnings)
@@ -216,6 +227,10 @@ def command_of(text: str) -> Callable[[Raw], object]:
     return lambda raw: raw["spec"]["containers"][0].update(command=["bash", "-c", text])
 
 
+def torchrun_mode(text: str) -> Callable[[Raw], object]:
+    return lambda raw: (command_of(text)(raw), annotated("launcher", "Torchrun")(raw))
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
@@ -264,8 +279,8 @@ def command_of(text: str) -> Callable[[Raw], object]:
         ),
         ("job", annotated("nologin-path", "/run/x"), "nologin-path is now named understudy.dev/node-file: rename it"),
         ("job", annotated("fence-timeout", "30s"), "is now named understudy.dev/coordinator-loss-timeout: rename it"),
-        ("jobset", command_of("torchrun --rdzv-backend=c10d t.py"), "has --rdzv-backend=c10d"),
-        ("jobset", command_of("torchrun --standalone t.py"), "has --standalone"),
+        ("jobset", torchrun_mode("torchrun --rdzv-backend=c10d t.py"), "has --rdzv-backend=c10d"),
+        ("jobset", torchrun_mode("torchrun --standalone t.py"), "has --standalone"),
         (
             "jobset",
             command_of("torchrun --nproc-per-node=gpu t.py"),

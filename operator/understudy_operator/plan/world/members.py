@@ -30,6 +30,7 @@ from understudy_operator.plan.facts import queue as kueue
 from understudy_operator.plan.facts.cluster_objects import Node, Pod, with_findings
 from understudy_operator.plan.facts.observed import Observed, ends_early
 from understudy_operator.plan.facts.pod_answers import PodAnswer
+from understudy_operator.plan.facts.trainer import words_of
 from understudy_operator.plan.faults.annotations import plan_annotations
 from understudy_operator.plan.faults.avoidance import (
     OFF,
@@ -44,11 +45,12 @@ from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, Pod
 from understudy_operator.plan.jobset.children import waits_for_previous_attempt
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
-from understudy_operator.plan.manifests.pods import AUTO, TORCHRUN, pod_manifest
+from understudy_operator.plan.manifests.pods import AUTO, TORCHRUN, pod_manifest, trainer_of
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_operator.plan.verdicts.findings import Finding
 from understudy_operator.plan.world.objects import has_secrets
 from understudy_protocol import pod as names
+from understudy_protocol.command_words import may_call_torchrun
 from understudy_protocol.enums import CloseReason, Fault
 
 #: A coordinator that has been the leader for so long knows all rank holders.
@@ -321,7 +323,11 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:
 def _may_continue(observed: Observed) -> bool:
     """Whether a script may still work after its torchrun has succeeded, for example on an upload."""
     succeeded = observed.close is not None and observed.close.reason is CloseReason.SUCCEEDED
-    return succeeded and observed.job.world.mode in (AUTO, TORCHRUN)
+    world = observed.job.world
+    if world.mode == AUTO:
+        trainer = trainer_of(world.groups[0].pod_template["spec"], world.container)
+        return succeeded and may_call_torchrun(words_of(trainer))
+    return succeeded and world.mode == TORCHRUN
 
 
 def _relabel(observed: Observed) -> Iterator[PatchPod]:

@@ -124,12 +124,30 @@ def test_a_minimal_job_is_read_with_the_apis_defaults():
     assert spec.in_place_max_per_pod == 1
     assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s, spec.topology_key) == (0, 30.0, 30.0, "")
     assert (spec.mode, spec.zygote, spec.preload, spec.backoff_max_s, spec.step_timeout_s) == (
-        "Wrap",
+        "Auto",
         True,
         None,
         30.0,
         0.0,
     )
+
+
+def test_what_the_job_leaves_open_is_that_of_its_torchrun():
+    raw = copy.deepcopy(JOB)
+    del raw["spec"]["launcher"]["nprocPerNode"], raw["spec"]["recovery"]["inPlace"]["maxRestarts"]
+    trainer = raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+    trainer |= {"command": ["bash", "-c"], "args": ["torchrun --nproc-per-node 4 --max-restarts=2 train.py"]}
+    world = read_job(raw).world
+    assert (world.nproc_per_node, world.in_place_max_restarts) == (4, 2)
+
+
+def test_workers_are_as_many_as_the_devices_of_the_trainer_container():
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["launcher"] = {"container": "logs"}
+    containers = raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
+    containers[0]["resources"] = {"limits": {"nvidia.com/gpu": "8"}}
+    containers[1]["resources"] = {"limits": {"amd.com/gpu": "2"}}
+    assert read_job(raw).world.nproc_per_node == 2
 
 
 def test_the_warm_up_of_spares_is_read():

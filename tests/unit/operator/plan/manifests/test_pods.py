@@ -149,6 +149,20 @@ def test_a_torchrun_command_gets_its_job_and_no_zygote():
     assert elastic[names.ENV_NNODES] == "6:8"
 
 
+def test_with_auto_the_launcher_gets_the_mode_and_the_values_for_a_torchrun():
+    trainer = container(manifest(a_job(pod_template=RICH)), "trainer")
+    assert trainer["command"] == ["/bin/sh", "/understudy/launch", "python", "-u", "train.py"]
+    variables = env(manifest(a_job(parallelism=8, min_actives=6)), "trainer")
+    assert (variables[names.ENV_MODE], variables[names.ENV_ZYGOTE]) == ("Auto", "true")
+    assert (variables[names.ENV_NNODES], variables[names.ENV_RUN_ID]) == ("6:8", "llm")
+
+
+def test_with_wrap_the_launcher_gets_the_mode_alone():
+    variables = env(manifest(a_job(mode="Wrap")), "trainer")
+    assert variables[names.ENV_MODE] == "Wrap"
+    assert names.ENV_RUN_ID not in variables
+
+
 def test_pods_are_never_restarted_by_the_kubelet():
     assert manifest()["spec"]["restartPolicy"] == "Never"
     assert manifest(a_job())["spec"]["restartPolicy"] == "Never"

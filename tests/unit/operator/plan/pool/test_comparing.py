@@ -96,6 +96,14 @@ def test_a_job_with_another_launcher_or_sidecar_cannot_take_a_spare(world: dict[
     assert difference(a_job(**world), a_warm_pool()).startswith(field)
 
 
+@pytest.mark.parametrize(
+    ("mode", "field"), [("Auto", "launcher.mode is 'Torchrun', and 'Wrap' in the pool"), ("Wrap", "")]
+)
+def test_a_job_whose_command_calls_torchrun_cannot_take_a_spare_with_auto(mode: str, field: str) -> None:
+    job = a_job(pod_template=with_trainer(command=["bash", "-c", "torchrun train.py"]), container="", mode=mode)
+    assert difference(job, a_warm_pool()) == field
+
+
 def test_a_job_whose_spares_have_the_pools_priority_can_take_a_spare() -> None:
     pool = a_warm_pool(template=with_spec(priorityClassName="spare"))
     assert difference(a_job(spare_priority_class="spare"), pool) == ""

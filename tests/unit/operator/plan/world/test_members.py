@@ -493,21 +493,26 @@ def test_after_the_close_pods_that_have_not_started_are_deleted():
     assert reasons(given) == ["the job has ended before it started"]
 
 
-def closed_since(seconds: float, mode: str, state: str = "Completed") -> Observed:
+def closed_since(seconds: float, mode: str, state: str = "Completed", command: str = "python train.py") -> Observed:
     """A job that has ended, and whose pod s has not."""
     conditions = [{"type": state, "status": "True", "message": ""}]
     status = in_round(0, terminalState=state, conditions=conditions)
-    job = a_job(mode=mode, status=status, completed_at=NOW - seconds)
+    template = {"spec": {"containers": [{"name": "trainer", "command": command.split()}]}}
+    job = a_job(pod_template=template, mode=mode, status=status, completed_at=NOW - seconds)
     return observed(job, (ended(A0), ended(A1), S))
 
 
 def test_a_pod_that_does_not_end_within_30_s_of_the_close_is_deleted():
     assert deleted(closed_since(29.9, "Wrap")) == {}
     assert deleted(closed_since(30.0, "Wrap")) == {"s": None}
+    assert deleted(closed_since(30.0, "Auto")) == {"s": None}
 
 
 def test_a_script_that_continues_after_its_torchrun_is_not_deleted_if_the_job_has_succeeded():
     assert deleted(closed_since(3600.0, "Torchrun")) == {}
+    assert deleted(closed_since(3600.0, "Auto", command="torchrun train.py")) == {}
+    assert deleted(closed_since(3600.0, "Auto", command="bash run.sh")) == {}
+    assert deleted(closed_since(30.0, "Auto", "Failed", "torchrun train.py")) == {"s": None}
     assert deleted(closed_since(30.0, "Torchrun", "Failed")) == {"s": None}
 
 
