@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Optional, Union
 
-from understudy_launcher import environment, error_files, termination_message, torchrun_call, torchrun_job
+from understudy_launcher import environment, error_files, termination_message, torchrun_call
 from understudy_launcher import events as e
 from understudy_launcher.command import PythonProgram, calls_torchrun, python_program, same_start
-from understudy_launcher.container_command import USAGE, Called, ContainerCommand
+from understudy_launcher.container_command import ContainerCommand
 from understudy_launcher.device_check import DeviceCheck
 from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.logs import Logs, Outputs
@@ -31,22 +31,20 @@ from understudy_launcher.ports import PortReservation
 from understudy_launcher.processes import ForkOrder, Workers, not_started
 from understudy_launcher.sidecar_link import LinkSelection, SidecarLink
 from understudy_launcher.supervise import Supervisor
+from understudy_launcher.torchrun_call import NO_FILES
+from understudy_launcher.torchrun_job import TorchrunJob
 from understudy_launcher.verdict_file import read_node_finding
 from understudy_launcher.warmup import WARMUP
 from understudy_launcher.zygote import WorkerStatus, Zygote, ZygoteMessage
 from understudy_protocol import pod
 from understudy_protocol.enums import EVICTED_EXIT_CODE, UNFIT_EXIT_CODE
 from understudy_protocol.launcher import Ping, Pong, StartWorkers, TakeOver
-from understudy_protocol.torchrun import RunStock, RunWorkers
+from understudy_protocol.torchrun import RunWorkers
 
 GROUP_POLL_S = 0.1
 MAX_WAIT_S = 86400.0  # a grace may be longer than select's maximum
 #: A command may still run for this time after its torchrun has failed.
 COMMAND_ENDS_WITHIN_S = 10.0
-#: The exit code if the command cannot be started, as in a shell.
-NOT_FOUND = 127
-#: The exit code of a torchrun whose workers have failed.
-TORCHRUN_FAILED = 1
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _WAKEUP = "signals"
 _SIDECAR = "sidecar"
@@ -88,10 +86,7 @@ class Loop:
         self._logs.watch(self._watch_logs, self._unwatch)
         self._workers = Workers(settings.command, settings.folder, self._watch, self._unwatch, self._own_children)
         self._workers.on_other_end = self._on_other_end
-        self._command: Optional[ContainerCommand] = None
-        self._torchrun: Optional[RunWorkers] = None  # the job that the command's torchrun has passed
-        self._torchrun_defaults: Mapping[str, str] = {}
-        self._is_stock = False  # the command's torchrun runs its workers itself
+        self._torchrun: Optional[TorchrunJob] = None
         self._is_over = False  # the supervisor decides nothing any more
         self._zygote = self._make_zygote()
         self._zygote_env: Mapping[str, str] = {}  # at its start
@@ -127,21 +122,21 @@ class Loop:
                 if self._exit.code == UNFIT_EXIT_CODE or (self._exit.code == EVICTED_EXIT_CODE and os.getpid() == 1):
                     # pid 1: not when local mode runs in another container
                     termination_message.write_termination_message(self._exit.reason)
-                return self._exit.code if self._command is None else self._end_command(self._command, self._exit.code)
-            if self._is_stock and self._command is not None:
-                return self._stand_by(self._command)
+                return self._exit.code if self._torchrun is None else self._outlast(self._torchrun, self._exit.code)
+            if self._torchrun is not None and self._torchrun.is_stock:
+                return self._stand_by(self._torchrun)
             self._wait()
 
     def _own_children(self) -> tuple[int, ...]:
         """The launcher's children that are not workers."""
-        command = 0 if self._command is None else self._command.pid
-        return self._logs.pid, self._devices.pid, 0 if self._zygote is None else self._zygote.pid, command
+        others = [other.pid for other in (self._zygote, self._torchrun) if other is not None]
+        return self._logs.pid, self._devices.pid, *others
 
     def kill_all(self) -> None:
         """Kill all workers after a bug in the launcher."""
         self._workers.kill_all()
-        if self._command is not None:
-            self._command.signal(signal.SIGKILL)
+        if self._torchrun is not None:
+            self._torchrun.kill()
 
     def _decide(self) -> None:
         while self._queue and self._exit is None:
@@ -233,106 +228,70 @@ class Loop:
     # The command that calls torchrun --------------------------------------------------------------------------------
 
     def _start_command(self) -> None:
-        settings = self._settings
-        path = os.path.join(settings.folder, pod.TORCHRUN_SOCKET)
-        self._torchrun_defaults = torchrun_call.torchrun_defaults(settings.env, settings.folder)
-        watch, log = self._watch_command, self._logs.write_line
-        self._command = ContainerCommand(settings.command, path, watch, self._unwatch, log)
-        env = environment.command_environment(settings.env, self._torchrun_defaults, path)
-        why_not = self._command.start(env)
-        if why_not:
-            self._queue.append(e.CommandFailed(NOT_FOUND, why_not))
-            return
-        log("the command calls torchrun, so it runs as it is; the launcher runs the workers of its torchrun")
+        settings, path = self._settings, os.path.join(self._settings.folder, pod.TORCHRUN_SOCKET)
+        log = self._logs.write_line
+        command = ContainerCommand(settings.command, path, self._watch_command, self._unwatch, log)
+        self._torchrun = TorchrunJob(command, path, log)
+        self._queue.extend(self._torchrun.start(settings.env, settings.socket))
 
     def _on_command(self, fd: int) -> None:
-        assert self._command is not None
-        for event in self._command.on_ready(fd):
-            if not isinstance(event, Called):
-                self._queue.append(e.TorchrunEnded())
-            elif isinstance(event.call, RunStock):
-                self._logs.write_line(f"torchrun runs its workers itself, as new processes: {event.call.reason}")
-                self._is_stock = True
-            else:
-                self._run_job_of_torchrun(event.call)
+        assert self._torchrun is not None
+        self._queue.extend(self._torchrun.on_ready(fd, self._settings.nproc))
+        if self._torchrun.call is not None and self._settings.calls_torchrun:
+            self._run_job_of(self._torchrun, self._torchrun.call)
 
-    def _run_job_of_torchrun(self, call: RunWorkers) -> None:
-        assert self._command is not None
+    def _run_job_of(self, torchrun: TorchrunJob, call: RunWorkers) -> None:
         settings = self._settings
-        why_not = torchrun_call.rejection(call, settings.nproc) or torchrun_job.take_over_process(
-            call, self._logs.write_line
-        )
-        if why_not:
-            self._queue.append(e.CommandFailed(USAGE, why_not))
-            return
-        env = torchrun_call.job_environment(call, settings.env, self._torchrun_defaults)
-        program = python_program(torchrun_call.command_of(call.command, 0)) if settings.forks else None
+        program = python_program(torchrun.command_of(0)) if settings.forks else None
+        env = torchrun.environment(settings.env)
         self._settings = replace(settings, env=env, command=call.command, zygote=program, calls_torchrun=False)
-        self._torchrun = call
         self._workers.run(call.command)
         self._workers.keep_children()
         self._workers.keeps_error_files = bool(call.attempt_folder)
-        self._command.take_streams()
+        torchrun.take_streams()
         if settings.log_prefix or torchrun_call.tees(call):
             self._logs.start()
         self._zygote = self._make_zygote()
         self._queue.extend([e.CommandReplaced(self._worker_grace_s()), e.TorchrunCalled(self._zygote is not None)])
 
     def _on_other_end(self, pid: int, status: int) -> None:
-        command = self._command
-        if command is None or pid != command.pid:
-            return
-        command.ended(status)
-        if not self._settings.calls_torchrun:
-            self._queue.append(e.TorchrunEnded())
-            return
-        what = f"the command ended with exit code {command.code}, and without a call of torchrun"
-        advice = "" if command.code else ". If each worker is to run the command, set launcher.mode to Wrap"
-        self._queue.append(e.CommandFailed(command.code or USAGE, what + advice))
+        if self._torchrun is not None:
+            self._queue.extend(self._torchrun.ended(pid, status))
 
-    def _end_command(self, command: ContainerCommand, code: int) -> int:
+    def _outlast(self, torchrun: TorchrunJob, code: int) -> int:
         """The job has ended with this code: let torchrun exit, and the command continue. Return the exit code."""
         self._is_over = True
         if self._zygote is not None:
             self._zygote.end()
         self._logs.finish()
-        command.end_torchrun(TORCHRUN_FAILED if code else 0)
-        if self._settings.calls_torchrun:
-            command.signal(signal.SIGTERM)
-        until = time.monotonic() + COMMAND_ENDS_WITHIN_S if code else None
-        while command.code is None and (until is None or time.monotonic() < until):
-            self._wait(until)
-            if self._is_asked_to_end():
-                command.signal(signal.SIGTERM)
-        command.signal(signal.SIGKILL)
-        return code or command.code or 0
+        torchrun.end_torchrun(code)
+        self._wait_for_command(torchrun, time.monotonic() + COMMAND_ENDS_WITHIN_S if code else None)
+        torchrun.kill()
+        return code or torchrun.code or 0
 
-    def _stand_by(self, command: ContainerCommand) -> int:
+    def _stand_by(self, torchrun: TorchrunJob) -> int:
         """torchrun runs its workers itself, and is the sidecar's launcher now. Return the command's exit code."""
         self._is_over = True
         self._link.close()
-        while command.code is None:
-            self._wait()
-            if self._is_asked_to_end():
-                command.signal_torchrun(signal.SIGTERM)
-        return command.code
+        self._wait_for_command(torchrun, None)
+        return torchrun.code or 0
 
-    def _is_asked_to_end(self) -> bool:
-        """Handle the events of a launcher that decides nothing any more."""
-        asked = False
-        while self._queue:
-            event = self._queue.popleft()
-            asked = asked or isinstance(event, e.AskedToEnd)
-            if isinstance(event, Ping):
-                self._link.send(Pong(event.number), time.monotonic())
-        return asked
+    def _wait_for_command(self, torchrun: TorchrunJob, until: Optional[float]) -> None:
+        """The supervisor decides nothing any more."""
+        while torchrun.code is None and (until is None or time.monotonic() < until):
+            self._wait(until)
+            while self._queue:
+                event = self._queue.popleft()
+                if isinstance(event, e.AskedToEnd):
+                    torchrun.ask_to_end()
+                elif isinstance(event, Ping):
+                    self._link.send(Pong(event.number), time.monotonic())
 
     def _may_connect(self) -> bool:
-        """A spare of a pool is connected before the job's command calls torchrun."""
-        return not (self._is_over and self._is_stock) and not self._waits_for_first_call()
-
-    def _waits_for_first_call(self) -> bool:
-        return self._settings.calls_torchrun and self._link.socket is None
+        """Whether this process is the sidecar's launcher. A spare of a pool is, before the job's command runs."""
+        if self._torchrun is not None and self._torchrun.is_stock:
+            return False
+        return self._link.socket is not None or not self._settings.calls_torchrun
 
     def _do_with_zygote(self, effect: Union[e.StartZygote, e.EndZygote, e.MakeStore, e.CheckZygote]) -> None:
         assert self._zygote is not None, "the supervisor knows that there is a zygote"
@@ -391,17 +350,14 @@ class Loop:
 
     def _files_of(self, start: StartWorkers, local_rank: int) -> tuple[Optional[str], Outputs]:
         """The error file of a worker, and its outputs. Raises OSError."""
-        rank = start.rank_offset + local_rank
-        output = torchrun_call.output_of(self._torchrun, start.token.round, local_rank, rank)
-        torchrun_job.make_folders(output)
+        rank, torchrun = start.rank_offset + local_rank, self._torchrun
+        output = NO_FILES if torchrun is None else torchrun.output_of(start.token.round, local_rank, rank)
         prefix = f"[rank {rank}] " if self._settings.log_prefix else ""
         return output.error_file or self._error_file(start, local_rank), self._logs.outputs(prefix, output)
 
     def _command_of(self, local_rank: int) -> Optional[Sequence[str]]:
         """None: that of all workers."""
-        if self._torchrun is None:
-            return None
-        return torchrun_call.command_of(self._torchrun.command, local_rank)
+        return None if self._torchrun is None else self._torchrun.command_of(local_rank)
 
     def _spawn_warmup(self) -> None:
         settings = self._settings

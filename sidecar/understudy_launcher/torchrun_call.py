@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
-from typing import Optional
 
 from understudy_protocol import pod
 from understudy_protocol.command_words import NPROC_VARIABLE
@@ -37,15 +36,16 @@ class Output:
 NO_FILES = Output()
 
 
-def torchrun_defaults(env: Mapping[str, str], folder: str) -> dict[str, str]:
-    """Variables with the job's values for torchrun, as launch-torchrun sets them, if the pod does not.
+def torchrun_defaults(env: Mapping[str, str], sidecar: str) -> dict[str, str]:
+    """Variables with the job's values for torchrun, as launch-torchrun sets them, if the pod does not. sidecar: the
+    path of its socket.
 
     With these, a torchrun that does not find the rendezvous backend fails, and does not train alone.
     """
     run_id, nproc = env.get(pod.ENV_RUN_ID) or "understudy", env.get(pod.ENV_NPROC) or "1"
     wanted = {
         "PET_RDZV_BACKEND": "understudy",
-        "PET_RDZV_ENDPOINT": f"{folder}/{pod.LAUNCHER_SOCKET}",
+        "PET_RDZV_ENDPOINT": sidecar,
         "PET_RDZV_ID": run_id,
         "PET_NNODES": env.get(pod.ENV_NNODES) or "1",
         NPROC_VARIABLE: nproc,
@@ -81,10 +81,8 @@ def command_of(command: Sequence[str], local_rank: int) -> list[str]:
     return [command[0], *(Template(word).safe_substitute(local_rank=local_rank) for word in command[1:])]
 
 
-def output_of(call: Optional[RunWorkers], attempt: int, local_rank: int, rank: int) -> Output:
+def output_of(call: RunWorkers, attempt: int, local_rank: int, rank: int) -> Output:
     """attempt: the number of the round."""
-    if call is None:
-        return NO_FILES
     files = call.files[local_rank]
     prefix = Template(call.line_prefix).safe_substitute(local_rank=local_rank, rank=rank)
 

@@ -122,13 +122,24 @@ class HasCluster(Protocol):
 
 
 def worker_pids(training: HasCluster, pod: str) -> list[int]:
-    """Host pids of a pod's workers: the children of the launcher, or of its zygote, that train."""
+    """Host pids of a pod's workers: the children of the launcher, or of its zygote, that train.
+
+    Each leads its own session, unlike a command that calls torchrun.
+    """
     launcher = training.cluster.container_pids(training.namespace, pod)["trainer"]
     children = _children(launcher)
     zygotes = [pid for pid in children if _is_zygote(pid)]
     forked = [fork for pid in zygotes for fork in _children(pid).items()]
     others = [(pid, name) for pid, name in children.items() if pid not in zygotes]
-    return [pid for pid, name in [*others, *forked] if name not in ("zygote", "store", "logs")]
+    workers = [pid for pid, name in [*others, *forked] if name not in ("zygote", "store", "logs")]
+    return [pid for pid in workers if _leads_session(pid)]
+
+
+def _leads_session(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
 
 
 def _children(pid: int) -> dict[int, str]:

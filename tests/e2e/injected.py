@@ -85,9 +85,7 @@ class InjectedTraining(Training):
 
     @property
     def workers(self) -> int:
-        """The workers of each pod. Under torchrun each worker imports torch at every start: more than one would only
-        cost time.
-        """
+        """The workers of each pod."""
         return 1 if self.label_alone or self.bash else 2
 
     @property

@@ -52,7 +52,7 @@ def unit_of(test: str) -> str:
     """
     file, _, name = test.rpartition("/")[2].partition("::")
     parameter = name.partition("[")[2].removesuffix("]")
-    if file == "test_inject_page.py" or parameter.lower().startswith("jobset"):
+    if file in ("test_inject_page.py", "test_inject_auto.py") or parameter.lower().startswith("jobset"):
         return "jobset"
     if file == "test_inject.py" and parameter in INJECTED_KINDS:
         return f"{file}[{parameter}]"

@@ -59,13 +59,9 @@ def test_the_prefix_of_teed_lines_may_have_the_rank() -> None:
     assert output_of(call, 0, 0, 8).stdout.prefix == "8/0 "
 
 
-def test_without_a_torchrun_no_stream_has_a_file() -> None:
-    assert output_of(None, 0, 0, 0) == Output(Stream(), Stream(), "")
-
-
 def test_variables_that_the_launcher_set_for_torchrun_are_removed_and_those_of_the_pod_kept() -> None:
     own = {"UNDERSTUDY_FOLDER": "/understudy", "A": "launcher"}
-    defaults = torchrun_defaults(own, "/understudy")
+    defaults = torchrun_defaults(own, "/understudy/sidecar.sock")
     sent = {**defaults, "A": "script", "PET_NNODES": "3", "UNDERSTUDY_FOLDER": "/other", "UNDERSTUDY_NEW": "x"}
     assert job_environment(replace(CALL, env=sent), own, defaults) == {
         "A": "script",
@@ -81,7 +77,7 @@ def test_torchruns_defaults_are_the_jobs_values_unless_the_pod_has_its_own() -> 
         "PET_NNODES": "2:4",
         "PET_SHUTDOWN_TIMEOUT": "",
     }
-    assert torchrun_defaults(env, "/understudy") == {
+    assert torchrun_defaults(env, "/understudy/sidecar.sock") == {
         "PET_RDZV_BACKEND": "understudy",
         "PET_RDZV_ENDPOINT": "/understudy/sidecar.sock",
         "PET_RDZV_ID": "llm",
