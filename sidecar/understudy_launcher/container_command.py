@@ -5,7 +5,8 @@ passes its job over a unix socket (understudy_torchrun/hand_over.py), and waits.
 when the job has ended, torchrun exits, and the command continues.
 
 Rules: the first call counts. Each further one is rejected, because a job has one training. A caller may send anything,
-so the size of its message is limited, and wire.py checks the types. If the caller ends, its job is to end.
+so the number of callers and the size of a message are limited, and wire.py checks the types. If the caller ends, its
+job is to end.
 """
 
 import array
@@ -20,12 +21,14 @@ from dataclasses import dataclass
 from typing import Callable, Optional, Union
 
 from understudy_launcher import prctl
+from understudy_launcher.process_table import Handle
 from understudy_protocol import wire
 from understudy_protocol.torchrun import LINE_BYTES, EndTorchrun, Proceed, RunStock, RunWorkers
 
 USAGE = 64
 _TYPES = {cls.__name__: cls for cls in (RunWorkers, RunStock)}
 _CHUNK = 1 << 16
+_MOST_CALLERS = 16
 _STDOUT, _STDERR = 1, 2
 _SECOND = (
     "understudy: the command of this container calls torchrun a second time, but a job has one training. Run the "
@@ -49,6 +52,7 @@ class CallerEnded:
 class _Caller:
     connection: socket.socket
     pid: int
+    process: Handle
     uid: int
     unread: bytes = b""
     streams: "tuple[int, ...]" = ()  # its stdout and stderr
@@ -123,11 +127,11 @@ class ContainerCommand:
 
     def signal_torchrun(self, number: signal.Signals) -> None:
         """Signal the accepted torchrun, or the command if there is none."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self._accepted is not None:
-                os.kill(self._accepted.pid, number)
-            else:
-                self.signal(number)
+        if self._accepted is None:
+            self.signal(number)
+            return
+        with contextlib.suppress(PermissionError):
+            self._accepted.process.send(number)
 
     def signal(self, number: signal.Signals) -> None:
         """Signal the command and all processes of its group."""
@@ -165,7 +169,10 @@ class ContainerCommand:
             connection.setblocking(False)
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             pid, uid, _ = struct.unpack("3i", credentials)
-            self._callers[connection.fileno()] = _Caller(connection, pid, uid)
+            if len(self._callers) >= _MOST_CALLERS:
+                connection.close()
+                return
+            self._callers[connection.fileno()] = _Caller(connection, pid, Handle(pid), uid)
             self._watch(connection.fileno())
 
     def _receive(self, caller: _Caller) -> bytes:
@@ -181,7 +188,7 @@ class ContainerCommand:
         return chunk
 
     def _read(self, caller: _Caller) -> list[Union[Called, CallerEnded]]:
-        if b"\n" not in caller.unread and len(caller.unread) <= LINE_BYTES:
+        if caller is self._accepted or (b"\n" not in caller.unread and len(caller.unread) <= LINE_BYTES):
             return []
         try:
             call = wire.decode(caller.unread[:LINE_BYTES].partition(b"\n")[0], _TYPES)
@@ -216,6 +223,8 @@ class ContainerCommand:
         del self._callers[fd]
         caller.connection.close()
         self._close_streams(caller)
+        if caller is not self._accepted:
+            caller.process.close()
 
     @staticmethod
     def _close_streams(caller: _Caller) -> None:
