@@ -4,7 +4,6 @@ So `ulimit`, `umask`, `nice`, `taskset` and `numactl` before a torchrun have the
 Understudy. A setting that cannot be read is not sent; one that cannot be changed is reported.
 """
 
-import ctypes
 import os
 import platform
 import resource
@@ -62,6 +61,9 @@ def _set_limit(name: str, soft_and_hard: Sequence[int]) -> None:
 
 
 def _memory_policy() -> Optional[MemoryPolicy]:
+    ctypes = _ctypes()
+    if ctypes is None:
+        return None
     mode, mask = ctypes.c_int(), (ctypes.c_ulong * (_MOST_NODES // _BITS))()
     if not _call(0, ctypes.byref(mode), mask, ctypes.c_ulong(_MOST_NODES), None, ctypes.c_ulong(0)):
         return None
@@ -71,6 +73,9 @@ def _memory_policy() -> Optional[MemoryPolicy]:
 
 def _set_memory_policy(policy: MemoryPolicy) -> None:
     """Raises OSError."""
+    ctypes = _ctypes()
+    if ctypes is None:
+        raise OSError("no ctypes in this Python")
     mask = (ctypes.c_ulong * (_MOST_NODES // _BITS))()
     for node in policy.nodes:
         if not 0 <= node < _MOST_NODES:
@@ -82,7 +87,15 @@ def _set_memory_policy(policy: MemoryPolicy) -> None:
 
 def _call(which: int, *arguments: Any) -> bool:
     """Whether the system call has succeeded: get_mempolicy (0) or set_mempolicy (1)."""
-    number = _POLICY_CALLS.get(platform.machine())
-    if number is None:
+    number, ctypes = _POLICY_CALLS.get(platform.machine()), _ctypes()
+    if number is None or ctypes is None:
         return False
     return bool(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number[which]), *arguments) == 0)
+
+
+def _ctypes() -> Any:
+    try:
+        import ctypes  # some minimal builds of Python lack it
+    except ImportError:
+        return None
+    return ctypes

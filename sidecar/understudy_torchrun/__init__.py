@@ -13,12 +13,10 @@ torch.distributed.elastic.rendezvous, also in a worker. So this module imports n
 
 torchrun's agent creates RendezvousParameters before anything else. There this module decides:
 
-    the process                                      what happens
-    -----------------------------------------------  -----------------------------------------------------------
-    a torchrun of the pod's command, mode Auto       it passes its job to the launcher (hand_over.py)
-    a torchrun of the pod's command, mode Torchrun   it uses this backend; with another one it exits with 64
-    a worker of the launcher                         it exits with 64: its workers would be no part of the job
-    any other, such as a worker of torchrun          nothing
+- A torchrun of the pod's command, mode Auto, passes its job to the launcher (hand_over.py).
+- A torchrun of the pod's command, mode Torchrun, uses this backend. With another one it exits with 64.
+- A worker of the launcher exits with 64, because its own workers would be no part of the job.
+- Any other process, such as a worker of torchrun, is not affected.
 
 The entry script launch-torchrun also rejects other backends, if it can read the command: not inside a shell.
 """

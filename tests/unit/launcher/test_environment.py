@@ -64,7 +64,7 @@ def test_a_worker_keeps_the_users_variables(name: str) -> None:
 
 
 def test_a_worker_does_not_get_the_pods_internal_variables() -> None:
-    torchruns = {"ENV_STEP_FIFO", "ENV_NNODES", "ENV_RUN_ID", "ENV_TORCHRUN"}  # torchrun runs without the launcher
+    torchruns = {"ENV_STEP_FIFO", "ENV_TORCHRUN", "ENV_FORK_FALLBACK"}  # torchrun runs without the launcher
     constants = {constant for constant in vars(pod) if constant.startswith("ENV_")} - torchruns
     internal = {getattr(pod, constant): "x" for constant in constants}
     for_workers = {pod.ENV_ROLLOUTS, pod.ENV_ROLLOUTS_SOCKET, pod.ENV_ROLLOUT_TOKEN_FILE, pod.ENV_START_TIMEOUT}

@@ -24,7 +24,7 @@ SHIPPED = [
     *sorted(x for name in OURS if name not in IN_ZIP for x in (SIDECAR / name).rglob("*.py")),
 ]
 #: Only torchrun's rendezvous, which torch itself loads.
-NEEDS_TORCH = {SIDECAR / "understudy_torchrun" / name for name in ("handler.py", "stores.py")}
+NEEDS_TORCH = {SIDECAR / "understudy_torchrun" / name for name in ("handler.py", "hand_over.py", "stores.py")}
 
 
 def files(folder: Path) -> dict[str, bytes]:

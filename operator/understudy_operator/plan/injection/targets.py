@@ -96,7 +96,7 @@ def spec_of(target: Target, owner: Owner, pod: Raw) -> dict[str, Any]:
 def _settings_of_torchrun(pod: Raw) -> dict[str, str]:
     """Settings that the command of an injected pod implies."""
     name = pod["metadata"].get("annotations", {}).get(names.ANNOTATION_INJECTED, "")
-    trainer = next((x for x in pod["spec"].get("containers", ()) if x.get("name") == name), {})
+    trainer: Raw = next((x for x in pod["spec"].get("containers", ()) if x.get("name") == name), {})
     own = {"command": list(trainer.get("command") or ())[ENTRY_SCRIPT_WORDS:], "args": trainer.get("args")}
     restarts = restarts_of_torchrun(own)
     return {} if restarts is None else {"max-restarts": str(restarts)}
