@@ -36,6 +36,10 @@ PERMITTED = (
     PermittedSkip("tests/unit/sidecar/test_server.py::", "no right to make a network namespace"),
     PermittedSkip("tests/unit/benchmarks/test_network.py::", "no right to make a network namespace"),
     PermittedSkip("tests/unit/", "this process may not create a device"),
+    PermittedSkip(
+        "tests/unit/launcher/test_process_settings.py::",
+        "the kernel has no memory policies, or refuses the system call",
+    ),
 )
 
 

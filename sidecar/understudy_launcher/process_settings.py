@@ -15,6 +15,7 @@ from understudy_protocol.torchrun import MemoryPolicy, ProcessSettings
 
 #: Numbers of the system calls get_mempolicy and set_mempolicy.
 _POLICY_CALLS = {"x86_64": (239, 238), "aarch64": (236, 237)}
+_ALIAS = "RLIMIT_OFILE"  # of RLIMIT_NOFILE
 _MOST_NODES = 1024
 _BITS = 64
 
@@ -24,7 +25,9 @@ def read() -> ProcessSettings:
     umask = os.umask(0o077)
     os.umask(umask)
     limits: dict[str, tuple[int, ...]] = {
-        name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")
+        name: resource.getrlimit(getattr(resource, name))
+        for name in dir(resource)
+        if name.startswith("RLIMIT_") and name != _ALIAS
     }
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     return ProcessSettings(umask, os.getpriority(os.PRIO_PROCESS, 0), cpus, limits, _memory_policy())

@@ -143,7 +143,12 @@ def differences(stock: object, ours: object, folder: Path) -> dict[str, tuple[st
 
 
 @pytest.mark.parametrize(
-    ("options", "run_id"), [(["--standalone"], "llm"), ([], "llm"), (["--rdzv-id=run7", "--nnodes=2"], "run7")]
+    ("options", "run_id"),
+    [
+        (["--standalone"], "llm"),
+        pytest.param([], "llm", marks=pytest.mark.nightly),
+        pytest.param(["--rdzv-id=run7", "--nnodes=2"], "run7", marks=pytest.mark.nightly),
+    ],
 )
 def test_the_run_id_is_the_same_in_all_pods(start: Start, options: list[str], run_id: str) -> None:
     member = start(RECORDS, "torchrun", *options, "{train}")
@@ -158,6 +163,8 @@ def test_the_run_id_is_the_same_in_all_pods(start: Start, options: list[str], ru
 # Forms of the command -------------------------------------------------------------------------------------------------
 
 
+#: The others differ only in what happens before torch's parser.
+IN_EACH_RUN = ("bash", "-m", "no-python")
 FORMS = {
     "torchrun": ["torchrun", "{train}", "x"],
     "module": [torch_python(), "-m", "torch.distributed.run", "{train}", "x"],
@@ -170,7 +177,9 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", [form if form in IN_EACH_RUN else pytest.param(form, marks=pytest.mark.nightly) for form in FORMS]
+)
 def test_each_form_of_the_command_runs_forked_workers(start: Start, folder: Path, form: str) -> None:
     (folder / "train.py.sh").write_text(f"# a comment\ncd {folder}\ntorchrun train.py x\necho after\n")
     member = start(RECORDS, *FORMS[form])
