@@ -36,6 +36,8 @@ _IRRELEVANT = (
     "local_addr",
     "shutdown_timeout",
 )
+#: Options that are not named like their field.
+_OPTIONS = {"numa_options": "--numa-binding"}
 #: Variables that start a server for each torchrun.
 _OF_THE_AGENT = ("TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT")
 _NO_REDIRECT = ("", os.devnull)
@@ -77,7 +79,9 @@ def stock_reason(config: Any, entrypoint: Any, env: Mapping[str, str]) -> str:
         value = getattr(config, field.name)
         if field.name in (*_HONORED, *_IRRELEVANT) or value == field.default or (not value and not field.default):
             continue
-        return f"--{field.name.replace('_', '-')} {value} has no effect on forked workers"
+        return (
+            f"{_OPTIONS.get(field.name, '--' + field.name.replace('_', '-'))} has no effect on forked workers: {value}"
+        )
     for name in _OF_THE_AGENT:
         if env.get(name):
             return f"the variable {name} makes torchrun watch its workers"
@@ -105,7 +109,7 @@ def _call(config: Any, entrypoint: str, arguments: Sequence[Any]) -> RunWorkers:
         "TORCHELASTIC_MAX_RESTARTS": str(config.max_restarts),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
-    if hasattr(config, "signals_to_handle"):  # since torch 2.9
+    if hasattr(config, "signals_to_handle"):  # not in torch 2.6
         env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
     template = config.log_line_prefix_template or "[${role_name}${local_rank}]:"
     return RunWorkers(
@@ -140,7 +144,7 @@ def _files(config: Any, run_id: str) -> "tuple[tuple[WorkerFiles, ...], str]":
         )
         for rank in range(config.nproc_per_node)
     )
-    return files, os.path.dirname(os.path.dirname(files[0].error_file))
+    return files, os.path.dirname(os.path.dirname(files[0].error_file)) if files else ""
 
 
 def _send(launcher: socket.socket, message: Union[RunStock, RunWorkers]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -57,6 +58,52 @@ def test_the_handler_keeps_torchs_contract(packaged: Path, torch: Path, script: 
     command = [torch_python(), "-c", HANDLER + script]
     done = subprocess.run(command, env=environment(packaged, torch), capture_output=True, text=True, check=False)
     assert done.stdout.split() == [printed], done.stderr
+
+
+REASONS = """
+import json, os, sys
+from torch.distributed import run
+from understudy_torchrun.hand_over import stock_reason
+for options in json.load(sys.stdin):
+    try:
+        config, entrypoint, _ = run.config_from_args(run.parse_args([*options, "train.py"]))
+    except SystemExit:
+        print("unknown to this torch")  # an older one
+        continue
+    print(stock_reason(config, entrypoint, {}).partition(",")[0].partition(" has")[0])
+"""
+
+
+def test_an_option_that_forks_cannot_honor_is_the_reason_for_torchruns_own_workers(packaged: Path, torch: Path) -> None:
+    # given each option that the launcher honors or ignores, and each other one
+    honored = [
+        "--nproc-per-node=2 --role=r --max-restarts=3 --rdzv-id=x --log-dir=/tmp/logs -r 3 -t 3 --local-ranks-filter=0",
+        "--nnodes=1:4 --rdzv-backend=c10d --rdzv-endpoint=a:1 --rdzv-conf=timeout=9 --monitor-interval=5 -m",
+        "--node-rank=1 --master-addr=a --master-port=1 --local-addr=b --start-method=fork --no-python",
+        "--standalone --shutdown-timeout=9",
+    ]
+    others = [
+        "--run-path",
+        "--event-log-handler=console",
+        "--numa-binding=node",
+        "--signals-to-handle=SIGTERM",
+        "--virtual-local-rank",
+        "--duplicate-stdout-filters=a",
+        "--duplicate-stderr-filters=a",
+    ]
+    options = [text.split() for text in (*honored, *others)]
+    command = [torch_python(), "-c", REASONS]
+    env = environment(packaged, torch)
+    # when torch's parser has read them
+    done = subprocess.run(command, input=json.dumps(options), env=env, capture_output=True, text=True, check=False)
+    # then the reason names the option
+    assert done.returncode == 0, done.stderr
+    reasons = done.stdout.splitlines()
+    assert set(reasons[: len(honored)]) <= {"", "unknown to this torch"}
+    wanted = [text.partition("=")[0] for text in others]
+    assert [found for found in reasons[len(honored) :] if "unknown" not in found] == [
+        name for name, found in zip(wanted, reasons[len(honored) :], strict=True) if "unknown" not in found
+    ]
 
 
 @pytest.mark.parametrize("options", ["--stand", "--rdzv-b=static"])  # abbreviations that torchrun accepts
