@@ -26,6 +26,8 @@ from understudy_launcher import events as e
 
 LOAD_WITHIN_S = 180.0
 GIVE_UP = 3
+#: The log says once that the command has not called torchrun for this time.
+REMIND_AFTER_S = 60.0
 OF_THE_ZYGOTE = (
     e.TorchrunCalled,
     e.ZygoteReady,
@@ -38,6 +40,11 @@ OF_THE_ZYGOTE = (
 Event = Union[
     e.TorchrunCalled, e.ZygoteReady, e.ZygoteLost, e.ZygoteEnded, e.StoreReady, e.StoreGone, e.StoreFailed, e.Tick
 ]
+
+_REMINDER = (
+    f"the command has not called torchrun for {REMIND_AFTER_S:g} s: this pod joins the job when it does. If each "
+    "worker is to run the command, set launcher.mode to Wrap"
+)
 
 
 class State(Enum):
@@ -62,6 +69,7 @@ class ForkServerWatch:
         self.store_port = 0  # a store that no round has used; 0: none listens
         self._is_wanted, self._calls_torchrun = wanted, calls_torchrun
         self._load_by: Optional[float] = None
+        self._remind_at: Optional[float] = None
         self._losses = 0
 
     @property
@@ -79,7 +87,7 @@ class ForkServerWatch:
         if self.state is State.READY:
             return [e.MakeStore()]
         if self._calls_torchrun:
-            self.state = State.CALLING
+            self.state, self._remind_at = State.CALLING, now + REMIND_AFTER_S
             return [e.StartCommand()]
         if not self._is_wanted:
             return []
@@ -102,6 +110,7 @@ class ForkServerWatch:
             return self.start(now)
         if isinstance(event, e.TorchrunCalled):
             self.state, self._is_wanted, self._calls_torchrun = State.OFF, event.may_fork, False
+            self._remind_at = None
             return self.start(now)
         if isinstance(event, e.StoreReady):
             self.store_port = event.port
@@ -109,6 +118,9 @@ class ForkServerWatch:
             return [e.Log(f"the fork server could not create the round's store ({event.reason}): rank 0 creates it")]
         elif isinstance(event, e.StoreGone):
             return self.next_store(in_use) if event.port == self.store_port else []
+        elif self._remind_at is not None and now >= self._remind_at:
+            self._remind_at = None
+            return [e.Log(_REMINDER)]
         elif self._load_by is not None and now >= self._load_by:
             self.state, self._load_by = State.OFF, None
             return [e.EndZygote(), self._give_up(f"it was not ready within {LOAD_WITHIN_S:g} s")]
@@ -124,7 +136,7 @@ class ForkServerWatch:
         return [e.MakeStore(keep)] if self.state is State.READY else []
 
     def deadline(self) -> Optional[float]:
-        return self._load_by
+        return self._load_by if self._remind_at is None else self._remind_at
 
     def _on_gone(self, event: e.ZygoteLost, now: float) -> list[e.Effect]:
         again = self.state is State.READY and not event.is_final and self._losses < GIVE_UP

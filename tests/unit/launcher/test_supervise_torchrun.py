@@ -23,7 +23,11 @@ def spawned(effects: list[e.Effect]) -> list[bool]:
 def test_a_round_waits_for_the_call_without_a_limit_and_then_for_the_imports() -> None:
     driven = calling()
     assert driven.do(start()) == []
+    assert driven.later(59.0) == []
+    assert driven.log == []
     assert driven.later(HOURS_S) == []
+    assert len(driven.log) == 1
+    assert "has not called torchrun for 60 s" in driven.log[0]
     assert driven.do(e.TorchrunCalled(may_fork=True)) == [e.StartZygote()]
     assert spawned(driven.do(READY)) == [True]
 
