@@ -32,7 +32,8 @@ _MOST_CALLERS = 16
 _STDOUT, _STDERR = 1, 2
 _SECOND = (
     "understudy: the command of this container calls torchrun a second time, but a job has one training. Run the "
-    "second one as a job of its own"
+    "second one as a job of its own. If one of them only tests the pod, start it with `env -u "
+    "UNDERSTUDY_TORCHRUN_SOCKET torchrun --standalone …`"
 )
 
 

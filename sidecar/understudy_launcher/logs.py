@@ -128,12 +128,9 @@ class Logs:
         if not wanted.path:
             return -1 if self._control is None or not prefix or os.isatty(stream) else self._pipe(stream, prefix)
         file = os.open(wanted.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        if not wanted.tees:
-            return file
-        if self._control is not None:
+        if wanted.tees and self._control is not None:
             return self._pipe(stream, wanted.prefix, file)
-        os.close(file)
-        return -1
+        return file
 
     def write_line(self, text: str) -> None:
         """Write a line of the launcher itself, in one write, so that no other line mixes with it."""

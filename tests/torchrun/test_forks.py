@@ -366,6 +366,17 @@ def test_a_second_torchrun_is_rejected(start: Start) -> None:
     assert "calls torchrun a second time" in member.err
 
 
+def test_a_torchrun_that_is_no_part_of_the_job_trains_alone(start: Start, folder: Path) -> None:
+    (folder / "check.py").write_text("import os; print('checked', os.environ['WORLD_SIZE'], flush=True)\n")
+    check = "env -u UNDERSTUDY_TORCHRUN_SOCKET torchrun --standalone --nproc-per-node=2 $HERE/check.py"
+    member = start(RECORDS, "bash", "-c", f"{check} && exec torchrun {{train}}")
+    member.join()
+    auto.begin_round(member, 0)
+    facts(member, 0)
+    assert succeed(member) == 0
+    assert member.out.count("checked 2\n") == 2
+
+
 def test_a_worker_that_starts_a_rendezvous_of_its_own_is_stopped_with_the_reason(start: Start, folder: Path) -> None:
     # given a command that hides its torchrun from the launcher
     hidden = "import os; os.execvp('torch' + 'run', ['torchrun', os.environ['HERE'] + '/train.py'])"
