@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from understudy_launcher.command import CODE, FILE, MODULE, PythonProgram, python_program
+from understudy_launcher.command import CODE, FILE, MODULE, PythonProgram, calls_torchrun, python_program
 
 
 @pytest.fixture
@@ -106,3 +107,47 @@ def test_a_command_that_is_no_program_for_a_zygote_starts_as_a_fresh_process(
         app.writestr("__main__.py", "")
     Path("train.pyc").write_bytes(b"")
     assert python_program(command) is None
+
+
+# torchrun -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_shell_script_that_the_command_names_is_read(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/sh\nset -e\nexec torchrun train.py\n")
+    script.chmod(0o755)
+    assert calls_torchrun(["bash", str(script), "x"])
+    assert calls_torchrun([str(script)])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"python train.py  # not torchrun-like\n",
+        b"# torchrun train.py\n",
+        b"\x7fELF\0 torchrun train.py\n",
+        b" " * (1 << 20) + b"\ntorchrun train.py\n",
+    ],
+)
+def test_a_file_that_calls_no_torchrun_is_none(tmp_path: Path, content: bytes) -> None:
+    script = tmp_path / "run.sh"
+    script.write_bytes(content)
+    assert not calls_torchrun(["bash", str(script)])
+
+
+def test_a_python_script_is_not_read_even_with_a_shebang(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"#!{sys.executable}\n# like torchrun train.py\nrun = 'torchrun train.py'\n")
+    script.chmod(0o755)
+    assert not calls_torchrun([sys.executable, str(script)])
+    assert not calls_torchrun([str(script)])
+
+
+def test_the_installed_program_torchrun_is_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "torchrun"
+    program.write_text(f"#!{sys.executable}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert calls_torchrun(["torchrun", "train.py"])
+    assert calls_torchrun([str(program), "train.py"])
+    assert not calls_torchrun([])
