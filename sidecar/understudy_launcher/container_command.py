@@ -46,7 +46,7 @@ class Called:
 
 @dataclass(frozen=True)
 class CallerEnded:
-    """The torchrun that has passed its job has ended before it was told to."""
+    """The torchrun that has passed its job has ended before the job."""
 
 
 @dataclass

@@ -34,14 +34,14 @@ def read() -> ProcessSettings:
 
 
 def adopt(asked: ProcessSettings) -> list[str]:
-    """Change this process's settings to these. Return what failed."""
+    """Change this process's settings to these. Return the errors."""
     own, errors = read(), []
 
-    def change(what: str, set_it: Callable[[], Any]) -> None:
+    def change(setting: str, set_it: Callable[[], Any]) -> None:
         try:
             set_it()
         except (OSError, ValueError, OverflowError) as error:
-            errors.append(f"{what}: {error}")
+            errors.append(f"{setting}: {error}")
 
     os.umask(asked.umask & 0o777)
     if asked.nice != own.nice:

@@ -1,4 +1,4 @@
-"""The job that a torchrun passes to the launcher: what workers get, and when the launcher rejects it. Pure.
+"""The job that a torchrun passes to the launcher: the values for its workers, and why the launcher rejects it. Pure.
 
 Rules: the words of a worker's command, and the files of its output, are those that torchrun would use. Variables of the
 pod keep the launcher's values, whatever the command has done to them. Variables that the launcher set for torchrun

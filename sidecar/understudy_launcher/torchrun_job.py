@@ -68,9 +68,9 @@ class TorchrunJob:
         self._command.ended(status)
         if self.call is not None:
             return [e.TorchrunEnded()]
-        what = f"the command ended with exit code {self.code}, and without a call of torchrun"
+        reason = f"the command ended with exit code {self.code}, and without a call of torchrun"
         advice = "" if self.code else ". If each worker is to run the command, set launcher.mode to Wrap"
-        return [e.CommandFailed(self.code or USAGE, what + advice)]
+        return [e.CommandFailed(self.code or USAGE, reason + advice)]
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
         """The launcher's environment for this job. own: before the call."""

@@ -1,4 +1,4 @@
-"""What the words of a container's command say about torchrun. Pure.
+"""Facts about torchrun in the words of a container's command. Pure.
 
 Rules: a Python program is torchrun only if it is torch's own: its arguments may contain any word. Any other command,
 such as `bash -c` or numactl, calls torchrun if one of its words contains such a call. Numbers have to be written as

@@ -41,7 +41,7 @@ print("err of", os.environ["RANK"], file=sys.stderr, flush=True)
 while not os.path.exists(f"{here}/stop"): time.sleep(0.05)
 """
 )
-#: Variables whose values belong to a round or to one call: a stock torchrun of one node draws its run id by lot.
+#: Variables whose values belong to a round or to one call: a stock torchrun of one node has a random run id.
 OF_THE_PROCESS = {
     "MASTER_ADDR",
     "MASTER_PORT",
@@ -163,7 +163,7 @@ def test_the_run_id_is_the_same_in_all_pods(start: Start, options: list[str], ru
 # Forms of the command -------------------------------------------------------------------------------------------------
 
 
-#: The others differ only in what happens before torch's parser.
+#: The others differ from these only before torch's parser.
 IN_EACH_RUN = ("bash", "-m", "no-python")
 FORMS = {
     "torchrun": ["torchrun", "{train}", "x"],
@@ -320,7 +320,7 @@ def test_the_error_file_of_an_exception_is_in_the_log_folder(start: Start, folde
     assert "no data" in error.read_text()
 
 
-# What is rejected, and what torchrun runs itself ----------------------------------------------------------------------
+# Rejected calls, and workers that torchrun starts itself --------------------------------------------------------------
 
 
 def test_an_option_that_cannot_be_honored_runs_under_torchrun_and_is_the_reason(start: Start, folder: Path) -> None:

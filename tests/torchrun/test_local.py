@@ -25,9 +25,9 @@ SCRIPT = """
 import os, time
 import torch, torch.distributed as dist
 from understudy_torch import step
-def note(what):
+def note(event):
     with open(os.environ["HERE"] + "/notes", "a") as notes:
-        notes.write(f"{what} {os.environ['UNDERSTUDY_ROUND']} {os.environ['RANK']} {time.time()} {text}\\n")
+        notes.write(f"{event} {os.environ['UNDERSTUDY_ROUND']} {os.environ['RANK']} {time.time()} {text}\\n")
 parent = open(f"/proc/{os.getppid()}/comm").read().strip()
 text = f"{os.environ['WORLD_SIZE']} {os.environ['LOCAL_WORLD_SIZE']} {os.environ['TORCHELASTIC_RUN_ID']} {parent}"
 note("start")
@@ -73,12 +73,12 @@ def start(tmp_path: Path, torch: Path) -> Iterator[Start]:
         process.wait(LIMIT_S)
 
 
-def notes(folder: Path, what: str, number: int, count: int) -> list[list[str]]:
+def notes(folder: Path, event: str, number: int, count: int) -> list[list[str]]:
     """The fields of the notes of a round, once there are so many."""
 
     def found() -> list[list[str]]:
         lines = (folder / "notes").read_text().splitlines() if (folder / "notes").exists() else []
-        fields = [line.split() for line in lines if line.startswith(what)]
+        fields = [line.split() for line in lines if line.startswith(event)]
         return [each for each in fields if each[1].endswith(f".{number}")]
 
     wait_for(lambda: len(found()) >= count, lambda: (folder / "log").read_text(), LIMIT_S)

@@ -1,4 +1,4 @@
-"""What the words of a command say about torchrun."""
+"""Facts about torchrun in the words of a command."""
 
 from __future__ import annotations
 

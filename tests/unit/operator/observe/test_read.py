@@ -132,7 +132,7 @@ def test_a_minimal_job_is_read_with_the_apis_defaults():
     )
 
 
-def test_what_the_job_leaves_open_is_that_of_its_torchrun():
+def test_fields_that_the_job_does_not_set_have_the_values_of_its_torchrun():
     raw = copy.deepcopy(JOB)
     del raw["spec"]["launcher"]["nprocPerNode"], raw["spec"]["recovery"]["inPlace"]["maxRestarts"]
     trainer = raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
