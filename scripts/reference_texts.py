@@ -16,7 +16,7 @@ PHASES = {
 
 CONDITIONS = {
     "Running": "The job trains with all its pods. If it is False, the message says what the job waits for.",
-    "Recovering": "A recovery is open. `status.lastRecovery` has no `seconds` yet.",
+    "Recovering": "A recovery is open. `status.lastRecovery` has no `pauseSeconds` yet.",
     "SparesReady": "All spares are ready. The message counts them, and names lost or waiting pods.",
     "PoolAvailable": "The pool of `spares.pool` can replace a lost pod. Absent without `spares.pool`.",
     "WorkersForked": "The fork server forks all workers. Absent until a pod reports that its workers are not forked. "
@@ -228,7 +228,7 @@ VARIABLES = {
     "UNDERSTUDY_NOLOGIN": "`faults.nodeFile`, for the sidecar.",
     "UNDERSTUDY_STEP_TIMEOUT_SECONDS": "`faults.hang.stepTimeout`.",
     "UNDERSTUDY_START_TIMEOUT_SECONDS": "`faults.hang.startTimeout`.",
-    "UNDERSTUDY_WORKER_GRACE_SECONDS": "`recovery.workerGrace`.",
+    "UNDERSTUDY_WORKER_GRACE_PERIOD_SECONDS": "`recovery.workerGracePeriod`.",
     "UNDERSTUDY_ROUND": "Workers: epoch, term, and round, separated by dots. It increases with each round.",
     "UNDERSTUDY_STEP_FD": "Workers: the file descriptors that `step()` uses.",
     "UNDERSTUDY_STEP_FOLDER": "Workers of torchrun: the folder with the files that `step()` uses.",

@@ -124,8 +124,8 @@ def _status_lines(status: Raw) -> Iterator[str]:
         return
     counts = ("desired", "replicas", "ready", "claimed", "available", "updated")
     yield "status " + ", ".join(f"{status[name]} {name}" for name in counts)
-    if "auto" in status:
-        yield f"status auto: {json.dumps(status['auto'])}"
+    if "autoSize" in status:
+        yield f"status autoSize: {json.dumps(status['autoSize'])}"
     for entry in status["conditions"]:
         if entry["status"] == "True" or (entry["type"] == "Ready" and entry["message"]):
             yield f"condition {entry['type']}={entry['status']} {entry['reason']}: {entry['message']}".rstrip(": ")

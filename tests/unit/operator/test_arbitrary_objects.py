@@ -91,16 +91,16 @@ STATUS: Raw = {
             "detectedAt": CREATED,
             "runningAt": CREATED,
             "resumedAt": CREATED,
-            "seconds": 1.5,
+            "pauseSeconds": 1.5,
         }
     ],
-    "rollouts": {"fresh": 1, "failure": {"update": "u", "at": CREATED, "inARow": 1}, "restartedFor": "t"},
+    "rollouts": {"fresh": 1, "failure": {"update": "u", "at": CREATED, "consecutiveFailures": 1}, "restartedForUpdate": "t"},
     "avoidedNodes": [{"node": "n1", "source": "s", "reason": "r", "until": CREATED, "pods": ["p"]}],
 }
 POOL_STATUS: Raw = {
     "desired": 1,
     "conditions": [{"type": "Blocked", "status": "True", "reason": "r", "message": "m", "lastTransitionTime": CREATED}],
-    "auto": {"nodes": 1, "nodeDays": "2.5", "failures": "0.5", "countedUntil": CREATED, "lessSince": CREATED},
+    "autoSize": {"nodes": 1, "nodeDays": "2.5", "failures": "0.5", "countedUntil": CREATED, "surplusSince": CREATED},
 }
 
 
@@ -193,7 +193,7 @@ def _put_everything(api: ClusterApi) -> None:
     spares = {"replicas": 1, "pool": "shared"}
     spec = {"replicatedJobs": groups, "launcher": launcher, "spares": spares, "successPolicy": success}
     api.apply_job(spec=spec)
-    pool = {"auto": {"nodes": 10, "minReplicas": 1, "maxReplicas": 2}, "template": SPARE}
+    pool = {"autoSize": {"nodes": 10, "minReplicas": 1, "maxReplicas": 2}, "template": SPARE}
     group = "/apis/understudy.dev/v1alpha1/namespaces/research"
     metadata = {"namespace": "research", "name": "shared"}
     api.put(f"{group}/hotsparepools/shared", {"kind": "HotSparePool", "metadata": metadata, "spec": pool})

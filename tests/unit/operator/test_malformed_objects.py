@@ -144,7 +144,7 @@ MALFORMED: list[tuple[Kind, Raw]] = [
     (Kind.INJECTED, {"spec": {"target": 3}}),
     (Kind.INJECTED, {}),
     (Kind.POOL, {"spec": {"replicas": 1}}),
-    (Kind.POOL, {"spec": {"auto": {}, "template": {}}, "status": {"desired": "x", "auto": {"nodeDays": "x"}}}),
+    (Kind.POOL, {"spec": {"autoSize": {}, "template": {}}, "status": {"desired": "x", "autoSize": {"nodeDays": "x"}}}),
     (Kind.CHILD, {"spec": {"parallelism": "many"}}),
     (Kind.SERVICE, {"spec": {"clusterIP": 3}}),
     (Kind.CLAIM, {"spec": 3}),

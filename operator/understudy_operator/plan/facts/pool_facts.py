@@ -37,9 +37,9 @@ class Pool:
     generation: int
     resource_version: str
     deleting: bool
-    replicas: int  # of a pool without auto
+    replicas: int  # of a pool without autoSize
     template: Mapping[str, Any]  # of its pods: metadata and spec
-    auto: AutoSize | None = None
+    auto_size: AutoSize | None = None
     topology_key: str = ""  # of a node's label; "" if pods are not spread
     launcher: PoolLauncher | None = None  # of warm spares; None: the spares only reserve places
     status: Mapping[str, Any] = field(default_factory=dict)

@@ -126,8 +126,8 @@ def _boolean(text: str) -> bool:
     return {"true": True, "false": False}[_one_of("true", "false")(text)]
 
 
-def _worker_grace(text: str) -> float:
-    if seconds(text) > LONGEST_WORKER_GRACE_S:
+def _worker_grace_period(text: str) -> float:
+    if seconds(text) > LONGEST_WORKER_GRACE_PERIOD_S:
         raise ValueError(text)
     return seconds(text)
 
@@ -159,7 +159,7 @@ def _modules(text: str) -> tuple[str, ...]:
 
 
 SHORTEST_LAUNCHER_TIMEOUT_S = 5.0  # as in the CRD
-LONGEST_WORKER_GRACE_S = 3600.0  # as in the CRD
+LONGEST_WORKER_GRACE_PERIOD_S = 3600.0  # as in the CRD
 _DURATIONS = "a duration such as 30s, 10m or 1h"
 _OWN = ("launcher", "container", "nproc_per_node", "world_size", "min_world_size")
 #: name: (field of InjectionSettings or World, reader, valid values for messages)
@@ -186,8 +186,8 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
         _launcher_timeout,
         f"{_DURATIONS}, at least {SHORTEST_LAUNCHER_TIMEOUT_S:g}s",
     ),
-    "worker-grace": ("worker_grace_s", _worker_grace, f"{_DURATIONS} at most"),
-    "backoff-max": ("backoff_max_s", seconds, _DURATIONS),
+    "worker-grace-period": ("worker_grace_period_s", _worker_grace_period, f"{_DURATIONS} at most"),
+    "backoff-max-delay": ("backoff_max_delay_s", seconds, _DURATIONS),
     "max-identical-failures": ("script_fault_rounds", _number(0), "a number, 0 or more"),
     "topology-key": ("topology_key", _text, "the name of a node's label"),
 }

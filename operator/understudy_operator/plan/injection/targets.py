@@ -85,9 +85,9 @@ def spec_of(target: Target, owner: Owner, pod: Raw) -> dict[str, Any]:
         "pods": target.pods,
         "members": actives,
         "nprocPerNode": nproc,
-        "graceSeconds": int(pod["spec"].get("terminationGracePeriodSeconds") or 30),
-        "podGroups": [{"name": x.name, "first": x.first, "podsPerJob": x.pods_per_job} for x in target.groups],
-        "settings": settings_of(annotations),
+        "terminationGracePeriodSeconds": int(pod["spec"].get("terminationGracePeriodSeconds") or 30),
+        "podGroups": [{"name": x.name, "firstGroupRank": x.first, "podsPerJob": x.pods_per_job} for x in target.groups],
+        "annotations": settings_of(annotations),
     }
 
 

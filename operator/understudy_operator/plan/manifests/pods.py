@@ -223,8 +223,8 @@ def _for_launcher(job: Job) -> list[dict[str, Any]]:
     variables = [_env(names.ENV_ZYGOTE, "true" if job.world.zygote else "false")]
     if job.world.preload is not None:
         variables.append(_env(names.ENV_PRELOAD, ",".join(job.world.preload)))
-    if job.world.worker_grace_s is not None:
-        variables.append(_env(names.ENV_WORKER_GRACE, f"{job.world.worker_grace_s:.0f}"))
+    if job.world.worker_grace_period_s is not None:
+        variables.append(_env(names.ENV_WORKER_GRACE_PERIOD, f"{job.world.worker_grace_period_s:.0f}"))
     return variables
 
 

@@ -38,7 +38,7 @@ def plan_pool_status(
     if spares:
         status["oldestPodTime"] = whole_seconds(min(pod.created_at for pod in spares))
     if auto is not None:
-        status["auto"] = dict(auto)
+        status["autoSize"] = dict(auto)
     wanted = (_ready(observed, status, now), _rolling(observed, now), _blocked(observed))
     status["conditions"] = build_conditions(observed.pool.status, wanted, now)
     return status
@@ -60,8 +60,8 @@ def _events(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Ev
             yield Event("Normal", "Rolled", "all spares have the newest template")
     if (reason := condition(status, "Ready")["reason"]) not in (SPARES, condition(before, "Ready").get("reason")):
         yield Event("Warning", reason, condition(status, "Ready")["message"])
-    if before.get("auto") and before.get("desired", status["desired"]) != status["desired"]:
-        auto = status.get("auto", {})
+    if before.get("autoSize") and before.get("desired", status["desired"]) != status["desired"]:
+        auto = status.get("autoSize", {})
         detail = (
             f"{auto.get('nodes')} nodes, of which {auto.get('failuresPerNodeDay')} fail in a day ({auto.get('source')})"
         )

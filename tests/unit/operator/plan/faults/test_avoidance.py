@@ -135,9 +135,9 @@ def test_status_reports_avoided_nodes_with_their_reasons():
             "class": "Maintenance",
             "reason": "ONGOING",
             "until": "2026-09-21T14:14:20Z",
-            "preferred": True,
+            "usableAsLastResort": True,
         },
-        {"node": "offender", "source": "memory", "reason": REASON, "preferred": True},
+        {"node": "offender", "source": "memory", "reason": REASON, "usableAsLastResort": True},
     ]
 
 

@@ -133,10 +133,10 @@ def test_the_launcher_gets_the_start_timeout_of_the_job():
 
 
 def test_the_launcher_gets_the_worker_grace_of_the_job():
-    assert names.ENV_WORKER_GRACE not in env(manifest(), "trainer")
-    assert env(manifest(a_job(worker_grace_s=0.0)), "trainer")[names.ENV_WORKER_GRACE] == "0"
-    assert env(manifest(a_job(worker_grace_s=65.0)), "trainer")[names.ENV_WORKER_GRACE] == "65"
-    assert names.ENV_WORKER_GRACE not in env(manifest(a_job(mode="Torchrun", worker_grace_s=5.0)), "trainer")
+    assert names.ENV_WORKER_GRACE_PERIOD not in env(manifest(), "trainer")
+    assert env(manifest(a_job(worker_grace_period_s=0.0)), "trainer")[names.ENV_WORKER_GRACE_PERIOD] == "0"
+    assert env(manifest(a_job(worker_grace_period_s=65.0)), "trainer")[names.ENV_WORKER_GRACE_PERIOD] == "65"
+    assert names.ENV_WORKER_GRACE_PERIOD not in env(manifest(a_job(mode="Torchrun", worker_grace_period_s=5.0)), "trainer")
 
 
 def test_a_torchrun_command_gets_its_job_and_no_zygote():
@@ -188,7 +188,7 @@ def test_the_sidecar_gets_its_job_and_its_coordinators_address():
     elastic: dict[str, Any] = {"min_actives": 6, "spare_timeout_s": 5.0, "fence_s": 0.0, "backoff_max_s": 0.0}
     elastic["replica_groups"] = ((0, 1), (2, 3))
     elastic["in_place_max_per_pod"] = 2
-    elastic["proactive"] = "Now"
+    elastic["proactive_replacement"] = "Now"
     elastic["launcher_timeout_s"] = 20.0
     elastic["start_timeout_s"] = 600.0
     job = a_job(parallelism=4, replicas=2, in_place_max_restarts=3, in_place_window_s=90.0, **elastic)
