@@ -24,9 +24,7 @@ from understudy_protocol.launcher import (
 
 @dataclass(frozen=True)
 class Started:
-    """The launcher itself runs: the first event. worker_grace_period_s: how long replaced workers may still run in a new
-    round.
-    """
+    """The launcher itself runs: the first event. worker_grace_period_s: how long replaced workers may still run."""
 
     worker_grace_period_s: float = 0.0
 

@@ -220,7 +220,9 @@ class Supervisor:
     def _replace(self, reason: str, has_grace: bool, now: float) -> None:
         if has_grace:
             self._graces.replace(now + self._worker_grace_period_s)
-            self._ask_to_save(Phase.REPLACING, f"{reason}, within {self._worker_grace_period_s:g} s", e.Aim.TERM_HANDLER)
+            self._ask_to_save(
+                Phase.REPLACING, f"{reason}, within {self._worker_grace_period_s:g} s", e.Aim.TERM_HANDLER
+            )
         elif self.phase is not Phase.REPLACING:
             self._graces.forget_order()
             self.phase = Phase.STARTING

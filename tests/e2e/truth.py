@@ -2,8 +2,8 @@
 
 Rules:
 - A fault adds one entry to `recoveries`, which is `lastRecovery` too. A test that stops no training expects none.
-- `pauseSeconds` is the time from the last step before the fault to the first step after it, of one pod that made both. The
-  pod's own report of its steps, which the operator never reads, is the measurement. `resumedAt` is that first step.
+- `pauseSeconds` is the time from the last step before the fault to the first step after it, of one pod that made both.
+  The pod's own report of its steps, which the operator never reads, is the measurement. `resumedAt` is that first step.
 - A script that reports no steps has neither: its recovery ends with `runningAt`.
 - A time may differ by 10 % of the pause, or by 0.2 s if that is more.
 - `detectedAt` is between the fault and the first step after it, and at most DETECTED_WITHIN_S after the fault or the

@@ -158,7 +158,9 @@ def called(documents: Documents) -> list[dict[str, Any]]:
 
 def test_only_labelled_pods_in_labelled_namespaces_wait_for_the_webhook():
     (webhook,) = rendered(webhook=True)["MutatingWebhookConfiguration"]["webhooks"]
-    assert webhook["objectSelector"] == {"matchLabels": {"understudy.dev/inject": "true"}}
+    assert webhook["objectSelector"] == {
+        "matchExpressions": [{"key": "understudy.dev/inject", "operator": "In", "values": ["enabled", "true"]}]
+    }
     assert webhook["namespaceSelector"] == {"matchLabels": {"understudy.dev/inject": "enabled"}}
     assert (webhook["reinvocationPolicy"], webhook["sideEffects"]) == ("IfNeeded", "None")
     assert (webhook["failurePolicy"], webhook["timeoutSeconds"]) == ("Fail", 5)
@@ -199,7 +201,7 @@ def test_self_made_certificates_need_rights_only_on_their_own_secret_and_configu
     assert volume["secret"] == {"secretName": "understudy-webhook-tls"}
     assert not any("caBundle" in webhook["clientConfig"] for webhook in called(documents))
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-        assert documents[kind]["metadata"]["annotations"] == {"understudy.dev/certificates": "SelfMade"}
+        assert documents[kind]["metadata"]["annotations"] == {"understudy.dev/certificate-mode": "SelfSigned"}
 
 
 @pytest.mark.parametrize("settings", [(), ("webhook.certificates.mode=CertManager",), PROVIDED])
@@ -219,7 +221,7 @@ def test_provided_certificates_are_mounted_and_the_chart_does_not_renew_them(set
     assert volume["secret"]["secretName"] == ("own" if provided else "understudy-webhook-cert")
     assert [x["clientConfig"].get("caBundle") for x in called(documents)] == [("QQ==" if provided else None)] * 3
     annotation = documents["MutatingWebhookConfiguration"]["metadata"]["annotations"]
-    values = {"understudy.dev/certificates": "Provided" if provided else "CertManager"}
+    values = {"understudy.dev/certificate-mode": "Provided" if provided else "CertManager"}
     if not provided:
         values["cert-manager.io/inject-ca-from"] = "system/understudy-webhook"
     assert annotation == values
@@ -253,7 +255,7 @@ DIGEST = f"sha256:{'0123456789abcdef' * 4}"
         ("operator.tolerations[0].efect=NoSchedule", "at '/operator/tolerations/0': additional properties 'efect'"),
         ("operator.resources.limit.memory=1Gi", "at '/operator/resources': additional properties 'limit'"),
         ("faults.sources[0].nmae=cordon", "at '/faults/sources/0'"),
-        ("webhook.certificates.mode=Own", "at '/webhook/certificates/mode': value must be one of 'SelfMade'"),
+        ("webhook.certificates.mode=Own", "at '/webhook/certificates/mode': value must be one of 'SelfSigned'"),
         ("webhook.certificates.mode=Provided", "webhook.certificates.secretName must name the Secret"),
         ("webhook.failurePolicy=Retry", "at '/webhook/failurePolicy': value must be one of 'Fail', 'Ignore'"),
         ("networkPolicies.alsoFrom=[{}]", "at '/networkPolicies/alsoFrom/0': minProperties"),

@@ -87,7 +87,11 @@ ACCEPTED: dict[str, Change] = {
 REFUSED: dict[str, tuple[Change, str, str]] = {
     "a negative number": (lambda pool: pool["spec"].update(replicas=-1), "spec.replicas", "0 or more"),
     "no number": (lambda pool: pool["spec"].pop("replicas"), "spec.replicas", "exactly one of replicas and autoSize"),
-    "two numbers": (lambda pool: pool["spec"].update(autoSize={}), "spec.replicas", "exactly one of replicas and autoSize"),
+    "two numbers": (
+        lambda pool: pool["spec"].update(autoSize={}),
+        "spec.replicas",
+        "exactly one of replicas and autoSize",
+    ),
     "a likelihood of 1": (
         sized_by_itself(failuresPerNodeDay="1"),
         "spec.autoSize.failuresPerNodeDay",

@@ -49,7 +49,7 @@ type InjectedJobSpec struct {
 	// +kubebuilder:validation:Maximum=20000
 	Pods int32 `json:"pods"`
 
-	// The pods that hold ranks: the world size divided by the workers of each pod.
+	// The pods that hold ranks: all but the spares.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=20000
 	Members int32 `json:"members"`

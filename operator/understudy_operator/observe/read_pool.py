@@ -146,6 +146,6 @@ def _auto_size(spec: Raw) -> AutoSize:
 
 def interested_jobs(store: Store, raw: Raw) -> list[Key]:
     """The jobs that a pool's pod concerns: the job that has claimed it, and the jobs that may claim from that pool."""
-    pool, claimed_by = pool_key_of(raw), raw["metadata"].get("labels", {}).get(names.LABEL_CLAIMED_BY, "")
+    pool, claimed_by = pool_key_of(raw), raw["metadata"].get("labels", {}).get(names.LABEL_CLAIMED_BY_UID, "")
     jobs = _jobs_in(store, raw["metadata"].get("namespace", ""))
     return [(job.namespace, job.name) for job in jobs if job.uid == claimed_by or _pool_named_by(job) == pool]

@@ -49,7 +49,7 @@ async def test_a_condition_reaches_status_an_event_the_coordinator_and_the_pods_
 
     async def verdict() -> NodeVerdict | None:
         pod = await kube.call("GET", f"pods/{a1['metadata']['name']}")
-        text = pod["metadata"].get("annotations", {}).get("understudy.dev/verdict", "")
+        text = pod["metadata"].get("annotations", {}).get("understudy.dev/node-verdict", "")
         result = wire.decode(text, {"NodeVerdict": NodeVerdict}) if text else None
         return result if isinstance(result, NodeVerdict) else None
 
@@ -137,7 +137,7 @@ async def test_a_nodes_faults_are_remembered_once_by_any_leading_operator(
     assert await memory() == written
 
     # and when an administrator forgives the node, it is used again
-    forgiven = {"metadata": {"annotations": {"understudy.dev/faults-forgiven": str(int(time.time()) + 1)}}}
+    forgiven = {"metadata": {"annotations": {"understudy.dev/ignore-faults-before": str(int(time.time()) + 1)}}}
     await kube.call("PATCH", f"/api/v1/nodes/{node}", forgiven)
 
     async def used_again() -> bool:

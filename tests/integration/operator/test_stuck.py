@@ -122,7 +122,7 @@ async def test_a_dead_node_that_is_still_ready_gets_no_pod_and_its_pods_are_forc
 
     # then its pod is deleted, which no kubelet carries out, and the new one avoids that node
     new = await until_another(training, kube, uids([a0, a1, spare]))
-    assert node_of(a1) in new["metadata"]["annotations"][names.ANNOTATION_AVOIDS]
+    assert node_of(a1) in new["metadata"]["annotations"][names.ANNOTATION_AVOIDED_NODES]
 
     async def asked_to_end() -> bool:
         return a1["metadata"]["uid"] not in uids(await training.pods())
@@ -222,7 +222,7 @@ async def test_a_pod_that_avoids_many_nodes_is_recreated_when_one_is_healthy_aga
         await training.apply()
         pods = await training.until_pods(3)
         pod = next(pod for pod in pods if not is_spare(pod))
-        assert pod["metadata"]["annotations"][names.ANNOTATION_AVOIDS].split(",") == nodes
+        assert pod["metadata"]["annotations"][names.ANNOTATION_AVOIDED_NODES].split(",") == nodes
         full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
         await set_pod_status(kube, pod, conditions=[full])
         await is_reported_in_time(training, kube, f"(it avoids {', '.join(nodes[:3])} and 97 more")
@@ -232,7 +232,7 @@ async def test_a_pod_that_avoids_many_nodes_is_recreated_when_one_is_healthy_aga
 
         # then another pod is created, which may use that node
         new = await until_another(training, kube, uids(pods))
-        assert new["metadata"]["annotations"][names.ANNOTATION_AVOIDS].split(",") == nodes[:41] + nodes[42:]
+        assert new["metadata"]["annotations"][names.ANNOTATION_AVOIDED_NODES].split(",") == nodes[:41] + nodes[42:]
         assert pod["metadata"]["uid"] not in uids(await training.pods())
     finally:
         for node in nodes:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_launcher.environment import single_threaded, worker_environment, worker_grace_period_s, zygote_environment
+from understudy_launcher.environment import (
+    single_threaded,
+    worker_environment,
+    worker_grace_period_s,
+    zygote_environment,
+)
 from understudy_protocol import pod
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.launcher import StartWorkers

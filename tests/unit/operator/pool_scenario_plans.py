@@ -101,7 +101,7 @@ def _replacement_pods(result: Any) -> Pod:
     if isinstance(result, str):
         return a_pod(result)
     ((name, spare),) = result.items()
-    return a_pod(name, annotations={names.ANNOTATION_FROM_POD: f"uid-{spare}"})
+    return a_pod(name, annotations={names.ANNOTATION_CLAIMED_POD_UID: f"uid-{spare}"})
 
 
 def _lines(plan: PoolPlan) -> Iterator[str]:

@@ -94,7 +94,11 @@ STATUS: Raw = {
             "pauseSeconds": 1.5,
         }
     ],
-    "rollouts": {"fresh": 1, "failure": {"update": "u", "at": CREATED, "consecutiveFailures": 1}, "restartedForUpdate": "t"},
+    "rollouts": {
+        "fresh": 1,
+        "failure": {"update": "u", "at": CREATED, "consecutiveFailures": 1},
+        "restartedForUpdate": "t",
+    },
     "avoidedNodes": [{"node": "n1", "source": "s", "reason": "r", "until": CREATED, "pods": ["p"]}],
 }
 POOL_STATUS: Raw = {
@@ -197,7 +201,7 @@ def _put_everything(api: ClusterApi) -> None:
     group = "/apis/understudy.dev/v1alpha1/namespaces/research"
     metadata = {"namespace": "research", "name": "shared"}
     api.put(f"{group}/hotsparepools/shared", {"kind": "HotSparePool", "metadata": metadata, "spec": pool})
-    annotations = {"understudy.dev/faulty": "Xid 79", "understudy.dev/faulty-until": "2036-11-20T10:00:00Z"}
+    annotations = {"understudy.dev/faulty": "Xid 79", "understudy.dev/fault-expires": "2036-11-20T10:00:00Z"}
     conditions = [
         {"type": "Ready", "status": "True", "reason": "r", "message": "Xid 79", "lastTransitionTime": CREATED}
     ]

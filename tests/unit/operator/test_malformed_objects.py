@@ -35,7 +35,7 @@ def a_pod_of_an_injected_job() -> Raw:
 
 def a_pod_of_a_pool() -> Raw:
     """A pod with a pool's label, and an invalid index."""
-    labels = {"understudy.dev/job-uid": "x", "understudy.dev/pool": "p", "understudy.dev/claimed-by": "y"}
+    labels = {"understudy.dev/job-uid": "x", "understudy.dev/pool": "p", "understudy.dev/claimed-by-uid": "y"}
     env = [{"name": "UNDERSTUDY_INDEX", "value": "x"}]
     return a_pod("index", labels, spec={"initContainers": [{"name": "c", "env": env}], "containers": []})
 
@@ -151,7 +151,7 @@ MALFORMED: list[tuple[Kind, Raw]] = [
     (Kind.NODE, {"status": {"conditions": "none"}}),
     (
         Kind.NODE,
-        {"metadata": {"annotations": {"understudy.dev/faulty": "x", "understudy.dev/faulty-until": "9" * 400}}},
+        {"metadata": {"annotations": {"understudy.dev/faulty": "x", "understudy.dev/fault-expires": "9" * 400}}},
     ),
     (Kind.NODE, {"metadata": {"creationTimestamp": "soon"}}),
 ]

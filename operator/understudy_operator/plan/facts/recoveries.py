@@ -6,9 +6,9 @@ entries, and an entry stays when its cause is revised: so its time and its place
 it. An entry that was open when its coordinator was lost, and that the new one does not report, ends when the new one
 reports that all workers run: nothing else ends it.
 
-An entry has ended once it has `resumedAt` or, in a job whose workers report no steps, `runningAt`. `pauseSeconds` is how
-long training paused, measured by a pod that made the last step before the fault and the first one after it; if no such
-pod is left, the time from `detectedAt` to `resumedAt`. Without a step there is no number.
+An entry has ended once it has `resumedAt` or, in a job whose workers report no steps, `runningAt`. `pauseSeconds` is
+how long training paused, measured by a pod that made the last step before the fault and the first one after it; if no
+such pod is left, the time from `detectedAt` to `resumedAt`. Without a step there is no number.
 """
 
 from collections import Counter

@@ -195,9 +195,13 @@ class World:
     warmup: tuple[str, ...] = ()  # command that a spare runs once while it waits; empty: none
     nologin_path: str = ""  # a file whose existence marks a node as faulty; "" if none
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks with the same shards
-    proactive_replacement: str = "Off"  # or NextCheckpoint, Now: whether a member on a bad node is swapped before it fails
+    proactive_replacement: str = (
+        "Off"  # or NextCheckpoint, Now: whether a member on a bad node is swapped before it fails
+    )
     avoid_nodes: str = "Prefer"  # or Require, Off: how strictly new pods avoid nodes with findings
-    worker_grace_period_s: float | None = None  # of workers that a round replaces; None: the default of their environment
+    worker_grace_period_s: float | None = (
+        None  # of workers that a round replaces; None: the default of their environment
+    )
     step_timeout_s: float = 0.0  # a worker without a step() for so long hangs; 0: no limit
     start_timeout_s: float = 0.0  # a round without a step() for so long after its start hangs; 0: no limit
     script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: no limit

@@ -70,7 +70,7 @@ def preferred(avoided: tuple[Avoided, ...]) -> list[str]:
 
 def avoided_by(pod: Pod) -> set[str]:
     """The nodes that were avoided when the pod was created: its affinity cannot change."""
-    return set(filter(None, pod.annotations.get(names.ANNOTATION_AVOIDS, "").split(",")))
+    return set(filter(None, pod.annotations.get(names.ANNOTATION_AVOIDED_NODES, "").split(",")))
 
 
 def usable_again(pod: Pod, avoid: Collection[str], nodes: Mapping[str, Node]) -> list[str]:
@@ -180,4 +180,4 @@ def plan_avoidance_events(observed: Observed, status: Mapping[str, Any]) -> Iter
 
 def prefers_not(pod: Pod) -> set[str]:
     """The nodes that were avoided if possible when the pod was created."""
-    return set(filter(None, pod.annotations.get(names.ANNOTATION_PREFERS_NOT, "").split(",")))
+    return set(filter(None, pod.annotations.get(names.ANNOTATION_LEAST_PREFERRED_NODES, "").split(",")))

@@ -6,8 +6,8 @@ Rules:
   before they are ready again belongs to the first.
 - While an update may be retried, the operator recreates only replicas that stay blocked in its process group: nothing
   else frees them.
-- status.rollouts.restartedForUpdate records the handled failure, so that each is handled once. The recovery lasts until an
-  update is complete.
+- status.rollouts.restartedForUpdate records the handled failure, so that each is handled once. The recovery lasts until
+  an update is complete.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -130,7 +130,9 @@ def _detected(identity: tuple[str, int], entry: Mapping[str, Any]) -> Event:
 def _recovered(identity: tuple[str, int], entry: Mapping[str, Any]) -> Event:
     strategy = entry.get("strategy", "resumed")
     reason = f" ({entry['reason']})" if entry.get("reason") else ""
-    end = f"in {entry['pauseSeconds']} s" if "pauseSeconds" in entry else f"running again since {entry.get('runningAt')}"
+    end = (
+        f"in {entry['pauseSeconds']} s" if "pauseSeconds" in entry else f"running again since {entry.get('runningAt')}"
+    )
     message = f"{strategy} {end}, round {entry['round']}: {_cause(entry)}{reason}"
     return Event("Normal", "Recovered", message, _key("recovery", identity))
 

@@ -12,7 +12,14 @@ from understudy_operator.observe.read_status import JobStatus, PoolStatus, read_
 CRDS = Path(__file__).parents[4] / "crds"
 AT = "2026-11-20T10:00:00Z"
 CAUSE = {"pod": "p", "node": "n1", "message": "m", "rank": 1}
-RECOVERY = {"fault": "Node", "strategy": "JobRestart", "round": 1, "detectedAt": AT, "cause": CAUSE, "pauseSeconds": 1.5}
+RECOVERY = {
+    "fault": "Node",
+    "strategy": "JobRestart",
+    "round": 1,
+    "detectedAt": AT,
+    "cause": CAUSE,
+    "pauseSeconds": 1.5,
+}
 
 
 def described(shape: Any) -> Any:

@@ -116,7 +116,7 @@ def an_injected_job(status: Raw | None = None) -> Job:
 
 def at(pod: Pod, index: int) -> Pod:
     """The pod with that completion index, as the operator reads it: it has no rank."""
-    place = {names.ANNOTATION_PLACE: f"pods/0/{index}"}
+    place = {names.ANNOTATION_POD_INDEX: f"pods/0/{index}"}
     controller = Controller("Job", "train", UID)
     return replace(pod, index=None, spare=True, labels={}, annotations=place, controller=controller)
 
@@ -163,7 +163,7 @@ def test_an_injectedjob_is_read_as_a_job_whose_other_pods_are_spares() -> None:
 
 
 def test_ranks_count_through_the_labelled_templates_of_a_jobset() -> None:
-    labelled = {"metadata": {"labels": {names.LABEL_INJECT: "true"}}}
+    labelled = {"metadata": {"labels": {names.LABEL_INJECT: "enabled"}}}
 
     def entry(name: str, replicas: int, pods: int, template: Raw) -> Raw:
         return {"name": name, "replicas": replicas, "template": {"spec": {"parallelism": pods, "template": template}}}

@@ -98,7 +98,7 @@ def condition(given: Observed, now: float = NOW) -> tuple[str, str]:
 
 def in_the_place_of(spare: Pod, **changes: Any) -> Pod:
     """The pod of the job that replaces this spare."""
-    annotations = {names.ANNOTATION_FROM_POD: spare.uid}
+    annotations = {names.ANNOTATION_CLAIMED_POD_UID: spare.uid}
     return a_pod("new", annotations=annotations, **{"created_at": NOW, **changes})
 
 
@@ -199,7 +199,7 @@ def test_a_spare_on_a_node_that_has_failed_jobs_is_claimed_last_and_with_require
 def test_no_spare_is_claimed_for_pods_whose_start_is_delayed_after_a_failure():
     # given a pod that replaced a spare and could not start on its node
     failed = replace(
-        ended(a_pod("f", node=Q.node, annotations={names.ANNOTATION_FROM_POD: "uid-of-another"})),
+        ended(a_pod("f", node=Q.node, annotations={names.ANNOTATION_CLAIMED_POD_UID: "uid-of-another"})),
         could_start=False,
         created_at=NOW,
     )
@@ -223,7 +223,7 @@ def test_a_pod_that_replaces_a_spare_is_in_no_queue_and_has_no_marks_of_a_gang()
 
     # then the pod is not in the gang, and no other pod is created in its place
     values = {**made["metadata"]["labels"], **made["metadata"]["annotations"]}
-    assert values[names.ANNOTATION_FROM_POD] == taken.uid
+    assert values[names.ANNOTATION_CLAIMED_POD_UID] == taken.uid
     assert not values.keys() & {kueue.QUEUE, kueue.GROUP_NAME, *SCHEDULERS_MARKS}
 
 
@@ -344,8 +344,8 @@ def test_the_jobs_pod_is_created_for_the_spares_node_once_the_kubelet_has_confir
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [MINE.node]}]}
     ]
     metadata = made.manifest["metadata"]
-    assert metadata["labels"][names.LABEL_FROM_POOL] == "pool-uid"
-    assert metadata["annotations"][names.ANNOTATION_FROM_POD] == MINE.uid
+    assert metadata["labels"][names.LABEL_POOL_UID] == "pool-uid"
+    assert metadata["annotations"][names.ANNOTATION_CLAIMED_POD_UID] == MINE.uid
     assert releases(given) == []
     assert [other.manifest["metadata"]["name"] for other in creations(replace(given, entropy="other"))] == [
         metadata["name"]
