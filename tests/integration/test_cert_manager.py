@@ -39,7 +39,7 @@ def rendered(*settings: str) -> list[Raw]:
         "system",
         *result,
     ]
-    done = subprocess.run([*command, "--set", "crds.install=false"], check=True, capture_output=True, text=True)
+    done = subprocess.run([*command, "--set", "crds.enabled=false"], check=True, capture_output=True, text=True)
     return [item for item in yaml.safe_load_all(done.stdout) if item]
 
 

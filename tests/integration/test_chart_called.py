@@ -283,7 +283,7 @@ def administrator(server: "ApiServer") -> Administrator:
 @pytest.mark.parametrize(
     ("release", "namespace"), [("second", "two"), ("first", "two"), ("second", "one")], ids=lambda x: str(x)
 )
-@pytest.mark.parametrize("settings", [(), ("crds.install=false",)], ids=["with CRDs", "without CRDs"])
+@pytest.mark.parametrize("settings", [(), ("crds.enabled=false",)], ids=["with CRDs", "without CRDs"])
 def test_a_second_release_is_rejected_with_the_place_of_the_first_one(
     administrator: Administrator, release: str, namespace: str, settings: tuple[str, ...]
 ) -> None:

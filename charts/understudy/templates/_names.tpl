@@ -146,7 +146,7 @@ capabilities: {drop: [ALL]}
 {{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) -}}
 {{- $operator := dict "namespaceSelector" $namespace "podSelector" (dict "matchLabels" (include "understudy.selector" . | fromYaml)) -}}
 {{- $rules := list (dict "from" (list $operator) "ports" (list (dict "protocol" "TCP" "port" 8478))) -}}
-{{- with .Values.networkPolicies.alsoFrom -}}
+{{- with .Values.networkPolicies.extraFrom -}}
 {{- $rules = append $rules (dict "from" .) -}}
 {{- end -}}
 {{- toJson $rules -}}
