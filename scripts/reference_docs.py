@@ -128,7 +128,7 @@ def shown(found: list[str]) -> Iterator[str]:
 
 def is_possible(name: Name) -> bool:
     """The values of two expressions are found independently. The code excludes these combinations."""
-    lasting = name.reason in ("InvalidSpec", "Refused")
+    lasting = name.reason in ("InvalidSpec", "Rejected")
     match name.kind:
         case "Invalid":
             return lasting or name.reason == "Accepted"

@@ -64,7 +64,7 @@ def _policy_actions() -> tuple[str, ...]:
 
 def _pool_reasons() -> tuple[str, ...]:
     """The reasons of the condition PoolAvailable. All but the first are reasons of an event, too."""
-    return (pool_told.CLAIMED, pool_told.EMPTY, pool_told.MISSING, pool_told.NO_ROOM, pool_told.REFUSED)
+    return (pool_told.CLAIMED, pool_told.EMPTY, pool_told.NOT_FOUND, pool_told.UNSCHEDULABLE, pool_told.CLAIM_REJECTED)
 
 
 def _refused() -> tuple[str, ...]:
@@ -93,8 +93,8 @@ COMPUTED: Mapping[tuple[str, str], Callable[[], tuple[str, ...]]] = {
     ("plan_events", "reason"): _restarts,
     ("_recorded", "end"): lambda: ("Completed", "Failed"),
     ("pool_events", "after['reason']"): _pool_reasons,
-    ("_events", "new['reason']"): lambda: ("Rolling", "NoRoom", *_refused()),
-    ("_events", "reason"): lambda: ("TakenAway", "NoRoom"),
+    ("_events", "new['reason']"): lambda: ("Rolling", "Unschedulable", *_refused()),
+    ("_events", "reason"): lambda: ("TakenAway", "Unschedulable"),
 }
 
 

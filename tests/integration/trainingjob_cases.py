@@ -1051,7 +1051,7 @@ STATUS: Manifest = {
     "restartsCountTowardsMax": 1,
     "conditions": [
         {
-            "type": "Running",
+            "type": "Ready",
             "status": "True",
             "reason": "WorldFormed",
             "message": "8 members hold all ranks",

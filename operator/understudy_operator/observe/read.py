@@ -97,6 +97,7 @@ def read_pod(kept: Raw) -> Pod:
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
         finalizers=tuple(metadata.get("finalizers") or ()),
         disruption=_disruption(status),
+        is_preempted=_is_preempted(status),
         blocking_finalizers=_blocking_finalizers(metadata),
         waiting_since=_waiting_since(status),
         failure=failure(status),
@@ -188,6 +189,15 @@ def _disruption(status: decoded_fields.PodStatus) -> str:
         if condition["type"] in _DISRUPTIONS and condition["status"] == "True":
             return f"it was disrupted: {condition.get('reason', '')}: {condition.get('message', '')}"
     return ""
+
+
+def _is_preempted(status: decoded_fields.PodStatus) -> bool:
+    return any(
+        condition["type"] == "DisruptionTarget"
+        and condition["status"] == "True"
+        and condition.get("reason") == "PreemptionByScheduler"
+        for condition in status.get("conditions") or ()
+    )
 
 
 def _blocking_finalizers(metadata: decoded_fields.ObjectMeta) -> tuple[str, ...]:

@@ -444,9 +444,9 @@ async def test_a_template_that_the_api_server_rejects_is_reported_and_retried_sl
     await kube.until("condition Invalid", is_reported)
 
     async def event() -> bool:
-        return len(await training.events("Refused")) == 1
+        return len(await training.events("Rejected")) == 1
 
-    await kube.until("event Refused", event)
+    await kube.until("event Rejected", event)
 
     # and the creation is retried only now and then
     async def refused() -> int:
@@ -469,4 +469,4 @@ async def test_a_template_that_the_api_server_rejects_is_reported_and_retried_sl
         times.append(await after_another_reconcile())
     assert times[-1] - times[-2] < 2 * TRY_AGAIN_S
     assert await training.pods() == []
-    assert len(await training.events("Refused")) == 1
+    assert len(await training.events("Rejected")) == 1

@@ -36,9 +36,9 @@ async def until_reported(training: Training, kube: Kube, words: str) -> None:
     """Condition Running has this text."""
 
     async def is_reported() -> bool:
-        return words in (await training.condition("Running"))[1]
+        return words in (await training.condition("Ready"))[1]
 
-    await kube.until(f"condition Running has {words!r}", is_reported)
+    await kube.until(f"condition Ready has {words!r}", is_reported)
 
 
 async def is_reported_in_time(training: Training, kube: Kube, words: str) -> None:
@@ -85,7 +85,7 @@ async def test_a_third_partys_finalizer_delays_nothing_and_is_reported(training:
     await until_reported(
         training, kube, f"pod {a1['metadata']['name']} has ended, but its object stays until its finalizers"
     )
-    assert FINALIZER in (await training.condition("Running"))[1]
+    assert FINALIZER in (await training.condition("Ready"))[1]
     assert (await training.status())["phase"] == "Running"
     kept = await kube.call("GET", path)
     assert kept["metadata"]["deletionGracePeriodSeconds"] == 0
@@ -105,7 +105,7 @@ async def test_a_third_partys_finalizer_delays_nothing_and_is_reported(training:
     await kube.call("PATCH", path, {"metadata": {"finalizers": None}})
 
     async def gone() -> bool:
-        return a1["metadata"]["uid"] not in uids(await kube.list("pods")) and await training.condition("Running") == (
+        return a1["metadata"]["uid"] not in uids(await kube.list("pods")) and await training.condition("Ready") == (
             "True",
             "",
         )

@@ -42,7 +42,7 @@ HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
     "starting": not_ready,
     "pending": lambda pod: not_ready(pending(pod)),
     "without room": without_room,
-    "preempted": lambda pod: not_ready(terminating(replace(pod, disruption=PREEMPTED))),
+    "preempted": lambda pod: not_ready(terminating(replace(pod, disruption=PREEMPTED, is_preempted=True))),
     "going": terminating,
     "unfit": lambda pod: replace(not_ready(ended(pod)), failure=UNFIT),
     "ended": lambda pod: not_ready(ended(pod)),

@@ -53,7 +53,7 @@ def plan_events(observed: Observed, leadership: Leadership, status: Mapping[str,
     events += pool_events(condition(before, POOL_AVAILABLE), condition(status, POOL_AVAILABLE))
     refusal = reported_refusal(status)
     if refusal and not is_same_refusal(refusal, reported_refusal(before)):
-        events.append(Event("Warning", "Refused", refusal))
+        events.append(Event("Warning", "Rejected", refusal))
     return tuple(events)
 
 

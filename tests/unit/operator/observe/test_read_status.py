@@ -50,7 +50,7 @@ def test_all_fields_of_the_crd_are_known(crd: str, shape: Any) -> None:
 
 
 def test_a_valid_status_is_read_unchanged() -> None:
-    condition = {"type": "Running", "status": "True", "reason": "r", "message": "m", "lastTransitionTime": AT}
+    condition = {"type": "Ready", "status": "True", "reason": "r", "message": "m", "lastTransitionTime": AT}
     status = {"round": 3, "phase": "Running", "recoveries": [RECOVERY], "conditions": [condition], "startTime": AT}
     assert read_job_status({"status": status}) == (status, "")
     assert read_job_status({}) == ({}, "")
@@ -69,7 +69,7 @@ def test_a_valid_status_is_read_unchanged() -> None:
         ("recoveries", [{**RECOVERY, "pauseSeconds": 1e300}], []),
         ("recoveries", [{**RECOVERY, "strategy": "Magic"}], []),
         ("terminalState", "Exploded", None),
-        ("conditions", [{"type": "Running", "status": "True", "lastTransitionTime": "yesterday"}], []),
+        ("conditions", [{"type": "Ready", "status": "True", "lastTransitionTime": "yesterday"}], []),
         ("coordinator", {"epoch": 2**60}, None),
         ("replicatedJobsStatus", [{"name": "a", "jobRestarts": ["x"]}, {"name": "b"}], [{"name": "b"}]),
     ],

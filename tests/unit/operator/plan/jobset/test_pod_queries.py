@@ -50,11 +50,11 @@ def test_pods_whose_delay_is_explained_are_listed_at_growing_intervals():
 
 
 def running(child: ChildJob, *pods: Pod, not_ready: list[str] | None = None) -> str:
-    """The message of the condition Running."""
+    """The message of the condition Ready."""
     job = a_job(spec={"world": None, "replicated_jobs": (a_group("workers"),)})
     given = observed(job, (), children=(child,), job_pods=pods)
     nodes = {pod.node: Node(pod.node, pod.node not in (not_ready or [])) for pod in pods if pod.node}
-    return str(condition(status_of(replace(given, nodes=nodes)), "Running")["message"])
+    return str(condition(status_of(replace(given, nodes=nodes)), "Ready")["message"])
 
 
 def test_a_pod_that_does_not_start_is_reported():

@@ -236,7 +236,7 @@ def test_a_new_epoch_has_no_voters_until_it_reports_them():
 
 
 def message(given: Observed) -> str:
-    text: str = condition(status_of(given, Leadership(4, 1, S, "")), "Running")["message"]
+    text: str = condition(status_of(given, Leadership(4, 1, S, "")), "Ready")["message"]
     return text
 
 

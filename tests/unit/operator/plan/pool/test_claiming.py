@@ -123,7 +123,7 @@ def test_a_job_does_not_wait_for_a_spare_whose_claim_is_refused():
     # and without another spare, the job creates a pod after its spare timeout
     given = one_lost(P, paused=paused)
     result = plan(given).status or {}
-    assert (creations(given), condition(given)) == ([], ("False", "ClaimRefused"))
+    assert (creations(given), condition(given)) == ([], ("False", "ClaimRejected"))
     waited = replace(given, job=replace(given.job, status=result))
     assert len(creations(waited, NOW + given.job.world.spare_timeout_s)) == 1
 
@@ -275,7 +275,7 @@ def test_a_job_creates_its_own_pod_after_the_spare_timeout(known: bool):
 def test_a_job_does_not_wait_for_a_pool_that_does_not_exist_or_has_no_replicas():
     for given in (one_lost(desired=0), replace(one_lost(), pool=a_view(exists=False, desired=0))):
         assert len(creations(given)) == 1
-    assert condition(replace(one_lost(), pool=a_view(exists=False, desired=0))) == ("False", "PoolMissing")
+    assert condition(replace(one_lost(), pool=a_view(exists=False, desired=0))) == ("False", "PoolNotFound")
 
 
 def test_a_refill_is_claimed_even_if_the_jobs_own_pod_waits_for_a_node():
@@ -384,7 +384,7 @@ def test_a_pod_that_finds_no_room_in_the_spares_place_is_reported_and_costs_no_s
     # then the job waits for it, and after a while creates another pod, for any node
     assert (claims(given), creations(given)) == ([], [])
     assert claims(given, NOW + BOUND_S) == []
-    assert condition(given, NOW + BOUND_S) == ("False", "NoRoom")
+    assert condition(given, NOW + BOUND_S) == ("False", "Unschedulable")
     assert len(creations(pool_status(given, NOW + BOUND_S), NOW + BOUND_S + 31)) == 1
 
 
@@ -397,8 +397,8 @@ def test_a_pod_for_which_others_are_preempted_in_the_spares_place_is_waited_for(
 
     # then the job creates, claims and reports nothing else, for a limited time
     assert (claims(given, NOW + BOUND_S), creations(given, NOW + BOUND_S)) == ([], [])
-    assert condition(given, NOW + BOUND_S) == ("True", "Idle")
-    assert condition(given, NOW + PREEMPTING_S) == ("False", "NoRoom")
+    assert condition(given, NOW + BOUND_S) == ("True", "NoSpareNeeded")
+    assert condition(given, NOW + PREEMPTING_S) == ("False", "Unschedulable")
 
 
 def test_a_pod_that_found_no_room_is_deleted_first_once_all_ranks_are_taken():

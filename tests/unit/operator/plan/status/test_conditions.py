@@ -34,10 +34,10 @@ def test_a_condition_keeps_its_time_until_it_flips():
     running = after(in_round(0), a_snapshot(), NOW)
     recovering = after(running, a_snapshot(waiting_for=WAITING), NOW + 10)
     stays = after(recovering, a_snapshot(waiting_for="2 of 2 pods"), NOW + 20)
-    times = [condition(status, "Running")["lastTransitionTime"] for status in (running, recovering, stays)]
+    times = [condition(status, "Ready")["lastTransitionTime"] for status in (running, recovering, stays)]
     assert times[0] != times[1] == times[2]
     assert condition(stays, "Failed")["lastTransitionTime"] == times[0]
-    assert condition(stays, "Running")["message"] == "waiting for 2 of 2 pods"
+    assert condition(stays, "Ready")["message"] == "waiting for 2 of 2 pods"
 
 
 def test_conditions_name_the_missing_pods_and_the_pod_in_trouble():
@@ -45,17 +45,17 @@ def test_conditions_name_the_missing_pods_and_the_pod_in_trouble():
     status = status_of(
         observed(a_job(), (A0, stuck, S), a_snapshot([member(A0, None)], number=-1, waiting_for=WAITING))
     )
-    message = condition(status, "Running")["message"]
+    message = condition(status, "Ready")["message"]
     assert message == f"waiting for {WAITING}; pod a1: Unschedulable: 0/3 nodes are available"
 
 
 def test_a_job_that_has_shrunk_reports_it_and_runs():
     job = a_job(status=in_round(3), parallelism=3, min_actives=2)
     status = status_of(observed(job, snapshot=a_snapshot(number=4, actives=2)))
-    assert condition(status, "Running")["status"] == "True"
-    assert condition(status, "Running")["message"] == ("trains with 2 of 3 pods: it grows when more pods are available")
+    assert condition(status, "Ready")["status"] == "True"
+    assert condition(status, "Ready")["message"] == ("trains with 2 of 3 pods: it grows when more pods are available")
     grown = status_of(observed(job, snapshot=a_snapshot(number=5, actives=3)))
-    assert condition(grown, "Running")["message"] == ""
+    assert condition(grown, "Ready")["message"] == ""
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def test_a_refusal_of_the_api_server_is_a_condition_and_one_event():
     status = status_of(given)
     assert {key: condition(status, "Invalid")[key] for key in ("status", "reason", "message")} == {
         "status": "True",
-        "reason": "Refused",
+        "reason": "Rejected",
         "message": REFUSAL,
     }
-    assert plan_events(given, LEADERSHIP, status) == (Event("Warning", "Refused", REFUSAL),)
+    assert plan_events(given, LEADERSHIP, status) == (Event("Warning", "Rejected", REFUSAL),)
     again = observed(a_job(status=status), (), refusals=(Refusal(REFUSAL), Refusal("another one")))
     assert plan_events(again, LEADERSHIP, status_of(again)) == ()
 
@@ -130,8 +130,8 @@ def test_a_refusal_that_may_pass_blocks_the_job_and_does_not_make_it_invalid():
     assert condition(blocked, "Invalid")["status"] == "False"
     result = condition(blocked, "Blocked")
     assert (result["status"], result["reason"], result["message"]) == ("True", "QuotaExceeded", QUOTA.message)
-    assert QUOTA.message in condition(blocked, "Running")["message"]
-    assert Event("Warning", "Refused", QUOTA.message) in plan_events(observed(a_job(), (A0,)), LEADERSHIP, blocked)
+    assert QUOTA.message in condition(blocked, "Ready")["message"]
+    assert Event("Warning", "Rejected", QUOTA.message) in plan_events(observed(a_job(), (A0,)), LEADERSHIP, blocked)
 
     # and the condition ends with the refusal
     free = status_of(observed(a_job(status=blocked), (A0,), refusals=()))
@@ -157,7 +157,7 @@ def test_workers_that_cannot_be_forked_are_a_condition_until_they_are_forked():
     result = replace(a_snapshot(), fork_fallbacks=ForkFallbacks(2, "a0", "thread jemalloc_bg_thd of pyarrow: set X"))
     status = after(before, result)
     found = condition(status, "WorkersForked")
-    assert (found["status"], found["reason"]) == ("False", "FreshProcesses")
+    assert (found["status"], found["reason"]) == ("False", "NewProcesses")
     assert found["message"] == (
         "workers of pod a0 (and of 1 more) start as new processes, which costs the time of their imports at each "
         "recovery: thread jemalloc_bg_thd of pyarrow: set X"

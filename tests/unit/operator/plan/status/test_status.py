@@ -87,7 +87,7 @@ def test_a_rank_whose_pod_has_ended_is_reported_at_once_without_a_coordinator():
     assert status["members"]["active"] == 1
     message = "no coordinator, and pod a0 (group rank 0) has failed: OOMKilled"
     assert condition(status, "Recovering")["message"] == message
-    assert condition(status, "Running")["message"] == message
+    assert condition(status, "Ready")["message"] == message
     # also if the pod's object is gone
     gone = status_of(observed(pods=(A1,), snapshot=snapshot, searches_since=NOW))
     assert condition(gone, "Recovering")["message"] == "no coordinator, and pod a0 (group rank 0) is gone"
