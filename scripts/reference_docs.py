@@ -113,7 +113,8 @@ def conditions(of: str) -> str:
     if missing:
         raise PageError(f"the condition {missing[0]} has no text: add one to scripts/reference_texts.py")
     order = [kind for kind in texts.CONDITIONS if kind in found]
-    rows = [(f"`{kind}`", texts.CONDITIONS[kind], ", ".join(shown(found[kind]))) for kind in order]
+    meanings = texts.CONDITIONS | (texts.POOL_CONDITIONS if of == POOL else {})
+    rows = [(f"`{kind}`", meanings[kind], ", ".join(shown(found[kind]))) for kind in order]
     return markdown(("condition", "True means", "reasons"), rows)
 
 

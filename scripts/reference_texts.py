@@ -15,7 +15,9 @@ PHASES = {
 }
 
 CONDITIONS = {
-    "Running": "The job trains with all its pods. If it is False, the message says what the job waits for.",
+    "Ready": "The job trains: the workers of all pods of the newest round run, and no recovery is open. Without a "
+    "launcher: all pods of all Jobs that have started are ready or have ended. If it is False, the message says what is "
+    "missing.",
     "Recovering": "A recovery is open. `status.lastRecovery` has no `pauseSeconds` yet.",
     "SparesReady": "All spares are ready. The message counts them, and names lost or waiting pods.",
     "PoolAvailable": "The pool of `spares.pool` can replace a lost pod. Absent without `spares.pool`.",
@@ -29,12 +31,16 @@ CONDITIONS = {
     "StartupPolicyCompleted": "With `startupPolicy: InOrder`: all replicatedJobs have started.",
     "Invalid": "The manifest cannot work. The message names the field. The job waits until you correct it.",
     "Blocked": "The API server rejects a request for a reason that may pass, such as a quota. The operator retries.",
-    "Ready": "The pool has as many ready spares as it needs.",
     "Rolling": "Spares of an old template are being replaced.",
 }
+#: Conditions of a HotSparePool that have another meaning than those of a job.
+POOL_CONDITIONS = {"Ready": "The pool has as many ready spares as it needs."}
 
 REASONS = {
-    "Spares": "The message counts the ready spares.",
+    "Completed": "The job has succeeded.",
+    "Shrunk": "An elastic job trains with fewer pods than it declares. The message counts them.",
+    "EnoughSpares": "All spares are ready.",
+    "TooFewSpares": "Fewer spares are ready than declared. The message counts them.",
     "NoSpareNeeded": "No rank is vacant, so the job needs no spare of the pool.",
     "SpareClaimed": "The job has claimed a spare. The message names the spare and its node.",
     "PoolEmpty": "The pool has no spare to claim.",
@@ -63,7 +69,8 @@ REASONS = {
     "NamespaceTerminating": "The namespace is being deleted.",
     "Forbidden": "The operator lacks a right.",
     "ServerError": "The API server returned an error of 500 or above.",
-    "TakenAway": "A spare was preempted or evicted.",
+    "Preempted": "The scheduler has preempted a spare for a pod of higher priority.",
+    "Evicted": "A spare was evicted, for example by `kubectl drain`.",
     "Rolling": "The operator replaces the spares one after the other.",
     "UpToDate": "All spares have the newest template.",
 }
@@ -106,7 +113,8 @@ EVENTS = {
     "Rolling": "The operator replaces the spares of an old template.",
     "RollingUpdateCompleted": "All spares have the newest template.",
     "Resized": "The computed number of spares has changed. The message has the reason.",
-    "TakenAway": "A spare was preempted or evicted.",
+    "Preempted": "The scheduler has preempted a spare for a pod of higher priority.",
+    "Evicted": "A spare was evicted, for example by `kubectl drain`.",
     "QuotaExceeded": "A ResourceQuota has no room for a spare.",
     "AdmissionDenied": "An admission webhook or policy rejects a spare.",
     "WebhookUnavailable": "An admission webhook does not respond.",

@@ -206,7 +206,10 @@ def test_a_pool_without_room_reports_it_and_rolls_when_a_claim_takes_the_spare(
 
     # then the pool reports that, and keeps its spare
     wait_until(
-        "it reports that there is no room", lambda: pool.condition("Rolling")["reason"] == "Unschedulable", 30, seen=pool.text
+        "it reports that there is no room",
+        lambda: pool.condition("Rolling")["reason"] == "Unschedulable",
+        30,
+        seen=pool.text,
     )
     assert pool.status()["available"] == 1
 

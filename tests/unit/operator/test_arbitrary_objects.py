@@ -77,7 +77,7 @@ STATUS: Raw = {
     "progress": {"step": 7, "total": 100, "at": CREATED},
     "conditions": [
         {"type": name, "status": "True", "reason": "r", "message": "m", "lastTransitionTime": CREATED}
-        for name in ("Running", "Failed", "Invalid", "Blocked", "QuotaReserved", "SparesReady")
+        for name in ("Ready", "Failed", "Invalid", "Blocked", "QuotaReserved", "SparesReady")
     ],
     "replicatedJobsStatus": [
         {"name": "workers", "ready": 1, "failed": 1, "jobRestarts": [1], "jobRestartsCountTowardsMax": [1]}

@@ -113,7 +113,11 @@ async def test_a_malformed_pod_is_reported_once_on_the_pod_itself() -> None:
         await asyncio.sleep(300.0)
         # then one event on it reports the field, the error and the fix
         (event,) = api.events_on("nproc")
-        assert (event["type"], event["reason"], event["metadata"]["namespace"]) == ("Warning", "MalformedObject", "tenant")
+        assert (event["type"], event["reason"], event["metadata"]["namespace"]) == (
+            "Warning",
+            "MalformedObject",
+            "tenant",
+        )
         assert event["regarding"]["kind"] == "Pod"
         assert "UNDERSTUDY_NPROC_PER_NODE of container c is 'eight'" in event["note"]
         assert "delete the pod" in event["note"]

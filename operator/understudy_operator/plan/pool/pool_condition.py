@@ -17,7 +17,13 @@ from understudy_operator.plan.intents import Event
 from understudy_operator.plan.pool.adopting import unadopted
 from understudy_operator.plan.pool.warm_claims import replacement_reason
 
-NO_SPARE_NEEDED, CLAIMED, EMPTY, NOT_FOUND, UNSCHEDULABLE = "NoSpareNeeded", "SpareClaimed", "PoolEmpty", "PoolNotFound", "Unschedulable"
+NO_SPARE_NEEDED, CLAIMED, EMPTY, NOT_FOUND, UNSCHEDULABLE = (
+    "NoSpareNeeded",
+    "SpareClaimed",
+    "PoolEmpty",
+    "PoolNotFound",
+    "Unschedulable",
+)
 CLAIM_REJECTED = "ClaimRejected"
 
 

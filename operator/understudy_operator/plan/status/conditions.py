@@ -159,14 +159,16 @@ def _describe_shrunk_job(observed: Observed) -> str:
 
 
 def _describe_missing(observed: Observed, status: Mapping[str, Any]) -> str:
-    """What a job that is not Ready lacks, if nothing prevents its start."""
+    """Why a job is not Ready if nothing prevents its start; "" after its end."""
+    if observed.job.terminal:
+        return ""
     if observed.job.spec.suspend:
         return SUSPENDED
     members = status["members"]
     if observed.job.spec.world is None:
         return f"{members['ready']} of {members['desired']} pods are ready"
     if 0 < members["active"] == members["ready"]:
-        return "all workers run: the recovery ends with their first step"
+        return "the workers of all pods run, but a recovery is open: see status.recoveries"
     return f"the workers of {members['ready']} of {members['desired']} pods run"
 
 

@@ -141,7 +141,9 @@ def _keys(number: int, row: Row, kind: SignalKind) -> tuple[str, ...]:
     keys = _texts(number, row, "keys")
     if kind is SignalKind.CORDON:
         if keys or "values" in row or "exceptValues" in row:
-            raise InvalidRow(number, "keys", "a cordon has neither keys nor values", "remove keys, values and exceptValues")
+            raise InvalidRow(
+                number, "keys", "a cordon has neither keys nor values", "remove keys, values and exceptValues"
+            )
         return ()
     fix = f"set it to a list of {kind.value.lower()} keys such as [example.com/bad]; * stands for any characters"
     if not keys or not all(key.strip("*") for key in keys):

@@ -15,6 +15,7 @@ from tests.unit.operator.given import (
     WAITING,
     S,
     a_job,
+    a_recovery,
     a_snapshot,
     after,
     condition,
@@ -24,6 +25,7 @@ from tests.unit.operator.given import (
     pending,
     status_of,
 )
+from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.refusals import Refusal, RefusalKind
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.status.events import plan_events
@@ -52,10 +54,48 @@ def test_conditions_name_the_missing_pods_and_the_pod_in_trouble():
 def test_a_job_that_has_shrunk_reports_it_and_runs():
     job = a_job(status=in_round(3), parallelism=3, min_actives=2)
     status = status_of(observed(job, snapshot=a_snapshot(number=4, actives=2)))
-    assert condition(status, "Ready")["status"] == "True"
+    assert (condition(status, "Ready")["status"], condition(status, "Ready")["reason"]) == ("True", "Shrunk")
     assert condition(status, "Ready")["message"] == ("trains with 2 of 3 pods: it grows when more pods are available")
     grown = status_of(observed(job, snapshot=a_snapshot(number=5, actives=3)))
     assert condition(grown, "Ready")["message"] == ""
+
+
+def ready(given: Observed) -> tuple[str, str, str]:
+    found = condition(status_of(given), "Ready")
+    return found["status"], found["reason"], found["message"]
+
+
+def test_a_job_is_ready_while_the_workers_of_its_newest_round_run():
+    # before the first round, a job waits for pods
+    starting = a_snapshot([member(A0, None)], number=-1, waiting_for=WAITING)
+    assert ready(observed(a_job(), (), None)) == ("False", "Pending", "the workers of 0 of 2 pods run")
+    assert ready(observed(snapshot=starting)) == ("False", "Starting", f"waiting for {WAITING}")
+    # in a round it is Ready
+    job = a_job(status=in_round(0))
+    assert ready(observed(job, snapshot=a_snapshot())) == ("True", "Running", "")
+    # and it is not from a fault until the recovery has ended, also when all workers run again
+    fault = a_recovery()
+    broken = observed(job, snapshot=a_snapshot(waiting_for="1 of 2 pods", recoveries=(fault,)))
+    assert ready(broken) == ("False", "Recovering", "waiting for 1 of 2 pods")
+    message = "the workers of all pods run, but a recovery is open: see status.recoveries"
+    assert ready(observed(job, snapshot=a_snapshot(number=1, recoveries=(fault,)))) == ("False", "Recovering", message)
+
+
+@pytest.mark.parametrize(("close", "reason"), [(SUCCEEDED, "Completed"), (FAILED, "Failed")])
+def test_a_job_that_has_ended_is_not_ready(close: Any, reason: str):
+    status = status_of(observed(snapshot=a_snapshot(closed=close)))
+    assert {key: condition(status, "Ready")[key] for key in ("status", "reason", "message")} == {
+        "status": "False",
+        "reason": reason,
+        "message": close.message,
+    }
+    # also in later reconciles
+    assert ready(observed(a_job(status=status), ())) == ("False", reason, close.message)
+
+
+def test_a_suspended_job_is_not_ready():
+    message = "the job is suspended: set suspend to false to recreate its pods"
+    assert ready(observed(a_job(suspend=True), ())) == ("False", "Suspended", message)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +115,7 @@ def test_spares_ready_has_the_number_of_ready_spares():
     assert condition(few, "SparesReady") | {"lastTransitionTime": ""} == {
         "type": "SparesReady",
         "status": "False",
-        "reason": "Spares",
+        "reason": "TooFewSpares",
         "message": "1 of 2",
         "lastTransitionTime": "",
     }

@@ -118,7 +118,11 @@ def test_a_built_in_row_can_be_replaced_and_removed():
         ({"keys": [""]}, "keys", "list of label keys"),
         ({"values": [True]}, "values", "quote"),
         ({"signal": "Condition", "values": ["hot"]}, "values", "True, False or Unknown"),
-        ({"signal": "Condition", "values": ["true"], "exceptValues": ["Off"]}, "exceptValues", "True, False or Unknown"),
+        (
+            {"signal": "Condition", "values": ["true"], "exceptValues": ["Off"]},
+            "exceptValues",
+            "True, False or Unknown",
+        ),
         ({"exceptValues": ["Hot "]}, "exceptValues", "excludes all values"),
         ({"signal": "Condition", "values": None, "exceptValues": ["True"]}, "exceptValues", "excludes all values"),
         ({"exceptValues": "x"}, "exceptValues", "list of strings"),
