@@ -130,11 +130,11 @@ def _comment(lines: list[str], line: int) -> tuple[str, Schema | None]:
 # The schema ----------------------------------------------------------------------------------------------------------
 
 
-def schema_of(values: tuple[Value, ...], pod: Schema) -> Schema:
+def schema_of(values: tuple[Value, ...], pod: Schema, renamed: Mapping[str, str] = RENAMED) -> Schema:
     """The schema of all values. Helm sets `global` if another chart contains this one."""
     root = _object({value.path[-1]: _schema(value, pod) for value in values})
     root["properties"]["global"] = {"type": "object"}
-    for previous, new in RENAMED.items():
+    for previous, new in renamed.items():
         _reject_renamed(root, previous, new)
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the chart understudy", **root}
 

@@ -108,7 +108,8 @@ EVENTS = {
     "ClaimRejected": "The API server rejects the claim of a spare.",
     "NetworkPolicyConflict": "Another object has the name of the job's NetworkPolicy.",
     "NotInjected": "The pods of the Job, JobSet, or PyTorchJob cannot train as one job.",
-    "MalformedObject": "The operator cannot read the object: also a pod, a Job, or a node. The message names the field.",
+    "MalformedObject": "The operator cannot read the object, which may be a pod, a Job or a node. The message names "
+    "the field.",
     "ReconcileFailed": "A bug of Understudy. The operator's log has the traceback. The operator retries.",
     "Rolling": "The operator replaces the spares of an old template.",
     "RollingUpdateCompleted": "All spares have the newest template.",

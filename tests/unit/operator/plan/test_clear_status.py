@@ -101,15 +101,15 @@ def test_a_job_without_pods_reports_it():
 @pytest.mark.parametrize(
     ("child", "message"),
     [
-        (a_child(active=2, started_at=0.0), ""),
+        (a_child(active=2, started_at=0.0), "0 of 2 pods are ready"),
         # a new Job, which the Job controller has not updated yet
-        (a_child(started_at=0.0, created_at=NOW - 10), ""),
+        (a_child(started_at=0.0, created_at=NOW - 10), "0 of 2 pods are ready"),
         (
             a_child(started_at=0.0, created_at=NOW - 31),
             "Job llm-workers-0 was created 30 s ago, but the Job controller has not started it: see the events of the "
             "Job, and check that kube-controller-manager runs",
         ),
-        (a_child(active=1, started_at=NOW - 1), ""),
+        (a_child(active=1, started_at=NOW - 1), "0 of 2 pods are ready"),
         (
             a_child(active=1),
             "Job llm-workers-0 has 1 of 2 pods: see the events of the Job (a quota or an admission webhook may "
@@ -133,6 +133,7 @@ def test_a_job_without_a_launcher_counts_the_pods_of_its_jobs():
     status = status_of(given)
     assert status["members"] == {"desired": 4, "active": 3, "ready": 1}
     assert status["spares"] == {"desired": 0, "ready": 0, "claimed": 0}
+    assert "round" not in status
 
 
 def test_a_job_without_a_launcher_is_ready_when_the_pods_of_its_jobs_are():
@@ -140,7 +141,6 @@ def test_a_job_without_a_launcher_is_ready_when_the_pods_of_its_jobs_are():
     assert read_clear_status(jobs(*half, groups=("workers", "driver")), "Ready")[:2] == ("False", "Starting")
     whole = (a_child(active=2, ready=2), a_child("driver", active=1, ready=1, desired_pods=1))
     assert read_clear_status(jobs(*whole, groups=("workers", "driver")), "Ready") == ("True", "Running", "")
-    assert "round" not in status
 
 
 def test_the_trouble_of_a_spare_is_in_the_spares_condition_and_not_in_ready():
