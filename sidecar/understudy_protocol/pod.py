@@ -126,9 +126,8 @@ ENV_WARMUP = "UNDERSTUDY_WARMUP"  # of a spare: a command as a JSON list, run on
 ENV_NOLOGIN = "UNDERSTUDY_NOLOGIN"  # for the sidecar: a file on the node; its folder is mounted at NODE_FOLDER
 ENV_STEP_TIMEOUT = "UNDERSTUDY_STEP_TIMEOUT_SECONDS"  # a worker without a step for this time hangs; not set: never
 ENV_START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"  # for workers: write stacks also before the first step
-ENV_WORKER_GRACE_PERIOD = (
-    "UNDERSTUDY_WORKER_GRACE_PERIOD_SECONDS"  # for workers that a round replaces; not set: the launcher's default
-)
+#: For workers that a round replaces; not set: the launcher's default.
+ENV_WORKER_GRACE_PERIOD = "UNDERSTUDY_WORKER_GRACE_PERIOD_SECONDS"
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # two files, for step() of the workers: understudy_torch/progress.py
 ENV_STEP_FOLDER = "UNDERSTUDY_STEP_FOLDER"  # the same as paths, for torchrun's workers: they inherit no files

@@ -28,6 +28,8 @@ T = TypeVar("T", decoded_fields.Container, decoded_fields.ContainerStatus)
 _HAS_NETWORK = "PodReadyToStartContainers"
 #: Conditions of a pod that is being evicted: Kubernetes' own, and Kueue's.
 _DISRUPTIONS = ("DisruptionTarget", "TerminationTarget")
+#: The same, with the reasons for a pod of higher priority.
+_PREEMPTIONS = (("DisruptionTarget", "PreemptionByScheduler"), ("TerminationTarget", "Preempted"))
 
 
 def read_job(raw: Raw) -> Job:
@@ -193,9 +195,7 @@ def _disruption(status: decoded_fields.PodStatus) -> str:
 
 def _is_preempted(status: decoded_fields.PodStatus) -> bool:
     return any(
-        condition["type"] == "DisruptionTarget"
-        and condition["status"] == "True"
-        and condition.get("reason") == "PreemptionByScheduler"
+        condition["status"] == "True" and (condition["type"], condition.get("reason")) in _PREEMPTIONS
         for condition in status.get("conditions") or ()
     )
 

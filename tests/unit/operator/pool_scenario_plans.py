@@ -35,6 +35,7 @@ from understudy_protocol.enums import FaultClass
 
 FOLDER = Path(__file__).parent / "pool_scenarios"
 PREEMPTED = "it was disrupted: PreemptionByScheduler: Preempted by pod 4711 on node node-p1"
+EVICTED = "it was disrupted: EvictionByEvictionAPI: Eviction API: evicting"
 UNFIT = "container trainer ended with exit code 85: Error: the spare is unusable: 7 of 8 devices answer"
 Raw = Mapping[str, Any]
 HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
@@ -43,6 +44,7 @@ HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
     "pending": lambda pod: not_ready(pending(pod)),
     "without room": without_room,
     "preempted": lambda pod: not_ready(terminating(replace(pod, disruption=PREEMPTED, is_preempted=True))),
+    "evicted": lambda pod: not_ready(terminating(replace(pod, disruption=EVICTED))),
     "going": terminating,
     "unfit": lambda pod: replace(not_ready(ended(pod)), failure=UNFIT),
     "ended": lambda pod: not_ready(ended(pod)),

@@ -380,6 +380,23 @@ def test_a_pod_that_is_disrupted_reports_the_cause(kind: str):
     assert read_pod(raw).disruption == ""
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason", "is_preempted"),
+    [
+        ("DisruptionTarget", "PreemptionByScheduler", True),
+        ("DisruptionTarget", "EvictionByEvictionAPI", False),
+        ("TerminationTarget", "Preempted", True),
+        ("TerminationTarget", "PodsReadyTimeout", False),
+    ],
+)
+def test_a_preemption_differs_from_other_disruptions(kind: str, reason: str, is_preempted: bool):
+    raw = copy.deepcopy(POD)
+    raw["status"]["conditions"] = [{"type": kind, "status": "True", "reason": reason, "message": ""}]
+    assert read_pod(raw).is_preempted == is_preempted
+    raw["status"]["conditions"][0]["status"] = "False"
+    assert not read_pod(raw).is_preempted
+
+
 def test_a_jobs_labels_name_its_queue():
     raw = copy.deepcopy(JOB)
     assert read_job(raw).queue is None
