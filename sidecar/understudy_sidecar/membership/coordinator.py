@@ -261,7 +261,7 @@ class Coordinator:
         """The state for observers. O(members)."""
         state = self.state
         members = tuple(
-            MemberView(x.uid, x.name, x.join.node, x.join.index, x.group_rank, x.workers)
+            MemberView(x.uid, x.name, x.node, x.join.index, x.group_rank, x.workers)
             for x in state.roster.members.values()
         )
         return Snapshot(
