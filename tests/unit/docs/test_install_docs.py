@@ -13,7 +13,19 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.chart_values import CHART, PAGE, RENAMED, ROOT, Value, ValuesError, main, pod_spec, read_values, schema_of, tables
+from scripts.chart_values import (
+    CHART,
+    PAGE,
+    RENAMED,
+    ROOT,
+    Value,
+    ValuesError,
+    main,
+    pod_spec,
+    read_values,
+    schema_of,
+    tables,
+)
 from tests.cluster.binaries import kubernetes_version
 from tests.cluster.other_kubernetes import versions
 

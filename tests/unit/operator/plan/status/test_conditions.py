@@ -69,7 +69,7 @@ def test_a_job_is_ready_while_the_workers_of_its_newest_round_run():
     # before the first round, a job waits for pods
     starting = a_snapshot([member(A0, None)], number=-1, waiting_for=WAITING)
     assert ready(observed(a_job(), (), None)) == ("False", "Pending", "the workers of 0 of 2 pods run")
-    assert ready(observed(snapshot=starting)) == ("False", "Starting", f"waiting for {WAITING}")
+    assert ready(observed(a_job(), snapshot=starting)) == ("False", "Starting", f"waiting for {WAITING}")
     # in a round it is Ready
     job = a_job(status=in_round(0))
     assert ready(observed(job, snapshot=a_snapshot())) == ("True", "Running", "")
@@ -95,7 +95,7 @@ def test_a_job_that_has_ended_is_not_ready(close: Any, reason: str):
 
 def test_a_suspended_job_is_not_ready():
     message = "the job is suspended: set suspend to false to recreate its pods"
-    assert ready(observed(a_job(suspend=True), ())) == ("False", "Suspended", message)
+    assert ready(observed(a_job(spec={"suspend": True}), ())) == ("False", "Suspended", message)
 
 
 @pytest.mark.parametrize(
