@@ -146,7 +146,7 @@ def _reject_renamed(root: Schema, previous: str, new: str) -> None:
     for part in above:
         section = section["properties"][part.removesuffix("[]")]
         section = section["items"] if part.endswith("[]") else section
-    rejection = {"const": f"now named {new}"}
+    rejection: Schema = {"const": f"now named {new}"}
     if (renamed := section["properties"].get(name)) is not None:  # a switch that became a section
         rejection = {"if": {"type": "boolean"}, "then": rejection, "else": renamed}
     section["properties"][name] = rejection

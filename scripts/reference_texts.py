@@ -16,8 +16,8 @@ PHASES = {
 
 CONDITIONS = {
     "Ready": "The job trains: the workers of all pods of the newest round run, and no recovery is open. Without a "
-    "launcher: all pods of all Jobs that have started are ready or have ended. If it is False, the message says what is "
-    "missing.",
+    "launcher: all pods of all Jobs that have started are ready or have ended. If it is False, the message says what "
+    "is missing.",
     "Recovering": "A recovery is open. `status.lastRecovery` has no `pauseSeconds` yet.",
     "SparesReady": "All spares are ready. The message counts them, and names lost or waiting pods.",
     "PoolAvailable": "The pool of `spares.pool` can replace a lost pod. Absent without `spares.pool`.",
