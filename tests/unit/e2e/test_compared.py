@@ -74,7 +74,7 @@ def test_a_false_status_fails_with_the_field_that_is_false() -> None:
         pytest.raises(AssertionError, match=r"pauseSeconds: expected \S+ ± 0.200, status reports 5.0"),
         compared(job, fault_of(POD, "Pod", "SpareSwap")),
     ):
-        job.recover(seconds=5.0)
+        job.recover(pauseSeconds=5.0)
 
 
 def test_a_counter_that_has_not_grown_fails() -> None:
