@@ -12,10 +12,10 @@ others.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from understudy_operator.apply.events import Outbox, ReconciledObject
 from understudy_operator.apply.jobs import JobGateway
@@ -29,6 +29,7 @@ from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.ownership import controller_uid, kind_of, object_path_of, object_uid
 from understudy_operator.plan.facts.refusals import ADDRESS_TAKEN, Refusal, RefusalKind, read_refusal
+from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.intents import (
     Create,
     CreatePod,
@@ -173,7 +174,7 @@ class Gateway:
         await in_parallel([self._create_pods(owner, creations, refusals), *others])
         return refusals
 
-    async def status(self, job: Job, status: Mapping[str, Any]) -> bool:
+    async def status(self, job: Job, status: JobStatus) -> bool:
         """Replace the status. False if the job has changed since it was read; the store then has the new version."""
         return await self._subjects.status(_subject(job), status)
 

@@ -4,13 +4,13 @@ The write has the version that was read as its precondition. If the object has c
 the store gets the current version.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.facts.ownership import API_VERSION
+from understudy_operator.plan.facts.status import Record, written
 from understudy_operator.runtime.api import Api, ApiError
 
 
@@ -40,10 +40,11 @@ class Subjects:
     def __init__(self, api: Api, store: Store, pace: Pace) -> None:
         self._api, self._store, self._pace = api, store, pace
 
-    async def status(self, subject: Subject, status: Mapping[str, Any]) -> bool:
+    async def status(self, subject: Subject, status: Record) -> bool:
         """Replace the status. False if the object has changed since it was read; the store then has its new version."""
         metadata = {**subject.metadata, "resourceVersion": subject.version}
-        body = {"apiVersion": API_VERSION, "kind": subject.kind_name, "metadata": metadata, "status": status}
+        body: dict[str, Any] = {"apiVersion": API_VERSION, "kind": subject.kind_name, "metadata": metadata}
+        body["status"] = written(status)
         await self._pace.acquire(subject.namespace, subject.uid)
         try:
             self._store.put(subject.kind, await self._api.replace(f"{subject.path}/status", body))

@@ -30,6 +30,7 @@ from understudy_operator.plan.facts.ownership import INJECTED_KIND, KIND, contro
 from understudy_operator.plan.facts.pool_facts import PoolView
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.secret_writes import SecretWrites
+from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.intents import (
     CREATE_POD,
     AdoptSpare,
@@ -76,7 +77,7 @@ class _Unconfirmed:
     """A status with events that was sent and got no answer. The API server may have written it."""
 
     replaced_version: str  # the resourceVersion that it replaces
-    status: Raw
+    status: JobStatus
     events: Sequence[Event]
 
 
@@ -297,7 +298,7 @@ class JobWorker:
     def _advertised_address(self, job: Job) -> str:
         """The coordinator's address that the newest pods have, in case pods have different ones."""
         if job.injected is not None:
-            return str(job.status.get("coordinatorAddress", ""))
+            return job.status.coordinator_address
         pods = sorted(
             self._store.of_job(Kind.POD, _owner(job)), key=lambda pod: pod["metadata"].get("creationTimestamp", "")
         )
@@ -381,7 +382,7 @@ class JobWorker:
         if refused:
             self.enqueue()  # to compute when they are retried
 
-    async def _write_status(self, job: Job, status: Raw, events: Sequence[Event]) -> bool:
+    async def _write_status(self, job: Job, status: JobStatus, events: Sequence[Event]) -> bool:
         """False: the job has changed since it was read."""
         self._job_metrics.on_write(job.resource_version, job.status, status)
         sent = _Unconfirmed(job.resource_version, status, events)

@@ -11,16 +11,17 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from understudy_operator.observe.read_injected import with_status
+from understudy_operator.observe.read_injected import raw_jobs
 from understudy_operator.observe.read_node import NodeReader
-from understudy_operator.observe.store import Kind, Store
+from understudy_operator.observe.store import Store
+from understudy_operator.plan.facts.status import read_job_status
 from understudy_operator.plan.faults.memory import (
     NO_MEMORY,
+    JobRecoveries,
     Offenders,
     decode_memory,
     encode_memory,
     find_offenders,
-    offences_of,
 )
 from understudy_operator.runtime.api import API_FAILURES, Api, ApiError
 from understudy_operator.runtime.clock import Clock, jittered
@@ -78,16 +79,11 @@ class NodeMemory:
             self.offenders = found
             self._on_change()
 
-    def _jobs(self) -> Iterator[Mapping[str, Any]]:
-        """The jobs with readable statuses."""
-        for kind in (Kind.JOB, Kind.INJECTED):
-            for raw in self._store.all(kind):
-                found = list[Mapping[str, Any]]()
-                with self._store.contain_errors(kind, raw):
-                    job = with_status(raw)
-                    tuple(offences_of(job))  # raise an error here, where it is contained to this job
-                    found.append(job)
-                yield from found
+    def _jobs(self) -> Iterator[JobRecoveries]:
+        for raw in raw_jobs(self._store):
+            metadata, (status, _) = raw["metadata"], read_job_status(raw)
+            name = f"{metadata.get('namespace', '')}/{metadata['name']}"
+            yield JobRecoveries(metadata.get("uid", ""), name, status.recoveries)
 
     async def _read(self) -> None:
         try:

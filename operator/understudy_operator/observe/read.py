@@ -10,13 +10,13 @@ from typing import TypeVar, cast
 from understudy_operator.observe.kept_fields import SECRET_VOLUMES, secret_of
 from understudy_operator.observe.read_failure import could_start, failure
 from understudy_operator.observe.read_spec import read_spec
-from understudy_operator.observe.read_status import read_job_status
 from understudy_operator.observe.store import Raw, owner_uid
 from understudy_operator.plan.facts.cluster_objects import Controller, Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.malformed import PartlyMalformed, number_in
 from understudy_operator.plan.facts.ownership import controller_of
 from understudy_operator.plan.facts.queue import read_queue
+from understudy_operator.plan.facts.status import JobStatus, read_job_status
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.runtime import decoded_fields
 from understudy_protocol import pod as names
@@ -53,9 +53,9 @@ def read_job(raw: Raw) -> Job:
     return job
 
 
-def read_times(raw: Raw, status: Raw) -> tuple[float, float | None]:
+def read_times(raw: Raw, status: JobStatus) -> tuple[float, float | None]:
     """The times at which a job was created and ended."""
-    ended = status.get("completionTime")
+    ended = status.completion_time
     return parse_time(raw["metadata"]["creationTimestamp"]), parse_time(ended) if ended else None
 
 

@@ -1,12 +1,12 @@
 """A raw InjectedJob -> a Job with a world, whose pods another controller creates."""
 
 from understudy_operator.observe.read import read_job, read_times
-from understudy_operator.observe.read_status import read_job_status
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.facts.injected_job import InjectedJob
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.malformed import Malformed, PartlyMalformed
 from understudy_operator.plan.facts.spec import MOST_MEMBERS, JobSpec, Network
+from understudy_operator.plan.facts.status import read_job_status
 from understudy_operator.plan.injection.settings import PREFIX, read_injection_settings
 from understudy_protocol.pod import PodGroup
 
@@ -52,15 +52,5 @@ def jobs(store: Store) -> list[Job]:
 
 
 def raw_jobs(store: Store) -> list[Raw]:
-    """All jobs, each with_status."""
-    found = list[Raw]()
-    for kind in (Kind.JOB, Kind.INJECTED):
-        for raw in store.all(kind):
-            with store.contain_errors(kind, raw):
-                found.append(with_status(raw))
-    return found
-
-
-def with_status(raw: Raw) -> Raw:
-    """A job, even an unreadable one, with the valid fields of its status."""
-    return {**raw, "status": read_job_status(raw)[0]}
+    """All jobs, even unreadable ones: TrainingJobs and InjectedJobs."""
+    return [*store.all(Kind.JOB), *store.all(Kind.INJECTED)]

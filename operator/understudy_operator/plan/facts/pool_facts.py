@@ -13,6 +13,7 @@ from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.secret_writes import NO_WRITES, SecretWrites
+from understudy_operator.plan.facts.status import PoolStatus
 from understudy_operator.plan.facts.warm_spares import PoolLauncher
 from understudy_operator.plan.verdicts.sources import time_in
 from understudy_protocol import pod as names
@@ -42,7 +43,7 @@ class Pool:
     auto: AutoSize | None = None
     topology_key: str = ""  # of a node's label; "" if pods are not spread
     launcher: PoolLauncher | None = None  # of warm spares; None: the spares only reserve places
-    status: Mapping[str, Any] = field(default_factory=dict)
+    status: PoolStatus = field(default_factory=PoolStatus)
     log_format: str = TEXT  # of the sidecars of warm spares
 
 

@@ -5,13 +5,12 @@ phase of its training; a job without one has that of its Jobs. While no coordina
 elections.unreported_loss finds that the job does not train. While the whole gang waits in a queue, it is Pending.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from understudy_operator.plan.capacity.queueing import gang_waits_for_quota
 from understudy_operator.plan.facts.counts import reports_rank_holders
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.facts.recoveries import is_open
+from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.jobset.views import JobPhase, JobView
 from understudy_operator.plan.leadership.elections import unreported_loss
 from understudy_protocol.enums import WorkersState
@@ -19,10 +18,10 @@ from understudy_protocol.enums import WorkersState
 _ENDS = {"Completed": "Succeeded", "Failed": "Failed"}
 
 
-def phase(observed: Observed, status: Mapping[str, Any], jobs: Sequence[JobView], now: float) -> str:
+def phase(observed: Observed, status: JobStatus, jobs: Sequence[JobView], now: float) -> str:
     """status: this reconcile's, without the phase and the conditions."""
-    if status.get("terminalState"):
-        return _ENDS[status["terminalState"]]
+    if status.terminal_state:
+        return _ENDS[status.terminal_state]
     if observed.job.spec.suspend:
         return "Suspended"
     has_previous_jobs = any(child.attempt < observed.job.restarts for child in observed.children)
@@ -41,19 +40,17 @@ def _of_jobs(observed: Observed, jobs: Sequence[JobView]) -> str:
     return "Running" if sum(view.ready or view.phase is not JobPhase.OPEN for view in jobs) >= wanted else "Starting"
 
 
-def _of_world(observed: Observed, status: Mapping[str, Any], now: float) -> str:
+def _of_world(observed: Observed, status: JobStatus, now: float) -> str:
     if gang_waits_for_quota(observed):
         return "Pending"
-    if int(status.get("round", -1)) < 0:
+    if status.round < 0:
         return "Starting" if any(pod.node for pod in observed.pods) else "Pending"
     if unreported_loss(observed, now):
         return "Recovering"
     if observed.snapshot is None or not reports_rank_holders(observed, observed.snapshot):
-        previous_phase = observed.job.status.get("phase")
-        return "Recovering" if previous_phase == "Recovering" else "Running"
-    recoveries = status.get("recoveries", ())
+        return "Recovering" if observed.job.status.phase == "Recovering" else "Running"
     if observed.snapshot.waiting_for:
         starts = any(member.workers is WorkersState.STARTING for member in observed.snapshot.members)
-        return "Starting" if starts and not recoveries else "Recovering"
+        return "Starting" if starts and not status.recoveries else "Recovering"
     # A recovery of the rollouts may be open while a later one, of the training, has ended.
-    return "Recovering" if any(is_open(entry) for entry in recoveries) else "Running"
+    return "Recovering" if any(entry.is_open for entry in status.recoveries) else "Running"

@@ -16,6 +16,7 @@ from tests.unit.operator.given import (
     TEMPLATE,
     a_job,
     a_snapshot,
+    a_status,
     in_round,
     lost,
     member,
@@ -58,9 +59,9 @@ def plan(given: Observed, now: float = NOW) -> Plan:
 
 
 def condition(given: Observed, now: float = NOW) -> tuple[str, str, str]:
-    status = plan(given, now).status or {}
-    (found,) = [entry for entry in status["conditions"] if entry["type"] == "PoolAvailable"]
-    return found["status"], found["reason"], found["message"]
+    status = plan(given, now).status or given.job.status
+    (found,) = [entry for entry in status.conditions if entry.type == "PoolAvailable"]
+    return found.status, found.reason, found.message
 
 
 def deletions(given: Observed, now: float = NOW) -> dict[str, str]:
@@ -93,7 +94,7 @@ def test_a_spare_that_is_claimed_in_a_later_attempt_gets_that_attempts_label() -
     pods = tuple(replace(pod, labels={**pod.labels, names.LABEL_ATTEMPT: "5"}, attempt=5) for pod in given.pods)
     snapshot = a_snapshot([member(A0, 0)], number=3, epoch=9, coordinator=A0, lost=[lost(A1)], waiting_for="1 of 2")
     coordination = replace(given.coordination, snapshot=snapshot)
-    given = replace(given, job=replace(given.job, status=status), pods=pods, coordination=coordination)
+    given = replace(given, job=replace(given.job, status=a_status(status)), pods=pods, coordination=coordination)
     (claim,) = plan(given).claims
     assert isinstance(claim, ClaimWarm)
     assert claim.labels[names.LABEL_ATTEMPT] == "5"
