@@ -18,7 +18,6 @@ from understudy_operator.controllers.pool_worker import PoolWorker
 from understudy_operator.controllers.supervisor import Supervisor
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.observe.kueue_discovery import KueueDiscovery
-from understudy_operator.observe.line import message_room
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import claimed_pods, interested_jobs
 from understudy_operator.observe.resync import MANY, Resync, paths_of
@@ -41,6 +40,7 @@ from understudy_operator.plan.leadership.lease_election import LeaseTimes
 from understudy_operator.plan.manifests.network_policy import Rules
 from understudy_operator.runtime.api import API_FAILURES, Api
 from understudy_operator.runtime.clock import Clock, jittered
+from understudy_operator.runtime.line import message_room
 from understudy_operator.settings.fault_settings import FaultSettings
 from understudy_protocol import logs
 from understudy_protocol import pod as names

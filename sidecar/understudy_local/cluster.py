@@ -21,8 +21,7 @@ from understudy_local.manifest import Place
 from understudy_local.options import Options
 from understudy_local.output import Output
 from understudy_local.run_folder import RunFolder
-from understudy_operator.observe.coordinator_link import CoordinatorLink
-from understudy_operator.observe.line import Keys
+from understudy_operator.apply.coordinator_link import CoordinatorLink
 from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
@@ -33,6 +32,7 @@ from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, Patch
 from understudy_operator.plan.leadership.coordination import JOB_DELETED
 from understudy_operator.plan.manifests.object_names import membership_secret_name
 from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.runtime.line import Keys
 from understudy_protocol import pod as names
 from understudy_protocol.observer import Snapshot
 from understudy_sidecar.server import Server, SidecarIdentity

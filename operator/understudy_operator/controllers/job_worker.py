@@ -6,16 +6,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from understudy_operator.apply.adoption_link import Adopter, AdoptionKeys
+from understudy_operator.apply.coordinator_link import CoordinatorLink
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.controllers.node_memory import NodeMemory
 from understudy_operator.controllers.reconcile_loop import CONFLICT_S, ReconcileLoop, ReconcileResult
 from understudy_operator.controllers.supervisor import Supervisor
 from understudy_operator.metrics.operator_metrics import JobMetrics, OperatorMetrics
-from understudy_operator.observe.adoption_link import Adopter, AdoptionKeys
-from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.gone_pods import GonePods
 from understudy_operator.observe.job_pods import JobPods
-from understudy_operator.observe.line import Keys, Share
 from understudy_operator.observe.read import read_advertised_address, read_job, read_pod
 from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.read_injected import read_injected
@@ -59,6 +58,7 @@ from understudy_operator.plan.world.retries import Retries, is_retry_due
 from understudy_operator.runtime.api import API_FAILURES
 from understudy_operator.runtime.clock import Clock, jittered
 from understudy_operator.runtime.fair_semaphore import FairSemaphore
+from understudy_operator.runtime.line import Keys, Share
 from understudy_protocol import logs
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason

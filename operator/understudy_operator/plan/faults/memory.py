@@ -119,6 +119,11 @@ class Memory:
         ]
         return replace(self, by_node={node: kept[node] for node in sorted(worst)})
 
+    def merged(self, stored: "Memory", now: float) -> "Memory":
+        """With the offenses of a stored memory."""
+        offences = [(node, offence) for node, known in stored.by_node.items() for offence in known]
+        return self.with_offences(offences, now)
+
 
 NO_MEMORY = Memory({})
 
