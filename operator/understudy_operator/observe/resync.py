@@ -1,4 +1,4 @@
-"""The periodic lists behind the watches: the operator learns within a minute of a change that a watch has lost.
+"""The lists behind the watches: from them a watch continues, and they repair what a watch has lost.
 
 Rules: a list is consistent (without a resourceVersion, the API server answers with its newest state and not from a
 cache), because the store removes objects that a list lacks. It comes in pages. A failed list is retried soon, and the
@@ -19,8 +19,9 @@ from understudy_operator.runtime.api import API_FAILURES, Api, ApiError, in_name
 from understudy_operator.runtime.clock import Clock, jittered
 from understudy_protocol import pod as names
 
+#: How often `on_listed` is called, and kinds without a watch are listed.
 RESYNC_S = 60.0
-#: For kinds with thousands of objects. Their watches report everything that the API server sends.
+#: A watch reports everything that the API server sends. The list repairs what the API server did not send.
 RESYNC_WATCHED_S = 600.0
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 15.0
@@ -34,7 +35,6 @@ PATHS = {
     Kind.POOL: (f"/apis/{API_VERSION}/hotsparepools", ""),
     Kind.JOB: (f"/apis/{API_VERSION}/trainingjobs", ""),
 }
-MANY = (Kind.POD, Kind.NODE)
 log = logging.getLogger(__name__)
 
 
