@@ -89,6 +89,8 @@ CHECK_S_PER_MEMBER = 2e-6
 MAX_REASON_CHARS = 500
 #: Messages that need no further checks, unless one of them completes a set.
 _WITHOUT_CONSEQUENCES = (m.Ack, m.Started, m.HeartbeatAck, m.ConfigChangeAck)
+#: Without a majority, silence is examined at most so often: thousands of connections may end at the same time.
+SILENCE_PAUSE_S = 0.1
 #: If an event comes this much later than it was due, this process was paused, and members' silence proves nothing.
 LATE_S = 1.0
 
@@ -102,6 +104,7 @@ class Coordinator:
         self._unobserved_since: float | None = None  # waiting, without observers and voters
         self._no_quorum_since: float | None = None
         self._kept_silent = False  # a silent member was not counted as lost because a majority is missing
+        self._look_for_silence_at = 0.0  # while a majority is missing
         self._lacks_quorum = False
         self._due = state.since  # when the next event is due at the latest
         self._due_is_current = False  # no event since `_due` was computed can have made it earlier
@@ -258,7 +261,7 @@ class Coordinator:
         """The state for observers. O(members)."""
         state = self.state
         members = tuple(
-            MemberView(x.uid, x.name, x.join.node, x.join.index, x.group_rank, x.workers)
+            MemberView(x.uid, x.name, x.node, x.join.index, x.group_rank, x.workers)
             for x in state.roster.members.values()
         )
         return Snapshot(
@@ -405,7 +408,8 @@ class Coordinator:
             self._complete_shutdown(now)
             return
         joining.lose_not_reconnected(state, now)
-        self._lose(state.silence.find_lost(state.roster, state.steps, state.phase is not Phase.RUNNING, now), now)
+        if state.has_majority() or now >= self._look_for_silence_at:
+            self._lose(state.silence.find_lost(state.roster, state.steps, state.phase is not Phase.RUNNING, now), now)
         proactive.on_time(state, now)
         leaving.on_time(state, now)
         hangs.on_time(state, now)
@@ -433,6 +437,7 @@ class Coordinator:
         """Count these members as lost, unless this coordinator itself may be partitioned."""
         if silent and not self.state.has_majority():
             self._kept_silent = True
+            self._look_for_silence_at = now + SILENCE_PAUSE_S
             self.state.silence.restart_timeouts(self.state.roster, now)
             return
         for entry in silent:
