@@ -28,7 +28,7 @@ EVENT, CONDITION = "Event", "DesiredCondition"
 JOB, POOL = "TrainingJob, InjectedJob", "HotSparePool"
 OTHER = "Job, JobSet, PyTorchJob"
 #: Modules whose conditions and events are on another kind than a job.
-KINDS = {"understudy_operator.plan.pool.pool_status": POOL, "understudy_operator.controllers.injected_jobs": OTHER}
+KINDS = {"understudy_operator.plan.pool.pool_status": POOL, "understudy_operator.plan.injection.targets": OTHER}
 
 
 class UnknownName(Exception):

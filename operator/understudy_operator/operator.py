@@ -41,7 +41,7 @@ from understudy_operator.plan.manifests.network_policy import Rules
 from understudy_operator.runtime.api import API_FAILURES, Api
 from understudy_operator.runtime.clock import Clock, jittered
 from understudy_operator.runtime.line import message_room
-from understudy_operator.settings.fault_settings import FaultSettings
+from understudy_operator.settings import FaultSettings
 from understudy_protocol import logs
 from understudy_protocol import pod as names
 

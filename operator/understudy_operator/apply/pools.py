@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from understudy_operator.apply.events import Outbox
 from understudy_operator.apply.pace import Pace
-from understudy_operator.apply.subject import Subject, Subjects, refresh_object
-from understudy_operator.apply.write_refusals import refusals_of
+from understudy_operator.apply.subject import Subject, Subjects, refresh_object, refusals_of
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.facts.ownership import API_VERSION, POOL_KIND
 from understudy_operator.plan.facts.pool_facts import Pool

@@ -1,7 +1,7 @@
-"""Writes the status of a reconciled object to the API server.
+"""The writes that jobs and pools share: of the status, and rejections from the API server's error answers.
 
-The write has the version that was read as its precondition. If the object has changed since, nothing is written, and
-the store gets the current version.
+A write of status has the version that was read as its precondition. If the object has changed since, nothing is
+written, and the store gets the current version.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,9 @@ from typing import Any
 from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.facts.ownership import API_VERSION
+from understudy_operator.plan.facts.refusals import Refusal, read_refusal
 from understudy_operator.plan.facts.status import Record, written
+from understudy_operator.plan.intents import Intent, intent_key
 from understudy_operator.runtime.api import Api, ApiError
 
 
@@ -64,3 +66,16 @@ async def refresh_object(api: Api, store: Store, kind: Kind, path: str, metadata
         if error.status != 404:
             raise
         store.remove(kind, {"metadata": metadata})
+
+
+def refusals_of(error: ApiError, intent: Intent) -> list[Refusal]:
+    """The rejection. Empty if the object is gone or was replaced: the store will show that.
+
+    Raises all other errors.
+    """
+    if error.is_uid_conflict:
+        return []
+    refusal = read_refusal(error.status, str(error), key=intent_key(intent))
+    if refusal is None and error.status not in (404, 409):
+        raise error
+    return [] if refusal is None else [refusal]

@@ -25,7 +25,7 @@ from understudy_operator.plan.injection.targets import plan_injected_job, read_n
 from understudy_operator.plan.intents import Event, PatchPod
 from understudy_operator.plan.manifests.object_names import is_injected
 from understudy_operator.runtime.api import API_FAILURES, Api
-from understudy_operator.runtime.clock import Clock, jittered
+from understudy_operator.runtime.clock import Backoffs, Clock
 from understudy_operator.runtime.decoded_fields import UNREADABLE
 from understudy_protocol import logs
 
@@ -111,17 +111,15 @@ class InjectedJobCreator:
 
     async def _until_done(self, key: Key, attempt: Callable[[], Awaitable[None]]) -> None:
         logs.about(namespace=key[0], job=key[1].partition("/")[0])
-        retry_s = FIRST_RETRY_S
-        while True:
+        for pause_s in Backoffs(FIRST_RETRY_S, LONGEST_RETRY_S):
             try:
                 await attempt()
                 break
             except API_FAILURES as error:
-                log.warning("%s: %r; retrying in %.1f s", "/".join(key), error, retry_s)
+                log.warning("%s: %r; retrying in %.1f s", "/".join(key), error, pause_s)
             except Exception:
-                log.exception("%s; retrying in %.1f s", "/".join(key), retry_s)
-            await asyncio.sleep(jittered(retry_s))
-            retry_s = min(2 * retry_s, LONGEST_RETRY_S)
+                log.exception("%s; retrying in %.1f s", "/".join(key), pause_s)
+            await asyncio.sleep(pause_s)
 
     async def _create(self, key: Key, owner: Owner, pod: Raw) -> None:
         """Create the InjectedJob from its target."""

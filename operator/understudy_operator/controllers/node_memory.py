@@ -11,10 +11,9 @@ import logging
 from collections.abc import Callable, Iterator
 
 from understudy_operator.apply.config_map import ConfigMap
-from understudy_operator.observe.read_injected import raw_jobs
+from understudy_operator.observe.read_injected import job_statuses
 from understudy_operator.observe.read_node import NodeReader
-from understudy_operator.observe.store import Store
-from understudy_operator.plan.facts.status import read_job_status
+from understudy_operator.observe.store import Store, job_kind, key_of
 from understudy_operator.plan.faults.memory import (
     NO_MEMORY,
     JobRecoveries,
@@ -22,6 +21,7 @@ from understudy_operator.plan.faults.memory import (
     decode_memory,
     encode_memory,
     find_offenders,
+    offences_of,
 )
 from understudy_operator.runtime.api import API_FAILURES, Api
 from understudy_operator.runtime.clock import Clock, jittered
@@ -80,7 +80,10 @@ class NodeMemory:
             self._on_change()
 
     def _jobs(self) -> Iterator[JobRecoveries]:
-        for raw in raw_jobs(self._store):
-            metadata, (status, _) = raw["metadata"], read_job_status(raw)
-            name = f"{metadata.get('namespace', '')}/{metadata['name']}"
-            yield JobRecoveries(metadata.get("uid", ""), name, status.recoveries)
+        for raw, status in job_statuses(self._store):
+            key, readable = key_of(raw), list[JobRecoveries]()
+            with self._store.contain_errors(job_kind(key), raw):
+                job = JobRecoveries(raw["metadata"]["uid"], "/".join(key), status.recoveries)
+                tuple(offences_of(job))  # raise an error here, where it is contained to this job
+                readable.append(job)
+            yield from readable

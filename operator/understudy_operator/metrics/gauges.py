@@ -13,7 +13,7 @@ from understudy_operator.plan.facts.status import JobStatus, PoolStatus, Rollout
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol.enums import FaultClass
 
-#: The phases of plan/status/phase.py. A job without a status is new.
+#: The phases of plan/status/status.py. A job without a status is new.
 PHASES = ("Pending", "Starting", "Running", "Recovering", "Restarting", "Suspended", "Succeeded", "Failed")
 #: Phases in which the job waits.
 WAITING = ("Pending", "Starting", "Recovering", "Restarting")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from understudy_operator.observe.store import Key, Raw
 from understudy_operator.plan.injection.owner import PATHS, Owner
+from understudy_operator.plan.times.durations import growing_pause_s
 from understudy_operator.runtime.api import Api, ApiError
 from understudy_operator.runtime.fair_semaphore import FairSemaphore
 
@@ -23,7 +24,7 @@ class _Absence:
     """An owner that was not found."""
 
     until: float
-    pause_s: float
+    in_a_row: int
 
 
 class Owners:
@@ -54,6 +55,7 @@ class Owners:
         if raw.get("metadata", {}).get("uid") == owner.uid:
             return raw
         before = self._absent.get((key, owner.uid))
-        pause_s = FIRST_ABSENCE_S if before is None else min(2 * before.pause_s, LONGEST_ABSENCE_S)
-        self._absent[key, owner.uid] = _Absence(self._steady() + pause_s, pause_s)
+        in_a_row = 1 if before is None else before.in_a_row + 1
+        until = self._steady() + growing_pause_s(FIRST_ABSENCE_S, LONGEST_ABSENCE_S, in_a_row)
+        self._absent[key, owner.uid] = _Absence(until, in_a_row)
         return None

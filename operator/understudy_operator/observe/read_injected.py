@@ -2,11 +2,10 @@
 
 from understudy_operator.observe.read import read_job, read_times
 from understudy_operator.observe.store import Kind, Raw, Store
-from understudy_operator.plan.facts.injected_job import InjectedJob
-from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.job import InjectedJob, Job
 from understudy_operator.plan.facts.malformed import Malformed, PartlyMalformed
 from understudy_operator.plan.facts.spec import MOST_MEMBERS, JobSpec, Network
-from understudy_operator.plan.facts.status import read_job_status
+from understudy_operator.plan.facts.status import JobStatus, read_job_status
 from understudy_operator.plan.injection.settings import PREFIX, read_injection_settings
 from understudy_protocol.pod import PodGroup
 
@@ -51,6 +50,11 @@ def jobs(store: Store) -> list[Job]:
     return [*store.facts(Kind.JOB, read_job), *store.facts(Kind.INJECTED, read_injected)]
 
 
-def raw_jobs(store: Store) -> list[Raw]:
-    """All jobs, even unreadable ones: TrainingJobs and InjectedJobs."""
-    return [*store.all(Kind.JOB), *store.all(Kind.INJECTED)]
+def job_statuses(store: Store) -> list[tuple[Raw, JobStatus]]:
+    """All jobs, even unreadable ones, with the valid fields of their statuses."""
+    found = list[tuple[Raw, JobStatus]]()
+    for kind in (Kind.JOB, Kind.INJECTED):
+        for raw in store.all(kind):
+            with store.contain_errors(kind, raw):
+                found.append((raw, read_job_status(raw)[0]))
+    return found

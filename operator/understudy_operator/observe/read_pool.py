@@ -9,9 +9,8 @@ from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.malformed import Malformed, PartlyMalformed
-from understudy_operator.plan.facts.pool_facts import AutoSize, Client, Pool, PoolView, claimant
+from understudy_operator.plan.facts.pool_facts import AutoSize, Client, Pool, PoolLauncher, PoolView, claimant
 from understudy_operator.plan.facts.status import read_pool_status
-from understudy_operator.plan.facts.warm_spares import PoolLauncher
 from understudy_operator.plan.manifests.pool_pods import pool_fingerprint
 from understudy_operator.plan.manifests.warm_spare_pods import pool_secret_name
 from understudy_operator.plan.times.rfc3339 import parse_time

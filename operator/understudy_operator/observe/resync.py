@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from understudy_operator.observe.store import Kind, Raw, Store, key_of
 from understudy_operator.plan.facts.ownership import API_VERSION
+from understudy_operator.plan.times.durations import growing_pause_s
 from understudy_operator.runtime.api import API_FAILURES, Api, ApiError, in_namespaces, namespace_in
 from understudy_operator.runtime.clock import Clock, jittered
 from understudy_protocol import pod as names
@@ -73,13 +74,14 @@ class Resync:
             await asyncio.sleep(jittered(LONGEST_RETRY_S if any(self._forbidden.values()) else RESYNC_S))
 
     async def _list_due(self) -> None:
-        due, retry_s = self.due(), 0.0
+        due, failures = self.due(), 0
         while due:
             before = len(due)
             try:
                 await self.list_all(due)
             except API_FAILURES as error:
-                retry_s = FIRST_RETRY_S if len(due) < before else min(max(2 * retry_s, FIRST_RETRY_S), LONGEST_RETRY_S)
+                failures = 1 if len(due) < before else failures + 1
+                retry_s = growing_pause_s(FIRST_RETRY_S, LONGEST_RETRY_S, failures)
                 log.warning("could not list %s; retrying in about %.0f s: %r", due[0].value, retry_s, error)
                 await asyncio.sleep(jittered(retry_s))
 

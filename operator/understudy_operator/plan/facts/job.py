@@ -3,11 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from understudy_operator.plan.facts.injected_job import InjectedJob
 from understudy_operator.plan.facts.queue import Queue
 from understudy_operator.plan.facts.spec import JobSpec, World
 from understudy_operator.plan.facts.status import JobStatus
 from understudy_protocol.logs import TEXT
+from understudy_protocol.pod import PodGroup
+
+
+@dataclass(frozen=True)
+class InjectedJob:
+    """The facts of an InjectedJob beyond those of a job with a world."""
+
+    uid: str  # of the InjectedJob itself
+    groups: tuple[PodGroup, ...]
+    grace_s: int
+    target_kind: str
+    target_name: str
 
 
 @dataclass(frozen=True)

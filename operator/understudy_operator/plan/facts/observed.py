@@ -9,11 +9,10 @@ from understudy_operator.plan.facts.cluster_objects import ChildJob, Node, Pod, 
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.pod_answers import NEVER, NO_ANSWERS, PodAnswers
-from understudy_operator.plan.facts.pool_facts import PoolView
+from understudy_operator.plan.facts.pool_facts import Adoption, PoolView
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.reported_conditions import condition
 from understudy_operator.plan.facts.secret_writes import NO_WRITES, SecretWrites
-from understudy_operator.plan.facts.warm_spares import Adoption
 from understudy_protocol.enums import CloseReason, Term
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot

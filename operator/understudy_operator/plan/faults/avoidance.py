@@ -22,11 +22,12 @@ from understudy_operator.plan.facts.cluster_objects import Node, Pod, with_findi
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.reconcile_cache import cached_per_reconcile
 from understudy_operator.plan.facts.status import AvoidedNode, JobStatus
-from understudy_operator.plan.faults.silence import silent_nodes
 from understudy_operator.plan.intents import Event
+from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_operator.plan.times.rfc3339 import whole_seconds
 from understudy_operator.plan.verdicts.findings import Finding
 from understudy_protocol import pod as names
+from understudy_protocol.enums import Fault
 
 OFF, REQUIRE = "Off", "Require"
 MEMORY, SILENCE = "memory", "silence"
@@ -123,6 +124,22 @@ def _remembered(observed: Observed) -> Iterator[Avoided]:
         for node, reason in observed.offenders.items():
             if node in observed.nodes:
                 yield Avoided(node, MEMORY, reason, preferred=policy != REQUIRE)
+
+
+#: Jobs avoid a silent node for so long. By then the node controller has marked it, or the node is back.
+SUSPECT_S = 60.0
+
+
+def silent_nodes(observed: Observed, now: float) -> list[str]:
+    """Nodes on which a member stopped responding a moment ago, and that have not become ready since."""
+    if observed.snapshot is None:
+        return []
+    lost = [x for x in observed.snapshot.lost if x.fault is Fault.NODE and not is_due(x.at + SUSPECT_S, now)]
+    return sorted({x.node for x in lost if not _came_back(observed.nodes.get(x.node), x.at)})
+
+
+def _came_back(node: Node | None, at: float) -> bool:
+    return node is not None and node.ready and node.since > at
 
 
 # Reported -------------------------------------------------------------------------------------------------------------

@@ -7,9 +7,12 @@ Rules, as the Job controller has them for a Job's startTime:
 - A restart creates new Jobs with their own time; recoveries do not.
 - Status keeps the start of the attempt. An attempt without it, because it trained under a version without this rule,
   has no deadline: an upgrade of the operator ends no job.
+
+And ttlSecondsAfterFinished: when a job that has ended is deleted.
 """
 
 from understudy_operator.plan.capacity.queueing import gang_waits_for_quota
+from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.spec import ReplicatedJob
 from understudy_operator.plan.times.reconcile_clock import is_due
@@ -49,3 +52,10 @@ def _counts(observed: Observed) -> bool:
 def _limit_s(group: ReplicatedJob) -> float | None:
     limit = group.job_spec.get("activeDeadlineSeconds")
     return None if limit is None else float(limit)
+
+
+def remaining_s(job: Job, now: float) -> float | None:
+    """Seconds until the deletion; None if the job has no limit, or has not ended."""
+    if job.spec.ttl_s is None or job.completed_at is None or not job.terminal:
+        return None
+    return job.completed_at + job.spec.ttl_s - now

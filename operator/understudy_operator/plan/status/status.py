@@ -3,14 +3,19 @@
 Rules: status is computed from the observed facts, never from a condition of an earlier reconcile; only history
 (recoveries, times) is carried over. Fields that only a coordinator knows stay until it reports (the operator has just
 started, or a new coordinator waits for members). Without a change there is no write.
+
+The phase: the end has precedence, then a suspension, then a previous attempt that still exists. A job with a world has
+the phase of its training; a job without one has that of its Jobs. While no coordinator reports, the phase stays, unless
+elections.unreported_loss finds that the job does not train. While the whole gang waits in a queue, it is Pending.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from msgspec.structs import replace
 
-from understudy_operator.plan.facts.counts import member_counts, promoted_spares
+from understudy_operator.plan.capacity.queueing import gang_waits_for_quota
+from understudy_operator.plan.facts.counts import member_counts, promoted_spares, reports_rank_holders
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.recoveries import merge_history, with_recoveries
 from understudy_operator.plan.facts.status import (
@@ -29,15 +34,15 @@ from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, 
 from understudy_operator.plan.jobset.restart import drop_open_recoveries, has_begun, reset_status, restart_status
 from understudy_operator.plan.jobset.rollouts import end_rollout_recoveries, rollouts_status
 from understudy_operator.plan.jobset.startup import NO_COUNTS
-from understudy_operator.plan.jobset.views import Counts, JobPhase, group_counts, pod_counts, views
+from understudy_operator.plan.jobset.views import Counts, JobPhase, JobView, group_counts, pod_counts, views
 from understudy_operator.plan.leadership.coordination import Leadership
+from understudy_operator.plan.leadership.elections import unreported_loss
 from understudy_operator.plan.status.causes import explain_causes
 from understudy_operator.plan.status.conditions import plan_conditions
-from understudy_operator.plan.status.phase import phase
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
 from understudy_operator.plan.world.members import may_start
-from understudy_protocol.enums import Strategy
+from understudy_protocol.enums import Strategy, WorkersState
 from understudy_protocol.observer import Snapshot
 
 #: If only the progress has changed, status is not written more often than this.
@@ -66,13 +71,54 @@ def plan_status(observed: Observed, leadership: Leadership, now: float) -> JobSt
         status = replace(status, terminal_state=end, completion_time=status.completion_time or micro_time(now))
     if any(view.active or view.phase is not JobPhase.OPEN for view in jobs if not view.of_world):
         status = replace(status, start_time=status.start_time or micro_time(now))
-    status = replace(status, phase=phase(observed, status, jobs, now))
+    status = replace(status, phase=_phase(observed, status, jobs, now))
     if isinstance(result, Restart):
         status = restart_status(observed, status, result, now)
     elif attempt_ends_by_suspension(observed, now):
         status = drop_open_recoveries(reset_status(job, status, now))
         status = replace(status, phase="Suspended" if job.spec.suspend else "Restarting")
     return replace(status, conditions=plan_conditions(observed, status, result, now))
+
+
+_ENDS = {"Completed": "Succeeded", "Failed": "Failed"}
+
+
+def _phase(observed: Observed, status: JobStatus, jobs: Sequence[JobView], now: float) -> str:
+    """status: this reconcile's, without the phase and the conditions."""
+    if status.terminal_state:
+        return _ENDS[status.terminal_state]
+    if observed.job.spec.suspend:
+        return "Suspended"
+    has_previous_jobs = any(child.attempt < observed.job.restarts for child in observed.children)
+    if has_previous_jobs or any(not pod.is_done for pod in observed.previous_pods):
+        return "Restarting"
+    if observed.job.spec.world is None or observed.close is not None:
+        return _phase_of_jobs(observed, jobs)
+    return _phase_of_world(observed, status, now)
+
+
+def _phase_of_jobs(observed: Observed, jobs: Sequence[JobView]) -> str:
+    if not any(view.active or view.phase is not JobPhase.OPEN for view in jobs):
+        return "Pending"
+    started_groups = {view.group for view in jobs}
+    wanted = sum(group.replicas for group in observed.job.spec.replicated_jobs if group.name in started_groups)
+    return "Running" if sum(view.ready or view.phase is not JobPhase.OPEN for view in jobs) >= wanted else "Starting"
+
+
+def _phase_of_world(observed: Observed, status: JobStatus, now: float) -> str:
+    if gang_waits_for_quota(observed):
+        return "Pending"
+    if status.round < 0:
+        return "Starting" if any(pod.node for pod in observed.pods) else "Pending"
+    if unreported_loss(observed, now):
+        return "Recovering"
+    if observed.snapshot is None or not reports_rank_holders(observed, observed.snapshot):
+        return "Recovering" if observed.job.status.phase == "Recovering" else "Running"
+    if observed.snapshot.waiting_for:
+        starts = any(member.workers is WorkersState.STARTING for member in observed.snapshot.members)
+        return "Starting" if starts and not status.recoveries else "Recovering"
+    # A recovery of the rollouts may be open while a later one, of the training, has ended.
+    return "Recovering" if any(entry.is_open for entry in status.recoveries) else "Running"
 
 
 def attempt_ends_by_suspension(observed: Observed, now: float) -> bool:

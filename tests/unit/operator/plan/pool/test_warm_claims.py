@@ -27,8 +27,7 @@ from tests.unit.operator.given_pool import OLD
 from tests.unit.operator.given_warm import a_warm_pool, a_warm_spare, a_warm_view, claimed_warm
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.facts.pool_facts import PoolView
-from understudy_operator.plan.facts.warm_spares import Adoption
+from understudy_operator.plan.facts.pool_facts import Adoption, PoolView
 from understudy_operator.plan.intents import AdoptSpare, ClaimPod, ClaimWarm, DeletePod, PatchPod, Plan
 from understudy_operator.plan.pool.adopting import plan_adoptions
 from understudy_operator.plan.reconcile import reconcile
