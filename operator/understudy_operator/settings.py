@@ -8,7 +8,7 @@
     UNDERSTUDY_LEASE_TIMES       operator.leaderElection          read_lease_settings
     UNDERSTUDY_MASTER_SECRET     masterSecret, as a path          read_master_secret
     UNDERSTUDY_NAMESPACES        watchNamespaces                  read_namespaces
-    UNDERSTUDY_NETWORK_POLICIES  networkPolicies.jobs, as JSON    read_network_rules
+    UNDERSTUDY_NETWORK_POLICIES  networkPolicies.jobs.enabled     read_network_rules
 
 A wrong value raises ValueError, which ends the operator. Its message names the value and what is allowed; it never
 quotes the content of the file with the master secret.

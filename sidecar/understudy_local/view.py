@@ -105,8 +105,8 @@ def recovery_lines(entries: Sequence[RecoveryStatus], now: float) -> list[str]:
 def _recovery(entry: RecoveryStatus, now: float) -> str:
     cause = entry.cause
     subject = f"rank {cause.rank}" if cause.rank is not None else "a member"
-    if entry.seconds is not None:
-        took = f" {entry.seconds:.2f} s"
+    if entry.pause_seconds is not None:
+        took = f" {entry.pause_seconds:.2f} s"
     elif entry.is_open:
         took = f", for {max(0, int(now - parse_time(entry.detected_at)))} s so far"
     else:

@@ -57,13 +57,13 @@ PLACED = (
 )
 VALUES = {
     "as it is": "{}",
-    "the least": "{webhook: {enabled: false}, crds: {install: false}, operator: {replicas: 1}}",
+    "the least": "{webhook: {enabled: false}, crds: {enabled: false}, operator: {replicas: 1}}",
     "one replica of each": "{operator: {replicas: 1}, webhook: {replicas: 1, validation: {enabled: false}}}",
     "cert-manager": "{webhook: {certificates: {mode: CertManager}}}",
     "an issuer": "{webhook: {certificates: {mode: CertManager, issuerRef: {kind: ClusterIssuer, name: a}}}}",
     "one's own certificate": f"{{webhook: {{{PROVIDED}}}}}",
     "placed": f"{{operator: {{{PLACED}}}, webhook: {{{PLACED}}}, imagePullSecrets: [{{name: a}}]}}",
-    "networks": "{networkPolicies: {enabled: true, jobs: true, alsoFrom: [{namespaceSelector: {}}]}}",
+    "networks": "{networkPolicies: {enabled: true, jobs: {enabled: true}, extraFrom: [{namespaceSelector: {}}]}}",
     "a named namespace": "{watchNamespaces: [default], metrics: {enabled: true}}",
     "no policies": "{admissionPolicies: {enabled: false}}",
     "policies for labelled namespaces": "{admissionPolicies: {namespaceLabels: {example.com/a: b, c: d}}}",

@@ -47,7 +47,7 @@ def _recoveries(before: JobStatus, after: JobStatus) -> Iterator[EndedRecovery]:
         if identity in known and not known[identity].is_open:
             continue
         if not entry.is_open:
-            yield _ended(entry, RECOVERED, entry.seconds)
+            yield _ended(entry, RECOVERED, entry.pause_seconds)
         elif lost:
             yield _ended(entry, FAILED, None)
 

@@ -35,9 +35,9 @@ def longest_waits(jobs: Jobs, now: float) -> Values:
     """By phase: how long the job that has waited longest has not been running."""
     longest = dict.fromkeys(WAITING, 0.0)
     for job in jobs:
-        phase, running = job.phase or NEW, condition(job, "Running")
-        if phase in longest and running is not None:
-            longest[phase] = max(longest[phase], now - parse_time(running.last_transition_time))
+        phase, ready = job.phase or NEW, condition(job, "Ready")
+        if phase in longest and ready is not None:
+            longest[phase] = max(longest[phase], now - parse_time(ready.last_transition_time))
     return {(phase,): seconds for phase, seconds in longest.items()}
 
 

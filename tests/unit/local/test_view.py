@@ -45,7 +45,7 @@ def test_the_headline_has_the_reason_for_a_wait() -> None:
 
 def test_open_and_finished_recoveries_have_a_line_each() -> None:
     cause = CauseStatus(rank=3, pod="p", node="node-1", message="killed by SIGKILL")
-    done = RecoveryStatus(Fault.PROCESS, AT, "InPlace", round=1, cause=cause, resumed_at=AT, seconds=0.0712)
+    done = RecoveryStatus(Fault.PROCESS, AT, "InPlace", round=1, cause=cause, resumed_at=AT, pause_seconds=0.0712)
     swap = replace(done, strategy="SpareSwap", reason="pod p failed twice within 1 h")
     waits = RecoveryStatus(Fault.POD, AT, round=2, cause=CauseStatus(message="its connection ended"))
     assert recovery_lines([done, swap, waits], parse_time("2026-11-20T10:01:14.000000Z")) == [
@@ -62,7 +62,7 @@ def test_an_open_recovery_has_no_negative_duration_if_the_clock_was_set_back() -
 
 
 def test_only_the_newest_are_shown() -> None:
-    entry = RecoveryStatus(Fault.POD, AT, "SpareSwap", seconds=1.0)
+    entry = RecoveryStatus(Fault.POD, AT, "SpareSwap", pause_seconds=1.0)
     lines = recovery_lines([replace(entry, round=number) for number in range(8)], 0.0)
     assert [line.split(":")[0] for line in lines] == ["round 3", "round 4", "round 5", "round 6", "round 7"]
 

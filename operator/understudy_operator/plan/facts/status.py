@@ -83,13 +83,14 @@ class CoordinatorStatus(Record, frozen=True):
     pod_uid: str = msgspec.field(default="", name="podUID")
     former_epoch: Number = 0  # the name of the world's attempt: the newest epoch before it
     previous_attempt: Number | None = None
+    address: str = ""  # of the coordinator's Service, for injected pods
 
 
 class UpdateFailureStatus(Record, frozen=True):
     update: str
     version: str = msgspec.field(default_factory=str)
     message: str = msgspec.field(default_factory=str)
-    in_a_row: Count = msgspec.field(default_factory=int)
+    consecutive_failures: Count = msgspec.field(default_factory=int)
     at: Time | None = None
 
 
@@ -99,7 +100,7 @@ class RolloutsStatus(Record, frozen=True):
     uncertain: Count = msgspec.field(default_factory=int)
     version: str = ""
     failure: UpdateFailureStatus | None = None
-    restarted_for: str = ""  # the failed update for which rollouts were recreated
+    restarted_for_update: str = ""  # the failed update for which rollouts were recreated
 
 
 class StrategyCounts(Record, frozen=True):
@@ -127,7 +128,7 @@ class RecoveryStatus(Record, frozen=True):
     cause: CauseStatus = msgspec.field(default_factory=CauseStatus)
     running_at: Time | None = None
     resumed_at: Time | None = None
-    seconds: Seconds | None = None
+    pause_seconds: Seconds | None = None
 
     @property
     def is_open(self) -> bool:
@@ -147,7 +148,7 @@ class AvoidedNode(Record, frozen=True, kw_only=True):
     fault_class: str = msgspec.field(default="", name="class")
     reason: str
     until: Time | None = None
-    preferred: bool = False
+    usable_as_last_resort: bool = False
     pods: tuple[str, ...] = ()
 
 
@@ -155,6 +156,7 @@ class JobStatus(Record, frozen=True):
     """In the order of the CRD."""
 
     observed_generation: Number | None = None
+    target: str = ""  # of an InjectedJob: kind/name
     conditions: tuple[Condition, ...] = ()
     phase: str = ""
     terminal_state: End = ""
@@ -168,9 +170,7 @@ class JobStatus(Record, frozen=True):
     spares: Spares = msgspec.field(default_factory=Spares)
     promoted_spares: tuple[PromotedSpare, ...] = ()
     round: Number = -1  # the newest; -1 before the first
-    term: Number = 0
     coordinator: CoordinatorStatus = CoordinatorStatus()
-    coordinator_address: str = ""
     rollouts: RolloutsStatus | None = None  # None until a coordinator has reported any
     recoveries_by_strategy: StrategyCounts = StrategyCounts()
     last_recovery: RecoveryStatus | None = None
@@ -198,7 +198,7 @@ class AutoSizeStatus(Record, frozen=True):
     node_days: Decimal | None = None
     failures: Decimal | None = None
     counted_until: Time | None = None
-    less_since: Time | None = None
+    surplus_since: Time | None = None
 
 
 class PoolStatus(Record, frozen=True):
@@ -214,7 +214,7 @@ class PoolStatus(Record, frozen=True):
     updated: Count = msgspec.field(default_factory=int)
     oldest_pod_time: Time | None = None
     selector: str = ""
-    auto: AutoSizeStatus | None = None
+    auto_size: AutoSizeStatus | None = None
 
 
 def read_job_status(raw: Mapping[str, Any]) -> tuple[JobStatus, str]:

@@ -62,14 +62,15 @@ def reset_status(job: Job, status: JobStatus, now: float) -> JobStatus:
     return replace(
         status,
         round=-1,
-        term=0,
         rollouts=None,
         promoted_spares=(),
         attempt_start_time=None,
         replicated_jobs_status=tuple(jobs),
         members=Members(desired=job.world.actives),
         spares=Spares(desired=job.world.spares),
-        coordinator=CoordinatorStatus(epoch, former_epoch=epoch, previous_attempt=previous),
+        coordinator=CoordinatorStatus(
+            epoch, former_epoch=epoch, previous_attempt=previous, address=status.coordinator.address
+        ),
     )
 
 

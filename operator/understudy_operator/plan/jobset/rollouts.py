@@ -6,8 +6,8 @@ Rules:
   before they are ready again belongs to the first.
 - While an update may be retried, the operator recreates only replicas that stay blocked in its process group: nothing
   else frees them.
-- status.rollouts.restartedFor records the handled failure, so that each is handled once. The recovery lasts until an
-  update is complete.
+- status.rollouts.restartedForUpdate records the handled failure, so that each is handled once. The recovery lasts until
+  an update is complete.
 """
 
 from collections.abc import Iterable, Sequence
@@ -73,18 +73,18 @@ def rollouts_status(observed: Observed) -> RolloutsStatus | None:
     if reported is None:
         return before
     failure = _unhandled_failure(observed)
-    handled = "" if before is None else before.restarted_for
+    handled = "" if before is None else before.restarted_for_update
     if failure is not None and are_rollouts_restarting(observed):
         handled = failure.update
     failed = None if reported.failure is None else _failure(reported.failure)
     return RolloutsStatus(
-        reported.fresh, reported.updating, reported.uncertain, reported.version, failed, restarted_for=handled
+        reported.fresh, reported.updating, reported.uncertain, reported.version, failed, restarted_for_update=handled
     )
 
 
 def rollout_restart_status(observed: Observed, status: JobStatus, restart: RolloutRestart, now: float) -> JobStatus:
     """The status with the handled failure, and with a recovery if all rollouts restart."""
-    rollouts = replace(status.rollouts or RolloutsStatus(), restarted_for=restart.update)
+    rollouts = replace(status.rollouts or RolloutsStatus(), restarted_for_update=restart.update)
     updated = replace(status, rollouts=rollouts)
     reported = observed.snapshot.rollouts if observed.snapshot is not None else None
     if not restart.counts or reported is None or reported.failure is None or reported.cause is None:
@@ -114,7 +114,7 @@ def end_rollout_recoveries(
     ):
         return list(recoveries)
     return [
-        replace(entry, resumed_at=micro_time(now), seconds=round(now - parse_time(entry.detected_at), 3))
+        replace(entry, resumed_at=micro_time(now), pause_seconds=round(now - parse_time(entry.detected_at), 3))
         if is_of_rollouts(entry) and entry.is_open
         else entry
         for entry in recoveries
@@ -125,7 +125,7 @@ def _unhandled_failure(observed: Observed) -> UpdateFailure | None:
     if observed.job.spec.rollouts is None or observed.snapshot is None or observed.snapshot.rollouts is None:
         return None
     failure, recorded = observed.snapshot.rollouts.failure, observed.job.status.rollouts
-    handled = "" if recorded is None else recorded.restarted_for
+    handled = "" if recorded is None else recorded.restarted_for_update
     return failure if failure is not None and failure.update != handled else None
 
 

@@ -19,7 +19,8 @@ from understudy_operator.plan.pool.holding import (
 )
 from understudy_operator.plan.times.rfc3339 import whole_seconds
 
-NO_ROOM, TAKEN_AWAY, SPARES = "NoRoom", "TakenAway", "Spares"
+ENOUGH, TOO_FEW, UNSCHEDULABLE = "EnoughSpares", "TooFewSpares", "Unschedulable"
+PREEMPTED, EVICTED = "Preempted", "Evicted"
 
 
 def plan_pool_status(observed: ObservedPool, desired: int, auto: AutoSizeStatus | None, now: float) -> PoolStatus:
@@ -35,7 +36,7 @@ def plan_pool_status(observed: ObservedPool, desired: int, auto: AutoSizeStatus 
         updated=len(spares) - len(outdated(observed, now)),
         oldest_pod_time=whole_seconds(min(pod.created_at for pod in spares)) if spares else None,
         selector=pool_selector(observed.pool),
-        auto=auto,
+        auto_size=auto,
     )
     wanted = (_ready(observed, status.ready, desired, now), _rolling(observed, now), _blocked(observed))
     return replace(status, conditions=build_conditions(observed.pool.status, wanted, now))
@@ -53,14 +54,14 @@ def _events(before: PoolStatus, status: PoolStatus) -> Iterator[Event]:
             continue
         reason = new.reason
         if new.type == "Ready":
-            if reason != SPARES and (old is None or old.reason != reason):
+            if reason not in (ENOUGH, TOO_FEW) and (old is None or old.reason != reason):
                 yield Event("Warning", reason, new.message)
         elif new.is_true:
             yield Event("Warning" if new.reason != "Rolling" else "Normal", new.reason, new.message)
         elif new.type == "Rolling" and old is not None and old.is_true:
-            yield Event("Normal", "Rolled", "all spares have the newest template")
-    if before.auto is not None and before.desired is not None and before.desired != status.desired:
-        auto = status.auto or AutoSizeStatus()
+            yield Event("Normal", "RollingUpdateCompleted", "all spares have the newest template")
+    if before.auto_size is not None and before.desired is not None and before.desired != status.desired:
+        auto = status.auto_size or AutoSizeStatus()
         detail = f"{auto.nodes} nodes, of which {auto.failures_per_node_day} fail in a day ({auto.source})"
         yield Event("Normal", "Resized", f"{status.desired} spares instead of {before.desired}: {detail}")
 
@@ -73,19 +74,19 @@ def _claimed(observed: ObservedPool) -> int:
 
 
 def _ready(observed: ObservedPool, ready: int, desired: int, now: float) -> DesiredCondition:
-    message, reason, enough = f"{ready} of {desired}", SPARES, ready >= desired
+    enough = ready >= desired
+    message, reason = f"{ready} of {desired}", ENOUGH if enough else TOO_FEW
     taken_away = [
         pod for pod in observed.pods if pod.deleting_since is not None and pod.disruption and not claimant(pod)
     ]
     troubled: list[Pod] = [pod for pod in usable_spares(observed, now) if pod.trouble]
     if taken_away and not enough:
-        message, reason = (
-            f"{message}; pod {taken_away[0].name} on {taken_away[0].node}: {taken_away[0].disruption}",
-            TAKEN_AWAY,
-        )
+        message += f"; pod {taken_away[0].name} on {taken_away[0].node}: {taken_away[0].disruption}"
+        reason = PREEMPTED if taken_away[0].is_preempted else EVICTED
     elif troubled:
         message += f"; pod {troubled[0].name}: {troubled[0].trouble}"
-        reason = NO_ROOM if not enough and not any(pod.node for pod in troubled) else SPARES
+        if not enough and not any(pod.node for pod in troubled):
+            reason = UNSCHEDULABLE
     if not enough and spares_being_claimed(observed, now):
         message += "; the operator creates the next spare when the job has a pod in the place of the claimed one"
     if spare_pause_s(observed, now) > 0.0:
@@ -108,7 +109,7 @@ def _rolling(observed: ObservedPool, now: float) -> DesiredCondition:
     return (
         "Rolling",
         True,
-        NO_ROOM,
+        UNSCHEDULABLE,
         f"{message}, and no node has room for an additional spare: they are replaced when a job claims a spare",
     )
 

@@ -1,4 +1,4 @@
-"""The number of spares of a pool with `auto`: enough for the failures of 99 of 100 days.
+"""The number of spares of a pool with `autoSize`: enough for the failures of 99 of 100 days.
 
 Rules: the failures of a day follow the binomial distribution over the nodes that the spares are for. The failure rate
 of a node comes from the spec, if set. Otherwise it comes from the failures that the pool's jobs reported, once these
@@ -40,15 +40,15 @@ class FailureHistory:
 def desired(observed: ObservedPool, now: float) -> tuple[int, AutoSizeStatus | None]:
     """The number of spares; and, if it was computed, the inputs for status."""
     pool = observed.pool
-    if pool.auto is None:
+    if pool.auto_size is None:
         return pool.replicas, None
-    before = pool.status.auto
+    before = pool.status.auto_size
     counted = update_history(before, observed, now)
-    likely, source = _likelihood(pool.auto, counted)
-    nodes = _nodes(observed, pool.auto)
-    wanted = _bounded(spares_for(nodes, likely, pool.auto.most), pool.auto)
-    current = wanted if before is None or pool.status.desired is None else _bounded(pool.status.desired, pool.auto)
-    since = now if before is None or before.less_since is None else parse_time(before.less_since)
+    likely, source = _likelihood(pool.auto_size, counted)
+    nodes = _nodes(observed, pool.auto_size)
+    wanted = _bounded(spares_for(nodes, likely, pool.auto_size.most), pool.auto_size)
+    current = wanted if before is None or pool.status.desired is None else _bounded(pool.status.desired, pool.auto_size)
+    since = now if before is None or before.surplus_since is None else parse_time(before.surplus_since)
     shrinks = wanted < current and not is_due(since + SHRINK_AFTER_S, now)
     status = AutoSizeStatus(
         nodes=nodes,
@@ -57,7 +57,7 @@ def desired(observed: ObservedPool, now: float) -> tuple[int, AutoSizeStatus | N
         node_days=f"{counted.node_days:.3f}",
         failures=f"{counted.failures:.3f}",
         counted_until=micro_time(counted.until),
-        less_since=micro_time(since) if shrinks else None,
+        surplus_since=micro_time(since) if shrinks else None,
     )
     return (current if shrinks else wanted), status
 
@@ -74,7 +74,7 @@ def spares_for(nodes: int, likely: float, most: int) -> int:
 
 
 def update_history(before: AutoSizeStatus | None, observed: ObservedPool, now: float) -> FailureHistory:
-    """The history after this reconcile; before: status.auto."""
+    """The history after this reconcile; before: status.autoSize."""
     if before is None or before.counted_until is None or before.node_days is None or before.failures is None:
         return FailureHistory(0.0, 0.0, now)
     recorded = FailureHistory(float(before.node_days), float(before.failures), parse_time(before.counted_until))

@@ -58,14 +58,14 @@ def plan_events(observed: Observed, leadership: Leadership, status: JobStatus) -
     events += pool_events(condition(before, POOL_AVAILABLE), condition(status, POOL_AVAILABLE))
     refusal = reported_refusal(status)
     if refusal and not is_same_refusal(refusal, reported_refusal(before)):
-        events.append(Event("Warning", "Refused", refusal))
+        events.append(Event("Warning", "Rejected", refusal))
     return tuple(events)
 
 
 def _failed_update(before: JobStatus, status: JobStatus) -> Iterator[Event]:
     failure = status.new_update_failure(before)
     if failure is not None:
-        in_a_row = f" ({failure.in_a_row} in a row)" if failure.in_a_row > 1 else ""
+        in_a_row = f" ({failure.consecutive_failures} in a row)" if failure.consecutive_failures > 1 else ""
         yield Event("Warning", "WeightUpdateFailed", f"version {failure.version}{in_a_row}: {failure.message}")
 
 
@@ -133,7 +133,9 @@ def _detected(identity: tuple[str, int], entry: RecoveryStatus) -> Event:
 
 def _recovered(identity: tuple[str, int], entry: RecoveryStatus) -> Event:
     reason = f" ({entry.reason})" if entry.reason else ""
-    end = f"in {entry.seconds} s" if entry.seconds is not None else f"running again since {entry.running_at}"
+    end = (
+        f"in {entry.pause_seconds} s" if entry.pause_seconds is not None else f"running again since {entry.running_at}"
+    )
     message = f"{entry.strategy or 'resumed'} {end}, round {entry.round}: {_cause(entry.cause)}{reason}"
     return Event("Normal", "Recovered", message, _key("recovery", identity))
 

@@ -60,6 +60,8 @@ def plan_status(observed: Observed, leadership: Leadership, now: float) -> JobSt
         observed_generation=handled_generation(observed),
         replicated_jobs_status=tuple(_replicated_jobs(observed, group_counts(observed))),
     )
+    if job.injected is not None:
+        status = replace(status, target=f"{job.injected.target_kind}/{job.injected.target_name}")
     if job.spec.world is not None:
         status = _with_world(observed, leadership, status, now)
         if result is not None or job.terminal:
@@ -169,13 +171,13 @@ def _with_world(observed: Observed, leadership: Leadership, status: JobStatus, n
     )
     if leadership.pod is not None and leadership.epoch:
         term, holder, recorded = leadership.term, leadership.pod, status.coordinator
-        attempt = recorded.former_epoch, recorded.previous_attempt
-        coordinator = CoordinatorStatus(leadership.epoch, term, holder.name, holder.uid, *attempt)
-        status = replace(status, coordinator=coordinator, term=term or status.term)
+        kept = recorded.former_epoch, recorded.previous_attempt, recorded.address
+        coordinator = CoordinatorStatus(leadership.epoch, term, holder.name, holder.uid, *kept)
+        status = replace(status, coordinator=coordinator)
     if observed.snapshot is not None:
         status = _with_snapshot(observed, observed.snapshot, status, now)
     if observed.job.injected is not None and observed.coordinator_address:
-        status = replace(status, coordinator_address=observed.coordinator_address)
+        status = replace(status, coordinator=replace(status.coordinator, address=observed.coordinator_address))
     return status
 
 

@@ -31,7 +31,7 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="came
     signal: SignalKind | None = None
     keys: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
-    excepted: tuple[str, ...] = msgspec.field(default=(), name="except")
+    excepted: tuple[str, ...] = msgspec.field(default=(), name="exceptValues")
     polarity: Polarity = Polarity.FAULTY
     fault_class: FaultClass | None = msgspec.field(default=None, name="class")
     precedence: Annotated[int, msgspec.Meta(ge=0, le=1000)] = PRECEDENCE
@@ -50,7 +50,7 @@ _FIXES = {
     "signal": "set it to Condition, Label, Annotation, Taint or Cordon",
     "keys": _LIST,
     "values": _LIST,
-    "except": _LIST,
+    "exceptValues": _LIST,
     "polarity": "set it to Faulty or Healthy",
     "class": "set it to Hardware, Maintenance or Preemption",
     "precedence": "set it to a whole number from 0 to 1000: the highest precedence counts if sources disagree",
@@ -150,7 +150,7 @@ def _source(number: int, row: _Row) -> FaultSource:
 
 def _check_cordon(number: int, row: _Row) -> None:
     if row.keys or row.values or row.excepted:
-        raise InvalidRow(number, "keys", "a cordon has neither keys nor values", "remove keys, values and except")
+        raise InvalidRow(number, "keys", "a cordon has neither keys nor values", "remove keys, values and exceptValues")
     if row.xids:
         raise InvalidRow(number, "xids", "a cordon has no Xid", "remove it")
 
@@ -168,12 +168,12 @@ def _values(number: int, row: _Row, kind: SignalKind) -> tuple[str, ...]:
     """The values that count."""
     values = row.values
     if kind is SignalKind.CONDITION:
-        for field, listed in (("values", values), ("except", row.excepted)):
+        for field, listed in (("values", values), ("exceptValues", row.excepted)):
             for value in listed:
                 if plain(value) not in map(plain, _STATUSES):
                     fix = f"use {', '.join(_STATUSES[:-1])} or {_STATUSES[-1]}"
                     raise InvalidRow(number, field, f"{value!r} is not a status of a condition", fix)
         values = values or ("True",)
     if values and {plain(value) for value in values} <= {plain(value) for value in row.excepted}:
-        raise InvalidRow(number, "except", f"excludes all values ({', '.join(values)})", "remove one of them")
+        raise InvalidRow(number, "exceptValues", f"excludes all values ({', '.join(values)})", "remove one of them")
     return values

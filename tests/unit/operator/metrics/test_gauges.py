@@ -13,9 +13,7 @@ NOW = 1_800_000_000.0
 
 
 def job(phase: str, since: float = NOW, **status: Any) -> JobStatus:
-    return JobStatus(
-        phase=phase, conditions=(Condition("Running", "False", phase, "", whole_seconds(since)),), **status
-    )
+    return JobStatus(phase=phase, conditions=(Condition("Ready", "False", phase, "", whole_seconds(since)),), **status)
 
 
 def test_jobs_are_counted_by_phase_and_a_phase_without_a_job_is_0():
