@@ -1,4 +1,4 @@
-"""When a self-made certificate is renewed, and which authorities the API server trusts meanwhile. Pure.
+"""When a self-signed certificate is renewed, and which authorities the API server trusts meanwhile. Pure.
 
 Rules: each certificate has a separate authority, whose key is deleted, so an attacker could only steal the key in use.
 A certificate is renewed when a third of its life is left. The API server's bundle has the new authority and the

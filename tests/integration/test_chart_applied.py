@@ -362,11 +362,11 @@ def test_kubernetes_own_roles_allow_users_to_view_or_to_edit_jobs(server: "ApiSe
 
 
 async def test_a_provided_certificate_as_the_page_states(server: "ApiServer", reader: Reader, tmp_path: Path) -> None:
-    # given an installation whose webhook has a trusted self-made certificate
+    # given an installation whose webhook has a trusted self-signed certificate
     for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
         found = json.loads(must(server.kubectl("get", kind, "understudy-webhook", "-o", "json")))
         for webhook in found["webhooks"]:
-            webhook["clientConfig"]["caBundle"] = base64.b64encode(b"self-made").decode()
+            webhook["clientConfig"]["caBundle"] = base64.b64encode(b"self-signed").decode()
         must(server.kubectl("replace", f"--field-manager={FIELD_MANAGER}", "-f", "-", stdin=json.dumps(found)))
     # when the page is followed
     made = await openssl.make_certificate(["understudy-webhook.understudy-system.svc"], 86400.0)

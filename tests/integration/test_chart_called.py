@@ -38,7 +38,7 @@ MOST = 63  # characters of a Service's name, and of a label's value
 PARTS = ("serviceMonitor", "podMonitor", "prometheusRule", "dashboard")
 #: All optional objects of the chart.
 EVERYTHING = {
-    "networkPolicies": {"enabled": True, "jobs": True},
+    "networkPolicies": {"enabled": True, "jobs": {"enabled": True}},
     "webhook": {"certificates": {"mode": "CertManager"}},
     "metrics": {part: {"enabled": True} for part in PARTS},
 }
@@ -48,7 +48,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "without our name": ("prod", {}),
     "with our name in it": ("team-understudy", {}),
     "the longest": ("understudy-of-the-platform-team-for-the-large-cluster", {}),
-    "the longest, and self-made certificates": ("a" * LONGEST, SELF_SIGNED),
+    "the longest, and self-signed certificates": ("a" * LONGEST, SELF_SIGNED),
     "dots": ("ml.platform.2", {}),
     "a digit first": ("2nd", {}),
     "the longest with a digit first and dots": ("2nd." + "b" * (LONGEST - 5) + "c", {}),

@@ -200,9 +200,9 @@ def test_a_pool_can_be_scaled_shown_and_read_back(cluster: "ApiServer") -> None:
 
 
 def test_the_bounds_of_an_auto_sized_pool_are_filled_in(cluster: "ApiServer") -> None:
-    created = cluster.kubectl("create", "-f", "-", stdin=changed(sized_by_itself(), name="autoSize"))
+    created = cluster.kubectl("create", "-f", "-", stdin=changed(sized_by_itself(), name="auto"))
     assert created.returncode == 0, created.stderr
-    spec = json.loads(cluster.kubectl("get", "hsp", "autoSize", "-o", "json").stdout)["spec"]
+    spec = json.loads(cluster.kubectl("get", "hsp", "auto", "-o", "json").stdout)["spec"]
     assert spec["autoSize"] == {"minReplicas": 1, "maxReplicas": 16}
 
 

@@ -33,7 +33,7 @@ app.kubernetes.io/component: operator
 {{- $part := regexFind "-(operator|webhook)$" . -}}
 {{ trimSuffix $part . | trunc 46 | trimSuffix "-" }}{{ $part }}-metrics
 {{- end -}}
-{{- /* The process that renews the webhook's self-made certificate, and its account. */ -}}
+{{- /* The process that renews the webhook's self-signed certificate, and its account. */ -}}
 {{- define "understudy.rotation" -}}
 {{ include "understudy.fullname" . }}-rotation
 {{- end -}}
@@ -51,7 +51,7 @@ app.kubernetes.io/name: understudy
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: webhook
 {{- end -}}
-{{- /* The Secret with tls.crt and tls.key that is mounted. That of cert-manager (-cert) is not the self-made one (-tls): when the mode
+{{- /* The Secret with tls.crt and tls.key that is mounted. That of cert-manager (-cert) is not the self-signed one (-tls): when the mode
 is changed, programs of both modes run for a while, and no Secret has two writers. */ -}}
 {{- define "understudy.webhookSecret" -}}
 {{- if eq .Values.webhook.certificates.mode "SelfSigned" -}}

@@ -131,7 +131,8 @@ async def test_a_training_pod_preempts_a_pools_spare_which_is_reported_and_recre
         return await is_reported() == "Unschedulable"
 
     await pool.kube.until("the pool reports that there is no room", no_room)
-    (event,) = [x for x in await pool.kube.list("events") if x["reason"] == "Preempted"]
+    found = await pool.kube.list("events")  # the scheduler writes an event of this reason too, on the pod
+    (event,) = [x for x in found if (x["reason"], x["regarding"]["kind"]) == ("Preempted", "HotSparePool")]
     assert spare["metadata"]["name"] in event["note"]
 
     # when there is room, then it is scheduled
