@@ -71,7 +71,7 @@ class Settings:
     warmup: Sequence[str] = ()  # a spare's; empty: none
     step_timeout_s: float = 0.0
     forks: bool = True  # fork workers, if the command allows it
-    worker_grace_s: Optional[float] = None  # for workers that a round replaces; None: from their environment
+    worker_grace_period_s: Optional[float] = None  # for workers that a round replaces; None: from their environment
     devices: int = 0  # given to a spare of a pool, which needs all of them to be ready
     is_auto: bool = False  # a command that calls torchrun runs as it is, and the launcher runs torchrun's workers
     calls_torchrun: bool = False  # the command has to be run, and has not passed its job yet
@@ -107,11 +107,11 @@ class Loop:
             devices=settings.devices > 0,
             calls_torchrun=settings.calls_torchrun,
         )
-        self._queue: deque[e.Event] = deque([e.Started(self._worker_grace_s())])
+        self._queue: deque[e.Event] = deque([e.Started(self._worker_grace_period_s())])
         self._exit: Optional[e.Exit] = None
 
-    def _worker_grace_s(self) -> float:
-        return environment.worker_grace_s(self._settings.worker_grace_s, self._settings.env)
+    def _worker_grace_period_s(self) -> float:
+        return environment.worker_grace_period_s(self._settings.worker_grace_period_s, self._settings.env)
 
     def run(self) -> int:
         """Run until the supervisor returns Exit. Return its code."""
@@ -213,7 +213,7 @@ class Loop:
         program = python_program(command) if before.forks and not calls else None
         self._settings = replace(before, env=env, command=command, zygote=program, calls_torchrun=calls)
         self._workers.run(command)
-        self._queue.appendleft(e.CommandReplaced(self._worker_grace_s()))
+        self._queue.appendleft(e.CommandReplaced(self._worker_grace_period_s()))
         why_not = environment.fresh_start_reason(before.env, env)
         if self._zygote is not None and program is not None and same_start(before.zygote, program) and not why_not:
             self._zygote.run(program, command)
@@ -252,7 +252,9 @@ class Loop:
         if settings.log_prefix or torchrun_call.tees(call):
             self._logs.start()
         self._zygote = self._make_zygote()
-        self._queue.extend([e.CommandReplaced(self._worker_grace_s()), e.TorchrunCalled(self._zygote is not None)])
+        self._queue.extend(
+            [e.CommandReplaced(self._worker_grace_period_s()), e.TorchrunCalled(self._zygote is not None)]
+        )
 
     def _on_other_end(self, pid: int, status: int) -> None:
         if self._torchrun is not None:

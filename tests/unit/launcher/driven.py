@@ -61,7 +61,7 @@ class Driven:
         warmup: bool = False,
         step_timeout_s: float = 0.0,
         devices: bool = False,
-        worker_grace_s: float = 0.0,
+        worker_grace_period_s: float = 0.0,
         calls_torchrun: bool = False,
         own_stores: bool = False,
         fork_fallback_reason: str = "",
@@ -83,7 +83,7 @@ class Driven:
         self.log: list[str] = []
         self.pages: list[e.StepsRead] = []
         self.leftovers = False
-        assert self.do(e.Started(worker_grace_s)) == [
+        assert self.do(e.Started(worker_grace_period_s)) == [
             e.ReservePort(),
             *([e.MakeStore()] if own_stores else []),
             *([e.StartCommand()] if calls_torchrun else [e.StartZygote()] if zygote else []),
