@@ -19,7 +19,7 @@ from types import ModuleType
 from scripts.reference_fields import read_crd
 from understudy_operator.plan.facts import refusals, spec
 from understudy_operator.plan.jobset import outcome
-from understudy_operator.plan.pool import pool_condition as pool_told
+from understudy_operator.plan.pool import pool_condition, pool_status
 from understudy_operator.plan.status import conditions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,7 +64,13 @@ def _policy_actions() -> tuple[str, ...]:
 
 def _pool_reasons() -> tuple[str, ...]:
     """The reasons of the condition PoolAvailable. All but the first are reasons of an event, too."""
-    return (pool_told.CLAIMED, pool_told.EMPTY, pool_told.MISSING, pool_told.NO_ROOM, pool_told.REFUSED)
+    return (
+        pool_condition.CLAIMED,
+        pool_condition.EMPTY,
+        pool_condition.NOT_FOUND,
+        pool_condition.UNSCHEDULABLE,
+        pool_condition.CLAIM_REJECTED,
+    )
 
 
 def _refused() -> tuple[str, ...]:
@@ -79,6 +85,7 @@ def _nothing_new() -> tuple[str, ...]:
 #: (function, expression): its values.
 COMPUTED: Mapping[tuple[str, str], Callable[[], tuple[str, ...]]] = {
     ("plan_conditions", "phase"): phases,
+    ("plan_conditions", "ready_reason"): lambda: (*(conditions.ENDED.get(x, x) for x in phases()), conditions.SHRUNK),
     ("plan_conditions", "reason"): _ends,
     ("_forked_condition", "condition['reason']"): _nothing_new,
     ("_refusal_condition", "kind"): lambda: ("Invalid", "Blocked"),
@@ -93,8 +100,8 @@ COMPUTED: Mapping[tuple[str, str], Callable[[], tuple[str, ...]]] = {
     ("plan_events", "reason"): _restarts,
     ("_recorded", "end"): lambda: ("Completed", "Failed"),
     ("pool_events", "after['reason']"): _pool_reasons,
-    ("_events", "new['reason']"): lambda: ("Rolling", "NoRoom", *_refused()),
-    ("_events", "reason"): lambda: ("TakenAway", "NoRoom"),
+    ("_events", "new['reason']"): lambda: ("Rolling", pool_status.UNSCHEDULABLE, *_refused()),
+    ("_events", "reason"): lambda: (pool_status.PREEMPTED, pool_status.EVICTED, pool_status.UNSCHEDULABLE),
 }
 
 
@@ -112,7 +119,7 @@ def events() -> frozenset[Name]:
 
 @cache
 def all_conditions() -> frozenset[Name]:
-    """Running and Completed have the phase as their reason while they are False."""
+    """Recovering, Completed and Failed have the phase as their reason while they are False."""
     return frozenset(
         Name(_kind_of(place.module), kind, reason)
         for place in _places()

@@ -230,7 +230,7 @@ class Operator:
             for job in interested_jobs(self.store, raw):
                 with self._contain_errors(job_kind(job), job):
                     self._enqueue(job)
-        elif names.LABEL_FROM_POOL in raw["metadata"].get("labels", {}):
+        elif names.LABEL_POOL_UID in raw["metadata"].get("labels", {}):
             self._enqueue_pools(key_of(raw)[0])
 
     def _start_leading(self) -> None:

@@ -106,8 +106,8 @@ def recovery_lines(entries: Sequence[Mapping[str, Any]], now: float) -> list[str
 def _recovery(entry: Mapping[str, Any], now: float) -> str:
     cause = entry["cause"]
     subject = f"rank {cause['rank']}" if "rank" in cause else "a member"
-    if "seconds" in entry:
-        took = f" {entry['seconds']:.2f} s"
+    if "pauseSeconds" in entry:
+        took = f" {entry['pauseSeconds']:.2f} s"
     elif is_open(entry):
         took = f", for {max(0, int(now - parse_time(entry['detectedAt'])))} s so far"
     else:

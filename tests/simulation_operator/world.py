@@ -184,7 +184,7 @@ class World:
     def _called(self, pod_uid: str, keys: Keys) -> None:
         for pod in self.server.of("pods"):
             # A pool's spare that is claimed Warm has the job's key only once it has got its order.
-            warm = names.ANNOTATION_WARM in pod["metadata"].get("annotations", {})
+            warm = names.ANNOTATION_WARM_POOL_UID in pod["metadata"].get("annotations", {})
             known = self.cluster.keys.get(pod_uid, keys.membership.hex())
             if pod["metadata"]["uid"] == pod_uid and not warm and known != keys.membership.hex():
                 self.violate(

@@ -84,8 +84,8 @@ class PoolGateway:
             log.info("%s/%s claimed: %s", namespace, claim.name, claim.reason)
 
     async def _release(self, namespace: str, uid: str, release: ReleaseClaim) -> None:
-        labels = {names.LABEL_CLAIMED_BY: None}
-        annotations = {names.ANNOTATION_CLAIMANT: None, names.ANNOTATION_CLAIMED_AT: None}
+        labels = {names.LABEL_CLAIMED_BY_UID: None}
+        annotations = {names.ANNOTATION_CLAIMED_BY: None, names.ANNOTATION_CLAIMED_AT: None}
         finalizers = [name for name in release.finalizers if name != names.FINALIZER_CLAIM]
         body = {"finalizers": finalizers or None, "labels": labels, "annotations": annotations}
         if await self._merge(namespace, uid, release, body):
@@ -129,9 +129,9 @@ def _claim_metadata(claim: ClaimPod | ClaimWarm) -> Raw:
     others = [name for name in claim.finalizers if name != names.FINALIZER_CLAIM]
     return {
         "finalizers": [*others, names.FINALIZER_CLAIM],
-        "labels": {names.LABEL_CLAIMED_BY: claim.job_uid},
+        "labels": {names.LABEL_CLAIMED_BY_UID: claim.job_uid},
         "annotations": {
-            names.ANNOTATION_CLAIMANT: claim.job_name,
+            names.ANNOTATION_CLAIMED_BY: claim.job_name,
             names.ANNOTATION_CLAIMED_AT: micro_time(claim.at),
         },
     }

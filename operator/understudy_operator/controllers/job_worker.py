@@ -297,7 +297,7 @@ class JobWorker:
     def _advertised_address(self, job: Job) -> str:
         """The coordinator's address that the newest pods have, in case pods have different ones."""
         if job.injected is not None:
-            return str(job.status.get("coordinatorAddress", ""))
+            return str(job.status.get("coordinator", {}).get("address", ""))
         pods = sorted(
             self._store.of_job(Kind.POD, _owner(job)), key=lambda pod: pod["metadata"].get("creationTimestamp", "")
         )

@@ -51,7 +51,7 @@ def _recoveries(before: Status, after: Status) -> Iterator[EndedRecovery]:
         if identity in known and not is_open(known[identity]):
             continue
         if not is_open(entry):
-            yield _ended(entry, RECOVERED, float(entry["seconds"]) if "seconds" in entry else None)
+            yield _ended(entry, RECOVERED, float(entry["pauseSeconds"]) if "pauseSeconds" in entry else None)
         elif lost:
             yield _ended(entry, FAILED, None)
 

@@ -34,7 +34,7 @@ def longest_waits(jobs: Raws, now: float) -> Values:
     """By phase: how long the job that has waited longest has not been running."""
     longest = dict.fromkeys(WAITING, 0.0)
     for job in jobs:
-        phase, since = _phase(job), condition(job.get("status", {}), "Running").get("lastTransitionTime")
+        phase, since = _phase(job), condition(job.get("status", {}), "Ready").get("lastTransitionTime")
         if phase in longest and since is not None:
             longest[phase] = max(longest[phase], now - parse_time(since))
     return {(phase,): seconds for phase, seconds in longest.items()}

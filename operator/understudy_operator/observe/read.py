@@ -28,6 +28,8 @@ T = TypeVar("T", decoded_fields.Container, decoded_fields.ContainerStatus)
 _HAS_NETWORK = "PodReadyToStartContainers"
 #: Conditions of a pod that is being evicted: Kubernetes' own, and Kueue's.
 _DISRUPTIONS = ("DisruptionTarget", "TerminationTarget")
+#: The same, with the reasons for a pod of higher priority.
+_PREEMPTIONS = (("DisruptionTarget", "PreemptionByScheduler"), ("TerminationTarget", "Preempted"))
 
 
 def read_job(raw: Raw) -> Job:
@@ -97,6 +99,7 @@ def read_pod(kept: Raw) -> Pod:
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
         finalizers=tuple(metadata.get("finalizers") or ()),
         disruption=_disruption(status),
+        is_preempted=_is_preempted(status),
         blocking_finalizers=_blocking_finalizers(metadata),
         waiting_since=_waiting_since(status),
         failure=failure(status),
@@ -188,6 +191,13 @@ def _disruption(status: decoded_fields.PodStatus) -> str:
         if condition["type"] in _DISRUPTIONS and condition["status"] == "True":
             return f"it was disrupted: {condition.get('reason', '')}: {condition.get('message', '')}"
     return ""
+
+
+def _is_preempted(status: decoded_fields.PodStatus) -> bool:
+    return any(
+        condition["status"] == "True" and (condition["type"], condition.get("reason")) in _PREEMPTIONS
+        for condition in status.get("conditions") or ()
+    )
 
 
 def _blocking_finalizers(metadata: decoded_fields.ObjectMeta) -> tuple[str, ...]:

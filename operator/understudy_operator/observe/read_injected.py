@@ -14,7 +14,7 @@ from understudy_protocol.pod import PodGroup
 def read_injected(raw: Raw) -> Job:
     metadata, spec = raw["metadata"], raw["spec"]
     target, attempt = spec["target"], int(spec.get("attempt", 0))
-    settings = read_injection_settings({f"{PREFIX}{name}": text for name, text in spec.get("settings", {}).items()})
+    settings = read_injection_settings({f"{PREFIX}{name}": text for name, text in spec.get("annotations", {}).items()})
     members = int(spec["members"])
     if not 0 <= members <= int(spec["pods"]) <= MOST_MEMBERS:
         raise Malformed(
@@ -22,7 +22,7 @@ def read_injected(raw: Raw) -> Job:
             f"InjectedJob, and make the {target['kind']} smaller"
         )
     world = settings.of_world(int(spec["nprocPerNode"]), members, int(spec["pods"]) - members)
-    groups = tuple(PodGroup(x["name"], int(x["first"]), int(x["podsPerJob"])) for x in spec["podGroups"])
+    groups = tuple(PodGroup(x["name"], int(x["firstGroupRank"]), int(x["podsPerJob"])) for x in spec["podGroups"])
     status, wrong = read_job_status(raw)
     created_at, completed_at = read_times(raw, status)
     job = Job(
@@ -38,7 +38,7 @@ def read_injected(raw: Raw) -> Job:
         spec=JobSpec(replicated_jobs=world.groups, world=world, network=Network(hostnames=False)),
         status=status,
         injected=InjectedJob(
-            metadata["uid"], groups, int(spec.get("graceSeconds", 30)), target["kind"], target["name"]
+            metadata["uid"], groups, int(spec.get("terminationGracePeriodSeconds", 30)), target["kind"], target["name"]
         ),
     )
     if wrong:

@@ -31,7 +31,7 @@ def read_pool(raw: Raw) -> Pool:
         deleting="deletionTimestamp" in metadata,
         replicas=int(spec.get("replicas", 0)),
         template=_template(spec.get("template")),
-        auto=_auto(spec["auto"]) if "auto" in spec else None,
+        auto_size=_auto_size(spec["autoSize"]) if "autoSize" in spec else None,
         topology_key=spec.get("topologyKey", ""),
         launcher=_launcher(spec["launcher"]) if "launcher" in spec else None,
         status=status,
@@ -52,7 +52,7 @@ def view_of(store: Store, keyring: Keyring, namespace: str, name: str) -> PoolVi
     pool = store.fact(Kind.POOL, (namespace, name), read_pool)
     if pool is None:
         return PoolView(name, False)
-    wanted = pool.replicas if pool.auto is None else int(pool.status.get("desired", pool.auto.least))
+    wanted = pool.replicas if pool.auto_size is None else int(pool.status.get("desired", pool.auto_size.least))
     owner = (namespace, pool.uid)
     pods = pods_of_pool(store, owner)
     return PoolView(name, True, wanted, pool_fingerprint(pool), pods, pool, pool_secret_name(pool, keyring))
@@ -134,7 +134,7 @@ def _launcher(spec: Raw) -> PoolLauncher:
     )
 
 
-def _auto(spec: Raw) -> AutoSize:
+def _auto_size(spec: Raw) -> AutoSize:
     rate = spec.get("failuresPerNodeDay")
     return AutoSize(
         nodes=int(spec["nodes"]) if "nodes" in spec else None,
@@ -146,6 +146,6 @@ def _auto(spec: Raw) -> AutoSize:
 
 def interested_jobs(store: Store, raw: Raw) -> list[Key]:
     """The jobs that a pool's pod concerns: the job that has claimed it, and the jobs that may claim from that pool."""
-    pool, claimed_by = pool_key_of(raw), raw["metadata"].get("labels", {}).get(names.LABEL_CLAIMED_BY, "")
+    pool, claimed_by = pool_key_of(raw), raw["metadata"].get("labels", {}).get(names.LABEL_CLAIMED_BY_UID, "")
     jobs = _jobs_in(store, raw["metadata"].get("namespace", ""))
     return [(job.namespace, job.name) for job in jobs if job.uid == claimed_by or _pool_named_by(job) == pool]

@@ -81,13 +81,14 @@ class _Coordinator(TypedDict, total=False):
     previousAttempt: Number
     podName: str
     podUID: str
+    address: str
 
 
 class _UpdateFailure(TypedDict):
     update: str
     version: NotRequired[str]
     message: NotRequired[str]
-    inARow: NotRequired[Count]
+    consecutiveFailures: NotRequired[Count]
     at: NotRequired[Time]
 
 
@@ -97,7 +98,7 @@ class _Rollouts(TypedDict, total=False):
     uncertain: Count
     version: str
     failure: _UpdateFailure
-    restartedFor: str
+    restartedForUpdate: str
 
 
 class _ByStrategy(TypedDict, total=False):
@@ -125,7 +126,7 @@ class _Recovery(TypedDict):
     detectedAt: Time
     runningAt: NotRequired[Time]
     resumedAt: NotRequired[Time]
-    seconds: NotRequired[Seconds]
+    pauseSeconds: NotRequired[Seconds]
 
 
 class _Progress(TypedDict, total=False):
@@ -142,7 +143,7 @@ _AvoidedNode = TypedDict(
         "class": NotRequired[str],
         "reason": str,
         "until": NotRequired[Time],
-        "preferred": NotRequired[bool],
+        "usableAsLastResort": NotRequired[bool],
         "pods": NotRequired[list[str]],
     },
 )
@@ -152,6 +153,7 @@ class JobStatus(TypedDict, total=False):
     """In the order of the CRD."""
 
     observedGeneration: Number
+    target: str
     conditions: list[_Condition]
     phase: str
     terminalState: End
@@ -165,9 +167,7 @@ class JobStatus(TypedDict, total=False):
     spares: _Spares
     promotedSpares: list[_Promoted]
     round: Number
-    term: Number
     coordinator: _Coordinator
-    coordinatorAddress: str
     rollouts: _Rollouts
     recoveriesByStrategy: _ByStrategy
     lastRecovery: _Recovery
@@ -183,7 +183,7 @@ class _AutoSize(TypedDict, total=False):
     nodeDays: Decimal
     failures: Decimal
     countedUntil: Time
-    lessSince: Time
+    surplusSince: Time
 
 
 class PoolStatus(TypedDict, total=False):
@@ -199,7 +199,7 @@ class PoolStatus(TypedDict, total=False):
     updated: Count
     oldestPodTime: Time
     selector: str
-    auto: _AutoSize
+    autoSize: _AutoSize
 
 
 def read_job_status(raw: Raw) -> tuple[dict[str, Any], str]:

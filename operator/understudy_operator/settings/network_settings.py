@@ -1,5 +1,5 @@
 """The chart's settings for jobs' networks, from the environment: UNDERSTUDY_NETWORK_POLICIES, ingress rules as JSON
-(networkPolicies.jobs). If unset, jobs get no NetworkPolicy.
+(networkPolicies.jobs.enabled). If unset, jobs get no NetworkPolicy.
 """
 
 import json

@@ -41,7 +41,7 @@ def test_the_headline_has_the_reason_for_a_wait() -> None:
 
 def test_open_and_finished_recoveries_have_a_line_each() -> None:
     cause = {"rank": 3, "pod": "p", "node": "node-1", "message": "killed by SIGKILL"}
-    done = {"fault": "Process", "round": 1, "cause": cause, "strategy": "InPlace", "seconds": 0.0712}
+    done = {"fault": "Process", "round": 1, "cause": cause, "strategy": "InPlace", "pauseSeconds": 0.0712}
     swap = {**done, "strategy": "SpareSwap", "reason": "pod p failed twice within 1 h"}
     waits = {"fault": "Pod", "round": 2, "cause": {"pod": "", "message": "its connection ended"}}
     waits["detectedAt"] = "2026-11-20T10:00:00.250000Z"
@@ -59,7 +59,7 @@ def test_an_open_recovery_has_no_negative_duration_if_the_clock_was_set_back() -
 
 
 def test_only_the_newest_are_shown() -> None:
-    entry = {"fault": "Pod", "cause": {}, "strategy": "SpareSwap", "seconds": 1.0}
+    entry = {"fault": "Pod", "cause": {}, "strategy": "SpareSwap", "pauseSeconds": 1.0}
     lines = recovery_lines([{**entry, "round": number} for number in range(8)], 0.0)
     assert [line.split(":")[0] for line in lines] == ["round 3", "round 4", "round 5", "round 6", "round 7"]
 

@@ -93,7 +93,7 @@ def in_round(number: int = 0, coordinator: str = "s", epoch: int = 1, term: int 
     """
     received = {"term": term} if term else {}
     leadership = {"epoch": epoch, **received, "podName": coordinator, "podUID": f"uid-{coordinator}"}
-    return {"round": number, **received, "coordinator": leadership, **status}
+    return {"round": number, "coordinator": leadership, **status}
 
 
 def a_pod(name: str, index: int | None = None, **changes: Any) -> Pod:

@@ -35,6 +35,7 @@ from understudy_protocol.enums import FaultClass
 
 FOLDER = Path(__file__).parent / "pool_scenarios"
 PREEMPTED = "it was disrupted: PreemptionByScheduler: Preempted by pod 4711 on node node-p1"
+EVICTED = "it was disrupted: EvictionByEvictionAPI: Eviction API: evicting"
 UNFIT = "container trainer ended with exit code 85: Error: the spare is unusable: 7 of 8 devices answer"
 Raw = Mapping[str, Any]
 HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
@@ -42,7 +43,8 @@ HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
     "starting": not_ready,
     "pending": lambda pod: not_ready(pending(pod)),
     "without room": without_room,
-    "preempted": lambda pod: not_ready(terminating(replace(pod, disruption=PREEMPTED))),
+    "preempted": lambda pod: not_ready(terminating(replace(pod, disruption=PREEMPTED, is_preempted=True))),
+    "evicted": lambda pod: not_ready(terminating(replace(pod, disruption=EVICTED))),
     "going": terminating,
     "unfit": lambda pod: replace(not_ready(ended(pod)), failure=UNFIT),
     "ended": lambda pod: not_ready(ended(pod)),
@@ -101,7 +103,7 @@ def _replacement_pods(result: Any) -> Pod:
     if isinstance(result, str):
         return a_pod(result)
     ((name, spare),) = result.items()
-    return a_pod(name, annotations={names.ANNOTATION_FROM_POD: f"uid-{spare}"})
+    return a_pod(name, annotations={names.ANNOTATION_CLAIMED_POD_UID: f"uid-{spare}"})
 
 
 def _lines(plan: PoolPlan) -> Iterator[str]:
@@ -124,8 +126,8 @@ def _status_lines(status: Raw) -> Iterator[str]:
         return
     counts = ("desired", "replicas", "ready", "claimed", "available", "updated")
     yield "status " + ", ".join(f"{status[name]} {name}" for name in counts)
-    if "auto" in status:
-        yield f"status auto: {json.dumps(status['auto'])}"
+    if "autoSize" in status:
+        yield f"status autoSize: {json.dumps(status['autoSize'])}"
     for entry in status["conditions"]:
         if entry["status"] == "True" or (entry["type"] == "Ready" and entry["message"]):
             yield f"condition {entry['type']}={entry['status']} {entry['reason']}: {entry['message']}".rstrip(": ")

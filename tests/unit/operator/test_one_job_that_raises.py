@@ -217,5 +217,5 @@ def in_research(name: str, raw: dict[str, Any]) -> dict[str, Any]:
 async def events_on(cluster: Any, name: str) -> None:
     """One event on the object reports the bug, however often it is triggered."""
     await asyncio.sleep(300.0)
-    (event,) = [event for event in cluster.api.events_on(name) if event["reason"] == "Malformed"]
+    (event,) = [event for event in cluster.api.events_on(name) if event["reason"] == "MalformedObject"]
     assert "IndexError: a bug" in event["note"]

@@ -153,7 +153,7 @@ def _has_place(pod: Pod) -> bool:
 
 
 def _is_from_pool(pod: Pod) -> bool:
-    return names.ANNOTATION_FROM_POD in pod.annotations
+    return names.ANNOTATION_CLAIMED_POD_UID in pod.annotations
 
 
 def _is_bound(pod: Pod, now: float) -> bool:

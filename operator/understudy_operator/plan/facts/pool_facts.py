@@ -37,9 +37,9 @@ class Pool:
     generation: int
     resource_version: str
     deleting: bool
-    replicas: int  # of a pool without auto
+    replicas: int  # of a pool without autoSize
     template: Mapping[str, Any]  # of its pods: metadata and spec
-    auto: AutoSize | None = None
+    auto_size: AutoSize | None = None
     topology_key: str = ""  # of a node's label; "" if pods are not spread
     launcher: PoolLauncher | None = None  # of warm spares; None: the spares only reserve places
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class ObservedPool:
 
 def claimant(pod: Pod) -> str:
     """The uid of the job that has claimed this pod; "" if none has."""
-    return pod.labels.get(names.LABEL_CLAIMED_BY, "")
+    return pod.labels.get(names.LABEL_CLAIMED_BY_UID, "")
 
 
 def claimed_at(pod: Pod) -> float:
@@ -104,7 +104,7 @@ def pool_of(pod: Pod) -> str:
 
 
 def template_of(pod: Pod) -> str:
-    return pod.labels.get(names.LABEL_TEMPLATE, "")
+    return pod.labels.get(names.LABEL_TEMPLATE_HASH, "")
 
 
 def unclaimed(pods: Iterable[Pod]) -> list[Pod]:
@@ -120,7 +120,7 @@ def node_is_well(nodes: Mapping[str, Node], name: str, now: float) -> bool:
 
 def taken_by(pods: Iterable[Pod]) -> frozenset[str]:
     """Uids of the pool's pods that these pods have replaced."""
-    return frozenset(filter(None, (pod.annotations.get(names.ANNOTATION_FROM_POD) for pod in pods)))
+    return frozenset(filter(None, (pod.annotations.get(names.ANNOTATION_CLAIMED_POD_UID) for pod in pods)))
 
 
 def available(pods: Iterable[Pod], nodes: Mapping[str, Node], now: float) -> list[Pod]:

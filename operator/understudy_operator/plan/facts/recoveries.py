@@ -6,9 +6,9 @@ entries, and an entry stays when its cause is revised: so its time and its place
 it. An entry that was open when its coordinator was lost, and that the new one does not report, ends when the new one
 reports that all workers run: nothing else ends it.
 
-An entry has ended once it has `resumedAt` or, in a job whose workers report no steps, `runningAt`. `seconds` is how
-long training paused, measured by a pod that made the last step before the fault and the first one after it; if no such
-pod is left, the time from `detectedAt` to `resumedAt`. Without a step there is no number.
+An entry has ended once it has `resumedAt` or, in a job whose workers report no steps, `runningAt`. `pauseSeconds` is
+how long training paused, measured by a pod that made the last step before the fault and the first one after it; if no
+such pod is left, the time from `detectedAt` to `resumedAt`. Without a step there is no number.
 """
 
 from collections import Counter
@@ -99,5 +99,5 @@ def _entry(recovery: Recovery) -> Entry:
     if recovery.resumed_at is not None:
         entry["resumedAt"] = micro_time(recovery.resumed_at)
         pause_s = recovery.pause_s if recovery.pause_s is not None else recovery.resumed_at - recovery.detected_at
-        entry["seconds"] = round(pause_s, 3)
+        entry["pauseSeconds"] = round(pause_s, 3)
     return entry

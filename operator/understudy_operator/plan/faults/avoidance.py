@@ -44,7 +44,7 @@ class Avoided:
     reason: str
     fault_class: str = ""
     until: float | None = None
-    preferred: bool = False  # the scheduler may use the node if no other is free
+    usable_as_last_resort: bool = False  # the scheduler may use the node if no other is free
 
 
 @cached_per_reconcile
@@ -55,22 +55,22 @@ def avoidance(observed: Observed, now: float) -> tuple[Avoided, ...]:
         return ()
     for avoided in (*_with_verdict(observed, now), *_silent(observed, now), *_remembered(observed)):
         known = found.get(avoided.node)
-        if known is None or (known.preferred and not avoided.preferred):
+        if known is None or (known.usable_as_last_resort and not avoided.usable_as_last_resort):
             found[avoided.node] = avoided
     return tuple(found[name] for name in sorted(found))
 
 
 def required(avoided: tuple[Avoided, ...]) -> list[str]:
-    return [entry.node for entry in avoided if not entry.preferred]
+    return [entry.node for entry in avoided if not entry.usable_as_last_resort]
 
 
 def preferred(avoided: tuple[Avoided, ...]) -> list[str]:
-    return [entry.node for entry in avoided if entry.preferred][:PREFERRED]
+    return [entry.node for entry in avoided if entry.usable_as_last_resort][:PREFERRED]
 
 
 def avoided_by(pod: Pod) -> set[str]:
     """The nodes that were avoided when the pod was created: its affinity cannot change."""
-    return set(filter(None, pod.annotations.get(names.ANNOTATION_AVOIDS, "").split(",")))
+    return set(filter(None, pod.annotations.get(names.ANNOTATION_AVOIDED_NODES, "").split(",")))
 
 
 def usable_again(pod: Pod, avoid: Collection[str], nodes: Mapping[str, Node]) -> list[str]:
@@ -101,7 +101,7 @@ def _with_verdict(observed: Observed, now: float) -> Iterator[Avoided]:
         if needs_anti_affinity(finding, tolerates_taints):
             is_preferred = policy != REQUIRE and not finding.hardware
             description = (finding.source, finding.reason, finding.fault_class.value, finding.until)
-            yield Avoided(node.name, *description, preferred=is_preferred)
+            yield Avoided(node.name, *description, usable_as_last_resort=is_preferred)
 
 
 def needs_anti_affinity(finding: Finding, tolerates_taints: bool) -> bool:
@@ -121,7 +121,7 @@ def _remembered(observed: Observed) -> Iterator[Avoided]:
     if policy != OFF:
         for node, reason in observed.offenders.items():
             if node in observed.nodes:
-                yield Avoided(node, MEMORY, reason, preferred=policy != REQUIRE)
+                yield Avoided(node, MEMORY, reason, usable_as_last_resort=policy != REQUIRE)
 
 
 # Reported -------------------------------------------------------------------------------------------------------------
@@ -142,8 +142,8 @@ def _entry(avoided: Avoided, pods: list[Pod]) -> dict[str, Any]:
     entry["reason"] = avoided.reason
     if avoided.until is not None:
         entry["until"] = whole_seconds(avoided.until)
-    if avoided.preferred:
-        entry["preferred"] = True
+    if avoided.usable_as_last_resort:
+        entry["usableAsLastResort"] = True
     if pods:
         entry["pods"] = [pod.name for pod in pods[:MAX_REPORTED_PODS]]
     return entry
@@ -180,4 +180,4 @@ def plan_avoidance_events(observed: Observed, status: Mapping[str, Any]) -> Iter
 
 def prefers_not(pod: Pod) -> set[str]:
     """The nodes that were avoided if possible when the pod was created."""
-    return set(filter(None, pod.annotations.get(names.ANNOTATION_PREFERS_NOT, "").split(",")))
+    return set(filter(None, pod.annotations.get(names.ANNOTATION_LEAST_PREFERRED_NODES, "").split(",")))

@@ -19,7 +19,7 @@ from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol.enums import Fault
 
 JOB_RESTART = "JobRestart"
-_OF_AN_ATTEMPT = ("round", "term", "rollouts", "promotedSpares", ATTEMPT_START)
+_OF_AN_ATTEMPT = ("round", "rollouts", "promotedSpares", ATTEMPT_START)
 _ZERO_COUNTS = {"ready": 0, "succeeded": 0, "failed": 0, "active": 0}
 
 
@@ -59,7 +59,8 @@ def reset_status(job: Job, status: Mapping[str, Any], now: float) -> dict[str, A
     reset["members"] = {"desired": job.world.actives, "active": 0, "ready": 0}
     reset["spares"] = {"desired": job.world.spares, "ready": 0, "claimed": 0}
     previous = {"previousAttempt": job.attempt} if job.injected is None else {}
-    reset["coordinator"] = {"epoch": epoch, "formerEpoch": epoch, **previous}
+    address = {name: value for name, value in status.get("coordinator", {}).items() if name == "address"}
+    reset["coordinator"] = {"epoch": epoch, "formerEpoch": epoch, **previous, **address}
     return reset
 
 

@@ -6,8 +6,8 @@ Rules:
   before they are ready again belongs to the first.
 - While an update may be retried, the operator recreates only replicas that stay blocked in its process group: nothing
   else frees them.
-- status.rollouts.restartedFor records the handled failure, so that each is handled once. The recovery lasts until an
-  update is complete.
+- status.rollouts.restartedForUpdate records the handled failure, so that each is handled once. The recovery lasts until
+  an update is complete.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,18 +75,18 @@ def rollouts_status(observed: Observed) -> dict[str, Any]:
         status["version"] = reported.version
     if reported.failure is not None:
         status["failure"] = _failure(reported.failure)
-    handled = before.get("restartedFor", "")
+    handled = before.get("restartedForUpdate", "")
     failure = _unhandled_failure(observed)
     if failure is not None and are_rollouts_restarting(observed):
         handled = failure.update
-    return {**status, "restartedFor": handled} if handled else status
+    return {**status, "restartedForUpdate": handled} if handled else status
 
 
 def rollout_restart_status(
     observed: Observed, status: Mapping[str, Any], restart: RolloutRestart, now: float
 ) -> dict[str, Any]:
     """The status with the handled failure, and with a recovery if all rollouts restart."""
-    updated = {**status, "rollouts": {**status.get("rollouts", {}), "restartedFor": restart.update}}
+    updated = {**status, "rollouts": {**status.get("rollouts", {}), "restartedForUpdate": restart.update}}
     reported = observed.snapshot.rollouts if observed.snapshot is not None else None
     if not restart.counts or reported is None or reported.failure is None or reported.cause is None:
         return updated
@@ -117,7 +117,7 @@ def end_rollout_recoveries(recoveries: Sequence[Entry], rollouts: Rollouts | Non
     ):
         return list(recoveries)
     return [
-        {**entry, "resumedAt": micro_time(now), "seconds": round(now - parse_time(entry["detectedAt"]), 3)}
+        {**entry, "resumedAt": micro_time(now), "pauseSeconds": round(now - parse_time(entry["detectedAt"]), 3)}
         if is_of_rollouts(entry) and is_open(entry)
         else entry
         for entry in recoveries
@@ -128,7 +128,7 @@ def _unhandled_failure(observed: Observed) -> UpdateFailure | None:
     if observed.job.spec.rollouts is None or observed.snapshot is None or observed.snapshot.rollouts is None:
         return None
     failure = observed.snapshot.rollouts.failure
-    handled = observed.job.status.get("rollouts", {}).get("restartedFor", "")
+    handled = observed.job.status.get("rollouts", {}).get("restartedForUpdate", "")
     return failure if failure is not None and failure.update != handled else None
 
 
@@ -150,6 +150,6 @@ def _failure(failure: UpdateFailure) -> dict[str, Any]:
         "update": failure.update,
         "version": failure.version,
         "message": failure.message,
-        "inARow": failure.in_a_row,
+        "consecutiveFailures": failure.in_a_row,
         "at": micro_time(failure.at),
     }

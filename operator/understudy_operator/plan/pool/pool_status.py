@@ -17,7 +17,8 @@ from understudy_operator.plan.pool.holding import (
 )
 from understudy_operator.plan.times.rfc3339 import whole_seconds
 
-NO_ROOM, TAKEN_AWAY, SPARES = "NoRoom", "TakenAway", "Spares"
+ENOUGH, TOO_FEW, UNSCHEDULABLE = "EnoughSpares", "TooFewSpares", "Unschedulable"
+PREEMPTED, EVICTED = "Preempted", "Evicted"
 
 
 def plan_pool_status(
@@ -38,7 +39,7 @@ def plan_pool_status(
     if spares:
         status["oldestPodTime"] = whole_seconds(min(pod.created_at for pod in spares))
     if auto is not None:
-        status["auto"] = dict(auto)
+        status["autoSize"] = dict(auto)
     wanted = (_ready(observed, status, now), _rolling(observed, now), _blocked(observed))
     status["conditions"] = build_conditions(observed.pool.status, wanted, now)
     return status
@@ -57,11 +58,12 @@ def _events(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Ev
         if new["status"] == "True":
             yield Event("Warning" if new["reason"] != "Rolling" else "Normal", new["reason"], new["message"])
         elif old.get("status") == "True" and kind == "Rolling":
-            yield Event("Normal", "Rolled", "all spares have the newest template")
-    if (reason := condition(status, "Ready")["reason"]) not in (SPARES, condition(before, "Ready").get("reason")):
+            yield Event("Normal", "RollingUpdateCompleted", "all spares have the newest template")
+    before_reason = condition(before, "Ready").get("reason")
+    if (reason := condition(status, "Ready")["reason"]) not in (ENOUGH, TOO_FEW, before_reason):
         yield Event("Warning", reason, condition(status, "Ready")["message"])
-    if before.get("auto") and before.get("desired", status["desired"]) != status["desired"]:
-        auto = status.get("auto", {})
+    if before.get("autoSize") and before.get("desired", status["desired"]) != status["desired"]:
+        auto = status.get("autoSize", {})
         detail = (
             f"{auto.get('nodes')} nodes, of which {auto.get('failuresPerNodeDay')} fail in a day ({auto.get('source')})"
         )
@@ -76,20 +78,19 @@ def _claimed(observed: ObservedPool) -> int:
 
 
 def _ready(observed: ObservedPool, status: Mapping[str, Any], now: float) -> DesiredCondition:
-    message, reason = f"{status['ready']} of {status['desired']}", SPARES
     enough = status["ready"] >= status["desired"]
+    message, reason = f"{status['ready']} of {status['desired']}", ENOUGH if enough else TOO_FEW
     taken_away = [
         pod for pod in observed.pods if pod.deleting_since is not None and pod.disruption and not claimant(pod)
     ]
     troubled: list[Pod] = [pod for pod in usable_spares(observed, now) if pod.trouble]
     if taken_away and not enough:
-        message, reason = (
-            f"{message}; pod {taken_away[0].name} on {taken_away[0].node}: {taken_away[0].disruption}",
-            TAKEN_AWAY,
-        )
+        message += f"; pod {taken_away[0].name} on {taken_away[0].node}: {taken_away[0].disruption}"
+        reason = PREEMPTED if taken_away[0].is_preempted else EVICTED
     elif troubled:
         message += f"; pod {troubled[0].name}: {troubled[0].trouble}"
-        reason = NO_ROOM if not enough and not any(pod.node for pod in troubled) else SPARES
+        if not enough and not any(pod.node for pod in troubled):
+            reason = UNSCHEDULABLE
     if not enough and spares_being_claimed(observed, now):
         message += "; the operator creates the next spare when the job has a pod in the place of the claimed one"
     if spare_pause_s(observed, now) > 0.0:
@@ -112,7 +113,7 @@ def _rolling(observed: ObservedPool, now: float) -> DesiredCondition:
     return (
         "Rolling",
         True,
-        NO_ROOM,
+        UNSCHEDULABLE,
         f"{message}, and no node has room for an additional spare: they are replaced when a job claims a spare",
     )
 

@@ -1,4 +1,4 @@
-"""The number of spares of a pool with `auto`: enough for the failures of 99 of 100 days.
+"""The number of spares of a pool with `autoSize`: enough for the failures of 99 of 100 days.
 
 Rules: the failures of a day follow the binomial distribution over the nodes that the spares are for. The failure rate
 of a node comes from the spec, if set. Otherwise it comes from the failures that the pool's jobs reported, once these
@@ -41,15 +41,15 @@ class FailureHistory:
 def desired(observed: ObservedPool, now: float) -> tuple[int, dict[str, Any] | None]:
     """The number of spares; and, if it was computed, the inputs for status."""
     pool = observed.pool
-    if pool.auto is None:
+    if pool.auto_size is None:
         return pool.replicas, None
-    before: Mapping[str, Any] = pool.status.get("auto", {})
+    before: Mapping[str, Any] = pool.status.get("autoSize", {})
     counted = update_history(before, observed, now)
-    likely, source = _likelihood(pool.auto, counted)
-    nodes = _nodes(observed, pool.auto)
-    wanted = _bounded(spares_for(nodes, likely, pool.auto.most), pool.auto)
-    current = _bounded(int(pool.status.get("desired", wanted)), pool.auto) if before else wanted
-    since = parse_time(before["lessSince"]) if "lessSince" in before else now
+    likely, source = _likelihood(pool.auto_size, counted)
+    nodes = _nodes(observed, pool.auto_size)
+    wanted = _bounded(spares_for(nodes, likely, pool.auto_size.most), pool.auto_size)
+    current = _bounded(int(pool.status.get("desired", wanted)), pool.auto_size) if before else wanted
+    since = parse_time(before["surplusSince"]) if "surplusSince" in before else now
     shrinks = wanted < current and not is_due(since + SHRINK_AFTER_S, now)
     status = {
         "nodes": nodes,
@@ -59,7 +59,7 @@ def desired(observed: ObservedPool, now: float) -> tuple[int, dict[str, Any] | N
         "failures": f"{counted.failures:.3f}",
         "countedUntil": micro_time(counted.until),
     }
-    return (current if shrinks else wanted), status | ({"lessSince": micro_time(since)} if shrinks else {})
+    return (current if shrinks else wanted), status | ({"surplusSince": micro_time(since)} if shrinks else {})
 
 
 def spares_for(nodes: int, likely: float, most: int) -> int:
@@ -74,7 +74,7 @@ def spares_for(nodes: int, likely: float, most: int) -> int:
 
 
 def update_history(before: Mapping[str, Any], observed: ObservedPool, now: float) -> FailureHistory:
-    """The history after this reconcile; before: status.auto."""
+    """The history after this reconcile; before: status.autoSize."""
     if not {"countedUntil", "nodeDays", "failures"} <= before.keys():
         return FailureHistory(0.0, 0.0, now)
     recorded = FailureHistory(float(before["nodeDays"]), float(before["failures"]), parse_time(before["countedUntil"]))

@@ -34,6 +34,11 @@ NOTHING_TO_RUN = (
 #: Whether the zygote forks the workers. If not, each restart costs the time of their imports.
 FORKED = "WorkersForked"
 STARTUP = ("StartupPolicyInProgress", "StartupPolicyCompleted")
+SUSPENDED = "the job is suspended: set suspend to false to recreate its pods"
+#: Reason of Ready: an elastic job trains with fewer pods.
+SHRUNK = "Shrunk"
+#: Reason of Ready by the phase of a job that has succeeded; all other phases are reasons themselves.
+ENDED = {"Succeeded": "Completed"}
 
 
 def plan_conditions(
@@ -47,16 +52,16 @@ def plan_conditions(
     pods = _pods_in_trouble(observed, now)
     all_train = phase == "Running" and not shrunk  # then pods in trouble are only missing as spares
     wait_reason = _describe_wait(observed, () if all_train else pods, now)
-    wanted: list[DesiredCondition] = [
-        ("Running", phase == "Running", phase, wait_reason or shrunk or ("" if all_train else message))
-    ]
+    ready_reason = SHRUNK if shrunk else ENDED.get(phase, phase)
+    ready_message = wait_reason or shrunk or ("" if all_train else message or _describe_missing(observed, status))
+    wanted: list[DesiredCondition] = [("Ready", phase == "Running", ready_reason, ready_message)]
     if observed.job.spec.world is not None:
         spares = status["spares"]
-        ready = f"{spares['ready']} of {spares['desired']}"
+        ready, has_spares = f"{spares['ready']} of {spares['desired']}", spares["ready"] >= spares["desired"]
         spare_message = "; ".join([ready, *(pods if all_train else ())])
         wanted += [
             ("Recovering", phase == "Recovering", phase, wait_reason if phase == "Recovering" else ""),
-            ("SparesReady", spares["ready"] >= spares["desired"], "Spares", spare_message),
+            ("SparesReady", has_spares, "EnoughSpares" if has_spares else "TooFewSpares", spare_message),
             *pool_condition(observed, now),
             *_forked_condition(observed, before),
         ]
@@ -80,7 +85,7 @@ def _forked_condition(observed: Observed, before: Mapping[str, Mapping[str, Any]
     if found is not None:
         others = f" (and of {found.pods - 1} more)" if found.pods > 1 else ""
         costs = "start as new processes, which costs the time of their imports at each recovery"
-        yield FORKED, False, "FreshProcesses", f"workers of pod {found.pod_name}{others} {costs}: {found.reason}"
+        yield FORKED, False, "NewProcesses", f"workers of pod {found.pod_name}{others} {costs}: {found.reason}"
     elif condition is not None and (snapshot is None or observed.close is not None):
         yield FORKED, condition["status"] == "True", condition["reason"], condition["message"]
     elif condition is not None:
@@ -123,7 +128,7 @@ def _suspended(observed: Observed, before: Mapping[str, Any]) -> Iterator[Desire
     if observed.job.terminal:
         return
     if observed.job.spec.suspend:
-        yield "Suspended", True, "SuspendedJobs", "the job is suspended: set suspend to false to recreate its pods"
+        yield "Suspended", True, "SuspendedJobs", SUSPENDED
     elif "Suspended" in before:
         yield "Suspended", False, "ResumeJobs", "the job is resumed"
 
@@ -151,6 +156,20 @@ def _describe_shrunk_job(observed: Observed) -> str:
         return ""
     declared = observed.job.world.actives
     return f"trains with {snapshot.actives} of {declared} pods: it grows when more pods are available"
+
+
+def _describe_missing(observed: Observed, status: Mapping[str, Any]) -> str:
+    """Why a job is not Ready if nothing prevents its start; "" after its end."""
+    if observed.job.terminal:
+        return ""
+    if observed.job.spec.suspend:
+        return SUSPENDED
+    members = status["members"]
+    if observed.job.spec.world is None:
+        return f"{members['ready']} of {members['desired']} pods are ready"
+    if 0 < members["active"] == members["ready"]:
+        return "the workers of all pods run, but a recovery is open: see status.recoveries"
+    return f"the workers of {members['ready']} of {members['desired']} pods run"
 
 
 def _describe_wait(observed: Observed, pods: Iterable[str], now: float) -> str:

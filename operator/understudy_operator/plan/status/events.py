@@ -53,14 +53,14 @@ def plan_events(observed: Observed, leadership: Leadership, status: Mapping[str,
     events += pool_events(condition(before, POOL_AVAILABLE), condition(status, POOL_AVAILABLE))
     refusal = reported_refusal(status)
     if refusal and not is_same_refusal(refusal, reported_refusal(before)):
-        events.append(Event("Warning", "Refused", refusal))
+        events.append(Event("Warning", "Rejected", refusal))
     return tuple(events)
 
 
 def _failed_update(before: Mapping[str, Any], rollouts: Mapping[str, Any]) -> Iterator[Event]:
     failure = rollouts.get("failure", {})
     if failure and failure["update"] != before.get("failure", {}).get("update"):
-        in_a_row = f" ({failure['inARow']} in a row)" if failure["inARow"] > 1 else ""
+        in_a_row = f" ({failure['consecutiveFailures']} in a row)" if failure["consecutiveFailures"] > 1 else ""
         message = f"version {failure['version']}{in_a_row}: {failure['message']}"
         yield Event("Warning", "WeightUpdateFailed", message)
 
@@ -130,7 +130,9 @@ def _detected(identity: tuple[str, int], entry: Mapping[str, Any]) -> Event:
 def _recovered(identity: tuple[str, int], entry: Mapping[str, Any]) -> Event:
     strategy = entry.get("strategy", "resumed")
     reason = f" ({entry['reason']})" if entry.get("reason") else ""
-    end = f"in {entry['seconds']} s" if "seconds" in entry else f"running again since {entry.get('runningAt')}"
+    end = (
+        f"in {entry['pauseSeconds']} s" if "pauseSeconds" in entry else f"running again since {entry.get('runningAt')}"
+    )
     message = f"{strategy} {end}, round {entry['round']}: {_cause(entry)}{reason}"
     return Event("Normal", "Recovered", message, _key("recovery", identity))
 

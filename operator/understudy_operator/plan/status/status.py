@@ -46,6 +46,8 @@ def plan_status(observed: Observed, leadership: Leadership, now: float) -> dict[
     job, before, result = observed.job, observed.job.status, outcome(observed)
     status: dict[str, Any] = dict(before)
     status["observedGeneration"] = handled_generation(observed)
+    if job.injected is not None:
+        status["target"] = f"{job.injected.target_kind}/{job.injected.target_name}"
     status["restarts"], status["restartsCountTowardsMax"] = job.restarts, job.job_restarts_counted
     if job.spec.world is not None:
         status |= _of_world(observed, leadership, now)
@@ -114,17 +116,18 @@ def _changed(before: Mapping[str, Any], status: Mapping[str, Any]) -> set[str]:
 def _of_world(observed: Observed, leadership: Leadership, now: float) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     recorded = observed.job.status.get("coordinator", {})
-    attempt = {name: recorded[name] for name in ("formerEpoch", "previousAttempt") if name in recorded}
+    kept = {name: recorded[name] for name in ("address", "formerEpoch", "previousAttempt") if name in recorded}
+    if observed.job.injected is not None and observed.coordinator_address:
+        kept["address"] = observed.coordinator_address
+        fields["coordinator"] = {**recorded, **kept}
     if leadership.pod is not None and leadership.epoch:
         term = {"term": leadership.term} if leadership.term else {}
         holder = {"podName": leadership.pod.name, "podUID": leadership.pod.uid}
-        fields |= term | {"coordinator": {"epoch": leadership.epoch, **term, **holder, **attempt}}
+        fields["coordinator"] = {"epoch": leadership.epoch, **term, **holder, **kept}
     if observed.snapshot is not None:
         fields |= _from_snapshot(observed, observed.snapshot, now)
         if observed.snapshot.token.round >= 0 and "startTime" not in observed.job.status:
             fields["startTime"] = micro_time(now)
-    if observed.job.injected is not None and observed.coordinator_address:
-        fields["coordinatorAddress"] = observed.coordinator_address
     fields["members"], fields["spares"] = member_counts(observed)
     fields["promotedSpares"] = promoted_spares(observed)
     fields["avoidedNodes"] = avoided_nodes_status(observed, now)

@@ -25,7 +25,7 @@ _FIELDS = (
     "signal",
     "keys",
     "values",
-    "except",
+    "exceptValues",
     "polarity",
     "class",
     "precedence",
@@ -140,8 +140,10 @@ def _one_of(number: int, row: Row, field: str, of: type[E], default: E | None = 
 def _keys(number: int, row: Row, kind: SignalKind) -> tuple[str, ...]:
     keys = _texts(number, row, "keys")
     if kind is SignalKind.CORDON:
-        if keys or "values" in row or "except" in row:
-            raise InvalidRow(number, "keys", "a cordon has neither keys nor values", "remove keys, values and except")
+        if keys or "values" in row or "exceptValues" in row:
+            raise InvalidRow(
+                number, "keys", "a cordon has neither keys nor values", "remove keys, values and exceptValues"
+            )
         return ()
     fix = f"set it to a list of {kind.value.lower()} keys such as [example.com/bad]; * stands for any characters"
     if not keys or not all(key.strip("*") for key in keys):
@@ -154,16 +156,16 @@ def _keys(number: int, row: Row, kind: SignalKind) -> tuple[str, ...]:
 
 def _values(number: int, row: Row, kind: SignalKind) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The values that count, and the excepted ones."""
-    values, excepted = _texts(number, row, "values"), _texts(number, row, "except")
+    values, excepted = _texts(number, row, "values"), _texts(number, row, "exceptValues")
     if kind is SignalKind.CONDITION:
-        for field, listed in (("values", values), ("except", excepted)):
+        for field, listed in (("values", values), ("exceptValues", excepted)):
             for value in listed:
                 if plain(value) not in map(plain, _STATUSES):
                     fix = f"use {', '.join(_STATUSES[:-1])} or {_STATUSES[-1]}"
                     raise InvalidRow(number, field, f"{value!r} is not a status of a condition", fix)
         values = values or ("True",)
     if values and {plain(value) for value in values} <= {plain(value) for value in excepted}:
-        raise InvalidRow(number, "except", f"excludes all values ({', '.join(values)})", "remove one of them")
+        raise InvalidRow(number, "exceptValues", f"excludes all values ({', '.join(values)})", "remove one of them")
     return values, excepted
 
 

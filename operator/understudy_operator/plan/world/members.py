@@ -297,7 +297,7 @@ def _surplus(observed: Observed, now: float) -> Iterator[DeletePod]:
 
 def _costs(pod: Pod) -> tuple[bool, bool]:
     """The cost of a pod that has not started: a pool's spare, a place on a node."""
-    return names.ANNOTATION_FROM_POD in pod.annotations, bool(pod.node)
+    return names.ANNOTATION_CLAIMED_POD_UID in pod.annotations, bool(pod.node)
 
 
 def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:

@@ -211,7 +211,7 @@ async def test_a_pod_without_a_launcher_gets_the_findings_about_its_node_and_the
     path = "/api/v1/namespaces/research/pods/alone-0"
 
     def is_reported() -> tuple[Verdict, str] | None:
-        text = world.api.objects[path]["metadata"]["annotations"].get(names.ANNOTATION_VERDICT)
+        text = world.api.objects[path]["metadata"]["annotations"].get(names.ANNOTATION_NODE_VERDICT)
         found = None if text is None else wire.decode(text, {"NodeVerdict": NodeVerdict})
         return (found.verdict, found.reason) if isinstance(found, NodeVerdict) else None
 

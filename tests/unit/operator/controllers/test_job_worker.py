@@ -806,13 +806,13 @@ async def test_a_pod_of_a_child_job_is_listed_and_reported_while_its_job_waits_f
         world.api.put(f"{pods}/llm-workers-0-0", pod | {"metadata": {**metadata, "ownerReferences": owner}})
         world.api.put(f"{pods}/a-copy", pod)
         world.enqueue()
-        await world.until(lambda: "pod llm-workers-0-0: Unschedulable: no room" in world.condition("Running")[1])
-        assert "a-copy" not in world.condition("Running")[1]
+        await world.until(lambda: "pod llm-workers-0-0: Unschedulable: no room" in world.condition("Ready")[1])
+        assert "a-copy" not in world.condition("Ready")[1]
         # when it is ready
         world.store.put(Kind.CHILD, world.api.put(f"{JOBS}/llm-workers-0", world.child(ready=2, active=2)))
         world.enqueue()
         # then nothing is reported or listed any more
-        await world.until(lambda: world.condition("Running") == ("True", ""))
+        await world.until(lambda: world.condition("Ready") == ("True", ""))
         requests = [call for call in world.api.calls if call[0] == "LIST"]
         world.enqueue()
         await asyncio.sleep(60.0)

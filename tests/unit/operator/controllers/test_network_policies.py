@@ -138,7 +138,7 @@ async def test_a_policy_of_another_owner_under_the_name_of_a_jobs_is_reported_on
     (event,) = leader.api.of_kind("Event")
     assert event["regarding"]["name"] == "llm"
     assert event["regarding"]["namespace"] == "research"
-    assert event["reason"] == "NetworkPolicyNameTaken"
+    assert event["reason"] == "NetworkPolicyConflict"
     assert "NetworkPolicy llm-members does not belong to this TrainingJob" in event["note"]
     # and the job has its policy once the other one is gone
     del leader.api.objects[PATH]

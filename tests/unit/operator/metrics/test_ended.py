@@ -11,7 +11,7 @@ from understudy_operator.metrics.ended import EndCounter, EndedRecovery, Ends, e
 AT = "2026-11-22T04:00:00.000000Z"
 OPEN = {"fault": "Process", "round": 1, "cause": {"pod": "p"}, "detectedAt": AT}
 FIXED = {**OPEN, "strategy": "InPlace"}
-DONE = {**FIXED, "resumedAt": AT, "seconds": 0.8}
+DONE = {**FIXED, "resumedAt": AT, "pauseSeconds": 0.8}
 RECOVERED = Ends((EndedRecovery("Process", "InPlace", "Recovered", 0.8),))
 
 

@@ -12,7 +12,7 @@ NOW = 1_800_000_000.0
 
 
 def job(phase: str, since: float = NOW, **status: Any) -> dict[str, Any]:
-    running = {"type": "Running", "status": "False", "lastTransitionTime": whole_seconds(since)}
+    running = {"type": "Ready", "status": "False", "lastTransitionTime": whole_seconds(since)}
     return {"metadata": {"name": "llm"}, "status": {"phase": phase, "conditions": [running], **status}}
 
 

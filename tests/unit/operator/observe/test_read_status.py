@@ -12,7 +12,14 @@ from understudy_operator.observe.read_status import JobStatus, PoolStatus, read_
 CRDS = Path(__file__).parents[4] / "crds"
 AT = "2026-11-20T10:00:00Z"
 CAUSE = {"pod": "p", "node": "n1", "message": "m", "rank": 1}
-RECOVERY = {"fault": "Node", "strategy": "JobRestart", "round": 1, "detectedAt": AT, "cause": CAUSE, "seconds": 1.5}
+RECOVERY = {
+    "fault": "Node",
+    "strategy": "JobRestart",
+    "round": 1,
+    "detectedAt": AT,
+    "cause": CAUSE,
+    "pauseSeconds": 1.5,
+}
 
 
 def described(shape: Any) -> Any:
@@ -43,7 +50,7 @@ def test_all_fields_of_the_crd_are_known(crd: str, shape: Any) -> None:
 
 
 def test_a_valid_status_is_read_unchanged() -> None:
-    condition = {"type": "Running", "status": "True", "reason": "r", "message": "m", "lastTransitionTime": AT}
+    condition = {"type": "Ready", "status": "True", "reason": "r", "message": "m", "lastTransitionTime": AT}
     status = {"round": 3, "phase": "Running", "recoveries": [RECOVERY], "conditions": [condition], "startTime": AT}
     assert read_job_status({"status": status}) == (status, "")
     assert read_job_status({}) == ({}, "")
@@ -59,10 +66,10 @@ def test_a_valid_status_is_read_unchanged() -> None:
         ("startTime", "soon", None),
         ("recoveries", [RECOVERY, {"fault": "Node"}, {"detectedAt": AT}, 3], [RECOVERY]),
         ("recoveries", [{**RECOVERY, "fault": "Other"}], []),
-        ("recoveries", [{**RECOVERY, "seconds": 1e300}], []),
+        ("recoveries", [{**RECOVERY, "pauseSeconds": 1e300}], []),
         ("recoveries", [{**RECOVERY, "strategy": "Magic"}], []),
         ("terminalState", "Exploded", None),
-        ("conditions", [{"type": "Running", "status": "True", "lastTransitionTime": "yesterday"}], []),
+        ("conditions", [{"type": "Ready", "status": "True", "lastTransitionTime": "yesterday"}], []),
         ("coordinator", {"epoch": 2**60}, None),
         ("replicatedJobsStatus", [{"name": "a", "jobRestarts": ["x"]}, {"name": "b"}], [{"name": "b"}]),
     ],
@@ -89,7 +96,7 @@ def test_a_status_that_is_no_object_is_read_as_empty(status: Any) -> None:
 
 def test_a_pool_status_with_invalid_numbers_is_read_without_them() -> None:
     auto = {"nodeDays": "2.5", "failures": "many", "countedUntil": AT}
-    status, wrong = read_pool_status({"status": {"desired": 1, "auto": auto}})
+    status, wrong = read_pool_status({"status": {"desired": 1, "autoSize": auto}})
     assert status == {"desired": 1}
-    assert wrong.startswith("status.auto: ")
-    assert read_status.read_pool_status({"status": {"auto": {**auto, "failures": "0.5"}}})[1] == ""
+    assert wrong.startswith("status.autoSize: ")
+    assert read_status.read_pool_status({"status": {"autoSize": {**auto, "failures": "0.5"}}})[1] == ""

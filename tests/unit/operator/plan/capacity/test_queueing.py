@@ -35,7 +35,7 @@ def test_a_gang_that_waits_for_quota_reports_it_with_its_queue_and_its_group():
     result = condition(status, "QuotaReserved")
     assert (result["status"], result["reason"]) == ("False", "WaitingForQuota")
     assert result["message"] == "waits for quota in queue team (Kueue): 2 of 2 pods, as pod group llm-1"
-    assert result["message"] in condition(status, "Running")["message"]
+    assert result["message"] in condition(status, "Ready")["message"]
     assert status["phase"] == "Pending"
 
 
@@ -63,7 +63,7 @@ def test_pods_that_kueue_does_not_manage_are_reported():
 def test_a_pod_without_kueues_finalizer_does_not_wait_for_quota():
     is_done = replace(WAITS[0], finalizers=())
     status = status_of(observed(queued(a_job(status=in_round(1))), (is_done,)))
-    assert "waits for quota" not in condition(status, "Running")["message"]
+    assert "waits for quota" not in condition(status, "Ready")["message"]
 
 
 def test_a_job_without_a_queue_has_no_quota_condition():
@@ -81,7 +81,7 @@ def test_a_pod_that_joins_a_running_group_does_not_stop_it():
     given = observed(queued(a_job(status=in_round(1))), pods, a_snapshot([member(A0, 0), member(S, 1)], number=1))
     status = status_of(given)
     assert condition(status, "QuotaReserved")["status"] == "True"
-    assert "1 of 2 pods" in condition(status, "Running")["message"]
+    assert "1 of 2 pods" in condition(status, "Ready")["message"]
     assert status["phase"] == "Running"
 
 
@@ -101,7 +101,7 @@ def test_an_evicted_gang_is_pending_again():
 
 def test_a_pod_at_another_scheduling_gate_is_reported_with_the_gate():
     pod = replace(pending(A1), gates=("example.com/hold",))
-    message = condition(status_of(observed(a_job(), (A0, pod, S))), "Running")["message"]
+    message = condition(status_of(observed(a_job(), (A0, pod, S))), "Ready")["message"]
     assert message == "pod a1 waits until its scheduling gate example.com/hold is removed"
 
 
@@ -143,4 +143,4 @@ def test_a_job_that_waits_for_an_uninstalled_kueue_reports_it():
     for given in (observed(queued(a_job()), WAITS, has_kueue=False), observed(children=waiting, has_kueue=False)):
         status = status_of(given)
         assert gone in condition(status, "QuotaReserved")["message"]
-        assert gone in condition(status, "Running")["message"]
+        assert gone in condition(status, "Ready")["message"]

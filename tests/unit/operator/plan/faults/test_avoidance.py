@@ -135,9 +135,9 @@ def test_status_reports_avoided_nodes_with_their_reasons():
             "class": "Maintenance",
             "reason": "ONGOING",
             "until": "2026-09-21T14:14:20Z",
-            "preferred": True,
+            "usableAsLastResort": True,
         },
-        {"node": "offender", "source": "memory", "reason": REASON, "preferred": True},
+        {"node": "offender", "source": "memory", "reason": REASON, "usableAsLastResort": True},
     ]
 
 
@@ -172,7 +172,7 @@ def test_nodes_without_a_pod_of_the_job_are_reported_in_status_alone():
 
 
 def test_the_use_of_an_avoided_node_for_lack_of_others_is_reported_once():
-    fallen_back = a_pod("t", node="offender", annotations={names.ANNOTATION_PREFERS_NOT: "goes,offender"})
+    fallen_back = a_pod("t", node="offender", annotations={names.ANNOTATION_LEAST_PREFERRED_NODES: "goes,offender"})
     waits, runs = given(pods=(A0, A1, S, replace(fallen_back, node=""))), given(pods=(A0, A1, S, fallen_back))
     result = [entry for entry in events(waits, runs) if entry[0] == "AvoidedNodeUsed"]
     reason = "which the job avoids, because no other node was free"

@@ -116,7 +116,7 @@ def an_injected_job(status: Raw | None = None) -> Job:
 
 def at(pod: Pod, index: int) -> Pod:
     """The pod with that completion index, as the operator reads it: it has no rank."""
-    place = {names.ANNOTATION_PLACE: f"pods/0/{index}"}
+    place = {names.ANNOTATION_POD_INDEX: f"pods/0/{index}"}
     controller = Controller("Job", "train", UID)
     return replace(pod, index=None, spare=True, labels={}, annotations=place, controller=controller)
 
@@ -150,9 +150,9 @@ def test_an_injectedjob_records_the_pods_that_train_and_is_owned_by_its_job() ->
     (reference,) = raw["metadata"]["ownerReferences"]
     assert (reference["kind"], reference["name"], reference["controller"]) == ("Job", "train", False)
     spec = raw["spec"]
-    assert (spec["pods"], spec["members"], spec["nprocPerNode"], spec["graceSeconds"]) == (3, 2, 8, 60)
-    assert spec["podGroups"] == [{"name": "pods", "first": 0, "podsPerJob": 3}]
-    assert spec["settings"]["max-restarts"] == "3"
+    assert (spec["pods"], spec["members"], spec["nprocPerNode"], spec["terminationGracePeriodSeconds"]) == (3, 2, 8, 60)
+    assert spec["podGroups"] == [{"name": "pods", "firstGroupRank": 0, "podsPerJob": 3}]
+    assert spec["annotations"]["max-restarts"] == "3"
 
 
 def test_an_injectedjob_is_read_as_a_job_whose_other_pods_are_spares() -> None:
@@ -163,7 +163,7 @@ def test_an_injectedjob_is_read_as_a_job_whose_other_pods_are_spares() -> None:
 
 
 def test_ranks_count_through_the_labelled_templates_of_a_jobset() -> None:
-    labelled = {"metadata": {"labels": {names.LABEL_INJECT: "true"}}}
+    labelled = {"metadata": {"labels": {names.LABEL_INJECT: "enabled"}}}
 
     def entry(name: str, replicas: int, pods: int, template: Raw) -> Raw:
         return {"name": name, "replicas": replicas, "template": {"spec": {"parallelism": pods, "template": template}}}
@@ -210,16 +210,17 @@ def test_the_service_is_created_before_the_secret_that_has_its_address_and_lets_
     assert data[names.KEY_FILE] == KEYRING.of_job("research", UID, 0)
     assert data[names.OPERATOR_KEY_FILE] == KEYRING.operator_public()
     # and status records the address, because the operator reads no Secret
-    assert plan(facts).status["coordinatorAddress"] == ADDRESS
+    assert plan(facts).status["coordinator"]["address"] == ADDRESS
 
 
 def test_the_address_of_a_missing_service_stays_in_status_for_the_next_one() -> None:
-    before = {**in_round(0), "coordinatorAddress": ADDRESS}
+    before = in_round(0)
+    before["coordinator"]["address"] = ADDRESS
     facts = given(before, coordinator_address="", advertised_address=ADDRESS, snapshot=a_snapshot())
     (service,) = plan(facts).objects
     assert service.manifest["spec"]["clusterIP"] == "10.0.0.7"
     result = plan(facts).status or before
-    assert result["coordinatorAddress"] == ADDRESS
+    assert result["coordinator"]["address"] == ADDRESS
 
 
 def test_pods_of_a_new_job_of_the_same_name_wait_for_a_secret_of_their_own() -> None:
@@ -306,7 +307,7 @@ def suspended(status: Raw, pods: tuple[Pod, ...] = (), **changes: Any) -> Observ
 def test_the_end_of_pods_of_a_suspended_job_is_no_recovery() -> None:
     fixed = {"fault": "Process", "round": 1, "detectedAt": "2026-11-20T10:00:00.000000Z"}
     fixed |= {"cause": {"pod": "", "node": "", "message": ""}}
-    fixed |= {"strategy": "InPlace", "resumedAt": "2026-11-20T10:00:01.000000Z", "seconds": 1.0}
+    fixed |= {"strategy": "InPlace", "resumedAt": "2026-11-20T10:00:01.000000Z", "pauseSeconds": 1.0}
     left = a_recovery(NOW, fault=Fault.POD, strategy=None)
     before = in_round(3) | {"recoveries": [fixed], "lastRecovery": fixed}
     result = plan(suspended(before, snapshot=a_snapshot(recoveries=[left])))

@@ -23,7 +23,7 @@ def nodes(count: int) -> frozenset[str]:
 def sized(observed: ObservedPool, now: float) -> tuple[int, ObservedPool]:
     """The number of spares after a reconcile, and the observation of the next one."""
     wanted, auto = desired(observed, now)
-    return wanted, replace(observed, pool=replace(observed.pool, status={"desired": wanted, "auto": auto}))
+    return wanted, replace(observed, pool=replace(observed.pool, status={"desired": wanted, "autoSize": auto}))
 
 
 @pytest.mark.parametrize(("count", "spares"), [(128, 2), (256, 2), (512, 3), (1024, 4)])
@@ -42,35 +42,35 @@ def test_replicas_are_those_of_the_spec_without_auto_sizing():
 
 def test_the_nodes_are_those_of_the_pods_of_all_jobs_that_name_the_pool_each_counted_once():
     clients = (Client(nodes(500)), Client(nodes(512)))
-    wanted, auto = desired(observed_pool(a_pool(auto=AutoSize()), clients=clients), NOW)
+    wanted, auto = desired(observed_pool(a_pool(auto_size=AutoSize()), clients=clients), NOW)
     assert (wanted, auto and auto["nodes"], auto and auto["source"]) == (3, 512, "Default")
 
 
 def test_the_probability_in_the_spec_takes_precedence():
     auto = AutoSize(nodes=128, failures_per_node_day=0.05)
-    wanted, status = desired(observed_pool(a_pool(auto=auto), clients=(Client(nodes(2)),)), NOW)
+    wanted, status = desired(observed_pool(a_pool(auto_size=auto), clients=(Client(nodes(2)),)), NOW)
     assert (wanted, status and status["nodes"], status and status["source"]) == (13, 128, "Spec")
 
 
 def test_a_probability_near_one_does_not_count_as_one():
     auto = AutoSize(nodes=8, failures_per_node_day=float("0.999999999999999999"))
-    assert desired(observed_pool(a_pool(auto=auto)), NOW)[0] == 8
+    assert desired(observed_pool(a_pool(auto_size=auto)), NOW)[0] == 8
 
 
 def test_the_number_stays_within_the_specs_bounds():
     for auto, wanted in ((AutoSize(nodes=1024, most=3), 3), (AutoSize(nodes=1, least=2), 2)):
-        assert desired(observed_pool(a_pool(auto=auto)), NOW)[0] == wanted
+        assert desired(observed_pool(a_pool(auto_size=auto)), NOW)[0] == wanted
 
 
 def test_history_counts_once_there_are_a_thousand_days_of_nodes():
     # given 400 nodes, one of which fails every six hours: many more failures than the default assumes
-    observed = observed_pool(a_pool(auto=AutoSize(nodes=400)))
+    observed = observed_pool(a_pool(auto_size=AutoSize(nodes=400)))
     result = []
     for hour in range(0, 96, 6):
         now = NOW + hour * 3600
         failures = tuple((f"n{past}", NOW + past * 3600) for past in range(0, hour, 6))
         wanted, observed = sized(replace(observed, clients=(Client(nodes(400), failures),)), now)
-        result.append((observed.pool.status["auto"]["source"], wanted))
+        result.append((observed.pool.status["autoSize"]["source"], wanted))
 
     # then the default applies for two and a half days, and the number grows after that
     assert result[:10] == [("Default", 3)] * 10
@@ -118,13 +118,13 @@ def test_a_failure_that_several_jobs_report_counts_once():
 
 def test_a_pool_grows_at_once_and_shrinks_only_after_a_day():
     # given a pool that is sized for 1,024 nodes
-    pool = a_pool(auto=AutoSize(nodes=1024))
+    pool = a_pool(auto_size=AutoSize(nodes=1024))
     wanted, observed = sized(observed_pool(pool), NOW)
     assert wanted == 4
 
     # when its size is for 128 nodes
     def for_nodes(observed: ObservedPool, count: int) -> ObservedPool:
-        return replace(observed, pool=replace(observed.pool, auto=AutoSize(nodes=count)))
+        return replace(observed, pool=replace(observed.pool, auto_size=AutoSize(nodes=count)))
 
     wanted, observed = sized(for_nodes(observed, 128), NOW + 60)
     assert wanted == 4
@@ -138,5 +138,5 @@ def test_a_pool_grows_at_once_and_shrinks_only_after_a_day():
     assert wanted == 4
     wanted, observed = sized(observed, NOW + 2 * SHRINK_AFTER_S)
     assert wanted == 2
-    assert "lessSince" not in observed.pool.status["auto"]
+    assert "surplusSince" not in observed.pool.status["autoSize"]
     assert sizing.desired(for_nodes(observed, 1024), NOW + 3 * SHRINK_AFTER_S)[0] == 4

@@ -69,7 +69,7 @@ def deletions(given: Observed, now: float = NOW) -> dict[str, str]:
 
 def annotated(given: Observed, now: float = NOW) -> list[str]:
     steps = [step for step in plan(given, now).pods if isinstance(step, PatchPod)]
-    return [step.name for step in steps if names.ANNOTATION_ADOPTED in step.annotations]
+    return [step.name for step in steps if names.ANNOTATION_ADOPTED_AT in step.annotations]
 
 
 # The claim ------------------------------------------------------------------------------------------------------------
@@ -80,10 +80,10 @@ def test_a_spare_that_equals_the_jobs_own_becomes_a_pod_of_the_job_in_one_write(
     assert isinstance(claim, ClaimWarm)
     assert (claim.uid, claim.version, claim.job_uid, claim.owner["uid"]) == (P.uid, "11", "job-uid", "job-uid")
     assert claim.labels[names.LABEL_JOB_UID] == "job-uid"
-    assert claim.labels[names.LABEL_FROM_POOL] == "pool-uid"
+    assert claim.labels[names.LABEL_POOL_UID] == "pool-uid"
     assert claim.labels[names.LABEL_ROLE] == names.ROLE_SPARE
     assert claim.labels[names.LABEL_POOL] is None
-    assert claim.annotations[names.ANNOTATION_WARM] == "pool-uid"
+    assert claim.annotations[names.ANNOTATION_WARM_POOL_UID] == "pool-uid"
 
 
 def test_a_spare_that_is_claimed_in_a_later_attempt_gets_that_attempts_label() -> None:
@@ -121,7 +121,7 @@ def test_a_job_with_another_spec_claims_places_and_reports_the_reason() -> None:
 
     # then its condition and its event name the field
     spare = a_warm_spare("p", finalizers=(names.FINALIZER_CLAIM,))
-    spare = replace(spare, labels={**spare.labels, names.LABEL_CLAIMED_BY: "job-uid"})
+    spare = replace(spare, labels={**spare.labels, names.LABEL_CLAIMED_BY_UID: "job-uid"})
     later = one_lost(a_warm_view(), world={"nproc_per_node": 4}, claimed=(spare,))
     later = replace(later, nodes={**later.nodes, spare.node: Node(spare.node, True)})
     result = condition(later)
