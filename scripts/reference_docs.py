@@ -25,8 +25,8 @@ from understudy_launcher import __main__ as launcher
 from understudy_launcher import supervise
 from understudy_local import __main__ as local
 from understudy_local import cluster
+from understudy_operator.plan.facts.status import JOB_RESTART
 from understudy_operator.plan.injection import settings
-from understudy_operator.plan.jobset.restart import JOB_RESTART
 from understudy_protocol import enums, pod
 
 ROOT = Path(__file__).resolve().parent.parent

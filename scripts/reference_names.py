@@ -28,7 +28,7 @@ EVENT, CONDITION = "Event", "DesiredCondition"
 JOB, POOL = "TrainingJob, InjectedJob", "HotSparePool"
 OTHER = "Job, JobSet, PyTorchJob"
 #: Modules whose conditions and events are on another kind than a job.
-KINDS = {"understudy_operator.plan.pool.pool_status": POOL, "understudy_operator.controllers.injected_jobs": OTHER}
+KINDS = {"understudy_operator.plan.pool.pool_status": POOL, "understudy_operator.plan.injection.targets": OTHER}
 
 
 class UnknownName(Exception):
@@ -87,20 +87,17 @@ COMPUTED: Mapping[tuple[str, str], Callable[[], tuple[str, ...]]] = {
     ("plan_conditions", "phase"): phases,
     ("plan_conditions", "ready_reason"): lambda: (*(conditions.ENDED.get(x, x) for x in phases()), conditions.SHRUNK),
     ("plan_conditions", "reason"): _ends,
-    ("_forked_condition", "condition['reason']"): _nothing_new,
     ("_refusal_condition", "kind"): lambda: ("Invalid", "Blocked"),
-    ("_refusal_condition", "condition['reason']"): _nothing_new,
     ("_refusal_condition", "refusal.kind.value"): _refused,
     ("_startup", "kind"): lambda: conditions.STARTUP,
-    ("_keep_conditions", "condition['type']"): _nothing_new,
-    ("_of_running_jobs", "before['reason']"): _nothing_new,
-    ("_blocked", "recorded['reason']"): _nothing_new,
+    ("unchanged", "entry.type"): _nothing_new,
+    ("_keep_conditions", "condition.type"): _nothing_new,
     ("_blocked", "refusal.kind.value"): _refused,
     ("_after_failure", "action.value"): _policy_actions,
     ("plan_events", "reason"): _restarts,
     ("_recorded", "end"): lambda: ("Completed", "Failed"),
-    ("pool_events", "after['reason']"): _pool_reasons,
-    ("_events", "new['reason']"): lambda: ("Rolling", pool_status.UNSCHEDULABLE, *_refused()),
+    ("pool_events", "after.reason"): _pool_reasons,
+    ("_events", "new.reason"): lambda: ("Rolling", pool_status.UNSCHEDULABLE, *_refused()),
     ("_events", "reason"): lambda: (pool_status.PREEMPTED, pool_status.EVICTED, pool_status.UNSCHEDULABLE),
 }
 

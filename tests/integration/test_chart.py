@@ -15,9 +15,7 @@ from tests.cluster.audit import granted
 from tests.cluster.paths import CHECKOUT, Paths
 from understudy_operator.plan.manifests.network_policy import Rules
 from understudy_operator.plan.verdicts.built_in import BUILT_IN
-from understudy_operator.settings.fault_settings import FaultSettings, read_fault_settings
-from understudy_operator.settings.namespace_settings import read_namespaces
-from understudy_operator.settings.network_settings import read_network_rules
+from understudy_operator.settings import FaultSettings, read_fault_settings, read_namespaces, read_network_rules
 from understudy_protocol import pod as names
 
 COORDINATOR_PORT = 8478

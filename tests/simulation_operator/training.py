@@ -187,7 +187,7 @@ class Training:
 
 
 class Link:
-    """Replaces observe/coordinator_link.py: a line that finds the coordinator at once."""
+    """Replaces apply/coordinator_link.py: a line that finds the coordinator at once."""
 
     def __init__(
         self,

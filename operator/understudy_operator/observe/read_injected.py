@@ -1,12 +1,11 @@
 """A raw InjectedJob -> a Job with a world, whose pods another controller creates."""
 
 from understudy_operator.observe.read import read_job, read_times
-from understudy_operator.observe.read_status import read_job_status
 from understudy_operator.observe.store import Kind, Raw, Store
-from understudy_operator.plan.facts.injected_job import InjectedJob
-from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.job import InjectedJob, Job
 from understudy_operator.plan.facts.malformed import Malformed, PartlyMalformed
 from understudy_operator.plan.facts.spec import MOST_MEMBERS, JobSpec, Network
+from understudy_operator.plan.facts.status import JobStatus, read_job_status
 from understudy_operator.plan.injection.settings import PREFIX, read_injection_settings
 from understudy_protocol.pod import PodGroup
 
@@ -51,16 +50,11 @@ def jobs(store: Store) -> list[Job]:
     return [*store.facts(Kind.JOB, read_job), *store.facts(Kind.INJECTED, read_injected)]
 
 
-def raw_jobs(store: Store) -> list[Raw]:
-    """All jobs, each with_status."""
-    found = list[Raw]()
+def job_statuses(store: Store) -> list[tuple[Raw, JobStatus]]:
+    """All jobs, even unreadable ones, with the valid fields of their statuses."""
+    found = list[tuple[Raw, JobStatus]]()
     for kind in (Kind.JOB, Kind.INJECTED):
         for raw in store.all(kind):
             with store.contain_errors(kind, raw):
-                found.append(with_status(raw))
+                found.append((raw, read_job_status(raw)[0]))
     return found
-
-
-def with_status(raw: Raw) -> Raw:
-    """A job, even an unreadable one, with the valid fields of its status."""
-    return {**raw, "status": read_job_status(raw)[0]}

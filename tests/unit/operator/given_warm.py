@@ -7,8 +7,7 @@ from typing import Any
 from tests.unit.operator.given import AN_HOUR_AGO, KEYRING, NOW, TEMPLATE, a_pod
 from tests.unit.operator.given_pool import a_pool
 from understudy_operator.plan.facts.cluster_objects import Pod
-from understudy_operator.plan.facts.pool_facts import Pool, PoolView
-from understudy_operator.plan.facts.warm_spares import PoolLauncher
+from understudy_operator.plan.facts.pool_facts import Pool, PoolLauncher, PoolView
 from understudy_operator.plan.manifests.pool_pods import pool_fingerprint, pool_labels
 from understudy_operator.plan.manifests.warm_spare_pods import pool_secret_name
 from understudy_operator.plan.times.rfc3339 import micro_time

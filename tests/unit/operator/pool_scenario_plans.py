@@ -26,6 +26,7 @@ from understudy_operator.observe.read_pool import read_pool
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.pool_facts import ObservedPool
 from understudy_operator.plan.facts.refusals import Refusal, RefusalKind
+from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.intents import CreatePod, DeletePod, PoolPlan
 from understudy_operator.plan.pool.reconcile_pool import reconcile_pool
 from understudy_operator.plan.times.rfc3339 import micro_time
@@ -107,7 +108,7 @@ def _replacement_pods(result: Any) -> Pod:
 
 
 def _lines(plan: PoolPlan) -> Iterator[str]:
-    yield from _status_lines(plan.status or {})
+    yield from () if plan.status is None else _status_lines(written(plan.status))
     for intent in plan.releases:
         yield f"release {intent.name}: {intent.reason}"
     for pod in plan.pods:
@@ -122,8 +123,6 @@ def _lines(plan: PoolPlan) -> Iterator[str]:
 
 
 def _status_lines(status: Raw) -> Iterator[str]:
-    if not status:
-        return
     counts = ("desired", "replicas", "ready", "claimed", "available", "updated")
     yield "status " + ", ".join(f"{status[name]} {name}" for name in counts)
     if "autoSize" in status:

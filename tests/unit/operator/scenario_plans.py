@@ -43,6 +43,7 @@ from understudy_operator.plan.facts.keys import JOB_NAME
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.refusals import read_refusal
 from understudy_operator.plan.facts.secret_writes import SecretWrites
+from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.intents import (
     Create,
     CreateJob,
@@ -326,7 +327,7 @@ def _rollouts(result: Raw) -> Rollouts:
 def _lines(plan: Plan, before: Raw) -> Iterator[str]:
     yield from (f"check {x['kind']} {x['metadata']['name']}" for x in plan.dry_runs)
     yield from (_object(intent) for intent in plan.objects)
-    yield from () if plan.status is None else _changes(before, plan.status)
+    yield from () if plan.status is None else _changes(before, written(plan.status))
     yield from map(_job_line, plan.jobs)
     yield from map(_pod_line, plan.pods)
     match plan.link:

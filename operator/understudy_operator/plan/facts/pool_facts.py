@@ -13,12 +13,32 @@ from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.secret_writes import NO_WRITES, SecretWrites
-from understudy_operator.plan.facts.warm_spares import PoolLauncher
+from understudy_operator.plan.facts.status import PoolStatus
 from understudy_operator.plan.verdicts.sources import time_in
 from understudy_protocol import pod as names
 from understudy_protocol.logs import TEXT
 
 DEFAULT_FAILURES_PER_NODE_DAY = 1.2e-3
+
+
+@dataclass(frozen=True)
+class PoolLauncher:
+    """The launcher of a pool's spares, as in the jobs that will claim them."""
+
+    container: str = ""  # name of the trainer; "": the first
+    nproc_per_node: int = 1
+    zygote: bool = True
+    preload: tuple[str, ...] | None = None  # None: the launcher's default
+    warmup: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """The results of this operator's attempts to send a claimed spare its job."""
+
+    since: float  # the first attempt
+    adopted: bool = False
+    failure: str = ""  # of the newest attempt
 
 
 @dataclass(frozen=True)
@@ -42,7 +62,7 @@ class Pool:
     auto_size: AutoSize | None = None
     topology_key: str = ""  # of a node's label; "" if pods are not spread
     launcher: PoolLauncher | None = None  # of warm spares; None: the spares only reserve places
-    status: Mapping[str, Any] = field(default_factory=dict)
+    status: PoolStatus = field(default_factory=PoolStatus)
     log_format: str = TEXT  # of the sidecars of warm spares
 
 

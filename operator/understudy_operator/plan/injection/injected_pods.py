@@ -18,6 +18,7 @@ from typing import Any
 
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.spec import JobSpec
+from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.injection import command
 from understudy_operator.plan.injection.owner import Owner, read_owner
 from understudy_operator.plan.injection.settings import (
@@ -145,7 +146,7 @@ def _job(owner: Owner, settings: InjectionSettings, nproc: int, mode: str) -> Jo
     """The job, as far as a pod's containers depend on it."""
     world = replace(settings.of_world(nproc, actives=1, spares=0), mode=mode, min_actives=0)
     spec = JobSpec((), world)
-    return Job("", owner.group, owner.membership, 1, "", False, 0.0, None, spec, {})
+    return Job("", owner.group, owner.membership, 1, "", False, 0.0, None, spec, JobStatus())
 
 
 def _behind_launcher(trainer: dict[str, Any], job: Job, grace_s: int) -> tuple[str, ...]:

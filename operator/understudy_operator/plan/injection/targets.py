@@ -19,10 +19,14 @@ from understudy_operator.plan.injection.settings import (
     settings_of,
     wants_injection,
 )
+from understudy_operator.plan.intents import Event
 from understudy_protocol import pod as names
 from understudy_protocol.pod import PodGroup
 
 Raw = Mapping[str, Any]
+#: Errors raised while reading a Job, a JobSet or a PyTorchJob with a field that its own controller would not accept.
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
+REASON_CHARACTERS = 500
 REPLICA_TYPES = ("Master", "Worker")
 
 
@@ -89,6 +93,24 @@ def spec_of(target: Target, owner: Owner, pod: Raw) -> dict[str, Any]:
         "podGroups": [{"name": x.name, "firstGroupRank": x.first, "podsPerJob": x.pods_per_job} for x in target.groups],
         "annotations": settings_of(annotations),
     }
+
+
+def plan_injected_job(namespace: str, owner: Owner, pod: Raw, target: Raw, unreadable: str) -> Raw | Event:
+    """The InjectedJob to create; an event if the target cannot train as one. target: the raw owner of the pod.
+
+    unreadable: why the API server's answer cannot be decoded; "" if it can.
+    """
+    try:
+        if unreadable:
+            raise Objection(unreadable)
+        return manifest_of(namespace, owner, spec_of(read_target(owner.kind, target), owner, pod))
+    except (Objection, *UNREADABLE) as objection:
+        reason = (
+            str(objection)
+            if isinstance(objection, Objection)
+            else f"it cannot be read: {objection!r}"[:REASON_CHARACTERS]
+        )
+        return Event("Warning", "NotInjected", reason, owner.uid)
 
 
 def manifest_of(namespace: str, owner: Owner, spec: Raw) -> dict[str, Any]:

@@ -107,4 +107,5 @@ def _missed(observed: Observed) -> bool:
 
 
 def _last_generation(observed: Observed) -> int:
-    return int(observed.job.status.get("observedGeneration", observed.job.generation))
+    recorded = observed.job.status.observed_generation
+    return observed.job.generation if recorded is None else recorded

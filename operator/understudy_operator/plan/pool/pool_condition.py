@@ -1,7 +1,6 @@
 """A job's report on the pool that it names: condition PoolAvailable, and an event whenever its message changes."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from understudy_operator.plan.capacity.vacancies import (
     CONDITION,
@@ -13,6 +12,7 @@ from understudy_operator.plan.capacity.vacancies import (
 )
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.reported_conditions import DesiredCondition
+from understudy_operator.plan.facts.status import Condition
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.pool.adopting import unadopted
 from understudy_operator.plan.pool.warm_claims import replacement_reason
@@ -77,9 +77,9 @@ def pool_condition(observed: Observed, now: float) -> Iterator[DesiredCondition]
         yield CONDITION, True, NO_SPARE_NEEDED, ""
 
 
-def pool_events(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
-    """The events between two states of the condition, each empty if there is none."""
-    if not after or after["reason"] == NO_SPARE_NEEDED:
+def pool_events(before: Condition | None, after: Condition | None) -> Iterator[Event]:
+    """The events between two states of the condition, each None if there is none."""
+    if after is None or after.reason == NO_SPARE_NEEDED:
         return
-    if (before.get("reason"), before.get("message")) != (after["reason"], after["message"]):
-        yield Event("Normal" if after["status"] == "True" else "Warning", after["reason"], after["message"])
+    if before is None or (before.reason, before.message) != (after.reason, after.message):
+        yield Event("Normal" if after.is_true else "Warning", after.reason, after.message)

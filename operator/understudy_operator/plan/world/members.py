@@ -271,7 +271,7 @@ def _broken(node: Node, now: float) -> Finding | None:
 
 def _surplus(observed: Observed, now: float) -> Iterator[DeletePod]:
     world, live = observed.job.world, observed.live()
-    coordinators = {observed.job.status.get("coordinator", {}).get("podUID"), observed.coordination.coordinator_uid}
+    coordinators = {observed.job.status.coordinator.pod_uid, observed.coordination.coordinator_uid}
     if observed.before_first_round:
         # A pod with a group rank was in a round that no coordinator has reported to this operator yet.
         spares = [pod for pod in live if pod.spare and names.ANNOTATION_GROUP_RANK not in pod.annotations]

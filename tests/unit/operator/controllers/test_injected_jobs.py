@@ -293,5 +293,5 @@ async def test_pods_with_forged_owners_cost_few_requests_and_delay_no_other_name
     for pod in pods:
         world.store.remove(Kind.POD, pod)
     world.injection.check_all_pods()
-    assert not world.injection._absent
+    assert not world.injection._owners._absent
     await world.injection.stop()

@@ -18,7 +18,6 @@ from understudy_operator.apply.gateway import Gateway
 from understudy_operator.controllers import job_worker as worker
 from understudy_operator.controllers import reconcile_loop
 from understudy_operator.controllers.job_worker import JobWorker
-from understudy_operator.observe.line import Keys, Share
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan import reconcile as planner
 from understudy_operator.plan.facts.observed import Coordination
@@ -26,6 +25,7 @@ from understudy_operator.plan.intents import Follow
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.runtime.api import ApiError, NotLeading
 from understudy_operator.runtime.clock import Clock
+from understudy_operator.runtime.line import Keys, Share
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.enums import CloseReason, Fault, RoundToken

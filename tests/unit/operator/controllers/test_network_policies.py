@@ -13,7 +13,7 @@ from understudy_operator.controllers.network_policies import NetworkPolicies
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.runtime.api import ApiError, Keep, ObjectList
 from understudy_operator.runtime.clock import Clock
-from understudy_operator.settings.network_settings import read_network_rules
+from understudy_operator.settings import read_network_rules
 
 GROUP = "/apis/networking.k8s.io/v1"
 

@@ -12,6 +12,7 @@ from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import read_pool
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.queue import Queue
+from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.runtime import decoded_fields
 from understudy_protocol import pod as names
@@ -108,7 +109,7 @@ def test_a_job_is_read_with_its_fields():
     assert (job.world.actives, job.world.spares, job.world.nproc_per_node) == (8, 2, 8)
     assert (job.world.in_place_max_restarts, job.world.in_place_window_s) == (3, 5400.0)
     assert job.world.in_place_max_per_pod == 2
-    assert (job.world.container, job.round, job.status) == ("", -1, {})
+    assert (job.world.container, job.round, job.status) == ("", -1, JobStatus())
 
 
 def test_a_minimal_job_is_read_with_the_apis_defaults():

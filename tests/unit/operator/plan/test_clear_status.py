@@ -18,6 +18,7 @@ from tests.unit.operator.given import (
     a_pod,
     a_recovery,
     a_snapshot,
+    a_status,
     condition,
     ended,
     in_round,
@@ -68,7 +69,7 @@ def test_a_false_condition_does_not_have_the_reason_of_the_true_one():
 def test_the_reasons_stay_in_later_reconciles():
     status = status_of(jobs(SUCCEEDED_JOB))
     given = jobs(SUCCEEDED_JOB)
-    later = replace(given, job=replace(given.job, status=status))
+    later = replace(given, job=replace(given.job, status=a_status(status)))
     assert read_clear_status(later, "Completed") == read_clear_status(jobs(SUCCEEDED_JOB), "Completed")
     assert read_clear_status(later, "Failed") == ("False", "Succeeded", "")
 

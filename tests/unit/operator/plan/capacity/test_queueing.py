@@ -9,6 +9,7 @@ from tests.unit.operator.given import (
     S,
     a_job,
     a_snapshot,
+    a_status,
     condition,
     in_round,
     member,
@@ -42,13 +43,13 @@ def test_a_gang_that_waits_for_quota_reports_it_with_its_queue_and_its_group():
 def test_the_wait_for_quota_and_the_admission_are_reported_once():
     waiting = observed(queued(a_job()), WAITS)
     status = status_of(waiting)
-    assert [x.reason for x in plan_events(waiting, LEADERSHIP, status)].count("WaitingForQuota") == 1
+    assert [x.reason for x in plan_events(waiting, LEADERSHIP, a_status(status))].count("WaitingForQuota") == 1
     again = observed(queued(a_job(status=status)), WAITS)
-    assert "WaitingForQuota" not in [x.reason for x in plan_events(again, LEADERSHIP, status_of(again))]
+    assert "WaitingForQuota" not in [x.reason for x in plan_events(again, LEADERSHIP, a_status(status_of(again)))]
     later = observed(queued(a_job(status=status)), ADMITTED)
     result = status_of(later)
     assert condition(result, "QuotaReserved")["reason"] == "Admitted"
-    assert [x.reason for x in plan_events(later, LEADERSHIP, result)].count("Admitted") == 1
+    assert [x.reason for x in plan_events(later, LEADERSHIP, a_status(result))].count("Admitted") == 1
 
 
 def test_pods_that_kueue_does_not_manage_are_reported():

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.unit.operator.given import (
     A0,
@@ -91,9 +92,9 @@ def deletions(given: Observed, now: float = NOW) -> dict[str, int | None]:
 
 
 def condition(given: Observed, now: float = NOW) -> tuple[str, str]:
-    status = plan(given, now).status or {}
-    (found,) = [entry for entry in status["conditions"] if entry["type"] == "PoolAvailable"]
-    return found["status"], found["reason"]
+    status = plan(given, now).status or given.job.status
+    (found,) = [entry for entry in status.conditions if entry.type == "PoolAvailable"]
+    return found.status, found.reason
 
 
 def in_the_place_of(spare: Pod, **changes: Any) -> Pod:
@@ -122,7 +123,7 @@ def test_a_job_does_not_wait_for_a_spare_whose_claim_is_refused():
     assert claims(one_lost(P, Q, paused=paused)) == ["q"]
     # and without another spare, the job creates a pod after its spare timeout
     given = one_lost(P, paused=paused)
-    result = plan(given).status or {}
+    result = plan(given).status or given.job.status
     assert (creations(given), condition(given)) == ([], ("False", "ClaimRejected"))
     waited = replace(given, job=replace(given.job, status=result))
     assert len(creations(waited, NOW + given.job.world.spare_timeout_s)) == 1
@@ -254,8 +255,10 @@ def test_a_job_that_finds_the_pool_empty_reports_it_and_waits_for_its_refill():
 
 def pool_status(given: Observed, now: float = NOW) -> Observed:
     """The job with the status that it has at that time."""
-    conditions = (plan(given, now).status or {})["conditions"]
-    return replace(given, job=replace(given.job, status={**given.job.status, "conditions": conditions}))
+    status = plan(given, now).status or given.job.status
+    return replace(
+        given, job=replace(given.job, status=structs.replace(given.job.status, conditions=status.conditions))
+    )
 
 
 def without_report(given: Observed) -> Observed:

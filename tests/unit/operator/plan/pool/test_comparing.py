@@ -7,8 +7,8 @@ import pytest
 
 from tests.unit.operator.given import TEMPLATE, a_job
 from tests.unit.operator.given_warm import a_warm_pool
+from understudy_operator.plan.facts.pool_facts import PoolLauncher
 from understudy_operator.plan.facts.spec import RolloutsSpec, VolumeClaim
-from understudy_operator.plan.facts.warm_spares import PoolLauncher
 from understudy_operator.plan.pool.comparing import difference, take_over
 
 

@@ -17,6 +17,7 @@ from tests.unit.operator.given import (
     a_job,
     a_recovery,
     a_snapshot,
+    a_status,
     after,
     condition,
     in_round,
@@ -133,9 +134,9 @@ def test_a_refusal_of_the_api_server_is_a_condition_and_one_event():
         "reason": "Rejected",
         "message": REFUSAL,
     }
-    assert plan_events(given, LEADERSHIP, status) == (Event("Warning", "Rejected", REFUSAL),)
+    assert plan_events(given, LEADERSHIP, a_status(status)) == (Event("Warning", "Rejected", REFUSAL),)
     again = observed(a_job(status=status), (), refusals=(Refusal(REFUSAL), Refusal("another one")))
-    assert plan_events(again, LEADERSHIP, status_of(again)) == ()
+    assert plan_events(again, LEADERSHIP, a_status(status_of(again))) == ()
 
 
 def test_a_previous_secret_that_cannot_be_deleted_does_not_make_a_job_blocked():
@@ -149,7 +150,7 @@ def test_a_refusal_of_any_length_is_reported_once():
     given = observed(a_job(), (), refusals=(Refusal(long),))
     assert len(condition(status_of(given), "Invalid")["message"]) == 1024
     again = observed(a_job(status=status_of(given)), (), refusals=(Refusal(long),))
-    assert plan_events(again, LEADERSHIP, status_of(again)) == ()
+    assert plan_events(again, LEADERSHIP, a_status(status_of(again))) == ()
 
 
 def test_the_condition_ends_with_the_refusal_but_not_with_a_restart_of_the_operator():
@@ -171,7 +172,9 @@ def test_a_refusal_that_may_pass_blocks_the_job_and_does_not_make_it_invalid():
     result = condition(blocked, "Blocked")
     assert (result["status"], result["reason"], result["message"]) == ("True", "QuotaExceeded", QUOTA.message)
     assert QUOTA.message in condition(blocked, "Ready")["message"]
-    assert Event("Warning", "Rejected", QUOTA.message) in plan_events(observed(a_job(), (A0,)), LEADERSHIP, blocked)
+    assert Event("Warning", "Rejected", QUOTA.message) in plan_events(
+        observed(a_job(), (A0,)), LEADERSHIP, a_status(blocked)
+    )
 
     # and the condition ends with the refusal
     free = status_of(observed(a_job(status=blocked), (A0,), refusals=()))
