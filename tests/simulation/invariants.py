@@ -98,7 +98,7 @@ class Invariants:
         for sidecar in self.cluster.offices:
             coordinator = sidecar.coordinator
             if coordinator is not None:
-                term, number = coordinator.term, coordinator.state.round_number
+                term, number = coordinator.term, coordinator.state.round.number
                 before = self._coordinator_tokens.get(sidecar)
                 if before is not None and before[0] == term and number < before[1]:
                     raise Violation(Rule.TOKENS_ONLY_GROW, f"rounds of term {term} shrink: {before[1]} -> {number}")

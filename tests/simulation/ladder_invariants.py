@@ -17,8 +17,9 @@ from tests.simulation.sidecars import SimulatedSidecar
 from tests.simulation.world import Rule, Violation
 from understudy_protocol.recovery import Offence
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.coordinator_state import CoordinatorState, Phase
+from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.recoveries import WORKER_FAULTS
+from understudy_sidecar.membership.round_state import Phase
 
 
 @dataclass
@@ -80,7 +81,7 @@ class LadderInvariants:
         new = {offence.at for offence in offences if offence.is_charged and not offence.caused_eviction} - self._charges
         self._charges |= new
         cut_off = not state.has_majority()
-        if new and cut_off and (state.check_quorum is not None or sidecar in self._cut_off):
+        if new and cut_off and (state.quorum.check is not None or sidecar in self._cut_off):
             raise Violation(
                 Rule.CHARGES_NEED_A_MAJORITY,
                 f"{sidecar.pod.name} charges a restart, and may itself be partitioned",
@@ -108,4 +109,4 @@ class LadderInvariants:
 def _may_be_taken_back(state: CoordinatorState, offence: Offence) -> bool:
     """Its recovery is open and blames a worker, and not all actives are known to be in the round that ends it."""
     blames = any(entry.detected_at == offence.at and entry.fault in WORKER_FAULTS for entry in state.recovery_log.open)
-    return blames and (state.phase is Phase.WAITING or bool(state.roster.unacked))
+    return blames and (state.round.phase is Phase.WAITING or bool(state.roster.unacked))

@@ -32,6 +32,7 @@ from understudy_sidecar.membership import (
     joining,
     ladder,
     leaving,
+    quorum,
     rebuilding,
     rollouts,
     rounds,
@@ -40,11 +41,12 @@ from understudy_sidecar.membership import (
 from understudy_sidecar.membership.backoff import Backoff
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.coordinator_state import CoordinatorState, Phase, ReplicasReport
+from understudy_sidecar.membership.coordinator_state import CoordinatorState, ReplicasReport
 from understudy_sidecar.membership.core import Core, CoreEffect
 from understudy_sidecar.membership.first_failure import FirstFailure
 from understudy_sidecar.membership.former_round import FormerRound
 from understudy_sidecar.membership.launcher_watch import LauncherWatch
+from understudy_sidecar.membership.losses import Losses
 from understudy_sidecar.membership.member import Member as MemberMachine
 from understudy_sidecar.membership.recoveries import MAX_RECOVERIES, RecoveryLog
 from understudy_sidecar.membership.roster import MemberRecord as Record
@@ -155,7 +157,7 @@ def _never(*_: object) -> bool:
 
 def _replace_nameless(state: CoordinatorState, former: FormerRound, now: float) -> None:
     """As if no standby coordinator got the rank holders."""
-    state.former_leader_snapshot = state.appointment = None
+    state.previous = replace(state.previous, leader_snapshot=None, appointment=None)
     replace_missing(state, former, now)
 
 
@@ -227,7 +229,7 @@ def _survivors_are_moved() -> Iterator[None]:
     def shuffle(state: CoordinatorState) -> None:
         form(state)
         active = state.roster.active_members()
-        if len(active) > 1 and state.token.round > 0:
+        if len(active) > 1 and state.round.token.round > 0:
             first, second = active[0], active[1]
             assert second.assign is not None
             wrong = replace(second.assign, group_rank=0, rank_offset=0)
@@ -239,7 +241,7 @@ def _survivors_are_moved() -> Iterator[None]:
 
 
 def _adopt_without_looking(state: CoordinatorState, now: float) -> None:
-    state.phase, state.is_first_round = Phase.RUNNING, False
+    state.round.adopt(now)
 
 
 def _climb_without_a_budget(case: ladder.FaultCase, limits: ladder.BudgetLimits) -> ladder.LadderDecision:
@@ -255,8 +257,7 @@ decide_in_time = escalation.on_time
 
 def _give_up_without_asking(state: CoordinatorState, now: float) -> None:
     """The coordinator takes the first reported failure for the first one."""
-    if state.pending_eviction is not None:
-        state.pending_eviction.pending.clear()
+    state.pending.end_wait_for_answers()
     decide_in_time(state, now)
 
 
@@ -296,7 +297,7 @@ def _drain_nobody() -> Iterator[None]:
     drain = leaving.drain
 
     def forgetting(state: CoordinatorState, grace_s: float, now: float) -> None:
-        if state.swaps:
+        if state.swaps.reasons:
             drain(state, grace_s, now)
         else:
             state.roster.leaving.clear()
@@ -478,7 +479,7 @@ MUTATIONS = (
     Mutation(
         "a coordinator never steps down",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
-        _patch(Coordinator, "_step_down_without_quorum", lambda self, now: None),
+        _patch(quorum, "step_down_if_not_followed", _nothing),
         3000,
     ),
 )
@@ -511,7 +512,7 @@ SCHEDULED = (
     ),
     ScheduledMutation(
         "a member that was lost comes back without backoff",
-        _patch(CoordinatorState, "was_lost_recently", _never),
+        _patch(Losses, "was_lost_recently", _never),
         test_schedules.test_a_pod_that_was_lost_is_not_preferred_to_a_spare_although_it_was_created_for_the_rank,
     ),
     ScheduledMutation(

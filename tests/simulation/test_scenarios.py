@@ -547,7 +547,7 @@ def test_the_coordinators_pod_is_named_if_it_is_lost_before_any_standby_coordina
     lost = job.office_pod()
     assert lost.sidecar is not None
     assert lost.sidecar.coordinator is not None
-    assert not lost.sidecar.coordinator.state.standby_coordinators
+    assert not lost.sidecar.coordinator.state.config_changes.standbys
     # when its node loses power
     job.cluster.power_off(lost.machine)
     job.next_round_steps(120.0)

@@ -48,7 +48,7 @@ class Change:
         self._add_six()
         coordinator = coordinator_of(self.c)
         assert coordinator is not None
-        first = coordinator.state.standby_coordinators[0].pod_uid
+        first = coordinator.state.config_changes.standbys[0].pod_uid
         self.d = next(pod for pod in self.cluster.pods if pod.uid == first)
         self.cluster.operator.go_down()
 
@@ -78,12 +78,12 @@ class Change:
         coordinator = coordinator_of(self.c)
         assert coordinator is not None
         state = coordinator.state
-        state.config_change_due = self.job.world.now + 1000.0
+        state.config_changes.due = self.job.world.now + 1000.0
         self.cluster.operator.spares = 6
         with mock.patch.object(self.cluster.api, "_schedule", return_value=self.new_machine):
             self.cluster.operator.enqueue()
             self.job.until(lambda: len(state.roster.connected) == 11 and self.job._is_warm(), 60.0)
-        state.config_change_due = self.job.world.now
+        state.config_changes.due = self.job.world.now
         self.job.until(
             lambda: all(x.hard_state.config_version.serial == 2 for x in self.cluster.pods if self._hears(self, x)),
             15.0,
@@ -196,7 +196,7 @@ def test_a_pod_that_is_lost_at_the_start_of_each_round_costs_a_few_rounds_only()
     assert 5 <= job.token.round - job.round <= 10
     coordinator = coordinator_of(job.office_pod())
     assert coordinator is not None
-    assert set(coordinator.state.losses) == {sick.uid}
+    assert set(coordinator.state.losses.counts) == {sick.uid}
 
 
 def test_a_pod_that_was_lost_is_not_preferred_to_a_spare_although_it_was_created_for_the_rank() -> None:

@@ -21,7 +21,7 @@ class Offences:
     limits: BudgetLimits
     evicted: dict[str, str] = field(default_factory=dict)  # pod uid -> why: a pod that joins again gets Evicted again
     _all: list[Offence] = field(default_factory=list)  # by time
-    sent_in_terms: set[Term] = field(default_factory=set)  # terms in which a snapshot had these offences
+    _sent_in_terms: set[Term] = field(default_factory=set)  # terms in which a snapshot had these offences
     _newest: tuple[Term, int] = (NO_TERM, 0)  # of the restored history
 
     def in_window(self, now: float) -> list[Offence]:
@@ -57,9 +57,13 @@ class Offences:
     def newest(self, now: float) -> tuple[Offence, ...]:
         return tuple(self.in_window(now)[-MAX_SENT:])
 
+    def on_sent(self, term: Term) -> None:
+        """A snapshot of this term has these offences."""
+        self._sent_in_terms.add(term)
+
     def restore(self, history: History) -> bool:
         """Add a history; False if a restored one is newer, or if this coordinator has sent it itself."""
-        if history.term in self.sent_in_terms or (history.term, history.number) <= self._newest:
+        if history.term in self._sent_in_terms or (history.term, history.number) <= self._newest:
             return False
         self._newest = (history.term, history.number)
         self._add(history.offences)

@@ -11,9 +11,16 @@ charged again. If workers failed while there was no coordinator, it is unknown w
 from understudy_protocol.enums import Fault, WorkersState
 from understudy_protocol.membership import RankHolder
 from understudy_protocol.observer import Cause, Lost
-from understudy_sidecar.membership import escalation, faults, hangs, joining
+from understudy_sidecar.membership import (
+    escalation,
+    faults,
+    hangs,
+    joining,
+    round_progress,
+    worker_faults,
+)
 from understudy_sidecar.membership.calling import FIRST_WAIT_S
-from understudy_sidecar.membership.coordinator_state import CoordinatorState, Phase
+from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.former_round import FormerRound, former_round
 from understudy_sidecar.membership.recoveries import WORKER_FAULTS
 
@@ -31,12 +38,11 @@ def rebuild(state: CoordinatorState, now: float) -> None:
     if not former.is_complete and now < _rebuild_deadline(state, former):
         return
     _take_over(state, former)
-    state.version += 1
+    state.notify_observers()
     if former.is_training:
         _adopt(state, now)
         return
-    state.phase, state.is_first_round, state.vacant_since = Phase.WAITING, False, now
-    state.newcomers = frozenset(x.uid for x in state.roster.members.values() if x.join.disconnected_s is None)
+    state.round.interrupt((x.uid for x in state.roster.members.values() if x.join.disconnected_s is None), now)
     if not former.is_complete:
         _replace_missing(state, former, now)
         return
@@ -60,26 +66,18 @@ def rebuild(state: CoordinatorState, now: float) -> None:
     failure = member.failure or member.join.failure
     text = failure.message if failure else "its workers ended while the job had no coordinator"
     cause = faults.cause_of(state, member, failure, text)
-    escalation.open_worker_fault(state, Fault.PROCESS, member, cause, now, keep_reason=escalation.UNCERTAIN)
+    worker_faults.open_worker_fault(state, Fault.PROCESS, member, cause, now, keep_reason=escalation.UNCERTAIN)
+
+
+def check_times(state: CoordinatorState) -> list[float]:
+    """When the former round may be adopted or interrupted without another event."""
+    return [state.since + RETURN_S, state.since + REBUILD_S]
 
 
 def _replace_missing(state: CoordinatorState, former: FormerRound, now: float) -> None:
     """Open one entry for each missing rank holder, unless the former coordinator had reported its loss."""
     rank_holders, coordinator_uid = _known_rank_holders(state, former)
-    former_rank_holders = () if state.former_leader_snapshot is None else state.former_leader_snapshot.rank_holders
-    names = {
-        rank_holder.pod_uid: (rank_holder.pod_name, rank_holder.node)
-        for rank_holder in (*former_rank_holders, *rank_holders)
-    }
-    if (
-        state.former_coordinator
-        and state.former_leader_snapshot is not None
-        and state.former_leader_snapshot.coordinator_pod
-    ):
-        names.setdefault(
-            state.former_coordinator,
-            (state.former_leader_snapshot.coordinator_pod, state.former_leader_snapshot.coordinator_node),
-        )
+    previous_uid, names = state.previous.coordinator_uid, _known_names(state, rank_holders)
     silent = _silent_uids(state, coordinator_uid)
     silent_nodes = {rank_holder.node for rank_holder in rank_holders if rank_holder.pod_uid in silent}
     expected = state.voter_configs.committed.voters | {
@@ -88,7 +86,7 @@ def _replace_missing(state: CoordinatorState, former: FormerRound, now: float) -
     for uid in sorted(expected - state.roster.members.keys()):
         name, node = names.get(uid, (uid, ""))
         fault = Fault.NODE if uid in silent or node in silent_nodes else Fault.POD
-        state.lost[uid] = Lost(uid, name, node, fault, NOT_JOINED, now)
+        state.losses.report(Lost(uid, name, node, fault, NOT_JOINED, now))
     known = {entry.cause.pod for entry in state.recovery_log.open}
     absent = [
         rank_holder
@@ -102,14 +100,12 @@ def _replace_missing(state: CoordinatorState, former: FormerRound, now: float) -
     if not missing and not is_continued and (missing := _disconnected_again(state, former, rank_holders)):
         why = DISCONNECTED_AGAIN
     elif not missing and not is_continued and (missing := _earlier_rank_holders(state, former)):
-        assert state.former_leader_snapshot is not None
-        had_ranks = (
-            f"; it had these ranks in round {state.former_leader_snapshot.token.round}, and the newest round is unknown"
-        )
+        assert state.previous.leader_snapshot is not None
+        round_number = state.previous.leader_snapshot.token.round
+        had_ranks = f"; it had these ranks in round {round_number}, and the newest round is unknown"
     for rank_holder in missing:
-        coordinated = (
-            "it was the coordinator, and " if rank_holder.pod_uid in (coordinator_uid, state.former_coordinator) else ""
-        )
+        has_coordinated = rank_holder.pod_uid in (coordinator_uid, previous_uid)
+        coordinated = "it was the coordinator, and " if has_coordinated else ""
         rank = rank_holder.group_rank * state.shape.nproc_per_node
         cause = Cause(rank, rank_holder.pod_name, rank_holder.node, None, None, f"{coordinated}{why}{had_ranks}")
         fault = Fault.NODE if rank_holder.node in silent_nodes else Fault.POD
@@ -120,17 +116,25 @@ def _replace_missing(state: CoordinatorState, former: FormerRound, now: float) -
             and not state.offences.is_counted(worker_entry.detected_at)
         ):
             state.recovery_log.revise(fault, cause, faults.LOST)  # that worker only failed because this pod was lost
-            state.send_leader_snapshot_later(now)
+            state.config_changes.send_snapshot_later(now)
         else:
             faults.open_fault(state, fault, cause, now, faults.LOST, at=at)
     if missing or is_continued:
         return
-    name, node = (
-        ("", "") if state.former_coordinator in state.roster.members else names.get(state.former_coordinator, ("", ""))
-    )
+    name, node = ("", "") if previous_uid in state.roster.members else names.get(previous_uid, ("", ""))
     text = f"it was the coordinator, and {NOT_JOINED}; " if name else "the previous coordinator was lost; "
     cause = Cause(None, name, node, None, None, f"{text}which other pods of its round were lost is unknown")
-    faults.open_fault(state, Fault.NODE if state.former_coordinator in silent else Fault.POD, cause, now, at=at)
+    faults.open_fault(state, Fault.NODE if previous_uid in silent else Fault.POD, cause, now, at=at)
+
+
+def _known_names(state: CoordinatorState, rank_holders: tuple[RankHolder, ...]) -> dict[str, tuple[str, str]]:
+    """Name and node by pod uid, of these rank holders, those of the leader snapshot, and the previous coordinator."""
+    snapshot = state.previous.leader_snapshot
+    known = rank_holders if snapshot is None else (*snapshot.rank_holders, *rank_holders)
+    names = {rank_holder.pod_uid: (rank_holder.pod_name, rank_holder.node) for rank_holder in known}
+    if state.previous.coordinator_uid and snapshot is not None and snapshot.coordinator_pod:
+        names.setdefault(state.previous.coordinator_uid, (snapshot.coordinator_pod, snapshot.coordinator_node))
+    return names
 
 
 def _known_rank_holders(state: CoordinatorState, former: FormerRound) -> tuple[tuple[RankHolder, ...], str]:
@@ -138,13 +142,13 @@ def _known_rank_holders(state: CoordinatorState, former: FormerRound) -> tuple[t
 
     If no pod claims a rank, all pods of the newest round that the former coordinator or the operator knew are lost.
     """
-    leader_snapshot = state.former_leader_snapshot
+    leader_snapshot = state.previous.leader_snapshot
     if leader_snapshot is not None and leader_snapshot.rank_holders:
-        unclaimed = not former.members and leader_snapshot.token.round >= state.token.round
+        unclaimed = not former.members and leader_snapshot.token.round >= state.round.token.round
         if unclaimed or leader_snapshot.token == former.token:
             return leader_snapshot.rank_holders, leader_snapshot.coordinator_uid
-    appointment = state.appointment
-    if appointment is None or appointment.at_least_round != state.token.round:
+    appointment = state.previous.appointment
+    if appointment is None or appointment.at_least_round != state.round.token.round:
         return (), ""
     return appointment.rank_holders, appointment.coordinator_uid
 
@@ -164,11 +168,11 @@ def _disconnected_again(
 
 def _earlier_rank_holders(state: CoordinatorState, former: FormerRound) -> list[RankHolder]:
     """The holders of the missing ranks in the newest leader snapshot that have not joined."""
-    if state.former_leader_snapshot is None or not former.members:
+    if state.previous.leader_snapshot is None or not former.members:
         return []
     missing = [
         rank_holder
-        for rank_holder in state.former_leader_snapshot.rank_holders
+        for rank_holder in state.previous.leader_snapshot.rank_holders
         if rank_holder.group_rank not in former.members
     ]
     reported = {entry.cause.pod for entry in state.recovery_log.open}
@@ -181,8 +185,8 @@ def _silent_uids(state: CoordinatorState, coordinator_uid: str) -> set[str]:
 
     The former coordinator's own did if no member saw its kernel close a connection.
     """
-    coordinator_uid = coordinator_uid or state.former_coordinator
-    found = set() if state.former_leader_snapshot is None else set(state.former_leader_snapshot.silent_members)
+    coordinator_uid = coordinator_uid or state.previous.coordinator_uid
+    found = set() if state.previous.leader_snapshot is None else set(state.previous.leader_snapshot.silent_members)
     joins = [x.join for x in state.roster.members.values() if x.join.disconnected_s is not None]
     if joins and all(join.disconnected_silently for join in joins):
         found.add(coordinator_uid)
@@ -195,7 +199,7 @@ def _disconnected_at(state: CoordinatorState, now: float) -> float:
     If no member had one, when the operator lost it.
     """
     members = state.roster.members.values()
-    lost_s = None if state.appointment is None else state.appointment.coordinator_lost_s
+    lost_s = None if state.previous.appointment is None else state.previous.appointment.coordinator_lost_s
     lost_at = now if lost_s is None else state.since - lost_s
     joins = (x.joined_at - x.join.disconnected_s for x in members if x.join.disconnected_s is not None)
     return min(joins, default=lost_at)
@@ -206,7 +210,7 @@ def _continues_recovery(state: CoordinatorState, now: float, *, may_charge: bool
     entry = state.recovery_log.without_round()
     if entry is None:
         return False
-    state.check_needed = True
+    state.round_check.request()
     state.log(f"continues a recovery of the previous coordinator: {entry.fault.value} of {entry.cause.pod}")
     active = {x.name: x for x in state.roster.active_members()}
     for waiting in [x for x in state.recovery_log.open if x.strategy is None and x.cause.pod not in active]:
@@ -224,11 +228,11 @@ def _continues_recovery(state: CoordinatorState, now: float, *, may_charge: bool
 
 
 def _rebuild_deadline(state: CoordinatorState, former: FormerRound) -> float:
-    expected = state.running_pods or state.voter_configs.committed.voters
-    gone = {state.former_coordinator, *state.offences.evicted}
+    expected = state.previous.running_pods or state.voter_configs.committed.voters
+    gone = {state.previous.coordinator_uid, *state.offences.evicted}
     if not expected or expected - state.roster.members.keys() - gone:
         return state.since + REBUILD_S
-    if state.running_pods:
+    if state.previous.running_pods:
         return state.since
     broken = any(x.workers in _ENDED for x in former.members.values())
     return state.since + (0.0 if broken else RETURN_S)
@@ -237,26 +241,24 @@ def _rebuild_deadline(state: CoordinatorState, former: FormerRound) -> float:
 def _take_over(state: CoordinatorState, former: FormerRound) -> None:
     roster = state.roster
     roster.resize(former.size)
-    state.size = former.size
     for rank, member in former.members.items():
-        roster.assign_rank(member, rank, state.domain(member.node) or member.join.domain)
+        roster.assign_rank(member, rank, state.domain_of(member))
     for member in roster.waiting_members():
         if member.join.group_rank is not None:
             joining.send_standby(state, member, member.join.token)
-    if former.is_training:  # its members know the round by this token; another coordinator may have used a higher one
-        state.token = former.token
-    else:
-        state.token = max(former.token, state.token, key=lambda token: token.round)
-    state.recovery_log.on_round_continued(state.token.round)
+    # The members know a running round by its token; another coordinator may have used a higher one.
+    newest = max(former.token, state.round.token, key=lambda token: token.round)
+    state.round.take_over(former.token if former.is_training else newest, former.size)
+    state.recovery_log.on_round_continued(state.round.token.round)
 
 
 def _adopt(state: CoordinatorState, now: float) -> None:
-    state.phase, state.is_first_round, state.formed_at = Phase.RUNNING, False, state.since
+    state.round.adopt(state.since)
     hangs.expect_step(state, now)
     state.on_members_changed(now)
-    state.log(f"round {state.token} of the previous coordinator continues")
+    state.log(f"round {state.round.token} of the previous coordinator continues")
     for member in state.roster.active_members():
         if member.workers is WorkersState.FINISHED:
-            faults.on_finished(state, member)
+            round_progress.on_finished(state, member)
         elif member.workers is WorkersState.STARTING:
-            state.roster.starting.add(member.uid)
+            state.roster.expect_start(member)

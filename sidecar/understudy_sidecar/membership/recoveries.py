@@ -10,7 +10,7 @@ never does: there the start of all workers ends it (`running_at`), and a later s
 """
 
 from collections import Counter, deque
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from understudy_protocol.enums import Fault, Strategy
@@ -57,6 +57,9 @@ class RecoveryLog:
     def without_round(self) -> Recovery | None:
         """The newest open entry for which no round has been formed."""
         return next((entry for entry in reversed(self.open) if entry.strategy is None), None)
+
+    def restore_counts(self, counts: Mapping[str, int]) -> None:
+        self.counts.update(counts)
 
     def restore(self, entries: Iterable[Recovery]) -> None:
         """Take the open recoveries of the former coordinator's history."""

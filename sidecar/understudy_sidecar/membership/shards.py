@@ -21,7 +21,7 @@ class SavePossibility(Enum):
 
 def may_save_without(state: CoordinatorState, group_rank: int) -> SavePossibility:
     declared = state.shape.replica_groups
-    if not declared or state.size != state.shape.actives:
+    if not declared or state.round.size != state.shape.actives:
         return SavePossibility.UNKNOWN
     groups = [group for group in declared if group_rank in group]
     are_complete = bool(groups) and all(

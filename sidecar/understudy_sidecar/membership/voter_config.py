@@ -18,8 +18,12 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from understudy_protocol.enums import NO_CONFIG, ConfigVersion, Term
+from understudy_protocol.membership import StandbyCoordinator
 
 NO_VOTERS: frozenset[str] = frozenset()
+#: How long after a change of the members the coordinator checks the voter configuration again.
+CONFIG_CHANGE_S = 0.5
+CONFIG_CHANGE_MEMBERS_PER_SECOND = 1000
 
 
 def majority(voters: Collection[str]) -> int:
@@ -132,3 +136,46 @@ class VoterConfigs:
             return False
         self.committed, self.pending = VoterConfig(self.pending.version, self.pending.voters), None
         return True
+
+
+@dataclass
+class ConfigChanges:
+    """When the coordinator checks the voter configuration, and what its standby coordinators have got."""
+
+    standbys: tuple[StandbyCoordinator, ...] = ()
+    due: float | None = None
+    snapshot_is_stale: bool = False
+    _snapshots: int = 0
+
+    def on_members_changed(self, members: int, now: float) -> None:
+        if self.due is None:
+            # Longer in a large job: each proposal goes to thousands of members, and members join by the hundred.
+            self.due = now + max(CONFIG_CHANGE_S, members / CONFIG_CHANGE_MEMBERS_PER_SECOND)
+
+    def send_snapshot_later(self, now: float) -> None:
+        """A part of the leader snapshot has changed: send it with the next check of the voter configuration."""
+        self.snapshot_is_stale = True
+        if self.due is None:
+            self.due = now + CONFIG_CHANGE_S
+
+    def take_due(self, now: float) -> bool:
+        """Whether a check is due now."""
+        if self.due is None or now < self.due:
+            return False
+        self.due = None
+        return True
+
+    def postpone(self, now: float) -> None:
+        self.due = now + CONFIG_CHANGE_S
+
+    def set_standbys(self, standbys: tuple[StandbyCoordinator, ...]) -> None:
+        """If no member is able, keep the previous ones: a coordinator that steps down calls them, too."""
+        self.standbys = standbys or self.standbys
+
+    def on_snapshot(self) -> None:
+        self.snapshot_is_stale = False
+
+    def next_snapshot(self) -> int:
+        """The number of the next snapshot."""
+        self._snapshots += 1
+        return self._snapshots

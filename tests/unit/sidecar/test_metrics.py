@@ -13,8 +13,8 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator
 from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_sidecar import health
-from understudy_sidecar.membership.coordinator_state import Phase
 from understudy_sidecar.membership.events import CoordinatorEvent
+from understudy_sidecar.membership.round_state import Phase
 from understudy_sidecar.metrics import DESCRIBED, CoordinatorMetrics
 
 ROUNDS, FAULTS = "understudy_coordinator_rounds_total", "understudy_coordinator_faults_total"

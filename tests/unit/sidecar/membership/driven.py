@@ -73,7 +73,7 @@ class DrivenCoordinator:
     def do(self, event: CoordinatorEvent) -> None:
         """Also handle the effects that follow while losses are gathered."""
         self.at_once(event)
-        gathers_until = self.coordinator.state.gathers_until
+        gathers_until = self.coordinator.state.round.gathers_until
         if self.now < gathers_until and not self.step_down_reason:
             self.now = gathers_until
             self.at_once(Tick())

@@ -8,8 +8,8 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import ConfigVersion, RoundToken, Term, WorkersState
 from understudy_protocol.observer import Appoint, Superseded
-from understudy_sidecar.membership.coordinator_state import Phase
 from understudy_sidecar.membership.events import FromOperator, Tick
+from understudy_sidecar.membership.round_state import Phase
 
 LATE_S = 1.0
 SUCCESSION_S = 0.5
@@ -192,7 +192,7 @@ def test_an_appointment_ends_check_quorum() -> None:
     driven.now += 20.0  # it freezes, and all its members leave
     for name in ("spare-0", "active-0"):
         driven.drop(name)
-    assert driven.coordinator.state.check_quorum is not None
+    assert driven.coordinator.state.quorum.check is not None
     driven.coordinator.appoint(Appoint(2, 0, {}), driven.now)
     for name in ("active-0", "spare-1"):
         driven.join(name)

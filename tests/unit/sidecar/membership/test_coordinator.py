@@ -8,8 +8,8 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy, WorkersState
 from understudy_protocol.observer import ForkFallbacks
-from understudy_sidecar.membership.coordinator_state import Phase
 from understudy_sidecar.membership.events import Received
+from understudy_sidecar.membership.round_state import Phase
 
 CLOSE_ACK_S = 3.0
 FIRST_ROUND_PATIENCE_S = 30.0

@@ -33,7 +33,7 @@ def fails(
 
 
 def gathered(driven: DrivenCoordinator) -> None:
-    driven.now = driven.coordinator.state.gathers_until
+    driven.now = driven.coordinator.state.round.gathers_until
     driven.at_once(Tick())
 
 

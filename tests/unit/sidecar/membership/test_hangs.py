@@ -7,7 +7,7 @@ import pytest
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, CloseReason, Fault, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership.coordinator_state import Phase
+from understudy_sidecar.membership.round_state import Phase
 
 GATHER_S = 3.0
 STACKS_S = 8.0

@@ -10,7 +10,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import ConfigVersion, Fault, RoundToken, Strategy, Term, WorkersState
 from understudy_protocol.observer import Cause, Recovery
 from understudy_protocol.recovery import History, Offence
-from understudy_sidecar.membership.coordinator_state import Phase
+from understudy_sidecar.membership.round_state import Phase
 
 MESSAGE_LIMIT = 500
 SUCCESSION_S = 0.5
@@ -104,7 +104,7 @@ def test_a_join_with_the_whole_history_is_not_too_long_for_a_coordinator() -> No
         state.offences.add(Offence(driven.now + number / 1000, uid, 99999))
         state.offences.record_eviction(uid, f"node {long_name} is Faulty: {'ü' * FAULTY_REASON_LIMIT}")
         state.recovery_log.begin(Fault.PROCESS, cause, number, driven.now + number / 1000, long_message)
-    state.send_leader_snapshot_later(driven.now)
+    state.config_changes.send_snapshot_later(driven.now)
     driven.later(SUCCESSION_S + 0.1, *ALL_MEMBERS)
     history = driven.take("spare-0", m.LeaderSnapshot)[-1].history
     assert len(history.offences) == INHERITED

@@ -6,8 +6,8 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Fault, Strategy, Verdict, WorkersState
 from understudy_protocol.observer import NodeFact, Nodes
-from understudy_sidecar.membership.coordinator_state import Phase
 from understudy_sidecar.membership.events import FromOperator
+from understudy_sidecar.membership.round_state import Phase
 
 GRACE_S = 30.0
 LEAVING = m.Leaving("deleted", GRACE_S)

@@ -6,8 +6,8 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason, Fault, Strategy, WorkersState
 from understudy_protocol.observer import Appoint
-from understudy_sidecar.membership.coordinator_state import Phase
 from understudy_sidecar.membership.events import Tick
+from understudy_sidecar.membership.round_state import Phase
 
 LATE_S = 1.0
 SUCCESSION_S = 0.5

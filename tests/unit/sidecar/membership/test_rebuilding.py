@@ -17,8 +17,8 @@ from understudy_protocol.enums import (
 )
 from understudy_protocol.observer import Cause, Recovery
 from understudy_protocol.recovery import History
-from understudy_sidecar.membership.coordinator_state import Phase
 from understudy_sidecar.membership.events import Tick
+from understudy_sidecar.membership.round_state import Phase
 
 SETTLE_S = 12.0
 
