@@ -1,6 +1,6 @@
 """Faults, recoveries, and the history that the ladder uses: parts of messages of several kinds.
 
-Times are Unix seconds; ranks are global. Fields with a default are newer than version 1 of the protocol.
+Times are Unix seconds; ranks are global. A field with a default may be missing.
 """
 
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ from tests.simulation.world import Rule, Violation
 from understudy_protocol.enums import NO_CONFIG, ConfigVersion, Term
 from understudy_protocol.hard_state import HardState
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.member import State
+from understudy_sidecar.membership.member_state import State
 from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 
 #: From when a majority can elect until it has elected. A turn through all standby coordinators takes at most 50 s.

@@ -32,6 +32,7 @@ from understudy_sidecar.membership import (
     joining,
     ladder,
     leaving,
+    member_launcher,
     quorum,
     rebuilding,
     rollouts,
@@ -47,11 +48,11 @@ from understudy_sidecar.membership.first_failure import FirstFailure
 from understudy_sidecar.membership.former_round import FormerRound
 from understudy_sidecar.membership.launcher_watch import LauncherWatch
 from understudy_sidecar.membership.losses import Losses
-from understudy_sidecar.membership.member import Member as MemberMachine
 from understudy_sidecar.membership.recoveries import MAX_RECOVERIES, RecoveryLog
 from understudy_sidecar.membership.roster import MemberRecord as Record
 from understudy_sidecar.membership.roster import Roster
 from understudy_sidecar.membership.silence import SilenceWatch
+from understudy_sidecar.membership.stall import HangWatch
 from understudy_sidecar.membership.voter import Voter
 from understudy_sidecar.membership.voter_config import Tally
 
@@ -115,8 +116,7 @@ def _one_vote_is_enough(self: Tally) -> bool:
 
 
 def _propose_again(state: CoordinatorState) -> None:
-    voters = [x.uid for x in state.roster.members.values() if x.join.stores_votes]
-    if proposed := state.voter_configs.next_voters(voters):
+    if proposed := state.voter_configs.next_voters(state.roster.members):
         config_change._propose(state, proposed)
 
 
@@ -403,7 +403,7 @@ MUTATIONS = (
     Mutation(
         "a missing first step is ignored",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
-        _patch(hangs, "expect_step", lambda state, now: None),
+        _patch(HangWatch, "expect_step", _nothing),
     ),
     Mutation(
         "the budget of restarts has no end",
@@ -445,7 +445,7 @@ MUTATIONS = (
     Mutation(
         "a worker that cannot be killed is ignored",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
-        _patch(MemberMachine, "_on_unkillable", _nothing),
+        _patch(member_launcher, "on_unkillable", _nothing),
         3000,
         ("worker unkillable",),
     ),

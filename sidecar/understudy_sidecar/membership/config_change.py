@@ -1,6 +1,6 @@
 """The voter configuration, the standby coordinators, and the leader snapshot that they get while the coordinator lives.
 
-Rules: all connected members that can vote are in the voter configuration. When they change, the coordinator proposes a
+Rules: all members are in the voter configuration. When they change, the coordinator proposes a
 new configuration, at most every CONFIG_CHANGE_S and not before the last proposal is committed; the first one while a
 round runs. While a proposal is pending, new members and new standby coordinators get the same version again. There are
 at most MAX_STANDBY_COORDINATORS: spares first (the least likely to fail with the training), each on another node than
@@ -36,7 +36,7 @@ def propose_config_change(state: CoordinatorState, now: float) -> None:
         return
     if not state.voter_configs.committed.exists and state.round.phase is not Phase.RUNNING:
         return  # the first configuration has all actives of a round, so a partitioned minority cannot create one alone
-    voters = [x.uid for x in state.roster.members.values() if x.join.stores_votes]
+    voters = state.roster.members
     if proposed := state.voter_configs.next_voters(voters):
         _propose(state, proposed)
     elif state.config_changes.snapshot_is_stale:
@@ -60,7 +60,6 @@ def choose_standby_coordinators(state: CoordinatorState) -> tuple[m.StandbyCoord
         x
         for x in state.roster.members.values()
         if x.uid in state.roster.connected
-        and x.join.stores_votes
         and x.uid != state.pod_uid
         and x.uid not in state.roster.leaving
         and not state.hardware_finding(x.node)
@@ -117,7 +116,6 @@ def send_leader_snapshot(state: CoordinatorState) -> None:
         tuple(sorted(voter_config.voters)),
         tuple(sorted(voter_config.former_voters)),
         state.pod_uid,
-        tuple(offence.at for offence in offences if offence.is_charged),
         dict(state.recovery_log.counts),
         History(
             state.term,

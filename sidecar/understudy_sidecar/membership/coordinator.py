@@ -125,9 +125,7 @@ class Coordinator:
         round_.rebuild()
         round_.restore_step(leader_snapshot.stepped)
         state.recovery_log.restore_counts(leader_snapshot.recoveries_by_strategy)
-        if leader_snapshot.history is None:
-            state.offences.restore_charges(leader_snapshot.charges)
-        else:
+        if leader_snapshot.history is not None:
             eviction.restore_history(state, leader_snapshot.history, now)
         state.roster.set_voter_config(committed)
         return cls(state)
@@ -262,7 +260,6 @@ class Coordinator:
             case m.Ack() | m.Started() | m.Finished() | m.WorkerFailed():
                 self._on_phase(member, message, now)
             case m.Progress(token=token) if state.is_current(member, token):
-                hangs.on_step(state, member)
                 round_progress.on_step(state, member, message, now)
             case m.Hung(token=token) if state.is_current(member, token):
                 hangs.on_hung(state, member, message, now)

@@ -24,7 +24,7 @@ from understudy_sidecar.membership.roster import MemberRecord, Roster
 from understudy_sidecar.membership.round_state import Phase, RoundCheck, RoundState
 from understudy_sidecar.membership.script_fault import ScriptFault
 from understudy_sidecar.membership.silence import SilenceWatch, Timeouts
-from understudy_sidecar.membership.stall import StepWatch
+from understudy_sidecar.membership.stall import HangWatch, StepWatch
 from understudy_sidecar.membership.voter_config import ConfigChanges, Tally, VoterConfig, VoterConfigs
 
 
@@ -58,26 +58,6 @@ class Draining:
 
     def shorten(self, until: float) -> None:
         self.until = min(self.until, until)
-
-
-@dataclass
-class HangReports:
-    """Members report that their workers hang; more reports may follow.
-
-    before_first_step: the coordinator has requested the stacks of a round that has made no step.
-    """
-
-    until: float
-    before_first_step: bool = False
-    reports: dict[str, m.Hung] = field(default_factory=dict)  # by uid
-
-
-@dataclass
-class Hangs:
-    """Written by hangs.py."""
-
-    start_expires: float | None = None  # when a round without a step counts as hung; None: never
-    reports: HangReports | None = None
 
 
 @dataclass(frozen=True)
@@ -155,7 +135,7 @@ class CoordinatorState:
     script_fault: ScriptFault = field(init=False)
     steps: StepWatch = field(default_factory=StepWatch)
     silence: SilenceWatch = field(default_factory=lambda: SilenceWatch(Timeouts()))
-    hangs: Hangs = field(default_factory=Hangs)
+    hangs: HangWatch = field(default_factory=HangWatch)
     swaps: Swaps = field(default_factory=Swaps)
     draining: Draining | None = None  # written by leaving.py
     quorum: Quorum = field(default_factory=Quorum)
@@ -234,6 +214,11 @@ class CoordinatorState:
         self.version += 1
         self.round_check.request()
         self.config_changes.on_members_changed(len(self.roster.members), now)
+
+    def expect_step(self, now: float) -> None:
+        """The running round has to make its first step within startTimeout."""
+        timeout_s = self.shape.start_timeout_s if self.round.stepped != self.round.token else 0.0
+        self.hangs.expect_step(timeout_s, now)
 
     def is_current(self, member: MemberRecord, token: RoundToken) -> bool:
         return self.round.phase is Phase.RUNNING and token == self.round.token and member.group_rank is not None

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, WorkersState
 from understudy_protocol.observer import Cause
-from understudy_sidecar.membership.coordinator_state import CoordinatorState, HangReports
+from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import Phase
 
@@ -51,64 +51,45 @@ class MissingStart:
 Hang = HungWorker | MissingStart
 
 
-def expect_step(state: CoordinatorState, now: float) -> None:
-    """A round begins, or continues under a new coordinator."""
-    has_limit = state.shape.start_timeout_s > 0 and state.round.stepped != state.round.token
-    state.hangs.start_expires = now + state.shape.start_timeout_s if has_limit else None
-    state.hangs.reports = None
-
-
 def on_hung(state: CoordinatorState, member: MemberRecord, hung: m.Hung, now: float) -> None:
-    hangs = state.hangs
-    asked = hangs.reports is not None and hangs.reports.before_first_step
-    if hung.step < 0 and not asked:
+    if hung.step < 0 and not state.hangs.before_first_step:
         return  # a step has ended the request for stacks
-    if hangs.reports is None:
-        hangs.reports = HangReports(now + GATHER_S)
+    if state.hangs.until is None:
+        state.hangs.gather(now + GATHER_S)
         state.log(f"{member.name} reports that its workers hang: no step for {hung.silent_s:.0f} s")
-    hangs.reports.reports[member.uid] = hung
-
-
-def on_step(state: CoordinatorState, member: MemberRecord) -> None:
-    """A worker of this member has made a step."""
-    hangs = state.hangs
-    hangs.start_expires = None
-    if hangs.reports is not None and hangs.reports.before_first_step:
-        hangs.reports = None
-    if hangs.reports is not None:
-        hangs.reports.reports.pop(member.uid, None)
+    state.hangs.on_hung(member.uid, hung)
 
 
 def deadline(state: CoordinatorState) -> float | None:
     if state.round.phase is not Phase.RUNNING:
         return None
-    return state.hangs.start_expires if state.hangs.reports is None else state.hangs.reports.until
+    return state.hangs.start_expires if state.hangs.until is None else state.hangs.until
 
 
 def on_time(state: CoordinatorState, now: float) -> Hang | None:
     """The hang, if all reports about it have come, or their time is over."""
-    hangs = state.hangs
+    hangs, roster = state.hangs, state.roster
     if state.round.phase is not Phase.RUNNING:
-        hangs.reports = hangs.start_expires = None
+        hangs.end_round()
         return None
     if hangs.start_expires is not None and now >= hangs.start_expires:
         _request_stacks(state, now)
-    if hangs.reports is None:
+    if hangs.until is None:
         return None
-    roster = state.roster
-    are_complete = len(hangs.reports.reports) + len(roster.finished) >= len(roster.holders)
-    return take_reported(state, now) if now >= hangs.reports.until or are_complete else None
+    are_complete = len(hangs.reports) + len(roster.finished) >= len(roster.holders)
+    return take_reported(state, now) if now >= hangs.until or are_complete else None
 
 
 def take_reported(state: CoordinatorState, now: float) -> Hang | None:
     """Decide from the reports so far, and forget them. None if no worker hangs."""
-    reports, state.hangs.reports = state.hangs.reports, None
-    if reports is None:
+    if state.hangs.until is None:
         return None
-    if reports.before_first_step:
-        return _without_step(state, reports.reports, now)
+    reports, before_first_step = state.hangs.reports, state.hangs.before_first_step
+    state.hangs.forget()
+    if before_first_step:
+        return _without_step(state, reports, now)
     members = state.roster.members
-    hung = [(members[uid], message) for uid, message in reports.reports.items() if uid in members]
+    hung = [(members[uid], message) for uid, message in reports.items() if uid in members]
     if not hung:
         return None
     member, slowest = min(hung, key=lambda x: (x[1].step, x[1].at, x[0].group_rank))
@@ -135,13 +116,12 @@ def _cause(state: CoordinatorState, member: MemberRecord, slowest: m.Hung, other
 
 
 def _request_stacks(state: CoordinatorState, now: float) -> None:
-    hangs = state.hangs
     if state.round.stepped == state.round.token:  # a member has reported a step in its Join
-        hangs.start_expires = None
+        state.hangs.end_start_limit()
     elif not state.has_majority():
-        hangs.start_expires = now + GATHER_S
+        state.hangs.postpone_start_limit(now + GATHER_S)
     else:
-        hangs.start_expires, hangs.reports = None, HangReports(now + STACKS_S, before_first_step=True)
+        state.hangs.request_stacks(now + STACKS_S)
         active = state.roster.active_members()
         state.broadcast([x.link for x in active if x.link is not None], m.WriteStacks(state.round.token))
         since_s = now - state.round.formed_at

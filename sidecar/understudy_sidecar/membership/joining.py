@@ -97,9 +97,7 @@ def send_welcome(state: CoordinatorState, member: MemberRecord) -> None:
     heartbeat_s = state.silence.heartbeat_s_of(len(state.roster.connected))
     domain = state.nodes.domain(member.node)
     verdict = state.nodes.verdict(member.node) if state.nodes.are_known else None
-    message = m.Welcome(
-        state.round.token, state.term, heartbeat_s, domain, state.pod_uid, state.ip, verdict, renews_lease=True
-    )
+    message = m.Welcome(state.round.token, state.term, heartbeat_s, domain, state.pod_uid, state.ip, verdict)
     state.send(member, message)
 
 

@@ -150,7 +150,7 @@ def drain(state: CoordinatorState, grace_s: float, now: float) -> None:
     others = [
         x
         for x in state.roster.active_members()
-        if x.uid not in state.roster.leaving and x.workers in _AT_WORK and x.join.stores_votes and x.link is not None
+        if x.uid not in state.roster.leaving and x.workers in _AT_WORK and x.link is not None
     ]
     if state.draining is None:
         state.draining = Draining(state.round.token, now + save_s, {x.uid for x in others})

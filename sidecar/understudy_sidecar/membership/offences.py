@@ -72,10 +72,6 @@ class Offences:
                 self.record_eviction(uid, reason)
         return True
 
-    def restore_charges(self, charges: Iterable[float]) -> None:
-        """Restore only the charges, from a coordinator of an older version."""
-        self._add(Offence(at, "", None) for at in charges)
-
     def _add(self, offences: Iterable[Offence]) -> None:
         merged = {offence.at: offence for offence in (*self._all, *offences)}
         self._all = [merged[at] for at in sorted(merged)]

@@ -79,11 +79,7 @@ def _members_at_risk(state: CoordinatorState) -> list[MemberRecord]:
         for x in state.roster.active_members()
         if state.node_finding(x.node) and x.group_rank not in state.roster.finished
     ]
-    risks = [
-        x
-        for x in risks
-        if x.link is not None and x.join.stores_votes and (x.uid != state.pod_uid or _may_swap_coordinator(state))
-    ]
+    risks = [x for x in risks if x.link is not None and (x.uid != state.pod_uid or _may_swap_coordinator(state))]
     return sorted(risks, key=lambda x: (x.uid != state.pod_uid, not state.hardware_finding(x.node)))
 
 

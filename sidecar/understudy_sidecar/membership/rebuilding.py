@@ -14,7 +14,6 @@ from understudy_protocol.observer import Cause, Lost
 from understudy_sidecar.membership import (
     escalation,
     faults,
-    hangs,
     joining,
     round_progress,
     worker_faults,
@@ -254,7 +253,7 @@ def _take_over(state: CoordinatorState, former: FormerRound) -> None:
 
 def _adopt(state: CoordinatorState, now: float) -> None:
     state.round.adopt(state.since)
-    hangs.expect_step(state, now)
+    state.expect_step(now)
     state.on_members_changed(now)
     state.log(f"round {state.round.token} of the previous coordinator continues")
     for member in state.roster.active_members():

@@ -35,6 +35,7 @@ def on_started(state: CoordinatorState, member: MemberRecord, now: float) -> Non
 
 
 def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress, now: float) -> None:
+    state.hangs.on_step(member.uid)
     if member.workers is WorkersState.STARTING:
         member.workers = WorkersState.RUNNING
         state.roster.on_started(member.uid)

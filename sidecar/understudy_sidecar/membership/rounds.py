@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership import config_change, hangs, leaving
+from understudy_sidecar.membership import config_change, leaving
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.placement import Placement, RankCandidate, place
 from understudy_sidecar.membership.roster import MemberRecord
@@ -159,7 +159,7 @@ def _form_round(state: CoordinatorState, placement: Placement, now: float) -> No
         roster.compact(state.shape.actives - len(placement.missing))
     size = len(roster.holders)
     state.round.form(RoundToken(state.term.epoch, state.term.number, state.round.number + 1), size, now)
-    hangs.expect_step(state, now)
+    state.expect_step(now)
     state.recovery_log.on_round(state.round.token.round, strategy, reason, restarted_in_place)
     state.backoff.on_round(now)
     state.steps.new_round()

@@ -102,7 +102,6 @@ class DrivenCoordinator:
         group_rank: int | None = None,
         workers: WorkersState = WorkersState.IDLE,
         *,
-        stores_votes: bool = True,
         term: Term = NO_TERM,
         node: str = "",
         leaving: m.Leaving | None = None,
@@ -120,9 +119,7 @@ class DrivenCoordinator:
         index = None if name.startswith("spare") else int(name[-1])
         at, ip = node or f"node-of-{name}", f"10.0.0.{ord(name[0])}{name[-1]}"
         role = (f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000)
-        known = m.Join(
-            *role, term, stores_votes=stores_votes, leaving=leaving, group_world_size=group_world_size, history=history
-        )
+        known = m.Join(*role, term, leaving=leaving, group_world_size=group_world_size, history=history)
         join = replace(known, verdict=verdict, warm=warm, stepped=stepped, disconnected_s=disconnected_s)
         join = replace(join, disconnected_silently=disconnected_silently, unable_reason=unable_reason)
         self.do(Received(number, join))

@@ -39,7 +39,7 @@ def history(number: int = 1, **given: object) -> History:
 
 def elected(known: History, **given: object) -> DrivenCoordinator:
     leader_snapshot = m.LeaderSnapshot(
-        V1, tuple(f"uid-{x}" for x in ALL_MEMBERS), (), "uid-office", (), {"InPlace": 2}, known
+        V1, tuple(f"uid-{x}" for x in ALL_MEMBERS), (), "uid-office", {"InPlace": 2}, known
     )
     return DrivenCoordinator(2, elected=leader_snapshot, **given)  # type: ignore[arg-type]
 
@@ -138,7 +138,7 @@ def test_a_failure_that_was_not_charged_is_not_charged_by_the_next_coordinator_i
     )
     voters = tuple(f"uid-{x}" for x in ALL_MEMBERS)
     leader_snapshot = m.LeaderSnapshot(
-        V1, voters, (), "uid-office", (), {}, history(open=(uncounted,)), ROUND, rank_holders
+        V1, voters, (), "uid-office", {}, history(open=(uncounted,)), ROUND, rank_holders
     )
     driven = DrivenCoordinator(2, elected=leader_snapshot)
     # when active-1 does not come to the next one

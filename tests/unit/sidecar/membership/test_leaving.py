@@ -281,17 +281,6 @@ def test_drained_members_run_again_if_the_others_had_finished() -> None:
     assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
 
 
-def test_the_next_round_does_not_wait_for_members_of_version_1() -> None:
-    driven = DrivenCoordinator(2)
-    driven.join("spare-0")
-    driven.join("active-0")
-    driven.join("active-1", stores_votes=False)
-    driven.assigned()
-    driven.receive("active-0", LEAVING)
-    driven.receive("active-0", m.Gone("its launcher has ended"))
-    assert driven.assigned() == {"spare-0": 0, "active-1": 1}
-
-
 def test_a_leave_in_a_join_counts() -> None:
     """Found by the simulation (seed 1634): it was sent to a candidate, and the next coordinator never received it."""
     driven = running()

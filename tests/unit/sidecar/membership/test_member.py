@@ -23,7 +23,8 @@ from understudy_protocol.hard_state import HardState
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.lease import Lease
-from understudy_sidecar.membership.member import Member, State
+from understudy_sidecar.membership.member import Member
+from understudy_sidecar.membership.member_state import State
 from understudy_sidecar.membership.voter import Voter
 
 DEFAULT_HEARTBEAT_S = 5.0
@@ -34,7 +35,7 @@ HEARD_S = HEARTBEATS * DEFAULT_HEARTBEAT_S
 FENCE_S = 30.0
 SERVICE_ONLY = e.Dial((e.SERVICE,))
 R0, R1 = RoundToken(1, 1, 0), RoundToken(1, 1, 1)
-WELCOME = m.Welcome(NO_ROUND, Term(1, 1), pod_uid="uid-office", ip="10.0.0.9", renews_lease=True)
+WELCOME = m.Welcome(NO_ROUND, Term(1, 1), pod_uid="uid-office", ip="10.0.0.9")
 SUCCEEDED = m.Close(CloseReason.SUCCEEDED, "all done")
 
 
@@ -164,7 +165,7 @@ def test_a_member_counts_only_with_its_launcher() -> None:
     assert driven.do(e.LinkUp(e.SERVICE)) == [e.HangupCoordinator("no launcher is connected")]
     assert driven.do(e.LauncherUp(hello())) == [SERVICE_ONLY]
     identity = ("uid", "pod-0", "node-0", "10.0.0.1", 0)
-    join = m.Join(*identity, NO_ROUND, None, WorkersState.IDLE, 4000, stores_votes=True, store_port=0)
+    join = m.Join(*identity, NO_ROUND, None, WorkersState.IDLE, 4000, store_port=0)
     assert driven.do(e.LinkUp(e.SERVICE)) == [e.ToCoordinator(join)]
 
 
@@ -400,15 +401,6 @@ def test_a_lease_counts_from_the_answer_that_the_coordinator_confirms() -> None:
     effects = driven.later(HEARD_S - 9.0 - 0.1)
     assert disconnecting not in effects
     assert disconnecting in driven.later(0.2)
-
-
-def test_each_message_of_a_coordinator_of_an_older_build_extends_the_lease() -> None:
-    # given a pod of a job in which the upgrade has not reached the coordinator's pod yet
-    driven = joined()
-    driven.hear(replace(WELCOME, renews_lease=False))
-    for number in range(20):
-        assert driven.later(10.0) == []
-        assert driven.hear(m.Heartbeat(number, R0)) == [e.ToCoordinator(m.HeartbeatAck(number))]
 
 
 def test_heartbeats_that_are_never_confirmed_fill_no_memory() -> None:

@@ -6,6 +6,7 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason, Fault, Strategy, WorkersState
 from understudy_protocol.observer import Appoint
+from understudy_protocol.recovery import Offence
 from understudy_sidecar.membership.events import Tick
 from understudy_sidecar.membership.round_state import Phase
 
@@ -51,10 +52,10 @@ def charged(driven: DrivenCoordinator) -> int:
     return sum(offence.is_charged for offence in driven.coordinator.state.offences.in_window(driven.now))
 
 
-def charges_of_standbys(driven: DrivenCoordinator) -> list[tuple[float, ...]]:
-    return [
-        leader_snapshot.charges for name in list(driven.sent) for leader_snapshot in driven.take(name, m.LeaderSnapshot)
-    ]
+def charges_of_standbys(driven: DrivenCoordinator) -> list[tuple[Offence, ...]]:
+    """The charges in each leader snapshot."""
+    snapshots = [snapshot for name in list(driven.sent) for snapshot in driven.take(name, m.LeaderSnapshot)]
+    return [tuple(offence for offence in x.history.offences if offence.is_charged) for x in snapshots]
 
 
 def test_a_coordinator_that_was_replaced_during_its_freeze_charges_nothing() -> None:

@@ -61,13 +61,13 @@ def test_an_appointment_is_accepted_in_a_new_epoch_only(term: Term, accepted: bo
 
 
 def test_an_older_config_change_or_leader_snapshot_changes_nothing() -> None:
-    leader_snapshot = LeaderSnapshot(E2, ("a",), (), "a", (), {})
+    leader_snapshot = LeaderSnapshot(E2, ("a",), (), "a", {})
     voter = Voter(HardState(O1, "", E2, (StandbyCoordinator("a", "10.0.0.1"),), leader_snapshot))
     before = voter.hard_state
     assert not voter.acknowledge(ConfigChange(E1, ()))
     assert not voter.store_leader_snapshot(replace(leader_snapshot, config_version=E1))
     assert voter.hard_state == before
-    assert voter.store_leader_snapshot(replace(leader_snapshot, charges=(1.0,)))
+    assert voter.store_leader_snapshot(replace(leader_snapshot, recoveries_by_strategy={"InPlace": 1}))
 
 
 @pytest.mark.parametrize(("config_version", "reported"), [(E1, True), (E2, False)])
@@ -75,7 +75,7 @@ def test_only_a_standby_coordinator_of_the_newest_voter_configuration_reports_it
     config_version: ConfigVersion, reported: bool
 ) -> None:
     history = History(O1, 1, (), {}, (), 0)
-    voter = Voter(HardState(O1, "", config_version, (), LeaderSnapshot(E1, ("a",), (), "a", (), {}, history)))
+    voter = Voter(HardState(O1, "", config_version, (), LeaderSnapshot(E1, ("a",), (), "a", {}, history)))
     assert voter.history == (history if reported else None)
 
 
