@@ -324,8 +324,7 @@ class Coordinator:
             self._complete_shutdown(now)
             return
         quorum.lose_not_reconnected(state, now)
-        is_stopped = state.round.phase is not Phase.RUNNING
-        quorum.lose_silent(state, state.silence.find_lost(state.roster, state.steps, is_stopped, now), now)
+        quorum.examine_silence(state, now)
         proactive.on_time(state, now)
         leaving.on_time(state, now)
         worker_faults.on_time(state, now)

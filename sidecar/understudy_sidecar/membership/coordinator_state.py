@@ -97,6 +97,7 @@ class Quorum:
     reconnect_until: float = 0.0  # until then they may connect again
     missing_since: float | None = None  # when a majority was last connected
     kept_silent: bool = False  # a silent member was not counted as lost because a majority is missing
+    examines_silence_at: float = 0.0  # not before, while a majority is missing
     is_lacking: bool = False  # a majority is needed, and missing
     observers: int = 0
     unobserved_since: float | None = None  # waiting, without observers and voters

@@ -18,6 +18,8 @@ from understudy_sidecar.membership.voter_config import Tally
 RETURN_S = 2.0
 #: How long a coordinator without voters and observers waits before it assumes that it was replaced.
 STEP_DOWN_S = 15.0
+#: Without a majority, silence is examined at most so often: thousands of connections may end at the same time.
+SILENCE_PAUSE_S = 0.1
 
 
 def on_pause(state: CoordinatorState, late_s: float, now: float) -> None:
@@ -72,10 +74,16 @@ def lose_not_reconnected(state: CoordinatorState, now: float) -> None:
             faults.lose_member(state, member, Fault.POD, "its connection ended", now)
 
 
+def examine_silence(state: CoordinatorState, now: float) -> None:
+    if state.has_majority() or now >= state.quorum.examines_silence_at:
+        is_stopped = state.round.phase is not Phase.RUNNING
+        lose_silent(state, state.silence.find_lost(state.roster, state.steps, is_stopped, now), now)
+
+
 def lose_silent(state: CoordinatorState, silent: list[SilentMember], now: float) -> None:
     """Count these members as lost, unless this coordinator itself may be partitioned."""
     if silent and not state.has_majority():
-        state.quorum.kept_silent = True
+        state.quorum.kept_silent, state.quorum.examines_silence_at = True, now + SILENCE_PAUSE_S
         state.silence.restart_timeouts(state.roster, now)
         return
     for entry in silent:

@@ -94,9 +94,11 @@ def _start_wait_reason(state: CoordinatorState) -> str:
 
 def lose_late_starters(state: CoordinatorState, now: float) -> None:
     """Replace pods whose workers start late, unless no pod of several has started: then new pods would not help."""
+    if now < start_expires(state) or not state.has_majority():
+        return
     late = [x for x in state.roster.active_members() if x.uid in state.roster.starting]
     alone = len(state.roster.holders) == 1
-    if now < start_expires(state) or (len(late) == len(state.roster.holders) and not alone) or not state.has_majority():
+    if len(late) == len(state.roster.holders) and not alone:
         return
     leaving.replace_pods(state, late, f"its workers have not started within {START_LIMIT_S:g} s", now)
 

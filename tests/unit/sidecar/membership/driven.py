@@ -116,8 +116,9 @@ class DrivenCoordinator:
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name
-        index = None if name.startswith("spare") else int(name[-1])
-        at, ip = node or f"node-of-{name}", f"10.0.0.{ord(name[0])}{name[-1]}"
+        end = name.lstrip("-_abcdefghijklmnopqrstuvwxyz")
+        index = None if name.startswith("spare") else int(end)
+        at, ip = node or f"node-of-{name}", f"10.0.0.{ord(name[0])}{end}"
         role = (f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000)
         known = m.Join(*role, term, leaving=leaving, group_world_size=group_world_size, history=history)
         join = replace(known, verdict=verdict, warm=warm, stepped=stepped, disconnected_s=disconnected_s)
@@ -131,7 +132,10 @@ class DrivenCoordinator:
         return self._links[name]
 
     def drop(self, name: str, *, silent: bool = False) -> None:
-        self.do(Dropped(self._links[name], silent))
+        self.do(self.dropped(name, silent=silent))
+
+    def dropped(self, name: str, *, silent: bool) -> Dropped:
+        return Dropped(self._links[name], silent)
 
     def later(self, seconds: float, *answering: str) -> None:
         """Let time pass, with a Tick at each deadline. Only the `answering` pods answer their heartbeats."""
