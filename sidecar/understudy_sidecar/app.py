@@ -12,11 +12,10 @@ from pathlib import Path
 from understudy_protocol import pod
 from understudy_protocol.launcher import LauncherHello
 from understudy_sidecar import health, records
-from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.annotation import AnnotationFile
 from understudy_sidecar.caller_links import CallerLinks
 from understudy_sidecar.client import Address, CoordinatorClient
-from understudy_sidecar.clock import now
+from understudy_sidecar.clock import Alarm, now
 from understudy_sidecar.launcher_link import LauncherLink
 from understudy_sidecar.membership.core import Core, CoreEvent, StoreFailed
 from understudy_sidecar.membership.events import (
@@ -46,7 +45,7 @@ from understudy_sidecar.membership.events import (
     ToLauncher,
     VerdictAnnotated,
 )
-from understudy_sidecar.membership.identity import Identity
+from understudy_sidecar.membership.member_state import Identity
 from understudy_sidecar.metrics import CoordinatorMetrics
 from understudy_sidecar.node_file import NodeFile
 from understudy_sidecar.rollouts_link import RolloutsLink

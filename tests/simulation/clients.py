@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.network import LATENCY_S, End, reachable
 from understudy_sidecar.client import ANSWER_S, TCP_S
-from understudy_sidecar.membership.dialing import Dialing
+from understudy_sidecar.membership.calling import Dialing
 from understudy_sidecar.membership.events import SERVICE
 
 if TYPE_CHECKING:

@@ -45,9 +45,9 @@ from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.coordinator_state import CoordinatorState, ReplicasReport
 from understudy_sidecar.membership.core import Core, CoreEffect
 from understudy_sidecar.membership.first_failure import FirstFailure
-from understudy_sidecar.membership.former_round import FormerRound
-from understudy_sidecar.membership.launcher_watch import LauncherWatch
+from understudy_sidecar.membership.liveness import LauncherWatch
 from understudy_sidecar.membership.losses import Losses
+from understudy_sidecar.membership.rebuilding import FormerRound
 from understudy_sidecar.membership.recoveries import MAX_RECOVERIES, RecoveryLog
 from understudy_sidecar.membership.roster import MemberRecord as Record
 from understudy_sidecar.membership.roster import Roster

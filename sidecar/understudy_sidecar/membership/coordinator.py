@@ -101,11 +101,15 @@ class Coordinator:
         round that has stepped are used.
         """
         term = Term(appoint.epoch, 1)
-        round_ = RoundState(RoundToken(0, 0, appoint.at_least_round), shape.actives)
+        is_first = appoint.at_least_round < 0
+        round_ = RoundState(
+            RoundToken(0, 0, appoint.at_least_round),
+            shape.actives,
+            phase=Phase.WAITING if is_first else Phase.REBUILDING,
+            is_first=is_first,
+        )
         previous = PreviousTerm("", leader_snapshot, appoint, frozenset(appoint.running_pods))
         state = CoordinatorState(shape, pod_uid, ip, term, now, round_, VoterConfigs(term), previous)
-        if appoint.at_least_round >= 0:
-            round_.rebuild()
         state.recovery_log.restore_counts(appoint.recoveries_by_strategy)
         if leader_snapshot is not None:
             round_.restore_step(leader_snapshot.stepped)
@@ -119,10 +123,10 @@ class Coordinator:
         committed = VoterConfig(
             leader_snapshot.config_version, frozenset(leader_snapshot.voters), frozenset(leader_snapshot.former_voters)
         )
-        round_ = RoundState(RoundToken(0, 0, leader_snapshot.token.round), shape.actives)
+        token = RoundToken(0, 0, leader_snapshot.token.round)
+        round_ = RoundState(token, shape.actives, phase=Phase.REBUILDING, is_first=False)
         previous = PreviousTerm(leader_snapshot.coordinator_uid, leader_snapshot)
         state = CoordinatorState(shape, pod_uid, ip, term, now, round_, VoterConfigs(term, committed), previous)
-        round_.rebuild()
         round_.restore_step(leader_snapshot.stepped)
         state.recovery_log.restore_counts(leader_snapshot.recoveries_by_strategy)
         if leader_snapshot.history is not None:

@@ -22,8 +22,8 @@ from understudy_protocol.pod import JobShape
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.candidate import CandidateMachine, MemberInfo
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.member import Member
+from understudy_sidecar.membership.member_state import Identity
 from understudy_sidecar.membership.observation import Observation
 from understudy_sidecar.membership.voter import Voter
 

@@ -4,8 +4,8 @@ Rules: a fault is counted when all failures of its round are gathered, and the f
 (first_failure.py). The coordinator evicts a member only if that member certainly failed first, so it pings all other
 actives before. One that does not answer was lost earlier, and is the cause. If a report of an earlier failure arrives
 meanwhile, the order is uncertain, and no member is evicted. A coordinator without a majority counts no fault and ends
-no job for a spent budget: it may be partitioned or replaced, and the worker may have failed because of that. The
-member is removed by eviction.py.
+no job for a spent budget: it may be partitioned or replaced, and the worker may have failed because of that. The member
+is removed by eviction.py.
 """
 
 from understudy_protocol import membership as m

@@ -1,27 +1,41 @@
 """A member is asked to end (its pod is deleted or drained): a save that needs every rank can still finish.
 
-Rules: a member on a node with a Faulty verdict saves nothing: its workers have ended, and its rank is given away.
-`shards` decides whether the others save. Any other leaving member may save, and the coordinator drains all other
-actives: their workers get SIGTERM too and may save for the same time. The next round follows when all their workers
-have ended and the leaving members are gone, or when the grace period, less a margin, is over. A leaving spare only
-becomes ineligible for ranks. A leaving coordinator first transfers its leadership. If a leaving member has not yet
-received the round that followed a worker's failure, it left before that failure (the network was slow), and is its
-cause.
+Rules: a member on a node with a Faulty verdict saves nothing: its workers have ended, and its rank is given away. The
+others save if they have all shards of a checkpoint (termination.replicaGroups). Any other leaving member may save, and
+the coordinator drains all other actives: their workers get SIGTERM too and may save for the same time. The next round
+follows when all their workers have ended and the leaving members are gone, or when the grace period, less a margin, is
+over. A leaving spare only becomes ineligible for ranks. A leaving coordinator first transfers its leadership. If a
+leaving member has not yet received the round that followed a worker's failure, it left before that failure (the network
+was slow), and is its cause.
+
+Shards: all members of a replica group hold the same part of a checkpoint. The others can save if each group of the
+member has another active that is connected, not leaving, and not on a faulty node. The shards of a rank in no group
+exist nowhere else. The result is UNKNOWN if no groups are declared, or while an elastic job has shrunk: then its ranks,
+and so its shards, are not the declared ones.
 """
+
+from enum import Enum
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Fault, Verdict, WorkersState
-from understudy_sidecar.membership import config_change, faults, shards
+from understudy_sidecar.membership import config_change, faults
 from understudy_sidecar.membership.coordinator_state import CoordinatorState, Draining
 from understudy_sidecar.membership.node_facts import MAX_FINDING_CHARS
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import Phase
-from understudy_sidecar.membership.shards import SavePossibility
 
 #: The part of the grace period for which the others do not wait: enough to kill, acknowledge and start.
 MARGIN_S = 2.0
 MARGIN_FRACTION = 0.1
 _AT_WORK = (WorkersState.STARTING, WorkersState.RUNNING)
+
+
+class SavePossibility(Enum):
+    """Whether the other actives can save a whole checkpoint."""
+
+    MAY_SAVE = "the other pods have all shards"
+    MISS_SHARDS = "no healthy pod has some of the shards"
+    UNKNOWN = "the distribution of shards is not known"
 
 
 def on_leaving(state: CoordinatorState, member: MemberRecord, leaving: m.Leaving, now: float) -> None:
@@ -63,7 +77,7 @@ def _on_leaving_faulty_node(state: CoordinatorState, member: MemberRecord, reaso
     """Its workers are dead. The workers of the others may still run, or save already."""
     at_work = state.round.phase is Phase.RUNNING or waits_for_saves(state, now)
     if at_work and member.group_rank is not None and member.group_rank not in state.roster.finished:
-        match shards.may_save_without(state, member.group_rank):
+        match may_save_without(state, member.group_rank):
             case SavePossibility.MAY_SAVE:
                 state.roster.set_leaving(member, now)
                 drain(state, state.shape.grace_s, now)
@@ -174,3 +188,26 @@ def replace_pods(state: CoordinatorState, members: list[MemberRecord], reason: s
     if any(member.uid == state.pod_uid for member in members) and config_change.has_electable_standby(state):
         config_change.send_leader_snapshot(state)
         transfer_leadership(state, f"its pod is replaced: {reason}")
+
+
+# Shards -----------------------------------------------------------------------------------------------------------
+
+
+def may_save_without(state: CoordinatorState, group_rank: int) -> SavePossibility:
+    declared = state.shape.replica_groups
+    if not declared or state.round.size != state.shape.actives:
+        return SavePossibility.UNKNOWN
+    groups = [group for group in declared if group_rank in group]
+    are_complete = bool(groups) and all(
+        any(_has_healthy_holder(state, rank) for rank in group if rank != group_rank) for group in groups
+    )
+    return SavePossibility.MAY_SAVE if are_complete else SavePossibility.MISS_SHARDS
+
+
+def _has_healthy_holder(state: CoordinatorState, group_rank: int) -> bool:
+    """Whether the holder of this rank is healthy."""
+    uid = state.roster.holders[group_rank] if group_rank < len(state.roster.holders) else None
+    if uid is None or uid in state.roster.leaving:
+        return False
+    member = state.roster.members[uid]
+    return member.link is not None and not state.hardware_finding(member.node)

@@ -28,7 +28,7 @@
     CLOSED        the launcher connects               CLOSED        it exits with the close's code
     CLOSED        no launcher connects for LINGER_S   CLOSED        finishes
     any           the launcher ends                   NO_LAUNCHER   Gone, and hangs up
-    JOINED        the launcher does not respond       NO_LAUNCHER   the same (launcher_watch.py)
+    JOINED        the launcher does not respond       NO_LAUNCHER   the same (liveness.py)
     JOINED        a killed process does not end       NO_LAUNCHER   the same: no round could start here
     NO_LAUNCHER   it responds, no process is left     DISCONNECTED  calls the coordinator, or its standby coordinators
     any           its sidecar cannot store its state  EVICTED       Gone, and hangs up; the launcher exits (core.py)
@@ -62,10 +62,8 @@ from understudy_sidecar.membership.events import (
     Unfit,
     VerdictAnnotated,
 )
-from understudy_sidecar.membership.identity import Identity
-from understudy_sidecar.membership.launcher_watch import LauncherWatch
-from understudy_sidecar.membership.lease import Lease
-from understudy_sidecar.membership.member_state import End, Launcher, MemberState, State
+from understudy_sidecar.membership.liveness import LauncherWatch, Lease
+from understudy_sidecar.membership.member_state import End, Identity, Launcher, MemberState, State
 from understudy_sidecar.membership.voter import Voter
 
 
@@ -89,8 +87,15 @@ class Member:
         timeout_s, is_awaited = identity.launcher_timeout_s, launcher_known and closed is None
         launcher = Launcher(LauncherWatch(timeout_s), launcher_known, now + timeout_s if is_awaited else None)
         end = End(closed, None if closed is None else now + member_end.LINGER_S)
-        state = State.NO_LAUNCHER if closed is None else State.CLOSED
-        self._me = MemberState(identity, voter, Lease(now), launcher, end, state, verdict)
+        self._me = MemberState(
+            identity,
+            voter,
+            Lease(now),
+            launcher,
+            end,
+            state=State.NO_LAUNCHER if closed is None else State.CLOSED,
+            verdict=verdict,
+        )
 
     def handle(self, event: MemberEvent, now: float) -> list[MemberEffect]:
         me = self._me

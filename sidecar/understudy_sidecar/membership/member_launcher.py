@@ -1,6 +1,6 @@
 """The pod's launcher: whether it is connected and responds, and its messages.
 
-Rules: a member counts only while its launcher is connected and responds (launcher_watch.py), and no killed process is
+Rules: a member counts only while its launcher is connected and responds (liveness.py), and no killed process is
 left: otherwise it leaves the job, because the next round would wait for it, maybe forever. It rejoins when the launcher
 responds again, or when that process has ended. The sidecar of an ended launcher has nothing left to do.
 """

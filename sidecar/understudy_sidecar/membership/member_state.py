@@ -10,12 +10,25 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, NO_TERM, RoundToken, Term, WorkersState
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.events import Log, MemberEffect, ToCoordinator, ToLauncher
-from understudy_sidecar.membership.identity import Identity
-from understudy_sidecar.membership.launcher_watch import LauncherWatch
-from understudy_sidecar.membership.lease import Lease
+from understudy_sidecar.membership.liveness import LauncherWatch, Lease
 from understudy_sidecar.membership.voter import Voter
 
 DEFAULT_HEARTBEAT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Facts that the pod knows from its start, and that never change."""
+
+    pod_uid: str
+    pod_name: str
+    node: str
+    ip: str
+    index: int | None  # completion index; None for a spare
+    grace_s: float = 30.0  # the pod's termination grace period
+    fence_s: float = 30.0  # see JobShape
+    launcher_timeout_s: float = 15.0  # see JobShape
+    warm: bool = False  # it waited in a pool as a spare before it belonged to this job
 
 
 class State(Enum):

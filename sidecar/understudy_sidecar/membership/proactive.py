@@ -7,7 +7,7 @@ round for all.
   - NextCheckpoint, and the node ends for maintenance or preemption: the coordinator drains all actives, this one too,
     and swaps it when all have saved, or when the grace is over.
   - NextCheckpoint, and the hardware is broken: the member saves nothing. The others save before the swap if they have
-    all shards (shards.py); else the swap is at once.
+    all shards (leaving.py); else the swap is at once.
   - Now: at once, and no member saves.
 The coordinator swaps its own pod only if a standby coordinator is connected; before a drain it transfers its
 leadership, and the next coordinator decides.
@@ -17,12 +17,11 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import Fault, FaultClass, Proactive
 from understudy_protocol.observer import Cause, NodeFact
 from understudy_protocol.recovery import SWAP_REASON
-from understudy_sidecar.membership import config_change, eviction, faults, leaving, shards
+from understudy_sidecar.membership import config_change, eviction, faults, leaving
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.node_facts import MAX_FINDING_CHARS
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import Phase
-from understudy_sidecar.membership.shards import SavePossibility
 
 
 def on_time(state: CoordinatorState, now: float) -> None:
@@ -111,7 +110,7 @@ def _begin(state: CoordinatorState, member: MemberRecord, now: float) -> None:
 
 def _evict_while_others_save(state: CoordinatorState, member: MemberRecord, reason: str, now: float) -> None:
     assert member.group_rank is not None, "it is active"
-    if shards.may_save_without(state, member.group_rank) is SavePossibility.MAY_SAVE:
+    if leaving.may_save_without(state, member.group_rank) is leaving.SavePossibility.MAY_SAVE:
         leaving.drain(state, state.shape.grace_s, now)
     _evict(state, member, reason, now)
 

@@ -1,14 +1,18 @@
 """A new coordinator of a job that already trained: it rebuilds its state from the claims in its members' Joins.
 
-Rules: if all ranks of the former round are claimed and their workers train, the round continues without a restart. If
-all are claimed and some have failed, the same members form the next round. The coordinator waits REBUILD_S for missing
-members. Once all expected members have joined (all voters except the former coordinator's pod), it waits only RETURN_S,
-in which a crashed sidecar returns, or not at all if the training has broken anyway. It never waits for a pod that has
-ended (as the operator reports) or was evicted. A fault that the former coordinator had reported is not reported or
-charged again. If workers failed while there was no coordinator, it is unknown which failed first.
+Rules: the newest round that any member was in is the former one; claims of older rounds are ignored. If all ranks of
+the former round are claimed and their workers train, the round continues without a restart. If all are claimed and some
+have failed, the same members form the next round. The coordinator waits REBUILD_S for missing members. Once all
+expected members have joined (all voters except the former coordinator's pod), it waits only RETURN_S, in which a
+crashed sidecar returns, or not at all if the training has broken anyway. It never waits for a pod that has ended (as
+the operator reports) or was evicted. A fault that the former coordinator had reported is not reported or charged again.
+If workers failed while there was no coordinator, it is unknown which failed first.
 """
 
-from understudy_protocol.enums import Fault, WorkersState
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from understudy_protocol.enums import NO_ROUND, Fault, RoundToken, WorkersState
 from understudy_protocol.membership import RankHolder
 from understudy_protocol.observer import Cause, Lost
 from understudy_sidecar.membership import (
@@ -20,8 +24,8 @@ from understudy_sidecar.membership import (
 )
 from understudy_sidecar.membership.calling import FIRST_WAIT_S
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
-from understudy_sidecar.membership.former_round import FormerRound, former_round
 from understudy_sidecar.membership.recoveries import WORKER_FAULTS
+from understudy_sidecar.membership.roster import MemberRecord
 
 #: Longer than a member stays in the pool of another candidate.
 REBUILD_S = FIRST_WAIT_S + 2.0
@@ -29,6 +33,16 @@ RETURN_S = 5.0
 NOT_JOINED = "it did not join the new coordinator"
 DISCONNECTED_AGAIN = "it lost its connection to the new coordinator"
 _ENDED = (WorkersState.IDLE, WorkersState.FAILED)
+_AT_WORK = (WorkersState.STARTING, WorkersState.RUNNING, WorkersState.FINISHED)
+
+
+@dataclass(frozen=True)
+class FormerRound:
+    token: RoundToken  # NO_ROUND if no member claims a round
+    size: int  # its members
+    members: dict[int, MemberRecord]  # by group rank
+    is_complete: bool  # every rank is claimed
+    is_training: bool  # complete, and the workers of all claimed ranks run or have finished
 
 
 def rebuild(state: CoordinatorState, now: float) -> None:
@@ -261,3 +275,16 @@ def _adopt(state: CoordinatorState, now: float) -> None:
             round_progress.on_finished(state, member)
         elif member.workers is WorkersState.STARTING:
             state.roster.expect_start(member)
+
+
+def former_round(members: Iterable[MemberRecord], actives: int) -> FormerRound:
+    """The round that the connected members come from. actives: its size if no member reports one."""
+    claims = [x for x in members if x.join.group_rank is not None and x.link is not None]
+    token = max((x.join.token for x in claims), default=NO_ROUND)
+    newest = [x for x in claims if x.join.token == token]
+    size = max((x.join.group_world_size for x in newest), default=0) or actives
+    by_rank = {x.join.group_rank: x for x in newest if x.join.group_rank is not None and x.join.group_rank < size}
+    is_complete = len(by_rank) == size
+    return FormerRound(
+        token, size, by_rank, is_complete, is_complete and all(x.workers in _AT_WORK for x in by_rank.values())
+    )

@@ -1,13 +1,6 @@
 """The phase of a coordinator and the running or newest round: facts and their transitions. Decides nothing.
 
-transition   from                 to          when
------------  -------------------  ----------  --------------------------------------------------------------
-rebuild      WAITING              REBUILDING  the term begins, or a member reports a round that was not known
-adopt        REBUILDING           RUNNING     all ranks of the former round are claimed, and train
-interrupt    REBUILDING           WAITING     the former round is incomplete, or broken
-form         WAITING              RUNNING     every rank is filled
-end          RUNNING              WAITING     a fault, or the loss of an active
-close        any                  CLOSED      the rendezvous is closed
+coordinator.py has the table of the phases. A transition of RoundState changes the phase and all that depends on it.
 """
 
 from collections.abc import Iterable
@@ -61,6 +54,7 @@ class RoundState:
     # Transitions ------------------------------------------------------------------------------------------------------
 
     def rebuild(self) -> None:
+        """A member reports a round that was not known."""
         self.phase, self.is_first = Phase.REBUILDING, False
 
     def take_over(self, token: RoundToken, size: int) -> None:
@@ -68,9 +62,11 @@ class RoundState:
         self.token, self.size = token, size
 
     def adopt(self, formed_at: float) -> None:
+        """All ranks of the former round are claimed, and train."""
         self.phase, self.is_first, self.formed_at = Phase.RUNNING, False, formed_at
 
     def interrupt(self, newcomers: Iterable[str], now: float) -> None:
+        """The former round is incomplete, or broken."""
         self.phase, self.is_first, self.vacant_since = Phase.WAITING, False, now
         self.newcomers = frozenset(newcomers)
 
@@ -81,6 +77,7 @@ class RoundState:
         self.formed_at, self.start_due = now, now + START_S
 
     def end(self, now: float) -> None:
+        """A fault, or the loss of an active: the round is over if it was running."""
         if self.phase is Phase.RUNNING:
             self.phase = Phase.WAITING
             self.vacant_since, self.started_at = now, None

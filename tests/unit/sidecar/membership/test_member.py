@@ -21,10 +21,9 @@ from understudy_protocol.enums import (
 )
 from understudy_protocol.hard_state import HardState
 from understudy_sidecar.membership import events as e
-from understudy_sidecar.membership.identity import Identity
-from understudy_sidecar.membership.lease import Lease
+from understudy_sidecar.membership.liveness import Lease
 from understudy_sidecar.membership.member import Member
-from understudy_sidecar.membership.member_state import State
+from understudy_sidecar.membership.member_state import Identity, State
 from understudy_sidecar.membership.voter import Voter
 
 DEFAULT_HEARTBEAT_S = 5.0
