@@ -214,7 +214,7 @@ class ExitLauncher:
 
 @dataclass(frozen=True)
 class RenewStore:
-    """Offer another store: a former coordinator may have assigned the one that listens to a round."""
+    """Offer another store: a previous coordinator may have assigned the one that listens to a round."""
 
 
 @dataclass(frozen=True)

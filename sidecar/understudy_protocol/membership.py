@@ -142,7 +142,7 @@ class LeaderSnapshot:
 
     config_version: ConfigVersion
     voters: tuple[str, ...]  # pod uids
-    former_voters: tuple[str, ...]  # of the configuration before; empty once a majority of them has acknowledged
+    old_voters: tuple[str, ...]  # of the configuration before; empty once a majority of them has acknowledged
     coordinator_uid: str  # pod uid of the coordinator
     recoveries_by_strategy: dict[str, int]
     history: Optional[History] = None
@@ -156,7 +156,7 @@ class LeaderSnapshot:
 
 @dataclass(frozen=True)
 class Port:
-    """The port for the next round's store has changed, because the workers of this round use the former one.
+    """The port for the next round's store has changed, because the workers of this round use the previous one.
 
     store_port: the port of a store that listens already, for one later round; 0: there is none.
     """

@@ -44,7 +44,7 @@ class Recovery:
 
 
 @dataclass(frozen=True)
-class Offence:
+class CountedFault:
     """A worker's fault that counts against the budget of restarts, its pod, or its rank."""
 
     at: float
@@ -61,7 +61,7 @@ class History:
 
     term: Term
     number: int
-    offences: tuple[Offence, ...]  # the newest, within the budget's window
+    counted_faults: tuple[CountedFault, ...]  # the newest, within the budget's window
     evicted: dict[str, str]  # pod uid -> reason of the eviction
     open: tuple[Recovery, ...]  # recoveries that have not ended
     failed_starts: int  # consecutive rounds that failed at their start

@@ -30,7 +30,7 @@ class MetricDescription:
 
 
 IS_COORDINATOR = MetricDescription(
-    "understudy_coordinator_in_office", "Gauge", "1 in the pod of the job's coordinator, else 0."
+    "understudy_coordinator_is_leader", "Gauge", "1 in the pod of the job's coordinator, else 0."
 )
 MEMBERS = MetricDescription("understudy_coordinator_members", "Gauge", "Pods that are connected, spares included.")
 WORLD_SIZE = MetricDescription(
@@ -86,7 +86,7 @@ class CoordinatorMetrics:
                 self._rounds[self._cause(coordinator)] += 1
                 self._ended_at = now if self._ended_at is None else self._ended_at  # it broke and recovered at once
             else:
-                self._ended_at = None  # a former coordinator's round, which trains on
+                self._ended_at = None  # a previous coordinator's round, which trains on
         if state.round.phase is Phase.RUNNING and self._ended_at is not None and not state.roster.unacked:
             self._observe_rendezvous(now - self._ended_at)
             self._ended_at = None

@@ -21,7 +21,7 @@ from understudy_launcher.supervise import Supervisor
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CLOSE_EXIT_CODES, CloseReason, Fault
-from understudy_protocol.recovery import Offence, Recovery
+from understudy_protocol.recovery import CountedFault, Recovery
 from understudy_sidecar.membership import (
     backoff,
     config_change,
@@ -47,7 +47,7 @@ from understudy_sidecar.membership.core import Core, CoreEffect
 from understudy_sidecar.membership.first_failure import FirstFailure
 from understudy_sidecar.membership.liveness import LauncherWatch
 from understudy_sidecar.membership.losses import Losses
-from understudy_sidecar.membership.rebuilding import FormerRound
+from understudy_sidecar.membership.rebuilding import PreviousRound
 from understudy_sidecar.membership.recoveries import MAX_RECOVERIES, RecoveryLog
 from understudy_sidecar.membership.roster import MemberRecord as Record
 from understudy_sidecar.membership.roster import Roster
@@ -155,17 +155,17 @@ def _never(*_: object) -> bool:
     return False
 
 
-def _replace_nameless(state: CoordinatorState, former: FormerRound, now: float) -> None:
+def _replace_nameless(state: CoordinatorState, previous: PreviousRound, now: float) -> None:
     """As if no standby coordinator got the rank holders."""
     state.previous = replace(state.previous, leader_snapshot=None, appointment=None)
-    replace_missing(state, former, now)
+    replace_missing(state, previous, now)
 
 
 replace_missing = rebuilding._replace_missing
 
 
 @contextmanager
-def _vows_are_forgotten() -> Iterator[None]:
+def _hard_states_are_forgotten() -> Iterator[None]:
     """A restarted sidecar has no hard state."""
     do = SimulatedSidecar._do
 
@@ -197,7 +197,7 @@ def _lose_and_forget(
     state.on_members_changed(now)
 
 
-def _resume_without_what_was_missed(
+def _resume_without_missed_assignment(
     state: CoordinatorState, member: Record, link: int, join: m.Join, now: float
 ) -> None:
     state.roster.reconnect(member, link)
@@ -280,7 +280,7 @@ def _each_leave_costs_a_restart() -> Iterator[None]:
     gone = leaving.on_gone
 
     def charging(state: CoordinatorState, member: Record, message: m.Gone, now: float) -> None:
-        state.offences.add(Offence(now, member.uid, member.group_rank))
+        state.fault_history.add(CountedFault(now, member.uid, member.group_rank))
         gone(state, member, message, now)
 
     with mock.patch.object(leaving, "on_gone", charging):
@@ -337,17 +337,17 @@ MUTATIONS = (
     ),
     Mutation(
         "half of the voters elect",
-        (Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED, Rule.ELECTORATES_ARE_INHERITED),
+        (Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED, Rule.VOTER_CONFIGS_ARE_INHERITED),
         _patch(voter_config, "majority", _half_is_enough),
         3000,
     ),
     Mutation(
         "one vote elects",
-        (Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED, Rule.ELECTORATES_ARE_INHERITED),
+        (Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED, Rule.VOTER_CONFIGS_ARE_INHERITED),
         _patch(Tally, "has_majority", _one_vote_is_enough),
         1000,
     ),
-    Mutation("a restarted sidecar has no hard state", (Rule.A_MAJORITY_ELECTS,), _vows_are_forgotten, 1000),
+    Mutation("a restarted sidecar has no hard state", (Rule.A_MAJORITY_ELECTS,), _hard_states_are_forgotten, 1000),
     Mutation(
         "rounds are formed without a majority",
         (Rule.A_ROUND_NEEDS_A_MAJORITY,),
@@ -366,7 +366,7 @@ MUTATIONS = (
     Mutation(
         "a member that rejoins does not get its assignment",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
-        _patch(joining, "_resume", _resume_without_what_was_missed),
+        _patch(joining, "_resume", _resume_without_missed_assignment),
         1000,
     ),
     Mutation(

@@ -108,20 +108,20 @@ def send_leader_snapshot(state: CoordinatorState) -> None:
     if not voter_config.exists:
         return
     number = state.config_changes.next_snapshot()
-    state.offences.on_sent(state.term)
-    offences = state.offences.newest(state.now)
+    state.fault_history.on_sent(state.term)
+    counted_faults = state.fault_history.newest(state.now)
     own = state.roster.members.get(state.pod_uid)
     leader_snapshot = m.LeaderSnapshot(
         voter_config.version,
         tuple(sorted(voter_config.voters)),
-        tuple(sorted(voter_config.former_voters)),
+        tuple(sorted(voter_config.old_voters)),
         state.pod_uid,
         dict(state.recovery_log.counts),
         History(
             state.term,
             number,
-            offences,
-            dict(state.offences.evicted),
+            counted_faults,
+            dict(state.fault_history.evicted),
             tuple(state.recovery_log.open[-MAX_OPEN_RECOVERIES_SENT:]),
             state.backoff.failures,
         ),

@@ -2,8 +2,8 @@
 
     phase       event                                            next        what it does
     ----------  -----------------------------------------------  ----------  -------------------------------------------
-    REBUILDING  a former round is complete, and trains           RUNNING     adopts the round; no worker restarts
-    REBUILDING  a former round is incomplete, or broken          WAITING     forms the next one (rebuilding.py)
+    REBUILDING  a previous round is complete, and trains           RUNNING     adopts the round; no worker restarts
+    REBUILDING  a previous round is incomplete, or broken          WAITING     forms the next one (rebuilding.py)
     WAITING     every rank can be filled                         RUNNING     Assign to each active (rounds.py)
     WAITING     an elastic job's spare timeout is over           RUNNING     Assign to fewer actives
     WAITING     the operator did not know of a round             REBUILDING  collects claims
@@ -97,7 +97,7 @@ class Coordinator:
         now: float,
         leader_snapshot: m.LeaderSnapshot | None = None,
     ) -> "Coordinator":
-        """Appointed by the operator, in a new epoch. leader_snapshot: of a former coordinator; only its names and the
+        """Appointed by the operator, in a new epoch. leader_snapshot: of a previous coordinator; only its names and the
         round that has stepped are used.
         """
         term = Term(appoint.epoch, 1)
@@ -121,7 +121,7 @@ class Coordinator:
     ) -> "Coordinator":
         """Elected by a majority of the snapshot's voters, or of both its lists while they are pending."""
         committed = VoterConfig(
-            leader_snapshot.config_version, frozenset(leader_snapshot.voters), frozenset(leader_snapshot.former_voters)
+            leader_snapshot.config_version, frozenset(leader_snapshot.voters), frozenset(leader_snapshot.old_voters)
         )
         token = RoundToken(0, 0, leader_snapshot.token.round)
         round_ = RoundState(token, shape.actives, phase=Phase.REBUILDING, is_first=False)
@@ -138,7 +138,7 @@ class Coordinator:
         """The operator appoints the running coordinator for another epoch: its members stay connected."""
         state = self.state
         state.begin_epoch(appoint, now)
-        self._end_check_quorum(now)  # it was based on the former voter configuration
+        self._end_check_quorum(now)  # it was based on the previous voter configuration
         state.log(f"appointed as coordinator of term {state.term}, and was the coordinator before")
         for member in state.roster.members.values():
             joining.send_welcome(state, member)
@@ -296,7 +296,7 @@ class Coordinator:
             if isinstance(message, m.WorkerFailed):
                 escalation.on_later_failure(state, member, message, now)
             if message.token == member.join.token and not isinstance(message, m.Ack):
-                joining.on_former_round_message(state, member, message)
+                joining.on_previous_round_message(state, member, message)
             return
         match message:
             case m.Started():

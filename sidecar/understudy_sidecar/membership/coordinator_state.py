@@ -14,10 +14,10 @@ from understudy_protocol.observer import Appoint, StepProgress
 from understudy_protocol.pod import JobShape
 from understudy_sidecar.membership.backoff import Backoff
 from understudy_sidecar.membership.events import Broadcast, CoordinatorEffect, Hangup, Log, Send, StepDown
+from understudy_sidecar.membership.fault_history import FaultHistory
 from understudy_sidecar.membership.ladder import BudgetLimits
 from understudy_sidecar.membership.losses import Losses
 from understudy_sidecar.membership.node_facts import NodeFacts
-from understudy_sidecar.membership.offences import Offences
 from understudy_sidecar.membership.pending import PendingDecisions
 from understudy_sidecar.membership.recoveries import RecoveryLog
 from understudy_sidecar.membership.roster import MemberRecord, Roster
@@ -33,7 +33,7 @@ class PreviousTerm:
     """What is known of the term before: by the operator's appointment, and by the leader snapshot of this pod."""
 
     coordinator_uid: str = ""  # of the previous coordinator, if members have elected this one
-    leader_snapshot: m.LeaderSnapshot | None = None  # the newest; names the former rank holders and coordinator
+    leader_snapshot: m.LeaderSnapshot | None = None  # the newest; names the previous rank holders and coordinator
     appointment: Appoint | None = None  # None if members have elected this coordinator
     running_pods: frozenset[str] = frozenset()  # uids of the running pods, from the operator; empty: unknown
 
@@ -130,7 +130,7 @@ class CoordinatorState:
     losses: Losses = field(default_factory=Losses)
     nodes: NodeFacts = field(default_factory=NodeFacts)
     recovery_log: RecoveryLog = field(default_factory=RecoveryLog)
-    offences: Offences = field(init=False)
+    fault_history: FaultHistory = field(init=False)
     pending: PendingDecisions = field(default_factory=PendingDecisions)
     backoff: Backoff = field(init=False)
     script_fault: ScriptFault = field(init=False)
@@ -154,7 +154,7 @@ class CoordinatorState:
         self.backoff = Backoff(shape.backoff_max_s)
         self.script_fault = ScriptFault(shape.script_fault_rounds)
         limits = BudgetLimits(shape.in_place_max_restarts, shape.in_place_window_s, shape.in_place_max_per_pod)
-        self.offences = Offences(limits)
+        self.fault_history = FaultHistory(limits)
 
     def begin_epoch(self, appoint: Appoint, now: float) -> None:
         """The operator appoints the running coordinator again: an epoch begins without a voter configuration."""

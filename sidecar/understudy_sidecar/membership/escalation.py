@@ -11,7 +11,7 @@ is removed by eviction.py.
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Fault
 from understudy_protocol.observer import Cause
-from understudy_protocol.recovery import Offence
+from understudy_protocol.recovery import CountedFault
 from understudy_sidecar.membership import config_change, ending, faults
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.eviction import evict
@@ -41,7 +41,7 @@ def count_fault(
         failures = FirstFailure(FailureReport(member.uid, cause, failed_at))
         state.pending.wait_for_fault(PendingFault(failures, at, keep_reason))
         return
-    decision = choose_step(_case(state, member, cause, keep_reason, now), state.offences.limits)
+    decision = choose_step(_case(state, member, cause, keep_reason, now), state.fault_history.limits)
     if decision.step is not LadderStep.EVICT:
         _restart_or_fail(state, member, cause, decision, at, now, is_certain=not keep_reason)
         return
@@ -134,7 +134,7 @@ def _decide_eviction(state: CoordinatorState, eviction: PendingEviction, now: fl
         state.log(
             f"{member.name} is not replaced: a worker of {eviction.earlier_failure} failed earlier, by its node's clock"
         )
-        decision = choose_step(_case(state, member, eviction.cause, UNCERTAIN, now), state.offences.limits)
+        decision = choose_step(_case(state, member, eviction.cause, UNCERTAIN, now), state.fault_history.limits)
         _restart_or_fail(state, member, eviction.cause, decision, eviction.at, now, is_certain=False)
         return
     state.recovery_log.set_reason(
@@ -142,7 +142,7 @@ def _decide_eviction(state: CoordinatorState, eviction: PendingEviction, now: fl
     )  # not earlier: the next coordinator may decide otherwise
     if not state.hardware_finding(member.node):
         rank = _rank(state, member, eviction.cause)
-        state.offences.add(Offence(eviction.at, member.uid, rank, eviction.charged, caused_eviction=True))
+        state.fault_history.add(CountedFault(eviction.at, member.uid, rank, eviction.charged, caused_eviction=True))
     evict(state, member, eviction.reason, now)
 
 
@@ -160,10 +160,10 @@ def _restart_or_fail(
     state.config_changes.send_snapshot_later(now)
     state.recovery_log.set_reason(at, decision.reason)
     if decision.step is LadderStep.IN_PLACE and decision.is_charged:
-        offence = Offence(at, member.uid, _rank(state, member, cause))
-        state.offences.add(offence if is_certain else Offence(at, "", None))
+        counted = CountedFault(at, member.uid, _rank(state, member, cause))
+        state.fault_history.add(counted if is_certain else CountedFault(at, "", None))
     elif decision.step is LadderStep.IN_PLACE:
-        state.offences.mark_repeated(state.offences.in_window(now)[-1])
+        state.fault_history.mark_repeated(state.fault_history.in_window(now)[-1])
     else:
         worker = f"rank {cause.rank} on {member.name}" if cause.rank is not None else member.name
         strategies = state.recovery_log.strategies_used()
@@ -172,8 +172,8 @@ def _restart_or_fail(
 
 
 def _case(state: CoordinatorState, member: MemberRecord, cause: Cause, keep_reason: str, now: float) -> FaultCase:
-    rank, offences = _rank(state, member, cause), state.offences.in_window(now)
-    newest = offences[-1] if offences else None
+    rank, counted_faults = _rank(state, member, cause), state.fault_history.in_window(now)
+    newest = counted_faults[-1] if counted_faults else None
     is_open = newest is not None and any(entry.detected_at == newest.at for entry in state.recovery_log.open)
     return FaultCase(
         member.name,
@@ -184,10 +184,10 @@ def _case(state: CoordinatorState, member: MemberRecord, cause: Cause, keep_reas
         or (
             "" if member.uid != state.pod_uid or config_change.has_electable_standby(state) else _EVICTION_WOULD_BE_LOST
         ),
-        sum(offence.is_charged for offence in offences),
-        sum(offence.pod_uid == member.uid for offence in offences),
-        any(x.caused_eviction and x.rank == rank and x.pod_uid != member.uid for x in offences),
-        any(x.caused_eviction and not x.is_charged for x in offences),
+        sum(fault.is_charged for fault in counted_faults),
+        sum(fault.pod_uid == member.uid for fault in counted_faults),
+        any(x.caused_eviction and x.rank == rank and x.pod_uid != member.uid for x in counted_faults),
+        any(x.caused_eviction and not x.is_charged for x in counted_faults),
         is_open
         and newest is not None
         and bool(state.roster.starting)

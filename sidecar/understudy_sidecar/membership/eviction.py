@@ -18,7 +18,7 @@ from understudy_sidecar.membership.round_state import Phase
 def evict(state: CoordinatorState, member: MemberRecord, reason: str, now: float) -> None:
     """Remove the member: its launcher exits, and its pod is replaced."""
     state.log(f"{member.name} on {member.node} is replaced: {reason}")
-    state.offences.record_eviction(member.uid, reason)
+    state.fault_history.record_eviction(member.uid, reason)
     own = member.uid == state.pod_uid
     if own:
         config_change.send_leader_snapshot(state)
@@ -34,7 +34,7 @@ def evict(state: CoordinatorState, member: MemberRecord, reason: str, now: float
 
 def reject_evicted(state: CoordinatorState, link: int, join: m.Join, now: float) -> bool:
     """Whether the joining pod was evicted before; if so, send it Evicted again."""
-    reason = state.offences.evicted.get(join.pod_uid)
+    reason = state.fault_history.evicted.get(join.pod_uid)
     if reason is None or state.ending.close is not None:
         return False
     state.do(Send(link, m.Evicted(state.term, reason)), Hangup(link, "its pod is replaced"))
@@ -43,8 +43,8 @@ def reject_evicted(state: CoordinatorState, link: int, join: m.Join, now: float)
 
 
 def restore_history(state: CoordinatorState, history: History, now: float) -> None:
-    """Restore a former coordinator's history from a member's Join."""
-    if not state.offences.restore(history):
+    """Restore a previous coordinator's history from a member's Join."""
+    if not state.fault_history.restore(history):
         return
     if state.round.phase is Phase.REBUILDING:
         state.recovery_log.restore(history.open)

@@ -42,7 +42,7 @@ def lose_member(
     state.backoff.on_loss(now)
     cause, recovery_reason = _cause_of_loss(state, member, reason, local_rank), LEAVES if is_leaving else LOST
     worker_entry = state.recovery_log.newest_worker_fault()
-    if worker_entry is not None and state.offences.has_evicted(worker_entry.detected_at):
+    if worker_entry is not None and state.fault_history.has_evicted(worker_entry.detected_at):
         worker_entry = None  # all others were still connected then
     if worker_entry is not None and (not has_assignment or member.last_heard <= worker_entry.detected_at):
         blame_lost_member(state, member, fault, reason, recovery_reason, now, local_rank=local_rank)
@@ -68,7 +68,7 @@ def blame_lost_member(
     worker_entry = state.recovery_log.newest_worker_fault()
     assert worker_entry is not None
     state.recovery_log.revise(fault, _cause_of_loss(state, member, reason, local_rank), why)
-    state.offences.take_back(worker_entry.detected_at)
+    state.fault_history.take_back(worker_entry.detected_at)
     state.pending.drop()
     state.config_changes.send_snapshot_later(now)
 

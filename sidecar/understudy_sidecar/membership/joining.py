@@ -101,8 +101,8 @@ def send_welcome(state: CoordinatorState, member: MemberRecord) -> None:
     state.send(member, message)
 
 
-def on_former_round_message(state: CoordinatorState, member: MemberRecord, message: object) -> None:
-    """A message about the former coordinator's round, before it is adopted: it updates the claim of the Join."""
+def on_previous_round_message(state: CoordinatorState, member: MemberRecord, message: object) -> None:
+    """A message about the previous coordinator's round, before it is adopted: it updates the claim of the Join."""
     if state.round.phase is Phase.REBUILDING:
         member.failure = message if isinstance(message, m.WorkerFailed) else member.failure
         state.round_check.request()

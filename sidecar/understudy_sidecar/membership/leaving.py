@@ -67,7 +67,7 @@ def _left_before_failure(state: CoordinatorState, member: MemberRecord, now: flo
     worker_entry = state.recovery_log.newest_worker_fault()
     if worker_entry is None or worker_entry.fault is not Fault.PROCESS or worker_entry.cause.pod == member.name:
         return False
-    if state.offences.has_evicted(worker_entry.detected_at):
+    if state.fault_history.has_evicted(worker_entry.detected_at):
         return False  # all others were still connected then
     has_assignment = state.round.phase is Phase.RUNNING and member.uid not in state.roster.unacked
     return not has_assignment and now <= worker_entry.detected_at + state.silence.answer_s_of(len(state.roster.holders))
@@ -184,7 +184,7 @@ def replace_pods(state: CoordinatorState, members: list[MemberRecord], reason: s
     for member in members:
         state.send(member, m.Evicted(state.term, reason))
         faults.lose_member(state, member, Fault.POD, reason, now)
-        state.offences.record_eviction(member.uid, reason)
+        state.fault_history.record_eviction(member.uid, reason)
     if any(member.uid == state.pod_uid for member in members) and config_change.has_electable_standby(state):
         config_change.send_leader_snapshot(state)
         transfer_leadership(state, f"its pod is replaced: {reason}")

@@ -187,7 +187,7 @@ def _lose_coordinator(me: MemberState, *, silent: bool) -> None:
 
 def _dial(me: MemberState, named_ip: str = "") -> None:
     hard_state, link = me.voter.hard_state, me.link
-    standbys = (*hard_state.standby_coordinators, *hard_state.former_standby_coordinators)
+    standbys = (*hard_state.standby_coordinators, *hard_state.previous_standby_coordinators)
     hosts, delay_s = link.calls.next(standbys, me.identity.ip, named_ip, link.last_coordinator_ip)
     link.is_dialing, link.named_ip = True, named_ip
     me.do(Dial(hosts, delay_s))

@@ -33,9 +33,9 @@ class Identity:
 
 class State(Enum):
     NO_LAUNCHER = "no-launcher"
-    DISCONNECTED = "apart"
+    DISCONNECTED = "disconnected"
     JOINED = "joined"
-    EVICTED = "given-up"
+    EVICTED = "evicted"
     CLOSED = "closed"
 
 

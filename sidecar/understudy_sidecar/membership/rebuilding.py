@@ -1,12 +1,12 @@
 """A new coordinator of a job that already trained: it rebuilds its state from the claims in its members' Joins.
 
-Rules: the newest round that any member was in is the former one; claims of older rounds are ignored. If all ranks of
-the former round are claimed and their workers train, the round continues without a restart. If all are claimed and some
-have failed, the same members form the next round. The coordinator waits REBUILD_S for missing members. Once all
-expected members have joined (all voters except the former coordinator's pod), it waits only RETURN_S, in which a
+Rules: the newest round that any member was in is the previous one; claims of older rounds are ignored. If all ranks of
+the previous round are claimed and their workers train, the round continues without a restart. If all are claimed and
+some have failed, the same members form the next round. The coordinator waits REBUILD_S for missing members. Once all
+expected members have joined (all voters except the previous coordinator's pod), it waits only RETURN_S, in which a
 crashed sidecar returns, or not at all if the training has broken anyway. It never waits for a pod that has ended (as
-the operator reports) or was evicted. A fault that the former coordinator had reported is not reported or charged again.
-If workers failed while there was no coordinator, it is unknown which failed first.
+the operator reports) or was evicted. A fault that the previous coordinator had reported is not reported or charged
+again. If workers failed while there was no coordinator, it is unknown which failed first.
 """
 
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ _AT_WORK = (WorkersState.STARTING, WorkersState.RUNNING, WorkersState.FINISHED)
 
 
 @dataclass(frozen=True)
-class FormerRound:
+class PreviousRound:
     token: RoundToken  # NO_ROUND if no member claims a round
     size: int  # its members
     members: dict[int, MemberRecord]  # by group rank
@@ -46,36 +46,36 @@ class FormerRound:
 
 
 def rebuild(state: CoordinatorState, now: float) -> None:
-    """REBUILDING: adopt the former round, or find its missing members."""
-    former = former_round(state.roster.members.values(), state.shape.actives)
-    if not former.is_complete and now < _rebuild_deadline(state, former):
+    """REBUILDING: adopt the previous round, or find its missing members."""
+    previous = find_previous_round(state.roster.members.values(), state.shape.actives)
+    if not previous.is_complete and now < _rebuild_deadline(state, previous):
         return
-    _take_over(state, former)
+    _take_over(state, previous)
     state.notify_observers()
-    if former.is_training:
+    if previous.is_training:
         _adopt(state, now)
         return
     state.round.interrupt((x.uid for x in state.roster.members.values() if x.join.disconnected_s is None), now)
-    if not former.is_complete:
-        _replace_missing(state, former, now)
+    if not previous.is_complete:
+        _replace_missing(state, previous, now)
         return
     if _continues_recovery(state, now):
         return
-    stopped = next((x for x in former.members.values() if x.workers is WorkersState.IDLE), None)
+    stopped = next((x for x in previous.members.values() if x.workers is WorkersState.IDLE), None)
     if stopped is not None:  # by its fence, or drained: no worker's fault, though its peers' workers failed then
         text = "its workers were stopped while the job had no coordinator"
         faults.open_fault(
             state, Fault.POD, faults.cause_of(state, stopped, None, text), now, at=_disconnected_at(state, now)
         )
         return
-    leaving = next((x for x in former.members.values() if x.uid in state.roster.leaving), None)
+    leaving = next((x for x in previous.members.values() if x.uid in state.roster.leaving), None)
     if leaving is not None:  # the failures of its peers' workers are a consequence
         text = "its pod was asked to end while the job had no coordinator"
         faults.open_fault(
             state, Fault.POD, faults.cause_of(state, leaving, None, text), now, at=_disconnected_at(state, now)
         )
         return
-    member = next(x for x in former.members.values() if x.workers is WorkersState.FAILED)
+    member = next(x for x in previous.members.values() if x.workers is WorkersState.FAILED)
     failure = member.failure or member.join.failure
     text = failure.message if failure else "its workers ended while the job had no coordinator"
     cause = faults.cause_of(state, member, failure, text)
@@ -83,18 +83,18 @@ def rebuild(state: CoordinatorState, now: float) -> None:
 
 
 def check_times(state: CoordinatorState) -> list[float]:
-    """When the former round may be adopted or interrupted without another event."""
+    """When the previous round may be adopted or interrupted without another event."""
     return [state.since + RETURN_S, state.since + REBUILD_S]
 
 
-def _replace_missing(state: CoordinatorState, former: FormerRound, now: float) -> None:
-    """Open one entry for each missing rank holder, unless the former coordinator had reported its loss."""
-    rank_holders, coordinator_uid = _known_rank_holders(state, former)
+def _replace_missing(state: CoordinatorState, previous: PreviousRound, now: float) -> None:
+    """Open one entry for each missing rank holder, unless the previous coordinator had reported its loss."""
+    rank_holders, coordinator_uid = _known_rank_holders(state, previous)
     previous_uid, names = state.previous.coordinator_uid, _known_names(state, rank_holders)
     silent = _silent_uids(state, coordinator_uid)
     silent_nodes = {rank_holder.node for rank_holder in rank_holders if rank_holder.pod_uid in silent}
     expected = state.voter_configs.committed.voters | {
-        rank_holder.pod_uid for rank_holder in rank_holders if rank_holder.group_rank not in former.members
+        rank_holder.pod_uid for rank_holder in rank_holders if rank_holder.group_rank not in previous.members
     }
     for uid in sorted(expected - state.roster.members.keys()):
         name, node = names.get(uid, (uid, ""))
@@ -106,13 +106,13 @@ def _replace_missing(state: CoordinatorState, former: FormerRound, now: float) -
         for rank_holder in rank_holders
         if rank_holder.pod_uid not in state.roster.members and rank_holder.pod_name not in known
     ]
-    missing = [rank_holder for rank_holder in absent if rank_holder.group_rank not in former.members]
+    missing = [rank_holder for rank_holder in absent if rank_holder.group_rank not in previous.members]
     # If a pod is missing, a worker may have failed because of that: it is not charged.
     is_continued, at = _continues_recovery(state, now, may_charge=not missing), _disconnected_at(state, now)
     why, had_ranks = NOT_JOINED, ""
-    if not missing and not is_continued and (missing := _disconnected_again(state, former, rank_holders)):
+    if not missing and not is_continued and (missing := _disconnected_again(state, previous, rank_holders)):
         why = DISCONNECTED_AGAIN
-    elif not missing and not is_continued and (missing := _earlier_rank_holders(state, former)):
+    elif not missing and not is_continued and (missing := _earlier_rank_holders(state, previous)):
         assert state.previous.leader_snapshot is not None
         round_number = state.previous.leader_snapshot.token.round
         had_ranks = f"; it had these ranks in round {round_number}, and the newest round is unknown"
@@ -126,7 +126,7 @@ def _replace_missing(state: CoordinatorState, former: FormerRound, now: float) -
         if (
             worker_entry is not None
             and worker_entry.strategy is None
-            and not state.offences.is_counted(worker_entry.detected_at)
+            and not state.fault_history.is_counted(worker_entry.detected_at)
         ):
             state.recovery_log.revise(fault, cause, faults.LOST)  # that worker only failed because this pod was lost
             state.config_changes.send_snapshot_later(now)
@@ -150,15 +150,15 @@ def _known_names(state: CoordinatorState, rank_holders: tuple[RankHolder, ...]) 
     return names
 
 
-def _known_rank_holders(state: CoordinatorState, former: FormerRound) -> tuple[tuple[RankHolder, ...], str]:
-    """The former round's rank holders, as far as they are known, and its coordinator's uid.
+def _known_rank_holders(state: CoordinatorState, previous: PreviousRound) -> tuple[tuple[RankHolder, ...], str]:
+    """The previous round's rank holders, as far as they are known, and its coordinator's uid.
 
-    If no pod claims a rank, all pods of the newest round that the former coordinator or the operator knew are lost.
+    If no pod claims a rank, all pods of the newest round that the previous coordinator or the operator knew are lost.
     """
     leader_snapshot = state.previous.leader_snapshot
     if leader_snapshot is not None and leader_snapshot.rank_holders:
-        unclaimed = not former.members and leader_snapshot.token.round >= state.round.token.round
-        if unclaimed or leader_snapshot.token == former.token:
+        unclaimed = not previous.members and leader_snapshot.token.round >= state.round.token.round
+        if unclaimed or leader_snapshot.token == previous.token:
             return leader_snapshot.rank_holders, leader_snapshot.coordinator_uid
     appointment = state.previous.appointment
     if appointment is None or appointment.at_least_round != state.round.token.round:
@@ -167,36 +167,36 @@ def _known_rank_holders(state: CoordinatorState, former: FormerRound) -> tuple[t
 
 
 def _disconnected_again(
-    state: CoordinatorState, former: FormerRound, rank_holders: tuple[RankHolder, ...]
+    state: CoordinatorState, previous: PreviousRound, rank_holders: tuple[RankHolder, ...]
 ) -> list[RankHolder]:
     """The holders of the missing ranks that have joined this coordinator and are disconnected now."""
     members = state.roster.members
     missing = [
         rank_holder
         for rank_holder in rank_holders
-        if rank_holder.group_rank not in former.members and rank_holder.pod_uid in members
+        if rank_holder.group_rank not in previous.members and rank_holder.pod_uid in members
     ]
     return [rank_holder for rank_holder in missing if members[rank_holder.pod_uid].link is None]
 
 
-def _earlier_rank_holders(state: CoordinatorState, former: FormerRound) -> list[RankHolder]:
+def _earlier_rank_holders(state: CoordinatorState, previous: PreviousRound) -> list[RankHolder]:
     """The holders of the missing ranks in the newest leader snapshot that have not joined."""
-    if state.previous.leader_snapshot is None or not former.members:
+    if state.previous.leader_snapshot is None or not previous.members:
         return []
     missing = [
         rank_holder
         for rank_holder in state.previous.leader_snapshot.rank_holders
-        if rank_holder.group_rank not in former.members
+        if rank_holder.group_rank not in previous.members
     ]
     reported = {entry.cause.pod for entry in state.recovery_log.open}
     gone = [x for x in missing if x.pod_uid not in state.roster.members and x.pod_name not in reported]
-    return [rank_holder for rank_holder in gone if rank_holder.group_rank < former.size]
+    return [rank_holder for rank_holder in gone if rank_holder.group_rank < previous.size]
 
 
 def _silent_uids(state: CoordinatorState, coordinator_uid: str) -> set[str]:
-    """The uids of the pods whose machines stopped responding, as the former coordinator and its members report.
+    """The uids of the pods whose machines stopped responding, as the previous coordinator and its members report.
 
-    The former coordinator's own did if no member saw its kernel close a connection.
+    The previous coordinator's own did if no member saw its kernel close a connection.
     """
     coordinator_uid = coordinator_uid or state.previous.coordinator_uid
     found = set() if state.previous.leader_snapshot is None else set(state.previous.leader_snapshot.silent_members)
@@ -207,7 +207,7 @@ def _silent_uids(state: CoordinatorState, coordinator_uid: str) -> set[str]:
 
 
 def _disconnected_at(state: CoordinatorState, now: float) -> float:
-    """When the first member lost the former coordinator, by the duration in its Join.
+    """When the first member lost the previous coordinator, by the duration in its Join.
 
     If no member had one, when the operator lost it.
     """
@@ -219,7 +219,7 @@ def _disconnected_at(state: CoordinatorState, now: float) -> float:
 
 
 def _continues_recovery(state: CoordinatorState, now: float, *, may_charge: bool = True) -> bool:
-    """Whether the former coordinator had begun this recovery: it is one recovery, over both terms."""
+    """Whether the previous coordinator had begun this recovery: it is one recovery, over both terms."""
     entry = state.recovery_log.without_round()
     if entry is None:
         return False
@@ -227,41 +227,41 @@ def _continues_recovery(state: CoordinatorState, now: float, *, may_charge: bool
     state.log(f"continues a recovery of the previous coordinator: {entry.fault.value} of {entry.cause.pod}")
     active = {x.name: x for x in state.roster.active_members()}
     for waiting in [x for x in state.recovery_log.open if x.strategy is None and x.cause.pod not in active]:
-        if waiting.reason not in state.offences.evicted.values():
+        if waiting.reason not in state.fault_history.evicted.values():
             state.recovery_log.on_loss(waiting.cause.pod, faults.LOST)
     culprit = active.get(entry.cause.pod)
     if (
         may_charge
         and culprit is not None
         and entry.fault in WORKER_FAULTS
-        and not state.offences.is_counted(entry.detected_at)
+        and not state.fault_history.is_counted(entry.detected_at)
     ):
         escalation.count_fault(state, culprit, entry.cause, entry.detected_at, now, keep_reason=escalation.UNCERTAIN)
     return True
 
 
-def _rebuild_deadline(state: CoordinatorState, former: FormerRound) -> float:
+def _rebuild_deadline(state: CoordinatorState, previous: PreviousRound) -> float:
     expected = state.previous.running_pods or state.voter_configs.committed.voters
-    gone = {state.previous.coordinator_uid, *state.offences.evicted}
+    gone = {state.previous.coordinator_uid, *state.fault_history.evicted}
     if not expected or expected - state.roster.members.keys() - gone:
         return state.since + REBUILD_S
     if state.previous.running_pods:
         return state.since
-    broken = any(x.workers in _ENDED for x in former.members.values())
+    broken = any(x.workers in _ENDED for x in previous.members.values())
     return state.since + (0.0 if broken else RETURN_S)
 
 
-def _take_over(state: CoordinatorState, former: FormerRound) -> None:
+def _take_over(state: CoordinatorState, previous: PreviousRound) -> None:
     roster = state.roster
-    roster.resize(former.size)
-    for rank, member in former.members.items():
+    roster.resize(previous.size)
+    for rank, member in previous.members.items():
         roster.assign_rank(member, rank, state.domain_of(member))
     for member in roster.waiting_members():
         if member.join.group_rank is not None:
             joining.send_standby(state, member, member.join.token)
     # The members know a running round by its token; another coordinator may have used a higher one.
-    newest = max(former.token, state.round.token, key=lambda token: token.round)
-    state.round.take_over(former.token if former.is_training else newest, former.size)
+    newest = max(previous.token, state.round.token, key=lambda token: token.round)
+    state.round.take_over(previous.token if previous.is_training else newest, previous.size)
     state.recovery_log.on_round_continued(state.round.token.round)
 
 
@@ -277,7 +277,7 @@ def _adopt(state: CoordinatorState, now: float) -> None:
             state.roster.expect_start(member)
 
 
-def former_round(members: Iterable[MemberRecord], actives: int) -> FormerRound:
+def find_previous_round(members: Iterable[MemberRecord], actives: int) -> PreviousRound:
     """The round that the connected members come from. actives: its size if no member reports one."""
     claims = [x for x in members if x.join.group_rank is not None and x.link is not None]
     token = max((x.join.token for x in claims), default=NO_ROUND)
@@ -285,6 +285,6 @@ def former_round(members: Iterable[MemberRecord], actives: int) -> FormerRound:
     size = max((x.join.group_world_size for x in newest), default=0) or actives
     by_rank = {x.join.group_rank: x for x in newest if x.join.group_rank is not None and x.join.group_rank < size}
     is_complete = len(by_rank) == size
-    return FormerRound(
+    return PreviousRound(
         token, size, by_rank, is_complete, is_complete and all(x.workers in _AT_WORK for x in by_rank.values())
     )

@@ -62,7 +62,7 @@ class RecoveryLog:
         self.counts.update(counts)
 
     def restore(self, entries: Iterable[Recovery]) -> None:
-        """Take the open recoveries of the former coordinator's history."""
+        """Take the open recoveries of the previous coordinator's history."""
         self.open = [
             replace(entry, reason=NOT_COUNTED) if entry.fault in WORKER_FAULTS and not entry.reason else entry
             for entry in entries

@@ -17,7 +17,7 @@ CHECK_S_PER_MEMBER = 2e-6
 
 
 class Phase(Enum):
-    REBUILDING = "settling"
+    REBUILDING = "rebuilding"
     WAITING = "waiting"
     RUNNING = "running"
     CLOSED = "closed"
@@ -34,7 +34,7 @@ class RoundState:
     newcomers: frozenset[str] = frozenset()  # until a round: uids of members that had no coordinator before this one
     gathers_until: float = 0.0  # no round is formed earlier: related losses and failures are still being reported
     start_due: float | None = None  # when status names the pods whose workers do not run yet; None: done
-    formed_at: float = 0.0  # when the newest round was formed; for a former coordinator's round: when this term began
+    formed_at: float = 0.0  # when the newest round was formed; for a previous coordinator's round: when this term began
     started_at: float | None = None  # when all workers of the running round were spawned
     stepped: RoundToken = NO_ROUND  # the newest round in which any worker has reported a step
 
@@ -62,11 +62,11 @@ class RoundState:
         self.token, self.size = token, size
 
     def adopt(self, formed_at: float) -> None:
-        """All ranks of the former round are claimed, and train."""
+        """All ranks of the previous round are claimed, and train."""
         self.phase, self.is_first, self.formed_at = Phase.RUNNING, False, formed_at
 
     def interrupt(self, newcomers: Iterable[str], now: float) -> None:
-        """The former round is incomplete, or broken."""
+        """The previous round is incomplete, or broken."""
         self.phase, self.is_first, self.vacant_since = Phase.WAITING, False, now
         self.newcomers = frozenset(newcomers)
 
@@ -107,7 +107,7 @@ class RoundState:
         return is_first
 
     def restore_step(self, token: RoundToken) -> None:
-        """A member or a former coordinator knows that workers of this round have made a step."""
+        """A member or a previous coordinator knows that workers of this round have made a step."""
         self.stepped = token
 
 

@@ -33,11 +33,11 @@ def majority(voters: Collection[str]) -> int:
 
 @dataclass(frozen=True)
 class VoterConfig:
-    """former_voters: the voters of the configuration before, as long as this one is pending."""
+    """old_voters: the voters of the configuration before, as long as this one is pending."""
 
     version: ConfigVersion = NO_CONFIG
     voters: frozenset[str] = NO_VOTERS
-    former_voters: frozenset[str] = NO_VOTERS
+    old_voters: frozenset[str] = NO_VOTERS
 
     @property
     def exists(self) -> bool:
@@ -52,7 +52,7 @@ class Tally:
     def __init__(self, voter_config: VoterConfig, uids: Iterable[str] = ()) -> None:
         self.voter_config = voter_config
         self._uids: set[str] = set()
-        self._voters = self._former_voters = 0
+        self._voters = self._old_voters = 0
         for uid in uids:
             self.add(uid)
 
@@ -68,8 +68,8 @@ class Tally:
 
     def has_majority(self) -> bool:
         """Whether these are a majority, of both lists while the configuration is pending."""
-        voters, former = self.voter_config.voters, self.voter_config.former_voters
-        return self._voters >= majority(voters) and (not former or self._former_voters >= majority(former))
+        voters, previous = self.voter_config.voters, self.voter_config.old_voters
+        return self._voters >= majority(voters) and (not previous or self._old_voters >= majority(previous))
 
     def __len__(self) -> int:
         return len(self._uids)
@@ -82,7 +82,7 @@ class Tally:
 
     def _count(self, uid: str, by: int) -> None:
         self._voters += by * (uid in self.voter_config.voters)
-        self._former_voters += by * (uid in self.voter_config.former_voters)
+        self._old_voters += by * (uid in self.voter_config.old_voters)
 
 
 @dataclass
@@ -118,8 +118,8 @@ class VoterConfigs:
         self._serial += 1
         version, proposed = ConfigVersion(self.term.epoch, self.term.number, self._serial), frozenset(voters)
         # The configuration of its election may itself have been pending: then the list before that one still counts.
-        former_voters = self.committed.former_voters if proposed == self.committed.voters else self.committed.voters
-        self.pending = VoterConfig(version, proposed, former_voters)
+        old_voters = self.committed.old_voters if proposed == self.committed.voters else self.committed.voters
+        self.pending = VoterConfig(version, proposed, old_voters)
         self._acks = Tally(self.pending)
         return self.pending
 

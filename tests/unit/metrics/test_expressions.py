@@ -88,7 +88,7 @@ def test_alerts_and_panels_use_most_series():
     assert unseen == {  # of each job alone, or beside another metric
         "understudy_avoided_nodes",
         "understudy_coordinator_faults_total",
-        "understudy_coordinator_in_office",
+        "understudy_coordinator_is_leader",
         "understudy_coordinator_members",
         "understudy_coordinator_round",
         "understudy_coordinator_rounds_total",

@@ -1,4 +1,4 @@
-"""Old and new sidecars of one job understand each other: the messages of every former version are recorded, and still
+"""Old and new sidecars of one job understand each other: the messages of every previous version are recorded, and still
 read.
 
 A new version of the protocol adds its own files here (one example of each message, as it sends it); no file changes.
@@ -39,7 +39,7 @@ def lines() -> list[Any]:
 
 
 @pytest.mark.parametrize(("module", "line"), lines())
-def test_messages_of_former_versions_are_understood(module: str, line: str, read: Reader) -> None:
+def test_messages_of_previous_versions_are_understood(module: str, line: str, read: Reader) -> None:
     known = wire.message_types(MODULES[module])
     message = read(line, known)
     assert not isinstance(message, wire.Unknown)

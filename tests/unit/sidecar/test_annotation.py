@@ -21,7 +21,7 @@ async def test_each_verdict_is_reported_once_and_other_content_is_logged_and_ign
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     reported: asyncio.Queue[NodeVerdict] = asyncio.Queue()
-    path = tmp_path / "told" / "verdict"
+    path = tmp_path / "verdict" / "verdict"
     watch = AnnotationFile(path, reported.put_nowait, every_s=0.01)
     watch.start()
     try:

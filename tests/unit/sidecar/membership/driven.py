@@ -53,14 +53,14 @@ class DrivenCoordinator:
         self.coordinator = (
             Coordinator.appointed(
                 shape,
-                "uid-office",
+                "uid-coordinator",
                 "10.0.0.9",
                 Appoint(epoch, at_least_round, {}, running_pods, rank_holders, coordinator_uid),
                 self.now,
                 known,
             )
             if elected is None
-            else Coordinator.elected(shape, "uid-office", "10.0.0.9", Term(epoch, 2), elected, self.now)
+            else Coordinator.elected(shape, "uid-coordinator", "10.0.0.9", Term(epoch, 2), elected, self.now)
         )
         self.sent: dict[str, list[Any]] = {}
         self.logged: list[str] = []

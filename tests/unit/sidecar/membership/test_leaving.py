@@ -84,7 +84,7 @@ def test_a_worker_that_failed_because_of_a_leave_that_is_reported_later_is_not_b
     driven.receive("active-0", LEAVING)
     # then the leave is the cause, and is not charged
     assert blamed(driven) == [(Fault.POD, "active-0")]
-    assert driven.coordinator.state.offences.in_window(driven.now) == []
+    assert driven.coordinator.state.fault_history.in_window(driven.now) == []
     # and its end, when all have saved, is not another fault
     drained(driven, "active-1", "active-2")
     driven.receive("active-0", m.Gone("its launcher has ended"))

@@ -55,7 +55,7 @@ def test_a_round_that_continues_keeps_its_token_even_if_the_operator_knows_a_hig
     assert driven.coordinator.closed is not None
 
 
-def test_an_elected_coordinator_numbers_its_rounds_after_those_of_the_former_one() -> None:
+def test_an_elected_coordinator_numbers_its_rounds_after_those_of_the_previous_one() -> None:
     """Found by the simulation (seed 20484): the number of the round fell from 4 to 0."""
     # given members that have had no rank, and elect one of them after the loss of the coordinator and the only active
     # member
@@ -275,7 +275,7 @@ def test_pods_of_a_round_of_which_no_pod_is_left_are_named_too(appointed_by: str
 
 def test_an_observer_receives_which_pods_the_new_coordinator_finds_missing() -> None:
     """Found by the simulation (seed 57): the operator did not receive the loss, and did not replace the pod."""
-    # given an appointed coordinator that waits for the pods of the former round, and has sent a snapshot
+    # given an appointed coordinator that waits for the pods of the previous round, and has sent a snapshot
     driven = successor()
     driven.join("active-0", ROUND, 0, FINISHED)
     driven.later(SETTLE_S - 1, "active-0")
@@ -342,7 +342,7 @@ def test_a_coordinator_that_was_lost_right_after_a_new_round_is_named(silently: 
 
 
 def test_a_lost_pod_of_a_newer_round_than_the_leader_snapshot_is_named_by_its_earlier_ranks() -> None:
-    """Found by the simulation (seed 48900): the former coordinator joined, and another pod of its round was lost."""
+    """Found by the simulation (seed 48900): the previous coordinator joined, and another pod of its round was lost."""
     # given a coordinator that sent the pods of round 2, and hung right after it had formed round 3
     rank_holders = tuple(
         m.RankHolder(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(3)
