@@ -8,6 +8,7 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import ConfigVersion, RoundToken, Term, WorkersState
 from understudy_protocol.observer import Appoint, Superseded
+from understudy_protocol.recovery import CountedFault, History
 from understudy_sidecar.membership.events import FromOperator, Tick
 from understudy_sidecar.membership.round_state import Phase
 
@@ -94,7 +95,9 @@ def test_standby_coordinators_know_the_pods_of_a_new_round_at_once() -> None:
 
 
 def test_an_elected_coordinator_continues_the_voter_configuration() -> None:
-    leader_snapshot = m.LeaderSnapshot(V1, ("uid-a", "uid-active-0", "uid-active-1"), (), "uid-a", {"InPlace": 1})
+    history = History(Term(1, 1), 1, (CountedFault(1_000_000.0, "", None),), {}, (), 0)
+    voters = ("uid-a", "uid-active-0", "uid-active-1")
+    leader_snapshot = m.LeaderSnapshot(V1, voters, (), "uid-a", {"InPlace": 1}, history)
     driven = DrivenCoordinator(2, elected=leader_snapshot, max_in_place=1)
     driven.join("active-0", RoundToken(1, 1, 3), 0, WorkersState.RUNNING)
     driven.join("active-1", RoundToken(1, 1, 3), 1, WorkersState.RUNNING)

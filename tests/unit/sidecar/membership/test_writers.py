@@ -13,6 +13,8 @@ from understudy_sidecar import membership
 
 FOLDER = Path(membership.__file__).parent
 CHANGES = {"add", "append", "clear", "discard", "extend", "pop", "remove", "setdefault", "update"}
+#: Groups that have methods of these names.
+CLASSES = {"fault_history", "nodes", "roster"}
 
 COORDINATOR = """
 def answer(state, member):
@@ -53,7 +55,7 @@ def writes(source: str, state: str) -> Iterator[str]:
         for node in nodes:
             for target in written(node):
                 path = path_of(target, names)
-                if path and not (isinstance(target, ast.Name)):
+                if path and not isinstance(target, ast.Name) and path not in CLASSES:
                     yield path
 
 
