@@ -74,6 +74,7 @@ from understudy_sidecar.membership.voter_config import VoterConfig, VoterConfigs
 
 #: Messages that need no further checks, unless one of them completes a set.
 _WITHOUT_CONSEQUENCES = (m.Ack, m.Started, m.HeartbeatAck, m.ConfigChangeAck)
+_WAITS = (Phase.REBUILDING, Phase.WAITING)
 #: If an event comes this much later than it was due, this process was paused, and members' silence proves nothing.
 LATE_S = 1.0
 
@@ -137,7 +138,8 @@ class Coordinator:
     def appoint(self, appoint: Appoint, now: float) -> list[CoordinatorEffect]:
         """The operator appoints the running coordinator for another epoch: its members stay connected."""
         state = self.state
-        state.begin_epoch(appoint, now)
+        state.now = now
+        state.begin_epoch(appoint)
         self._end_check_quorum(now)  # it was based on the previous voter configuration
         state.log(f"appointed as coordinator of term {state.term}, and was the coordinator before")
         for member in state.roster.members.values():
@@ -170,9 +172,8 @@ class Coordinator:
     # The machine -------------------------------------------------------------------------------------------------
 
     def handle(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
-        state = self.state
-        check_requested = state.round_check.is_requested
-        state.begin_event(now)
+        state, check = self.state, self.state.round_check
+        state.now, check_requested = now, check.is_requested
         if now > self._due + LATE_S and state.ending.close is None:
             quorum.on_pause(state, now - self._due, now)
             self._due = now
@@ -197,8 +198,7 @@ class Coordinator:
             and isinstance(event.message, _WITHOUT_CONSEQUENCES)
             and state.ending.close is None
         )
-        is_unchanged = not state.has_effects and state.round_check.is_requested == check_requested
-        if has_no_consequences and now < self._due and is_unchanged:
+        if has_no_consequences and now < self._due and check.is_requested == check_requested and not state.has_effects:
             return []  # nothing follows from it and nothing is due; there are thousands of such messages
         self._due_is_current = False
         if not self._is_over:
@@ -221,11 +221,12 @@ class Coordinator:
             return state.ending.until
         times = [state.silence.deadline(state.roster, state.steps), leaving.deadline(state), hangs.deadline(state)]
         times += [state.config_changes.due, escalation.deadline(state)]
-        times += [at for at in (*self._round_check_times(), rounds.start_expires(state)) if at > state.now]
-        times += round_progress.deadlines(state)
-        times += quorum.deadlines(state)
-        if state.round.waits:
+        times += (round_progress.deadline(state), *quorum.deadlines(state))
+        if state.round.phase is not Phase.RUNNING:
+            times += [at for at in self._round_check_times() if at > state.now]
             times.append(state.round_check.deadline())
+        elif (expires := rounds.start_expires(state)) > state.now:
+            times.append(expires)
         return min(at for at in times if at is not None)
 
     # Messages ----------------------------------------------------------------------------------------------------
@@ -313,7 +314,7 @@ class Coordinator:
         member.record_answer(number)
         state.send(member, m.LeaseRenewal(number))
         escalation.on_answer(state, member, number)
-        if quorum.on_answer(state, member, number):
+        if state.quorum.check is not None and quorum.on_answer(state, member, number):
             self._end_check_quorum(now)
 
     def _end_check_quorum(self, now: float) -> None:
@@ -347,7 +348,7 @@ class Coordinator:
     def _check_round(self, now: float) -> None:
         """Form a round if a change allows it."""
         state, check = self.state, self.state.round_check
-        if not state.round.waits or not check.is_allowed(now):
+        if state.round.phase not in _WAITS or not check.is_allowed(now):
             return
         if not check.is_requested and not check.has_passed(self._round_check_times(), now):
             return
@@ -372,7 +373,8 @@ class Coordinator:
     def _send_heartbeats(self, now: float) -> None:
         state = self.state
         asked, silent = state.silence.members_to_probe(state.roster, state.steps, now, state.heartbeat + 1)
-        quorum.lose_silent(state, silent, now)
+        if silent:
+            quorum.lose_silent(state, silent, now)
         if asked:
             state.send_heartbeat([x.link for x in asked if x.link is not None])
 

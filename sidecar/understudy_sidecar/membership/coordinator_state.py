@@ -156,15 +156,12 @@ class CoordinatorState:
         limits = BudgetLimits(shape.in_place_max_restarts, shape.in_place_window_s, shape.in_place_max_per_pod)
         self.fault_history = FaultHistory(limits)
 
-    def begin_epoch(self, appoint: Appoint, now: float) -> None:
+    def begin_epoch(self, appoint: Appoint) -> None:
         """The operator appoints the running coordinator again: an epoch begins without a voter configuration."""
-        self.now, self.term = now, Term(appoint.epoch, 1)
+        self.term = Term(appoint.epoch, 1)
         self.voter_configs = VoterConfigs(self.term)
         self.roster.set_voter_config(VoterConfig())
         self.previous = replace(self.previous, running_pods=frozenset(appoint.running_pods))
-
-    def begin_event(self, now: float) -> None:
-        self.now = now
 
     # Effects --------------------------------------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ def count_fault(
 
 def on_answer(state: CoordinatorState, member: MemberRecord, heartbeat: int | None = None) -> None:
     """The member has answered this heartbeat, or has rejoined."""
-    if state.pending.on_answer(member.uid, heartbeat):
+    if state.pending.eviction is not None and state.pending.on_answer(member.uid, heartbeat):
         state.round_check.request()
 
 

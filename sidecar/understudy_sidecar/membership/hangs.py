@@ -61,16 +61,15 @@ def on_hung(state: CoordinatorState, member: MemberRecord, hung: m.Hung, now: fl
 
 
 def deadline(state: CoordinatorState) -> float | None:
-    if state.round.phase is not Phase.RUNNING:
-        return None
-    return state.hangs.start_expires if state.hangs.until is None else state.hangs.until
+    return state.hangs.deadline if state.round.phase is Phase.RUNNING else None
 
 
 def on_time(state: CoordinatorState, now: float) -> Hang | None:
     """The hang, if all reports about it have come, or their time is over."""
     hangs, roster = state.hangs, state.roster
     if state.round.phase is not Phase.RUNNING:
-        hangs.end_round()
+        if hangs.deadline is not None:
+            hangs.end_round()
         return None
     if hangs.start_expires is not None and now >= hangs.start_expires:
         _request_stacks(state, now)

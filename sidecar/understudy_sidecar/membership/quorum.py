@@ -65,7 +65,7 @@ def on_observers(state: CoordinatorState, observers: int) -> None:
 def lose_not_reconnected(state: CoordinatorState, now: float) -> None:
     """Lose the members that disconnected during a check-quorum and have not connected again."""
     quorum = state.quorum
-    if quorum.check is not None or now < quorum.reconnect_until:
+    if not quorum.disconnected or quorum.check is not None or now < quorum.reconnect_until:
         return
     disconnected = [state.roster.members[uid] for uid in sorted(quorum.disconnected) if uid in state.roster.members]
     quorum.disconnected.clear()
@@ -77,12 +77,13 @@ def lose_not_reconnected(state: CoordinatorState, now: float) -> None:
 def examine_silence(state: CoordinatorState, now: float) -> None:
     if state.has_majority() or now >= state.quorum.examines_silence_at:
         is_stopped = state.round.phase is not Phase.RUNNING
-        lose_silent(state, state.silence.find_lost(state.roster, state.steps, is_stopped, now), now)
+        if silent := state.silence.find_lost(state.roster, state.steps, is_stopped, now):
+            lose_silent(state, silent, now)
 
 
 def lose_silent(state: CoordinatorState, silent: list[SilentMember], now: float) -> None:
     """Count these members as lost, unless this coordinator itself may be partitioned."""
-    if silent and not state.has_majority():
+    if not state.has_majority():
         state.quorum.kept_silent, state.quorum.examines_silence_at = True, now + SILENCE_PAUSE_S
         state.silence.restart_timeouts(state.roster, now)
         return
@@ -108,8 +109,9 @@ def step_down_if_not_followed(state: CoordinatorState, now: float) -> None:
 
 
 def deadlines(state: CoordinatorState) -> list[float]:
-    quorum = state.quorum
-    times = [quorum.reconnect_until] if quorum.disconnected and quorum.check is None else []
+    quorum, times = state.quorum, list[float]()
+    if quorum.disconnected and quorum.check is None:
+        times.append(quorum.reconnect_until)
     if quorum.unobserved_since is not None:
         times.append(quorum.unobserved_since + STEP_DOWN_S)
     if quorum.missing_since is not None:

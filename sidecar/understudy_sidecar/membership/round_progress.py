@@ -75,10 +75,14 @@ def on_time(state: CoordinatorState, now: float) -> None:
         ending.close(state, CloseReason.SUCCEEDED, "all workers of all members exited 0", now)
 
 
-def deadlines(state: CoordinatorState) -> list[float]:
+def deadline(state: CoordinatorState) -> float | None:
     round_ = state.round
-    times = [round_.start_due] if round_.start_due is not None and round_.phase is Phase.RUNNING else []
-    return times if round_.started_at is None else [*times, round_.started_at + STARTED_WELL_S]
+    if round_.phase is not Phase.RUNNING:
+        return None
+    if round_.started_at is None:
+        return round_.start_due
+    well_at = round_.started_at + STARTED_WELL_S
+    return well_at if round_.start_due is None else min(well_at, round_.start_due)
 
 
 def _on_recovered(state: CoordinatorState, done: Sequence[Recovery], now: float) -> None:

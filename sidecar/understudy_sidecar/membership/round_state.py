@@ -46,11 +46,6 @@ class RoundState:
         """Never decreases, although members may continue a round with a lower number than a round that broke."""
         return max(self.token.round, self.newest_known)
 
-    @property
-    def waits(self) -> bool:
-        """Whether a round may be formed or adopted."""
-        return self.phase is Phase.WAITING or self.phase is Phase.REBUILDING
-
     # Transitions ------------------------------------------------------------------------------------------------------
 
     def rebuild(self) -> None:

@@ -50,6 +50,10 @@ class HangWatch:
         self.start_expires = now + timeout_s if timeout_s > 0 else None
         self.forget()
 
+    @property
+    def deadline(self) -> float | None:
+        return self.start_expires if self.until is None else self.until
+
     def end_round(self) -> None:
         self.start_expires = None
         self.forget()
