@@ -7,6 +7,7 @@ container's.
 import asyncio
 import logging
 import signal
+import time
 from pathlib import Path
 
 from understudy_protocol import pod
@@ -79,12 +80,19 @@ class Sidecar:
         hard_state = records.recorded_hard_state(settings.state)
         launcher_known = records.recorded_launcher(settings.state)
         self._core = Core(
-            settings.shape, identity, hard_state, now(), closed, self._verdicts.newest, launcher_known=launcher_known
+            settings.shape,
+            identity,
+            hard_state,
+            now(),
+            closed,
+            self._verdicts.newest,
+            launcher_known=launcher_known,
+            cpu_clock=time.thread_time,
         )
         self._alarm = Alarm(lambda: self._handle(Tick()))
         self._metrics = CoordinatorMetrics()
         self._socket: int | None = None  # of the link to the called sidecar
-        self._caller_links = CallerLinks(self._handle, lambda seconds: self._core.snapshot_took(seconds, now()))
+        self._caller_links = CallerLinks(self._handle, self._core.snapshot_took)
         self._client = CoordinatorClient(
             settings.key,
             settings.shape.uid,

@@ -12,6 +12,7 @@ but the coordinator of a closed job stays until its shutdown is complete. A term
 messages of its coordinator are still to be written, so that the next appointment finds no coordinator.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from understudy_protocol import membership as m
@@ -63,7 +64,10 @@ CANNOT_STORE = "its sidecar cannot store its state"
 
 
 class Core:
-    """See the module. closed, verdict, hard_state, launcher_known: stored by an earlier process of this sidecar."""
+    """See the module. closed, verdict, hard_state, launcher_known: stored by an earlier process of this sidecar.
+
+    cpu_clock: the CPU time of this thread in seconds.
+    """
 
     def __init__(
         self,
@@ -75,6 +79,7 @@ class Core:
         verdict: m.NodeVerdict | None = None,
         *,
         launcher_known: bool = False,
+        cpu_clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.voter = Voter(hard_state)
         self.member = Member(identity, self.voter, now, closed, verdict, launcher_known=launcher_known)
@@ -88,7 +93,7 @@ class Core:
         self._links: set[int] = set()  # of members that have sent something
         self._called_at: dict[int, float] = {}  # when each of them sent its Join, by its link
         self._cannot_store = False
-        self._observation = Observation(lambda: self.coordinator, self.member_info)
+        self._observation = Observation(lambda: self.coordinator, self.member_info, cpu_clock)
         self._now = now
         self._out: list[CoreEffect] = []
 
@@ -147,9 +152,9 @@ class Core:
         times = (self.member.deadline(), self._role_deadline(), self._observation.deadline(), dial_at)
         return min((at for at in times if at is not None), default=None)
 
-    def snapshot_took(self, seconds: float, now: float) -> None:
+    def snapshot_took(self, seconds: float) -> None:
         """Report the CPU time that encoding and writing the last snapshot took."""
-        self._observation.snapshot_took(seconds, now)
+        self._observation.snapshot_took(seconds)
 
     # Events -----------------------------------------------------------------------------------------------------------
 

@@ -17,13 +17,23 @@ MAX_CPU_SHARE = 0.05
 
 
 class Observation:
-    """coordinator: of this sidecar, if it is the leader. member_info: the knowledge of its member."""
+    """coordinator: of this sidecar, if it is the leader. member_info: the knowledge of its member.
 
-    def __init__(self, coordinator: Callable[[], Coordinator | None], member_info: Callable[[], MemberInfo]) -> None:
-        self._coordinator, self._member_info = coordinator, member_info
+    cpu_clock: the CPU time of this thread in seconds.
+    """
+
+    def __init__(
+        self,
+        coordinator: Callable[[], Coordinator | None],
+        member_info: Callable[[], MemberInfo],
+        cpu_clock: Callable[[], float],
+    ) -> None:
+        self._coordinator, self._member_info, self._cpu_clock = coordinator, member_info, cpu_clock
         self._links: set[int] = set()
         self._unanswered: set[int] = set()  # links whose message has no answer yet
         self._not_before = 0.0
+        self._sent_at = 0.0  # the last message
+        self._took_s = 0.0  # the CPU time that it took
         self._sent_version = -1
         self._sent_progress: StepProgress | None = None
         self._sent_refusal: Refused | None = None
@@ -44,9 +54,10 @@ class Observation:
         if link in self._links:
             self._unanswered.add(link)
 
-    def snapshot_took(self, seconds: float, now: float) -> None:
-        """Encoding and writing a snapshot took this CPU time: delay the next one in proportion."""
-        self._not_before = max(self._not_before, now - seconds + seconds / MAX_CPU_SHARE)
+    def snapshot_took(self, seconds: float) -> None:
+        """The last snapshot took this CPU time, in addition to earlier reports: delay the next one in proportion."""
+        self._took_s += seconds
+        self._not_before = max(self._not_before, self._sent_at + self._took_s / MAX_CPU_SHARE)
 
     def deadline(self) -> float | None:
         """When the next message is due; None if there is none."""
@@ -59,11 +70,13 @@ class Observation:
             return []
         self._sent_end = self._sent_end or is_end
         self._not_before = now + INTERVAL_S
+        self._sent_at, self._took_s, begun = now, 0.0, self._cpu_clock()
         message = self._message() if is_end or self._has_news() else None
         messages = [] if message is None else [Broadcast(tuple(sorted(self._links)), message)]
         if self._unanswered and (message is None or isinstance(message, Stepping)):  # it may have no state yet
             messages.append(Broadcast(tuple(sorted(self._unanswered)), self._state_message()))
         self._unanswered.clear()
+        self.snapshot_took(self._cpu_clock() - begun)
         return messages
 
     def _has_ended(self) -> bool:

@@ -15,6 +15,9 @@ from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 class MemberRecord:
     """The coordinator's knowledge of one connected (or just disconnected) member."""
 
+    uid: str = field(init=False)  # of its pod; fields, not properties, because each snapshot reads them of all members
+    name: str = field(init=False)
+    node: str = field(init=False)
     join: Join
     link: int | None
     joined_at: float
@@ -33,6 +36,7 @@ class MemberRecord:
     unanswered: list[int] = field(default_factory=list)  # numbers of regular heartbeats
 
     def __post_init__(self) -> None:
+        self.uid, self.name, self.node = self.join.pod_uid, self.join.pod_name, self.join.node
         self.stepped = self.join.stepped
 
     def record_answer(self, heartbeat: int) -> None:
@@ -43,18 +47,6 @@ class MemberRecord:
     def record_connection(self, heartbeat: int) -> None:
         """A new session shows that it responds too, like an answer to the newest heartbeat."""
         self.answered, self.unanswered = heartbeat, []
-
-    @property
-    def uid(self) -> str:
-        return self.join.pod_uid
-
-    @property
-    def name(self) -> str:
-        return self.join.pod_name
-
-    @property
-    def node(self) -> str:
-        return self.join.node
 
 
 @dataclass

@@ -9,8 +9,7 @@ from understudy_sidecar.membership.coordinator_state import CoordinatorState
 def take_snapshot(state: CoordinatorState) -> Snapshot:
     """O(members)."""
     members = tuple(
-        MemberView(x.uid, x.name, x.join.node, x.join.index, x.group_rank, x.workers)
-        for x in state.roster.members.values()
+        MemberView(x.uid, x.name, x.node, x.join.index, x.group_rank, x.workers) for x in state.roster.members.values()
     )
     counts = state.recovery_log.counts
     return Snapshot(

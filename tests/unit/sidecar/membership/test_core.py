@@ -4,6 +4,8 @@ leadership, and the messages that it sends.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from understudy_protocol import membership as m
@@ -26,11 +28,11 @@ OPERATOR = 1  # the number of its connection
 class Driven:
     """A core, the hard state that it has stored, and all effects since the last call."""
 
-    def __init__(self, hard_state: HardState | None = None) -> None:
+    def __init__(self, hard_state: HardState | None = None, cpu_clock: Callable[[], float] = lambda: 0.0) -> None:
         self.now = 1000.0
         self.volume_full = False
         self.stored = hard_state or HardState()
-        self.core = Core(SHAPE, ME, self.stored, self.now)
+        self.core = Core(SHAPE, ME, self.stored, self.now, cpu_clock=cpu_clock)
         self.effects: list[CoreEffect] = []
 
     def do(self, *events: CoreEvent) -> None:
@@ -130,9 +132,21 @@ def test_an_observer_that_asks_without_end_gets_few_snapshots() -> None:
 def test_a_snapshot_that_takes_long_makes_the_next_one_wait_in_proportion() -> None:
     driven = Driven().appoint(1)
     driven.do(ObserverUp(OPERATOR))
-    driven.core.snapshot_took(0.1, driven.now + 0.1)
+    driven.core.snapshot_took(0.1)
     driven.do(FromObserver(OPERATOR, Observe()))
     assert driven.core.deadline() == pytest.approx(1002.0)
+
+
+def test_computing_a_snapshot_counts_like_encoding_and_writing_it() -> None:
+    # given a coordinator whose snapshot takes 30 ms to compute
+    cpu = iter((0.0, 0.03))
+    driven = Driven(cpu_clock=lambda: next(cpu)).appoint(1)
+    driven.do(ObserverUp(OPERATOR))
+    # and 20 ms to encode and to write
+    driven.core.snapshot_took(0.02)
+    # then the next one is due when the first has taken a twentieth of the time
+    driven.do(FromObserver(OPERATOR, Observe()))
+    assert driven.core.deadline() == pytest.approx(1001.0)
 
 
 # A hard state that cannot be stored
