@@ -169,7 +169,7 @@ async def test_it_is_ready_exactly_when_its_launcher_reports_that(spare: Spare) 
 
         async def becomes(status: int) -> None:
             async with asyncio.timeout(10):
-                while await spare.ready() != status:  # noqa: ASYNC110 (the sidecar tells nobody)
+                while await spare.ready() != status:  # noqa: ASYNC110 (the sidecar sends no event)
                     await asyncio.sleep(0.01)
 
         await becomes(200)
