@@ -141,7 +141,9 @@ def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Jo
     if member.group_rank is None or state.round.phase is not Phase.RUNNING:
         return
     round_progress.on_acked(state, member)
-    if join.workers is WorkersState.FINISHED:
+    if join.workers is WorkersState.RUNNING and member.uid in state.roster.starting:
+        round_progress.on_started(state, member, now)
+    elif join.workers is WorkersState.FINISHED:
         round_progress.on_finished(state, member)
     elif join.workers in (WorkersState.IDLE, WorkersState.FAILED) and not _is_draining(state, member):
         worker_faults.on_rejoined_failed(state, member, join.failure, now)

@@ -396,6 +396,22 @@ def test_a_pod_whose_workers_do_not_start_is_lost_after_four_minutes_and_a_spare
     assert driven.assigned() == {"active-0": 0, "spare-0": 1}
 
 
+def test_a_pod_whose_workers_started_while_it_was_disconnected_is_not_lost() -> None:
+    # given a round in which the connection of a pod ends before its workers start
+    driven = running()
+    driven.fail_worker("active-1")
+    driven.report_started("active-0")
+    driven.receive("active-1", m.Ack(driven.token))
+    driven.drop("active-1", silent=True)
+    # when it joins again with running workers, and all members answer for more than four minutes
+    driven.join("active-1", driven.token, 1, WorkersState.RUNNING)
+    driven.report_step("active-0", 2)
+    driven.later(300.0, "active-0", "active-1", "spare-0")
+    # then the round continues
+    assert driven.lost_pods() == {}
+    assert driven.coordinator.phase is Phase.RUNNING
+
+
 def test_a_pod_that_joins_and_can_take_part_in_no_round_is_lost_and_gets_no_ranks() -> None:
     driven = DrivenCoordinator()
     driven.join("active-0")
