@@ -27,11 +27,11 @@ from understudy_protocol.enums import CloseReason, Term, Verdict
 from understudy_protocol.hard_state import HardState
 from understudy_protocol.membership import Close, NodeVerdict
 from understudy_sidecar import records, settings
-from understudy_sidecar.annotation import AnnotationFile
 from understudy_sidecar.launcher_link import LauncherLink
 from understudy_sidecar.records import CannotRead
 from understudy_sidecar.rollouts_link import RolloutsLink
 from understudy_sidecar.sidecar_alone import AloneSettings, SidecarAlone
+from understudy_sidecar.verdicts import AnnotationFile
 
 HARD_STATE_FILE = "hard-state.json"
 
