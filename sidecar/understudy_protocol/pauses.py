@@ -1,6 +1,6 @@
 """Pauses between attempts."""
 
 
-def doubled(first_s: float, times: int, longest_s: float) -> float:
-    """The pause after `times` doublings of the first one, up to the longest."""
-    return min(first_s * 2.0 ** min(times, 30), longest_s)
+def growing_pause_s(first_s: float, longest_s: float, in_a_row: int) -> float:
+    """The pause after so many failures in a row: it doubles with each failure."""
+    return min(first_s * 2.0 ** min(in_a_row - 1, 30), longest_s)

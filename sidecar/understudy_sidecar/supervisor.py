@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from understudy_protocol.pauses import doubled
+from understudy_protocol.pauses import growing_pause_s
 
 FIRST_S = 0.1
 MAX_PAUSE_S = 5.0
@@ -46,8 +46,8 @@ class _Supervisor:
                 return max(code, 0)
             if time.monotonic() - began >= STEADY_S:
                 self._failures = 0
-            pause_s = doubled(FIRST_S, self._failures, MAX_PAUSE_S)
             self._failures += 1
+            pause_s = growing_pause_s(FIRST_S, MAX_PAUSE_S, self._failures)
             log.error("the sidecar process ended with %s; it restarts in %g s", _describe_exit(code), pause_s)
             self._sleep(pause_s)
             if self._asked_to_end:

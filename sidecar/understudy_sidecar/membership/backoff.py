@@ -11,7 +11,7 @@ the time.
 
 from dataclasses import dataclass
 
-from understudy_protocol.pauses import doubled
+from understudy_protocol.pauses import growing_pause_s
 
 FIRST_S = 1.0
 FREE_LOSSES = 3
@@ -74,7 +74,7 @@ class Backoff:
     @property
     def pause_s(self) -> float:
         in_row = self.losses - FREE_LOSSES if self._has_lost else self.failures
-        return doubled(FIRST_S, in_row - 1, self.longest_s)
+        return growing_pause_s(FIRST_S, self.longest_s, in_row)
 
     @property
     def reason(self) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from understudy_protocol.membership import StandbyCoordinator
-from understudy_protocol.pauses import doubled
+from understudy_protocol.pauses import growing_pause_s
 from understudy_sidecar.membership.events import SERVICE
 
 #: Longer than all members need to detect a hung coordinator (a few missing heartbeats). Doubles in each turn: k members
@@ -51,7 +51,7 @@ class Calls:
             self._turns += 1
         self._answered += 1
         self._last = self._last if place is None else place
-        return doubled(FIRST_WAIT_S, self._turns, MAX_WAIT_S) if self._answered == 1 else NEXT_WAIT_S
+        return growing_pause_s(FIRST_WAIT_S, MAX_WAIT_S, self._turns + 1) if self._answered == 1 else NEXT_WAIT_S
 
     def next(
         self, standbys: tuple[StandbyCoordinator, ...], own_ip: str, named: str = "", followed: str = ""
@@ -85,7 +85,7 @@ class Dialing(Generic[Address]):
         """The seconds to wait, and the address to call then."""
         wait_s = 0.0
         if self._next == len(self._addresses):
-            wait_s, self._next = doubled(FIRST_PAUSE_S, self._turns, LONGEST_PAUSE_S), 0
+            wait_s, self._next = growing_pause_s(FIRST_PAUSE_S, LONGEST_PAUSE_S, self._turns + 1), 0
             self._turns += 1
         self._next += 1
         return wait_s, self._addresses[self._next - 1]

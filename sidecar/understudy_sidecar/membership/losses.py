@@ -7,7 +7,7 @@ while: it may be lost again soon.
 from dataclasses import dataclass, field
 
 from understudy_protocol.observer import Lost
-from understudy_protocol.pauses import doubled
+from understudy_protocol.pauses import growing_pause_s
 
 MAX_LOST = 1000
 #: A member that was lost and has returned is the last choice for ranks for this long; doubles with each loss.
@@ -36,7 +36,7 @@ class Losses:
     def was_lost_recently(self, uid: str, now: float) -> bool:
         """Whether this member returned so soon after a loss that any other member is the better choice."""
         losses, at = self.counts.get(uid, (0, 0.0))
-        return losses > 0 and now < at + doubled(LOST_RECENTLY_S, losses - 1, MAX_LOST_RECENTLY_S)
+        return losses > 0 and now < at + growing_pause_s(LOST_RECENTLY_S, MAX_LOST_RECENTLY_S, losses)
 
 
 def _limit(by_uid: dict[str, Lost] | dict[str, tuple[int, float]]) -> None:
