@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
+from accelerate.utils import DataLoaderConfiguration, set_seed
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -18,7 +18,7 @@ SAVE_EVERY = 10  # steps
 
 
 def main(folder):
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))
     set_seed(0)
     inputs = torch.randn(10240, 256)
     data = TensorDataset(inputs, inputs.sin().roll(1, dims=1))
@@ -36,7 +36,8 @@ def main(folder):
 
     for epoch in range(step // len(loader), EPOCHS):
         loader.set_epoch(epoch)
-        for batch_inputs, targets in accelerator.skip_first_batches(loader, step - epoch * len(loader)):
+        done = step - epoch * len(loader)
+        for batch_inputs, targets in accelerator.skip_first_batches(loader, done) if done else loader:
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(model(batch_inputs), targets)
             accelerator.backward(loss)
