@@ -36,6 +36,9 @@ CASES = (
     Case("FSDP2 with torch.distributed.checkpoint", ("torch",), "fsdp2.py"),
     Case("HF Trainer", ("transformers",), "hf_trainer.py"),
     Case("Accelerate", ("accelerate",), "accelerate_train.py"),
+    Case(
+        "Accelerate, by `accelerate launch`", ("accelerate",), "accelerate_train.py", command=("{bin}/accelerate", "launch")
+    ),
     Case("Lightning, ddp", ("pytorch-lightning",), "lightning_train.py", ("ddp",)),
     Case("DeepSpeed, ZeRO-2", ("deepspeed",), "deepspeed_train.py", ("2",)),
     Case("JAX", ("jax",), "jax_train.py"),
