@@ -1,11 +1,16 @@
-"""The cases of `make frameworks`: a script, its command, the options of `understudy local`, and what a user has to change."""
+"""The cases of `make frameworks`: a script, its command, the options of `understudy local`, and the user's change."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 NOTHING = "nothing"
+#: The modules that a fork server imports by default.
+DEFAULT_MODULES = ("torch", "torch.distributed", "torch._dynamo", "numpy")
+
+
+def preload(*modules: str) -> tuple[str, str]:
+    return ("--preload", ",".join((*DEFAULT_MODULES, *modules)))
 
 
 @dataclass(frozen=True)
@@ -14,7 +19,8 @@ class Case:
 
     command: words before the script; `{bin}` is the folder of programs of the frameworks' environment.
     save_every: steps from one checkpoint to the next. within: how much a loss may differ, relative.
-    changed: what a user has to change in the command or in the script.
+    changed: what a user has to change in the command or in the script. is_launcher: the command starts the script in a
+    process of its own.
     """
 
     name: str
@@ -26,7 +32,7 @@ class Case:
     save_every: int = 10
     within: float = 1e-6
     changed: str = NOTHING
-    environment: Mapping[str, str] = field(default_factory=dict)
+    is_launcher: bool = False
 
 
 CASES = (
@@ -35,11 +41,37 @@ CASES = (
     Case("DataLoader with workers, spawn", ("torch",), "dataloader.py", ("spawn",)),
     Case("FSDP2 with torch.distributed.checkpoint", ("torch",), "fsdp2.py"),
     Case("HF Trainer", ("transformers",), "hf_trainer.py"),
+    Case(
+        "HF Trainer, preloaded",
+        ("transformers",),
+        "hf_trainer.py",
+        options=preload("transformers.trainer", "transformers.models.gpt2.modeling_gpt2"),
+        changed="preload: transformers.trainer, and the model's module",
+    ),
     Case("Accelerate", ("accelerate",), "accelerate_train.py"),
     Case(
-        "Accelerate, by `accelerate launch`", ("accelerate",), "accelerate_train.py", command=("{bin}/accelerate", "launch")
+        "Accelerate, by `accelerate launch`",
+        ("accelerate",),
+        "accelerate_train.py",
+        command=("{bin}/accelerate", "launch"),
+        is_launcher=True,
     ),
     Case("Lightning, ddp", ("pytorch-lightning",), "lightning_train.py", ("ddp",)),
+    Case(
+        "Lightning, ddp, preloaded",
+        ("pytorch-lightning",),
+        "lightning_train.py",
+        ("ddp",),
+        options=preload("pytorch_lightning"),
+        changed="preload: pytorch_lightning",
+    ),
     Case("DeepSpeed, ZeRO-2", ("deepspeed",), "deepspeed_train.py", ("2",)),
     Case("JAX", ("jax",), "jax_train.py"),
+    Case(
+        "JAX, preloaded",
+        ("jax",),
+        "jax_train.py",
+        options=("--preload", "jax,optax,orbax.checkpoint"),
+        changed="preload: jax, optax, orbax.checkpoint",
+    ),
 )

@@ -53,4 +53,5 @@ def checkpoints(tmp_path: Path) -> Iterator[Path]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if results := read_results(FILE):
-        terminalreporter.write_line(f"\n{plain(matrix_rows(results))}\n\nwritten: {FILE}; `make bench-docs` writes the page")
+        table = plain(matrix_rows(results))
+        terminalreporter.write_line(f"\n{table}\n\nwritten: {FILE}; `make bench-docs` writes the page")

@@ -16,7 +16,7 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Result:
-    """worker_s, node_s: from the SIGKILL to the first new step. start: "fork server" or "new process".
+    """worker_s, node_s: from the SIGKILL to the first new step. start: "forks" or "new processes".
 
     speed: the seconds of tests/machine_speed.py's calculation, as a multiple of the reference's.
     """

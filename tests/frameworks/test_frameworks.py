@@ -14,7 +14,7 @@ from benchmarks.report import commit
 from tests.frameworks.cases import CASES, Case
 from tests.frameworks.conftest import FILE
 from tests.frameworks.results import Result, write_result
-from tests.frameworks.training import Training
+from tests.frameworks.training import FORK_SERVER, Training
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -32,7 +32,7 @@ def test_a_training_resumes_after_the_loss_of_a_worker_and_of_a_node(
         # given a training that has checkpoints, and a spare
         training.wait_for_steps(BEFORE_FAULT)
         start = training.start_method()
-        if start == "fork server":
+        if start == FORK_SERVER:
             training.wait_for_spare()
         # when a worker is killed
         worker = training.lose("1")
@@ -45,7 +45,7 @@ def test_a_training_resumes_after_the_loss_of_a_worker_and_of_a_node(
     # and each time it has resumed from its newest checkpoint, or from the one before if that one was not complete
     assert training.starts[0].step == 0
     for recovery in (worker, node):
-        assert 0 < recovery.resumed_at
+        assert recovery.resumed_at > 0
         assert recovery.last_step - 2 * case.save_every < recovery.resumed_at <= recovery.last_step + 1
     # and each step has the loss of an undisturbed run
     for step in training.steps:

@@ -31,6 +31,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 #: For each condition. A run takes half a minute; other programs of the machine may make it many times slower.
 LIMIT_S = 240.0
 POLL_S = 0.02
+FORK_SERVER, NEW_PROCESS = "forks", "new processes"
 READY = "the fork server is ready"
 _LINE = re.compile(r"(?:\[rank 0\] )?(?:resumes at step (?P<first>\d+)|step (?P<step>\d+) loss (?P<loss>\S+))$")
 
@@ -65,7 +66,8 @@ def command_of(case: Case, folder: Path, environment: Path) -> list[str]:
 def environment_of(case: Case, environment: Path) -> dict[str, str]:
     """As a user's terminal with an active environment. One thread for each process: two processes share two cores."""
     path = f"{environment / 'bin'}:{os.environ['PATH']}"
-    return {**plain_environment(), "PATH": path, "OMP_NUM_THREADS": "1", **case.environment}
+    ours = {"PATH": path, "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(environment / "torch_extensions")}
+    return {**plain_environment(), **ours}
 
 
 def parsed(line: str, at: float) -> Resumed | Step | None:
@@ -115,7 +117,7 @@ class Training:
     """One run of `understudy local`: two members of one worker, and a spare. The context manager ends it."""
 
     def __init__(self, case: Case, folder: Path, environment: Path) -> None:
-        self.name = f"frameworks-{os.getpid()}"
+        self._case, self.name = case, f"frameworks-{os.getpid()}"
         self.records: list[Resumed | Step] = []
         self._log: list[str] = []
         words = [sys.executable, "-m", "understudy_local", "local", "--plain", "--name", self.name]
@@ -130,7 +132,9 @@ class Training:
     def __enter__(self) -> Training:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._process.poll() is None:
             self._process.terminate()
             self._process.terminate()  # the second signal kills the workers
@@ -152,12 +156,12 @@ class Training:
         return [record for record in self.records if isinstance(record, Step)]
 
     def start_method(self) -> str:
-        """How the workers that run now were started."""
+        """How the processes that run the script were started."""
         pids = [pid for launcher in self._launchers() for pid in workers.worker_pids(launcher.pid)]
+        assert pids, "no worker was found"
         parents = {psutil.Process(pid).parent() for pid in pids}
         names = {"" if parent is None else parent.name() for parent in parents}
-        assert pids, "no worker was found"
-        return "fork server" if names == {"zygote"} else "new process"
+        return FORK_SERVER if names == {"zygote"} and not self._case.is_launcher else NEW_PROCESS
 
     def wait_for_steps(self, count: int) -> None:
         """This many steps since the last start."""
