@@ -14,7 +14,7 @@ from benchmarks.report import commit
 from tests.frameworks.cases import CASES, Case
 from tests.frameworks.conftest import FILE
 from tests.frameworks.results import Result, write_result
-from tests.frameworks.training import FORK_SERVER, Training
+from tests.frameworks.training import FORK_SERVER, LIMIT_S, SCRIPTS, Training
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -63,6 +63,14 @@ def test_a_training_resumes_after_the_loss_of_a_worker_and_of_a_node(
         speed=speed,
     )
     write_result(FILE, result, [one.name for one in CASES])
+
+
+def test_lightning_rejects_fsdp_without_a_gpu(environment: Path, checkpoints: Path) -> None:
+    """docs/reference/frameworks.md says so. If this fails, add a case."""
+    command = [environment / "bin" / "python", SCRIPTS / "lightning_train.py", checkpoints, "fsdp"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 1
+    assert "requires a GPU accelerator" in done.stderr
 
 
 def version_of(package: str, environment: Path) -> str:
