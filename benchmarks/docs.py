@@ -107,7 +107,7 @@ def _source(name: str, results: Path, archived: Mapping[str, Archived]) -> Sourc
     facts = archived[name].facts
     rows = [*facts.items(), *([] if "cores" in facts else [("machine", "not recorded")])]
     rows.append(("samples", "not kept: no number can be computed again"))
-    return Source(archived[name].records, rows, f"{facts['date']}, samples not kept")
+    return Source(archived[name].records, rows, facts["date"])
 
 
 def _machine_of(sessions: Sequence[Session]) -> list[tables.Row]:

@@ -155,7 +155,6 @@ class Cluster(Api):
         self.objects[path]["status"] = {
             "coordinator": {"epoch": 7, "term": 1, "podName": holder.pod_name, "podUID": holder.pod_uid},
             "round": 0,
-            "term": 1,
         }
         token = RoundToken(7, 1, 0)
         result = Snapshot(token, holder.pod_uid, tuple(members), (), (), {}, None, "", None)

@@ -30,6 +30,17 @@ PAGE = ROOT / "docs/reference/values.md"
 CRD = ROOT / "crds/trainingjobs.yaml"
 COMMAND = "make chart"
 MARK = "@schema "
+#: Former path -> its path now. helm rejects the former one, and its message contains the new one.
+RENAMED = {
+    "admissionPolicies.authors": "admissionPolicies.authors.enabled",
+    "crds.install": "crds.enabled",
+    "faults.sources[].except": "faults.sources[].exceptValues",
+    "networkPolicies.alsoFrom": "networkPolicies.extraFrom",
+    "networkPolicies.alsoTo": "networkPolicies.extraTo",
+    "networkPolicies.egress": "networkPolicies.egress.enabled",
+    "networkPolicies.jobs": "networkPolicies.jobs.enabled",
+    "rbac.aggregate": "rbac.aggregate.enabled",
+}
 TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array"}
 
 Schema = dict[str, Any]
@@ -119,11 +130,26 @@ def _comment(lines: list[str], line: int) -> tuple[str, Schema | None]:
 # The schema ----------------------------------------------------------------------------------------------------------
 
 
-def schema_of(values: tuple[Value, ...], pod: Schema) -> Schema:
+def schema_of(values: tuple[Value, ...], pod: Schema, renamed: Mapping[str, str] = RENAMED) -> Schema:
     """The schema of all values. Helm sets `global` if another chart contains this one."""
     root = _object({value.path[-1]: _schema(value, pod) for value in values})
     root["properties"]["global"] = {"type": "object"}
+    for previous, new in renamed.items():
+        _reject_renamed(root, previous, new)
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the chart understudy", **root}
+
+
+def _reject_renamed(root: Schema, previous: str, new: str) -> None:
+    """Reject the former path with a message that contains the new one: `value must be 'now named …'`."""
+    *above, name = previous.split(".")
+    section = root
+    for part in above:
+        section = section["properties"][part.removesuffix("[]")]
+        section = section["items"] if part.endswith("[]") else section
+    rejection: Schema = {"const": f"now named {new}"}
+    if (renamed := section["properties"].get(name)) is not None:  # a switch that became a section
+        rejection = {"if": {"type": "boolean"}, "then": rejection, "else": renamed}
+    section["properties"][name] = rejection
 
 
 def _schema(value: Value, pod: Schema) -> Schema:

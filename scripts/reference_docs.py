@@ -25,8 +25,8 @@ from understudy_launcher import __main__ as launcher
 from understudy_launcher import supervise
 from understudy_local import __main__ as local
 from understudy_local import cluster
+from understudy_operator.plan.facts.status import JOB_RESTART
 from understudy_operator.plan.injection import settings
-from understudy_operator.plan.jobset.restart import JOB_RESTART
 from understudy_protocol import enums, pod
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,7 +113,8 @@ def conditions(of: str) -> str:
     if missing:
         raise PageError(f"the condition {missing[0]} has no text: add one to scripts/reference_texts.py")
     order = [kind for kind in texts.CONDITIONS if kind in found]
-    rows = [(f"`{kind}`", texts.CONDITIONS[kind], ", ".join(shown(found[kind]))) for kind in order]
+    meanings = texts.CONDITIONS | (texts.POOL_CONDITIONS if of == POOL else {})
+    rows = [(f"`{kind}`", meanings[kind], ", ".join(shown(found[kind]))) for kind in order]
     return markdown(("condition", "True means", "reasons"), rows)
 
 
@@ -128,7 +129,7 @@ def shown(found: list[str]) -> Iterator[str]:
 
 def is_possible(name: Name) -> bool:
     """The values of two expressions are found independently. The code excludes these combinations."""
-    lasting = name.reason in ("InvalidSpec", "Refused")
+    lasting = name.reason in ("InvalidSpec", "Rejected")
     match name.kind:
         case "Invalid":
             return lasting or name.reason == "Accepted"

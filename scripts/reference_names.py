@@ -19,7 +19,7 @@ from types import ModuleType
 from scripts.reference_fields import read_crd
 from understudy_operator.plan.facts import refusals, spec
 from understudy_operator.plan.jobset import outcome
-from understudy_operator.plan.pool import pool_condition as pool_told
+from understudy_operator.plan.pool import pool_condition, pool_status
 from understudy_operator.plan.status import conditions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +28,7 @@ EVENT, CONDITION = "Event", "DesiredCondition"
 JOB, POOL = "TrainingJob, InjectedJob", "HotSparePool"
 OTHER = "Job, JobSet, PyTorchJob"
 #: Modules whose conditions and events are on another kind than a job.
-KINDS = {"understudy_operator.plan.pool.pool_status": POOL, "understudy_operator.controllers.injected_jobs": OTHER}
+KINDS = {"understudy_operator.plan.pool.pool_status": POOL, "understudy_operator.plan.injection.targets": OTHER}
 
 
 class UnknownName(Exception):
@@ -64,7 +64,13 @@ def _policy_actions() -> tuple[str, ...]:
 
 def _pool_reasons() -> tuple[str, ...]:
     """The reasons of the condition PoolAvailable. All but the first are reasons of an event, too."""
-    return (pool_told.CLAIMED, pool_told.EMPTY, pool_told.MISSING, pool_told.NO_ROOM, pool_told.REFUSED)
+    return (
+        pool_condition.CLAIMED,
+        pool_condition.EMPTY,
+        pool_condition.NOT_FOUND,
+        pool_condition.UNSCHEDULABLE,
+        pool_condition.CLAIM_REJECTED,
+    )
 
 
 def _refused() -> tuple[str, ...]:
@@ -79,22 +85,20 @@ def _nothing_new() -> tuple[str, ...]:
 #: (function, expression): its values.
 COMPUTED: Mapping[tuple[str, str], Callable[[], tuple[str, ...]]] = {
     ("plan_conditions", "phase"): phases,
+    ("plan_conditions", "ready_reason"): lambda: (*(conditions.ENDED.get(x, x) for x in phases()), conditions.SHRUNK),
     ("plan_conditions", "reason"): _ends,
-    ("_forked_condition", "condition['reason']"): _nothing_new,
     ("_refusal_condition", "kind"): lambda: ("Invalid", "Blocked"),
-    ("_refusal_condition", "condition['reason']"): _nothing_new,
     ("_refusal_condition", "refusal.kind.value"): _refused,
     ("_startup", "kind"): lambda: conditions.STARTUP,
-    ("_keep_conditions", "condition['type']"): _nothing_new,
-    ("_of_running_jobs", "before['reason']"): _nothing_new,
-    ("_blocked", "recorded['reason']"): _nothing_new,
+    ("unchanged", "entry.type"): _nothing_new,
+    ("_keep_conditions", "condition.type"): _nothing_new,
     ("_blocked", "refusal.kind.value"): _refused,
     ("_after_failure", "action.value"): _policy_actions,
     ("plan_events", "reason"): _restarts,
     ("_recorded", "end"): lambda: ("Completed", "Failed"),
-    ("pool_events", "after['reason']"): _pool_reasons,
-    ("_events", "new['reason']"): lambda: ("Rolling", "NoRoom", *_refused()),
-    ("_events", "reason"): lambda: ("TakenAway", "NoRoom"),
+    ("pool_events", "after.reason"): _pool_reasons,
+    ("_events", "new.reason"): lambda: ("Rolling", pool_status.UNSCHEDULABLE, *_refused()),
+    ("_events", "reason"): lambda: (pool_status.PREEMPTED, pool_status.EVICTED, pool_status.UNSCHEDULABLE),
 }
 
 
@@ -112,7 +116,7 @@ def events() -> frozenset[Name]:
 
 @cache
 def all_conditions() -> frozenset[Name]:
-    """Running and Completed have the phase as their reason while they are False."""
+    """Recovering, Completed and Failed have the phase as their reason while they are False."""
     return frozenset(
         Name(_kind_of(place.module), kind, reason)
         for place in _places()

@@ -23,7 +23,7 @@ from benchmarks.operator.programs import Program
 from benchmarks.operator.settings import BURST, QPS, Files, User
 from tests.cluster.commands import run
 from tests.cluster.host_tools import tool
-from understudy_operator.settings.master_secret import ENV_MASTER_SECRET
+from understudy_operator.settings import ENV_MASTER_SECRET
 
 HEALTH_PORT = 8081
 SERVING_DAYS = "30"

@@ -20,7 +20,7 @@ WORKERS = 8
 LIMIT_S = 60.0
 #: Some systems detect the loss of a node by default timeouts of minutes, and then recover.
 POWER_OFF_LIMIT_S = 180.0
-#: For the cases with a grace: `recovery.workerGrace`, and how long a worker takes to save in one of them.
+#: For the cases with a grace: `recovery.workerGracePeriod`, and how long a worker takes to save in one of them.
 GRACE_S, SAVE_S = 5.0, 1.0
 
 

@@ -31,7 +31,7 @@ class Understudy(Training):
         self._name, self._zygote = f"bench-{os.getpid()}", session.system is not System.NO_ZYGOTE
         self._off = ""
         if session.case in (Case.WORKER_GRACE, Case.WORKER_GRACE_SAVE):
-            self.env[pod.ENV_WORKER_GRACE] = f"{GRACE_S:.0f}"
+            self.env[pod.ENV_WORKER_GRACE_PERIOD] = f"{GRACE_S:.0f}"
         paths = [str(CHECKOUT), str(CHECKOUT / "operator"), str(CHECKOUT / "sidecar"), installed.env["PYTHONPATH"]]
         named = ",".join(f"{node.name}={node.ip}" for node in nodes)
         requests = ["--name", self._name, "--nodes", named, "--spares", str(session.spares)]

@@ -27,7 +27,7 @@ def head(length: int, path: str = "/mutate") -> bytes:
 
 
 def review(spec: bytes) -> bytes:
-    metadata = b'"metadata": {"labels": {"understudy.dev/inject": "true"}}'
+    metadata = b'"metadata": {"labels": {"understudy.dev/inject": "enabled"}}'
     pod = b"{" + metadata + b', "spec": ' + spec + b"}"
     request = b'{"uid": "u", "kind": {"kind": "Pod"}, "object": ' + pod + b"}"
     return b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": ' + request + b"}"

@@ -22,11 +22,13 @@ import kopf
 
 from understudy_operator import handlers
 from understudy_operator.metrics.serving import port_of
-from understudy_operator.settings.fault_settings import read_fault_settings
-from understudy_operator.settings.lease_settings import read_lease_settings
-from understudy_operator.settings.master_secret import read_master_secret
-from understudy_operator.settings.namespace_settings import read_namespaces
-from understudy_operator.settings.network_settings import read_network_rules
+from understudy_operator.settings import (
+    read_fault_settings,
+    read_lease_settings,
+    read_master_secret,
+    read_namespaces,
+    read_network_rules,
+)
 from understudy_protocol import logs
 
 

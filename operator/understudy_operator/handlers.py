@@ -22,11 +22,13 @@ from understudy_operator.operator import Operator, new_identity
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.runtime.api import Api
 from understudy_operator.runtime.clock import Backoffs, Clock
-from understudy_operator.settings.fault_settings import read_fault_settings
-from understudy_operator.settings.lease_settings import read_lease_settings
-from understudy_operator.settings.master_secret import read_master_secret
-from understudy_operator.settings.namespace_settings import read_namespaces
-from understudy_operator.settings.network_settings import read_network_rules
+from understudy_operator.settings import (
+    read_fault_settings,
+    read_lease_settings,
+    read_master_secret,
+    read_namespaces,
+    read_network_rules,
+)
 from understudy_protocol import logs
 
 HEALTH_PORT = 8080

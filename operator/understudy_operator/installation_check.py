@@ -86,7 +86,7 @@ class InstallationCheck:
                 raise
         served = {resource["name"] for resource in resources.get("resources", ())}
         missing = [plural for plural in PLURALS if plural not in served]
-        return f"the API server does not serve {', '.join(missing)}: apply the CRDs (crds.install)" if missing else ""
+        return f"the API server does not serve {', '.join(missing)}: apply the CRDs (crds.enabled)" if missing else ""
 
     async def _deployment(self, name: str) -> str:
         path = f"/apis/apps/v1/namespaces/{self._namespace}/deployments/{name}"

@@ -18,10 +18,9 @@ from understudy_operator.controllers.pool_worker import PoolWorker
 from understudy_operator.controllers.supervisor import Supervisor
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.observe.kueue_discovery import KueueDiscovery
-from understudy_operator.observe.line import message_room
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import claimed_pods, interested_jobs
-from understudy_operator.observe.resync import MANY, Resync, paths_of
+from understudy_operator.observe.resync import Resync, paths_of
 from understudy_operator.observe.store import (
     Key,
     Kind,
@@ -41,7 +40,8 @@ from understudy_operator.plan.leadership.lease_election import LeaseTimes
 from understudy_operator.plan.manifests.network_policy import Rules
 from understudy_operator.runtime.api import API_FAILURES, Api
 from understudy_operator.runtime.clock import Clock, jittered
-from understudy_operator.settings.fault_settings import FaultSettings
+from understudy_operator.runtime.line import message_room
+from understudy_operator.settings import FaultSettings
 from understudy_protocol import logs
 from understudy_protocol import pod as names
 
@@ -100,8 +100,7 @@ class Operator:
             self._writer, self.store, self._enqueue, clock, self._gateway.pace, self._read_node
         )
         watches = tuple(watches)
-        listed = [kind for kind in watches if kind in MANY]
-        self._resync = Resync(api, self.store, clock, self._enqueue_all, listed, namespaces)
+        self._resync = Resync(api, self.store, clock, self._enqueue_all, watches, namespaces)
         self._node_memory = NodeMemory(
             self._writer, faults.memory, self.store, self._read_node, clock, self._enqueue_all
         )
@@ -230,7 +229,7 @@ class Operator:
             for job in interested_jobs(self.store, raw):
                 with self._contain_errors(job_kind(job), job):
                     self._enqueue(job)
-        elif names.LABEL_FROM_POOL in raw["metadata"].get("labels", {}):
+        elif names.LABEL_POOL_UID in raw["metadata"].get("labels", {}):
             self._enqueue_pools(key_of(raw)[0])
 
     def _start_leading(self) -> None:

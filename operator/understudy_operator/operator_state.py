@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from understudy_operator.controllers.job_worker import JobWorker
 from understudy_operator.controllers.pool_worker import PoolWorker
-from understudy_operator.observe.read_injected import raw_jobs
+from understudy_operator.observe.read_injected import job_statuses
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import read_pool
-from understudy_operator.observe.store import Kind, Raw, Store
+from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.plan.facts.status import JobStatus, PoolStatus
 from understudy_operator.runtime.clock import Clock
 
 
@@ -31,11 +32,11 @@ class OperatorState:
     def knows(self) -> bool:
         return self.leads() and self.filled()
 
-    def jobs(self) -> list[Raw]:
-        return raw_jobs(self.store)
+    def jobs(self) -> list[JobStatus]:
+        return [status for _, status in job_statuses(self.store)]
 
-    def pools(self) -> list[Raw]:
-        return [{"status": pool.status} for pool in self.store.facts(Kind.POOL, read_pool)]
+    def pools(self) -> list[PoolStatus]:
+        return [pool.status for pool in self.store.facts(Kind.POOL, read_pool)]
 
     def nodes(self) -> list[Node]:
         return self.store.facts(Kind.NODE, self.read_node)

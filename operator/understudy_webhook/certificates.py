@@ -2,7 +2,7 @@
 
 Rules: a renewed certificate needs no restart. The folder is read every EVERY_S, and new connections get a changed pair.
 A pair whose parts do not match (half of it is written) is read again, and the previous one stays meanwhile. keeper.py
-writes self-made certificates; cert-manager or the administrator write all others.
+writes self-signed certificates; cert-manager or the administrator write all others.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Renew the webhook's self-made certificate: `python -m understudy_webhook.keeper`. This process serves nothing.
+"""Renew the webhook's self-signed certificate: `python -m understudy_webhook.keeper`. This process serves nothing.
 
 UNDERSTUDY_WEBHOOK (namespace/name) names the Service and both webhook configurations; the Secret is <name>-tls. TMPDIR
 is a folder in memory, in which openssl writes keys.

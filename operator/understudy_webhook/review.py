@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from understudy_operator.plan.injection.injected_pods import inject, wants_injection
+from understudy_operator.plan.injection.injected_pods import inject
 from understudy_operator.plan.injection.json_patch import json_patch
-from understudy_operator.plan.injection.settings import Objection
+from understudy_operator.plan.injection.settings import Objection, wants_injection
 from understudy_operator.runtime.json_size import values_in
 from understudy_protocol.logs import TEXT
 from understudy_webhook.object_validation import find_objections
@@ -101,9 +101,11 @@ def is_deeper(value: Any, levels: int) -> bool:
 def mutate(request: Raw, sidecar_image: str, log_format: str = TEXT) -> dict[str, Any]:
     """The answer to the creation of a pod."""
     pod = request.get("object") or {}
-    if request.get("kind", {}).get("kind") != "Pod" or not wants_injection(pod.get("metadata", {})):
+    if request.get("kind", {}).get("kind") != "Pod":
         return _allowed(request)
     try:
+        if not wants_injection(pod.get("metadata", {})):
+            return _allowed(request)
         injection = inject(pod, sidecar_image, log_format)
     except Objection as objection:
         return _refused(request, f"understudy cannot inject this pod: {objection}")

@@ -1,4 +1,4 @@
-"""When a self-made certificate is renewed, and which authorities the API server trusts meanwhile. Pure.
+"""When a self-signed certificate is renewed, and which authorities the API server trusts meanwhile. Pure.
 
 Rules: each certificate has a separate authority, whose key is deleted, so an attacker could only steal the key in use.
 A certificate is renewed when a third of its life is left. The API server's bundle has the new authority and the
@@ -15,7 +15,8 @@ LIFE_S = 90 * 24 * 3600.0
 RENEWED_AT = 1 / 3  # the part of its life that is left
 CERTIFICATE, KEY, BUNDLE = "tls.crt", "tls.key", "ca.crt"
 CERT_MANAGER = "cert-manager.io/certificate-name"  # an annotation: the Secret's Certificate
-KEEPER, SELF_MADE = "understudy.dev/certificates", "SelfMade"  # an annotation: the chart's mode of certificates
+#: An annotation of webhook configurations, and the chart's mode of certificates that permits to write them.
+CERTIFICATE_MODE, SELF_SIGNED = "understudy.dev/certificate-mode", "SelfSigned"
 _END = "-----END CERTIFICATE-----"
 
 Raw = Mapping[str, Any]
@@ -58,7 +59,7 @@ def with_bundle(configuration: Raw, bundle_base64: str) -> dict[str, Any] | None
     None if it is there already, and if the webhook does not manage the configuration.
     """
     annotations = configuration["metadata"].get("annotations") or {}
-    if annotations.get(KEEPER) != SELF_MADE:
+    if annotations.get(CERTIFICATE_MODE) != SELF_SIGNED:
         return None
     webhooks = configuration.get("webhooks", [])
     if all(webhook["clientConfig"].get("caBundle") == bundle_base64 for webhook in webhooks):

@@ -77,7 +77,7 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
         warmup,
         timeout_s,
         wanted,
-        _seconds(env, pod.ENV_WORKER_GRACE, "0") if env.get(pod.ENV_WORKER_GRACE) else None,
+        _seconds(env, pod.ENV_WORKER_GRACE_PERIOD, "0") if env.get(pod.ENV_WORKER_GRACE_PERIOD) else None,
         int(_setting(env, pod.ENV_DEVICES, "0", r"[0-9]{1,6}", "a number of devices")),
     )
 

@@ -38,7 +38,7 @@ _INTERNAL = (
     pod.ENV_NOLOGIN,
     pod.ENV_WARMUP,
     pod.ENV_STEP_TIMEOUT,
-    pod.ENV_WORKER_GRACE,
+    pod.ENV_WORKER_GRACE_PERIOD,
     pod.ENV_DEVICES,
     pod.ENV_STEP_FOLDER,
 )
@@ -122,7 +122,7 @@ def fresh_start_reason(before: Mapping[str, str], after: Mapping[str, str]) -> s
     )
 
 
-def worker_grace_s(asked_s: Optional[float], launcher: Mapping[str, str]) -> float:
+def worker_grace_period_s(asked_s: Optional[float], launcher: Mapping[str, str]) -> float:
     """How long workers may continue when a round replaces them. asked_s: the job's setting; None: unset."""
     if asked_s is not None:
         return asked_s

@@ -24,18 +24,16 @@ from understudy_protocol.launcher import (
 
 @dataclass(frozen=True)
 class Started:
-    """The launcher itself runs: the first event. worker_grace_s: how long replaced workers may still run in a new
-    round.
-    """
+    """The launcher itself runs: the first event. worker_grace_period_s: how long replaced workers may still run."""
 
-    worker_grace_s: float = 0.0
+    worker_grace_period_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class CommandReplaced:
     """The launcher has applied a TakeOver."""
 
-    worker_grace_s: float
+    worker_grace_period_s: float
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class Settings:
     warmup: Sequence[str] = ()  # a spare's; empty: none
     step_timeout_s: float = 0.0
     forks: bool = True  # fork workers, if the command allows it
-    worker_grace_s: Optional[float] = None  # for workers that a round replaces; None: from their environment
+    worker_grace_period_s: Optional[float] = None  # for workers that a round replaces; None: from their environment
     devices: int = 0  # given to a spare of a pool, which needs all of them to be ready
 
 
@@ -91,11 +91,11 @@ class Loop:
             step_timeout_s=settings.step_timeout_s,
             devices=settings.devices > 0,
         )
-        self._queue: deque[e.Event] = deque([e.Started(self._worker_grace_s())])
+        self._queue: deque[e.Event] = deque([e.Started(self._worker_grace_period_s())])
         self._exit: Optional[e.Exit] = None
 
-    def _worker_grace_s(self) -> float:
-        return environment.worker_grace_s(self._settings.worker_grace_s, self._settings.env)
+    def _worker_grace_period_s(self) -> float:
+        return environment.worker_grace_period_s(self._settings.worker_grace_period_s, self._settings.env)
 
     def run(self) -> int:
         """Run until the supervisor returns Exit. Return its code."""
@@ -189,7 +189,7 @@ class Loop:
         program = python_program(command) if before.forks else None
         self._settings = replace(before, env=env, command=command, zygote=program)
         self._workers.run(command)
-        self._queue.appendleft(e.CommandReplaced(self._worker_grace_s()))
+        self._queue.appendleft(e.CommandReplaced(self._worker_grace_period_s()))
         why_not = environment.fresh_start_reason(before.env, env)
         if self._zygote is not None and program is not None and same_start(before.zygote, program) and not why_not:
             self._zygote.run(program, command)

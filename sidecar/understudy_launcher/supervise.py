@@ -122,7 +122,7 @@ class Supervisor:
         self._groups = Groups()
         self._master_port = 0
         self._graces = Graces(grace_s)
-        self._worker_grace_s = 0.0
+        self._worker_grace_period_s = 0.0
         self._warm = ForkServerWatch(zygote, own_stores=own_stores)
         self._warmup = Warmup(warmup)
         self._self_check = SelfCheck(self._warm, self._warmup, devices)
@@ -182,12 +182,12 @@ class Supervisor:
     # The sidecar ----------------------------------------------------------------------------------------------------
 
     def _on_started(self, event: e.Started, now: float) -> None:
-        self._worker_grace_s = event.worker_grace_s
+        self._worker_grace_period_s = event.worker_grace_period_s
         self._out.extend([e.ReservePort(), *self._warm.start(now)])
         self._warm_up(now)
 
     def _on_command_replaced(self, event: e.CommandReplaced, now: float) -> None:
-        self._worker_grace_s = event.worker_grace_s
+        self._worker_grace_period_s = event.worker_grace_period_s
 
     def _on_connected(self, _: e.Connected, now: float) -> None:
         """The hello reports the state. Messages that are sent once follow, because the sidecar may have missed them."""
@@ -212,15 +212,17 @@ class Supervisor:
         elif start.token <= newest:
             self._log(f"ignored StartWorkers of round={start.token}: not newer than round={newest}")
         else:
-            has_grace = self._worker_grace_s > 0 and self.phase in REPORTING and self._can_save()
+            has_grace = self._worker_grace_period_s > 0 and self.phase in REPORTING and self._can_save()
             self._round = Round(start)
             self._replace(f"replaces round={newest}", has_grace, now)
             self._advance(now)
 
     def _replace(self, reason: str, has_grace: bool, now: float) -> None:
         if has_grace:
-            self._graces.replace(now + self._worker_grace_s)
-            self._ask_to_save(Phase.REPLACING, f"{reason}, within {self._worker_grace_s:g} s", e.Aim.TERM_HANDLER)
+            self._graces.replace(now + self._worker_grace_period_s)
+            self._ask_to_save(
+                Phase.REPLACING, f"{reason}, within {self._worker_grace_period_s:g} s", e.Aim.TERM_HANDLER
+            )
         elif self.phase is not Phase.REPLACING:
             self._graces.forget_order()
             self.phase = Phase.STARTING
@@ -254,8 +256,8 @@ class Supervisor:
 
     def _on_exit_launcher(self, order: m.ExitLauncher, now: float) -> None:
         aim = e.Aim.TERM_WORKER
-        if self._worker_grace_s > 0 and order.grace_s <= 0 and order.code != 0 and self.phase in REPORTING:
-            order = replace(order, code=self._closing_code(order), grace_s=self._worker_grace_s)
+        if self._worker_grace_period_s > 0 and order.grace_s <= 0 and order.code != 0 and self.phase in REPORTING:
+            order = replace(order, code=self._closing_code(order), grace_s=self._worker_grace_period_s)
             aim = e.Aim.TERM_HANDLER
         if order.grace_s > 0 and self._close is not None:
             self._graces.shorten(now + order.grace_s)

@@ -1,5 +1,6 @@
 """`understudy local`: a job's launchers, sidecars and coordinator as plain processes of one Linux machine.
 
+entry.py          the installed command: says which packages are missing
 __main__.py       the command line
 options.py        the options, checked
 preflight.py      rejects a command that cannot start

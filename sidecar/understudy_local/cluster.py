@@ -21,17 +21,18 @@ from understudy_local.manifest import Place
 from understudy_local.options import Options
 from understudy_local.output import Output
 from understudy_local.run_folder import RunFolder
-from understudy_operator.observe.coordinator_link import CoordinatorLink
-from understudy_operator.observe.line import Keys
+from understudy_operator.apply.coordinator_link import CoordinatorLink
 from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.observed import Coordination, Observed
 from understudy_operator.plan.facts.secret_writes import SecretWrites
+from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod, Plan, Unfollow
 from understudy_operator.plan.leadership.coordination import JOB_DELETED
 from understudy_operator.plan.manifests.object_names import membership_secret_name
 from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.runtime.line import Keys
 from understudy_protocol import pod as names
 from understudy_protocol.observer import Snapshot
 from understudy_sidecar.server import Server, SidecarIdentity
@@ -57,7 +58,7 @@ class LocalCluster:
         self.options, self.folder, self._network, self._output = options, folder, network, output
         self._devices = devices
         self.pods: dict[str, LocalPod] = {}
-        self.status: dict[str, Any] = {}
+        self.status = JobStatus()
         self.started_at = time.time()
         self.changed: Callable[[], None] = lambda: None  # set by the live view
         self._nodes = [f"node-{number}" for number in range(options.nodes + options.spares)]
@@ -165,15 +166,15 @@ class LocalCluster:
     def _is_over(self) -> bool:
         if any(not pod.ended for pod in self.pods.values()):
             return False
-        return bool(self._ending or "terminalState" in self.status)
+        return bool(self._ending or self.status.terminal_state)
 
     def _failed_to_start(self) -> bool:
         """A pod that cannot start before the first round would fail again and again."""
-        return int(self.status.get("round", -1)) < 0 and any(pod.failed_to_start for pod in self.pods.values())
+        return self.status.round < 0 and any(pod.failed_to_start for pod in self.pods.values())
 
     def _exit_code(self) -> int:
-        if "terminalState" in self.status:
-            return _EXIT_CODES[self.status["terminalState"]]
+        if self.status.terminal_state:
+            return _EXIT_CODES[self.status.terminal_state]
         return FAILED if self._failed else INTERRUPTED
 
     async def _reconcile(self) -> float | None:
@@ -206,7 +207,7 @@ class LocalCluster:
 
     def _execute(self, plan: Plan) -> None:
         if plan.status is not None:
-            self.status = dict(plan.status)
+            self.status = plan.status
         self._waits_for_node = False
         for intent in plan.pods:
             match intent:

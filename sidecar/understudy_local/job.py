@@ -1,11 +1,9 @@
 """The options of a local run as a TrainingJob for the operator's plan. Pure."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from understudy_local.options import Options
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
+from understudy_operator.plan.facts.status import JobStatus
 
 NAMESPACE, NAME, REPLICATED_JOB, CONTAINER = "local", "local", "workers", "trainer"
 WINDOW_S = 3600.0
@@ -13,7 +11,7 @@ WINDOW_S = 3600.0
 SCRIPT_FAULT_ROUNDS = 3
 
 
-def training_job(options: Options, uid: str, created_at: float, status: Mapping[str, Any], *, deleting: bool) -> Job:
+def training_job(options: Options, uid: str, created_at: float, status: JobStatus, *, deleting: bool) -> Job:
     pods = {
         "spec": {
             "terminationGracePeriodSeconds": options.grace_s,

@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from understudy_local.cluster import LocalCluster
 from understudy_local.members import member_rows
-from understudy_operator.plan.facts.recoveries import is_open
+from understudy_operator.plan.facts.status import JobStatus, RecoveryStatus
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol.enums import Strategy
 from understudy_protocol.observer import Snapshot
@@ -78,17 +77,17 @@ def drawn(cluster: LocalCluster, now: float) -> RenderableType:
     for row in rows:
         mark = "coordinates" if row.coordinates else ""
         table.add_row(row.node, row.role, row.ranks, Text(row.state, style=row.style), Text(mark, style="dim"))
-    recoveries = [Text(line) for line in recovery_lines(cluster.status.get("recoveries", ()), now)]
+    recoveries = [Text(line) for line in recovery_lines(cluster.status.recoveries, now)]
     head = Text(headline(cluster.status, cluster.snapshot, now - cluster.started_at), "bold")
     hint = Text("try: understudy local kill 0   understudy local kill node-1", style="dim")
     return Group(head, table, *recoveries, hint)
 
 
-def headline(status: Mapping[str, Any], snapshot: Snapshot | None, age_s: float) -> str:
+def headline(status: JobStatus, snapshot: Snapshot | None, age_s: float) -> str:
     """Phase, round, step, the reason for a wait, and the run's age."""
-    parts = [f"understudy local  {status.get('phase', 'Pending')}"]
-    if int(status.get("round", -1)) >= 0:
-        parts.append(f"round {status['round']}")
+    parts = [f"understudy local  {status.phase or 'Pending'}"]
+    if status.round >= 0:
+        parts.append(f"round {status.round}")
     if snapshot is not None and snapshot.progress is not None:
         total = "" if snapshot.progress.total is None else f"/{snapshot.progress.total}"
         parts.append(f"step {snapshot.progress.step}{total}")
@@ -98,21 +97,21 @@ def headline(status: Mapping[str, Any], snapshot: Snapshot | None, age_s: float)
     return "  ".join(parts)
 
 
-def recovery_lines(entries: Sequence[Mapping[str, Any]], now: float) -> list[str]:
+def recovery_lines(entries: Sequence[RecoveryStatus], now: float) -> list[str]:
     """The newest recoveries, one per line; for an open one, its duration so far."""
     return [_recovery(entry, now) for entry in entries[-RECOVERIES:]]
 
 
-def _recovery(entry: Mapping[str, Any], now: float) -> str:
-    cause = entry["cause"]
-    subject = f"rank {cause['rank']}" if "rank" in cause else "a member"
-    if "seconds" in entry:
-        took = f" {entry['seconds']:.2f} s"
-    elif is_open(entry):
-        took = f", for {max(0, int(now - parse_time(entry['detectedAt'])))} s so far"
+def _recovery(entry: RecoveryStatus, now: float) -> str:
+    cause = entry.cause
+    subject = f"rank {cause.rank}" if cause.rank is not None else "a member"
+    if entry.pause_seconds is not None:
+        took = f" {entry.pause_seconds:.2f} s"
+    elif entry.is_open:
+        took = f", for {max(0, int(now - parse_time(entry.detected_at)))} s so far"
     else:
         took = ", workers are running again"
-    how = entry.get("strategy", "waiting for a replacement member")
-    where = f" on {cause['node']}" if cause.get("node") else ""
-    why = f" ({entry['reason']})" if entry.get("reason") and how != Strategy.IN_PLACE.value else ""
-    return f"round {entry['round']}: {entry['fault']}, {subject}{where}: {cause.get('message', '')} -> {how}{took}{why}"
+    how = entry.strategy or "waiting for a replacement member"
+    where = f" on {cause.node}" if cause.node else ""
+    why = f" ({entry.reason})" if entry.reason and how != Strategy.IN_PLACE.value else ""
+    return f"round {entry.round}: {entry.fault.value}, {subject}{where}: {cause.message} -> {how}{took}{why}"

@@ -18,33 +18,34 @@ LABEL_REPLICATED_JOB = f"{GROUP}/replicated-job"
 LABEL_ATTEMPT = f"{GROUP}/attempt"  # the newest epoch before this attempt; not set in the first attempt
 ANNOTATION_GROUP_RANK = f"{GROUP}/group-rank"
 
-ANNOTATION_AVOIDS = f"{GROUP}/avoids"  # of a pod: the nodes that it must avoid, with commas between
-ANNOTATION_PREFERS_NOT = f"{GROUP}/prefers-not"  # likewise: the nodes that it gets only if no other is free
-ANNOTATION_WRITTEN = f"{GROUP}/written"  # of a Job: the fields of its pod template that the operator wrote
-ANNOTATION_TEMPLATE_HASH = f"{GROUP}/made-of"  # of a pod, or a Job: hash of its replicatedJobs as the user wrote them
+ANNOTATION_AVOIDED_NODES = f"{GROUP}/avoided-nodes"  # of a pod: the nodes that it must avoid, with commas between
+ANNOTATION_LEAST_PREFERRED_NODES = f"{GROUP}/least-preferred-nodes"  # the nodes that it gets only if no other is free
+ANNOTATION_WRITTEN_FIELDS = f"{GROUP}/written-fields"  # of a Job: the fields of its template that the operator wrote
+ANNOTATION_SPEC_HASH = f"{GROUP}/spec-hash"  # of a pod, or a Job: hash of its replicatedJobs as the user wrote them
 ANNOTATION_FAILED_STARTS = f"{GROUP}/failed-starts"  # of a pod: number of consecutive failed pods before it
-ANNOTATION_GANG = f"{GROUP}/gang"  # "true" on a spare that replaces a lost active pod: plan/capacity/gang.py
+ANNOTATION_GANG_MEMBER = f"{GROUP}/gang-member"  # "true" on a spare that replaces a lost pod: plan/capacity/gang.py
 ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is faulty; "false": it is not, despite all other sources
 ANNOTATION_MAINTENANCE = f"{GROUP}/maintenance"  # of a node: why it will leave soon
-ANNOTATION_UNTIL = f"{GROUP}/faulty-until"  # of a node: when the two above expire, as RFC 3339 or Unix seconds
-ANNOTATION_FORGIVEN = f"{GROUP}/faults-forgiven"  # of a node: a time; faults before it do not count
+ANNOTATION_FAULT_EXPIRES = f"{GROUP}/fault-expires"  # of a node: when the two above expire, as RFC 3339 or Unix seconds
+ANNOTATION_IGNORE_FAULTS_BEFORE = f"{GROUP}/ignore-faults-before"  # of a node: a time; faults before it do not count
 
 #: Of shared spares. A pool's pod has the pool's uid as LABEL_JOB_UID: this label has the owner's uid.
 LABEL_POOL = f"{GROUP}/pool"  # of a pool's pod: the HotSparePool's name
-LABEL_TEMPLATE = f"{GROUP}/template"  # of a pool's pod: hash of the template that it was created from
-LABEL_CLAIMED_BY = f"{GROUP}/claimed-by"  # of a pool's pod: the uid of the job that has claimed it
-ANNOTATION_CLAIMANT = f"{GROUP}/claimant"  # the same job's name
+LABEL_TEMPLATE_HASH = f"{GROUP}/template-hash"  # of a pool's pod: hash of the template that it was created from
+LABEL_CLAIMED_BY_UID = f"{GROUP}/claimed-by-uid"  # of a pool's pod: the uid of the job that has claimed it
+ANNOTATION_CLAIMED_BY = f"{GROUP}/claimed-by"  # the same job's name
 ANNOTATION_CLAIMED_AT = f"{GROUP}/claimed-at"
 FINALIZER_CLAIM = f"{GROUP}/claim"  # keeps a claimed pod's object until the job has a pod in its place
-ANNOTATION_WARM = f"{GROUP}/warm"  # of a job's pod that was a pool's spare: the pool's uid
-ANNOTATION_ADOPTED = f"{GROUP}/adopted"  # of such a pod: when it accepted the job's order
-LABEL_FROM_POOL = f"{GROUP}/from-pool"  # of a job's pod: the uid of the pool that it came from
-ANNOTATION_FROM_POD = f"{GROUP}/from-pod"  # of a job's pod: the uid of the pool's pod that it replaces
+ANNOTATION_WARM_POOL_UID = f"{GROUP}/warm-pool-uid"  # of a job's pod that was a pool's spare: the pool's uid
+ANNOTATION_ADOPTED_AT = f"{GROUP}/adopted-at"  # of such a pod: when it accepted the job's order
+LABEL_POOL_UID = f"{GROUP}/pool-uid"  # of a job's pod: the uid of the pool that it came from
+ANNOTATION_CLAIMED_POD_UID = f"{GROUP}/claimed-pod-uid"  # of a job's pod: the uid of the pool's pod that it replaces
 
 # Of a pod that the webhook has injected. docs/how-to/inject.md describes the names that users write.
-LABEL_INJECT = f"{GROUP}/inject"  # "true" on a pod that the webhook shall inject
-ANNOTATION_INJECTED = f"{GROUP}/injected"  # of an injected pod: the name of its trainer container
-ANNOTATION_PLACE = f"{GROUP}/place"  # replicatedJob/Job index/pod index
+LABEL_INJECT = f"{GROUP}/inject"  # INJECTION_ENABLED on a pod that the webhook shall inject
+INJECTION_ENABLED = "enabled"
+ANNOTATION_TRAINER_CONTAINER = f"{GROUP}/trainer-container"  # of an injected pod: the name of its trainer container
+ANNOTATION_POD_INDEX = f"{GROUP}/pod-index"  # replicatedJob/Job index/pod index
 
 ROLE_ACTIVE = "active"
 ROLE_SPARE = "spare"
@@ -72,7 +73,7 @@ STATE_FOLDER = "/understudy-state"  # memory-backed, mounted in the sidecar only
 NODE_VOLUME = "understudy-node"
 NODE_FOLDER = "/understudy-node"  # in the sidecar only: the node's folder of faults.nodeFile, read-only
 
-ANNOTATION_VERDICT = f"{GROUP}/verdict"  # of a pod: a membership.NodeVerdict, for pods without a coordinator
+ANNOTATION_NODE_VERDICT = f"{GROUP}/node-verdict"  # of a pod: a membership.NodeVerdict, for pods without a coordinator
 VERDICT_VOLUME = "understudy-told"
 VERDICT_FOLDER = "/understudy-told"  # in the sidecar only: the pod's annotation as a file, which the kubelet keeps
 ANNOTATED_VERDICT_FILE = "verdict"
@@ -125,9 +126,8 @@ ENV_WARMUP = "UNDERSTUDY_WARMUP"  # of a spare: a command as a JSON list, run on
 ENV_NOLOGIN = "UNDERSTUDY_NOLOGIN"  # for the sidecar: a file on the node; its folder is mounted at NODE_FOLDER
 ENV_STEP_TIMEOUT = "UNDERSTUDY_STEP_TIMEOUT_SECONDS"  # a worker without a step for this time hangs; not set: never
 ENV_START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"  # for workers: write stacks also before the first step
-ENV_WORKER_GRACE = (
-    "UNDERSTUDY_WORKER_GRACE_SECONDS"  # for workers that a round replaces; not set: the launcher's default
-)
+#: For workers that a round replaces; not set: the launcher's default.
+ENV_WORKER_GRACE_PERIOD = "UNDERSTUDY_WORKER_GRACE_PERIOD_SECONDS"
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # two files, for step() of the workers: understudy_torch/progress.py
 ENV_STEP_FOLDER = "UNDERSTUDY_STEP_FOLDER"  # the same as paths, for torchrun's workers: they inherit no files

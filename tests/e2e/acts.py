@@ -346,7 +346,7 @@ def measure(
         resumed_s=round(step.time - killed_at, 3),
         paused_s=round(comparison.paused_s, 3),
         lost_steps=max(done) - step.step + 1,
-        status_s=recovery["seconds"],
+        status_s=recovery["pauseSeconds"],
         victim=victim,
         operator_pods_at_swap=operators,
         pods_before=pods,

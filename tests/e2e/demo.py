@@ -58,7 +58,7 @@ def play(training: Training) -> tuple[list[acts.Act], Exits]:
 
 
 def table(played: list[acts.Act]) -> str:
-    """The acts as a table: measured from outside, except for the last column, the `seconds` of status."""
+    """The acts as a table: measured from outside, except for the last column, the `pauseSeconds` of status."""
     rows = [("ACT", "FAULT", "STRATEGY", "DETECTED S", "RESUMED S", "LOST STEPS", "PAUSED S", "STATUS S")]
     rows += [
         (

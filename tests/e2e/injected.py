@@ -140,9 +140,9 @@ class InjectedTraining(Training):
         (entry,) = job["spec"]["replicatedJobs"]
         spec = entry["template"]["spec"] | {"parallelism": PODS, "completions": PODS, "backoffLimit": 0}
         template = spec["template"]
-        sizes = {"nproc-per-node": self.workers, "world-size": self.members * self.workers}
+        sizes = {"nproc-per-node": self.workers, "spares": PODS - self.members}
         annotations = {} if self.label_alone else {f"understudy.dev/{name}": str(n) for name, n in sizes.items()}
-        template["metadata"] = {"labels": {"understudy.dev/inject": "true"}, "annotations": annotations}
+        template["metadata"] = {"labels": {"understudy.dev/inject": "enabled"}, "annotations": annotations}
         for constraint in template["spec"].get("topologySpreadConstraints", []):
             constraint["labelSelector"] = {"matchLabels": {LABEL_JOB: self.group}}
         if self.bash:

@@ -64,8 +64,8 @@ class InjectedPlain:
     def manifest(self) -> Raw:
         pods = self.actives + self.spares
         each = pods if self.kind == "Job" else 1
-        annotations = {"understudy.dev/world-size": str(self.actives)}
-        metadata = {"labels": {"understudy.dev/inject": "true"}, "annotations": annotations}
+        annotations = {"understudy.dev/spares": str(self.spares)}
+        metadata = {"labels": {"understudy.dev/inject": "enabled"}, "annotations": annotations}
         template = {"metadata": metadata, "spec": self._pod()}
         job = {"completionMode": "Indexed", "parallelism": each, "completions": each, "backoffLimit": 0}
         job["template"] = template

@@ -69,7 +69,7 @@ def label_nodes(cluster: Cluster) -> None:
     for lane in range(LANES):
         nodes = nodes_of(lane)
         cluster.kubectl("label", "node", *nodes, "--overwrite", f"{_lane_label(lane)}=true")
-        cluster.kubectl("annotate", "node", *nodes, "--overwrite", "understudy.dev/faults-forgiven=always")
+        cluster.kubectl("annotate", "node", *nodes, "--overwrite", "understudy.dev/ignore-faults-before=always")
 
 
 def create_namespace(cluster: Cluster, name: str, **labels: str) -> None:

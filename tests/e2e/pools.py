@@ -15,9 +15,9 @@ from tests.e2e.training import Raw
 from tests.e2e.waiting import wait_until
 
 LABEL_POOL = "understudy.dev/pool"
-LABEL_CLAIMED_BY = "understudy.dev/claimed-by"
-LABEL_FROM_POOL = "understudy.dev/from-pool"
-ANNOTATION_FROM_POD = "understudy.dev/from-pod"
+LABEL_CLAIMED_BY_UID = "understudy.dev/claimed-by-uid"
+LABEL_POOL_UID = "understudy.dev/pool-uid"
+ANNOTATION_CLAIMED_POD_UID = "understudy.dev/claimed-pod-uid"
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Claimable:
 def is_claimable(pod: Raw) -> bool:
     metadata, conditions = pod["metadata"], pod["status"].get("conditions", ())
     ready = any((x["type"], x["status"]) == ("Ready", "True") for x in conditions)
-    return ready and "deletionTimestamp" not in metadata and LABEL_CLAIMED_BY not in metadata["labels"]
+    return ready and "deletionTimestamp" not in metadata and LABEL_CLAIMED_BY_UID not in metadata["labels"]
 
 
 @dataclass

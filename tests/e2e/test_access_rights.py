@@ -28,7 +28,7 @@ INJECTION = (
     Right("jobset.x-k8s.io", "jobsets", "get"),
     Right("kubeflow.org", "pytorchjobs", "get"),
 )
-#: Granted, and used only while test_chart.py enables networkPolicies.jobs.
+#: Granted, and used only while test_chart.py enables networkPolicies.jobs.enabled.
 NETWORKS = "networking.k8s.io"
 #: Rights that a run may leave unused, with the reason why they are granted.
 RARE = {

@@ -165,7 +165,7 @@ def test_network_policies_and_a_renewed_certificate_take_effect_while_a_job_trai
     def install_trusting(*authorities: str) -> None:
         bundle = base64.b64encode("".join(authorities).encode()).decode()
         certificate = (f"webhook.certificates.secretName={OWN_CERTIFICATE}", f"webhook.certificates.caBundle={bundle}")
-        policies = ("networkPolicies.enabled=true", "networkPolicies.jobs=true")
+        policies = ("networkPolicies.enabled=true", "networkPolicies.jobs.enabled=true")
         mode = "webhook.certificates.mode=Provided"
         install(cluster, print, mode, *certificate, *policies, options=["--force-conflicts"])
 

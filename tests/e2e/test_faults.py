@@ -86,8 +86,8 @@ def check_recoveries(status: Raw, nodes: dict[str, str], steps: Steps) -> None:
         if is_open(entry):
             continue
         found = pauses(steps, unix(entry["detectedAt"]))
-        pause = min(found, key=lambda one: abs(one.seconds - entry["seconds"]))
-        assert abs(entry["seconds"] - pause.seconds) <= pause.allowed_s, (entry, pause)
+        pause = min(found, key=lambda one: abs(one.seconds - entry["pauseSeconds"]))
+        assert abs(entry["pauseSeconds"] - pause.seconds) <= pause.allowed_s, (entry, pause)
         assert abs(unix(entry["resumedAt"]) - pause.first) <= pause.allowed_s, (entry, pause)
     assert {entry["cause"]["pod"] for entry in entries} == nodes.keys()
     strategies = [entry["strategy"] for entry in entries if not is_open(entry)]

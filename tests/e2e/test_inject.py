@@ -106,7 +106,7 @@ def note(journal: Journal, training: InjectedTraining, fault: str, act: Act) -> 
     journal.add([Sample("understudy", case, SIZE, run, {"first_step_s": act.resumed_s})])
 
 
-def test_pods_with_the_label_train_together_and_the_pod_beyond_the_world_size_is_a_spare(
+def test_pods_with_the_label_train_together_and_the_last_pod_is_a_spare(
     training: InjectedTraining,
 ) -> None:
     acts.settle(training)
@@ -199,7 +199,7 @@ def plain_job(cluster: Cluster, name: str, script: str, **annotations: str) -> R
         "restartPolicy": "Never",
         "containers": [{**trainer, "command": ["python3", "-u", "-c", script]}],
     }
-    template = {"metadata": {"labels": {"understudy.dev/inject": "true"}, "annotations": result}, "spec": pod}
+    template = {"metadata": {"labels": {"understudy.dev/inject": "enabled"}, "annotations": result}, "spec": pod}
     spec = {"completionMode": "Indexed", "completions": 1, "parallelism": 1, "backoffLimit": 0, "template": template}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
@@ -256,13 +256,11 @@ def test_exit_on_fault_alone_saves_unless_its_node_is_faulty(
 
 def test_a_job_that_cannot_train_as_one_is_refused_when_it_is_applied(cluster: Cluster) -> None:
     label_namespace(cluster)
-    manifest = plain_job(cluster, "wrong", "pass", world_size="8")
+    manifest = plain_job(cluster, "wrong", "pass", spares="1")
     with pytest.raises(CommandFailed) as refused:
         cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
     assert "admission webhook" in str(refused.value)
-    assert "annotation understudy.dev/world-size is 8, which takes 8 pods of 1 workers, but the job has 1" in str(
-        refused.value
-    )
+    assert "annotation understudy.dev/spares is 1, but the job has 1 pods, and at least one" in str(refused.value)
     assert cluster.kubectl("-n", NAMESPACE, "get", "job", "wrong", "--ignore-not-found").strip() == ""
 
 

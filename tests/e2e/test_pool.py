@@ -21,11 +21,17 @@ from tests.e2e.installation import NAMESPACE as SYSTEM
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.objects import find, listed
 from tests.e2e.plain import PlainJob, alive
-from tests.e2e.pools import ANNOTATION_FROM_POD, LABEL_FROM_POOL, SharedPool, preferring
+from tests.e2e.pools import ANNOTATION_CLAIMED_POD_UID, LABEL_POOL_UID, SharedPool, preferring
 from tests.e2e.training import CHECKOUT, Raw
 from tests.e2e.undisturbed import check_losses
 from tests.e2e.waiting import wait_until
-from tests.e2e.warm import ANNOTATION_ADOPTED, ANNOTATION_WARM, PooledTraining, WarmPool, power_off_away_from
+from tests.e2e.warm import (
+    ANNOTATION_ADOPTED_AT,
+    ANNOTATION_WARM_POOL_UID,
+    PooledTraining,
+    WarmPool,
+    power_off_away_from,
+)
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -93,12 +99,12 @@ def runs_whole(status: Raw) -> bool:
 
 
 def from_pool(job: PlainJob) -> list[Raw]:
-    return [pod for pod in alive(job) if LABEL_FROM_POOL in pod["metadata"]["labels"]]
+    return [pod for pod in alive(job) if LABEL_POOL_UID in pod["metadata"]["labels"]]
 
 
 def is_adopted(pod: Raw) -> bool:
     annotations: Raw = pod["metadata"]["annotations"]
-    return {ANNOTATION_WARM, ANNOTATION_ADOPTED} <= annotations.keys()
+    return {ANNOTATION_WARM_POOL_UID, ANNOTATION_ADOPTED_AT} <= annotations.keys()
 
 
 def victim(job: PlainJob) -> Raw:
@@ -158,7 +164,7 @@ def test_one_of_two_jobs_gets_the_spare_and_the_other_one_its_refill(
             "the job runs again", lambda s: s["phase"] == "Running" and s["members"]["ready"] == 2, RECOVERED_S
         )
         assert len(from_pool(job)) == 1, job.text()
-    taken = [pod["metadata"]["annotations"][ANNOTATION_FROM_POD] for job in jobs for pod in from_pool(job)]
+    taken = [pod["metadata"]["annotations"][ANNOTATION_CLAIMED_POD_UID] for job in jobs for pod in from_pool(job)]
     assert len(set(taken)) == 2
     pool.wait_until_full()
     assert pool.status()["claimed"] == 2
@@ -200,7 +206,10 @@ def test_a_pool_without_room_reports_it_and_rolls_when_a_claim_takes_the_spare(
 
     # then the pool reports that, and keeps its spare
     wait_until(
-        "it reports that there is no room", lambda: pool.condition("Rolling")["reason"] == "NoRoom", 30, seen=pool.text
+        "it reports that there is no room",
+        lambda: pool.condition("Rolling")["reason"] == "Unschedulable",
+        30,
+        seen=pool.text,
     )
     assert pool.status()["available"] == 1
 
@@ -253,7 +262,7 @@ def test_no_kill_of_the_operator_loses_doubles_or_leaves_a_claim(
         if warm:
             wait_until("adopted pods are marked", lambda: all(map(is_adopted, from_pool(job))), 30, seen=job.text)
         result = [pod["metadata"] for pod in from_pool(job)]
-        spares = [pod["uid"] if warm else pod["annotations"][ANNOTATION_FROM_POD] for pod in result]
+        spares = [pod["uid"] if warm else pod["annotations"][ANNOTATION_CLAIMED_POD_UID] for pod in result]
         assert len(set(spares)) == len(spares)
         taken |= set(spares)
     assert taken
@@ -286,7 +295,7 @@ def test_a_warm_spare_joins_unchanged(
     # then the spare has the ranks, in the same pod, and none of its containers was restarted
     pods = {pod["metadata"]["uid"]: pod for pod in training.pods()}
     joined = pods[spare["metadata"]["uid"]]
-    assert {ANNOTATION_WARM, ANNOTATION_ADOPTED} <= joined["metadata"]["annotations"].keys()
+    assert {ANNOTATION_WARM_POOL_UID, ANNOTATION_ADOPTED_AT} <= joined["metadata"]["annotations"].keys()
     assert joined["metadata"]["uid"] in {pod["metadata"]["uid"] for pod in training.pods_by_rank().values()}
     assert started(joined) == started(spare)
     assert act.strategy == "SpareSwap"
@@ -311,7 +320,7 @@ def test_a_spare_with_a_different_spec_is_replaced_and_the_event_names_the_field
     power_off_away_from(training, pool)
 
     # then a pod of the job's own has replaced the spare
-    assert any(LABEL_FROM_POOL in pod["metadata"]["labels"] for pod in training.pods())
+    assert any(LABEL_POOL_UID in pod["metadata"]["labels"] for pod in training.pods())
     result = messages(cluster, training.name)
     assert any("because spec.terminationGracePeriodSeconds is not set, and 7 in the pool" in text for text in result), (
         result

@@ -36,7 +36,7 @@ def apply_as_jobset(job: PlainJob, change: Callable[[Raw], object]) -> None:
     job.cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
 
 
-def has_message(status: Raw, *words: str, kind: str = "Running") -> bool:
+def has_message(status: Raw, *words: str, kind: str = "Ready") -> bool:
     """Whether the condition has one of these texts in its message."""
     message = next((c["message"] for c in status.get("conditions", ()) if c["type"] == kind), "")
     return any(word in message for word in words)

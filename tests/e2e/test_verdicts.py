@@ -95,7 +95,7 @@ def test_with_next_checkpoint_a_pod_is_swapped_once_it_has_saved_or_at_once_on_b
     make_job: MakeJob, tmp_path: Path
 ) -> None:
     job = make_job("proactive", script=SAVES)
-    job.apply(faults={"proactive": "NextCheckpoint"})
+    job.apply(faults={"proactiveReplacement": "NextCheckpoint"})
     log = log_of_swap(job, announce_maintenance, "gke-maintenance", tmp_path / "maintenance")
     assert "saved a checkpoint" in log
     job.wait_until_whole()
@@ -104,7 +104,7 @@ def test_with_next_checkpoint_a_pod_is_swapped_once_it_has_saved_or_at_once_on_b
 
 def test_with_now_a_pod_is_swapped_without_a_checkpoint(make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job("proactive-now", script=SAVES)
-    job.apply(faults={"proactive": "Now"})
+    job.apply(faults={"proactiveReplacement": "Now"})
     assert "saved a checkpoint" not in log_of_swap(job, announce_maintenance, "gke-maintenance", tmp_path / "log")
 
 

@@ -2,8 +2,8 @@
 
 Rules:
 - A fault adds one entry to `recoveries`, which is `lastRecovery` too. A test that stops no training expects none.
-- `seconds` is the time from the last step before the fault to the first step after it, of one pod that made both. The
-  pod's own report of its steps, which the operator never reads, is the measurement. `resumedAt` is that first step.
+- `pauseSeconds` is the time from the last step before the fault to the first step after it, of one pod that made both.
+  The pod's own report of its steps, which the operator never reads, is the measurement. `resumedAt` is that first step.
 - A script that reports no steps has neither: its recovery ends with `runningAt`.
 - A time may differ by 10 % of the pause, or by 0.2 s if that is more.
 - `detectedAt` is between the fault and the first step after it, and at most DETECTED_WITHIN_S after the fault or the
@@ -197,7 +197,7 @@ def _of_entry(fault: Fault, entry: Raw, status: Raw) -> Iterator[str]:
 
 
 def _without_steps(observed: Observed, entry: Raw) -> Iterator[str]:
-    for field in ("seconds", "resumedAt"):
+    for field in ("pauseSeconds", "resumedAt"):
         if field in entry:
             yield _differs(field, "none, because no pod has reported steps before and after the fault", entry[field])
     if "runningAt" not in entry:
@@ -208,10 +208,10 @@ def _without_steps(observed: Observed, entry: Raw) -> Iterator[str]:
 
 def _of_times(fault: Fault, observed: Observed, entry: Raw, paused: Sequence[Pause]) -> Iterator[str]:
     """The pause of any pod is right: status has that of one of them."""
-    seconds = entry.get("seconds")
+    seconds = entry.get("pauseSeconds")
     pause = min(paused, key=lambda one: abs(one.seconds - (seconds or 0.0)))
     if seconds is None or abs(seconds - pause.seconds) > pause.allowed_s:
-        yield _differs("seconds", f"{pause.seconds:.3f} ± {pause.allowed_s:.3f}", seconds)
+        yield _differs("pauseSeconds", f"{pause.seconds:.3f} ± {pause.allowed_s:.3f}", seconds)
     resumed_at = unix(entry["resumedAt"]) if "resumedAt" in entry else None
     if resumed_at is None or abs(resumed_at - pause.first) > pause.allowed_s:
         yield _differs("resumedAt", f"{pause.first:.3f} ± {pause.allowed_s:.3f}", resumed_at)

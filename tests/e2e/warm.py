@@ -12,8 +12,8 @@ from tests.e2e.plain import PlainJob
 from tests.e2e.pools import SharedPool
 from tests.e2e.training import Raw, Training
 
-ANNOTATION_WARM = "understudy.dev/warm"
-ANNOTATION_ADOPTED = "understudy.dev/adopted"
+ANNOTATION_WARM_POOL_UID = "understudy.dev/warm-pool-uid"
+ANNOTATION_ADOPTED_AT = "understudy.dev/adopted-at"
 TRIES = 10
 
 

@@ -39,7 +39,7 @@ def rendered(*settings: str) -> list[Raw]:
         "system",
         *result,
     ]
-    done = subprocess.run([*command, "--set", "crds.install=false"], check=True, capture_output=True, text=True)
+    done = subprocess.run([*command, "--set", "crds.enabled=false"], check=True, capture_output=True, text=True)
     return [item for item in yaml.safe_load_all(done.stdout) if item]
 
 
@@ -190,7 +190,7 @@ def test_the_chart_does_not_write_to_a_secret_of_cert_manager() -> None:
     items = rendered()
     kept = {item["spec"]["secretName"] for item in items if item["kind"] == "Certificate"}
     assert kept.isdisjoint(item["metadata"]["name"] for item in items if item["kind"] == "Secret")
-    # and its name differs from that of a self-made certificate's Secret, if the mode is changed
-    deployment = only(rendered("webhook.certificates.mode=SelfMade"), "Deployment")
+    # and its name differs from that of a self-signed certificate's Secret, if the mode is changed
+    deployment = only(rendered("webhook.certificates.mode=SelfSigned"), "Deployment")
     (volume,) = deployment["spec"]["template"]["spec"]["volumes"]
     assert volume["secret"]["secretName"] not in kept

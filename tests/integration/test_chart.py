@@ -15,9 +15,7 @@ from tests.cluster.audit import granted
 from tests.cluster.paths import CHECKOUT, Paths
 from understudy_operator.plan.manifests.network_policy import Rules
 from understudy_operator.plan.verdicts.built_in import BUILT_IN
-from understudy_operator.settings.fault_settings import FaultSettings, read_fault_settings
-from understudy_operator.settings.namespace_settings import read_namespaces
-from understudy_operator.settings.network_settings import read_network_rules
+from understudy_operator.settings import FaultSettings, read_fault_settings, read_namespaces, read_network_rules
 from understudy_protocol import pod as names
 
 COORDINATOR_PORT = 8478
@@ -72,7 +70,7 @@ def test_the_crd_is_installed_with_the_chart_and_stays_when_it_is_uninstalled():
 
 
 def test_the_crd_can_be_omitted_or_removed_with_the_chart():
-    assert "CustomResourceDefinition" not in rendered("crds.install=false")
+    assert "CustomResourceDefinition" not in rendered("crds.enabled=false")
     annotations = rendered("crds.keep=false")["CustomResourceDefinition"]["metadata"]["annotations"]
     assert "helm.sh/resource-policy" not in annotations
 
@@ -158,7 +156,9 @@ def called(documents: Documents) -> list[dict[str, Any]]:
 
 def test_only_labelled_pods_in_labelled_namespaces_wait_for_the_webhook():
     (webhook,) = rendered(webhook=True)["MutatingWebhookConfiguration"]["webhooks"]
-    assert webhook["objectSelector"] == {"matchLabels": {"understudy.dev/inject": "true"}}
+    assert webhook["objectSelector"] == {
+        "matchExpressions": [{"key": "understudy.dev/inject", "operator": "In", "values": ["enabled", "true"]}]
+    }
     assert webhook["namespaceSelector"] == {"matchLabels": {"understudy.dev/inject": "enabled"}}
     assert (webhook["reinvocationPolicy"], webhook["sideEffects"]) == ("IfNeeded", "None")
     assert (webhook["failurePolicy"], webhook["timeoutSeconds"]) == ("Fail", 5)
@@ -199,7 +199,7 @@ def test_self_made_certificates_need_rights_only_on_their_own_secret_and_configu
     assert volume["secret"] == {"secretName": "understudy-webhook-tls"}
     assert not any("caBundle" in webhook["clientConfig"] for webhook in called(documents))
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-        assert documents[kind]["metadata"]["annotations"] == {"understudy.dev/certificates": "SelfMade"}
+        assert documents[kind]["metadata"]["annotations"] == {"understudy.dev/certificate-mode": "SelfSigned"}
 
 
 @pytest.mark.parametrize("settings", [(), ("webhook.certificates.mode=CertManager",), PROVIDED])
@@ -219,7 +219,7 @@ def test_provided_certificates_are_mounted_and_the_chart_does_not_renew_them(set
     assert volume["secret"]["secretName"] == ("own" if provided else "understudy-webhook-cert")
     assert [x["clientConfig"].get("caBundle") for x in called(documents)] == [("QQ==" if provided else None)] * 3
     annotation = documents["MutatingWebhookConfiguration"]["metadata"]["annotations"]
-    values = {"understudy.dev/certificates": "Provided" if provided else "CertManager"}
+    values = {"understudy.dev/certificate-mode": "Provided" if provided else "CertManager"}
     if not provided:
         values["cert-manager.io/inject-ca-from"] = "system/understudy-webhook"
     assert annotation == values
@@ -253,10 +253,19 @@ DIGEST = f"sha256:{'0123456789abcdef' * 4}"
         ("operator.tolerations[0].efect=NoSchedule", "at '/operator/tolerations/0': additional properties 'efect'"),
         ("operator.resources.limit.memory=1Gi", "at '/operator/resources': additional properties 'limit'"),
         ("faults.sources[0].nmae=cordon", "at '/faults/sources/0'"),
-        ("webhook.certificates.mode=Own", "at '/webhook/certificates/mode': value must be one of 'SelfMade'"),
+        ("webhook.certificates.mode=Own", "at '/webhook/certificates/mode': value must be one of 'SelfSigned'"),
         ("webhook.certificates.mode=Provided", "webhook.certificates.secretName must name the Secret"),
         ("webhook.failurePolicy=Retry", "at '/webhook/failurePolicy': value must be one of 'Fail', 'Ignore'"),
-        ("networkPolicies.alsoFrom=[{}]", "at '/networkPolicies/alsoFrom/0': minProperties"),
+        ("networkPolicies.extraFrom=[{}]", "at '/networkPolicies/extraFrom/0': minProperties"),
+        ("crds.install=false", "at '/crds/install': value must be 'now named crds.enabled'"),
+        ("networkPolicies.alsoFrom=[{}]", "value must be 'now named networkPolicies.extraFrom'"),
+        ("networkPolicies.alsoTo=[{}]", "value must be 'now named networkPolicies.extraTo'"),
+        ("networkPolicies.jobs=true", "value must be 'now named networkPolicies.jobs.enabled'"),
+        ("networkPolicies.egress=true", "value must be 'now named networkPolicies.egress.enabled'"),
+        ("admissionPolicies.authors=false", "value must be 'now named admissionPolicies.authors.enabled'"),
+        ("rbac.aggregate=false", "value must be 'now named rbac.aggregate.enabled'"),
+        ("faults.sources[0].except[0]=x", "value must be 'now named faults.sources[].exceptValues'"),
+        ("webhook.certificates.mode=SelfMade", "value must be one of 'SelfSigned'"),
         ("webhook.timeoutSeconds=60", "at '/webhook/timeoutSeconds'"),
         ("metrics.port=8443", "at '/metrics/port'"),
         ("fullnameOverride=my.release", "at '/fullnameOverride'"),
@@ -364,7 +373,7 @@ def test_the_webhooks_pods_run_unprivileged_and_a_drain_leaves_one():
 
 
 def policies(*settings: str) -> dict[str, dict[str, Any]]:
-    result = template("networkPolicies.enabled=true", "crds.install=false", *settings)
+    result = template("networkPolicies.enabled=true", "crds.enabled=false", *settings)
     documents = [document for document in yaml.safe_load_all(result.stdout) if document]
     return {x["metadata"]["name"]: x["spec"] for x in documents if x["kind"] == "NetworkPolicy"}
 
@@ -383,7 +392,7 @@ def test_network_policies_admit_calls_only_to_served_ports():
     assert rule == {"ports": [{"protocol": "TCP", "port": 8443}], "from": [block]}
     # and other configured peers, such as a Prometheus, reach all ports
     peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
-    opened = policies(f"networkPolicies.alsoFrom={json.dumps([peer])}")
+    opened = policies(f"networkPolicies.extraFrom={json.dumps([peer])}")
     assert [opened[f"understudy-{which}"]["ingress"][-1] for which in ("operator", "webhook")] == [{"from": [peer]}] * 2
     # and the process that renews the certificate cannot be reached
     assert opened["understudy-rotation"]["ingress"] == []
@@ -412,7 +421,7 @@ def test_other_pods_reach_one_port_of_the_charts_pods():
 )
 def test_the_operator_may_call_only_the_api_server_and_sidecars_and_the_webhook_nothing():
     assert not any(name.endswith("-egress") for name in policies())
-    found = policies("networkPolicies.egress=true")
+    found = policies("networkPolicies.egress.enabled=true")
     api_server = {"ports": [{"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 6443}]}
     pods = {
         "namespaceSelector": {},
@@ -427,16 +436,16 @@ def test_the_operator_may_call_only_the_api_server_and_sidecars_and_the_webhook_
         assert found[f"understudy-{which}-egress"]["policyTypes"] == ["Egress"]
 
     # with provided certificates no process renews them
-    issued = policies("networkPolicies.egress=true", "webhook.certificates.mode=CertManager")
+    issued = policies("networkPolicies.egress.enabled=true", "webhook.certificates.mode=CertManager")
     assert issued["understudy-webhook-egress"]["egress"] == []
     assert not any("rotation" in name for name in issued)
 
     # and the addresses of the API server and of nodes can be configured
     present, nodes = {"ipBlock": {"cidr": "10.0.0.10/32"}}, {"ipBlock": {"cidr": "10.1.0.0/16"}}
     named = policies(
-        "networkPolicies.egress=true",
+        "networkPolicies.egress.enabled=true",
         f"networkPolicies.apiServer.to={json.dumps([present])}",
-        f"networkPolicies.alsoTo={json.dumps([nodes])}",
+        f"networkPolicies.extraTo={json.dumps([nodes])}",
     )
     assert named["understudy-operator-egress"]["egress"] == [
         {**api_server, "to": [present]},
@@ -453,7 +462,7 @@ def test_the_operator_gets_network_rules_and_may_write_policies_only_if_enabled(
         return read_network_rules(env), [verb for rule in rules for verb in rule["verbs"]]
 
     assert is_reported("networkPolicies.enabled=true") == (None, [])
-    rules, verbs = is_reported("networkPolicies.jobs=true")
+    rules, verbs = is_reported("networkPolicies.jobs.enabled=true")
     assert verbs == ["list", "create", "update"]
     assert rules is not None
     (operator,) = rules
@@ -462,7 +471,7 @@ def test_the_operator_gets_network_rules_and_may_write_policies_only_if_enabled(
     assert peer["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "system"}}
     assert peer["podSelector"] == deployment("operator")["spec"]["selector"]
     rules, _ = is_reported(
-        "networkPolicies.jobs=true", 'networkPolicies.alsoFrom=[{"ipBlock": {"cidr": "10.0.0.0/8"}}]'
+        "networkPolicies.jobs.enabled=true", 'networkPolicies.extraFrom=[{"ipBlock": {"cidr": "10.0.0.0/8"}}]'
     )
     assert rules is not None
     assert rules[1] == {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}
@@ -473,7 +482,7 @@ def test_the_operator_gets_network_rules_and_may_write_policies_only_if_enabled(
 
 def users_roles(*settings: str) -> dict[str, dict[str, Any]]:
     """ClusterRoles that Kubernetes adds to its own, by the names of these."""
-    result = template("crds.install=false", *settings)
+    result = template("crds.enabled=false", *settings)
     documents = [document for document in yaml.safe_load_all(result.stdout) if document]
     prefix = "rbac.authorization.k8s.io/aggregate-to-"
     return {
@@ -495,7 +504,7 @@ def test_kubernetes_own_roles_include_our_kinds():
     # only the operator may write it
     status = {resource for resource, verb in given["edit"] | given["admin"] if resource.endswith("/status")}
     assert status == set()
-    assert users_roles("rbac.aggregate=false") == {}
+    assert users_roles("rbac.aggregate.enabled=false") == {}
 
 
 # Named namespaces ----------------------------------------------------------------------------------------------------
@@ -562,7 +571,7 @@ def test_the_chart_generates_a_master_secret_that_outlives_the_release():
     # then it is 64 random characters
     value = base64.b64decode(secret["data"]["secret"])
     assert re.fullmatch(rb"[A-Za-z0-9]{64}", value)
-    assert named("understudy-master", "crds.install=false")["Secret"]["data"] != secret["data"]
+    assert named("understudy-master", "crds.enabled=false")["Secret"]["data"] != secret["data"]
     # and helm keeps it when the release is uninstalled
     assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     # and another secret changes the operator's pods

@@ -57,13 +57,13 @@ PLACED = (
 )
 VALUES = {
     "as it is": "{}",
-    "the least": "{webhook: {enabled: false}, crds: {install: false}, operator: {replicas: 1}}",
+    "the least": "{webhook: {enabled: false}, crds: {enabled: false}, operator: {replicas: 1}}",
     "one replica of each": "{operator: {replicas: 1}, webhook: {replicas: 1, validation: {enabled: false}}}",
     "cert-manager": "{webhook: {certificates: {mode: CertManager}}}",
     "an issuer": "{webhook: {certificates: {mode: CertManager, issuerRef: {kind: ClusterIssuer, name: a}}}}",
     "one's own certificate": f"{{webhook: {{{PROVIDED}}}}}",
     "placed": f"{{operator: {{{PLACED}}}, webhook: {{{PLACED}}}, imagePullSecrets: [{{name: a}}]}}",
-    "networks": "{networkPolicies: {enabled: true, jobs: true, alsoFrom: [{namespaceSelector: {}}]}}",
+    "networks": "{networkPolicies: {enabled: true, jobs: {enabled: true}, extraFrom: [{namespaceSelector: {}}]}}",
     "a named namespace": "{watchNamespaces: [default], metrics: {enabled: true}}",
     "no policies": "{admissionPolicies: {enabled: false}}",
     "policies for labelled namespaces": "{admissionPolicies: {namespaceLabels: {example.com/a: b, c: d}}}",
@@ -362,11 +362,11 @@ def test_kubernetes_own_roles_allow_users_to_view_or_to_edit_jobs(server: "ApiSe
 
 
 async def test_a_provided_certificate_as_the_page_states(server: "ApiServer", reader: Reader, tmp_path: Path) -> None:
-    # given an installation whose webhook has a trusted self-made certificate
+    # given an installation whose webhook has a trusted self-signed certificate
     for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
         found = json.loads(must(server.kubectl("get", kind, "understudy-webhook", "-o", "json")))
         for webhook in found["webhooks"]:
-            webhook["clientConfig"]["caBundle"] = base64.b64encode(b"self-made").decode()
+            webhook["clientConfig"]["caBundle"] = base64.b64encode(b"self-signed").decode()
         must(server.kubectl("replace", f"--field-manager={FIELD_MANAGER}", "-f", "-", stdin=json.dumps(found)))
     # when the page is followed
     made = await openssl.make_certificate(["understudy-webhook.understudy-system.svc"], 86400.0)

@@ -38,17 +38,17 @@ MOST = 63  # characters of a Service's name, and of a label's value
 PARTS = ("serviceMonitor", "podMonitor", "prometheusRule", "dashboard")
 #: All optional objects of the chart.
 EVERYTHING = {
-    "networkPolicies": {"enabled": True, "jobs": True},
+    "networkPolicies": {"enabled": True, "jobs": {"enabled": True}},
     "webhook": {"certificates": {"mode": "CertManager"}},
     "metrics": {part: {"enabled": True} for part in PARTS},
 }
-SELF_MADE = {"webhook": {"certificates": {"mode": "SelfMade"}}}
+SELF_SIGNED = {"webhook": {"certificates": {"mode": "SelfSigned"}}}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "as the docs have it": ("understudy", {}),
     "without our name": ("prod", {}),
     "with our name in it": ("team-understudy", {}),
     "the longest": ("understudy-of-the-platform-team-for-the-large-cluster", {}),
-    "the longest, and self-made certificates": ("a" * LONGEST, SELF_MADE),
+    "the longest, and self-signed certificates": ("a" * LONGEST, SELF_SIGNED),
     "dots": ("ml.platform.2", {}),
     "a digit first": ("2nd", {}),
     "the longest with a digit first and dots": ("2nd." + "b" * (LONGEST - 5) + "c", {}),
@@ -155,7 +155,7 @@ def test_names_are_short_enough_and_selectors_match_only_their_own_pods(server: 
             assert len(value) <= MOST
     deployments = {x["metadata"]["name"]: x["spec"] for x in items if x["kind"] == "Deployment"}
     labels = {name: spec["template"]["metadata"]["labels"] for name, spec in deployments.items()}
-    assert len(labels) == (3 if CASES[case][1] is SELF_MADE else 2)
+    assert len(labels) == (3 if CASES[case][1] is SELF_SIGNED else 2)
 
     def found(selector: Item) -> list[str]:
         return [name for name, own in labels.items() if selector.items() <= own.items()]
@@ -283,7 +283,7 @@ def administrator(server: "ApiServer") -> Administrator:
 @pytest.mark.parametrize(
     ("release", "namespace"), [("second", "two"), ("first", "two"), ("second", "one")], ids=lambda x: str(x)
 )
-@pytest.mark.parametrize("settings", [(), ("crds.install=false",)], ids=["with CRDs", "without CRDs"])
+@pytest.mark.parametrize("settings", [(), ("crds.enabled=false",)], ids=["with CRDs", "without CRDs"])
 def test_a_second_release_is_rejected_with_the_place_of_the_first_one(
     administrator: Administrator, release: str, namespace: str, settings: tuple[str, ...]
 ) -> None:

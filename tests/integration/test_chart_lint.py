@@ -6,12 +6,12 @@ import pytest
 
 from tests.cluster.paths import CHECKOUT, Paths
 
-EVERYTHING = "networkPolicies.enabled=true,networkPolicies.jobs=true,webhook.certificates.mode=CertManager"
+EVERYTHING = "networkPolicies.enabled=true,networkPolicies.jobs.enabled=true,webhook.certificates.mode=CertManager"
 
 
 @pytest.mark.parametrize(
     "settings",
-    ["", EVERYTHING, "webhook.enabled=false,crds.install=false,rbac.aggregate=false", "masterSecret.name=own"],
+    ["", EVERYTHING, "webhook.enabled=false,crds.enabled=false,rbac.aggregate.enabled=false", "masterSecret.name=own"],
 )
 def test_helm_lint_finds_no_problem(settings: str) -> None:
     helm = Paths.from_environment().binaries / "helm"

@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 def rendered(*settings: str) -> dict[tuple[str, str], Document]:
     """The objects by kind and name, without CRDs."""
-    result = template("crds.install=false", *settings)
+    result = template("crds.enabled=false", *settings)
     assert result.returncode == 0, result.stderr
     documents = [document for document in yaml.load_all(result.stdout, yaml.CSafeLoader) if document]
     return {(document["kind"], document["metadata"]["name"]): document for document in documents}

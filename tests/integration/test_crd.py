@@ -132,7 +132,7 @@ def test_a_minimal_job_reads_back_with_defaults(cluster: "ApiServer") -> None:
     assert job["spec"]["spares"] == {"replicas": 0}
     assert job["spec"]["recovery"] == {
         "inPlace": {"maxRestarts": 10, "maxRestartsPerPod": 1, "window": "1h"},
-        "backoff": {"max": "30s", "maxIdenticalFailures": 0},
+        "backoff": {"maxDelay": "30s", "maxIdenticalFailures": 0},
         "spareTimeout": "30s",
         "coordinatorLossTimeout": "30s",
         "launcherTimeout": "15s",

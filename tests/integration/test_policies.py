@@ -117,7 +117,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ApiServer"]:
             must(server.kubectl("create", "namespace", namespace))
         apply(server, [item for item in items if item["kind"] not in left_out])
         wait_until_found(server, "explain", "trainingjobs.spec")
-        injected = {"understudy.dev/inject": "true"}
+        injected = {"understudy.dev/inject": "enabled"}
         pods = [a_pod("theirs"), a_pod("ours", owned=True), a_claimed_pod("claimed")]
         secrets = [a_secret("theirs"), a_secret("ours", owned=True)]
         finalized = a_secret("finalized", owned=True, finalizers=("example.com/backup",))
@@ -232,7 +232,7 @@ def _stops_all_pods(raw: Raw) -> None:
 
 
 def _changes_the_mode(raw: Raw) -> None:
-    raw["metadata"]["annotations"]["understudy.dev/certificates"] = "Provided"
+    raw["metadata"]["annotations"]["understudy.dev/certificate-mode"] = "Provided"
 
 
 TOKEN = {"annotations": {"kubernetes.io/service-account.name": "admin"}}

@@ -41,7 +41,7 @@ POOL: Manifest = {
 def sized_by_itself(**auto: Any) -> Change:
     def change(pool: Manifest) -> None:
         del pool["spec"]["replicas"]
-        pool["spec"]["auto"] = auto
+        pool["spec"]["autoSize"] = auto
 
     return change
 
@@ -70,7 +70,7 @@ ACCEPTED: dict[str, Change] = {
     "as it is": lambda pool: None,
     "none": lambda pool: pool["spec"].update(replicas=0),
     "sized by itself": sized_by_itself(),
-    "with all that auto has": sized_by_itself(nodes=512, failuresPerNodeDay="0.002", minReplicas=0, maxReplicas=8),
+    "with all that autoSize has": sized_by_itself(nodes=512, failuresPerNodeDay="0.002", minReplicas=0, maxReplicas=8),
     "warm": with_launcher(),
     "warm, with all that a launcher has": with_launcher(
         {
@@ -86,22 +86,26 @@ ACCEPTED: dict[str, Change] = {
 }
 REFUSED: dict[str, tuple[Change, str, str]] = {
     "a negative number": (lambda pool: pool["spec"].update(replicas=-1), "spec.replicas", "0 or more"),
-    "no number": (lambda pool: pool["spec"].pop("replicas"), "spec.replicas", "exactly one of replicas and auto"),
-    "two numbers": (lambda pool: pool["spec"].update(auto={}), "spec.replicas", "exactly one of replicas and auto"),
+    "no number": (lambda pool: pool["spec"].pop("replicas"), "spec.replicas", "exactly one of replicas and autoSize"),
+    "two numbers": (
+        lambda pool: pool["spec"].update(autoSize={}),
+        "spec.replicas",
+        "exactly one of replicas and autoSize",
+    ),
     "a likelihood of 1": (
         sized_by_itself(failuresPerNodeDay="1"),
-        "spec.auto.failuresPerNodeDay",
+        "spec.autoSize.failuresPerNodeDay",
         "above 0 and below 1",
     ),
     "a likelihood of 0": (
         sized_by_itself(failuresPerNodeDay="0.0"),
-        "spec.auto.failuresPerNodeDay",
+        "spec.autoSize.failuresPerNodeDay",
         "above 0 and below 1",
     ),
     "bounds that exclude each other": (
         sized_by_itself(minReplicas=5, maxReplicas=2),
-        "spec.auto.minReplicas",
-        "at most auto.maxReplicas",
+        "spec.autoSize.minReplicas",
+        "at most autoSize.maxReplicas",
     ),
     "a name with a dot": (lambda pool: pool["metadata"].update(name="a.b"), "metadata.name", "DNS label"),
     "a pod that ends": (
@@ -126,6 +130,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         with_launcher({"zygote": False}),
         "spec.launcher.zygote",
         "launcher.zygote is now named launcher.forkServer",
+    ),
+    "the previous name of autoSize": (
+        lambda pool: pool["spec"].update(auto={"nodes": 8}),
+        "spec.auto",
+        "auto is now named autoSize",
     ),
     "a warm-up of nothing": (
         with_launcher({"warmup": {"command": []}}),
@@ -194,7 +203,7 @@ def test_the_bounds_of_an_auto_sized_pool_are_filled_in(cluster: "ApiServer") ->
     created = cluster.kubectl("create", "-f", "-", stdin=changed(sized_by_itself(), name="auto"))
     assert created.returncode == 0, created.stderr
     spec = json.loads(cluster.kubectl("get", "hsp", "auto", "-o", "json").stdout)["spec"]
-    assert spec["auto"] == {"minReplicas": 1, "maxReplicas": 16}
+    assert spec["autoSize"] == {"minReplicas": 1, "maxReplicas": 16}
 
 
 def test_a_launchers_defaults_are_filled_in(cluster: "ApiServer") -> None:

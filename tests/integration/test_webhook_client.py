@@ -52,7 +52,7 @@ def configured(server: ApiServer, port: int, made: CertificateSet) -> str:
         "timeoutSeconds": 5,
         "clientConfig": {"url": f"https://{HOST}:{port}/mutate", "caBundle": bundle},
         "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
-        "objectSelector": {"matchLabels": {"understudy.dev/inject": "true"}},
+        "objectSelector": {"matchLabels": {"understudy.dev/inject": "enabled"}},
     }
     kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
     whole = {**kind, "metadata": {"name": "hook"}, "webhooks": [webhook]}

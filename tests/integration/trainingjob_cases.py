@@ -396,19 +396,19 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "recovery.inPlace.window must be a duration above zero",
     ),
     "a backoff in days": (
-        lambda job: job["spec"].update(recovery={"backoff": {"max": "1d"}}),
-        "spec.recovery.backoff.max",
-        "recovery.backoff.max must be a duration in whole hours, minutes and seconds, such as 0s, 30s or 5m",
+        lambda job: job["spec"].update(recovery={"backoff": {"maxDelay": "1d"}}),
+        "spec.recovery.backoff.maxDelay",
+        "recovery.backoff.maxDelay must be a duration in whole hours, minutes and seconds, such as 0s, 30s or 5m",
     ),
-    "a workerGrace in milliseconds": (
-        lambda job: job["spec"].update(recovery={"workerGrace": "500ms"}),
-        "spec.recovery.workerGrace",
-        "recovery.workerGrace must be a duration of at most 1h in whole hours, minutes and seconds",
+    "a workerGracePeriod in milliseconds": (
+        lambda job: job["spec"].update(recovery={"workerGracePeriod": "500ms"}),
+        "spec.recovery.workerGracePeriod",
+        "recovery.workerGracePeriod must be a duration of at most 1h in whole hours, minutes and seconds",
     ),
-    "a workerGrace of hours": (
-        lambda job: job["spec"].update(recovery={"workerGrace": "1h1s"}),
-        "spec.recovery.workerGrace",
-        "recovery.workerGrace must be a duration of at most 1h",
+    "a workerGracePeriod of hours": (
+        lambda job: job["spec"].update(recovery={"workerGracePeriod": "1h1s"}),
+        "spec.recovery.workerGracePeriod",
+        "recovery.workerGracePeriod must be a duration of at most 1h",
     ),
     "a spareTimeout in days": (
         lambda job: job["spec"].update(recovery={"spareTimeout": "1d"}),
@@ -449,6 +449,26 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         lambda job: job["spec"]["launcher"].update(zygote=False),
         "spec.launcher.zygote",
         "launcher.zygote is now named launcher.forkServer",
+    ),
+    "the previous name of proactiveReplacement": (
+        lambda job: job["spec"].update(faults={"proactive": "Now"}),
+        "spec.faults.proactive",
+        "faults.proactive is now named faults.proactiveReplacement",
+    ),
+    "the previous name of maxDelay": (
+        lambda job: job["spec"].update(recovery={"backoff": {"max": "30s"}}),
+        "spec.recovery.backoff.max",
+        "recovery.backoff.max is now named recovery.backoff.maxDelay",
+    ),
+    "the previous name of workerGracePeriod": (
+        lambda job: job["spec"].update(recovery={"workerGrace": "5s"}),
+        "spec.recovery.workerGrace",
+        "recovery.workerGrace is now named recovery.workerGracePeriod",
+    ),
+    "the previous name of inFlightRequests": (
+        lambda job: with_rollouts(job, gateway={"enginePort": 30000, "inFlight": "Await"}),
+        "spec.rollouts.gateway.inFlight",
+        "rollouts.gateway.inFlight is now named rollouts.gateway.inFlightRequests",
     ),
     "the previous name of coordinatorLossTimeout": (
         lambda job: job["spec"].update(recovery={"fenceTimeout": "30s"}),
@@ -554,9 +574,9 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "rollouts.gateway needs hostnames, by which workers find the servers",
     ),
     "a gateway that drops requests": (
-        lambda job: with_rollouts(job, gateway={"enginePort": 30000, "inFlight": "Drop"}),
-        "spec.rollouts.gateway.inFlight",
-        "rollouts.gateway.inFlight must be Abort or Await",
+        lambda job: with_rollouts(job, gateway={"enginePort": 30000, "inFlightRequests": "Drop"}),
+        "spec.rollouts.gateway.inFlightRequests",
+        "rollouts.gateway.inFlightRequests must be Abort or Wait",
     ),
     "a topology key that is no label's name": (
         lambda job: job["spec"]["spares"].update(topologyKey="the rack"),
@@ -888,12 +908,12 @@ ACCEPTED: dict[str, Change] = {
     "rollouts": with_rollouts,
     "rollouts that restart alone": lambda job: with_rollouts(job, onFailedUpdate="RestartRollouts", maxRetries=2),
     "rollouts with gateways": lambda job: with_rollouts(
-        job, gateway={"enginePort": 30000, "port": 9000, "inFlight": "Await", "initialVersion": "base"}
+        job, gateway={"enginePort": 30000, "port": 9000, "inFlightRequests": "Wait", "initialVersion": "base"}
     ),
     "a job that shrinks at once": lambda job: job["spec"].update(recovery={"spareTimeout": "0s"}),
-    "a workerGrace": lambda job: job["spec"].update(recovery={"workerGrace": "1m30s"}),
-    "no workerGrace": lambda job: job["spec"].update(recovery={"workerGrace": "0s"}),
-    "no backoff": lambda job: job["spec"].update(recovery={"backoff": {"max": "0s"}}),
+    "a workerGracePeriod": lambda job: job["spec"].update(recovery={"workerGracePeriod": "1m30s"}),
+    "no workerGracePeriod": lambda job: job["spec"].update(recovery={"workerGracePeriod": "0s"}),
+    "no backoff": lambda job: job["spec"].update(recovery={"backoff": {"maxDelay": "0s"}}),
     "the shortest coordinatorLossTimeout": lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "10s"}),
     "a coordinatorLossTimeout in minutes": lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "1h30m"}),
     "no fence": lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "Off"}),
@@ -1031,7 +1051,7 @@ STATUS: Manifest = {
     "restartsCountTowardsMax": 1,
     "conditions": [
         {
-            "type": "Running",
+            "type": "Ready",
             "status": "True",
             "reason": "WorldFormed",
             "message": "8 members hold all ranks",
@@ -1043,7 +1063,6 @@ STATUS: Manifest = {
     "spares": {"desired": 2, "ready": 1, "claimed": 1},
     "promotedSpares": [{"pod": "shown-workers-spare-0-fghij", "groupRank": 3}],
     "round": 4,
-    "term": 1,
     "coordinator": {"epoch": 0, "term": 1, "podName": "shown-workers-spare-0-abcde", "podUID": "0b5c"},
     "recoveriesByStrategy": {"inPlace": 3, "spareSwap": 1, "podRecreate": 0, "jobRestart": 0},
     "lastRecovery": {
@@ -1059,7 +1078,7 @@ STATUS: Manifest = {
         },
         "detectedAt": "2026-01-01T00:00:00.123456Z",
         "resumedAt": "2026-01-01T00:00:01.000001Z",
-        "seconds": 0.876545,
+        "pauseSeconds": 0.876545,
     },
     "progress": {"step": 1200, "total": 9000, "at": "2026-01-01T00:00:01.000001Z"},
     "rollouts": {
@@ -1071,10 +1090,10 @@ STATUS: Manifest = {
             "update": "5f0c",
             "version": "step-7",
             "message": "EngineUnreachable: rollout-1 is gone",
-            "inARow": 2,
+            "consecutiveFailures": 2,
             "at": "2026-01-01T00:00:01.000001Z",
         },
-        "restartedFor": "5f0b",
+        "restartedForUpdate": "5f0b",
     },
 }
 

@@ -25,7 +25,7 @@ class _Line:
 
 
 class CoordinatorLink:
-    """observe/coordinator_link.py."""
+    """apply/coordinator_link.py."""
 
     def __init__(
         self, site: Site, api: ApiServer, machine: Machine, before: Coordination, on_change: Callable[[], None]

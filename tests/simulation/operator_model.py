@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import structs
+
 from tests.simulation.api_server import ApiServer, Site, is_ready, patch
 from tests.simulation.network import Machine
 from tests.simulation.operator_lines import CoordinatorLink
@@ -19,12 +21,14 @@ from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.observed import TERMINAL_STATES, Coordination, Observed
 from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
+from understudy_operator.plan.facts.status import Condition, CoordinatorStatus, JobStatus, StrategyCounts
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod
 from understudy_operator.plan.leadership.coordination import plan_label, plan_leadership, plan_link
 from understudy_operator.plan.leadership.elections import is_coordinator_missing
+from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_operator.plan.verdicts.findings import Finding
 from understudy_operator.plan.world.members import avoided_nodes, plan_members
-from understudy_protocol.enums import FaultClass
+from understudy_protocol.enums import FaultClass, Strategy
 from understudy_protocol.membership import Close
 
 KEYRING = Keyring(b"the master secret of this model, of 42 B..")
@@ -45,7 +49,8 @@ class OperatorModel:
     api: ApiServer
     spares: int
     up: bool = True
-    status: dict[str, Any] = field(default_factory=dict)
+    status: JobStatus = field(default_factory=JobStatus)
+    completed_at: float | None = None
     recorded_close: Close | None = None
     machine: Machine = field(default_factory=lambda: Machine("control-plane"))
     _link: CoordinatorLink | None = None
@@ -94,21 +99,20 @@ class OperatorModel:
             self.site.training.world.log("operator", text)
             self.site.appointed(leadership.epoch)
         if leadership.epoch and leadership.pod is not None:
-            self.status["coordinator"] = {
-                "epoch": leadership.epoch,
-                "term": leadership.term,
-                "podUID": leadership.pod.uid,
-            }
+            coordinator = CoordinatorStatus(leadership.epoch, leadership.term, pod_uid=leadership.pod.uid)
+            self.status = structs.replace(self.status, coordinator=coordinator)
         if observed.snapshot is not None:
-            self.status["round"] = max(self.status.get("round", -1), observed.snapshot.token.round)
             counts = observed.snapshot.recoveries_by_strategy
-            self.status["recoveriesByStrategy"] = {name[0].lower() + name[1:]: count for name, count in counts.items()}
-        if observed.close is not None:
-            self.recorded_close = self.recorded_close or observed.close
-            self.status.setdefault("completedAt", now)
+            self.status = structs.replace(
+                self.status,
+                round=max(self.status.round, observed.snapshot.token.round),
+                recoveries_by_strategy=StrategyCounts(*(counts.get(strategy.value) for strategy in Strategy)),
+            )
+        if observed.close is not None and self.recorded_close is None:
+            self.recorded_close, self.completed_at = observed.close, now
             state = TERMINAL_STATES[observed.close.reason]
-            self.status.setdefault("terminalState", state)
-            self.status.setdefault("conditions", [{"type": state, "message": observed.close.message}])
+            condition = Condition(state, "True", state, observed.close.message, micro_time(now))
+            self.status = structs.replace(self.status, terminal_state=state, conditions=(condition,))
         link = plan_link(observed, leadership, now)
         for intent in (*plan_members(observed, "sidecar:1", now), *plan_label(observed, leadership)):
             self._do(intent, observed, now)
@@ -134,9 +138,7 @@ class OperatorModel:
         self._passes += 1
         nodes = (Node(x.name, is_ready(x, now), findings=_findings(x)) for x in self.site.machines)
         return Observed(
-            job=Job(
-                "ns", "job", "job-uid", 1, "1", False, 0.0, self.status.get("completedAt"), spec, dict(self.status)
-            ),
+            job=Job("ns", "job", "job-uid", 1, "1", False, 0.0, self.completed_at, spec, self.status),
             pods=tuple(entry.observed() for entry in self.api.objects.values()),
             nodes={node.name: node for node in nodes},
             coordination=self._coordination if self._link is None else self._link.coordination,

@@ -44,11 +44,11 @@ class ClaimWatch:
         labels = pod["metadata"].get("labels", {})
         stepped = False
         annotations = pod["metadata"].get("annotations", {})
-        if names.ANNOTATION_WARM in annotations:
-            stepped = self._warm(kind, pod, names.ANNOTATION_ADOPTED in annotations)
+        if names.ANNOTATION_WARM_POOL_UID in annotations:
+            stepped = self._warm(kind, pod, names.ANNOTATION_ADOPTED_AT in annotations)
         elif names.LABEL_POOL in labels:
-            stepped = self._pool_pod(kind, pod, labels.get(names.LABEL_CLAIMED_BY, ""))
-        elif names.LABEL_FROM_POOL in labels and kind == "ADDED":
+            stepped = self._pool_pod(kind, pod, labels.get(names.LABEL_CLAIMED_BY_UID, ""))
+        elif names.LABEL_POOL_UID in labels and kind == "ADDED":
             self._takes_place(pod)
             stepped = True
         if stepped and writer is not None:
@@ -102,7 +102,10 @@ class ClaimWatch:
 
     def _takes_place(self, pod: Raw) -> None:
         metadata = pod["metadata"]
-        uid, job_uid = metadata["annotations"][names.ANNOTATION_FROM_POD], metadata["labels"][names.LABEL_JOB_UID]
+        uid, job_uid = (
+            metadata["annotations"][names.ANNOTATION_CLAIMED_POD_UID],
+            metadata["labels"][names.LABEL_JOB_UID],
+        )
         if self._taken.setdefault(uid, job_uid) != job_uid:
             self._world.violate(
                 Rule.A_PLACE_IS_TAKEN_ONCE, f"{metadata['name']} takes a place that {self._taken[uid]} has"
@@ -140,16 +143,16 @@ def find_pool_violations(world: World) -> Iterator[Wrong]:
                 Rule.A_POOL_REPORTS_ITS_SPARES,
                 f"pool {name} has {len(running)} of {wanted} spares, and reports {result}",
             )
-        templates = {spare["metadata"]["labels"][names.LABEL_TEMPLATE] for spare in alive}
+        templates = {spare["metadata"]["labels"][names.LABEL_TEMPLATE_HASH] for spare in alive}
         if not full and len(templates) > 1:
             yield Wrong(Rule.A_POOL_HAS_ONE_TEMPLATE, f"pool {name} has spares of {len(templates)} templates")
     for pod in world.server.of("pods"):
         metadata = pod["metadata"]
-        if metadata.get("finalizers") or names.LABEL_CLAIMED_BY in metadata["labels"]:
+        if metadata.get("finalizers") or names.LABEL_CLAIMED_BY_UID in metadata["labels"]:
             yield Wrong(Rule.NO_CLAIM_IS_LEFT, f"{metadata['name']} is claimed still")
         result = metadata.get("annotations", {})
         ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-        if names.ANNOTATION_WARM in result and names.ANNOTATION_ADOPTED not in result and not ended:
+        if names.ANNOTATION_WARM_POOL_UID in result and names.ANNOTATION_ADOPTED_AT not in result and not ended:
             yield Wrong(
                 Rule.AN_ADOPTED_SPARE_KNOWS_ITS_JOB, f"{metadata['name']} was claimed Warm, and does not know its job"
             )
@@ -164,7 +167,7 @@ def _was_given_up(pod: Raw, dead: Collection[str]) -> bool:
     metadata = pod["metadata"]
     is_done = pod.get("status", {}).get("phase") in ("Succeeded", "Failed") or "deletionTimestamp" in metadata
     gone = is_done or pod["spec"].get("nodeName") in dead
-    return gone and names.ANNOTATION_WARM in metadata.get("annotations", {})
+    return gone and names.ANNOTATION_WARM_POOL_UID in metadata.get("annotations", {})
 
 
 def _is_ready(node: Raw) -> bool:

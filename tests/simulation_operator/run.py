@@ -28,9 +28,10 @@ from tests.simulation_operator.faults import (
 from tests.simulation_operator.invariants import MAX_RECOVERY_S, QUIET_S, RECOVERY_S, RESYNC_S, find_violations
 from tests.simulation_operator.rules import Rule, Violation
 from tests.simulation_operator.world import World
+from understudy_operator.apply import adoption_link
 from understudy_operator.controllers import job_worker as worker
 from understudy_operator.controllers import pool_worker
-from understudy_operator.observe import adoption_link, resync
+from understudy_operator.observe import resync
 
 FAULTS_OF_CLIENTS = (
     "slow",

@@ -177,7 +177,7 @@ class Training:
         metadata = pod["metadata"]
         if metadata["uid"] in self.unreachable or metadata["uid"] in self.earlier:
             return False
-        if names.ANNOTATION_WARM not in metadata.get("annotations", {}):
+        if names.ANNOTATION_WARM_POOL_UID not in metadata.get("annotations", {}):
             return True
         return self.cluster.adopted.get(metadata["uid"]) == self.job_uid
 
@@ -187,7 +187,7 @@ class Training:
 
 
 class Link:
-    """Replaces observe/coordinator_link.py: a line that finds the coordinator at once."""
+    """Replaces apply/coordinator_link.py: a line that finds the coordinator at once."""
 
     def __init__(
         self,

@@ -19,12 +19,12 @@ from tests.simulation_operator.rules import Rule, Wrong
 from tests.simulation_operator.training import SUCCEEDED, TICK_S, Link, Training
 from tests.unit.operator.given import IMAGE, KEYRING, TEMPLATE
 from tests.unit.operator.given_pool import SPARE_TEMPLATE
-from understudy_operator.observe.adoption_link import AdoptionKeys
-from understudy_operator.observe.line import Keys, Share
+from understudy_operator.apply.adoption_link import AdoptionKeys
 from understudy_operator.operator import Operator
 from understudy_operator.plan.facts.observed import Coordination
 from understudy_operator.plan.facts.ownership import API_VERSION, KIND, POOL_KIND
 from understudy_operator.plan.intents import AdoptSpare
+from understudy_operator.runtime.line import Keys, Share
 from understudy_protocol import pod as names
 from understudy_protocol.handshake import NotProven
 
@@ -184,7 +184,7 @@ class World:
     def _called(self, pod_uid: str, keys: Keys) -> None:
         for pod in self.server.of("pods"):
             # A pool's spare that is claimed Warm has the job's key only once it has got its order.
-            warm = names.ANNOTATION_WARM in pod["metadata"].get("annotations", {})
+            warm = names.ANNOTATION_WARM_POOL_UID in pod["metadata"].get("annotations", {})
             known = self.cluster.keys.get(pod_uid, keys.membership.hex())
             if pod["metadata"]["uid"] == pod_uid and not warm and known != keys.membership.hex():
                 self.violate(

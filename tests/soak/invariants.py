@@ -78,7 +78,7 @@ def untruthful(entries: Sequence[Raw], steps: Steps, since: float) -> list[str]:
     measured = [pause for pause in pauses_between_rounds(steps) if pause.first > since]
     resumed = [entry for entry in entries if not is_open(entry) and unix(entry.get("resumedAt", _NEVER)) > since]
     for entry in resumed:
-        at, seconds = unix(entry["resumedAt"]), entry.get("seconds")
+        at, seconds = unix(entry["resumedAt"]), entry.get("pauseSeconds")
         nearest = min(measured, key=lambda pause: abs(pause.first - at), default=None)
         if nearest is None:
             found.append(f"the recovery that ended at {at:.3f}: no step of a new round was seen")
@@ -86,7 +86,7 @@ def untruthful(entries: Sequence[Raw], steps: Steps, since: float) -> list[str]:
             found.append(f"resumedAt: expected {nearest.first:.3f} ± {nearest.allowed_s:.3f}, status reports {at:.3f}")
         elif seconds is None or abs(seconds - nearest.seconds) > nearest.allowed_s:
             expected = f"{nearest.seconds:.3f} ± {nearest.allowed_s:.3f}"
-            found.append(f"seconds: expected {expected}, status reports {seconds}")
+            found.append(f"pauseSeconds: expected {expected}, status reports {seconds}")
     for pause in measured:
         if not any(abs(unix(entry["resumedAt"]) - pause.first) <= pause.allowed_s for entry in resumed):
             found.append(f"recoveries: none for the {pause.seconds:.3f} s until {pause.first:.3f} without a step")

@@ -33,7 +33,7 @@ app.kubernetes.io/component: operator
 {{- $part := regexFind "-(operator|webhook)$" . -}}
 {{ trimSuffix $part . | trunc 46 | trimSuffix "-" }}{{ $part }}-metrics
 {{- end -}}
-{{- /* The process that renews the webhook's self-made certificate, and its account. */ -}}
+{{- /* The process that renews the webhook's self-signed certificate, and its account. */ -}}
 {{- define "understudy.rotation" -}}
 {{ include "understudy.fullname" . }}-rotation
 {{- end -}}
@@ -51,10 +51,10 @@ app.kubernetes.io/name: understudy
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: webhook
 {{- end -}}
-{{- /* The Secret with tls.crt and tls.key that is mounted. That of cert-manager (-cert) is not the self-made one (-tls): when the mode
+{{- /* The Secret with tls.crt and tls.key that is mounted. That of cert-manager (-cert) is not the self-signed one (-tls): when the mode
 is changed, programs of both modes run for a while, and no Secret has two writers. */ -}}
 {{- define "understudy.webhookSecret" -}}
-{{- if eq .Values.webhook.certificates.mode "SelfMade" -}}
+{{- if eq .Values.webhook.certificates.mode "SelfSigned" -}}
 {{ include "understudy.webhook" . }}-tls
 {{- else if eq .Values.webhook.certificates.mode "Provided" -}}
 {{ required "webhook.certificates.secretName must name the Secret with tls.crt and tls.key where mode is Provided" .Values.webhook.certificates.secretName }}
@@ -72,8 +72,8 @@ caBundle: {{ required "webhook.certificates.caBundle must be the authority of th
 name: {{ include "understudy.webhook" . }}
 labels: {{- include "understudy.labels" . | nindent 2 }}
 annotations:
-  # The process that makes certificates writes caBundle in mode SelfMade only.
-  understudy.dev/certificates: {{ .Values.webhook.certificates.mode }}
+  # The process that makes certificates writes caBundle in mode SelfSigned only.
+  understudy.dev/certificate-mode: {{ .Values.webhook.certificates.mode }}
   {{- if eq .Values.webhook.certificates.mode "CertManager" }}
   cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/{{ include "understudy.webhook" . }}
   {{- end }}
@@ -146,7 +146,7 @@ capabilities: {drop: [ALL]}
 {{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) -}}
 {{- $operator := dict "namespaceSelector" $namespace "podSelector" (dict "matchLabels" (include "understudy.selector" . | fromYaml)) -}}
 {{- $rules := list (dict "from" (list $operator) "ports" (list (dict "protocol" "TCP" "port" 8478))) -}}
-{{- with .Values.networkPolicies.alsoFrom -}}
+{{- with .Values.networkPolicies.extraFrom -}}
 {{- $rules = append $rules (dict "from" .) -}}
 {{- end -}}
 {{- toJson $rules -}}

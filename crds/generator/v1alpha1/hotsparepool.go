@@ -36,7 +36,7 @@ type HotSparePool struct {
 
 // Which spares to keep, and how many.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.replicas) != has(self.auto)",fieldPath=".replicas",message="exactly one of replicas and auto must be set: set replicas to a number, or auto to {} to have the number computed"
+// +kubebuilder:validation:XValidation:rule="has(self.replicas) != has(self.autoSize)",fieldPath=".replicas",message="exactly one of replicas and autoSize must be set: set replicas to a number, or autoSize to {} to have the number computed"
 // +kubebuilder:validation:XValidation:rule="has(self.launcher) || !has(self.template.spec.restartPolicy) || self.template.spec.restartPolicy == 'Always'",fieldPath=".template.spec.restartPolicy",message="restartPolicy must be Always or unset in a pool's template: a spare runs until it is claimed"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || !has(self.template.spec.hostNetwork) || !self.template.spec.hostNetwork",fieldPath=".template.spec.hostNetwork",message="hostNetwork must be false or unset in a pool with a launcher: the sidecars listen on fixed ports, which two pods of a node cannot share"
 // +kubebuilder:validation:XValidation:rule="!has(self.launcher) || (has(self.launcher.container) ? self.template.spec.containers.all(c, c.name != self.launcher.container || (!has(c.restartPolicyRules) && (!has(c.restartPolicy) || c.restartPolicy == 'Never'))) : (size(self.template.spec.containers) == 0 || (!has(self.template.spec.containers[0].restartPolicyRules) && (!has(self.template.spec.containers[0].restartPolicy) || self.template.spec.containers[0].restartPolicy == 'Never'))))",fieldPath=".template.spec.containers",message="restartPolicy and restartPolicyRules cannot be set on the container of the launcher, which restarts workers itself: remove them"
@@ -52,7 +52,7 @@ type HotSparePoolSpec struct {
 	// Computes the number of spares: the smallest number that is enough on 99 of 100
 	// days. May be changed at any time.
 	// +optional
-	Auto *AutoSize `json:"auto,omitempty"`
+	AutoSize *AutoSize `json:"autoSize,omitempty"`
 
 	// Template of the spares. It has to request the resources of a job's pod, so that the
 	// pod fits in the place of a spare. A change replaces the spares one after the other.
@@ -122,31 +122,31 @@ type PoolWarmup struct {
 
 // How the number of spares is computed.
 //
-// +kubebuilder:validation:XValidation:rule="self.minReplicas <= self.maxReplicas",fieldPath=".minReplicas",message="auto.minReplicas must be at most auto.maxReplicas: lower it, or raise auto.maxReplicas"
+// +kubebuilder:validation:XValidation:rule="self.minReplicas <= self.maxReplicas",fieldPath=".minReplicas",message="autoSize.minReplicas must be at most autoSize.maxReplicas: lower it, or raise autoSize.maxReplicas"
 type AutoSize struct {
 	// Number of nodes that the spares are for. Default: the nodes on which pods of all
 	// jobs with this pool run.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 1000000",message="auto.nodes must be 1 or more, and at most 1000000: the number of nodes that the spares are for, or leave it out to have them counted"
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 1000000",message="autoSize.nodes must be 1 or more, and at most 1000000: the number of nodes that the spares are for, or leave it out to have them counted"
 	Nodes *int32 `json:"nodes,omitempty"`
 
 	// Probability that a node fails within a day, such as 0.0012. Default: 0.0012, and
 	// the measured value when the jobs with this pool have run for enough node-days.
 	// +optional
 	// +kubebuilder:validation:MaxLength=20
-	// +kubebuilder:validation:XValidation:rule="self.matches('^0?[.][0-9]*[1-9][0-9]*$')",message="auto.failuresPerNodeDay must be a number above 0 and below 1, written as in '0.0012': set it to the probability that a node fails within a day, or leave it out"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^0?[.][0-9]*[1-9][0-9]*$')",message="autoSize.failuresPerNodeDay must be a number above 0 and below 1, written as in '0.0012': set it to the probability that a node fails within a day, or leave it out"
 	FailuresPerNodeDay string `json:"failuresPerNodeDay,omitempty"`
 
 	// The smallest number of spares. Default: 1.
 	// +optional
 	// +kubebuilder:default=1
-	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="auto.minReplicas must be 0 or more, and at most 1000: the smallest number of spares"
+	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="autoSize.minReplicas must be 0 or more, and at most 1000: the smallest number of spares"
 	MinReplicas *int32 `json:"minReplicas,omitempty"`
 
 	// The largest number of spares. Default: 16.
 	// +optional
 	// +kubebuilder:default=16
-	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="auto.maxReplicas must be 0 or more, and at most 1000: the largest number of spares"
+	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="autoSize.maxReplicas must be 0 or more, and at most 1000: the largest number of spares"
 	MaxReplicas *int32 `json:"maxReplicas,omitempty"`
 }
 
@@ -196,9 +196,9 @@ type HotSparePoolStatus struct {
 	// +optional
 	Selector string `json:"selector,omitempty"`
 
-	// How the number of spares was computed, if spec.auto is set.
+	// How the number of spares was computed, if spec.autoSize is set.
 	// +optional
-	Auto *AutoSizeStatus `json:"auto,omitempty"`
+	AutoSize *AutoSizeStatus `json:"autoSize,omitempty"`
 }
 
 // How the number of spares was computed.
@@ -229,5 +229,5 @@ type AutoSizeStatus struct {
 
 	// The time since which fewer spares would be enough.
 	// +optional
-	LessSince *metav1.MicroTime `json:"lessSince,omitempty"`
+	SurplusSince *metav1.MicroTime `json:"surplusSince,omitempty"`
 }

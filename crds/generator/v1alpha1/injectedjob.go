@@ -9,8 +9,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=injectedjobs,singular=injectedjob,shortName=ij,categories=all
 // +kubebuilder:subresource:status
-// +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.target.kind`,description="Kind of the object whose pods train"
-// +kubebuilder:printcolumn:name="Of",type=string,JSONPath=`.spec.target.name`,description="Its name"
+// +kubebuilder:printcolumn:name="Kind/Name",type=string,JSONPath=`.status.target`,description="The object whose pods train"
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="State of the training"
 // +kubebuilder:printcolumn:name="Active",type=integer,JSONPath=`.status.members.active`,description="Members that hold ranks"
 // +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.members.desired`,description="Members that the training needs"
@@ -50,7 +49,7 @@ type InjectedJobSpec struct {
 	// +kubebuilder:validation:Maximum=20000
 	Pods int32 `json:"pods"`
 
-	// The pods that hold ranks: the world size divided by the workers of each pod.
+	// The pods that hold ranks: all but the spares.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=20000
 	Members int32 `json:"members"`
@@ -62,7 +61,7 @@ type InjectedJobSpec struct {
 	// The pods' termination grace period.
 	// +optional
 	// +kubebuilder:default=30
-	GraceSeconds int32 `json:"graceSeconds,omitempty"`
+	TerminationGracePeriodSeconds int32 `json:"terminationGracePeriodSeconds,omitempty"`
 
 	// The pods of each template, in the order of their ranks.
 	// +listType=map
@@ -72,7 +71,7 @@ type InjectedJobSpec struct {
 
 	// The annotations of the pods, with their names without understudy.dev/.
 	// +optional
-	Settings map[string]string `json:"settings,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 // A Job, JobSet or PyTorchJob.
@@ -97,7 +96,7 @@ type InjectedPodGroup struct {
 	Name string `json:"name"`
 
 	// Group rank of its first pod.
-	First int32 `json:"first"`
+	FirstGroupRank int32 `json:"firstGroupRank"`
 
 	// Pods of each of its Jobs.
 	PodsPerJob int32 `json:"podsPerJob"`

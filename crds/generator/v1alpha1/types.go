@@ -637,8 +637,8 @@ type Faults struct {
 	// +optional
 	// +kubebuilder:default=Off
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self in ['Off', 'NextCheckpoint', 'Now']",message="faults.proactive must be Off, NextCheckpoint or Now: set it to whether a pod on a bad node gives its ranks to a spare before it fails, or leave it out"
-	Proactive string `json:"proactive,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self in ['Off', 'NextCheckpoint', 'Now']",message="faults.proactiveReplacement must be Off, NextCheckpoint or Now: set it to whether a pod on a bad node gives its ranks to a spare before it fails, or leave it out"
+	ProactiveReplacement string `json:"proactiveReplacement,omitempty"`
 }
 
 // Hang detection.
@@ -728,12 +728,12 @@ type RolloutGateway struct {
 	Port int32 `json:"port,omitempty"`
 
 	// What happens to running requests when an update begins. Abort: the gateway ends
-	// them. Await: it waits for them, a minute at most. Default: Abort.
+	// them. Wait: it waits for them, a minute at most. Default: Abort.
 	// +optional
 	// +kubebuilder:default=Abort
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self in ['Abort', 'Await']",message="rollouts.gateway.inFlight must be Abort or Await: set it to what happens to requests when an update begins, or leave it out"
-	InFlight string `json:"inFlight,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self in ['Abort', 'Wait']",message="rollouts.gateway.inFlightRequests must be Abort or Wait: set it to what happens to requests when an update begins, or leave it out"
+	InFlightRequests string `json:"inFlightRequests,omitempty"`
 
 	// Version of the weights that the servers start with, if clients may use these
 	// weights. If unset, the gateway lets requests through from the first update on.
@@ -764,8 +764,8 @@ type Recovery struct {
 	// because torchrun ends its workers itself.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]') && duration(self) <= duration('1h')",message="recovery.workerGrace must be a duration of at most 1h in whole hours, minutes and seconds, such as 0s, 5s or 1m: how long healthy workers may continue to run when a fault ends their round"
-	WorkerGrace string `json:"workerGrace,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]') && duration(self) <= duration('1h')",message="recovery.workerGracePeriod must be a duration of at most 1h in whole hours, minutes and seconds, such as 0s, 5s or 1m: how long healthy workers may continue to run when a fault ends their round"
+	WorkerGracePeriod string `json:"workerGracePeriod,omitempty"`
 
 	// How long the vacant ranks of a job with elastic wait for a spare, or for a new pod,
 	// before the job shrinks: a duration such as 30s, 5m or 1h30m. 0s: it shrinks at
@@ -839,15 +839,15 @@ type Backoff struct {
 	// +optional
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]')",message="recovery.backoff.max must be a duration in whole hours, minutes and seconds, such as 0s, 30s or 5m: the longest pause between rounds that fail right at their start"
-	Max string `json:"max,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]')",message="recovery.backoff.maxDelay must be a duration in whole hours, minutes and seconds, such as 0s, 30s or 5m: the longest pause between rounds that fail right at their start"
+	MaxDelay string `json:"maxDelay,omitempty"`
 
 	// The job fails after this number of rounds in a row in which all ranks fail before
 	// the first step with the same exception, because no restart and no other node helps
 	// such a script. Numbers in the exception's text are ignored. If the exception is
 	// unknown, the exit code is compared. A launcher knows the exception of a worker that
 	// its fork server has forked, or from torch's error file. 0: such rounds continue
-	// until inPlace.maxRestarts are spent. Has no effect with max: 0s. Default: 0.
+	// until inPlace.maxRestarts are spent. Has no effect with maxDelay: 0s. Default: 0.
 	// +optional
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:XValidation:rule="self >= 0",message="recovery.backoff.maxIdenticalFailures must be 0 or more: after this number of rounds in a row in which all ranks fail with the same exception before the first step, the job fails; 0: never"
@@ -860,6 +860,10 @@ type TrainingJobStatus struct {
 	// The generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Of an InjectedJob: kind and name of the object whose pods train, such as Job/train.
+	// +optional
+	Target string `json:"target,omitempty"`
 
 	// Conditions of the job, with the reason and the time of the last change.
 	// +optional
@@ -924,19 +928,9 @@ type TrainingJobStatus struct {
 	// +optional
 	Round *int64 `json:"round,omitempty"`
 
-	// The newest term of a coordinator: 1 if the operator appointed it; each election
-	// increases the term by one.
-	// +optional
-	Term *int64 `json:"term,omitempty"`
-
 	// The member whose sidecar is the coordinator.
 	// +optional
 	Coordinator *CoordinatorStatus `json:"coordinator,omitempty"`
-
-	// Of an InjectedJob: the address of the coordinator's Service, which the Secret of its
-	// pods contains. A Service that is deleted is created again with this address.
-	// +optional
-	CoordinatorAddress string `json:"coordinatorAddress,omitempty"`
 
 	// Rollout servers, if workers have reported any.
 	// +optional
@@ -992,7 +986,7 @@ type AvoidedNode struct {
 
 	// Whether a pod may use the node if no other node is free.
 	// +optional
-	Preferred bool `json:"preferred,omitempty"`
+	UsableAsLastResort bool `json:"usableAsLastResort,omitempty"`
 
 	// Pods of the job that run on the node: at most 5.
 	// +optional
@@ -1116,7 +1110,7 @@ type RolloutsStatus struct {
 
 	// The newest failed update for which replicas were restarted.
 	// +optional
-	RestartedFor string `json:"restartedFor,omitempty"`
+	RestartedForUpdate string `json:"restartedForUpdate,omitempty"`
 }
 
 // A weight update that failed.
@@ -1134,7 +1128,7 @@ type UpdateFailure struct {
 
 	// Updates of this worker that have failed since its last complete one.
 	// +optional
-	InARow int32 `json:"inARow"`
+	ConsecutiveFailures int32 `json:"consecutiveFailures"`
 
 	// When it failed.
 	// +optional
@@ -1169,6 +1163,11 @@ type CoordinatorStatus struct {
 	// UID of its pod.
 	// +optional
 	PodUID string `json:"podUID,omitempty"`
+
+	// Of an InjectedJob: the address of the coordinator's Service, which the Secret of its
+	// pods contains. A Service that is deleted is created again with this address.
+	// +optional
+	Address string `json:"address,omitempty"`
 }
 
 // Recoveries, counted by strategy.
@@ -1228,7 +1227,7 @@ type RecoveryStatus struct {
 	// after it, measured by a pod that made both. If no such pod is left: from detectedAt
 	// to resumedAt. Empty without resumedAt.
 	// +optional
-	Seconds *float64 `json:"seconds,omitempty"`
+	PauseSeconds *float64 `json:"pauseSeconds,omitempty"`
 }
 
 // What broke.

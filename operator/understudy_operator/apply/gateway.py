@@ -12,23 +12,24 @@ others.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from itertools import islice
+from typing import TypeVar
 
 from understudy_operator.apply.events import Outbox, ReconciledObject
 from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import in_parallel, slow_start
 from understudy_operator.apply.pools import PoolGateway
-from understudy_operator.apply.subject import Subject, Subjects
-from understudy_operator.apply.write_refusals import refusals_of
+from understudy_operator.apply.subject import Subject, Subjects, refusals_of
 from understudy_operator.observe.store import Kind, Raw, Store, job_kind
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.ownership import controller_uid, kind_of, object_path_of, object_uid
 from understudy_operator.plan.facts.refusals import ADDRESS_TAKEN, Refusal, RefusalKind, read_refusal
+from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.intents import (
     Create,
     CreatePod,
@@ -43,10 +44,10 @@ from understudy_operator.plan.intents import (
     intent_key,
 )
 from understudy_operator.runtime.api import Api, ApiError, NotLeading
-from understudy_operator.runtime.clock import Clock
+from understudy_operator.runtime.clock import Backoffs, Clock
 from understudy_protocol import pod as names
 
-ADDRESS_PAUSES_S = (0.1, 0.2, 0.4, 0.8)
+ADDRESS_ATTEMPTS = 4
 _PLURALS = {
     "Service": ("services", Kind.SERVICE),
     "PersistentVolumeClaim": ("persistentvolumeclaims", Kind.CLAIM),
@@ -128,7 +129,7 @@ class Gateway:
 
     async def _create(self, path: str, manifest: Manifest) -> Raw:
         """The ClusterIP of a deleted Service becomes free a moment after the deletion was reported."""
-        for pause_s in ADDRESS_PAUSES_S:
+        for pause_s in islice(Backoffs(0.1, 0.8), ADDRESS_ATTEMPTS):
             try:
                 return await self._api.create(path, manifest)
             except ApiError as error:
@@ -173,7 +174,7 @@ class Gateway:
         await in_parallel([self._create_pods(owner, creations, refusals), *others])
         return refusals
 
-    async def status(self, job: Job, status: Mapping[str, Any]) -> bool:
+    async def status(self, job: Job, status: JobStatus) -> bool:
         """Replace the status. False if the job has changed since it was read; the store then has the new version."""
         return await self._subjects.status(_subject(job), status)
 

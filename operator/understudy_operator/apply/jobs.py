@@ -9,7 +9,7 @@ from functools import partial
 from understudy_operator.apply.events import ReconciledObject
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import slow_start
-from understudy_operator.apply.write_refusals import refusals_of
+from understudy_operator.apply.subject import refusals_of
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.facts.ownership import controller_uid
 from understudy_operator.plan.facts.refusals import Refusal, read_refusal

@@ -93,4 +93,4 @@ def _event(found: MalformedObject) -> Event:
     message = (
         f"{found.message}. Correct this object; until then the operator ignores the parts of it that it cannot read"
     )
-    return Event("Warning", "Malformed", message, f"Malformed/{found.message}")
+    return Event("Warning", "MalformedObject", message, f"Malformed/{found.message}")

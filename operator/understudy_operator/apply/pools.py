@@ -7,17 +7,16 @@ pod for the same rank.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from understudy_operator.apply.events import Outbox
 from understudy_operator.apply.pace import Pace
-from understudy_operator.apply.subject import Subject, Subjects, refresh_object
-from understudy_operator.apply.write_refusals import refusals_of
+from understudy_operator.apply.subject import Subject, Subjects, refresh_object, refusals_of
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.facts.ownership import API_VERSION, POOL_KIND
 from understudy_operator.plan.facts.pool_facts import Pool
 from understudy_operator.plan.facts.refusals import Refusal
+from understudy_operator.plan.facts.status import PoolStatus
 from understudy_operator.plan.intents import ClaimIntent, ClaimPod, ClaimWarm, Event, ReleaseClaim
 from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_operator.runtime.api import Api, ApiError, NotLeading
@@ -63,7 +62,7 @@ class PoolGateway:
                 refusals += refusals_of(error, intent)
         return refusals
 
-    async def status(self, pool: Pool, status: Mapping[str, Any]) -> bool:
+    async def status(self, pool: Pool, status: PoolStatus) -> bool:
         """Replace the status. False if the pool has changed since it was read; the store then has the new version."""
         return await self._subjects.status(_subject(pool), status)
 
@@ -84,8 +83,8 @@ class PoolGateway:
             log.info("%s/%s claimed: %s", namespace, claim.name, claim.reason)
 
     async def _release(self, namespace: str, uid: str, release: ReleaseClaim) -> None:
-        labels = {names.LABEL_CLAIMED_BY: None}
-        annotations = {names.ANNOTATION_CLAIMANT: None, names.ANNOTATION_CLAIMED_AT: None}
+        labels = {names.LABEL_CLAIMED_BY_UID: None}
+        annotations = {names.ANNOTATION_CLAIMED_BY: None, names.ANNOTATION_CLAIMED_AT: None}
         finalizers = [name for name in release.finalizers if name != names.FINALIZER_CLAIM]
         body = {"finalizers": finalizers or None, "labels": labels, "annotations": annotations}
         if await self._merge(namespace, uid, release, body):
@@ -129,9 +128,9 @@ def _claim_metadata(claim: ClaimPod | ClaimWarm) -> Raw:
     others = [name for name in claim.finalizers if name != names.FINALIZER_CLAIM]
     return {
         "finalizers": [*others, names.FINALIZER_CLAIM],
-        "labels": {names.LABEL_CLAIMED_BY: claim.job_uid},
+        "labels": {names.LABEL_CLAIMED_BY_UID: claim.job_uid},
         "annotations": {
-            names.ANNOTATION_CLAIMANT: claim.job_name,
+            names.ANNOTATION_CLAIMED_BY: claim.job_name,
             names.ANNOTATION_CLAIMED_AT: micro_time(claim.at),
         },
     }

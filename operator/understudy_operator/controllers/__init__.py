@@ -1,9 +1,12 @@
-"""Each controller observes, plans and applies; operator.py starts them all.
+"""Each controller has three steps: observe (observe/), plan (plan/, pure) and apply (apply/). operator.py starts them.
 
-job_worker.py        one TrainingJob or InjectedJob. Start here
-pool_worker.py       one HotSparePool
-injected_jobs.py     creates the InjectedJob of pods that the webhook has changed
-node_memory.py       remembers nodes on which jobs failed, across restarts of the operator
-network_policies.py  keeps the NetworkPolicy of each job
-reconcile_loop.py    when a worker reconciles; supervisor.py restarts what has failed
+    file                  observes                           plans                          applies
+    --------------------  ---------------------------------  -----------------------------  --------------------
+    job_worker.py         the store; answers of sidecars     reconcile.py                   gateway.py, links
+    pool_worker.py        the store                          pool/reconcile_pool.py         gateway.py, pools.py
+    injected_jobs.py      pods in the store; owners.py       injection/targets.py           injected_jobs.py
+    node_memory.py        statuses in the store              faults/memory.py               config_map.py
+    network_policies.py   jobs in the store; lists           manifests/network_policy.py    network_policies.py
+
+Start with job_worker.py. reconcile_loop.py decides when a worker reconciles; supervisor.py restarts what has failed.
 """

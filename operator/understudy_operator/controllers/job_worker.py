@@ -6,16 +6,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from understudy_operator.apply.adoption_link import Adopter, AdoptionKeys
+from understudy_operator.apply.coordinator_link import CoordinatorLink
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.controllers.node_memory import NodeMemory
 from understudy_operator.controllers.reconcile_loop import CONFLICT_S, ReconcileLoop, ReconcileResult
 from understudy_operator.controllers.supervisor import Supervisor
 from understudy_operator.metrics.operator_metrics import JobMetrics, OperatorMetrics
-from understudy_operator.observe.adoption_link import Adopter, AdoptionKeys
-from understudy_operator.observe.coordinator_link import CoordinatorLink
 from understudy_operator.observe.gone_pods import GonePods
 from understudy_operator.observe.job_pods import JobPods
-from understudy_operator.observe.line import Keys, Share
 from understudy_operator.observe.read import read_advertised_address, read_job, read_pod
 from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.read_injected import read_injected
@@ -30,6 +29,7 @@ from understudy_operator.plan.facts.ownership import INJECTED_KIND, KIND, contro
 from understudy_operator.plan.facts.pool_facts import PoolView
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.secret_writes import SecretWrites
+from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.intents import (
     CREATE_POD,
     AdoptSpare,
@@ -58,6 +58,7 @@ from understudy_operator.plan.world.retries import Retries, is_retry_due
 from understudy_operator.runtime.api import API_FAILURES
 from understudy_operator.runtime.clock import Clock, jittered
 from understudy_operator.runtime.fair_semaphore import FairSemaphore
+from understudy_operator.runtime.line import Keys, Share
 from understudy_protocol import logs
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason
@@ -76,7 +77,7 @@ class _Unconfirmed:
     """A status with events that was sent and got no answer. The API server may have written it."""
 
     replaced_version: str  # the resourceVersion that it replaces
-    status: Raw
+    status: JobStatus
     events: Sequence[Event]
 
 
@@ -297,7 +298,7 @@ class JobWorker:
     def _advertised_address(self, job: Job) -> str:
         """The coordinator's address that the newest pods have, in case pods have different ones."""
         if job.injected is not None:
-            return str(job.status.get("coordinatorAddress", ""))
+            return job.status.coordinator.address
         pods = sorted(
             self._store.of_job(Kind.POD, _owner(job)), key=lambda pod: pod["metadata"].get("creationTimestamp", "")
         )
@@ -381,7 +382,7 @@ class JobWorker:
         if refused:
             self.enqueue()  # to compute when they are retried
 
-    async def _write_status(self, job: Job, status: Raw, events: Sequence[Event]) -> bool:
+    async def _write_status(self, job: Job, status: JobStatus, events: Sequence[Event]) -> bool:
         """False: the job has changed since it was read."""
         self._job_metrics.on_write(job.resource_version, job.status, status)
         sent = _Unconfirmed(job.resource_version, status, events)

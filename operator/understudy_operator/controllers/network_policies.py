@@ -11,14 +11,15 @@ event after the second list: the policy of a deleted job of that name is deleted
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from understudy_operator.apply.events import send_event
+from understudy_operator.apply.network_policies import PolicyGateway
 from understudy_operator.apply.pace import Pace
+from understudy_operator.observe.network_policies import PolicyList
 from understudy_operator.observe.read_injected import jobs
-from understudy_operator.observe.store import Key, Store, item_filter, job_kind, key_of
+from understudy_operator.observe.store import Key, Raw, Store, job_kind, key_of
 from understudy_operator.plan.facts.job import Job
-from understudy_operator.plan.facts.ownership import object_uid, owner_reference
+from understudy_operator.plan.facts.ownership import object_uid
 from understudy_operator.plan.manifests.network_policy import (
     Rules,
     jobs_without_policy,
@@ -26,19 +27,17 @@ from understudy_operator.plan.manifests.network_policy import (
     name_taken_event,
     outdated_policies,
 )
-from understudy_operator.runtime.api import API_FAILURES, Api, ApiError, in_namespaces, namespace_in
+from understudy_operator.runtime.api import API_FAILURES, Api, ApiError
 from understudy_operator.runtime.clock import Clock, jittered
-from understudy_protocol import pod as names
 
 EVERY_S = 1.0
 RETRY_S = 5.0
 LIST_S = 60.0
-GROUP = "/apis/networking.k8s.io/v1"
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 #: For jobs: yields the policies to write, or jobs.
-Plan = Callable[[Iterable[Job], Mapping[Key, Mapping[str, Any]], Rules], Iterator[T]]
+Plan = Callable[[Iterable[Job], Mapping[Key, Raw], Rules], Iterator[T]]
 
 
 class NetworkPolicies:
@@ -47,10 +46,9 @@ class NetworkPolicies:
     def __init__(
         self, api: Api, rules: Rules, store: Store, clock: Clock, pace: Pace, namespaces: Sequence[str] = ()
     ) -> None:
-        self._api, self._rules, self._store, self._clock, self._pace = api, rules, store, clock, pace
-        self._paths = in_namespaces(f"{GROUP}/networkpolicies", namespaces)
-        self._forbidden: set[str] = set()  # namespaces
-        self._existing: dict[Key, Mapping[str, Any]] = {}
+        self._list, self._gateway = PolicyList(api, namespaces), PolicyGateway(api, pace)
+        self._rules, self._store, self._clock = rules, store, clock
+        self._existing: dict[Key, Raw] = {}
         self._listed_at: float | None = None
         self._paused_until: dict[Key, float] = {}  # policies that were rejected or failed since the last list
         self._jobs_without_policy: set[str] = set()  # uids of jobs, at the last list
@@ -68,10 +66,10 @@ class NetworkPolicies:
     async def run_once(self) -> None:
         """List if due, and write the missing and outdated policies."""
         now = self._clock.steady()
-        listed: dict[Key, Mapping[str, Any]] | None = None
+        listed: dict[Key, Raw] | None = None
         if self._listed_at is None or now - self._listed_at >= LIST_S:
-            listed = await self._list()
-        current_jobs = [job for job in jobs(self._store) if job.namespace not in self._forbidden]
+            listed = await self._list.list()
+        current_jobs = [job for job in jobs(self._store) if job.namespace not in self._list.forbidden]
         if listed is not None:
             self._existing, self._listed_at, self._paused_until = listed, now, {}
             for changed in self._of_each(current_jobs, outdated_policies):
@@ -88,9 +86,8 @@ class NetworkPolicies:
         self._jobs_without_policy = set(jobs)
         self._written &= self._jobs_without_policy
         for uid in (before & self._jobs_without_policy) - self._written:
-            regarding = {**owner_reference(jobs[uid]), "namespace": jobs[uid].namespace}
             try:
-                await send_event(self._api, self._pace, regarding, name_taken_event(jobs[uid]))
+                await self._gateway.report(jobs[uid], name_taken_event(jobs[uid]))
             except ApiError as error:
                 if error.status == 429:
                     raise
@@ -107,50 +104,20 @@ class NetworkPolicies:
                 planned += plan([job], self._existing, self._rules)
             yield from planned
 
-    async def _list(self) -> dict[Key, Mapping[str, Any]]:
-        found: dict[Key, Mapping[str, Any]] = {}
-        forbidden = set[str]()
-        for path in self._paths:
-            try:
-                listed = await self._api.list(path, names.LABEL_JOB_UID, item_filter())
-            except ApiError as error:
-                if error.status != 403 or not namespace_in(path):
-                    raise
-                forbidden.add(namespace_in(path))
-                continue
-            found |= {key_of(raw): raw for raw in listed.items}
-        for namespace in forbidden - self._forbidden:
-            log.warning("may not list NetworkPolicies in namespace %s: its jobs get none", namespace)
-        self._forbidden = forbidden
-        return found
-
-    async def _create(self, manifest: Mapping[str, Any]) -> None:
-        key = key_of(manifest)
-        await self._acquire_write(manifest)
+    async def _create(self, manifest: Raw) -> None:
         try:
-            self._existing[key] = await self._api.create(f"{GROUP}/namespaces/{key[0]}/networkpolicies", manifest)
+            self._existing[key_of(manifest)] = await self._gateway.create(manifest)
         except ApiError as error:
-            if error.reason != "AlreadyExists":
-                self._refuses(key, error)
-                return
-            self._existing[key] = {"metadata": {"namespace": key[0], "name": key[1]}}  # the next list shows its owner
+            self._refuses(key_of(manifest), error)
+
+    async def _replace(self, changed: Raw) -> None:
+        try:
+            raw = await self._gateway.replace(changed)
+        except ApiError as error:
+            self._refuses(key_of(changed), error)
             return
-        log.info("%s/%s has a NetworkPolicy", *key)
-
-    async def _acquire_write(self, manifest: Mapping[str, Any]) -> None:
-        await self._pace.acquire(key_of(manifest)[0], manifest["metadata"]["labels"][names.LABEL_JOB_UID])
-
-    async def _replace(self, changed: Mapping[str, Any]) -> None:
-        namespace, name = key_of(changed)
-        await self._acquire_write(changed)
-        try:
-            raw = await self._api.replace(f"{GROUP}/namespaces/{namespace}/networkpolicies/{name}", changed)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                self._refuses((namespace, name), error)
-            return  # it has changed again, or is gone: the next list shows it
-        self._existing[namespace, name] = raw
-        log.info("%s/%s: its NetworkPolicy was changed; restored it", namespace, name)
+        if raw is not None:
+            self._existing[key_of(changed)] = raw
 
     def _refuses(self, key: Key, error: ApiError) -> None:
         """Raises the error if it does not concern this one policy."""

@@ -8,21 +8,22 @@ counts.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from understudy_operator.observe.read_injected import with_status
+from understudy_operator.apply.config_map import ConfigMap
+from understudy_operator.observe.read_injected import job_statuses
 from understudy_operator.observe.read_node import NodeReader
-from understudy_operator.observe.store import Kind, Store
+from understudy_operator.observe.store import Store, job_kind, key_of
 from understudy_operator.plan.faults.memory import (
     NO_MEMORY,
+    JobRecoveries,
     Offenders,
     decode_memory,
     encode_memory,
     find_offenders,
     offences_of,
 )
-from understudy_operator.runtime.api import API_FAILURES, Api, ApiError
+from understudy_operator.runtime.api import API_FAILURES, Api
 from understudy_operator.runtime.clock import Clock, jittered
 
 #: How often statuses are checked. The ConfigMap is written at most as often.
@@ -43,29 +44,29 @@ class NodeMemory:
         on_change: Callable[[], None],
     ) -> None:
         self.offenders = Offenders({}, {})
-        self._api, self._place, self._store, self._clock = api, place, store, clock
+        self._map = None if place is None else ConfigMap(api, *place)
+        self._store, self._clock = store, clock
         self._read_node, self._on_change = node_reader, on_change
         self._memory = NO_MEMORY
-        self._stored_data: Mapping[str, str] | None = None  # the ConfigMap's data at the last read or write
-        self._version = ""
 
     async def run(self) -> None:
         while True:
             try:
                 await self.run_once()
             except API_FAILURES as error:
-                self._stored_data = None  # read it again
+                if self._map is not None:
+                    self._map.data = None  # read it again
                 log.warning("the faults of nodes could not be read or stored; retrying: %r", error)
             await asyncio.sleep(jittered(EVERY_S))
 
     async def run_once(self) -> None:
         """Read the jobs' statuses, then write the ConfigMap."""
-        if self._place is not None and self._stored_data is None:
-            await self._read()
+        if self._map is not None and self._map.data is None:
+            self._memory = self._memory.merged(decode_memory(await self._map.read()), self._clock.wall())
         self._update()
         data = encode_memory(self._memory)
-        if self._place is not None and data != self._stored_data:
-            await self._write(data)
+        if self._map is not None and data != self._map.data:
+            await self._map.write(data)
 
     def _update(self) -> None:
         now = self._clock.wall()
@@ -78,49 +79,11 @@ class NodeMemory:
             self.offenders = found
             self._on_change()
 
-    def _jobs(self) -> Iterator[Mapping[str, Any]]:
-        """The jobs with readable statuses."""
-        for kind in (Kind.JOB, Kind.INJECTED):
-            for raw in self._store.all(kind):
-                found = list[Mapping[str, Any]]()
-                with self._store.contain_errors(kind, raw):
-                    job = with_status(raw)
-                    tuple(offences_of(job))  # raise an error here, where it is contained to this job
-                    found.append(job)
-                yield from found
-
-    async def _read(self) -> None:
-        try:
-            raw: Mapping[str, Any] = await self._api.get(self._path)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            self._stored_data, self._version = {}, ""
-            return
-        self._stored_data, self._version = raw.get("data") or {}, raw["metadata"]["resourceVersion"]
-        stored = decode_memory(self._stored_data)
-        offences = [(node, offence) for node, known in stored.by_node.items() for offence in known]
-        self._memory = self._memory.with_offences(offences, self._clock.wall())
-
-    async def _write(self, data: Mapping[str, str]) -> None:
-        assert self._place is not None, "there is something to write to"
-        namespace, name = self._place
-        version = {"resourceVersion": self._version} if self._version else {}
-        metadata = {"namespace": namespace, "name": name, **version}
-        whole = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-        try:
-            if self._version:
-                raw = await self._api.replace(self._path, whole)
-            else:
-                raw = await self._api.create(self._path.rpartition("/")[0], whole)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-            self._stored_data = None  # another writer was faster, or has deleted it: read it and merge ours
-            return
-        self._stored_data, self._version = data, raw["metadata"]["resourceVersion"]
-
-    @property
-    def _path(self) -> str:
-        assert self._place is not None, "it was asked for"
-        return "/api/v1/namespaces/{}/configmaps/{}".format(*self._place)
+    def _jobs(self) -> Iterator[JobRecoveries]:
+        for raw, status in job_statuses(self._store):
+            key, readable = key_of(raw), list[JobRecoveries]()
+            with self._store.contain_errors(job_kind(key), raw):
+                job = JobRecoveries(raw["metadata"]["uid"], "/".join(key), status.recoveries)
+                tuple(offences_of(job))  # raise an error here, where it is contained to this job
+                readable.append(job)
+            yield from readable

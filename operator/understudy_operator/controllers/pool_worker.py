@@ -151,7 +151,7 @@ class PoolWorker:
             nodes=self._store.nodes(self._read_node),
             active_claimants=claimants(self._store, pool.namespace),
             entropy=secrets.token_hex(32),
-            clients=clients(self._store, pool) if pool.auto is not None else (),
+            clients=clients(self._store, pool) if pool.auto_size is not None else (),
             refusals=self._retries.refusals if self._tried_generation == pool.generation else None,
             paused=self._retries.paused(self._clock.wall()),
             sidecar_image=self._sidecar_image,

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from understudy_operator.controllers.supervisor import Supervisor
+from understudy_operator.plan.times.durations import growing_pause_s
 from understudy_operator.runtime.api import API_FAILURES
 from understudy_operator.runtime.clock import jittered
 from understudy_protocol import logs
@@ -90,7 +91,7 @@ class ReconcileLoop:
     async def _run(self) -> None:
         logs.about(**self._log_context)
         self.enqueue()
-        backoff_s = FIRST_BACKOFF_S
+        failures = 0
         requeue_after_s: float | None = None
         reported = ""  # the last error that was logged with its traceback
         while True:
@@ -105,15 +106,17 @@ class ReconcileLoop:
                 is_known = isinstance(error, API_FAILURES) or repr(error) == reported
                 reported = reported if isinstance(error, API_FAILURES) else repr(error)
                 trace = None if is_known else error
+                failures += 1
+                backoff_s = growing_pause_s(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, failures)
                 text = "%s: reconcile failed: %r; retrying in %.1f s"
                 log.warning(text, self._name, error, backoff_s, exc_info=trace)
                 if self._is_last:
                     return
                 pause_s = jittered(backoff_s)
                 await asyncio.sleep(min(pause_s, MIN_PAUSE_S))
-                requeue_after_s, backoff_s = max(0.0, pause_s - MIN_PAUSE_S), min(2 * backoff_s, LONGEST_BACKOFF_S)
+                requeue_after_s = max(0.0, pause_s - MIN_PAUSE_S)
                 continue
             if result is None or self._is_last:
                 return
-            requeue_after_s, backoff_s = result.requeue_after_s, FIRST_BACKOFF_S
+            requeue_after_s, failures = result.requeue_after_s, 0
             await asyncio.sleep(min(PAUSE_PER_PLANNING_S * result.planning_s, LONGEST_PAUSE_S))

@@ -5,17 +5,16 @@ and over all replicas and restarts its writer counts each end once. A write with
 ends are counted once the job's status shows them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from understudy_operator.plan.facts.recoveries import Entry, identified, is_open
+from understudy_operator.plan.facts.recoveries import identified
+from understudy_operator.plan.facts.status import JobStatus, RecoveryStatus
 
 #: For a recovery of a job that ended before the ladder took a step.
 NO_STRATEGY = "None"
 RECOVERED, FAILED = "Recovered", "Failed"
 
-Status = Mapping[str, Any]
 Identity = tuple[str, int]
 
 
@@ -37,34 +36,31 @@ class Ends:
     failed_updates: int = 0
 
 
-def ends(before: Status, after: Status) -> Ends:
-    failure = after.get("rollouts", {}).get("failure", {})
-    known = before.get("rollouts", {}).get("failure", {})
-    failed = bool(failure) and failure.get("update") != known.get("update")
-    return Ends(tuple(_recoveries(before, after)), int(failed))
+def ends(before: JobStatus, after: JobStatus) -> Ends:
+    return Ends(tuple(_recoveries(before, after)), int(after.new_update_failure(before) is not None))
 
 
-def _recoveries(before: Status, after: Status) -> Iterator[EndedRecovery]:
-    known = identified(before.get("recoveries", ()))
-    lost = after.get("terminalState") == FAILED != before.get("terminalState")
-    for identity, entry in identified(after.get("recoveries", ())).items():
-        if identity in known and not is_open(known[identity]):
+def _recoveries(before: JobStatus, after: JobStatus) -> Iterator[EndedRecovery]:
+    known = identified(before.recoveries)
+    lost = after.terminal_state == FAILED != before.terminal_state
+    for identity, entry in identified(after.recoveries).items():
+        if identity in known and not known[identity].is_open:
             continue
-        if not is_open(entry):
-            yield _ended(entry, RECOVERED, float(entry["seconds"]) if "seconds" in entry else None)
+        if not entry.is_open:
+            yield _ended(entry, RECOVERED, entry.pause_seconds)
         elif lost:
             yield _ended(entry, FAILED, None)
 
 
-def _ended(entry: Entry, outcome: str, seconds: float | None) -> EndedRecovery:
-    return EndedRecovery(entry["fault"], entry.get("strategy", NO_STRATEGY), outcome, seconds)
+def _ended(entry: RecoveryStatus, outcome: str, seconds: float | None) -> EndedRecovery:
+    return EndedRecovery(entry.fault.value, entry.strategy or NO_STRATEGY, outcome, seconds)
 
 
 @dataclass(frozen=True)
 class _Write:
     version: str  # the job's version that it replaces
-    before: Status
-    after: Status
+    before: JobStatus
+    after: JobStatus
 
 
 class EndCounter:
@@ -74,7 +70,7 @@ class EndCounter:
         self._sent: _Write | None = None  # without an answer
         self._again = False  # an earlier write was sent and got no answer
 
-    def on_read(self, version: str, status: Status) -> Ends:
+    def on_read(self, version: str, status: JobStatus) -> Ends:
         """The job's current version. Returns the ends of a write without an answer, if it was done."""
         sent = self._sent
         if sent is None or sent.version == version:
@@ -84,7 +80,7 @@ class EndCounter:
         recoveries = tuple(ended for ended in expected.recoveries if ended in confirmed.recoveries)
         return Ends(recoveries, min(confirmed.failed_updates, expected.failed_updates))
 
-    def on_write(self, version: str, before: Status, after: Status) -> None:
+    def on_write(self, version: str, before: JobStatus, after: JobStatus) -> None:
         """Called before a write is sent."""
         self._again = self._sent is not None
         self._sent = _Write(version, before, after)

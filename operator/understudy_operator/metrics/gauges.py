@@ -4,16 +4,16 @@ A state without jobs, pools or nodes has the value 0, because alerts cannot use 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from understudy_operator.metrics.metric_book import Values
 from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.reported_conditions import condition
+from understudy_operator.plan.facts.status import JobStatus, PoolStatus, RolloutsStatus, Spares
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol.enums import FaultClass
 
-#: The phases of plan/status/phase.py. A job without a status is new.
+#: The phases of plan/status/status.py. A job without a status is new.
 PHASES = ("Pending", "Starting", "Running", "Recovering", "Restarting", "Suspended", "Succeeded", "Failed")
 #: Phases in which the job waits.
 WAITING = ("Pending", "Starting", "Recovering", "Restarting")
@@ -22,41 +22,40 @@ POOL_PODS = ("desired", "ready", "claimed", "available")
 ROLLOUTS = ("fresh", "updating", "uncertain")
 NEW = "Pending"
 
-Raws = Iterable[Mapping[str, Any]]
+Jobs = Iterable[JobStatus]
+Pools = Iterable[PoolStatus]
 
 
-def phases(jobs: Raws) -> Values:
-    counts = Counter(_phase(job) for job in jobs)
+def phases(jobs: Jobs) -> Values:
+    counts = Counter(job.phase or NEW for job in jobs)
     return {(phase,): counts[phase] for phase in PHASES}
 
 
-def longest_waits(jobs: Raws, now: float) -> Values:
+def longest_waits(jobs: Jobs, now: float) -> Values:
     """By phase: how long the job that has waited longest has not been running."""
     longest = dict.fromkeys(WAITING, 0.0)
     for job in jobs:
-        phase, since = _phase(job), condition(job.get("status", {}), "Running").get("lastTransitionTime")
-        if phase in longest and since is not None:
-            longest[phase] = max(longest[phase], now - parse_time(since))
+        phase, ready = job.phase or NEW, condition(job, "Ready")
+        if phase in longest and ready is not None:
+            longest[phase] = max(longest[phase], now - parse_time(ready.last_transition_time))
     return {(phase,): seconds for phase, seconds in longest.items()}
 
 
-def spares(jobs: Raws) -> Values:
-    return _sums((job for job in jobs if not _ended(job)), "spares", SPARES)
+def spares(jobs: Jobs) -> Values:
+    return _sums((job.spares for job in jobs if not job.terminal_state), SPARES)
 
 
-def rollouts(jobs: Raws) -> Values:
-    return _sums((job for job in jobs if not _ended(job)), "rollouts", ROLLOUTS)
+def rollouts(jobs: Jobs) -> Values:
+    return _sums((job.rollouts for job in jobs if not job.terminal_state), ROLLOUTS)
 
 
-def pool_pods(pools: Raws) -> Values:
-    statuses = [pool.get("status", {}) for pool in pools]
-    return {(state,): sum(int(status.get(state, 0)) for status in statuses) for state in POOL_PODS}
+def pool_pods(pools: Pools) -> Values:
+    return _sums(pools, POOL_PODS)
 
 
-def empty_pools(pools: Raws) -> float:
+def empty_pools(pools: Pools) -> float:
     """Pools that should have spares, and have none that can be claimed."""
-    statuses = [pool.get("status", {}) for pool in pools]
-    return sum(int(x.get("desired", 0)) > 0 and not int(x.get("available", 0)) for x in statuses)
+    return sum((pool.desired or 0) > 0 and not pool.available for pool in pools)
 
 
 def verdicts(nodes: Iterable[Node], now: float) -> Values:
@@ -65,18 +64,11 @@ def verdicts(nodes: Iterable[Node], now: float) -> Values:
     return {(fault_class.value,): counts[fault_class] for fault_class in FaultClass}
 
 
-def count_avoided_nodes(jobs: Raws) -> float:
-    return len({entry["node"] for job in jobs for entry in job.get("status", {}).get("avoidedNodes", ())})
+def count_avoided_nodes(jobs: Jobs) -> float:
+    return len({entry.node for job in jobs for entry in job.avoided_nodes})
 
 
-def _sums(jobs: Raws, field: str, states: tuple[str, ...]) -> Values:
-    entries = [job.get("status", {}).get(field, {}) for job in jobs]
-    return {(state,): sum(int(entry.get(state, 0)) for entry in entries) for state in states}
-
-
-def _phase(job: Mapping[str, Any]) -> str:
-    return str(job.get("status", {}).get("phase") or NEW)
-
-
-def _ended(job: Mapping[str, Any]) -> bool:
-    return bool(job.get("status", {}).get("terminalState"))
+def _sums(records: Iterable[Spares | RolloutsStatus | PoolStatus | None], states: tuple[str, ...]) -> Values:
+    """The sum of each of these fields."""
+    existing = [record for record in records if record is not None]
+    return {(state,): sum(getattr(record, state) or 0 for record in existing) for state in states}

@@ -8,12 +8,13 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from understudy_operator.metrics import gauges
-from understudy_operator.metrics.ended import FAILED, NO_STRATEGY, RECOVERED, EndCounter, Ends, Status
+from understudy_operator.metrics.ended import FAILED, NO_STRATEGY, RECOVERED, EndCounter, Ends
 from understudy_operator.metrics.metric_book import MetricBook, Values
 from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.plan.facts.status import JobStatus, PoolStatus
 from understudy_protocol.enums import Fault, Strategy
 
 RECOVERY_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800)
@@ -28,8 +29,6 @@ _PATH = re.compile(
     r"/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/[^/]+)?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<sub>[^/]+))?)?"
 )
 
-Raw = Mapping[str, Any]
-
 
 class LeaderState(Protocol):
     """The state that a leader reports."""
@@ -38,10 +37,10 @@ class LeaderState(Protocol):
     def knows(self) -> bool:
         """Whether it leads and its store has been filled."""
 
-    def jobs(self) -> list[Raw]:
+    def jobs(self) -> list[JobStatus]:
         """TrainingJobs and InjectedJobs."""
 
-    def pools(self) -> list[Raw]: ...
+    def pools(self) -> list[PoolStatus]: ...
     def nodes(self) -> list[Node]: ...
     def offenders(self) -> int:
         """Nodes that have failed jobs repeatedly."""
@@ -265,11 +264,11 @@ class JobMetrics:
     def __init__(self, metrics: OperatorMetrics) -> None:
         self._metrics, self._end_counter = metrics, EndCounter()
 
-    def on_read(self, version: str, status: Status) -> None:
+    def on_read(self, version: str, status: JobStatus) -> None:
         """The job, as a reconcile has read it."""
         self._metrics.ended(self._end_counter.on_read(version, status))
 
-    def on_write(self, version: str, before: Status, after: Status) -> None:
+    def on_write(self, version: str, before: JobStatus, after: JobStatus) -> None:
         self._end_counter.on_write(version, before, after)
 
     def on_written(self, *, done: bool) -> None:

@@ -1,1 +1,1 @@
-"""The current state: a store of raw objects filled by watches and periodic lists, and the links to coordinators."""
+"""The current state: a store of raw objects, filled by watches and lists; and reads of objects without a watch."""

@@ -30,9 +30,9 @@ SECRET_VOLUMES = (names.KEY_VOLUME, names.ROLLOUT_VOLUME)
 #: Fields that are objects, in objects of any kind.
 _OBJECTS = ("spec", "status")
 _CONTAINERS = ("initContainers", "containers")
-_NODES = (names.ANNOTATION_AVOIDS, names.ANNOTATION_PREFERS_NOT)
+_NODES = (names.ANNOTATION_AVOIDED_NODES, names.ANNOTATION_LEAST_PREFERRED_NODES)
 #: Annotations that are kept at any length.
-_WHOLE = (names.ANNOTATION_WRITTEN,)
+_WHOLE = (names.ANNOTATION_WRITTEN_FIELDS,)
 #: Variables that describe the pod's purpose. The operator ignores all others.
 _VARIABLES = (names.ENV_INDEX, names.ENV_NPROC, names.ENV_COORDINATOR)
 

@@ -2,23 +2,26 @@
 
 A namespace's users write a pod's labels, annotations, variables and messages. The operator creates pods from their
 templates. So no text there makes a pod malformed: otherwise the operator would not see the pods that it creates.
+
+A kubelet may reject a pod that the scheduler has assigned to it (its devices are broken, its topology does not fit). A
+container whose command is not in its image cannot start. In both cases none of the job's code has run.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar, cast
 
 from understudy_operator.observe.kept_fields import SECRET_VOLUMES, secret_of
-from understudy_operator.observe.read_failure import could_start, failure
 from understudy_operator.observe.read_spec import read_spec
-from understudy_operator.observe.read_status import read_job_status
 from understudy_operator.observe.store import Raw, owner_uid
 from understudy_operator.plan.facts.cluster_objects import Controller, Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.malformed import PartlyMalformed, number_in
 from understudy_operator.plan.facts.ownership import controller_of
 from understudy_operator.plan.facts.queue import read_queue
+from understudy_operator.plan.facts.status import JobStatus, read_job_status
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.runtime import decoded_fields
+from understudy_operator.runtime.decoded_fields import PodStatus, Terminated
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import Close
@@ -28,6 +31,8 @@ T = TypeVar("T", decoded_fields.Container, decoded_fields.ContainerStatus)
 _HAS_NETWORK = "PodReadyToStartContainers"
 #: Conditions of a pod that is being evicted: Kubernetes' own, and Kueue's.
 _DISRUPTIONS = ("DisruptionTarget", "TerminationTarget")
+#: The same, with the reasons for a pod of higher priority.
+_PREEMPTIONS = (("DisruptionTarget", "PreemptionByScheduler"), ("TerminationTarget", "Preempted"))
 
 
 def read_job(raw: Raw) -> Job:
@@ -53,9 +58,9 @@ def read_job(raw: Raw) -> Job:
     return job
 
 
-def read_times(raw: Raw, status: Raw) -> tuple[float, float | None]:
+def read_times(raw: Raw, status: JobStatus) -> tuple[float, float | None]:
     """The times at which a job was created and ended."""
-    ended = status.get("completionTime")
+    ended = status.completion_time
     return parse_time(raw["metadata"]["creationTimestamp"]), parse_time(ended) if ended else None
 
 
@@ -97,6 +102,7 @@ def read_pod(kept: Raw) -> Pod:
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
         finalizers=tuple(metadata.get("finalizers") or ()),
         disruption=_disruption(status),
+        is_preempted=_is_preempted(status),
         blocking_finalizers=_blocking_finalizers(metadata),
         waiting_since=_waiting_since(status),
         failure=failure(status),
@@ -190,6 +196,13 @@ def _disruption(status: decoded_fields.PodStatus) -> str:
     return ""
 
 
+def _is_preempted(status: decoded_fields.PodStatus) -> bool:
+    return any(
+        condition["status"] == "True" and (condition["type"], condition.get("reason")) in _PREEMPTIONS
+        for condition in status.get("conditions") or ()
+    )
+
+
 def _blocking_finalizers(metadata: decoded_fields.ObjectMeta) -> tuple[str, ...]:
     """The finalizers of a pod that has ended: its grace is 0, because its kubelet has finished or a user forced it."""
     has_ended = "deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0
@@ -223,3 +236,35 @@ def _trouble(status: decoded_fields.PodStatus) -> str:
         if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
             return f"container {container['name']}: {waiting['reason']}: {waiting.get('message', '')}"
     return ""
+
+
+_NOT_STARTED = ("StartError", "ContainerCannotRun")
+
+
+def failure(status: PodStatus) -> str:
+    """The reason as text; "" if the pod has not failed."""
+    if status.get("phase") != "Failed":
+        return ""
+    if status.get("reason"):
+        return _joined(status["reason"], status.get("message", ""))
+    for name, end in _ends(status):
+        if end.get("exitCode") and name != names.SIDECAR_CONTAINER:  # the sidecar's message is the close
+            detail = _joined(end.get("reason", ""), end.get("message", ""))
+            return _joined(f"container {name} ended with exit code {end['exitCode']}", detail)
+    return _joined("", status.get("message", ""))
+
+
+def could_start(status: PodStatus, sidecar_ran: bool) -> bool:
+    """Whether a failed pod could start. True for other pods."""
+    if status.get("phase") != "Failed":
+        return True
+    return sidecar_ran and not any(end.get("reason") in _NOT_STARTED for _, end in _ends(status))
+
+
+def _ends(status: PodStatus) -> Iterator[tuple[str, Terminated]]:
+    for container in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
+        yield container["name"], container.get("state", {}).get("terminated", {})
+
+
+def _joined(*parts: str) -> str:
+    return ": ".join(part for part in parts if part)

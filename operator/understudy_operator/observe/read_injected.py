@@ -1,12 +1,11 @@
 """A raw InjectedJob -> a Job with a world, whose pods another controller creates."""
 
 from understudy_operator.observe.read import read_job, read_times
-from understudy_operator.observe.read_status import read_job_status
 from understudy_operator.observe.store import Kind, Raw, Store
-from understudy_operator.plan.facts.injected_job import InjectedJob
-from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.job import InjectedJob, Job
 from understudy_operator.plan.facts.malformed import Malformed, PartlyMalformed
 from understudy_operator.plan.facts.spec import MOST_MEMBERS, JobSpec, Network
+from understudy_operator.plan.facts.status import JobStatus, read_job_status
 from understudy_operator.plan.injection.settings import PREFIX, read_injection_settings
 from understudy_protocol.pod import PodGroup
 
@@ -14,7 +13,7 @@ from understudy_protocol.pod import PodGroup
 def read_injected(raw: Raw) -> Job:
     metadata, spec = raw["metadata"], raw["spec"]
     target, attempt = spec["target"], int(spec.get("attempt", 0))
-    settings = read_injection_settings({f"{PREFIX}{name}": text for name, text in spec.get("settings", {}).items()})
+    settings = read_injection_settings({f"{PREFIX}{name}": text for name, text in spec.get("annotations", {}).items()})
     members = int(spec["members"])
     if not 0 <= members <= int(spec["pods"]) <= MOST_MEMBERS:
         raise Malformed(
@@ -22,7 +21,7 @@ def read_injected(raw: Raw) -> Job:
             f"InjectedJob, and make the {target['kind']} smaller"
         )
     world = settings.of_world(int(spec["nprocPerNode"]), members, int(spec["pods"]) - members)
-    groups = tuple(PodGroup(x["name"], int(x["first"]), int(x["podsPerJob"])) for x in spec["podGroups"])
+    groups = tuple(PodGroup(x["name"], int(x["firstGroupRank"]), int(x["podsPerJob"])) for x in spec["podGroups"])
     status, wrong = read_job_status(raw)
     created_at, completed_at = read_times(raw, status)
     job = Job(
@@ -38,7 +37,7 @@ def read_injected(raw: Raw) -> Job:
         spec=JobSpec(replicated_jobs=world.groups, world=world, network=Network(hostnames=False)),
         status=status,
         injected=InjectedJob(
-            metadata["uid"], groups, int(spec.get("graceSeconds", 30)), target["kind"], target["name"]
+            metadata["uid"], groups, int(spec.get("terminationGracePeriodSeconds", 30)), target["kind"], target["name"]
         ),
     )
     if wrong:
@@ -51,16 +50,11 @@ def jobs(store: Store) -> list[Job]:
     return [*store.facts(Kind.JOB, read_job), *store.facts(Kind.INJECTED, read_injected)]
 
 
-def raw_jobs(store: Store) -> list[Raw]:
-    """All jobs, each with_status."""
-    found = list[Raw]()
+def job_statuses(store: Store) -> list[tuple[Raw, JobStatus]]:
+    """All jobs, even unreadable ones, with the valid fields of their statuses."""
+    found = list[tuple[Raw, JobStatus]]()
     for kind in (Kind.JOB, Kind.INJECTED):
         for raw in store.all(kind):
             with store.contain_errors(kind, raw):
-                found.append(with_status(raw))
+                found.append((raw, read_job_status(raw)[0]))
     return found
-
-
-def with_status(raw: Raw) -> Raw:
-    """A job, even an unreadable one, with the valid fields of its status."""
-    return {**raw, "status": read_job_status(raw)[0]}

@@ -38,7 +38,7 @@ class NodeReader:
             findings=findings(_signals(raw), annotations, self._table),
             out_of_service=any(taint["key"] == OUT_OF_SERVICE for taint in spec.get("taints") or ()),
             created_at=_at(metadata.get("creationTimestamp")) or 0.0,
-            forgiven_at=_forgiven_at(annotations.get(names.ANNOTATION_FORGIVEN)),
+            forgiven_at=_forgiven_at(annotations.get(names.ANNOTATION_IGNORE_FAULTS_BEFORE)),
         )
 
 

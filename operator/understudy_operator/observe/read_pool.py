@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from understudy_operator.observe.read import read_job, read_pod
-from understudy_operator.observe.read_status import read_pool_status
 from understudy_operator.observe.store import Key, Kind, OwnerKey, Raw, Store, key_of, pool_key_of
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.malformed import Malformed, PartlyMalformed
-from understudy_operator.plan.facts.pool_facts import AutoSize, Client, Pool, PoolView, claimant
-from understudy_operator.plan.facts.warm_spares import PoolLauncher
+from understudy_operator.plan.facts.pool_facts import AutoSize, Client, Pool, PoolLauncher, PoolView, claimant
+from understudy_operator.plan.facts.status import read_pool_status
 from understudy_operator.plan.manifests.pool_pods import pool_fingerprint
 from understudy_operator.plan.manifests.warm_spare_pods import pool_secret_name
 from understudy_operator.plan.times.rfc3339 import parse_time
@@ -31,7 +30,7 @@ def read_pool(raw: Raw) -> Pool:
         deleting="deletionTimestamp" in metadata,
         replicas=int(spec.get("replicas", 0)),
         template=_template(spec.get("template")),
-        auto=_auto(spec["auto"]) if "auto" in spec else None,
+        auto_size=_auto_size(spec["autoSize"]) if "autoSize" in spec else None,
         topology_key=spec.get("topologyKey", ""),
         launcher=_launcher(spec["launcher"]) if "launcher" in spec else None,
         status=status,
@@ -52,7 +51,9 @@ def view_of(store: Store, keyring: Keyring, namespace: str, name: str) -> PoolVi
     pool = store.fact(Kind.POOL, (namespace, name), read_pool)
     if pool is None:
         return PoolView(name, False)
-    wanted = pool.replicas if pool.auto is None else int(pool.status.get("desired", pool.auto.least))
+    wanted = pool.replicas
+    if pool.auto_size is not None:
+        wanted = pool.auto_size.least if pool.status.desired is None else pool.status.desired
     owner = (namespace, pool.uid)
     pods = pods_of_pool(store, owner)
     return PoolView(name, True, wanted, pool_fingerprint(pool), pods, pool, pool_secret_name(pool, keyring))
@@ -107,9 +108,9 @@ def _jobs_in(store: Store, namespace: str) -> list[Job]:
 def _client(store: Store, job: Job) -> Client:
     pods = store.facts_of_job(Kind.POD, (job.namespace, job.uid), read_pod)
     failures = tuple(
-        (str(entry.get("cause", {}).get("node", "")), parse_time(entry["detectedAt"]))
-        for entry in job.status.get("recoveries", ())
-        if entry["fault"] == Fault.NODE.value
+        (entry.cause.node, parse_time(entry.detected_at))
+        for entry in job.status.recoveries
+        if entry.fault is Fault.NODE
     )
     return Client(frozenset(pod.node for pod in pods if pod.node and pod.alive), failures)
 
@@ -134,7 +135,7 @@ def _launcher(spec: Raw) -> PoolLauncher:
     )
 
 
-def _auto(spec: Raw) -> AutoSize:
+def _auto_size(spec: Raw) -> AutoSize:
     rate = spec.get("failuresPerNodeDay")
     return AutoSize(
         nodes=int(spec["nodes"]) if "nodes" in spec else None,
@@ -146,6 +147,6 @@ def _auto(spec: Raw) -> AutoSize:
 
 def interested_jobs(store: Store, raw: Raw) -> list[Key]:
     """The jobs that a pool's pod concerns: the job that has claimed it, and the jobs that may claim from that pool."""
-    pool, claimed_by = pool_key_of(raw), raw["metadata"].get("labels", {}).get(names.LABEL_CLAIMED_BY, "")
+    pool, claimed_by = pool_key_of(raw), raw["metadata"].get("labels", {}).get(names.LABEL_CLAIMED_BY_UID, "")
     jobs = _jobs_in(store, raw["metadata"].get("namespace", ""))
     return [(job.namespace, job.name) for job in jobs if job.uid == claimed_by or _pool_named_by(job) == pool]

@@ -100,7 +100,7 @@ def _gateway(entry: Raw) -> facts.RolloutGateway:
     return facts.RolloutGateway(
         engine_port=int(entry["enginePort"]),
         port=int(entry.get("port", 8080)),
-        awaits=entry.get("inFlight") == "Await",
+        waits_for_requests=entry.get("inFlightRequests") == "Wait",
         initial_version=entry.get("initialVersion", ""),
     )
 
@@ -125,8 +125,8 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         spare_timeout_s=seconds(recovery.get("spareTimeout", "30s")),
         fence_s=0.0 if fence == "Off" else seconds(fence),
         launcher_timeout_s=seconds(recovery.get("launcherTimeout", "15s")),
-        backoff_max_s=seconds(recovery.get("backoff", {}).get("max", "30s")),
-        worker_grace_s=seconds(recovery["workerGrace"]) if "workerGrace" in recovery else None,
+        backoff_max_delay_s=seconds(recovery.get("backoff", {}).get("maxDelay", "30s")),
+        worker_grace_period_s=seconds(recovery["workerGracePeriod"]) if "workerGracePeriod" in recovery else None,
         script_fault_rounds=int(recovery.get("backoff", {}).get("maxIdenticalFailures", 0)),
         warmup=tuple(spares.get("warmup", {}).get("command", ())),
         topology_key=spares.get("topologyKey", ""),
@@ -139,7 +139,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         replica_groups=tuple(tuple(map(int, group)) for group in termination.get("replicaGroups", ())),
         step_timeout_s=seconds(faults.get("hang", {}).get("stepTimeout", "0s")),
         start_timeout_s=seconds(faults.get("hang", {}).get("startTimeout", "0s")),
-        proactive=faults.get("proactive", "Off"),
+        proactive_replacement=faults.get("proactiveReplacement", "Off"),
         avoid_nodes=faults.get("avoidNodes", "Prefer"),
         preload=tuple(launcher["preload"]) if "preload" in launcher else None,
     )

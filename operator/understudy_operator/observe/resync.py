@@ -1,4 +1,4 @@
-"""The periodic lists behind the watches: the operator learns within a minute of a change that a watch has lost.
+"""The lists behind the watches: from them a watch continues, and they repair what a watch has lost.
 
 Rules: a list is consistent (without a resourceVersion, the API server answers with its newest state and not from a
 cache), because the store removes objects that a list lacks. It comes in pages. A failed list is retried soon, and the
@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from understudy_operator.observe.store import Kind, Raw, Store, key_of
 from understudy_operator.plan.facts.ownership import API_VERSION
+from understudy_operator.plan.times.durations import growing_pause_s
 from understudy_operator.runtime.api import API_FAILURES, Api, ApiError, in_namespaces, namespace_in
 from understudy_operator.runtime.clock import Clock, jittered
 from understudy_protocol import pod as names
 
+#: How often `on_listed` is called, and kinds without a watch are listed.
 RESYNC_S = 60.0
-#: For kinds with thousands of objects. Their watches report everything that the API server sends.
+#: A watch reports everything that the API server sends. The list repairs what the API server did not send.
 RESYNC_WATCHED_S = 600.0
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 15.0
@@ -34,7 +36,6 @@ PATHS = {
     Kind.POOL: (f"/apis/{API_VERSION}/hotsparepools", ""),
     Kind.JOB: (f"/apis/{API_VERSION}/trainingjobs", ""),
 }
-MANY = (Kind.POD, Kind.NODE)
 log = logging.getLogger(__name__)
 
 
@@ -73,13 +74,14 @@ class Resync:
             await asyncio.sleep(jittered(LONGEST_RETRY_S if any(self._forbidden.values()) else RESYNC_S))
 
     async def _list_due(self) -> None:
-        due, retry_s = self.due(), 0.0
+        due, failures = self.due(), 0
         while due:
             before = len(due)
             try:
                 await self.list_all(due)
             except API_FAILURES as error:
-                retry_s = FIRST_RETRY_S if len(due) < before else min(max(2 * retry_s, FIRST_RETRY_S), LONGEST_RETRY_S)
+                failures = 1 if len(due) < before else failures + 1
+                retry_s = growing_pause_s(FIRST_RETRY_S, LONGEST_RETRY_S, failures)
                 log.warning("could not list %s; retrying in about %.0f s: %r", due[0].value, retry_s, error)
                 await asyncio.sleep(jittered(retry_s))
 

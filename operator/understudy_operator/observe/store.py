@@ -388,9 +388,9 @@ def owners_of(kind: Kind, raw: Raw) -> tuple[OwnerKey, ...]:
         return ()
     uids = [owner]
     if is_of_pool(raw):
-        uids.append(labels.get(names.LABEL_CLAIMED_BY))
+        uids.append(labels.get(names.LABEL_CLAIMED_BY_UID))
     elif controller.get("kind") == KIND:
-        uids.append(labels.get(names.LABEL_FROM_POOL))
+        uids.append(labels.get(names.LABEL_POOL_UID))
     return tuple(dict.fromkeys((key_of(raw)[0], uid) for uid in uids if uid))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
+from understudy_operator.plan.facts.status import JobStatus, PoolStatus
 from understudy_protocol.enums import Term
 from understudy_protocol.launcher import TakeOver
 from understudy_protocol.observer import Appoint, End, NodeFact, Observe
@@ -255,7 +256,7 @@ class PoolPlan:
     """The changes for a pool, in this order; events follow once status is written."""
 
     objects: tuple[Create, ...] = ()
-    status: Manifest | None = None  # the whole status, if it changes
+    status: PoolStatus | None = None  # the whole status, if it changes
     releases: tuple[ReleaseClaim, ...] = ()
     pods: tuple[CreatePod | DeletePod, ...] = ()
     events: tuple[Event, ...] = ()
@@ -276,7 +277,7 @@ class Plan:
     adopt: tuple[AdoptSpare, ...] = ()
     dry_runs: tuple[Manifest, ...] = ()  # to check with the API server, and not to create
     objects: tuple[Create | DeleteSecret, ...] = ()
-    status: Manifest | None = None  # the whole status, if it changes
+    status: JobStatus | None = None  # the whole status, if it changes
     jobs: tuple[JobIntent, ...] = ()
     claims: tuple[ClaimIntent, ...] = ()
     pods: tuple[PodIntent, ...] = ()

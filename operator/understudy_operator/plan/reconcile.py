@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from understudy_operator.plan.facts import keys
-from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.observed import Coordination, Observed
 from understudy_operator.plan.injection.resolve import plan_target, resolve_injected_job
 from understudy_operator.plan.intents import (
     AdoptSpare,
@@ -16,13 +16,12 @@ from understudy_operator.plan.intents import (
     ReleasePod,
     Unfollow,
 )
-from understudy_operator.plan.jobset.attempt import select_attempt
 from understudy_operator.plan.jobset.children import plan_children
-from understudy_operator.plan.jobset.deadline import overdue
+from understudy_operator.plan.jobset.deadline import overdue, remaining_s
 from understudy_operator.plan.jobset.missed_changes import unrecorded_suspension
 from understudy_operator.plan.jobset.outcome import Restart, outcome
 from understudy_operator.plan.jobset.pod_queries import plan_pod_queries
-from understudy_operator.plan.jobset.ttl import remaining_s
+from understudy_operator.plan.jobset.validation import describe_spec_error
 from understudy_operator.plan.leadership.coordination import Leadership, plan_label, plan_leadership, plan_link
 from understudy_operator.plan.leadership.elections import is_coordinator_missing
 from understudy_operator.plan.pool.adopting import plan_adoptions, unadopted
@@ -55,7 +54,7 @@ SUSPENDED = Unfollow(End(CloseReason.SUSPENDED, "the job is suspended"))
 def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     """The plan of this reconcile. Pure: the same facts give the same plan."""
     now = ReconcileClock(at)
-    observed = resolve_injected_job(select_attempt(observed))
+    observed = resolve_injected_job(_select_attempt(observed))
     missing = is_coordinator_missing(observed, now)
     observed = replace(observed, overdue=overdue(observed, now), coordinator_missing=missing)
     if observed.job.deleting:
@@ -94,6 +93,24 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     )
     plan = without_paused(plan, observed.paused, now)
     return replace(plan, requeue_after_s=_requeue_after_s(observed, now))
+
+
+def _select_attempt(observed: Observed) -> Observed:
+    """Before any decision: move pods of previous attempts to previous_pods, and drop the report of a previous attempt's
+    coordinator.
+    """
+    epoch, coordination = observed.job.previous_epoch, observed.coordination
+    if coordination.snapshot is not None and epoch and coordination.snapshot.token.epoch <= epoch:
+        coordination = Coordination(since=coordination.since)
+    # Injected pods do not know their attempt. Only a suspension ends one, and then their controller deletes the pods.
+    is_injected = observed.job.injected is not None
+    return replace(
+        observed,
+        pods=tuple(pod for pod in observed.pods if is_injected or pod.attempt == epoch),
+        previous_pods=tuple(pod for pod in observed.pods if not is_injected and pod.attempt != epoch),
+        coordination=coordination,
+        spec_error="" if is_injected else describe_spec_error(observed.job.name, observed.job.spec),
+    )
 
 
 def _drop_patches_of_deleted_pods(intents: Sequence[PodIntent]) -> tuple[PodIntent, ...]:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from understudy_operator.plan.times.durations import growing_pause_s
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -18,17 +20,13 @@ def jittered(pause_s: float) -> float:
     return pause_s * random.uniform(0.75, 1.25)
 
 
+@dataclass(frozen=True)
 class Backoffs:
-    """Pauses between the retries of a watch, as many as needed.
+    """Growing pauses between retries, as many as needed, each of random length."""
 
-    again: called each time a retry begins. Each request takes one pause from the iterator in advance.
-    """
-
-    def __init__(self, again: Callable[[], None] = lambda: None) -> None:
-        self._again = again
+    first_s: float = 0.5
+    longest_s: float = 4.0
 
     def __iter__(self) -> Iterator[float]:
-        for number, pause_s in enumerate(itertools.chain((0.5, 1.0, 2.0), itertools.repeat(4.0))):
-            if number:
-                self._again()
-            yield jittered(pause_s)
+        for number in itertools.count(1):
+            yield jittered(growing_pause_s(self.first_s, self.longest_s, number))

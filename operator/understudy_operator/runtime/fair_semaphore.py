@@ -11,7 +11,7 @@ Rules:
   with the most. Ties go to the newest address.
 
 No sockets here. bounded_server.py uses this for connections, large bodies and the computation of answers, and
-observe/line.py for the memory of messages.
+runtime/line.py for the memory of messages.
 """
 
 import asyncio

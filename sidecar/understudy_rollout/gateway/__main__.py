@@ -19,7 +19,7 @@ from aiohttp import web
 from understudy_rollout.gateway.app import GatewayApp
 from understudy_rollout.gateway.bodies import MAX_BYTES
 from understudy_rollout.gateway.connections import MAX_CONNECTIONS, OPTIONS
-from understudy_rollout.gateway.flights import AWAIT_LIMIT_S, InFlightRequests, Policy
+from understudy_rollout.gateway.flights import WAIT_LIMIT_S, InFlightRequests, Policy
 from understudy_rollout.gateway.listener import address_of, listener_at
 from understudy_rollout.gateway.proxy import Proxy
 from understudy_rollout.gateway.weights_file import WeightsFile, open_weights_file
@@ -36,15 +36,15 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=8080, help="port to listen on (8080; 0: the kernel chooses)")
     parser.add_argument("--token-file", required=True, type=Path, help="file with the secret that trainers send")
     parser.add_argument(
-        "--in-flight",
+        "--in-flight-requests",
         type=Policy,
         choices=list(Policy),
         default=Policy.ABORT,
-        metavar="abort|await",
-        help="whether running requests are aborted or awaited when an update begins (abort)",
+        metavar="abort|wait",
+        help="whether running requests are aborted when an update begins, or the update waits for them (abort)",
     )
-    limit = f"seconds to wait with --in-flight await ({AWAIT_LIMIT_S:g})"
-    parser.add_argument("--await-limit", type=float, default=AWAIT_LIMIT_S, metavar="S", help=limit)
+    limit = f"seconds to wait with --in-flight-requests wait ({WAIT_LIMIT_S:g})"
+    parser.add_argument("--wait-limit", type=float, default=WAIT_LIMIT_S, metavar="S", help=limit)
     kept_in = "file with the state of the weights, which a restarted gateway reads"
     parser.add_argument("--state-file", type=Path, metavar="FILE", help=kept_in)
     starts_with = "version of the weights that the server starts with; admits requests before the first update"
@@ -75,7 +75,7 @@ def make_weights_file(chosen: argparse.Namespace) -> WeightsFile:
 
 
 async def serve(chosen: argparse.Namespace) -> None:
-    flights = InFlightRequests(make_weights_file(chosen), chosen.in_flight, chosen.await_limit)
+    flights = InFlightRequests(make_weights_file(chosen), chosen.in_flight_requests, chosen.wait_limit)
     token = chosen.token_file.read_text().strip()
     limits = (chosen.most_body, chosen.most_connections)
     app = GatewayApp(flights, Proxy(chosen.engine), token, chosen.generation, *limits)

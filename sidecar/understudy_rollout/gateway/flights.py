@@ -1,8 +1,8 @@
 """Running requests through a gateway, and the weights that they use.
 
 Rules: a request starts only while the weights are Fresh, and its whole answer is of that version: an update waits until
-no request runs. Policy.ABORT ends the running requests; Policy.AWAIT lets them finish, and ends the rest after
-await_limit_s. A request during an update is denied, with the reason and a time to retry. If the server is lost, all
+no request runs. Policy.ABORT ends the running requests; Policy.WAIT lets them finish, and ends the rest after
+wait_limit_s. A request during an update is denied, with the reason and a time to retry. If the server is lost, all
 running requests end, because their answers could come from another process in its place. An update also waits until no
 call of an older update runs at the server, and is rejected if that takes longer than CALLS_LIMIT_S. Running requests
 also end when a late call makes the weights Uncertain.
@@ -21,7 +21,7 @@ from understudy_rollout.weights import Begin, Call, Event, Lost, Refused, State
 #: Seconds until a denied client may retry: an update takes seconds, and Uncertain weights wait for the next update.
 RETRY_AFTER_S = {State.UPDATING: 1, State.UNCERTAIN: 5}
 #: Less than an update's default timeout for `close`, 60 s.
-AWAIT_LIMIT_S = 45.0
+WAIT_LIMIT_S = 45.0
 #: For calls of older updates that run at the server when an update begins.
 CALLS_LIMIT_S = 10.0
 
@@ -30,7 +30,7 @@ class Policy(Enum):
     """The treatment of running requests when an update begins."""
 
     ABORT = "abort"
-    AWAIT = "await"
+    WAIT = "wait"
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class InFlightRequest:
 
 class InFlightRequests:
     def __init__(
-        self, weights_file: WeightsFile, policy: Policy = Policy.ABORT, await_limit_s: float = AWAIT_LIMIT_S
+        self, weights_file: WeightsFile, policy: Policy = Policy.ABORT, wait_limit_s: float = WAIT_LIMIT_S
     ) -> None:
         self.weights_file, self.weights = weights_file, weights_file.weights
-        self._policy, self._await_limit_s = policy, await_limit_s
+        self._policy, self._await_limit_s = policy, wait_limit_s
         self._under_way: set[InFlightRequest] = set()
         self._all_ended: Optional[asyncio.Future[None]] = None
         self._calls: dict[object, str] = {}  # running calls to the server -> their update
@@ -84,7 +84,7 @@ class InFlightRequests:
     async def close(self, begin: Begin) -> int:
         """Admit no more requests, and wait until none runs. Return how many were aborted."""
         self.weights_file.handle(begin)
-        if self._policy is Policy.AWAIT:
+        if self._policy is Policy.WAIT:
             await self._until_all_ended(self._await_limit_s)
         aborted = self._abort()
         await self._until_all_ended(None)

@@ -1,5 +1,5 @@
 """Proactive swap: a member on a node with a health finding gives its ranks to a spare before it fails
-(faults.proactive).
+(faults.proactiveReplacement).
 
 Rules: only while a round and all of its workers run, and only to a spare on a node without a finding: if there is none,
 the member trains on, because its node may still work. All swaps for which there are such spares begin at once: one

@@ -7,7 +7,7 @@ from contextlib import suppress
 from aiohttp import web
 
 from tests.sealed_socket import SealedSocket, receive_hello, seal
-from understudy_operator.observe.line import Keys
+from understudy_operator.runtime.line import Keys
 from understudy_protocol import compiled, observer, wire
 from understudy_protocol import pod as names
 from understudy_protocol.handshake import HandshakeCalled, Role

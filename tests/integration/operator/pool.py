@@ -40,7 +40,7 @@ class Pool:
             spares = [
                 pod
                 for pod in await self.spares()
-                if names.LABEL_CLAIMED_BY not in pod["metadata"]["labels"]
+                if names.LABEL_CLAIMED_BY_UID not in pod["metadata"]["labels"]
                 and "deletionTimestamp" not in pod["metadata"]
             ]
             return spares if len(spares) == count else []
@@ -83,7 +83,7 @@ def names_pool(job: Raw) -> None:
 
 async def claimed(pool: Pool) -> Raw:
     async def look() -> Raw | None:
-        found = [pod for pod in await pool.spares() if names.LABEL_CLAIMED_BY in pod["metadata"]["labels"]]
+        found = [pod for pod in await pool.spares() if names.LABEL_CLAIMED_BY_UID in pod["metadata"]["labels"]]
         return found[0] if found and "deletionTimestamp" in found[0]["metadata"] else None
 
     spare = await pool.kube.until("the spare is claimed, and deleted", look)
@@ -93,4 +93,4 @@ async def claimed(pool: Pool) -> Raw:
 
 async def of_pool(kube: Kube) -> list[Raw]:
     """The job's pods that replace a spare."""
-    return [pod for pod in await kube.list("pods") if names.LABEL_FROM_POOL in pod["metadata"].get("labels", {})]
+    return [pod for pod in await kube.list("pods") if names.LABEL_POOL_UID in pod["metadata"].get("labels", {})]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from understudy_operator.settings.master_secret import ENV_MASTER_SECRET
+from understudy_operator.settings import ENV_MASTER_SECRET
 
 ROOT = Path(__file__).resolve().parents[3]
 # Through stdin, so that no command line has the module's name: `pkill -f` for another operator does not hit this one.

@@ -10,12 +10,12 @@ import pytest
 from tests.integration.operator.coordinator import COORDINATOR_PORT, KEYS, OPERATOR_PUBLIC, FakeSidecar
 from tests.integration.operator.training import a_snapshot
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator.observe.coordinator_link import CoordinatorLink
-from understudy_operator.observe.line import Keys
+from understudy_operator.apply.coordinator_link import CoordinatorLink
 from understudy_operator.plan.facts.observed import Coordination
 from understudy_operator.plan.facts.pod_answers import PodAnswer
 from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.leadership.search import Search
+from understudy_operator.runtime.line import Keys
 from understudy_protocol.enums import CloseReason, Term
 from understudy_protocol.observer import (
     Appoint,

@@ -98,7 +98,7 @@ def a_job(**spec: Any) -> Raw:
     annotations = {name: text for name, text in metadata["annotations"].items() if names.GROUP in name}
     container = golden_pod("job")["spec"]["containers"][1] | {"volumeMounts": []}
     template = {
-        "metadata": {"labels": {names.LABEL_INJECT: "true"}, "annotations": annotations},
+        "metadata": {"labels": {names.LABEL_INJECT: "enabled"}, "annotations": annotations},
         "spec": {"restartPolicy": "OnFailure", "containers": [container]},
     }
     whole = {"completionMode": "Indexed", "completions": 3, "parallelism": 3, "backoffLimit": 0, "template": template}

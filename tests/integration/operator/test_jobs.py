@@ -271,7 +271,7 @@ async def test_pods_of_an_earlier_version_are_not_recreated(training: Training, 
     # given a job that runs, whose pods have no record of their template
     pods = await training.start()
     for pod in pods:
-        nothing = {"metadata": {"annotations": {names.ANNOTATION_TEMPLATE_HASH: None}}}
+        nothing = {"metadata": {"annotations": {names.ANNOTATION_SPEC_HASH: None}}}
         await kube.call("PATCH", f"pods/{pod['metadata']['name']}", nothing)
     operator.kill()
     await suspend_change_and_resume(kube)

@@ -41,7 +41,7 @@ def api_server() -> Iterator["ApiServer"]:
 
 @pytest.fixture(scope="module")
 def kubeconfig(api_server: "ApiServer", tmp_path_factory: pytest.TempPathFactory) -> Path:
-    settings = (f"watchNamespaces={{{','.join(WATCHED)}}}", "networkPolicies.jobs=true")
+    settings = (f"watchNamespaces={{{','.join(WATCHED)}}}", "networkPolicies.jobs.enabled=true")
     return install_rights(api_server, tmp_path_factory.mktemp("operator"), *settings)
 
 

@@ -49,7 +49,7 @@ async def test_a_condition_reaches_status_an_event_the_coordinator_and_the_pods_
 
     async def verdict() -> NodeVerdict | None:
         pod = await kube.call("GET", f"pods/{a1['metadata']['name']}")
-        text = pod["metadata"].get("annotations", {}).get("understudy.dev/verdict", "")
+        text = pod["metadata"].get("annotations", {}).get("understudy.dev/node-verdict", "")
         result = wire.decode(text, {"NodeVerdict": NodeVerdict}) if text else None
         return result if isinstance(result, NodeVerdict) else None
 
@@ -90,7 +90,7 @@ async def suspended_job(kube: Kube, name: str, node: str) -> None:
     await kube.call("POST", "trainingjobs", job)
     cause = {"pod": f"{name}-0", "node": node, "message": "its connection went silent"}
     fault = {"fault": "Node", "round": 1, "cause": cause, "detectedAt": micro_time(time.time())}
-    fault |= {"strategy": "SpareSwap", "resumedAt": micro_time(time.time()), "seconds": 1.0}
+    fault |= {"strategy": "SpareSwap", "resumedAt": micro_time(time.time()), "pauseSeconds": 1.0}
     status = {"recoveries": [fault], "lastRecovery": fault}
     await kube.call("PATCH", f"trainingjobs/{name}/status", {"status": status})
 
@@ -126,7 +126,7 @@ async def test_a_nodes_faults_are_remembered_once_by_any_leading_operator(
     written = await kube.until("the ConfigMap has the faults of all of them", whole_memory)
     entry = await kube.until("the node is avoided", offender)
     assert entry is not None
-    assert entry["preferred"] is True
+    assert entry["usableAsLastResort"] is True
 
     # when another operator leads, it knows them, and counts each once
     first = await leader(kube)
@@ -137,7 +137,7 @@ async def test_a_nodes_faults_are_remembered_once_by_any_leading_operator(
     assert await memory() == written
 
     # and when an administrator forgives the node, it is used again
-    forgiven = {"metadata": {"annotations": {"understudy.dev/faults-forgiven": str(int(time.time()) + 1)}}}
+    forgiven = {"metadata": {"annotations": {"understudy.dev/ignore-faults-before": str(int(time.time()) + 1)}}}
     await kube.call("PATCH", f"/api/v1/nodes/{node}", forgiven)
 
     async def used_again() -> bool:

@@ -95,7 +95,7 @@ async def test_a_job_takes_the_place_of_a_spare(
     perhaps_kill()
     assert taken["metadata"]["finalizers"] == [names.FINALIZER_CLAIM]
     job = await kube.call("GET", f"trainingjobs/{NAME}")
-    assert taken["metadata"]["labels"][names.LABEL_CLAIMED_BY] == job["metadata"]["uid"]
+    assert taken["metadata"]["labels"][names.LABEL_CLAIMED_BY_UID] == job["metadata"]["uid"]
     assert taken["metadata"]["deletionGracePeriodSeconds"] == 1
     await pool.until("the claim is counted", claimed=1)
     assert await of_pool(kube) == []

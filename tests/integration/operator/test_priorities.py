@@ -118,7 +118,7 @@ async def test_a_training_pod_preempts_a_pools_spare_which_is_reported_and_recre
         return str(condition({"status": status}, "Ready").get("reason", ""))
 
     async def taken_away() -> bool:
-        return await is_reported() == "TakenAway"
+        return await is_reported() == "Preempted"
 
     await pool.kube.until("the pool reports that its spare was preempted", taken_away)
     await pool.end(gone)
@@ -128,10 +128,11 @@ async def test_a_training_pod_preempts_a_pools_spare_which_is_reported_and_recre
     (refill,) = await pool.until_spares(1)
 
     async def no_room() -> bool:
-        return await is_reported() == "NoRoom"
+        return await is_reported() == "Unschedulable"
 
     await pool.kube.until("the pool reports that there is no room", no_room)
-    (event,) = [x for x in await pool.kube.list("events") if x["reason"] == "TakenAway"]
+    found = await pool.kube.list("events")  # the scheduler writes an event of this reason too, on the pod
+    (event,) = [x for x in found if (x["reason"], x["regarding"]["kind"]) == ("Preempted", "HotSparePool")]
     assert spare["metadata"]["name"] in event["note"]
 
     # when there is room, then it is scheduled
@@ -209,7 +210,7 @@ async def test_the_job_gets_the_place_of_a_claimed_spare_although_others_wait_fo
     mine = await kube.until("the job's pod has the spare's place", placed)
     assert mine is not None
     assert mine["spec"]["nodeName"] == nodes.name("n1")
-    assert await training.events("NoRoom") == []
+    assert await training.events("Unschedulable") == []
 
     # and the pool's next spare waits for room
     (refill,) = await pool.until_spares(1)

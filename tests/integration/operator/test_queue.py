@@ -80,7 +80,7 @@ async def test_actives_wait_for_quota_as_one_group_and_then_spares_are_created(
     assert [pod["spec"]["schedulingGates"] for pod in gang] == [[{"name": kueue.GATE}]] * 2
     result = await until_reason(training, kube, "WaitingForQuota")
     assert result == f"False: waits for quota in queue team (Kueue): 2 of 2 pods, as pod group {group(gang[0])}"
-    assert "waits for quota" in (await training.condition("Running"))[1]
+    assert "waits for quota" in (await training.condition("Ready"))[1]
 
     # when Kueue admits the group, and it has its nodes
     await controller.admit(gang)

@@ -57,7 +57,7 @@ async def test_a_quota_that_ends_after_some_pods_is_reported_and_the_rest_is_cre
     assert "exceeded quota: pods" in message
     assert len(await training.pods()) == 2
     assert await training.condition("Invalid") == ("False", "")
-    assert "exceeded quota" in (await training.condition("Running"))[1]
+    assert "exceeded quota" in (await training.condition("Ready"))[1]
 
     # when there is room
     await set_quota(kube, 5)
@@ -65,7 +65,7 @@ async def test_a_quota_that_ends_after_some_pods_is_reported_and_the_rest_is_cre
     # then the third one is created
     assert len(await training.until_pods(3)) == 3
     await until_free(training, kube)
-    assert len(await training.events("Refused")) == 1
+    assert len(await training.events("Rejected")) == 1
 
 
 @asynccontextmanager
@@ -150,7 +150,7 @@ async def test_a_webhook_that_does_not_answer_is_reported_and_delays_the_job(tra
     webhook = of_pods(kube, "down.example.com", {"url": f"https://127.0.0.1:{free_port()}/"})
     async with in_force(kube, validatingwebhookconfigurations=webhook):
         await training.apply()
-        message = await blocked(training, kube, "WebhookFailed")
+        message = await blocked(training, kube, "WebhookUnavailable")
         assert 'failed calling webhook "down.example.com"' in message
         assert await training.pods() == []
     await training.until_pods(3)

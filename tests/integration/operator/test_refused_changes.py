@@ -73,7 +73,7 @@ async def test_a_pod_whose_labels_may_not_be_changed_is_reported_and_all_else_co
 
         # and one event reports it, however often it is retried
         await training.report(2, [(a0, 0), (spare, 1), (new, None)], lost=(lost(a1),))
-        assert len(await training.until_events("Refused")) == 1
+        assert len(await training.until_events("Rejected")) == 1
 
     # when the policy is gone, then the labels follow
     async def relabelled() -> bool:

@@ -111,7 +111,13 @@ async def test_a_failed_update_recreates_the_rollouts_until_an_update_succeeds(t
     # then the job has recovered
     status = await training.until_phase("Running")
     assert "resumedAt" in status["lastRecovery"]
-    assert status["rollouts"] == {"fresh": 2, "updating": 0, "uncertain": 0, "version": "step-8", "restartedFor": "u1"}
+    assert status["rollouts"] == {
+        "fresh": 2,
+        "updating": 0,
+        "uncertain": 0,
+        "version": "step-8",
+        "restartedForUpdate": "u1",
+    }
 
     # and if no restart is left, the next failure ends the job
     await ready(jobs)

@@ -36,9 +36,9 @@ async def until_reported(training: Training, kube: Kube, words: str) -> None:
     """Condition Running has this text."""
 
     async def is_reported() -> bool:
-        return words in (await training.condition("Running"))[1]
+        return words in (await training.condition("Ready"))[1]
 
-    await kube.until(f"condition Running has {words!r}", is_reported)
+    await kube.until(f"condition Ready has {words!r}", is_reported)
 
 
 async def is_reported_in_time(training: Training, kube: Kube, words: str) -> None:
@@ -85,7 +85,7 @@ async def test_a_third_partys_finalizer_delays_nothing_and_is_reported(training:
     await until_reported(
         training, kube, f"pod {a1['metadata']['name']} has ended, but its object stays until its finalizers"
     )
-    assert FINALIZER in (await training.condition("Running"))[1]
+    assert FINALIZER in (await training.condition("Ready"))[1]
     assert (await training.status())["phase"] == "Running"
     kept = await kube.call("GET", path)
     assert kept["metadata"]["deletionGracePeriodSeconds"] == 0
@@ -105,7 +105,7 @@ async def test_a_third_partys_finalizer_delays_nothing_and_is_reported(training:
     await kube.call("PATCH", path, {"metadata": {"finalizers": None}})
 
     async def gone() -> bool:
-        return a1["metadata"]["uid"] not in uids(await kube.list("pods")) and await training.condition("Running") == (
+        return a1["metadata"]["uid"] not in uids(await kube.list("pods")) and await training.condition("Ready") == (
             "True",
             "",
         )
@@ -122,7 +122,7 @@ async def test_a_dead_node_that_is_still_ready_gets_no_pod_and_its_pods_are_forc
 
     # then its pod is deleted, which no kubelet carries out, and the new one avoids that node
     new = await until_another(training, kube, uids([a0, a1, spare]))
-    assert node_of(a1) in new["metadata"]["annotations"][names.ANNOTATION_AVOIDS]
+    assert node_of(a1) in new["metadata"]["annotations"][names.ANNOTATION_AVOIDED_NODES]
 
     async def asked_to_end() -> bool:
         return a1["metadata"]["uid"] not in uids(await training.pods())
@@ -222,7 +222,7 @@ async def test_a_pod_that_avoids_many_nodes_is_recreated_when_one_is_healthy_aga
         await training.apply()
         pods = await training.until_pods(3)
         pod = next(pod for pod in pods if not is_spare(pod))
-        assert pod["metadata"]["annotations"][names.ANNOTATION_AVOIDS].split(",") == nodes
+        assert pod["metadata"]["annotations"][names.ANNOTATION_AVOIDED_NODES].split(",") == nodes
         full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
         await set_pod_status(kube, pod, conditions=[full])
         await is_reported_in_time(training, kube, f"(it avoids {', '.join(nodes[:3])} and 97 more")
@@ -232,7 +232,7 @@ async def test_a_pod_that_avoids_many_nodes_is_recreated_when_one_is_healthy_aga
 
         # then another pod is created, which may use that node
         new = await until_another(training, kube, uids(pods))
-        assert new["metadata"]["annotations"][names.ANNOTATION_AVOIDS].split(",") == nodes[:41] + nodes[42:]
+        assert new["metadata"]["annotations"][names.ANNOTATION_AVOIDED_NODES].split(",") == nodes[:41] + nodes[42:]
         assert pod["metadata"]["uid"] not in uids(await training.pods())
     finally:
         for node in nodes:

@@ -15,8 +15,8 @@ import pytest
 from benchmarks.operator.sidecars import PlayedJob, Sidecars
 from benchmarks.operator.watches import Watches
 from tests.ports import free_port
-from understudy_operator.observe import line as operators
-from understudy_operator.observe.line import Keys, Line, open_line
+from understudy_operator.runtime import line as operators
+from understudy_operator.runtime.line import Keys, Line, open_line
 from understudy_protocol import pod as names
 from understudy_protocol.enums import WorkersState
 from understudy_protocol.noise import public_key

@@ -43,8 +43,12 @@ RENAMED = {
     "spec.checkpoint.onSigterm": "termination.onSigterm",
     "spec.checkpoint.replicaGroups": "termination.replicaGroups",
     "spec.elastic.minReplicas": "elastic.minPods",
+    "spec.faults.proactive": "faults.proactiveReplacement",
     "spec.launcher.zygote": "launcher.forkServer",
+    "spec.recovery.backoff.max": "recovery.backoff.maxDelay",
     "spec.recovery.fenceTimeout": "recovery.coordinatorLossTimeout",
+    "spec.recovery.workerGrace": "recovery.workerGracePeriod",
+    "spec.rollouts.gateway.inFlight": "rollouts.gateway.inFlightRequests",
 }
 
 

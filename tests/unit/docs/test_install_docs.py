@@ -13,7 +13,19 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.chart_values import CHART, PAGE, ROOT, Value, ValuesError, main, pod_spec, read_values, schema_of, tables
+from scripts.chart_values import (
+    CHART,
+    PAGE,
+    RENAMED,
+    ROOT,
+    Value,
+    ValuesError,
+    main,
+    pod_spec,
+    read_values,
+    schema_of,
+    tables,
+)
 from tests.cluster.binaries import kubernetes_version
 from tests.cluster.other_kubernetes import versions
 
@@ -23,7 +35,7 @@ FENCE = re.compile(r"^ *```sh\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 
 
 def schema_for(text: str) -> dict[str, Any]:
-    properties: dict[str, Any] = schema_of(read_values(text), pod_spec())["properties"]
+    properties: dict[str, Any] = schema_of(read_values(text), pod_spec(), {})["properties"]
     return properties
 
 
@@ -59,14 +71,28 @@ def test_stale_files_are_named_and_written(copy: tuple[Path, Path], capsys: pyte
 def test_the_schema_has_exactly_the_values_of_the_chart() -> None:
     def agree(inside: tuple[Value, ...], result: dict[str, Any]) -> None:
         assert result["additionalProperties"] is False
-        assert set(result["properties"]) == {value.path[-1] for value in inside}
+        assert {name for name, x in result["properties"].items() if "const" not in x} == {x.path[-1] for x in inside}
         for value in inside:
             if value.inside:
-                agree(value.inside, result["properties"][value.path[-1]])
+                section = result["properties"][value.path[-1]]
+                agree(value.inside, section.get("else", section))
 
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     del schema["properties"]["global"]  # helm passes this to a chart that is part of another one
     agree(read_values((CHART / "values.yaml").read_text(encoding="utf-8")), schema)
+
+
+@pytest.mark.parametrize("previous", RENAMED)
+def test_a_former_value_is_rejected_with_the_name_of_the_new_one(previous: str) -> None:
+    # given a value that was renamed; then helm's message contains the new path
+    *above, name = previous.split(".")
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    for part in above:
+        schema = schema["properties"][part.removesuffix("[]")]
+        schema = schema["items"] if part.endswith("[]") else schema
+    former = schema["properties"][name]
+    assert former.get("then", former) == {"const": f"now named {RENAMED[previous]}"}
+    assert former.get("if", {"type": "boolean"}) == {"type": "boolean"}
 
 
 def test_a_value_without_a_comment_or_with_an_incomplete_one_is_refused_with_the_fix() -> None:

@@ -38,7 +38,7 @@ def test_conditions_and_events_of_the_code_are_found() -> None:
     assert Name(JOB, "Normal", "Recovered") in reference_names.events()
     assert Name(JOB, "Warning", "NodeAvoided") in reference_names.events()
     assert Name(JOB, "QuotaReserved", "WaitingForQuota") in reference_names.all_conditions()
-    assert Name("HotSparePool", "Ready", "TakenAway") in reference_names.all_conditions()
+    assert Name("HotSparePool", "Ready", "Preempted") in reference_names.all_conditions()
     assert Name(JOB, "Blocked", "QuotaExceeded") in reference_names.all_conditions()
 
 

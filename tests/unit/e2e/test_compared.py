@@ -51,7 +51,7 @@ class RecordedJob:
         at = datetime.fromtimestamp(now, UTC).isoformat()
         cause = {"pod": "ddp-1", "node": "node3", "rank": 1}
         entry: Raw = {"fault": "Pod", "strategy": "SpareSwap", "cause": cause, "detectedAt": at, "resumedAt": at}
-        entry |= {"seconds": now - self.steps[-1].at, **changes}
+        entry |= {"pauseSeconds": now - self.steps[-1].at, **changes}
         self.steps.append(first)
         counts = {"round": 1, "recoveriesByStrategy": {"spareSwap": 1 if counted else 0}}
         self.reported = {**self.reported, **counts, "phase": "Running", "recoveries": [entry], "lastRecovery": entry}
@@ -64,17 +64,17 @@ def test_a_true_status_is_accepted_and_its_entry_is_known_afterwards() -> None:
         job.lose_pod()
         threading.Timer(0.5, job.recover).start()
     assert comparison.recovery["cause"]["pod"] == "ddp-1"
-    assert comparison.paused_s == job.reported["lastRecovery"]["seconds"]
+    assert comparison.paused_s == job.reported["lastRecovery"]["pauseSeconds"]
     assert {sample.phase for sample in comparison.samples} >= {"Recovering"}
 
 
 def test_a_false_status_fails_with_the_field_that_is_false() -> None:
     job = RecordedJob()
     with (
-        pytest.raises(AssertionError, match=r"seconds: expected \S+ ± 0.200, status reports 5.0"),
+        pytest.raises(AssertionError, match=r"pauseSeconds: expected \S+ ± 0.200, status reports 5.0"),
         compared(job, fault_of(POD, "Pod", "SpareSwap")),
     ):
-        job.recover(seconds=5.0)
+        job.recover(pauseSeconds=5.0)
 
 
 def test_a_counter_that_has_not_grown_fails() -> None:

@@ -33,7 +33,7 @@ def test_a_new_spare_is_ready_before_the_previous_one_goes() -> None:
         event("DELETED", "a"),
         event("MODIFIED", "a", ready="False"),
         event("MODIFIED", "a", deletionTimestamp="2026-11-25T00:00:00Z"),
-        event("MODIFIED", "a", labels={"understudy.dev/claimed-by": "job"}),
+        event("MODIFIED", "a", labels={"understudy.dev/claimed-by-uid": "job"}),
     ],
 )
 def test_a_moment_without_a_spare_is_found(gone: bytes) -> None:

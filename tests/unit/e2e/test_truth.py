@@ -36,9 +36,9 @@ ENTRY: Raw = {
     "cause": CAUSE,
     "detectedAt": time_of(100.2),
     "resumedAt": time_of(110.1),
-    "seconds": 10.0,
+    "pauseSeconds": 10.0,
 }
-OPEN: Raw = {name: value for name, value in ENTRY.items() if name not in ("resumedAt", "seconds")}
+OPEN: Raw = {name: value for name, value in ENTRY.items() if name not in ("resumedAt", "pauseSeconds")}
 
 
 def status_of(*entries: Raw, phase: str = "Running") -> Raw:
@@ -76,8 +76,8 @@ def test_a_true_status_has_no_differences() -> None:
         ({"cause": {**CAUSE, "node": "node4"}}, "cause.node: expected node3, status reports node4"),
         ({"cause": {**CAUSE, "rank": 3}}, "cause.rank: expected 2, status reports 3"),
         ({"cause": {"pod": "ddp-1", "node": "node3"}}, "cause.rank: expected 2, status reports None"),
-        ({"seconds": 8.99}, "seconds: expected 10.000 ± 1.000, status reports 8.99"),
-        ({"seconds": 11.01}, "seconds: expected 10.000 ± 1.000, status reports 11.01"),
+        ({"pauseSeconds": 8.99}, "pauseSeconds: expected 10.000 ± 1.000, status reports 8.99"),
+        ({"pauseSeconds": 11.01}, "pauseSeconds: expected 10.000 ± 1.000, status reports 11.01"),
         ({"resumedAt": time_of(111.11)}, "resumedAt: expected 110.100 ± 1.000, status reports 111.11"),
         ({"resumedAt": time_of(109.09)}, "resumedAt: expected 110.100 ± 1.000, status reports 109.09"),
         ({"detectedAt": time_of(99.79)}, "detectedAt: expected a time from 100.000, of the fault, to 102.100"),
@@ -91,14 +91,14 @@ def test_a_false_field_is_the_one_difference(change: Raw, field: str) -> None:
 
 @pytest.mark.parametrize("seconds", [9.01, 10.99])
 def test_a_tenth_of_the_pause_is_allowed(seconds: float) -> None:
-    assert found({**ENTRY, "seconds": seconds}) == []
+    assert found({**ENTRY, "pauseSeconds": seconds}) == []
 
 
 @pytest.mark.parametrize(("seconds", "is_true"), [(0.31, True), (0.69, True), (0.29, False), (0.71, False)])
 def test_of_a_short_pause_a_fifth_of_a_second_is_allowed(seconds: float, is_true: bool) -> None:
     # given a pause of half a second
     steps = {"ddp-0": [Step(BROKEN, 99.6), Step(BROKEN, 100.1), Step(NEXT, 100.6)]}
-    entry = {**ENTRY, "resumedAt": time_of(100.6), "seconds": seconds}
+    entry = {**ENTRY, "resumedAt": time_of(100.6), "pauseSeconds": seconds}
     # then 0.2 s are allowed, not 0.05
     assert (differences(FAULT, seen((), steps=steps), status_of(entry)) == []) == is_true
 
@@ -114,7 +114,7 @@ def test_any_of_the_pods_that_stepped_before_and_after_may_have_measured_the_pau
     assert [round(pause.seconds, 3) for pause in pauses(steps, 100.0)] == [9.0, 12.0]
     # then status may have either, but nothing between
     for seconds, is_true in ((9.0, True), (12.0, True), (10.5, False)):
-        entry = {**ENTRY, "seconds": seconds}
+        entry = {**ENTRY, "pauseSeconds": seconds}
         assert (differences(FAULT, seen(steps=steps), status_of(entry)) == []) == is_true
 
 
@@ -151,7 +151,7 @@ def test_a_disturbance_that_stops_no_training_has_no_entry() -> None:
 
 def test_without_seconds_and_resumed_at_both_are_named() -> None:
     fields = [difference.partition(":")[0] for difference in found({**OPEN, "runningAt": time_of(109.0)})]
-    assert fields == ["seconds", "resumedAt"]
+    assert fields == ["pauseSeconds", "resumedAt"]
 
 
 def test_a_pause_that_was_not_observed_proves_nothing() -> None:
@@ -343,7 +343,7 @@ def without_steps(entry: Raw) -> list[str]:
 def test_a_script_without_steps_has_only_running_at() -> None:
     running = {**OPEN, "runningAt": time_of(101.0)}
     assert without_steps(running) == []
-    assert without_steps({**running, "seconds": 0.8}) == ["seconds"]
+    assert without_steps({**running, "pauseSeconds": 0.8}) == ["pauseSeconds"]
     assert without_steps({**running, "resumedAt": time_of(101.0)}) == ["resumedAt"]
     assert without_steps(OPEN) == ["runningAt"]
     assert without_steps({**OPEN, "runningAt": time_of(99.7)}) == ["runningAt"]

@@ -61,7 +61,7 @@ class Driven:
         warmup: bool = False,
         step_timeout_s: float = 0.0,
         devices: bool = False,
-        worker_grace_s: float = 0.0,
+        worker_grace_period_s: float = 0.0,
     ) -> None:
         self.now = 100.0
         self.supervisor = Supervisor(
@@ -77,7 +77,7 @@ class Driven:
         self.log: list[str] = []
         self.pages: list[e.StepsRead] = []
         self.leftovers = False
-        assert self.do(e.Started(worker_grace_s)) == [
+        assert self.do(e.Started(worker_grace_period_s)) == [
             e.ReservePort(),
             *([e.StartZygote()] if zygote else []),
             *self._begun(zygote, warmup),

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_launcher.environment import single_threaded, worker_environment, worker_grace_s, zygote_environment
+from understudy_launcher.environment import (
+    single_threaded,
+    worker_environment,
+    worker_grace_period_s,
+    zygote_environment,
+)
 from understudy_protocol import pod
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.launcher import StartWorkers
@@ -113,7 +118,7 @@ DUMP, BUFFER, FORMER_BUFFER = "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_FR_BUFFER_SIZ
 def test_healthy_workers_have_a_grace_if_the_flight_recorder_dumps_or_the_job_sets_one(
     asked_s: float | None, variables: dict[str, str], grace_s: float
 ) -> None:
-    assert worker_grace_s(asked_s, variables) == grace_s
+    assert worker_grace_period_s(asked_s, variables) == grace_s
 
 
 def test_arrows_allocator_starts_no_thread_in_a_zygote_unless_the_user_sets_it() -> None:

@@ -538,7 +538,7 @@ while :; do sleep 0.02; done
 
 @pytest.mark.parametrize(("grace", "saved"), [("10", True), ("0", False)])
 def test_a_healthy_worker_may_save_within_the_worker_grace(launch: Launch, grace: str, saved: bool) -> None:
-    launched = launch("sh", "-c", SAVES_AT_SIGTERM, **{pod.ENV_NPROC: "2", pod.ENV_WORKER_GRACE: grace})
+    launched = launch("sh", "-c", SAVES_AT_SIGTERM, **{pod.ENV_NPROC: "2", pod.ENV_WORKER_GRACE_PERIOD: grace})
     os.mkfifo(launched.path("go"))
     launched.join()
     started(launched, 0)

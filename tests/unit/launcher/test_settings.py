@@ -17,14 +17,14 @@ def test_a_pod_without_settings_gets_the_defaults() -> None:
     assert settings.socket == "/understudy/sidecar.sock"
     assert settings.step_timeout_s == 0.0
     assert settings.devices == 0
-    assert settings.worker_grace_s is None
+    assert settings.worker_grace_period_s is None
 
 
 def test_a_pod_can_set_everything() -> None:
     env = {pod.ENV_NPROC: "8", pod.ENV_GRACE: "600", pod.ENV_SHARED_FOLDER: "/s", pod.ENV_STEP_TIMEOUT: "90"}
-    settings = read_settings(["train"], env | {pod.ENV_DEVICES: "4", pod.ENV_WORKER_GRACE: "0"})
+    settings = read_settings(["train"], env | {pod.ENV_DEVICES: "4", pod.ENV_WORKER_GRACE_PERIOD: "0"})
     assert settings.devices == 4
-    assert settings.worker_grace_s == 0.0
+    assert settings.worker_grace_period_s == 0.0
     assert (settings.nproc, settings.grace_s, settings.socket) == (8, 600.0, "/s/sidecar.sock")
     assert settings.step_timeout_s == 90.0
 
@@ -38,7 +38,7 @@ def test_a_pod_can_set_everything() -> None:
         (pod.ENV_NPROC, "nan"),
         (pod.ENV_GRACE, "x"),
         (pod.ENV_STEP_TIMEOUT, "10m"),
-        (pod.ENV_WORKER_GRACE, "5s"),
+        (pod.ENV_WORKER_GRACE_PERIOD, "5s"),
     ],
 )
 def test_an_invalid_setting_is_named(name: str, value: str) -> None:

@@ -511,7 +511,7 @@ def handled(*ranks: int) -> list[e.Effect]:
 
 def replacing() -> Driven:
     """Local rank 1 has failed, and round 1 waits for local rank 0, which has 10 s."""
-    driven = running(worker_grace_s=10.0)
+    driven = running(worker_grace_period_s=10.0)
     driven.do(ended(1, 3), e.GroupEmptied(1))
     assert driven.do(start(1)) == handled(0)
     assert driven.phase is Phase.REPLACING
@@ -523,7 +523,7 @@ def spawned(number: int) -> list[e.Effect]:
 
 
 def test_without_a_worker_grace_healthy_workers_are_killed_at_once() -> None:
-    driven = running(worker_grace_s=0.0)
+    driven = running(worker_grace_period_s=0.0)
     driven.do(ended(1, 3), e.GroupEmptied(1))
     assert driven.do(start(1)) == kills(0)
 
@@ -568,20 +568,20 @@ def test_no_worker_gets_sigterm_twice_or_more_time(order: e.Event) -> None:
 
 
 def test_workers_that_were_all_lost_or_have_all_finished_have_no_worker_grace() -> None:
-    both_failed = running(worker_grace_s=10.0)
+    both_failed = running(worker_grace_period_s=10.0)
     both_failed.do(*gone(0, code=1), *gone(1, code=1))
     assert both_failed.do(start(1)) == spawned(1)
 
 
 def test_a_job_that_fails_gives_its_healthy_workers_the_grace_and_keeps_the_failed_ones_code() -> None:
-    driven = running(worker_grace_s=10.0)
+    driven = running(worker_grace_period_s=10.0)
     driven.do(ended(1, 3), e.GroupEmptied(1))
     assert driven.do(close(grace_s=0.0, code=81)) == handled(0)
     assert exits(driven.do(*gone(0))) == [3]
 
 
 def test_a_job_that_has_succeeded_waits_for_no_worker() -> None:
-    driven = running(worker_grace_s=10.0)
+    driven = running(worker_grace_period_s=10.0)
     assert driven.do(close(grace_s=0.0, code=0)) == kills(0, 1)
 
 

@@ -17,6 +17,7 @@ from understudy_local.manifest import (
     sidecar_environment,
 )
 from understudy_local.options import Options
+from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.manifests.pods import pod_manifest
 from understudy_sidecar.settings import read_settings as sidecar_settings
 
@@ -31,7 +32,11 @@ def place(tmp_path: Path) -> Place:
 
 def manifest(index: int | None = 1, **options: Any) -> dict[str, Any]:
     job = training_job(
-        Options(("python", "train.py", "/understudyish"), nodes=3, nproc=2, **options), "job-1", 1.0, {}, deleting=False
+        Options(("python", "train.py", "/understudyish"), nodes=3, nproc=2, **options),
+        "job-1",
+        1.0,
+        JobStatus(),
+        deleting=False,
     )
     return pod_manifest(job, index=index, serial="1", coordinator_address="127.93.0.1:8478", sidecar_image="local")
 

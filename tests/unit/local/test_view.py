@@ -6,6 +6,7 @@ import asyncio
 import io
 from pathlib import Path
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from understudy_local.cluster import LocalCluster
@@ -13,9 +14,12 @@ from understudy_local.options import Options
 from understudy_local.output import Output, Plain
 from understudy_local.run_folder import RunFolder
 from understudy_local.view import LiveScreen, headline, recovery_lines
-from understudy_operator.plan.times.rfc3339 import parse_time
-from understudy_protocol.enums import RoundToken
+from understudy_operator.plan.facts.status import CauseStatus, JobStatus, RecoveryStatus
+from understudy_operator.plan.times.rfc3339 import Time, parse_time
+from understudy_protocol.enums import Fault, RoundToken
 from understudy_protocol.observer import Snapshot, StepProgress
+
+AT = Time("2026-11-20T10:00:00.250000Z")
 
 
 def snapshot(waiting_for: str = "", progress: StepProgress | None = None) -> Snapshot:
@@ -23,11 +27,11 @@ def snapshot(waiting_for: str = "", progress: StepProgress | None = None) -> Sna
 
 
 def test_the_headline_of_a_new_run_has_only_its_phase() -> None:
-    assert headline({}, None, 0.0) == "understudy local  Pending  0:00"
+    assert headline(JobStatus(), None, 0.0) == "understudy local  Pending  0:00"
 
 
 def test_the_headline_has_the_round_and_the_step() -> None:
-    status = {"phase": "Running", "round": 2}
+    status = JobStatus(phase="Running", round=2)
     assert headline(status, snapshot(progress=StepProgress(7, 100, 1.0)), 65.0) == (
         "understudy local  Running  round 2  step 7/100  1:05"
     )
@@ -35,16 +39,15 @@ def test_the_headline_has_the_round_and_the_step() -> None:
 
 
 def test_the_headline_has_the_reason_for_a_wait() -> None:
-    line = headline({"phase": "Recovering", "round": 2}, snapshot(waiting_for="1 of 3 members"), 1.0)
+    line = headline(JobStatus(phase="Recovering", round=2), snapshot(waiting_for="1 of 3 members"), 1.0)
     assert "waiting for 1 of 3 members" in line
 
 
 def test_open_and_finished_recoveries_have_a_line_each() -> None:
-    cause = {"rank": 3, "pod": "p", "node": "node-1", "message": "killed by SIGKILL"}
-    done = {"fault": "Process", "round": 1, "cause": cause, "strategy": "InPlace", "seconds": 0.0712}
-    swap = {**done, "strategy": "SpareSwap", "reason": "pod p failed twice within 1 h"}
-    waits = {"fault": "Pod", "round": 2, "cause": {"pod": "", "message": "its connection ended"}}
-    waits["detectedAt"] = "2026-11-20T10:00:00.250000Z"
+    cause = CauseStatus(rank=3, pod="p", node="node-1", message="killed by SIGKILL")
+    done = RecoveryStatus(Fault.PROCESS, AT, "InPlace", round=1, cause=cause, resumed_at=AT, pause_seconds=0.0712)
+    swap = replace(done, strategy="SpareSwap", reason="pod p failed twice within 1 h")
+    waits = RecoveryStatus(Fault.POD, AT, round=2, cause=CauseStatus(message="its connection ended"))
     assert recovery_lines([done, swap, waits], parse_time("2026-11-20T10:01:14.000000Z")) == [
         "round 1: Process, rank 3 on node-1: killed by SIGKILL -> InPlace 0.07 s",
         "round 1: Process, rank 3 on node-1: killed by SIGKILL -> SpareSwap 0.07 s (pod p failed twice within 1 h)",
@@ -53,14 +56,14 @@ def test_open_and_finished_recoveries_have_a_line_each() -> None:
 
 
 def test_an_open_recovery_has_no_negative_duration_if_the_clock_was_set_back() -> None:
-    entry = {"fault": "Pod", "round": 2, "cause": {"message": "gone"}, "detectedAt": "2026-11-20T10:00:00.000000Z"}
+    entry = RecoveryStatus(Fault.POD, AT, round=2, cause=CauseStatus(message="gone"))
     (line,) = recovery_lines([entry], parse_time("2026-11-20T09:59:00.000000Z"))
     assert line.endswith("waiting for a replacement member, for 0 s so far")
 
 
 def test_only_the_newest_are_shown() -> None:
-    entry = {"fault": "Pod", "cause": {}, "strategy": "SpareSwap", "seconds": 1.0}
-    lines = recovery_lines([{**entry, "round": number} for number in range(8)], 0.0)
+    entry = RecoveryStatus(Fault.POD, AT, "SpareSwap", pause_seconds=1.0)
+    lines = recovery_lines([replace(entry, round=number) for number in range(8)], 0.0)
     assert [line.split(":")[0] for line in lines] == ["round 3", "round 4", "round 5", "round 6", "round 7"]
 
 

@@ -17,6 +17,7 @@ from understudy_operator.plan.facts.observed import Coordination, Observed
 from understudy_operator.plan.facts.pod_answers import PodAnswer, PodAnswers
 from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
+from understudy_operator.plan.facts.status import JobStatus, read_job_status, written
 from understudy_operator.plan.leadership.coordination import Leadership
 from understudy_operator.plan.manifests.object_names import membership_secret_name, rollout_secret_name
 from understudy_operator.plan.status.status import plan_status
@@ -57,7 +58,7 @@ def a_group(
 
 def a_job(
     *,
-    status: Mapping[str, Any] | None = None,
+    status: Mapping[str, Any] | JobStatus | None = None,
     deleting: bool = False,
     completed_at: float | None = None,
     name: str = "llm",
@@ -83,8 +84,13 @@ def a_job(
         created_at=AN_HOUR_AGO,
         completed_at=completed_at,
         spec=JobSpec(**whole),
-        status=status if status is not None else {},
+        status=a_status(status or {}),
     )
+
+
+def a_status(fields: Mapping[str, Any] | JobStatus) -> JobStatus:
+    """The status that the operator reads from these fields of the API."""
+    return fields if isinstance(fields, JobStatus) else read_job_status({"status": fields})[0]
 
 
 def in_round(number: int = 0, coordinator: str = "s", epoch: int = 1, term: int = 1, **status: Any) -> dict[str, Any]:
@@ -93,7 +99,7 @@ def in_round(number: int = 0, coordinator: str = "s", epoch: int = 1, term: int 
     """
     received = {"term": term} if term else {}
     leadership = {"epoch": epoch, **received, "podName": coordinator, "podUID": f"uid-{coordinator}"}
-    return {"round": number, **received, "coordinator": leadership, **status}
+    return {"round": number, "coordinator": leadership, **status}
 
 
 def a_pod(name: str, index: int | None = None, **changes: Any) -> Pod:
@@ -249,12 +255,12 @@ LEADERSHIP = Leadership(1, 1, S, "")
 
 
 def status_of(given: Observed, leadership: Leadership = LEADERSHIP, now: float = NOW) -> dict[str, Any]:
-    return plan_status(given, leadership, now)
+    return written(plan_status(given, leadership, now))
 
 
 def after(before: Mapping[str, Any], snapshot: Snapshot | None, now: float = NOW, **changes: Any) -> dict[str, Any]:
     """The status after a reconcile that observes this status and this snapshot."""
-    return plan_status(observed(a_job(status=before), snapshot=snapshot, **changes), LEADERSHIP, now)
+    return status_of(observed(a_job(status=before), snapshot=snapshot, **changes), now=now)
 
 
 def condition(status: Mapping[str, Any], kind: str) -> dict[str, Any]:

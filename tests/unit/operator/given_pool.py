@@ -26,11 +26,11 @@ def a_pool(**changes: Any) -> Pool:
 def a_spare(name: str, *, claimed_by: str = "", at: float = NOW, template: str = "", **changes: Any) -> Pod:
     """A pod of a pool that is ready, on a node of its own; of the newest template unless another one is named."""
     pool = a_pool()
-    values = {**pool_labels(pool), names.LABEL_TEMPLATE: template or pool_fingerprint(pool)}
+    values = {**pool_labels(pool), names.LABEL_TEMPLATE_HASH: template or pool_fingerprint(pool)}
     notes: dict[str, str] = {}
     if claimed_by:
-        values[names.LABEL_CLAIMED_BY] = claimed_by
-        notes = {names.ANNOTATION_CLAIMANT: "llm", names.ANNOTATION_CLAIMED_AT: micro_time(at)}
+        values[names.LABEL_CLAIMED_BY_UID] = claimed_by
+        notes = {names.ANNOTATION_CLAIMED_BY: "llm", names.ANNOTATION_CLAIMED_AT: micro_time(at)}
         changes = {"finalizers": (names.FINALIZER_CLAIM,), **changes}
     ordinary = a_pod(name, labels=values, annotations=notes, created_at=AN_HOUR_AGO, ready=True, version="11")
     return replace(ordinary, sidecar_started=False, sidecar_ran=False, **changes)

@@ -7,8 +7,7 @@ from typing import Any
 from tests.unit.operator.given import AN_HOUR_AGO, KEYRING, NOW, TEMPLATE, a_pod
 from tests.unit.operator.given_pool import a_pool
 from understudy_operator.plan.facts.cluster_objects import Pod
-from understudy_operator.plan.facts.pool_facts import Pool, PoolView
-from understudy_operator.plan.facts.warm_spares import PoolLauncher
+from understudy_operator.plan.facts.pool_facts import Pool, PoolLauncher, PoolView
 from understudy_operator.plan.manifests.pool_pods import pool_fingerprint, pool_labels
 from understudy_operator.plan.manifests.warm_spare_pods import pool_secret_name
 from understudy_operator.plan.times.rfc3339 import micro_time
@@ -27,17 +26,17 @@ SECRET = pool_secret_name(a_warm_pool(), KEYRING)
 def a_warm_spare(name: str, *, template: str = "", secret: str = SECRET, **changes: Any) -> Pod:
     """A pod of the pool that is ready."""
     pool = a_warm_pool()
-    values = {**pool_labels(pool), names.LABEL_TEMPLATE: template or pool_fingerprint(pool)}
+    values = {**pool_labels(pool), names.LABEL_TEMPLATE_HASH: template or pool_fingerprint(pool)}
     ordinary: dict[str, Any] = {"ready": True, "version": "11", "created_at": AN_HOUR_AGO}
     return a_pod(name, labels=values, annotations={}, secrets=frozenset({secret}), **{**ordinary, **changes})
 
 
 def claimed_warm(name: str = "w", *, adopted: bool = False, at: float = NOW, **changes: Any) -> Pod:
     """A pod of the job that was a spare of the pool."""
-    notes = {names.ANNOTATION_WARM: "pool-uid", names.ANNOTATION_CLAIMED_AT: micro_time(at)}
+    notes = {names.ANNOTATION_WARM_POOL_UID: "pool-uid", names.ANNOTATION_CLAIMED_AT: micro_time(at)}
     if adopted:
-        notes[names.ANNOTATION_ADOPTED] = micro_time(at)
-    values = {names.LABEL_FROM_POOL: "pool-uid", names.LABEL_ROLE: names.ROLE_SPARE}
+        notes[names.ANNOTATION_ADOPTED_AT] = micro_time(at)
+    values = {names.LABEL_POOL_UID: "pool-uid", names.LABEL_ROLE: names.ROLE_SPARE}
     return a_pod(name, labels=values, annotations=notes, **{"version": "12", "created_at": AN_HOUR_AGO, **changes})
 
 

@@ -26,6 +26,7 @@ from understudy_operator.observe.read_pool import read_pool
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.pool_facts import ObservedPool
 from understudy_operator.plan.facts.refusals import Refusal, RefusalKind
+from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.intents import CreatePod, DeletePod, PoolPlan
 from understudy_operator.plan.pool.reconcile_pool import reconcile_pool
 from understudy_operator.plan.times.rfc3339 import micro_time
@@ -35,6 +36,7 @@ from understudy_protocol.enums import FaultClass
 
 FOLDER = Path(__file__).parent / "pool_scenarios"
 PREEMPTED = "it was disrupted: PreemptionByScheduler: Preempted by pod 4711 on node node-p1"
+EVICTED = "it was disrupted: EvictionByEvictionAPI: Eviction API: evicting"
 UNFIT = "container trainer ended with exit code 85: Error: the spare is unusable: 7 of 8 devices answer"
 Raw = Mapping[str, Any]
 HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
@@ -42,7 +44,8 @@ HOW_SPARES_ARE: Mapping[str, Callable[[Pod], Pod]] = {
     "starting": not_ready,
     "pending": lambda pod: not_ready(pending(pod)),
     "without room": without_room,
-    "preempted": lambda pod: not_ready(terminating(replace(pod, disruption=PREEMPTED))),
+    "preempted": lambda pod: not_ready(terminating(replace(pod, disruption=PREEMPTED, is_preempted=True))),
+    "evicted": lambda pod: not_ready(terminating(replace(pod, disruption=EVICTED))),
     "going": terminating,
     "unfit": lambda pod: replace(not_ready(ended(pod)), failure=UNFIT),
     "ended": lambda pod: not_ready(ended(pod)),
@@ -101,11 +104,11 @@ def _replacement_pods(result: Any) -> Pod:
     if isinstance(result, str):
         return a_pod(result)
     ((name, spare),) = result.items()
-    return a_pod(name, annotations={names.ANNOTATION_FROM_POD: f"uid-{spare}"})
+    return a_pod(name, annotations={names.ANNOTATION_CLAIMED_POD_UID: f"uid-{spare}"})
 
 
 def _lines(plan: PoolPlan) -> Iterator[str]:
-    yield from _status_lines(plan.status or {})
+    yield from () if plan.status is None else _status_lines(written(plan.status))
     for intent in plan.releases:
         yield f"release {intent.name}: {intent.reason}"
     for pod in plan.pods:
@@ -120,12 +123,10 @@ def _lines(plan: PoolPlan) -> Iterator[str]:
 
 
 def _status_lines(status: Raw) -> Iterator[str]:
-    if not status:
-        return
     counts = ("desired", "replicas", "ready", "claimed", "available", "updated")
     yield "status " + ", ".join(f"{status[name]} {name}" for name in counts)
-    if "auto" in status:
-        yield f"status auto: {json.dumps(status['auto'])}"
+    if "autoSize" in status:
+        yield f"status autoSize: {json.dumps(status['autoSize'])}"
     for entry in status["conditions"]:
         if entry["status"] == "True" or (entry["type"] == "Ready" and entry["message"]):
             yield f"condition {entry['type']}={entry['status']} {entry['reason']}: {entry['message']}".rstrip(": ")

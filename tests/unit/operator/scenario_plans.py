@@ -43,6 +43,7 @@ from understudy_operator.plan.facts.keys import JOB_NAME
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.refusals import read_refusal
 from understudy_operator.plan.facts.secret_writes import SecretWrites
+from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.intents import (
     Create,
     CreateJob,
@@ -247,7 +248,7 @@ def _child(job: Job, name: str, result: Any) -> ChildJob:
         job_attempt=own,
         desired_pods=1,
         fingerprint=more.pop("fingerprint", annotations.get(FINGERPRINT, "")),
-        template_hash=more.pop("made of", annotations.get(names.ANNOTATION_TEMPLATE_HASH, "")),
+        template_hash=more.pop("made of", annotations.get(names.ANNOTATION_SPEC_HASH, "")),
         template=more.pop("template", template),
         **(how | more),
     )
@@ -267,7 +268,7 @@ def _pod(name: str, result: Raw) -> Pod:
     if "failed starts" in result:
         changes["annotations"] = {names.ANNOTATION_FAILED_STARTS: str(result["failed starts"])}
     if "made of" in result:
-        changes["annotations"] = {names.ANNOTATION_TEMPLATE_HASH: result["made of"]}
+        changes["annotations"] = {names.ANNOTATION_SPEC_HASH: result["made of"]}
     if "kueue" in result:
         changes |= _in_queue(result)
     if "coordinator" in result:
@@ -282,7 +283,7 @@ def _in_queue(result: Raw) -> dict[str, Any]:
     labels |= {names.LABEL_ROLE: names.ROLE_SPARE if result.get("rank") is None else names.ROLE_ACTIVE}
     if result["kueue"] != "alone":
         labels[kueue.GROUP_NAME] = result["kueue"]
-    gang = {names.ANNOTATION_GANG: "true"} if result.get("gang") else {}
+    gang = {names.ANNOTATION_GANG_MEMBER: "true"} if result.get("gang") else {}
     rank = {} if result.get("rank") is None else {names.ANNOTATION_GROUP_RANK: str(result["rank"])}
     finalizers = () if result.get("let go") else (kueue.MANAGED,)
     created = {"created_at": NOW - result["age"]} if "age" in result else {}
@@ -326,7 +327,7 @@ def _rollouts(result: Raw) -> Rollouts:
 def _lines(plan: Plan, before: Raw) -> Iterator[str]:
     yield from (f"check {x['kind']} {x['metadata']['name']}" for x in plan.dry_runs)
     yield from (_object(intent) for intent in plan.objects)
-    yield from () if plan.status is None else _changes(before, plan.status)
+    yield from () if plan.status is None else _changes(before, written(plan.status))
     yield from map(_job_line, plan.jobs)
     yield from map(_pod_line, plan.pods)
     match plan.link:
@@ -376,7 +377,7 @@ def _changes(before: Raw, status: Raw) -> Iterator[str]:
         result = {name: value for name, value in entry.items() if name != "name" and value}
         yield f"status {entry['name']}: {_compact(result)}"
     for entry in status["conditions"]:
-        if entry["status"] == "True" or (entry["type"] == "Running" and entry["message"]):
+        if entry["status"] == "True" or (entry["type"] == "Ready" and entry["message"]):
             yield f"condition {entry['type']}={entry['status']} {entry['reason']}: {entry['message']}".rstrip(": ")
 
 
@@ -412,7 +413,7 @@ def _pod_line(intent: PodIntent) -> str:
 def _off(pod: Raw) -> str:
     """The nodes that the pod avoids."""
     annotations = pod["metadata"].get("annotations", {})
-    off = [annotations.get(key, "") for key in (names.ANNOTATION_AVOIDS, names.ANNOTATION_PREFERS_NOT)]
+    off = [annotations.get(key, "") for key in (names.ANNOTATION_AVOIDED_NODES, names.ANNOTATION_LEAST_PREFERRED_NODES)]
     where = zip((", never on", ", rather not on"), off, strict=True)
     return "".join(f"{how} {nodes}" for how, nodes in where if nodes)
 

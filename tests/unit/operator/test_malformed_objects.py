@@ -35,7 +35,7 @@ def a_pod_of_an_injected_job() -> Raw:
 
 def a_pod_of_a_pool() -> Raw:
     """A pod with a pool's label, and an invalid index."""
-    labels = {"understudy.dev/job-uid": "x", "understudy.dev/pool": "p", "understudy.dev/claimed-by": "y"}
+    labels = {"understudy.dev/job-uid": "x", "understudy.dev/pool": "p", "understudy.dev/claimed-by-uid": "y"}
     env = [{"name": "UNDERSTUDY_INDEX", "value": "x"}]
     return a_pod("index", labels, spec={"initContainers": [{"name": "c", "env": env}], "containers": []})
 
@@ -113,7 +113,11 @@ async def test_a_malformed_pod_is_reported_once_on_the_pod_itself() -> None:
         await asyncio.sleep(300.0)
         # then one event on it reports the field, the error and the fix
         (event,) = api.events_on("nproc")
-        assert (event["type"], event["reason"], event["metadata"]["namespace"]) == ("Warning", "Malformed", "tenant")
+        assert (event["type"], event["reason"], event["metadata"]["namespace"]) == (
+            "Warning",
+            "MalformedObject",
+            "tenant",
+        )
         assert event["regarding"]["kind"] == "Pod"
         assert "UNDERSTUDY_NPROC_PER_NODE of container c is 'eight'" in event["note"]
         assert "delete the pod" in event["note"]
@@ -144,14 +148,14 @@ MALFORMED: list[tuple[Kind, Raw]] = [
     (Kind.INJECTED, {"spec": {"target": 3}}),
     (Kind.INJECTED, {}),
     (Kind.POOL, {"spec": {"replicas": 1}}),
-    (Kind.POOL, {"spec": {"auto": {}, "template": {}}, "status": {"desired": "x", "auto": {"nodeDays": "x"}}}),
+    (Kind.POOL, {"spec": {"autoSize": {}, "template": {}}, "status": {"desired": "x", "autoSize": {"nodeDays": "x"}}}),
     (Kind.CHILD, {"spec": {"parallelism": "many"}}),
     (Kind.SERVICE, {"spec": {"clusterIP": 3}}),
     (Kind.CLAIM, {"spec": 3}),
     (Kind.NODE, {"status": {"conditions": "none"}}),
     (
         Kind.NODE,
-        {"metadata": {"annotations": {"understudy.dev/faulty": "x", "understudy.dev/faulty-until": "9" * 400}}},
+        {"metadata": {"annotations": {"understudy.dev/faulty": "x", "understudy.dev/fault-expires": "9" * 400}}},
     ),
     (Kind.NODE, {"metadata": {"creationTimestamp": "soon"}}),
 ]

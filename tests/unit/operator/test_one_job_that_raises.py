@@ -69,7 +69,7 @@ async def test_a_job_whose_network_policy_fails_does_not_block_policies_of_other
 async def test_a_job_on_which_the_memory_of_nodes_fails_does_not_block_other_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    make_it_fail(node_memory, "offences_of", lambda job: job["metadata"]["name"] == "evil", monkeypatch)
+    make_it_fail(node_memory, "offences_of", lambda job: job.name == "research/evil", monkeypatch)
     api = ClusterApi()
     for name in ("evil", "llm"):
         api.apply_job(name, status={"recoveries": [{**RECOVERY, "detectedAt": micro_time(time.time() - 60.0)}]})
@@ -205,8 +205,8 @@ def test_a_job_on_which_metrics_fail_is_not_counted(monkeypatch: pytest.MonkeyPa
     store = Store()
     for name in ("evil", "other"):
         store.put(Kind.JOB, ClusterApi().apply_job(name))
-    make_it_fail(read_injected, "with_status", lambda raw: raw["metadata"]["name"] == "evil", monkeypatch)
-    assert [raw["metadata"]["name"] for raw in read_injected.raw_jobs(store)] == ["other"]
+    make_it_fail(read_injected, "read_job_status", lambda raw: raw["metadata"]["name"] == "evil", monkeypatch)
+    assert [raw["metadata"]["name"] for raw, _ in read_injected.job_statuses(store)] == ["other"]
     assert store.is_malformed(Kind.JOB, ("research", "evil"))
 
 
@@ -217,5 +217,5 @@ def in_research(name: str, raw: dict[str, Any]) -> dict[str, Any]:
 async def events_on(cluster: Any, name: str) -> None:
     """One event on the object reports the bug, however often it is triggered."""
     await asyncio.sleep(300.0)
-    (event,) = [event for event in cluster.api.events_on(name) if event["reason"] == "Malformed"]
+    (event,) = [event for event in cluster.api.events_on(name) if event["reason"] == "MalformedObject"]
     assert "IndexError: a bug" in event["note"]

@@ -36,7 +36,7 @@ def of_job(store: Store, uid: str = "job-uid") -> tuple[tuple[Pod, ...], tuple[P
 )
 def test_a_pod_that_the_job_does_not_own_is_not_one_of_its_pods() -> None:
     """The operator calls only pods of the job."""
-    store, claimed = Store(), {names.LABEL_CLAIMED_BY: "job-uid"}
+    store, claimed = Store(), {names.LABEL_CLAIMED_BY_UID: "job-uid"}
     store.put(Kind.POD, a_pod(labels("job-uid", **claimed), owned_by(ATTACKERS, "InjectedJob")))
     assert of_job(store) == ((), ())
     store.put(Kind.POD, a_pod(labels("job-uid"), owned_by("job-uid"), "ours"))
@@ -49,7 +49,7 @@ def test_a_pod_that_the_job_does_not_own_is_not_one_of_its_pods() -> None:
     before="the job took it for its spare: it deleted the pod and created its own on the node of the pod",
 )
 def test_a_claim_counts_only_on_pods_of_a_pool() -> None:
-    store, claimed = Store(), {names.LABEL_CLAIMED_BY: "job-uid"}
+    store, claimed = Store(), {names.LABEL_CLAIMED_BY_UID: "job-uid"}
     store.put(Kind.POD, a_pod(labels(ATTACKERS, **claimed), owned_by(ATTACKERS, "ReplicaSet")))
     assert of_job(store) == ((), ())
     store.put(Kind.POD, a_pod(labels("pool-uid", **claimed), owned_by("pool-uid", "HotSparePool"), "spare"))
@@ -63,14 +63,14 @@ def test_a_claim_counts_only_on_pods_of_a_pool() -> None:
 )
 @pytest.mark.parametrize("owners", [[], owned_by(ATTACKERS, "ReplicaSet"), owned_by("pool-uid", "ReplicaSet")])
 def test_a_pod_with_the_label_of_a_pool_is_not_released_by_it(owners: list[Raw]) -> None:
-    store, values = Store(), {names.LABEL_POOL: "shared", names.LABEL_CLAIMED_BY: "job-uid"}
+    store, values = Store(), {names.LABEL_POOL: "shared", names.LABEL_CLAIMED_BY_UID: "job-uid"}
     uid = owners[0]["uid"] if owners else "pool-uid"
     store.put(Kind.POD, a_pod({names.LABEL_JOB_UID: uid, **values}, owners))
     assert claimed_pods(store, ("research", "shared")) == ()
 
 
 def test_a_pod_that_replaces_a_pools_spare_counts_only_if_a_job_owns_it() -> None:
-    store, pool, came = Store(), ("research", "pool-uid"), {names.LABEL_FROM_POOL: "pool-uid"}
+    store, pool, came = Store(), ("research", "pool-uid"), {names.LABEL_POOL_UID: "pool-uid"}
     store.put(Kind.POD, a_pod(labels(ATTACKERS, **came), owned_by(ATTACKERS, "ReplicaSet")))
     store.put(Kind.POD, a_pod(labels("job-uid", **came), owned_by("job-uid"), "ours"))
     assert [pod.name for pod in pods_from_pool(store, pool)] == ["ours"]

@@ -77,7 +77,7 @@ async def test_a_refused_patch_of_a_pod_is_reported_and_all_else_is_done(world: 
         assert POLICY in world.condition("Blocked")[1]
         assert world.condition("Invalid") == ("False", "")
         await world.until(lambda: len(world.api.of_kind("Pod")) > 1)
-        await world.until(lambda: "Refused" in [raw["reason"] for raw in world.api.of_kind("Event")])
+        await world.until(lambda: "Rejected" in [raw["reason"] for raw in world.api.of_kind("Event")])
         # when the policy is gone, then the patch is done, and not reported any more
         world.api.deny = lambda *_: None
         await world.until(lambda: names.LABEL_COORDINATOR not in world.api.objects[path]["metadata"]["labels"])
@@ -130,7 +130,7 @@ async def test_varying_messages_do_not_change_status_each_time_and_do_not_shorte
         # and the newest message is reported after a while, without another event
         await asyncio.sleep(2 * TRY_AGAIN_S)
         assert world.condition("Blocked")[1] not in {"", *messages}
-        assert [raw["reason"] for raw in world.api.of_kind("Event")].count("Refused") == 1
+        assert [raw["reason"] for raw in world.api.of_kind("Event")].count("Rejected") == 1
 
 
 @in_virtual_time

@@ -95,7 +95,7 @@ async def test_a_corrupted_record_of_written_fields_removes_nothing(world: World
         await world.until(lambda: JOB in world.api.objects)
         for broken in ("{", "[]", json.dumps({"nodeSelector": 7, "tolerations": {"a": 1}, "labels": [["x"]]})):
             raw = copy.deepcopy(world.api.objects[JOB])
-            raw["metadata"]["annotations"]["understudy.dev/written"] = broken
+            raw["metadata"]["annotations"]["understudy.dev/written-fields"] = broken
             world.store.put(Kind.CHILD, world.api.put(JOB, raw))
             change(world, suspend=True)
             await world.until(lambda: suspended(world))

@@ -348,7 +348,7 @@ async def test_a_call_waits_for_a_gateway_that_restarts() -> None:
 
 @in_virtual_time
 async def test_a_job_of_two_servers_is_updated_through_their_gateways() -> None:
-    async with guarded() as one, guarded(policy=Policy.AWAIT) as other:
+    async with guarded() as one, guarded(policy=Policy.WAIT) as other:
         replicas = [Replica(f"rollout-{n}", Trainer(site, NEW).engine) for n, site in enumerate((one, other))]
         for replica in replicas:
             engine = replica.engine

@@ -21,7 +21,7 @@ from understudy_rollout.weights import Weights
 
 VERSION_HEADER = "Understudy-Weight-Version"
 
-AWAIT_LIMIT_S = 45.0
+WAIT_LIMIT_S = 45.0
 LOOK_EVERY_S = 1.0
 NO_FENCE = (0, 0, 0)
 
@@ -141,7 +141,7 @@ async def test_running_requests_are_aborted_before_the_update_continues() -> Non
 
 @in_virtual_time
 async def test_running_requests_are_awaited_with_the_await_policy() -> None:
-    async with guarded(policy=Policy.AWAIT) as site:
+    async with guarded(policy=Policy.WAIT) as site:
         site.server.waits = True
         asked = site.ask()
         await until(lambda: site.server.running == 1)
@@ -160,13 +160,13 @@ async def test_running_requests_are_awaited_with_the_await_policy() -> None:
 
 @in_virtual_time
 async def test_requests_that_do_not_end_are_aborted_after_the_limit() -> None:
-    async with guarded(policy=Policy.AWAIT) as site:
+    async with guarded(policy=Policy.WAIT) as site:
         site.server.waits = True
         asked = site.ask()
         await until(lambda: site.server.running == 1)
         before = asyncio.get_running_loop().time()
         await site.close()
-        assert AWAIT_LIMIT_S <= asyncio.get_running_loop().time() - before < AWAIT_LIMIT_S + 2
+        assert WAIT_LIMIT_S <= asyncio.get_running_loop().time() - before < WAIT_LIMIT_S + 2
         assert (await asked).status == 503
 
 

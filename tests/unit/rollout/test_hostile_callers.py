@@ -290,7 +290,7 @@ async def ended(reader: asyncio.StreamReader) -> bool:
 
 @in_virtual_time
 async def test_a_slow_body_does_not_delay_an_update() -> None:
-    async with guarded(policy=Policy.AWAIT) as site:
+    async with guarded(policy=Policy.WAIT) as site:
         _, writer = await asyncio.open_connection("127.0.0.1", site.port)
         writer.write(post("Content-Length: 9") + b"{")
         async with asyncio.timeout(1):

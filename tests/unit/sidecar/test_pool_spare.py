@@ -28,9 +28,9 @@ from tests.unit.sidecar.recording_handler import (
     until,
 )
 from tests.unit.sidecar.relay import To, relayed
-from understudy_operator.observe.adoption_link import Adopter, AdoptionKeys, adopt
-from understudy_operator.observe.line import Keys
+from understudy_operator.apply.adoption_link import Adopter, AdoptionKeys, adopt
 from understudy_operator.plan.intents import AdoptSpare
+from understudy_operator.runtime.line import Keys
 from understudy_protocol import handshake, launcher, membership, pod, wire
 from understudy_protocol.adoption import Adopt, Adopted
 from understudy_protocol.enums import NO_ROUND, WorkersState

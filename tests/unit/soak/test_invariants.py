@@ -28,7 +28,7 @@ def entry(resumed_at: float | None, seconds: float | None) -> dict[str, object]:
     found: dict[str, object] = {"fault": "Process", "detectedAt": "2026-11-25T04:00:00.000Z"}
     if resumed_at is not None:
         found["resumedAt"] = datetime.fromtimestamp(SINCE + resumed_at, UTC).isoformat()
-    return found if seconds is None else {**found, "seconds": seconds}
+    return found if seconds is None else {**found, "pauseSeconds": seconds}
 
 
 def steps(*rounds: tuple[float, ...]) -> dict[str, list[Step]]:
@@ -60,8 +60,8 @@ def test_an_entry_may_differ_by_a_tenth_of_the_pause(resumed_at: float, seconds:
 @pytest.mark.parametrize(
     ("entries", "expected"),
     [
-        ([entry(9.0, 11.1)], ["seconds: expected 10.000 ± 1.000, status reports 11.1"]),
-        ([entry(9.0, None)], ["seconds: expected 10.000 ± 1.000, status reports None"]),
+        ([entry(9.0, 11.1)], ["pauseSeconds: expected 10.000 ± 1.000, status reports 11.1"]),
+        ([entry(9.0, None)], ["pauseSeconds: expected 10.000 ± 1.000, status reports None"]),
         ([], ["recoveries: none for the 10.000 s until 1000009.000 without a step"]),
         ([entry(None, None)], ["recoveries: none for the 10.000 s until 1000009.000 without a step"]),
         (

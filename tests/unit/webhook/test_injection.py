@@ -184,7 +184,7 @@ def annotated(name: str, value: str) -> Callable[[Raw], object]:
 
 
 def without_labels(raw: Raw) -> None:
-    raw["metadata"]["labels"] = {"understudy.dev/inject": "true"}
+    raw["metadata"]["labels"] = {"understudy.dev/inject": "enabled"}
 
 
 def without_index(raw: Raw) -> None:
@@ -240,10 +240,9 @@ def command_of(text: str) -> Callable[[Raw], object]:
         ("job", mounting(names.NODE_VOLUME), "only Understudy may mount this volume: remove the mount"),
         ("job", annotated("container", "tainer"), "set it to one of logs, trainer"),
         ("job", annotated("container", ""), "set it to the name of the container that trains"),
-        ("job", annotated("world-size", "0"), "understudy.dev/world-size is '0': set it to the number of ranks, 1 or"),
-        ("job", annotated("world-size", "-8"), "understudy.dev/world-size is '-8': set it to the number of ranks"),
-        ("job", annotated("world-size", "1.5"), "understudy.dev/world-size is '1.5': set it to the number of ranks"),
-        ("job", annotated("world-size", "many"), "understudy.dev/world-size is 'many': set it to the number of ranks"),
+        ("job", annotated("spares", "-1"), "understudy.dev/spares is '-1': set it to the number of pods that wait as"),
+        ("job", annotated("spares", "1.5"), "understudy.dev/spares is '1.5': set it to the number of pods that wait"),
+        ("job", annotated("spares", "many"), "understudy.dev/spares is 'many': set it to the number of pods that wait"),
         ("job", annotated("launcher", "wrap"), "'wrap': set it to Auto, Wrap, Torchrun or None"),
         ("job", annotated("launcher", ""), "'': set it to Auto, Wrap, Torchrun or None"),
         ("job", annotated("nproc-per-node", "gpu"), "'gpu': set it to the number of workers of each pod"),
@@ -256,14 +255,22 @@ def command_of(text: str) -> Callable[[Raw], object]:
             "is '4s': set it to a duration such as 30s, 10m or 1h, at least 5s",
         ),
         ("job", annotated("launcher", "torchrun"), "set it to Auto, Wrap, Torchrun or None"),
-        ("job", annotated("wolrd-size", "8"), "understudy.dev/wolrd-size is unknown: correct"),
-        (
-            "job",
-            annotated("zygote", "false"),
-            "zygote is now named understudy.dev/fork-server: rename it",
-        ),
+        ("job", annotated("spare", "1"), "understudy.dev/spare is unknown: correct"),
+        ("job", annotated("zygote", "false"), "zygote is now named understudy.dev/fork-server: rename it, and set it"),
         ("job", annotated("nologin-path", "/run/x"), "nologin-path is now named understudy.dev/node-file: rename it"),
         ("job", annotated("fence-timeout", "30s"), "is now named understudy.dev/coordinator-loss-timeout: rename it"),
+        ("job", annotated("backoff-max", "30s"), "is now named understudy.dev/backoff-max-delay: rename it"),
+        ("job", annotated("worker-grace", "5s"), "is now named understudy.dev/worker-grace-period: rename it"),
+        (
+            "job",
+            annotated("world-size", "16"),
+            "is now named understudy.dev/spares: rename it, and set it to the number of pods that wait as spares",
+        ),
+        (
+            "job",
+            annotated("min-world-size", "8"),
+            "is now named understudy.dev/min-pods: rename it, and set it to the number of pods to shrink to",
+        ),
         ("jobset", command_of("torchrun --rdzv-backend=c10d t.py"), "has --rdzv-backend=c10d"),
         ("jobset", command_of("torchrun --standalone t.py"), "has --standalone"),
         (
@@ -311,7 +318,7 @@ def test_the_annotation_for_the_loss_of_the_coordinator_sets_the_fence() -> None
 )
 def test_a_pod_that_claims_to_be_injected_cannot_mount_the_key_in_its_own_containers(own: Raw) -> None:
     raw = pod("job")
-    raw["metadata"]["annotations"]["understudy.dev/injected"] = "trainer"
+    raw["metadata"]["annotations"]["understudy.dev/trainer-container"] = "trainer"
     mounts = [{"name": "understudy-membership", "mountPath": "/x"}]
     raw["spec"]["initContainers"] = [{"name": "understudy-sidecar", "volumeMounts": mounts, **own}]
     with pytest.raises(Objection, match="injection adds a container understudy-sidecar: rename yours"):

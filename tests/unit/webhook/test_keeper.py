@@ -28,7 +28,7 @@ NOW = 1_790_000_000.0
 def an_api() -> FakeApi:
     api = FakeApi()
     webhook = {"name": "inject.understudy.dev", "clientConfig": {"service": {"name": "hook"}}}
-    metadata = {"annotations": {"understudy.dev/certificates": "SelfMade"}}
+    metadata = {"annotations": {"understudy.dev/certificate-mode": "SelfSigned"}}
     api.put(CONFIGURATION, {"metadata": metadata, "webhooks": [webhook, webhook]})
     return api
 
@@ -171,7 +171,7 @@ async def test_the_keeper_of_a_previous_mode_does_not_change_the_new_authority()
     await keeper.run_once()
     # when the chart sets another mode and its caBundle, and the keeper still runs
     configuration = api.objects[CONFIGURATION]
-    configuration["metadata"]["annotations"]["understudy.dev/certificates"] = "Provided"
+    configuration["metadata"]["annotations"]["understudy.dev/certificate-mode"] = "Provided"
     for webhook in configuration["webhooks"]:
         webhook["clientConfig"]["caBundle"] = base64.b64encode(b"theirs").decode()
     await keeper.run_once()
@@ -221,11 +221,11 @@ def test_a_certificate_is_due_once_a_third_of_its_lifetime_is_left() -> None:
 
 
 def test_a_configuration_that_trusts_the_certificate_or_has_another_manager_is_not_written() -> None:
-    own = {"annotations": {"understudy.dev/certificates": "SelfMade"}}
+    own = {"annotations": {"understudy.dev/certificate-mode": "SelfSigned"}}
     assert with_bundle({"metadata": own, "webhooks": [{"clientConfig": {"caBundle": "QQ=="}}]}, "QQ==") is None
     assert with_bundle({"metadata": own, "webhooks": [{"clientConfig": {}}]}, "QQ==") == {
         "metadata": own,
         "webhooks": [{"clientConfig": {"caBundle": "QQ=="}}],
     }
-    for other in ({}, {"annotations": None}, {"annotations": {"understudy.dev/certificates": "Provided"}}):
+    for other in ({}, {"annotations": None}, {"annotations": {"understudy.dev/certificate-mode": "Provided"}}):
         assert with_bundle({"metadata": other, "webhooks": [{"clientConfig": {}}]}, "QQ==") is None

@@ -41,6 +41,17 @@ def test_a_pod_without_the_label_is_never_touched(label: str) -> None:
     assert response(mutate(request(raw), IMAGE)) == {"uid": "u-1", "allowed": True}
 
 
+def test_a_pod_with_the_former_value_of_the_label_is_refused_with_the_new_one() -> None:
+    raw = pod("job")
+    raw["metadata"]["labels"]["understudy.dev/inject"] = "true"
+    result = response(mutate(request(raw), IMAGE))
+    expected = "label understudy.dev/inject is 'true', a value that is now named enabled: set it to enabled"
+    assert (result["allowed"], result["status"]["message"]) == (False, f"understudy cannot inject this pod: {expected}")
+    job = a_job(template=template())
+    job["spec"]["template"]["metadata"]["labels"] = {"understudy.dev/inject": "true"}
+    assert find_objections("Job", job) == [f"understudy cannot inject the pods of this Job: {expected}"]
+
+
 def test_other_objects_than_pods_are_never_touched() -> None:
     assert response(mutate(request(pod("job"), "Job"), IMAGE)) == {"uid": "u-1", "allowed": True}
 
@@ -71,7 +82,7 @@ def test_a_body_that_is_no_review_is_rejected_with_a_message(body: bytes) -> Non
 
 def template(**annotations: str) -> Raw:
     result = {f"understudy.dev/{name.replace('_', '-')}": text for name, text in annotations.items()}
-    metadata = {"labels": {"understudy.dev/inject": "true"}, "annotations": result}
+    metadata = {"labels": {"understudy.dev/inject": "enabled"}, "annotations": result}
     return {"metadata": metadata, "spec": {"containers": [{"name": "t", "command": ["python", "t.py"]}]}}
 
 
@@ -128,14 +139,14 @@ def with_pattern(text: str) -> Raw:
     ("kind", "raw"),
     [
         ("Job", a_job()),
-        ("Job", a_job(template=template(world_size="2"))),
+        ("Job", a_job(template=template(spares="1"))),
         ("Job", {"metadata": {"name": "x"}, "spec": {"template": {"spec": {}}}}),
-        ("JobSet", a_jobset(template(world_size="5", nproc_per_node="1"))),
+        ("JobSet", a_jobset(template(spares="1", nproc_per_node="1"))),
         ("JobSet", {"metadata": {"name": "x"}, "spec": {"replicatedJobs": []}}),
         # two Jobs with three pods each; one Job alone has too few
-        ("JobSet", a_jobset(template(world_size="5"))),
-        ("Job", child_of(a_jobset(template(world_size="5")))),
-        ("Job", child_of(a_jobset(template(min_world_size="6"), template(min_world_size="6")), 1)),
+        ("JobSet", a_jobset(template(spares="5"))),
+        ("Job", child_of(a_jobset(template(spares="5")))),
+        ("Job", child_of(a_jobset(template(min_pods="6"), template(min_pods="6")), 1)),
         ("PyTorchJob", a_pytorch_job(template())),
         ("TrainingJob", training_job()),
         ("ConfigMap", {"metadata": {}}),
@@ -152,22 +163,18 @@ def test_a_valid_job_is_admitted(kind: str, raw: Raw) -> None:
         ("Job", a_job(completionMode="NonIndexed"), "spec.completionMode has to be Indexed"),
         ("Job", a_job(completions=5), "spec.completions is 5 and parallelism 3"),
         ("Job", a_job(backoffLimitPerIndex=1), "spec.backoffLimitPerIndex ends an index"),
-        ("Job", a_job(template=template(world_size="8")), "takes 8 pods of 1 workers, but the job has 3"),
-        ("Job", a_job(template=template(world_size="3", nproc_per_node="2")), "multiple of the 2 workers"),
-        ("Job", a_job(template=template(min_world_size="4")), "understudy.dev/min-world-size is 4"),
-        (
-            "Job",
-            a_job(template=template(world_size="0")),
-            "world-size is '0': set it to the number of ranks, 1 or more",
-        ),
+        ("Job", a_job(template=template(spares="3")), "understudy.dev/spares is 3, but the job has 3 pods"),
+        ("Job", a_job(template=template(min_pods="4")), "understudy.dev/min-pods is 4, but 3 pods train: lower it"),
+        ("Job", a_job(template=template(spares="1", min_pods="3")), "min-pods is 3, but 2 pods train: lower it"),
+        ("Job", a_job(template=template(min_pods="0")), "min-pods is '0': set it to the number of pods to shrink to"),
         ("Job", a_job(template=template(launcher="torchrun")), "set it to Auto, Wrap, Torchrun or None"),
-        ("JobSet", a_jobset(template(world_size="7")), "takes 7 pods of 1 workers, but the job has 6"),
-        ("JobSet", a_jobset(template(world_size="-1")), "world-size is '-1': set it to the number of ranks, 1 or more"),
+        ("JobSet", a_jobset(template(spares="7")), "spares is 7, but the job has 6 pods, and at least"),
+        ("JobSet", a_jobset(template(spares="-1")), "spares is '-1': set it to the number of pods that wait as spares"),
         ("JobSet", a_jobset(without_command()), "container t needs a command"),
         ("JobSet", a_jobset(template(container="x")), "understudy.dev/container is 'x': set it to one of t"),
         ("PyTorchJob", a_pytorch_job(template(nproc_per_node="auto")), "'auto': set it to the number of workers"),
         ("JobSet", a_jobset(template(), template(fork_server="false")), "r0, r1 train as one, but their annotations"),
-        ("PyTorchJob", a_pytorch_job(template(world_size="5")), "but the job has 4"),
+        ("PyTorchJob", a_pytorch_job(template(spares="4")), "but the job has 4 pods"),
         ("TrainingJob", in_a_circle(), "dependsOn"),
         ("TrainingJob", with_pattern("("), "onJobFailureMessagePatterns"),
     ],

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.times.durations import growing_pause_s
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_protocol import pod as names
 
@@ -51,7 +52,7 @@ def failed_in_a_row(observed: Observed, now: float) -> int:
 
 
 def start_pause_s(in_a_row: int) -> float:
-    return min(FIRST_S * 2.0 ** min(in_a_row - 1, 10), LONGEST_S)
+    return growing_pause_s(FIRST_S, LONGEST_S, in_a_row)
 
 
 def describe_failed_starts(observed: Observed, now: float) -> str:

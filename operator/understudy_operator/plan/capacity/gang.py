@@ -100,7 +100,7 @@ def gang(observed: Observed) -> Gang:
 
 
 def in_gang(pod: Pod) -> bool:
-    return pod.index is not None or names.ANNOTATION_GANG in pod.annotations
+    return pod.index is not None or names.ANNOTATION_GANG_MEMBER in pod.annotations
 
 
 def gated(pod: Pod) -> bool:
@@ -149,7 +149,7 @@ def enroll_pod(manifest: dict[str, Any], observed: Observed, opening: Opening) -
     metadata, spec = manifest["metadata"], manifest["spec"]
     if opening.of_gang:
         if opening.index is None:
-            metadata["annotations"][names.ANNOTATION_GANG] = "true"
+            metadata["annotations"][names.ANNOTATION_GANG_MEMBER] = "true"
         if job_gang.queue is not None:
             metadata["labels"] |= job_gang.queue.labels | {kueue.GROUP_NAME: job_gang.group}
             metadata["annotations"] |= {

@@ -6,14 +6,14 @@ for a spare. It is also False if nothing manages the queue: the cluster has no K
 a pod waits at another gate, the message names the gate; the wait is no trouble of the pod.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from understudy_operator.plan.capacity.gang import Gang, gang, gated, in_gang
 from understudy_operator.plan.facts.cluster_objects import ChildJob, Pod
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.queue import API_GROUP, GATE, MANAGED, QUEUE
-from understudy_operator.plan.facts.reported_conditions import DesiredCondition, condition
+from understudy_operator.plan.facts.reported_conditions import DesiredCondition, condition, unchanged
+from understudy_operator.plan.facts.status import Condition
 from understudy_operator.plan.intents import Event
 
 QUOTA_RESERVED = "QuotaReserved"
@@ -63,7 +63,7 @@ def _of_running_jobs(observed: Observed, queue: str) -> Iterator[DesiredConditio
         )
         yield QUOTA_RESERVED, False, NOT_MANAGED, message
     elif before := condition(observed.job.status, QUOTA_RESERVED):  # has_kueue is unknown after a start of the operator
-        yield QUOTA_RESERVED, before["status"] == "True", before["reason"], before["message"]
+        yield unchanged(before)
 
 
 def gang_waits_for_quota(observed: Observed) -> bool:
@@ -76,14 +76,16 @@ def gang_waits_for_quota(observed: Observed) -> bool:
     return not any(pod.uid in rank_holders for pod in observed.live())
 
 
-def queue_events(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
-    """The events between two states of the condition, each empty if there is none."""
-    if after.get("reason") == WAITS and before.get("reason") != WAITS:
-        yield Event("Normal", WAITS, after["message"])
-    elif after.get("reason") == ADMITTED and before.get("reason") != ADMITTED:
+def queue_events(before: Condition | None, after: Condition | None) -> Iterator[Event]:
+    """The events between two states of the condition, each None if there is none."""
+    if after is None or (before is not None and before.reason == after.reason):
+        return
+    if after.reason == WAITS:
+        yield Event("Normal", WAITS, after.message)
+    elif after.reason == ADMITTED:
         yield Event("Normal", ADMITTED, "Kueue has admitted the job")
-    elif after.get("reason") == NOT_MANAGED and before.get("reason") != NOT_MANAGED:
-        yield Event("Warning", NOT_MANAGED, after["message"])
+    elif after.reason == NOT_MANAGED:
+        yield Event("Warning", NOT_MANAGED, after.message)
 
 
 def _of_gang(job_gang: Gang, actives: int) -> str:

@@ -153,7 +153,7 @@ def _has_place(pod: Pod) -> bool:
 
 
 def _is_from_pool(pod: Pod) -> bool:
-    return names.ANNOTATION_FROM_POD in pod.annotations
+    return names.ANNOTATION_CLAIMED_POD_UID in pod.annotations
 
 
 def _is_bound(pod: Pod, now: float) -> bool:
@@ -172,7 +172,9 @@ def _vacant_since(observed: Observed, now: float) -> float:
     The coordinator alone does not know: without a majority it reports no pod as lost.
     """
     availability = condition(observed.job.status, CONDITION)
-    waiting_since = parse_time(availability["lastTransitionTime"]) if availability.get("status") == "False" else now
+    waiting_since = now
+    if availability is not None and availability.status == "False":
+        waiting_since = parse_time(availability.last_transition_time)
     lost = () if observed.snapshot is None else observed.snapshot.lost
     return max([waiting_since, *(x.at for x in lost)])
 

@@ -46,6 +46,7 @@ class Pod:
     gates: tuple[str, ...] = ()  # its scheduling gates
     finalizers: tuple[str, ...] = ()
     disruption: str = ""  # why it was evicted or preempted, in the message of the cause; "" if it was not
+    is_preempted: bool = False  # by the scheduler or by Kueue, for a pod of higher priority
     blocking_finalizers: tuple[str, ...] = ()  # finalizers, if only they keep the object of a deleted pod
     waiting_since: float = 0.0  # when it got its node, if it has no container yet; else 0
     failure: str = ""  # why it has failed, from the kubelet; "" if it has not

@@ -1,34 +1,31 @@
 """Numbers of members and spares, for status. Without a report from a coordinator they stay as they are."""
 
-from typing import Any
-
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.reconcile_cache import cached_per_reconcile
 from understudy_operator.plan.facts.recoveries import AT_WORK
+from understudy_operator.plan.facts.status import Members, PromotedSpare, Spares
 from understudy_protocol.observer import MemberView, Snapshot
 
 #: Promoted spares that status names.
 MAX_REPORTED_PROMOTED = 20
 
 
-def member_counts(observed: Observed) -> tuple[dict[str, int], dict[str, int]]:
-    """The counts of members and of spares."""
+def member_counts(observed: Observed) -> tuple[Members, Spares]:
     world = observed.job.world
     active, ready, spares, claimed = _counts(observed)
-    members = {"desired": world.actives, "active": active, "ready": ready}
-    return members, {"desired": world.spares, "ready": spares, "claimed": claimed}
+    return Members(world.actives, active, ready), Spares(world.spares, spares, claimed)
 
 
-def promoted_spares(observed: Observed) -> list[dict[str, Any]]:
+def promoted_spares(observed: Observed) -> tuple[PromotedSpare, ...]:
     """For status: pods that were created as spares, as their names show, and have ranks now."""
     if observed.close is not None:
-        return []
+        return ()
     snapshot = observed.snapshot
     if snapshot is None or not reports_rank_holders(observed, snapshot):
-        return list(observed.job.status.get("promotedSpares", ()))
+        return observed.job.status.promoted_spares
     ranks = {member.pod_uid: member.group_rank for member in snapshot.members if member.group_rank is not None}
     promoted = sorted((ranks[pod.uid], pod.name) for pod in observed.live() if pod.spare and pod.uid in ranks)
-    return [{"pod": name, "groupRank": rank} for rank, name in promoted[:MAX_REPORTED_PROMOTED]]
+    return tuple(PromotedSpare(name, rank) for rank, name in promoted[:MAX_REPORTED_PROMOTED])
 
 
 @cached_per_reconcile
@@ -38,9 +35,7 @@ def _counts(observed: Observed) -> tuple[int, int, int, int]:
         return 0, 0, 0, 0
     if observed.snapshot is not None and reports_rank_holders(observed, observed.snapshot):
         return _count_members(observed, observed.snapshot)
-    active, ready = (int(before.get("members", {}).get(name, 0)) for name in ("active", "ready"))
-    spares, claimed = (int(before.get("spares", {}).get(name, 0)) for name in ("ready", "claimed"))
-    return active, ready, spares, claimed
+    return before.members.active, before.members.ready, before.spares.ready, before.spares.claimed
 
 
 def reports_rank_holders(observed: Observed, snapshot: Snapshot) -> bool:

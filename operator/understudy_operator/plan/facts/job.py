@@ -1,13 +1,24 @@
 """A TrainingJob, or an InjectedJob, with what its status records."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from understudy_operator.plan.facts.injected_job import InjectedJob
 from understudy_operator.plan.facts.queue import Queue
 from understudy_operator.plan.facts.spec import JobSpec, World
+from understudy_operator.plan.facts.status import JobStatus
 from understudy_protocol.logs import TEXT
+from understudy_protocol.pod import PodGroup
+
+
+@dataclass(frozen=True)
+class InjectedJob:
+    """The facts of an InjectedJob beyond those of a job with a world."""
+
+    uid: str  # of the InjectedJob itself
+    groups: tuple[PodGroup, ...]
+    grace_s: int
+    target_kind: str
+    target_name: str
 
 
 @dataclass(frozen=True)
@@ -21,7 +32,7 @@ class Job:
     created_at: float
     completed_at: float | None  # from status
     spec: JobSpec
-    status: Mapping[str, Any]
+    status: JobStatus
     orphans: bool = False  # it is deleted without its pods
     queue: Queue | None = None  # of Kueue
     log_format: str = TEXT  # of the sidecars of its pods
@@ -36,12 +47,12 @@ class Job:
     @property
     def terminal(self) -> bool:
         """Whether it has ended, according to status."""
-        return bool(self.status.get("terminalState"))
+        return bool(self.status.terminal_state)
 
     @property
     def previous_epoch(self) -> int:
         """The name of the attempt of the world: the newest epoch before it; 0 in the first one."""
-        return int(self.status.get("coordinator", {}).get("formerEpoch", 0))
+        return self.status.coordinator.former_epoch
 
     @property
     def attempt(self) -> int:
@@ -55,8 +66,7 @@ class Job:
     @property
     def previous_attempt(self) -> int | None:
         """The attempt before this one; None in the first one."""
-        previous = self.status.get("coordinator", {}).get("previousAttempt")
-        return None if previous is None else int(previous)
+        return self.status.coordinator.previous_attempt
 
     @property
     def membership(self) -> str:
@@ -66,32 +76,33 @@ class Job:
     @property
     def restarts(self) -> int:
         """Restarts of the whole job."""
-        return int(self.status.get("restarts", 0))
+        return self.status.restarts
 
     @property
     def job_restarts_counted(self) -> int:
         """Restarts of the whole job that count towards maxRestarts."""
-        return int(self.status.get("restartsCountTowardsMax", 0))
+        return self.status.restarts_count_towards_max
 
     @property
     def restarts_counted(self) -> int:
         """All restarts that count towards maxRestarts, also those of single Jobs."""
-        entries = self.status.get("replicatedJobsStatus", ())
-        return self.job_restarts_counted + sum(sum(x.get("jobRestartsCountTowardsMax", ())) for x in entries)
+        entries = self.status.replicated_jobs_status
+        return self.job_restarts_counted + sum(sum(entry.job_restarts_count_towards_max) for entry in entries)
 
     def restarts_of(self, group: str, index: int) -> int:
         """Restarts of a single Job."""
-        return self._of_job(group, index, "jobRestarts")
+        entry = self.status.replicated_job(group)
+        return 0 if entry is None else _at(entry.job_restarts, index)
 
     def counted_restarts_of(self, group: str, index: int) -> int:
-        return self._of_job(group, index, "jobRestartsCountTowardsMax")
-
-    def _of_job(self, group: str, index: int, field: str) -> int:
-        entries = self.status.get("replicatedJobsStatus", ())
-        counts = next((entry.get(field, ()) for entry in entries if entry["name"] == group), ())
-        return int(counts[index]) if index < len(counts) else 0
+        entry = self.status.replicated_job(group)
+        return 0 if entry is None else _at(entry.job_restarts_count_towards_max, index)
 
     @property
     def round(self) -> int:
         """The newest round in status; -1 before the first."""
-        return int(self.status.get("round", -1))
+        return self.status.round
+
+
+def _at(counts: Sequence[int], index: int) -> int:
+    return counts[index] if index < len(counts) else 0

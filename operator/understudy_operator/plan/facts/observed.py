@@ -9,10 +9,10 @@ from understudy_operator.plan.facts.cluster_objects import ChildJob, Node, Pod, 
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.pod_answers import NEVER, NO_ANSWERS, PodAnswers
-from understudy_operator.plan.facts.pool_facts import PoolView
+from understudy_operator.plan.facts.pool_facts import Adoption, PoolView
 from understudy_operator.plan.facts.refusals import Refusal
+from understudy_operator.plan.facts.reported_conditions import condition
 from understudy_operator.plan.facts.secret_writes import NO_WRITES, SecretWrites
-from understudy_operator.plan.facts.warm_spares import Adoption
 from understudy_protocol.enums import CloseReason, Term
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot
@@ -48,9 +48,7 @@ def has_majority(snapshot: Snapshot) -> bool:
 
 def ends_early(observed: "Observed") -> bool:
     """Whether the job has ended for another reason than the end of the world: its members still train."""
-    entries = observed.job.status.get("replicatedJobsStatus", ())
-    world_groups = {group.name for group in observed.job.world.groups}
-    has_entry = any(entry["name"] in world_groups for entry in entries)
+    has_entry = any(observed.job.status.replicated_job(group.name) for group in observed.job.world.groups)
     return observed.job.terminal and has_entry and observed.world_close is None
 
 
@@ -123,9 +121,9 @@ class Observed:
     def close(self) -> Close | None:
         """Why the world ended: from status once the job has ended, before from the coordinator or any finished pod."""
         for reason, state in TERMINAL_STATES.items():
-            if self.job.status.get("terminalState") == state:
-                conditions = self.job.status.get("conditions", ())
-                return Close(reason, next((x.get("message", "") for x in conditions if x["type"] == state), ""))
+            if self.job.status.terminal_state == state:
+                end = condition(self.job.status, state)
+                return Close(reason, "" if end is None else end.message)
         return self.world_close
 
     @cached_property
@@ -145,13 +143,12 @@ class Observed:
     def _recorded_close(self) -> Close | None:
         if self.job.spec.world is None:
             return None
-        name = self.job.world.groups[0].name
-        entry: Mapping[str, Any] = next(
-            (x for x in self.job.status.get("replicatedJobsStatus", ()) if x["name"] == name), {}
-        )
-        if entry.get("succeeded"):
+        entry = self.job.status.replicated_job(self.job.world.groups[0].name)
+        if entry is None:
+            return None
+        if entry.succeeded:
             return Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
-        failed = entry.get("failed") and self.job.terminal and not self.overdue
+        failed = entry.failed and self.job.terminal and not self.overdue
         return Close(CloseReason.FAILED, "") if failed else None
 
     def node_ready(self, name: str) -> bool:

@@ -13,12 +13,32 @@ from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.secret_writes import NO_WRITES, SecretWrites
-from understudy_operator.plan.facts.warm_spares import PoolLauncher
+from understudy_operator.plan.facts.status import PoolStatus
 from understudy_operator.plan.verdicts.sources import time_in
 from understudy_protocol import pod as names
 from understudy_protocol.logs import TEXT
 
 DEFAULT_FAILURES_PER_NODE_DAY = 1.2e-3
+
+
+@dataclass(frozen=True)
+class PoolLauncher:
+    """The launcher of a pool's spares, as in the jobs that will claim them."""
+
+    container: str = ""  # name of the trainer; "": the first
+    nproc_per_node: int = 1
+    zygote: bool = True
+    preload: tuple[str, ...] | None = None  # None: the launcher's default
+    warmup: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """The results of this operator's attempts to send a claimed spare its job."""
+
+    since: float  # the first attempt
+    adopted: bool = False
+    failure: str = ""  # of the newest attempt
 
 
 @dataclass(frozen=True)
@@ -37,12 +57,12 @@ class Pool:
     generation: int
     resource_version: str
     deleting: bool
-    replicas: int  # of a pool without auto
+    replicas: int  # of a pool without autoSize
     template: Mapping[str, Any]  # of its pods: metadata and spec
-    auto: AutoSize | None = None
+    auto_size: AutoSize | None = None
     topology_key: str = ""  # of a node's label; "" if pods are not spread
     launcher: PoolLauncher | None = None  # of warm spares; None: the spares only reserve places
-    status: Mapping[str, Any] = field(default_factory=dict)
+    status: PoolStatus = field(default_factory=PoolStatus)
     log_format: str = TEXT  # of the sidecars of warm spares
 
 
@@ -90,7 +110,7 @@ class ObservedPool:
 
 def claimant(pod: Pod) -> str:
     """The uid of the job that has claimed this pod; "" if none has."""
-    return pod.labels.get(names.LABEL_CLAIMED_BY, "")
+    return pod.labels.get(names.LABEL_CLAIMED_BY_UID, "")
 
 
 def claimed_at(pod: Pod) -> float:
@@ -104,7 +124,7 @@ def pool_of(pod: Pod) -> str:
 
 
 def template_of(pod: Pod) -> str:
-    return pod.labels.get(names.LABEL_TEMPLATE, "")
+    return pod.labels.get(names.LABEL_TEMPLATE_HASH, "")
 
 
 def unclaimed(pods: Iterable[Pod]) -> list[Pod]:
@@ -120,7 +140,7 @@ def node_is_well(nodes: Mapping[str, Node], name: str, now: float) -> bool:
 
 def taken_by(pods: Iterable[Pod]) -> frozenset[str]:
     """Uids of the pool's pods that these pods have replaced."""
-    return frozenset(filter(None, (pod.annotations.get(names.ANNOTATION_FROM_POD) for pod in pods)))
+    return frozenset(filter(None, (pod.annotations.get(names.ANNOTATION_CLAIMED_POD_UID) for pod in pods)))
 
 
 def available(pods: Iterable[Pod], nodes: Mapping[str, Node], now: float) -> list[Pod]:

@@ -6,64 +6,58 @@ entries, and an entry stays when its cause is revised: so its time and its place
 it. An entry that was open when its coordinator was lost, and that the new one does not report, ends when the new one
 reports that all workers run: nothing else ends it.
 
-An entry has ended once it has `resumedAt` or, in a job whose workers report no steps, `runningAt`. `seconds` is how
-long training paused, measured by a pod that made the last step before the fault and the first one after it; if no such
-pod is left, the time from `detectedAt` to `resumedAt`. Without a step there is no number.
+An entry has ended once it has `resumedAt` or, in a job whose workers report no steps, `runningAt`. `pauseSeconds` is
+how long training paused, measured by a pod that made the last step before the fault and the first one after it; if no
+such pod is left, the time from `detectedAt` to `resumedAt`. Without a step there is no number.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
+from understudy_operator.plan.facts.status import CauseStatus, JobStatus, RecoveryStatus
 from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol.enums import Fault, Strategy, WorkersState
 from understudy_protocol.observer import Cause, Recovery, Snapshot
 
 RECOVERIES_KEPT = 10
 AT_WORK = (WorkersState.RUNNING, WorkersState.FINISHED)
-Entry = Mapping[str, Any]
 
 
-def merge_history(before: Sequence[Entry], snapshot: Snapshot, now: float) -> list[Entry]:
+def merge_history(before: Sequence[RecoveryStatus], snapshot: Snapshot, now: float) -> list[RecoveryStatus]:
     """The entries of status after this snapshot, the oldest first."""
     recorded = identified(before)
     entries = identified(_entry(recovery) for recovery in snapshot.recoveries)
-    reported = [_newer(recorded.get(identity, {}), entry) for identity, entry in entries.items()]
-    times = {entry["detectedAt"] for entry in reported}
-    orphans = [entry for entry in before if entry["detectedAt"] not in times]
+    reported = [_newer(recorded.get(identity), entry) for identity, entry in entries.items()]
+    times = {entry.detected_at for entry in reported}
+    orphans = [entry for entry in before if entry.detected_at not in times]
     if _all_at_work(snapshot):
         orphans = [entry if is_of_rollouts(entry) else _ended(entry, now) for entry in orphans]
-    return sorted([*orphans, *reported], key=lambda entry: str(entry["detectedAt"]))[-RECOVERIES_KEPT:]
+    return sorted([*orphans, *reported], key=lambda entry: entry.detected_at)[-RECOVERIES_KEPT:]
 
 
-def is_open(entry: Entry) -> bool:
-    """Whether the recovery has not ended."""
-    return "resumedAt" not in entry and "runningAt" not in entry
+def with_recoveries(status: JobStatus, recoveries: tuple[RecoveryStatus, ...]) -> JobStatus:
+    """The status with the newest of these recoveries, the oldest first."""
+    kept = recoveries[-RECOVERIES_KEPT:]
+    return replace(status, recoveries=kept, last_recovery=kept[-1] if kept else None)
 
 
-def is_of_rollouts(entry: Entry) -> bool:
+def is_of_rollouts(entry: RecoveryStatus) -> bool:
     """Whether rollouts are recreated while training goes on: a complete update ends that, and not a step."""
-    return (entry["fault"], entry.get("strategy")) == (Fault.WEIGHT_UPDATE.value, Strategy.POD_RECREATE.value)
+    return (entry.fault, entry.strategy) == (Fault.WEIGHT_UPDATE, Strategy.POD_RECREATE.value)
 
 
-def plain_cause(cause: Cause) -> dict[str, Any]:
-    fields = {
-        "rank": cause.rank,
-        "pod": cause.pod,
-        "node": cause.node,
-        "exitCode": cause.exit_code,
-        "signal": cause.signal,
-        "message": cause.message,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
+def cause_status(cause: Cause) -> CauseStatus:
+    return CauseStatus(cause.rank, cause.pod, cause.node, cause.exit_code, cause.signal, cause.message)
 
 
-def identified(entries: Iterable[Entry]) -> dict[tuple[str, int], Entry]:
+def identified(entries: Iterable[RecoveryStatus]) -> dict[tuple[str, int], RecoveryStatus]:
     """The entries by identity: time, and place among those of that time."""
     seen: Counter[str] = Counter()
-    found = {}
+    found = dict[tuple[str, int], RecoveryStatus]()
     for entry in entries:
-        at = entry["detectedAt"]
+        at = entry.detected_at
         found[at, seen[at]] = entry
         seen[at] += 1
     return found
@@ -74,30 +68,28 @@ def _all_at_work(snapshot: Snapshot) -> bool:
     return bool(rank_holders) and not snapshot.waiting_for and all(member.workers in AT_WORK for member in rank_holders)
 
 
-def _ended(entry: Entry, now: float) -> Entry:
-    return {**entry, "runningAt": micro_time(now)} if is_open(entry) else entry
+def _ended(entry: RecoveryStatus, now: float) -> RecoveryStatus:
+    return replace(entry, running_at=micro_time(now)) if entry.is_open else entry
 
 
-def _newer(recorded: Entry, reported: Entry) -> Entry:
+def _newer(recorded: RecoveryStatus | None, reported: RecoveryStatus) -> RecoveryStatus:
     """A recorded end stays; a first step may be added to it."""
-    return recorded if recorded and not is_open(recorded) and "resumedAt" not in reported else reported
+    is_recorded = recorded is not None and not recorded.is_open and reported.resumed_at is None
+    return recorded if recorded is not None and is_recorded else reported
 
 
-def _entry(recovery: Recovery) -> Entry:
-    entry: dict[str, Any] = {
-        "fault": recovery.fault.value,
-        "round": recovery.round,
-        "cause": plain_cause(recovery.cause),
-        "detectedAt": micro_time(recovery.detected_at),
-    }
-    if recovery.strategy is not None:
-        entry["strategy"] = recovery.strategy.value
-    if recovery.reason:
-        entry["reason"] = recovery.reason
-    if recovery.running_at is not None:
-        entry["runningAt"] = micro_time(recovery.running_at)
+def _entry(recovery: Recovery) -> RecoveryStatus:
+    pause_s = None
     if recovery.resumed_at is not None:
-        entry["resumedAt"] = micro_time(recovery.resumed_at)
         pause_s = recovery.pause_s if recovery.pause_s is not None else recovery.resumed_at - recovery.detected_at
-        entry["seconds"] = round(pause_s, 3)
-    return entry
+    return RecoveryStatus(
+        fault=recovery.fault,
+        detected_at=micro_time(recovery.detected_at),
+        strategy=None if recovery.strategy is None else recovery.strategy.value,
+        reason=recovery.reason,
+        round=recovery.round,
+        cause=cause_status(recovery.cause),
+        running_at=None if recovery.running_at is None else micro_time(recovery.running_at),
+        resumed_at=None if recovery.resumed_at is None else micro_time(recovery.resumed_at),
+        pause_seconds=None if pause_s is None else round(pause_s, 3),
+    )

@@ -12,10 +12,10 @@ from enum import Enum
 class RefusalKind(Enum):
     """The value is the condition's reason."""
 
-    MANIFEST = "Refused"
+    MANIFEST = "Rejected"
     QUOTA = "QuotaExceeded"
     ADMISSION = "AdmissionDenied"
-    WEBHOOK = "WebhookFailed"
+    WEBHOOK = "WebhookUnavailable"
     NAMESPACE = "NamespaceTerminating"
     FORBIDDEN = "Forbidden"
     SERVER = "ServerError"

@@ -184,7 +184,7 @@ class World:
     spare_timeout_s: float = 30.0
     fence_s: float = 30.0  # 0: Off
     launcher_timeout_s: float = 15.0
-    backoff_max_s: float = 30.0  # 0: no pause after a round that failed at its start
+    backoff_max_delay_s: float = 30.0  # 0: no pause after a round that failed at its start
     topology_key: str = ""  # of a node's label; "" if the location of spares does not matter
     pool: str = ""  # the HotSparePool from which the job claims more spares; "" if none
     mode: str = "Wrap"  # or Torchrun
@@ -195,9 +195,13 @@ class World:
     warmup: tuple[str, ...] = ()  # command that a spare runs once while it waits; empty: none
     nologin_path: str = ""  # a file whose existence marks a node as faulty; "" if none
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks with the same shards
-    proactive: str = "Off"  # or NextCheckpoint, Now: whether a member on a bad node is swapped before it fails
+    proactive_replacement: str = (
+        "Off"  # or NextCheckpoint, Now: whether a member on a bad node is swapped before it fails
+    )
     avoid_nodes: str = "Prefer"  # or Require, Off: how strictly new pods avoid nodes with findings
-    worker_grace_s: float | None = None  # of workers that a round replaces; None: the default of their environment
+    worker_grace_period_s: float | None = (
+        None  # of workers that a round replaces; None: the default of their environment
+    )
     step_timeout_s: float = 0.0  # a worker without a step() for so long hangs; 0: no limit
     start_timeout_s: float = 0.0  # a round without a step() for so long after its start hangs; 0: no limit
     script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: no limit
@@ -231,7 +235,7 @@ class RolloutGateway:
 
     engine_port: int
     port: int = 8080
-    awaits: bool = False  # whether an update waits for the requests in flight; else the gateway aborts them
+    waits_for_requests: bool = False  # whether an update waits for the requests in flight; else the gateway aborts them
     initial_version: str = ""  # of the weights at the start of servers, if clients may use these
 
 

@@ -10,12 +10,14 @@ the newest pod that counts is taken. A node that status has recorded for the sam
 may be gone by now.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec.structs import replace
 
 from understudy_operator.plan.facts.cluster_objects import Stay
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.facts.recoveries import Entry, identified
+from understudy_operator.plan.facts.recoveries import identified
+from understudy_operator.plan.facts.status import RecoveryStatus
 from understudy_operator.plan.times.rfc3339 import parse_time
 
 TOLERANCE_S = 60.0
@@ -35,21 +37,22 @@ def node_at(stays: Iterable[Stay], pod: str, at: float) -> str:
     return max(matching, key=lambda stay: stay.since).node if matching else ""
 
 
-def fill_in_nodes(entries: Sequence[Entry], before: Sequence[Entry], observed: Observed) -> list[Entry]:
+def fill_in_nodes(
+    entries: Sequence[RecoveryStatus], before: Sequence[RecoveryStatus], observed: Observed
+) -> list[RecoveryStatus]:
     """The recoveries of status with the nodes that the operator has seen. before: as status has them now."""
     recorded, stays = identified(before), tuple(list_stays(observed))
     return [_with_node(entry, recorded.get(identity), stays) for identity, entry in identified(entries).items()]
 
 
-def _with_node(entry: Entry, recorded: Entry | None, stays: Sequence[Stay]) -> Entry:
-    cause: Mapping[str, Any] = entry["cause"]
-    if not cause.get("node"):
+def _with_node(entry: RecoveryStatus, recorded: RecoveryStatus | None, stays: Sequence[Stay]) -> RecoveryStatus:
+    cause, node = entry.cause, ""
+    if not cause.node:
         return entry
-    pod, node = cause.get("pod", ""), ""
-    if recorded is not None and recorded["cause"].get("pod", "") == pod:
-        node = recorded["cause"].get("node", "")
-    node = node or node_at(stays, pod, parse_time(entry["detectedAt"]))
-    return {**entry, "cause": {**cause, "node": node}}
+    if recorded is not None and recorded.cause.pod == cause.pod:
+        node = recorded.cause.node
+    node = node or node_at(stays, cause.pod, parse_time(entry.detected_at))
+    return replace(entry, cause=replace(cause, node=node))
 
 
 def _covers(stay: Stay, at: float) -> bool:

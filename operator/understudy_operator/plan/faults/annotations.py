@@ -30,14 +30,14 @@ def plan_annotations(observed: Observed, now: float) -> tuple[PatchPod, ...]:
 def plan_annotation(pod: Pod, node: Node | None, now: float) -> PatchPod | None:
     """node: the pod's, as far as it is known. None if the pod has the current verdict."""
     finding = None if node is None else node.verdict_at(now)
-    if finding is None and names.ANNOTATION_VERDICT not in pod.annotations:
+    if finding is None and names.ANNOTATION_NODE_VERDICT not in pod.annotations:
         return None  # the case of almost all pods, in each reconcile
     if not pod.node or pod.ended:
         return None
     written, current = _written_verdict(pod), node_verdict(finding)
     if current == NO_VERDICT if written is None else replace(written, at=0.0) == current:
         return None
-    return PatchPod(pod.name, {}, {names.ANNOTATION_VERDICT: wire.encode(replace(current, at=float(now)))})
+    return PatchPod(pod.name, {}, {names.ANNOTATION_NODE_VERDICT: wire.encode(replace(current, at=float(now)))})
 
 
 def node_verdict(finding: Finding | None) -> NodeVerdict:
@@ -52,7 +52,7 @@ def node_verdict(finding: Finding | None) -> NodeVerdict:
 
 def _written_verdict(pod: Pod) -> NodeVerdict | None:
     """The verdict in the annotation; None if it is missing or unreadable."""
-    text = pod.annotations.get(names.ANNOTATION_VERDICT)
+    text = pod.annotations.get(names.ANNOTATION_NODE_VERDICT)
     if text is None:
         return None
     try:

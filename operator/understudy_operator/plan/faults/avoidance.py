@@ -21,11 +21,13 @@ from typing import Any
 from understudy_operator.plan.facts.cluster_objects import Node, Pod, with_findings
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.reconcile_cache import cached_per_reconcile
-from understudy_operator.plan.faults.silence import silent_nodes
+from understudy_operator.plan.facts.status import AvoidedNode, JobStatus
 from understudy_operator.plan.intents import Event
+from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_operator.plan.times.rfc3339 import whole_seconds
 from understudy_operator.plan.verdicts.findings import Finding
 from understudy_protocol import pod as names
+from understudy_protocol.enums import Fault
 
 OFF, REQUIRE = "Off", "Require"
 MEMORY, SILENCE = "memory", "silence"
@@ -44,7 +46,7 @@ class Avoided:
     reason: str
     fault_class: str = ""
     until: float | None = None
-    preferred: bool = False  # the scheduler may use the node if no other is free
+    usable_as_last_resort: bool = False  # the scheduler may use the node if no other is free
 
 
 @cached_per_reconcile
@@ -55,22 +57,22 @@ def avoidance(observed: Observed, now: float) -> tuple[Avoided, ...]:
         return ()
     for avoided in (*_with_verdict(observed, now), *_silent(observed, now), *_remembered(observed)):
         known = found.get(avoided.node)
-        if known is None or (known.preferred and not avoided.preferred):
+        if known is None or (known.usable_as_last_resort and not avoided.usable_as_last_resort):
             found[avoided.node] = avoided
     return tuple(found[name] for name in sorted(found))
 
 
 def required(avoided: tuple[Avoided, ...]) -> list[str]:
-    return [entry.node for entry in avoided if not entry.preferred]
+    return [entry.node for entry in avoided if not entry.usable_as_last_resort]
 
 
 def preferred(avoided: tuple[Avoided, ...]) -> list[str]:
-    return [entry.node for entry in avoided if entry.preferred][:PREFERRED]
+    return [entry.node for entry in avoided if entry.usable_as_last_resort][:PREFERRED]
 
 
 def avoided_by(pod: Pod) -> set[str]:
     """The nodes that were avoided when the pod was created: its affinity cannot change."""
-    return set(filter(None, pod.annotations.get(names.ANNOTATION_AVOIDS, "").split(",")))
+    return set(filter(None, pod.annotations.get(names.ANNOTATION_AVOIDED_NODES, "").split(",")))
 
 
 def usable_again(pod: Pod, avoid: Collection[str], nodes: Mapping[str, Node]) -> list[str]:
@@ -101,7 +103,7 @@ def _with_verdict(observed: Observed, now: float) -> Iterator[Avoided]:
         if needs_anti_affinity(finding, tolerates_taints):
             is_preferred = policy != REQUIRE and not finding.hardware
             description = (finding.source, finding.reason, finding.fault_class.value, finding.until)
-            yield Avoided(node.name, *description, preferred=is_preferred)
+            yield Avoided(node.name, *description, usable_as_last_resort=is_preferred)
 
 
 def needs_anti_affinity(finding: Finding, tolerates_taints: bool) -> bool:
@@ -121,32 +123,46 @@ def _remembered(observed: Observed) -> Iterator[Avoided]:
     if policy != OFF:
         for node, reason in observed.offenders.items():
             if node in observed.nodes:
-                yield Avoided(node, MEMORY, reason, preferred=policy != REQUIRE)
+                yield Avoided(node, MEMORY, reason, usable_as_last_resort=policy != REQUIRE)
+
+
+#: Jobs avoid a silent node for so long. By then the node controller has marked it, or the node is back.
+SUSPECT_S = 60.0
+
+
+def silent_nodes(observed: Observed, now: float) -> list[str]:
+    """Nodes on which a member stopped responding a moment ago, and that have not become ready since."""
+    if observed.snapshot is None:
+        return []
+    lost = [x for x in observed.snapshot.lost if x.fault is Fault.NODE and not is_due(x.at + SUSPECT_S, now)]
+    return sorted({x.node for x in lost if not _came_back(observed.nodes.get(x.node), x.at)})
+
+
+def _came_back(node: Node | None, at: float) -> bool:
+    return node is not None and node.ready and node.since > at
 
 
 # Reported -------------------------------------------------------------------------------------------------------------
 
 
-def avoided_nodes_status(observed: Observed, now: float) -> list[dict[str, Any]]:
+def avoided_nodes_status(observed: Observed, now: float) -> tuple[AvoidedNode, ...]:
     """status.avoidedNodes: nodes with pods of the job first. Silent nodes are left to the report of their recovery."""
     reported = [entry for entry in avoidance(observed, now) if entry.source != SILENCE]
     pods = _pods_by_node(observed) if reported else {}
     entries = sorted(reported, key=lambda entry: (entry.node not in pods, entry.node))
-    return [_entry(entry, pods.get(entry.node, [])) for entry in entries[:MAX_REPORTED_NODES]]
+    return tuple(_entry(entry, pods.get(entry.node, [])) for entry in entries[:MAX_REPORTED_NODES])
 
 
-def _entry(avoided: Avoided, pods: list[Pod]) -> dict[str, Any]:
-    entry: dict[str, Any] = {"node": avoided.node, "source": avoided.source}
-    if avoided.fault_class:
-        entry["class"] = avoided.fault_class
-    entry["reason"] = avoided.reason
-    if avoided.until is not None:
-        entry["until"] = whole_seconds(avoided.until)
-    if avoided.preferred:
-        entry["preferred"] = True
-    if pods:
-        entry["pods"] = [pod.name for pod in pods[:MAX_REPORTED_PODS]]
-    return entry
+def _entry(avoided: Avoided, pods: list[Pod]) -> AvoidedNode:
+    return AvoidedNode(
+        node=avoided.node,
+        source=avoided.source,
+        fault_class=avoided.fault_class,
+        reason=avoided.reason,
+        until=None if avoided.until is None else whole_seconds(avoided.until),
+        usable_as_last_resort=avoided.usable_as_last_resort,
+        pods=tuple(pod.name for pod in pods[:MAX_REPORTED_PODS]),
+    )
 
 
 def _pods_by_node(observed: Observed) -> dict[str, list[Pod]]:
@@ -157,27 +173,25 @@ def _pods_by_node(observed: Observed) -> dict[str, list[Pod]]:
     return found
 
 
-def plan_avoidance_events(observed: Observed, status: Mapping[str, Any]) -> Iterator[Event]:
+def plan_avoidance_events(observed: Observed, status: JobStatus) -> Iterator[Event]:
     """One event each: the job now avoids the node of one of its pods; a pod runs on an avoided node."""
-    before = {entry["node"]: entry for entry in observed.job.status.get("avoidedNodes", ())}
+    before = {entry.node: entry for entry in observed.job.status.avoided_nodes}
     pods = {pod.name: pod for pod in observed.pods}
-    for entry in status.get("avoidedNodes", ()):
-        known = before.get(entry["node"], {})
-        pod_names, reason = entry.get("pods", []), f"{entry['source']}: {entry['reason']}"
-        new = any(known.get(field) != entry.get(field) for field in ("source", "class"))
-        if pod_names and new:
-            class_text = f" ({entry['class']})" if "class" in entry else ""
-            message = f"new pods of the job avoid node {entry['node']} of {pod_names[0]}{class_text}: {reason}"
+    for entry in status.avoided_nodes:
+        known, reason = before.get(entry.node), f"{entry.source}: {entry.reason}"
+        new = known is None or (known.source, known.fault_class) != (entry.source, entry.fault_class)
+        if entry.pods and new:
+            class_text = f" ({entry.fault_class})" if entry.fault_class else ""
+            message = f"new pods of the job avoid node {entry.node} of {entry.pods[0]}{class_text}: {reason}"
             yield Event("Warning", "NodeAvoided", message)
-        for name in pod_names:
-            if name not in known.get("pods", ()) and entry["node"] in prefers_not(pods[name]):
+        for name in entry.pods:
+            if (known is None or name not in known.pods) and entry.node in prefers_not(pods[name]):
                 message = (
-                    f"{name} runs on node {entry['node']}, which the job avoids, because no other node was free: "
-                    f"{reason}"
+                    f"{name} runs on node {entry.node}, which the job avoids, because no other node was free: {reason}"
                 )
                 yield Event("Warning", "AvoidedNodeUsed", message)
 
 
 def prefers_not(pod: Pod) -> set[str]:
     """The nodes that were avoided if possible when the pod was created."""
-    return set(filter(None, pod.annotations.get(names.ANNOTATION_PREFERS_NOT, "").split(",")))
+    return set(filter(None, pod.annotations.get(names.ANNOTATION_LEAST_PREFERRED_NODES, "").split(",")))

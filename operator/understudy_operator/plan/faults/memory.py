@@ -21,10 +21,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.message_limits import AHEAD_S
+from understudy_operator.plan.facts.status import RecoveryStatus
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol.enums import Fault
 from understudy_protocol.recovery import SWAP_REASON
@@ -61,6 +61,15 @@ class NodeOffence:
 
 
 @dataclass(frozen=True)
+class JobRecoveries:
+    """The recoveries in one job's status."""
+
+    uid: str
+    name: str  # namespace/name
+    recoveries: tuple[RecoveryStatus, ...]
+
+
+@dataclass(frozen=True)
 class Offenders:
     """The repeat offenders, each with a description."""
 
@@ -86,8 +95,8 @@ class Memory:
 
     by_node: Mapping[str, tuple[NodeOffence, ...]]
 
-    def after(self, jobs: Iterable[Mapping[str, Any]], now: float) -> "Memory":
-        """With the recoveries in these raw jobs' statuses; for other recoveries the memory stays as it is."""
+    def after(self, jobs: Iterable[JobRecoveries], now: float) -> "Memory":
+        """With the recoveries of these jobs; for other recoveries the memory stays as it is."""
         jobs = tuple(jobs)
         offences = [entry for job in jobs for entry in offences_of(job)]
         recoveries = {identity for job in jobs for identity in _recoveries_of(job)}
@@ -110,27 +119,27 @@ class Memory:
         ]
         return replace(self, by_node={node: kept[node] for node in sorted(worst)})
 
+    def merged(self, stored: "Memory", now: float) -> "Memory":
+        """With the offenses of a stored memory."""
+        offences = [(node, offence) for node, known in stored.by_node.items() for offence in known]
+        return self.with_offences(offences, now)
+
 
 NO_MEMORY = Memory({})
 
 
-def offences_of(job: Mapping[str, Any]) -> Iterator[tuple[str, NodeOffence]]:
-    """Node and offense of each recovery that counts in the status of a raw TrainingJob."""
-    metadata = job["metadata"]
-    for entry in job.get("status", {}).get("recoveries", ()):
-        cause: Mapping[str, Any] = entry.get("cause", {})
-        fault = next((fault for fault in _WEIGHTS if fault.value == entry.get("fault")), None)
-        node = str(cause.get("node", ""))
-        if fault is not None and _NODE.fullmatch(node) and entry.get("reason") != SWAP_REASON:
-            reason = str(cause.get("message", ""))[:REASON_CHARACTERS]
-            identity = (metadata["uid"], f"{metadata['namespace']}/{metadata['name']}")
-            yield node, NodeOffence(parse_time(entry["detectedAt"]), *identity, fault, reason)
+def offences_of(job: JobRecoveries) -> Iterator[tuple[str, NodeOffence]]:
+    """Node and offense of each recovery that counts."""
+    for entry in job.recoveries:
+        node, reason = entry.cause.node, entry.cause.message[:REASON_CHARACTERS]
+        if entry.fault in _WEIGHTS and _NODE.fullmatch(node) and entry.reason != SWAP_REASON:
+            yield node, NodeOffence(parse_time(entry.detected_at), job.uid, job.name, entry.fault, reason)
 
 
-def _recoveries_of(job: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _recoveries_of(job: JobRecoveries) -> Iterator[tuple[str, float]]:
     """All recoveries in status, also those that do not count."""
-    for entry in job.get("status", {}).get("recoveries", ()):
-        yield job["metadata"]["uid"], parse_time(entry["detectedAt"])
+    for entry in job.recoveries:
+        yield job.uid, parse_time(entry.detected_at)
 
 
 def encode_memory(memory: Memory) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.spec import JobSpec
+from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.injection import command
 from understudy_operator.plan.injection.owner import Owner, read_owner
 from understudy_operator.plan.injection.settings import (
@@ -46,10 +47,6 @@ class InjectedPod:
     warnings: tuple[str, ...] = ()
 
 
-def wants_injection(metadata: Raw) -> bool:
-    return bool(metadata.get("labels", {}).get(names.LABEL_INJECT) == "true")
-
-
 def inject(pod: Raw, sidecar_image: str, log_format: str = TEXT) -> InjectedPod:
     """The injected pod. Raises Objection."""
     injected = copy.deepcopy(dict(pod))
@@ -57,7 +54,7 @@ def inject(pod: Raw, sidecar_image: str, log_format: str = TEXT) -> InjectedPod:
     annotations = metadata.setdefault("annotations", {})
     owner = read_owner(injected)
     settings = read_injection_settings(annotations)
-    trainer = _trainer(spec, annotations.get(names.ANNOTATION_INJECTED, settings.container))
+    trainer = _trainer(spec, annotations.get(names.ANNOTATION_TRAINER_CONTAINER, settings.container))
     if spec.get("hostNetwork"):
         raise Objection(
             "hostNetwork has to be false or unset: the sidecars listen on fixed ports, which two pods of a node cannot "
@@ -66,7 +63,7 @@ def inject(pod: Raw, sidecar_image: str, log_format: str = TEXT) -> InjectedPod:
     _refuse_taken_names(injected, settings, sidecar_image)
     warnings = _change(spec, trainer, owner, settings, sidecar_image, log_format)
     metadata.setdefault("labels", {}).update({names.LABEL_JOB: owner.group, names.LABEL_JOB_UID: owner.membership})
-    annotations |= {names.ANNOTATION_INJECTED: trainer["name"], names.ANNOTATION_PLACE: str(owner.place)}
+    annotations |= {names.ANNOTATION_TRAINER_CONTAINER: trainer["name"], names.ANNOTATION_POD_INDEX: str(owner.place)}
     return InjectedPod(injected, warnings)
 
 
@@ -81,7 +78,7 @@ def _trainer(spec: Raw, name: str) -> dict[str, Any]:
 def _refuse_taken_names(pod: Raw, settings: InjectionSettings, image: str) -> None:
     """Reject containers and volumes of the user that have the names of ours."""
     spec = pod["spec"]
-    injected = names.ANNOTATION_INJECTED in pod["metadata"]["annotations"]
+    injected = names.ANNOTATION_TRAINER_CONTAINER in pod["metadata"]["annotations"]
     added = (x for x in spec.get("initContainers", ()) if injected and _is_sidecar(x, settings, image))
     sidecar = next(added, None)
     for container in (*spec.get("initContainers", ()), *spec["containers"]):
@@ -149,7 +146,7 @@ def _job(owner: Owner, settings: InjectionSettings, nproc: int, mode: str) -> Jo
     """The job, as far as a pod's containers depend on it."""
     world = replace(settings.of_world(nproc, actives=1, spares=0), mode=mode, min_actives=0)
     spec = JobSpec((), world)
-    return Job("", owner.group, owner.membership, 1, "", False, 0.0, None, spec, {})
+    return Job("", owner.group, owner.membership, 1, "", False, 0.0, None, spec, JobStatus())
 
 
 def _behind_launcher(trainer: dict[str, Any], job: Job, grace_s: int) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ def _is_suspended(observed: Observed) -> bool:
 
 def _placed(pod: Pod, observed: Observed) -> Pod:
     assert observed.job.injected is not None
-    text = pod.annotations.get(names.ANNOTATION_PLACE, "")
+    text = pod.annotations.get(names.ANNOTATION_POD_INDEX, "")
     if not text:
         return pod
     try:

@@ -1,7 +1,7 @@
 """The settings on an injected pod: annotations `understudy.dev/<name>`, in place of a TrainingJob's spec.
 
 Rules: an unknown name or an invalid value is an Objection that names the annotation and the fix. Unset annotations have
-the defaults of a TrainingJob. Sizes are numbers of ranks, as in torch.
+the defaults of a TrainingJob.
 """
 
 import re
@@ -18,12 +18,12 @@ AUTO, WRAP, TORCHRUN, NONE = "Auto", "Wrap", "Torchrun", "None"
 #: Annotations that the operator and the webhook write.
 RESERVED = frozenset(
     {
-        names.ANNOTATION_INJECTED,
-        names.ANNOTATION_PLACE,
-        names.ANNOTATION_VERDICT,
+        names.ANNOTATION_TRAINER_CONTAINER,
+        names.ANNOTATION_POD_INDEX,
+        names.ANNOTATION_NODE_VERDICT,
         names.ANNOTATION_GROUP_RANK,
-        names.ANNOTATION_AVOIDS,
-        names.ANNOTATION_TEMPLATE_HASH,
+        names.ANNOTATION_AVOIDED_NODES,
+        names.ANNOTATION_SPEC_HASH,
     }
 )
 
@@ -37,8 +37,8 @@ class InjectionSettings:
     launcher: str = AUTO
     container: str = ""  # "": the first
     nproc_per_node: int = 0  # 0: the number in the command, else 1
-    world_size: int = 0  # ranks; 0: those of all pods
-    min_world_size: int = 0
+    spares: int = 0
+    min_pods: int = 0  # 0: the job does not shrink
     world: Mapping[str, Any] = field(default_factory=dict)  # other fields of World that differ from the defaults
 
     def of_world(self, nproc: int, actives: int, spares: int) -> World:
@@ -48,9 +48,18 @@ class InjectionSettings:
             nproc_per_node=nproc,
             container=self.container,
             spares=spares,
-            min_actives=self.min_world_size // nproc,
+            min_actives=self.min_pods,
             **self.world,
         )
+
+
+def wants_injection(metadata: Mapping[str, Any]) -> bool:
+    """Whether the label of a pod, or of its template, asks for injection. Raises Objection."""
+    label = (metadata.get("labels") or {}).get(names.LABEL_INJECT)
+    if label == _RENAMED_LABEL:
+        new = names.INJECTION_ENABLED
+        raise Objection(f"label {names.LABEL_INJECT} is {label!r}, a value that is now named {new}: set it to {new}")
+    return bool(label == names.INJECTION_ENABLED)
 
 
 def read_injection_settings(annotations: Mapping[str, str]) -> InjectionSettings:
@@ -62,7 +71,8 @@ def read_injection_settings(annotations: Mapping[str, str]) -> InjectionSettings
             continue
         name = key.removeprefix(PREFIX)
         if name in _RENAMED:
-            raise Objection(f"annotation {key} is now named {PREFIX}{_RENAMED[name]}: rename it")
+            new = _RENAMED[name]
+            raise Objection(f"annotation {key} is now named {PREFIX}{new}: rename it, and set it to {_TABLE[new][2]}")
         if name not in _TABLE:
             known = ", ".join(sorted(_TABLE))
             raise Objection(f"annotation {key} is unknown: correct or remove it; the known ones are {known}")
@@ -84,21 +94,18 @@ def settings_of(annotations: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def actives_of(settings: InjectionSettings, nproc: int, pods: int) -> int:
+def actives_of(settings: InjectionSettings, pods: int) -> int:
     """Pods with ranks; the others wait as spares. Raises Objection."""
-    if not settings.world_size:
-        return pods
-    key = f"{PREFIX}world-size"
-    actives, rest = divmod(settings.world_size, nproc)
-    if rest:
+    if settings.spares and settings.spares >= pods:
         raise Objection(
-            f"annotation {key} is {settings.world_size}: set it to a number of ranks that is a multiple of the {nproc} "
-            f"workers of each pod ({PREFIX}nproc-per-node)"
+            f"annotation {PREFIX}spares is {settings.spares}, but the job has {pods} pods, and at least one has to "
+            "train: lower it, or raise the job's parallelism and completions"
         )
-    if actives > pods:
+    actives = pods - settings.spares
+    if settings.min_pods > actives:
         raise Objection(
-            f"annotation {key} is {settings.world_size}, which takes {actives} pods of {nproc} workers, but the job "
-            f"has {pods}: lower it, or raise the job's parallelism and completions"
+            f"annotation {PREFIX}min-pods is {settings.min_pods}, but {actives} pods train: lower it, or raise the "
+            "job's parallelism and completions"
         )
     return actives
 
@@ -126,8 +133,8 @@ def _boolean(text: str) -> bool:
     return {"true": True, "false": False}[_one_of("true", "false")(text)]
 
 
-def _worker_grace(text: str) -> float:
-    if seconds(text) > LONGEST_WORKER_GRACE_S:
+def _worker_grace_period(text: str) -> float:
+    if seconds(text) > LONGEST_WORKER_GRACE_PERIOD_S:
         raise ValueError(text)
     return seconds(text)
 
@@ -159,16 +166,16 @@ def _modules(text: str) -> tuple[str, ...]:
 
 
 SHORTEST_LAUNCHER_TIMEOUT_S = 5.0  # as in the CRD
-LONGEST_WORKER_GRACE_S = 3600.0  # as in the CRD
+LONGEST_WORKER_GRACE_PERIOD_S = 3600.0  # as in the CRD
 _DURATIONS = "a duration such as 30s, 10m or 1h"
-_OWN = ("launcher", "container", "nproc_per_node", "world_size", "min_world_size")
+_OWN = ("launcher", "container", "nproc_per_node", "spares", "min_pods")
 #: name: (field of InjectionSettings or World, reader, valid values for messages)
 _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "launcher": ("launcher", _one_of(AUTO, WRAP, TORCHRUN, NONE), "Auto, Wrap, Torchrun or None"),
     "container": ("container", _text, "the name of the container that trains"),
     "nproc-per-node": ("nproc_per_node", _number(1), "the number of workers of each pod, 1 or more"),
-    "world-size": ("world_size", _number(1), "the number of ranks, 1 or more"),
-    "min-world-size": ("min_world_size", _number(1), "the number of ranks to shrink to, 1 or more"),
+    "spares": ("spares", _number(0), "the number of pods that wait as spares, 0 or more"),
+    "min-pods": ("min_pods", _number(1), "the number of pods to shrink to, 1 or more"),
     "fork-server": ("zygote", _boolean, "true or false"),
     "preload": ("preload", _modules, "names of modules, separated by commas"),
     "log-prefix": ("log_prefix", _boolean, "true or false"),
@@ -186,15 +193,21 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
         _launcher_timeout,
         f"{_DURATIONS}, at least {SHORTEST_LAUNCHER_TIMEOUT_S:g}s",
     ),
-    "worker-grace": ("worker_grace_s", _worker_grace, f"{_DURATIONS} at most"),
-    "backoff-max": ("backoff_max_s", seconds, _DURATIONS),
+    "worker-grace-period": ("worker_grace_period_s", _worker_grace_period, f"{_DURATIONS} at most"),
+    "backoff-max-delay": ("backoff_max_delay_s", seconds, _DURATIONS),
     "max-identical-failures": ("script_fault_rounds", _number(0), "a number, 0 or more"),
     "topology-key": ("topology_key", _text, "the name of a node's label"),
 }
 ANNOTATIONS = tuple(sorted(_TABLE))
 #: Old name -> name.
 _RENAMED: Mapping[str, str] = {
+    "backoff-max": "backoff-max-delay",
     "fence-timeout": "coordinator-loss-timeout",
+    "min-world-size": "min-pods",
     "nologin-path": "node-file",
+    "worker-grace": "worker-grace-period",
+    "world-size": "spares",
     "zygote": "fork-server",
 }
+#: The former value of the label.
+_RENAMED_LABEL = "true"

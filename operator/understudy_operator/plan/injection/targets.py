@@ -17,11 +17,16 @@ from understudy_operator.plan.injection.settings import (
     actives_of,
     read_injection_settings,
     settings_of,
+    wants_injection,
 )
+from understudy_operator.plan.intents import Event
 from understudy_protocol import pod as names
 from understudy_protocol.pod import PodGroup
 
 Raw = Mapping[str, Any]
+#: Errors raised while reading a Job, a JobSet or a PyTorchJob with a field that its own controller would not accept.
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
+REASON_CHARACTERS = 500
 REPLICA_TYPES = ("Master", "Worker")
 
 
@@ -77,18 +82,35 @@ def spec_of(target: Target, owner: Owner, pod: Raw) -> dict[str, Any]:
     annotations = pod["metadata"].get("annotations", {})
     settings = read_injection_settings(annotations)
     nproc = read_nproc(pod)
-    actives = actives_of(settings, nproc, target.pods)
-    _check_least(settings.min_world_size, nproc, actives)
+    actives = actives_of(settings, target.pods)
     return {
         "target": {"apiVersion": PATHS[owner.kind][0], "kind": owner.kind, "name": owner.name, "uid": owner.uid},
         "attempt": owner.attempt,
         "pods": target.pods,
         "members": actives,
         "nprocPerNode": nproc,
-        "graceSeconds": int(pod["spec"].get("terminationGracePeriodSeconds") or 30),
-        "podGroups": [{"name": x.name, "first": x.first, "podsPerJob": x.pods_per_job} for x in target.groups],
-        "settings": settings_of(annotations),
+        "terminationGracePeriodSeconds": int(pod["spec"].get("terminationGracePeriodSeconds") or 30),
+        "podGroups": [{"name": x.name, "firstGroupRank": x.first, "podsPerJob": x.pods_per_job} for x in target.groups],
+        "annotations": settings_of(annotations),
     }
+
+
+def plan_injected_job(namespace: str, owner: Owner, pod: Raw, target: Raw, unreadable: str) -> Raw | Event:
+    """The InjectedJob to create; an event if the target cannot train as one. target: the raw owner of the pod.
+
+    unreadable: why the API server's answer cannot be decoded; "" if it can.
+    """
+    try:
+        if unreadable:
+            raise Objection(unreadable)
+        return manifest_of(namespace, owner, spec_of(read_target(owner.kind, target), owner, pod))
+    except (Objection, *UNREADABLE) as objection:
+        reason = (
+            str(objection)
+            if isinstance(objection, Objection)
+            else f"it cannot be read: {objection!r}"[:REASON_CHARACTERS]
+        )
+        return Event("Warning", "NotInjected", reason, owner.uid)
 
 
 def manifest_of(namespace: str, owner: Owner, spec: Raw) -> dict[str, Any]:
@@ -134,14 +156,6 @@ def _check_pods(target: Target) -> None:
         )
 
 
-def _check_least(ranks: int, nproc: int, actives: int) -> None:
-    if ranks % nproc or ranks > actives * nproc:
-        raise Objection(
-            f"annotation {PREFIX}min-world-size is {ranks}: set it to a number of ranks that is a multiple of the "
-            f"{nproc} workers of each pod, and at most the {actives * nproc} ranks of the training"
-        )
-
-
 def _templates(kind: str, spec: Raw) -> Iterator[Template]:
     if kind == "Job":
         yield from _of_job("pods", 1, spec, "spec")
@@ -153,12 +167,12 @@ def _templates(kind: str, spec: Raw) -> Iterator[Template]:
         replicas = spec.get("pytorchReplicaSpecs", {})
         for name in REPLICA_TYPES:
             entry = replicas.get(name, {})
-            if _is_labelled(entry.get("template", {})):
+            if wants_injection(entry.get("template", {}).get("metadata") or {}):
                 yield Template(name.lower(), 1, int(entry.get("replicas", 1)), entry["template"])
 
 
 def _of_job(name: str, jobs: int, spec: Raw, path: str) -> Iterator[Template]:
-    if not _is_labelled(spec.get("template", {})):
+    if not wants_injection(spec.get("template", {}).get("metadata") or {}):
         return
     pods = int(spec.get("parallelism", 1))
     # A JobSet fills in Indexed by itself; a Job's own default is NonIndexed.
@@ -177,8 +191,3 @@ def _of_job(name: str, jobs: int, spec: Raw, path: str) -> Iterator[Template]:
             f"{path}.backoffLimitPerIndex ends an index, and the training with it, after that many lost pods: remove it"
         )
     yield Template(name, jobs, pods, spec["template"])
-
-
-def _is_labelled(template: Raw) -> bool:
-    labels = (template.get("metadata") or {}).get("labels") or {}
-    return bool(labels.get(names.LABEL_INJECT) == "true")

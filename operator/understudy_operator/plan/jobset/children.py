@@ -33,7 +33,7 @@ from understudy_operator.plan.manifests.metadata import job_name
 from understudy_protocol import pod as names
 
 #: Annotations of a Job that a resumption updates.
-UPDATED_ANNOTATIONS = (names.ANNOTATION_TEMPLATE_HASH, names.ANNOTATION_WRITTEN)
+UPDATED_ANNOTATIONS = (names.ANNOTATION_SPEC_HASH, names.ANNOTATION_WRITTEN_FIELDS)
 
 
 def plan_children(observed: Observed, sidecar_image: str) -> tuple[JobIntent, ...]:

@@ -7,38 +7,39 @@ Rules, as the Job controller has them for a Job's startTime:
 - A restart creates new Jobs with their own time; recoveries do not.
 - Status keeps the start of the attempt. An attempt without it, because it trained under a version without this rule,
   has no deadline: an upgrade of the operator ends no job.
+
+And ttlSecondsAfterFinished: when a job that has ended is deleted.
 """
 
 from understudy_operator.plan.capacity.queueing import gang_waits_for_quota
+from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.spec import ReplicatedJob
 from understudy_operator.plan.times.reconcile_clock import is_due
-from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
-
-ATTEMPT_START = "attemptStartTime"
+from understudy_operator.plan.times.rfc3339 import Time, micro_time, parse_time
 
 
-def attempt_start(observed: Observed, *, may_start: bool, now: float) -> str | None:
+def attempt_start(observed: Observed, *, may_start: bool, now: float) -> Time | None:
     """The start for status; None while no time counts. may_start: whether the world may have pods."""
-    job, recorded = observed.job, observed.job.status.get(ATTEMPT_START)
+    job, recorded = observed.job, observed.job.status.attempt_start_time
     if job.terminal:
         return recorded
     if not any(_limit_s(group) is not None for group in job.world.groups) or not _counts(observed):
         return None
     # A job that Kueue has evicted and admitted again has had a round, but its time starts from 0.
-    is_starting = observed.before_first_round or job.status.get("phase") == "Pending"
+    is_starting = observed.before_first_round or job.status.phase == "Pending"
     was_tried = observed.templates_checked or bool(observed.pods)
     return recorded or (micro_time(now) if is_starting and may_start and was_tried else None)
 
 
 def overdue(observed: Observed, now: float) -> frozenset[str]:
     """ReplicatedJobs of the world whose Jobs are past the deadline; for a job that has ended, at its end."""
-    job = observed.job
-    if job.spec.world is None or ATTEMPT_START not in job.status or not _counts(observed):
+    job, start = observed.job, observed.job.status.attempt_start_time
+    if job.spec.world is None or start is None or not _counts(observed):
         return frozenset()
     if not job.terminal and observed.world_close is not None:
         return frozenset()
-    began, at = parse_time(job.status[ATTEMPT_START]), now if job.completed_at is None else job.completed_at
+    began, at = parse_time(start), now if job.completed_at is None else job.completed_at
     limits = ((group.name, _limit_s(group)) for group in job.world.groups)
     return frozenset(name for name, limit_s in limits if limit_s is not None and is_due(began + limit_s, at))
 
@@ -51,3 +52,10 @@ def _counts(observed: Observed) -> bool:
 def _limit_s(group: ReplicatedJob) -> float | None:
     limit = group.job_spec.get("activeDeadlineSeconds")
     return None if limit is None else float(limit)
+
+
+def remaining_s(job: Job, now: float) -> float | None:
+    """Seconds until the deletion; None if the job has no limit, or has not ended."""
+    if job.spec.ttl_s is None or job.completed_at is None or not job.terminal:
+        return None
+    return job.completed_at + job.spec.ttl_s - now

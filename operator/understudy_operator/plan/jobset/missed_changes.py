@@ -58,7 +58,7 @@ def is_missed_by_world(observed: Observed) -> bool:
     if not _missed(observed) or observed.job.spec.world is None or observed.close is not None:
         return False
     wanted = observed.job.world.template_hash
-    hashes = (pod.annotations.get(names.ANNOTATION_TEMPLATE_HASH, wanted) for pod in observed.pods if pod.alive)
+    hashes = (pod.annotations.get(names.ANNOTATION_SPEC_HASH, wanted) for pod in observed.pods if pod.alive)
     return any(template_hash != wanted for template_hash in hashes)
 
 
@@ -107,4 +107,5 @@ def _missed(observed: Observed) -> bool:
 
 
 def _last_generation(observed: Observed) -> int:
-    return int(observed.job.status.get("observedGeneration", observed.job.generation))
+    recorded = observed.job.status.observed_generation
+    return observed.job.generation if recorded is None else recorded

@@ -6,16 +6,18 @@ Rules:
   before they are ready again belongs to the first.
 - While an update may be retried, the operator recreates only replicas that stay blocked in its process group: nothing
   else frees them.
-- status.rollouts.restartedFor records the handled failure, so that each is handled once. The recovery lasts until an
-  update is complete.
+- status.rollouts.restartedForUpdate records the handled failure, so that each is handled once. The recovery lasts until
+  an update is complete.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from msgspec.structs import replace
 
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.facts.recoveries import RECOVERIES_KEPT, Entry, is_of_rollouts, is_open, plain_cause
+from understudy_operator.plan.facts.recoveries import cause_status, is_of_rollouts, with_recoveries
+from understudy_operator.plan.facts.status import JobStatus, RecoveryStatus, RolloutsStatus, UpdateFailureStatus
 from understudy_operator.plan.facts.stays import fill_in_nodes
 from understudy_operator.plan.jobset.views import JobPhase, JobView, views
 from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
@@ -56,7 +58,7 @@ def plan_rollout_restart(observed: Observed) -> RolloutRestart | None:
 
 def are_rollouts_restarting(observed: Observed) -> bool:
     """Whether rollouts were recreated, and are not ready again."""
-    if not any(is_of_rollouts(x) and is_open(x) for x in observed.job.status.get("recoveries", ())):
+    if not any(is_of_rollouts(x) and x.is_open for x in observed.job.status.recoveries):
         return False
     spec = observed.job.spec.rollouts
     groups = () if spec is None else spec.groups
@@ -64,49 +66,44 @@ def are_rollouts_restarting(observed: Observed) -> bool:
     return sum(view.ready for view in _jobs(observed)) < wanted
 
 
-def rollouts_status(observed: Observed) -> dict[str, Any]:
-    """status.rollouts; empty until a coordinator has reported any."""
-    before: Mapping[str, Any] = observed.job.status.get("rollouts", {})
+def rollouts_status(observed: Observed) -> RolloutsStatus | None:
+    """status.rollouts; None until a coordinator has reported any."""
+    before = observed.job.status.rollouts
     reported = None if observed.snapshot is None else observed.snapshot.rollouts
     if reported is None:
-        return dict(before)
-    status: dict[str, Any] = {"fresh": reported.fresh, "updating": reported.updating, "uncertain": reported.uncertain}
-    if reported.version:
-        status["version"] = reported.version
-    if reported.failure is not None:
-        status["failure"] = _failure(reported.failure)
-    handled = before.get("restartedFor", "")
+        return before
     failure = _unhandled_failure(observed)
+    handled = "" if before is None else before.restarted_for_update
     if failure is not None and are_rollouts_restarting(observed):
         handled = failure.update
-    return {**status, "restartedFor": handled} if handled else status
+    failed = None if reported.failure is None else _failure(reported.failure)
+    return RolloutsStatus(
+        reported.fresh, reported.updating, reported.uncertain, reported.version, failed, restarted_for_update=handled
+    )
 
 
-def rollout_restart_status(
-    observed: Observed, status: Mapping[str, Any], restart: RolloutRestart, now: float
-) -> dict[str, Any]:
+def rollout_restart_status(observed: Observed, status: JobStatus, restart: RolloutRestart, now: float) -> JobStatus:
     """The status with the handled failure, and with a recovery if all rollouts restart."""
-    updated = {**status, "rollouts": {**status.get("rollouts", {}), "restartedFor": restart.update}}
+    rollouts = replace(status.rollouts or RolloutsStatus(), restarted_for_update=restart.update)
+    updated = replace(status, rollouts=rollouts)
     reported = observed.snapshot.rollouts if observed.snapshot is not None else None
     if not restart.counts or reported is None or reported.failure is None or reported.cause is None:
         return updated
-    entry: Entry = {
-        "fault": Fault.WEIGHT_UPDATE.value,
-        "strategy": Strategy.POD_RECREATE.value,
-        "reason": f"{restart.action}, and training continues",
-        "round": max(0, observed.job.round),
-        "cause": plain_cause(reported.cause),
-        "detectedAt": micro_time(reported.failure.at),
-    }
-    (entry,) = fill_in_nodes([entry], (), observed)
-    recoveries = sorted([*status.get("recoveries", ()), entry], key=lambda x: str(x["detectedAt"]))
-    updated["recoveries"] = recoveries[-RECOVERIES_KEPT:]
-    updated["lastRecovery"] = updated["recoveries"][-1]
-    updated["phase"] = "Recovering"
-    return updated
+    entry = RecoveryStatus(
+        fault=Fault.WEIGHT_UPDATE,
+        detected_at=micro_time(reported.failure.at),
+        strategy=Strategy.POD_RECREATE.value,
+        reason=f"{restart.action}, and training continues",
+        round=max(0, observed.job.round),
+        cause=cause_status(reported.cause),
+    )
+    recoveries = sorted([*status.recoveries, *fill_in_nodes([entry], (), observed)], key=lambda x: x.detected_at)
+    return replace(with_recoveries(updated, tuple(recoveries)), phase="Recovering")
 
 
-def end_rollout_recoveries(recoveries: Sequence[Entry], rollouts: Rollouts | None, now: float) -> list[Entry]:
+def end_rollout_recoveries(
+    recoveries: Sequence[RecoveryStatus], rollouts: Rollouts | None, now: float
+) -> list[RecoveryStatus]:
     """The recoveries; a complete update ends those that wait for one."""
     if (
         rollouts is None
@@ -117,8 +114,8 @@ def end_rollout_recoveries(recoveries: Sequence[Entry], rollouts: Rollouts | Non
     ):
         return list(recoveries)
     return [
-        {**entry, "resumedAt": micro_time(now), "seconds": round(now - parse_time(entry["detectedAt"]), 3)}
-        if is_of_rollouts(entry) and is_open(entry)
+        replace(entry, resumed_at=micro_time(now), pause_seconds=round(now - parse_time(entry.detected_at), 3))
+        if is_of_rollouts(entry) and entry.is_open
         else entry
         for entry in recoveries
     ]
@@ -127,8 +124,8 @@ def end_rollout_recoveries(recoveries: Sequence[Entry], rollouts: Rollouts | Non
 def _unhandled_failure(observed: Observed) -> UpdateFailure | None:
     if observed.job.spec.rollouts is None or observed.snapshot is None or observed.snapshot.rollouts is None:
         return None
-    failure = observed.snapshot.rollouts.failure
-    handled = observed.job.status.get("rollouts", {}).get("restartedFor", "")
+    failure, recorded = observed.snapshot.rollouts.failure, observed.job.status.rollouts
+    handled = "" if recorded is None else recorded.restarted_for_update
     return failure if failure is not None and failure.update != handled else None
 
 
@@ -145,11 +142,7 @@ def _is_named(job: str, replicas: Iterable[str]) -> bool:
     return any(host == job or (host.startswith(f"{job}-") and host[len(job) + 1 :].isdigit()) for host in hosts)
 
 
-def _failure(failure: UpdateFailure) -> dict[str, Any]:
-    return {
-        "update": failure.update,
-        "version": failure.version,
-        "message": failure.message,
-        "inARow": failure.in_a_row,
-        "at": micro_time(failure.at),
-    }
+def _failure(failure: UpdateFailure) -> UpdateFailureStatus:
+    return UpdateFailureStatus(
+        failure.update, failure.version, failure.message, failure.in_a_row, micro_time(failure.at)
+    )

@@ -13,6 +13,7 @@ from understudy_operator.plan.facts.cluster_objects import ChildJob
 from understudy_operator.plan.facts.counts import member_counts
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.reconcile_cache import cached_per_reconcile
+from understudy_operator.plan.facts.status import Members
 from understudy_operator.plan.manifests.metadata import job_name
 from understudy_protocol.enums import CloseReason
 
@@ -71,11 +72,11 @@ def group_counts(observed: Observed) -> Mapping[str, Counts]:
     return count_by_group(views(observed))
 
 
-def pod_counts(observed: Observed) -> dict[str, int]:
+def pod_counts(observed: Observed) -> Members:
     """For status.members of a job without a launcher: the pods of the current attempt's Jobs, from their status."""
     jobs = [child for child in observed.children if is_current(observed, child)]
     desired = sum(group.replicas * group.concurrent_pods for group in observed.job.spec.replicated_jobs)
-    return {"desired": desired, "active": sum(x.active for x in jobs), "ready": sum(x.ready for x in jobs)}
+    return Members(desired, sum(x.active for x in jobs), sum(x.ready for x in jobs))
 
 
 def is_current(observed: Observed, child: ChildJob) -> bool:
@@ -132,7 +133,7 @@ def _of_world(observed: Observed) -> Iterator[JobView]:
     if close is None and not suspended and not world_started(observed) and not observed.overdue:
         return
     members, _ = member_counts(observed)
-    ready = close is None and members["ready"] == members["desired"] > 0
+    ready = close is None and members.ready == members.desired > 0
     active = close is None and not suspended and any(not pod.ended for pod in observed.pods)
     phase = JobPhase.OPEN
     if close is not None:

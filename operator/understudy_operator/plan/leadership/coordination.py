@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.observed import Observed, ends_early, term_of
 from understudy_operator.plan.facts.spec import MOST_MEMBERS
+from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.intents import MESSAGE_BYTES, POD_BYTES, Callee, Follow, PatchPod, Unfollow
 from understudy_operator.plan.leadership.elections import (
     UNREACHABLE_S,
@@ -154,8 +155,8 @@ def plan_label(observed: Observed, leadership: Leadership) -> tuple[PatchPod, ..
 
 def _known_leadership(observed: Observed) -> Leadership:
     """The newest leadership that status or a coordinator reports."""
-    recorded = observed.job.status.get("coordinator", {})
-    epoch, term, uid = int(recorded.get("epoch", 0)), int(recorded.get("term", 0)), str(recorded.get("podUID", ""))
+    recorded = observed.job.status.coordinator
+    epoch, term, uid = recorded.epoch, recorded.term, recorded.pod_uid
     newest = observed.snapshot
     if newest is not None and term_of(newest) >= enums.Term(epoch, term):
         epoch, term, uid = newest.token.epoch, newest.token.term, newest.pod_uid
@@ -210,7 +211,7 @@ def _choose(observed: Observed, eligible: list[Pod], now: float) -> Pod | None:
     spares = sorted((pod for pod in eligible if _is_waiting_spare(pod)), key=lambda pod: pod.created_at)
     if spares:
         return spares[0]
-    first = not observed.job.status.get("coordinator", {}).get("podUID")
+    first = not observed.job.status.coordinator.pod_uid
     begun_at = max(observed.job.created_at, min((pod.created_at for pod in observed.pods), default=0.0))
     if first and world.spares and not is_due(begun_at + SPARE_PATIENCE_S, now):
         return None
@@ -226,8 +227,8 @@ def _is_waiting_spare(pod: Pod) -> bool:
 
 def _appointment(observed: Observed, epoch: int, now: float) -> Appoint:
     newest = -1 if observed.snapshot is None else observed.snapshot.token.round
-    counts = observed.job.status.get("recoveriesByStrategy", {})
-    by_strategy = {name[0].upper() + name[1:]: int(count) for name, count in counts.items()}
+    counts = written(observed.job.status.recoveries_by_strategy)
+    by_strategy = {name[0].upper() + name[1:]: count for name, count in counts.items()}
     # A sidecar that restarts comes back; a pod that has answered runs, even if it was last reported as lost.
     may_come = {pod.uid for pod in observed.live() if pod.sidecar_ran} - missing_voters(observed)
     may_come |= observed.coordination.answers.pods

@@ -19,7 +19,7 @@ from understudy_operator.plan.manifests import metadata, podspec
 from understudy_operator.plan.manifests.gateways import add_gateway
 from understudy_protocol import pod as names
 
-FINGERPRINT = f"{names.GROUP}/template"
+FINGERPRINT = f"{names.GROUP}/template-hash"
 #: Fields of a pod template that are mutable while the Job is suspended.
 MUTABLE_METADATA = ("labels", "annotations")
 MUTABLE_SPEC = ("nodeSelector", "tolerations", "schedulingGates")
@@ -44,8 +44,8 @@ def job_manifest(job: Job, group: ReplicatedJob, index: int, sidecar_image: str 
     job_metadata["labels"] |= {} if job.queue is None else job.queue.labels
     job_metadata["annotations"] |= {
         FINGERPRINT: job_fingerprint(spec),
-        names.ANNOTATION_TEMPLATE_HASH: group.template_hash,
-        names.ANNOTATION_WRITTEN: _encode_written(template),
+        names.ANNOTATION_SPEC_HASH: group.template_hash,
+        names.ANNOTATION_WRITTEN_FIELDS: _encode_written(template),
     }
     spec.pop("ttlSecondsAfterFinished", None)  # a deleted Job would be recreated, and run again
     return {

@@ -87,7 +87,7 @@ def _container(gateway: RolloutGateway, image: str) -> dict[str, Any]:
         "--port": str(gateway.port),
         "--token-file": TOKEN_PATH,
         "--state-file": STATE_FILE,
-        "--in-flight": "await" if gateway.awaits else "abort",
+        "--in-flight-requests": "wait" if gateway.waits_for_requests else "abort",
     }
     if gateway.initial_version:
         options["--initial-version"] = gateway.initial_version

@@ -89,4 +89,4 @@ def name_taken_event(job: Job) -> Event:
         f"NetworkPolicy {name} does not belong to this {kind_of(job)}, so the operator created none: pods of other "
         f"jobs can reach the job's pods, unless another NetworkPolicy forbids it. Delete NetworkPolicy {name}"
     )
-    return Event("Warning", "NetworkPolicyNameTaken", message, "NetworkPolicyNameTaken")
+    return Event("Warning", "NetworkPolicyConflict", message, "NetworkPolicyConflict")

@@ -65,10 +65,10 @@ def pod_manifest(
     pod_metadata = _metadata(job, group, template.get("metadata", {}), index, serial)
     if avoid_nodes:
         exclude_nodes(spec, avoid_nodes)
-        pod_metadata["annotations"][names.ANNOTATION_AVOIDS] = ",".join(sorted(avoid_nodes))
+        pod_metadata["annotations"][names.ANNOTATION_AVOIDED_NODES] = ",".join(sorted(avoid_nodes))
     if avoid_if_possible:
         prefer_other_nodes(spec, avoid_if_possible)
-        pod_metadata["annotations"][names.ANNOTATION_PREFERS_NOT] = ",".join(sorted(avoid_if_possible))
+        pod_metadata["annotations"][names.ANNOTATION_LEAST_PREFERRED_NODES] = ",".join(sorted(avoid_if_possible))
     return {"apiVersion": "v1", "kind": "Pod", "metadata": pod_metadata, "spec": spec}
 
 
@@ -137,7 +137,7 @@ def _metadata(
     labels = {**from_job.get("labels", {}), **given.get("labels", {}), **metadata.jobset_labels(job, group, job_index)}
     annotations = {**from_job.get("annotations", {}), **given.get("annotations", {})}
     annotations |= metadata.jobset_annotations(job, group, job_index) | {
-        names.ANNOTATION_TEMPLATE_HASH: job.world.template_hash
+        names.ANNOTATION_SPEC_HASH: job.world.template_hash
     }
     labels |= {
         names.LABEL_JOB: job.name,
@@ -181,7 +181,7 @@ def _verdict_volume() -> dict[str, Any]:
     """The verdict in the pod's annotation, as a file that the kubelet updates."""
     item = {
         "path": names.ANNOTATED_VERDICT_FILE,
-        "fieldRef": {"fieldPath": f"metadata.annotations['{names.ANNOTATION_VERDICT}']"},
+        "fieldRef": {"fieldPath": f"metadata.annotations['{names.ANNOTATION_NODE_VERDICT}']"},
     }
     return {"name": names.VERDICT_VOLUME, "downwardAPI": {"items": [item]}}
 
@@ -223,8 +223,8 @@ def _for_launcher(job: Job) -> list[dict[str, Any]]:
     variables = [_env(names.ENV_ZYGOTE, "true" if job.world.zygote else "false")]
     if job.world.preload is not None:
         variables.append(_env(names.ENV_PRELOAD, ",".join(job.world.preload)))
-    if job.world.worker_grace_s is not None:
-        variables.append(_env(names.ENV_WORKER_GRACE, f"{job.world.worker_grace_s:.0f}"))
+    if job.world.worker_grace_period_s is not None:
+        variables.append(_env(names.ENV_WORKER_GRACE_PERIOD, f"{job.world.worker_grace_period_s:.0f}"))
     return variables
 
 

@@ -42,14 +42,14 @@ def pool_spare_manifest(
     avoidance_annotations: dict[str, str] = {}
     if avoid_nodes:
         exclude_nodes(spec, avoid_nodes)
-        avoidance_annotations[names.ANNOTATION_AVOIDS] = ",".join(sorted(avoid_nodes))
+        avoidance_annotations[names.ANNOTATION_AVOIDED_NODES] = ",".join(sorted(avoid_nodes))
     if avoid_if_possible:
         prefer_other_nodes(spec, avoid_if_possible)
     suffix = hashlib.sha256(f"{pool.uid}/{serial}".encode()).hexdigest()[:5]
     metadata = {
         "name": f"{pool.name}-{suffix}",
         "namespace": pool.namespace,
-        "labels": {**given.get("labels", {}), **pool_labels(pool), names.LABEL_TEMPLATE: pool_fingerprint(pool)},
+        "labels": {**given.get("labels", {}), **pool_labels(pool), names.LABEL_TEMPLATE_HASH: pool_fingerprint(pool)},
         "annotations": dict(given.get("annotations", {})) | avoidance_annotations,
         "ownerReferences": [reference(POOL_KIND, pool.name, pool.uid)],
     }

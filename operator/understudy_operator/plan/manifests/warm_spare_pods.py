@@ -17,9 +17,9 @@ from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.ownership import POOL_KIND, reference
-from understudy_operator.plan.facts.pool_facts import Pool
+from understudy_operator.plan.facts.pool_facts import Pool, PoolLauncher
 from understudy_operator.plan.facts.spec import JobSpec, Network, ReplicatedJob, World
-from understudy_operator.plan.facts.warm_spares import PoolLauncher
+from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.manifests.pods import pod_manifest, remove_private_mounts, trainer_of
 from understudy_protocol import pod as names
 
@@ -107,4 +107,4 @@ def _as_job(pool: Pool) -> Job:
     )
     spec = JobSpec(replicated_jobs=(group,), world=world, network=Network(hostnames=False))
     identity = (pool.namespace, pool.name, pool.uid, pool.generation, pool.resource_version, pool.deleting)
-    return Job(*identity, created_at=0.0, completed_at=None, spec=spec, status={}, log_format=pool.log_format)
+    return Job(*identity, created_at=0.0, completed_at=None, spec=spec, status=JobStatus(), log_format=pool.log_format)

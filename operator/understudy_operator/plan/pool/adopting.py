@@ -55,7 +55,7 @@ def _adoptions(observed: Observed, now: float) -> Iterator[Intent]:
     for pod in unadopted(observed):
         adoption = observed.adoptions.get(pod.uid)
         if _knows_its_job(observed, pod):
-            yield PatchPod(pod.name, annotations={names.ANNOTATION_ADOPTED: micro_time(now)})
+            yield PatchPod(pod.name, annotations={names.ANNOTATION_ADOPTED_AT: micro_time(now)})
         elif adoption is not None and is_due(adoption.since + ADOPT_WITHIN_S, now):
             reason = (
                 f"it was claimed, but the operator could not send it the job for {ADOPT_WITHIN_S:g} s: "
@@ -64,12 +64,12 @@ def _adoptions(observed: Observed, now: float) -> Iterator[Intent]:
             yield DeletePod(pod.name, pod.uid, GRACE_S, reason, pod.version)
         elif observed.coordinator_address and pod.ip:
             shape = job_shape(observed.job, int(pod.grace_s))
-            pool_uid = pod.annotations[names.ANNOTATION_WARM]
+            pool_uid = pod.annotations[names.ANNOTATION_WARM_POOL_UID]
             yield AdoptSpare(pod.uid, pod.ip, pool_uid, shape, observed.coordinator_address, take_over(observed.job))
 
 
 def _waits_for_its_job(pod: Pod) -> bool:
-    return names.ANNOTATION_WARM in pod.annotations and names.ANNOTATION_ADOPTED not in pod.annotations
+    return names.ANNOTATION_WARM_POOL_UID in pod.annotations and names.ANNOTATION_ADOPTED_AT not in pod.annotations
 
 
 def _knows_its_job(observed: Observed, pod: Pod) -> bool:

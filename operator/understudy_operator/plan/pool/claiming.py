@@ -119,8 +119,8 @@ def _create(observed: Observed, spare: Pod, sidecar_image: str, now: float) -> I
     )
     require_node(manifest["spec"], spare.node)
     metadata = manifest["metadata"]
-    metadata["labels"][names.LABEL_FROM_POOL] = spare.labels[names.LABEL_JOB_UID]
-    metadata["annotations"][names.ANNOTATION_FROM_POD] = spare.uid
+    metadata["labels"][names.LABEL_POOL_UID] = spare.labels[names.LABEL_JOB_UID]
+    metadata["annotations"][names.ANNOTATION_CLAIMED_POD_UID] = spare.uid
     if in_a_row := failed_in_a_row(observed, now):
         metadata["annotations"][names.ANNOTATION_FAILED_STARTS] = str(in_a_row)
     unmark(manifest)

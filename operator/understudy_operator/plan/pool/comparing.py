@@ -71,7 +71,7 @@ def _settings(job: Job, pool: Pool) -> Iterator[tuple[str, Any, Any]]:
     yield "launcher.logPrefix", world.log_prefix, True
     yield "termination.onSigterm", world.on_sigterm, "Auto"
     yield "faults.nodeFile", world.nologin_path, ""
-    yield "recovery.workerGrace", _grace(world.worker_grace_s), _grace(None)
+    yield "recovery.workerGracePeriod", _grace(world.worker_grace_period_s), _grace(None)
     yield "faults.hang.stepTimeout", f"{world.step_timeout_s:g}s", "0s"
     yield "faults.hang.startTimeout", f"{world.start_timeout_s:g}s", "0s"
     yield "rollouts", "set" if job.spec.rollouts is not None else "", ""

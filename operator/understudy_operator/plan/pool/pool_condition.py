@@ -1,7 +1,6 @@
 """A job's report on the pool that it names: condition PoolAvailable, and an event whenever its message changes."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from understudy_operator.plan.capacity.vacancies import (
     CONDITION,
@@ -13,12 +12,19 @@ from understudy_operator.plan.capacity.vacancies import (
 )
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.reported_conditions import DesiredCondition
+from understudy_operator.plan.facts.status import Condition
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.pool.adopting import unadopted
 from understudy_operator.plan.pool.warm_claims import replacement_reason
 
-IDLE, CLAIMED, EMPTY, MISSING, NO_ROOM = "Idle", "SpareClaimed", "PoolEmpty", "PoolMissing", "NoRoom"
-REFUSED = "ClaimRefused"
+NO_SPARE_NEEDED, CLAIMED, EMPTY, NOT_FOUND, UNSCHEDULABLE = (
+    "NoSpareNeeded",
+    "SpareClaimed",
+    "PoolEmpty",
+    "PoolNotFound",
+    "Unschedulable",
+)
+CLAIM_REJECTED = "ClaimRejected"
 
 
 def pool_condition(observed: Observed, now: float) -> Iterator[DesiredCondition]:
@@ -33,7 +39,7 @@ def pool_condition(observed: Observed, now: float) -> Iterator[DesiredCondition]
             f"spares.pool names {pool.name}, but {where} has no HotSparePool of that name: create it, or correct "
             "spares.pool"
         )
-        yield CONDITION, False, MISSING, message
+        yield CONDITION, False, NOT_FOUND, message
     elif warm := unadopted(observed):
         spares = ", ".join(f"{pod.name} on {pod.node}" for pod in warm)
         yield (
@@ -51,13 +57,13 @@ def pool_condition(observed: Observed, now: float) -> Iterator[DesiredCondition]
         yield CONDITION, True, CLAIMED, message
     elif stuck is not None:
         message = f"pod {stuck.name} does not fit in the place of the spare of pool {pool.name}: {stuck.trouble}"
-        yield CONDITION, False, NO_ROOM, message
+        yield CONDITION, False, UNSCHEDULABLE, message
     elif count_vacancies(observed, now) and not claimable(observed, now):
         if candidates(observed, now):
             yield (
                 CONDITION,
                 False,
-                REFUSED,
+                CLAIM_REJECTED,
                 f"the API server rejects the claim of a spare of pool {pool.name}: see condition Blocked",
             )
         else:
@@ -68,12 +74,12 @@ def pool_condition(observed: Observed, now: float) -> Iterator[DesiredCondition]
                 f"pool {pool.name} has no spare to claim: the job waits until the operator creates one",
             )
     else:
-        yield CONDITION, True, IDLE, ""
+        yield CONDITION, True, NO_SPARE_NEEDED, ""
 
 
-def pool_events(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
-    """The events between two states of the condition, each empty if there is none."""
-    if not after or after["reason"] == IDLE:
+def pool_events(before: Condition | None, after: Condition | None) -> Iterator[Event]:
+    """The events between two states of the condition, each None if there is none."""
+    if after is None or after.reason == NO_SPARE_NEEDED:
         return
-    if (before.get("reason"), before.get("message")) != (after["reason"], after["message"]):
-        yield Event("Normal" if after["status"] == "True" else "Warning", after["reason"], after["message"])
+    if before is None or (before.reason, before.message) != (after.reason, after.message):
+        yield Event("Normal" if after.is_true else "Warning", after.reason, after.message)

@@ -58,5 +58,5 @@ def _again_in_s(observed: ObservedPool, now: ReconcileClock) -> float | None:
     at_most_s = TRY_AGAIN_S if observed.refusals else inf
     if (pause := spare_pause_s(observed, now)) > 0.0:
         return min(pause, at_most_s)
-    again_in_s = min(now.remaining_s, at_most_s, inf if observed.pool.auto is None else COUNT_EVERY_S)
+    again_in_s = min(now.remaining_s, at_most_s, inf if observed.pool.auto_size is None else COUNT_EVERY_S)
     return None if again_in_s == inf else max(AT_ONCE_S, again_in_s)

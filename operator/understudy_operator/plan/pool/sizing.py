@@ -1,4 +1,4 @@
-"""The number of spares of a pool with `auto`: enough for the failures of 99 of 100 days.
+"""The number of spares of a pool with `autoSize`: enough for the failures of 99 of 100 days.
 
 Rules: the failures of a day follow the binomial distribution over the nodes that the spares are for. The failure rate
 of a node comes from the spec, if set. Otherwise it comes from the failures that the pool's jobs reported, once these
@@ -8,12 +8,11 @@ the default. Days and failures lose half of their weight in HALF_LIFE_S, so that
 Against flapping: the number grows at once, and shrinks only if fewer would have been enough for SHRINK_AFTER_S.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, lgamma, log
-from typing import Any
 
 from understudy_operator.plan.facts.pool_facts import DEFAULT_FAILURES_PER_NODE_DAY, AutoSize, ObservedPool
+from understudy_operator.plan.facts.status import AutoSizeStatus
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
 
@@ -38,28 +37,29 @@ class FailureHistory:
     until: float
 
 
-def desired(observed: ObservedPool, now: float) -> tuple[int, dict[str, Any] | None]:
+def desired(observed: ObservedPool, now: float) -> tuple[int, AutoSizeStatus | None]:
     """The number of spares; and, if it was computed, the inputs for status."""
     pool = observed.pool
-    if pool.auto is None:
+    if pool.auto_size is None:
         return pool.replicas, None
-    before: Mapping[str, Any] = pool.status.get("auto", {})
+    before = pool.status.auto_size
     counted = update_history(before, observed, now)
-    likely, source = _likelihood(pool.auto, counted)
-    nodes = _nodes(observed, pool.auto)
-    wanted = _bounded(spares_for(nodes, likely, pool.auto.most), pool.auto)
-    current = _bounded(int(pool.status.get("desired", wanted)), pool.auto) if before else wanted
-    since = parse_time(before["lessSince"]) if "lessSince" in before else now
+    likely, source = _likelihood(pool.auto_size, counted)
+    nodes = _nodes(observed, pool.auto_size)
+    wanted = _bounded(spares_for(nodes, likely, pool.auto_size.most), pool.auto_size)
+    current = wanted if before is None or pool.status.desired is None else _bounded(pool.status.desired, pool.auto_size)
+    since = now if before is None or before.surplus_since is None else parse_time(before.surplus_since)
     shrinks = wanted < current and not is_due(since + SHRINK_AFTER_S, now)
-    status = {
-        "nodes": nodes,
-        "failuresPerNodeDay": f"{likely:.6f}",
-        "source": source,
-        "nodeDays": f"{counted.node_days:.3f}",
-        "failures": f"{counted.failures:.3f}",
-        "countedUntil": micro_time(counted.until),
-    }
-    return (current if shrinks else wanted), status | ({"lessSince": micro_time(since)} if shrinks else {})
+    status = AutoSizeStatus(
+        nodes=nodes,
+        failures_per_node_day=f"{likely:.6f}",
+        source=source,
+        node_days=f"{counted.node_days:.3f}",
+        failures=f"{counted.failures:.3f}",
+        counted_until=micro_time(counted.until),
+        surplus_since=micro_time(since) if shrinks else None,
+    )
+    return (current if shrinks else wanted), status
 
 
 def spares_for(nodes: int, likely: float, most: int) -> int:
@@ -73,11 +73,11 @@ def spares_for(nodes: int, likely: float, most: int) -> int:
     return min(nodes, most)
 
 
-def update_history(before: Mapping[str, Any], observed: ObservedPool, now: float) -> FailureHistory:
-    """The history after this reconcile; before: status.auto."""
-    if not {"countedUntil", "nodeDays", "failures"} <= before.keys():
+def update_history(before: AutoSizeStatus | None, observed: ObservedPool, now: float) -> FailureHistory:
+    """The history after this reconcile; before: status.autoSize."""
+    if before is None or before.counted_until is None or before.node_days is None or before.failures is None:
         return FailureHistory(0.0, 0.0, now)
-    recorded = FailureHistory(float(before["nodeDays"]), float(before["failures"]), parse_time(before["countedUntil"]))
+    recorded = FailureHistory(float(before.node_days), float(before.failures), parse_time(before.counted_until))
     until = now - LATE_S
     if until - recorded.until < COUNT_EVERY_S:
         return recorded

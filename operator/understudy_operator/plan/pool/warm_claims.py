@@ -51,12 +51,12 @@ def claim_warm(observed: Observed, spare: Pod, now: float) -> ClaimWarm:
     labels: dict[str, str | None] = {
         **metadata["labels"],
         names.LABEL_POOL: None,
-        names.LABEL_TEMPLATE: None,
-        names.LABEL_FROM_POOL: spare.labels[names.LABEL_JOB_UID],
+        names.LABEL_TEMPLATE_HASH: None,
+        names.LABEL_POOL_UID: spare.labels[names.LABEL_JOB_UID],
     }
     annotations: dict[str, str | None] = {
         **metadata["annotations"],
-        names.ANNOTATION_WARM: spare.labels[names.LABEL_JOB_UID],
+        names.ANNOTATION_WARM_POOL_UID: spare.labels[names.LABEL_JOB_UID],
         names.ANNOTATION_CLAIMED_AT: micro_time(now),
     }
     reason = (

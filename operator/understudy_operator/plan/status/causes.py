@@ -6,45 +6,46 @@ moment after the coordinator has reported the loss, and it disappears with the p
 ran out of memory, its launcher reports that in its own message.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
 
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.recoveries import identified
+from understudy_operator.plan.facts.status import RecoveryStatus
 from understudy_protocol.enums import Fault
 
-Entry = Mapping[str, Any]
 _JOINT = "; "
 
 
-def explain_causes(entries: Sequence[Entry], before: Sequence[Entry], pods: Iterable[Pod]) -> list[Entry]:
+def explain_causes(
+    entries: Sequence[RecoveryStatus], before: Sequence[RecoveryStatus], pods: Iterable[Pod]
+) -> list[RecoveryStatus]:
     """The entries of status with the causes from the pods' status. before: the entries that status has now."""
     recorded = identified(before)
     reasons = {pod.name: reason for pod in pods if (reason := pod.out_of_memory or pod.disruption)}
     losses = {
-        entry["cause"].get("pod"): identity
-        for identity, entry in identified(entries).items()
-        if entry["fault"] != Fault.PROCESS.value
+        entry.cause.pod: identity for identity, entry in identified(entries).items() if entry.fault is not Fault.PROCESS
     }
     explained = []
     for identity, entry in identified(entries).items():
-        pod = entry["cause"].get("pod")
+        pod = entry.cause.pod
         reason = reasons.get(pod, "") if losses.get(pod) == identity else ""
-        if reason and not entry["cause"]["message"].startswith(reason):
-            explained.append(_with_message(entry, reason + _JOINT + entry["cause"]["message"]))
+        if reason and not entry.cause.message.startswith(reason):
+            explained.append(_with_message(entry, reason + _JOINT + entry.cause.message))
         elif adds_to(recorded.get(identity), entry):
-            explained.append(_with_message(entry, recorded[identity]["cause"]["message"]))
+            explained.append(_with_message(entry, recorded[identity].cause.message))
         else:
             explained.append(entry)
     return explained
 
 
-def adds_to(more: Entry | None, less: Entry | None) -> bool:
+def adds_to(more: RecoveryStatus | None, less: RecoveryStatus | None) -> bool:
     """Whether both describe the same fault, and `more` has a longer cause."""
-    if more is None or less is None or more["cause"].get("pod") != less["cause"].get("pod"):
+    if more is None or less is None or more.cause.pod != less.cause.pod:
         return False
-    return str(more["cause"].get("message", "")).endswith(f"{_JOINT}{less['cause'].get('message', '')}")
+    return more.cause.message.endswith(f"{_JOINT}{less.cause.message}")
 
 
-def _with_message(entry: Entry, message: str) -> Entry:
-    return {**entry, "cause": {**entry["cause"], "message": message}}
+def _with_message(entry: RecoveryStatus, message: str) -> RecoveryStatus:
+    return replace(entry, cause=replace(entry.cause, message=message))

@@ -5,14 +5,14 @@ condition's status. Invalid and Blocked stay as they are until this operator has
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from understudy_operator.plan.capacity import failed_starts
 from understudy_operator.plan.capacity.queueing import quota_reserved, waits_in_queue
 from understudy_operator.plan.facts import reported_conditions
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.facts.reported_conditions import DesiredCondition
+from understudy_operator.plan.facts.reported_conditions import DesiredCondition, unchanged
+from understudy_operator.plan.facts.status import Condition, JobStatus
 from understudy_operator.plan.faults.avoidance import avoided_by, join_names
 from understudy_operator.plan.intents import DELETE_SECRET
 from understudy_operator.plan.jobset.children import waits_for_previous_attempt
@@ -34,29 +34,32 @@ NOTHING_TO_RUN = (
 #: Whether the zygote forks the workers. If not, each restart costs the time of their imports.
 FORKED = "WorkersForked"
 STARTUP = ("StartupPolicyInProgress", "StartupPolicyCompleted")
+SUSPENDED = "the job is suspended: set suspend to false to recreate its pods"
+#: Reason of Ready: an elastic job trains with fewer pods.
+SHRUNK = "Shrunk"
+#: Reason of Ready by the phase of a job that has succeeded; all other phases are reasons themselves.
+ENDED = {"Succeeded": "Completed"}
 
 
-def plan_conditions(
-    observed: Observed, status: Mapping[str, Any], result: Outcome | None, now: float
-) -> list[dict[str, Any]]:
+def plan_conditions(observed: Observed, status: JobStatus, result: Outcome | None, now: float) -> tuple[Condition, ...]:
     """All conditions; `status` is this reconcile's, with phase and counts in place, and `result` its outcome."""
-    phase = status["phase"]
-    before = {entry["type"]: entry for entry in observed.job.status.get("conditions", ())}
+    phase = status.phase
+    before = {entry.type: entry for entry in observed.job.status.conditions}
     reason, message = _end_reason(phase, result, before)
     shrunk = _describe_shrunk_job(observed) if phase == "Running" else ""
     pods = _pods_in_trouble(observed, now)
     all_train = phase == "Running" and not shrunk  # then pods in trouble are only missing as spares
     wait_reason = _describe_wait(observed, () if all_train else pods, now)
-    wanted: list[DesiredCondition] = [
-        ("Running", phase == "Running", phase, wait_reason or shrunk or ("" if all_train else message))
-    ]
+    ready_reason = SHRUNK if shrunk else ENDED.get(phase, phase)
+    ready_message = wait_reason or shrunk or ("" if all_train else message or _describe_missing(observed, status))
+    wanted: list[DesiredCondition] = [("Ready", phase == "Running", ready_reason, ready_message)]
     if observed.job.spec.world is not None:
-        spares = status["spares"]
-        ready = f"{spares['ready']} of {spares['desired']}"
+        spares = status.spares
+        ready, has_spares = f"{spares.ready} of {spares.desired}", spares.ready >= spares.desired
         spare_message = "; ".join([ready, *(pods if all_train else ())])
         wanted += [
             ("Recovering", phase == "Recovering", phase, wait_reason if phase == "Recovering" else ""),
-            ("SparesReady", spares["ready"] >= spares["desired"], "Spares", spare_message),
+            ("SparesReady", has_spares, "EnoughSpares" if has_spares else "TooFewSpares", spare_message),
             *pool_condition(observed, now),
             *_forked_condition(observed, before),
         ]
@@ -73,29 +76,29 @@ def plan_conditions(
     return reported_conditions.build_conditions(observed.job.status, wanted, now)
 
 
-def _forked_condition(observed: Observed, before: Mapping[str, Mapping[str, Any]]) -> Iterator[DesiredCondition]:
+def _forked_condition(observed: Observed, before: Mapping[str, Condition]) -> Iterator[DesiredCondition]:
     """Absent until a pod has reported that its workers are not forked. Without a coordinator it stays as it is."""
     snapshot, condition = observed.snapshot, before.get(FORKED)
     found = None if snapshot is None else snapshot.fork_fallbacks
     if found is not None:
         others = f" (and of {found.pods - 1} more)" if found.pods > 1 else ""
         costs = "start as new processes, which costs the time of their imports at each recovery"
-        yield FORKED, False, "FreshProcesses", f"workers of pod {found.pod_name}{others} {costs}: {found.reason}"
+        yield FORKED, False, "NewProcesses", f"workers of pod {found.pod_name}{others} {costs}: {found.reason}"
     elif condition is not None and (snapshot is None or observed.close is not None):
-        yield FORKED, condition["status"] == "True", condition["reason"], condition["message"]
+        yield unchanged(condition)
     elif condition is not None:
         yield FORKED, True, "Forked", ""
 
 
 def _refusal_condition(
-    kind: str, observed: Observed, *, lasting: bool, before: Mapping[str, Mapping[str, Any]]
+    kind: str, observed: Observed, *, lasting: bool, before: Mapping[str, Condition]
 ) -> DesiredCondition:
     """Whether the API server has rejected a request: for a permanent reason if `lasting`, else for a temporary one."""
     condition = before.get(kind)
     if lasting and observed.spec_error:
         return kind, True, "InvalidSpec", observed.spec_error
     if observed.refusals is None and condition is not None:
-        return kind, condition["status"] == "True", condition["reason"], condition["message"]
+        return unchanged(condition)
     # The Secret of a previous attempt that cannot be deleted, for example because of a finalizer, does not block a job.
     refusals = (x for x in observed.refusals or () if not x.key.startswith(DELETE_SECRET))
     refusal = next((x for x in refusals if x.is_lasting == lasting), None)
@@ -104,26 +107,22 @@ def _refusal_condition(
     return kind, False, "Accepted", ""
 
 
-def _end_reason(phase: str, result: Outcome | None, before: Mapping[str, Any]) -> tuple[str, str]:
+def _end_reason(phase: str, result: Outcome | None, before: Mapping[str, Condition]) -> tuple[str, str]:
     """The reason and message of the end, which stay the same; before the end, the phase."""
     if isinstance(result, Completed | Failed):
         return result.reason, result.message
     if isinstance(result, Restart):
         return phase, result.message
     condition = before.get({"Succeeded": "Completed", "Failed": "Failed"}.get(phase, ""))
-    return (
-        (phase, "")
-        if condition is None or condition["status"] != "True"
-        else (condition["reason"], condition["message"])
-    )
+    return (phase, "") if condition is None or not condition.is_true else (condition.reason, condition.message)
 
 
-def _suspended(observed: Observed, before: Mapping[str, Any]) -> Iterator[DesiredCondition]:
+def _suspended(observed: Observed, before: Mapping[str, Condition]) -> Iterator[DesiredCondition]:
     """As in JobSet, a job that was never suspended has no such condition."""
     if observed.job.terminal:
         return
     if observed.job.spec.suspend:
-        yield "Suspended", True, "SuspendedJobs", "the job is suspended: set suspend to false to recreate its pods"
+        yield "Suspended", True, "SuspendedJobs", SUSPENDED
     elif "Suspended" in before:
         yield "Suspended", False, "ResumeJobs", "the job is resumed"
 
@@ -138,11 +137,10 @@ def _startup(observed: Observed) -> Iterator[DesiredCondition]:
         yield kind, is_true, f"InOrder{kind}", message
 
 
-def _keep_conditions(before: Mapping[str, Mapping[str, Any]], *kinds: str) -> Iterator[DesiredCondition]:
+def _keep_conditions(before: Mapping[str, Condition], *kinds: str) -> Iterator[DesiredCondition]:
     """A job that has ended keeps the conditions of its start; Suspended becomes False."""
     for condition in (before[kind] for kind in kinds if kind in before):
-        is_true = condition["status"] == "True" and condition["type"] != "Suspended"
-        yield condition["type"], is_true, condition["reason"], condition["message"]
+        yield condition.type, condition.is_true and condition.type != "Suspended", condition.reason, condition.message
 
 
 def _describe_shrunk_job(observed: Observed) -> str:
@@ -151,6 +149,20 @@ def _describe_shrunk_job(observed: Observed) -> str:
         return ""
     declared = observed.job.world.actives
     return f"trains with {snapshot.actives} of {declared} pods: it grows when more pods are available"
+
+
+def _describe_missing(observed: Observed, status: JobStatus) -> str:
+    """Why a job is not Ready if nothing prevents its start; "" after its end."""
+    if observed.job.terminal:
+        return ""
+    if observed.job.spec.suspend:
+        return SUSPENDED
+    members = status.members
+    if observed.job.spec.world is None:
+        return f"{members.ready} of {members.desired} pods are ready"
+    if 0 < members.active == members.ready:
+        return "the workers of all pods run, but a recovery is open: see status.recoveries"
+    return f"the workers of {members.ready} of {members.desired} pods run"
 
 
 def _describe_wait(observed: Observed, pods: Iterable[str], now: float) -> str:

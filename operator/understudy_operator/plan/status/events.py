@@ -1,18 +1,23 @@
 """The events about changes from the current status to the new one: one event for each change."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from understudy_operator.plan.capacity.queueing import QUOTA_RESERVED, queue_events
 from understudy_operator.plan.capacity.vacancies import CONDITION as POOL_AVAILABLE
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.facts.recoveries import identified, is_open
+from understudy_operator.plan.facts.recoveries import identified
 from understudy_operator.plan.facts.reported_conditions import condition, reported_refusal
+from understudy_operator.plan.facts.status import (
+    JOB_RESTART,
+    CauseStatus,
+    CoordinatorStatus,
+    JobStatus,
+    RecoveryStatus,
+)
 from understudy_operator.plan.faults import avoidance
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.jobset.missed_changes import unrecorded_suspension
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
-from understudy_operator.plan.jobset.restart import JOB_RESTART
 from understudy_operator.plan.leadership.coordination import Leadership
 from understudy_operator.plan.pool.pool_condition import pool_events
 from understudy_operator.plan.status.causes import adds_to
@@ -27,14 +32,14 @@ ERROR_CHARACTERS = 200
 END = "end"
 
 
-def plan_events(observed: Observed, leadership: Leadership, status: Mapping[str, Any]) -> tuple[Event, ...]:
+def plan_events(observed: Observed, leadership: Leadership, status: JobStatus) -> tuple[Event, ...]:
     before = observed.job.status
     events: list[Event] = []
-    events += _leadership_events(before.get("coordinator", {}), leadership)
-    if int(before.get("round", -1)) < 0 <= int(status.get("round", -1)):
-        events.append(Event("Normal", "Started", f"round {status['round']} started with all ranks"))
+    events += _leadership_events(before.coordinator, leadership)
+    if before.round < 0 <= status.round:
+        events.append(Event("Normal", "Started", f"round {status.round} started with all ranks"))
     events += _recoveries(before, status)
-    events += _failed_update(before.get("rollouts", {}), status.get("rollouts", {}))
+    events += _failed_update(before, status)
     events += avoidance.plan_avoidance_events(observed, status)
     match outcome(observed):
         case Completed(message):
@@ -53,27 +58,27 @@ def plan_events(observed: Observed, leadership: Leadership, status: Mapping[str,
     events += pool_events(condition(before, POOL_AVAILABLE), condition(status, POOL_AVAILABLE))
     refusal = reported_refusal(status)
     if refusal and not is_same_refusal(refusal, reported_refusal(before)):
-        events.append(Event("Warning", "Refused", refusal))
+        events.append(Event("Warning", "Rejected", refusal))
     return tuple(events)
 
 
-def _failed_update(before: Mapping[str, Any], rollouts: Mapping[str, Any]) -> Iterator[Event]:
-    failure = rollouts.get("failure", {})
-    if failure and failure["update"] != before.get("failure", {}).get("update"):
-        in_a_row = f" ({failure['inARow']} in a row)" if failure["inARow"] > 1 else ""
-        message = f"version {failure['version']}{in_a_row}: {failure['message']}"
-        yield Event("Warning", "WeightUpdateFailed", message)
+def _failed_update(before: JobStatus, status: JobStatus) -> Iterator[Event]:
+    failure = status.new_update_failure(before)
+    if failure is not None:
+        in_a_row = f" ({failure.consecutive_failures} in a row)" if failure.consecutive_failures > 1 else ""
+        yield Event("Warning", "WeightUpdateFailed", f"version {failure.version}{in_a_row}: {failure.message}")
 
 
-def _suspension(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Event]:
+def _suspension(before: JobStatus, status: JobStatus) -> Iterator[Event]:
     old, new = condition(before, "Suspended"), condition(status, "Suspended")
-    if new.get("status") == "True" and old.get("status") != "True":
-        yield Event("Normal", "Suspended", new["message"])
-    elif old.get("status") == "True" and new.get("status") == "False" and not status.get("terminalState"):
-        yield Event("Normal", "Resumed", new["message"])
+    was_suspended = old is not None and old.is_true
+    if new is not None and new.is_true and not was_suspended:
+        yield Event("Normal", "Suspended", new.message)
+    elif new is not None and not new.is_true and was_suspended and not status.terminal_state:
+        yield Event("Normal", "Resumed", new.message)
 
 
-def _leadership_events(before: Mapping[str, Any], leadership: Leadership) -> Iterator[Event]:
+def _leadership_events(before: CoordinatorStatus, leadership: Leadership) -> Iterator[Event]:
     if leadership.pod is None:
         return
     if leadership.reason:
@@ -82,12 +87,12 @@ def _leadership_events(before: Mapping[str, Any], leadership: Leadership) -> Ite
             f"{leadership.reason}"
         )
         yield Event("Normal", "CoordinatorAppointed", message)
-    elif leadership.term > max(1, int(before.get("term", 1))):
+    elif leadership.term > max(1, before.term):
         message = f"{leadership.pod.name} was elected coordinator (term {leadership.term} of epoch {leadership.epoch})"
         yield Event("Normal", "CoordinatorElected", message)
 
 
-def recorded_events(status: Mapping[str, Any], now: float) -> tuple[Event, ...]:
+def recorded_events(status: JobStatus, now: float) -> tuple[Event, ...]:
     """The events of the faults and of the end that this status records, as far as they are recent.
 
     A previous leader may have written the status and lost the leadership before it wrote the event.
@@ -95,43 +100,43 @@ def recorded_events(status: Mapping[str, Any], now: float) -> tuple[Event, ...]:
     return tuple(event for at, event in _recorded(status) if parse_time(at) >= now - RECENT_S)
 
 
-def _recorded(status: Mapping[str, Any]) -> Iterator[tuple[str, Event]]:
+def _recorded(status: JobStatus) -> Iterator[tuple[str, Event]]:
     """Each with its time."""
-    recoveries = status.get("recoveries", ())
-    if recoveries and recoveries[-1].get("strategy") == JOB_RESTART:
-        restart = Event("Warning", JOB_RESTART, recoveries[-1].get("reason", ""), _restart_key(status))
-        yield recoveries[-1]["detectedAt"], restart
-    for identity, entry in identified(recoveries).items():
-        if entry.get("strategy") != JOB_RESTART:
-            yield entry["detectedAt"], _detected(identity, entry)
-        if not is_open(entry):
-            yield entry.get("resumedAt") or entry["runningAt"], _recovered(identity, entry)
-    if (end := status.get("terminalState")) and "completionTime" in status:
-        kind = "Normal" if end == "Completed" else "Warning"
-        yield status["completionTime"], Event(kind, end, condition(status, end).get("message", ""), END)
+    if status.recoveries and status.recoveries[-1].strategy == JOB_RESTART:
+        last = status.recoveries[-1]
+        yield last.detected_at, Event("Warning", JOB_RESTART, last.reason, _restart_key(status))
+    for identity, entry in identified(status.recoveries).items():
+        if entry.strategy != JOB_RESTART:
+            yield entry.detected_at, _detected(identity, entry)
+        if ended_at := entry.resumed_at or entry.running_at:
+            yield ended_at, _recovered(identity, entry)
+    if (end := status.terminal_state) and status.completion_time is not None:
+        kind, reported = "Normal" if end == "Completed" else "Warning", condition(status, end)
+        yield status.completion_time, Event(kind, end, "" if reported is None else reported.message, END)
 
 
-def _recoveries(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Event]:
-    known = identified(before.get("recoveries", ()))
-    for identity, entry in identified(status.get("recoveries", ())).items():
-        if identity not in known and entry.get("strategy") != JOB_RESTART:  # a job restart has its own event
+def _recoveries(before: JobStatus, status: JobStatus) -> Iterator[Event]:
+    known = identified(before.recoveries)
+    for identity, entry in identified(status.recoveries).items():
+        if identity not in known and entry.strategy != JOB_RESTART:  # a job restart has its own event
             yield _detected(identity, entry)
         elif adds_to(entry, known.get(identity)):
-            reason = "OutOfMemory" if "ran out of memory" in entry["cause"]["message"] else "Disrupted"
-            yield Event("Warning", reason, f"{entry['fault']}: {_cause(entry)}", _key("cause", identity))
-        if not is_open(entry) and (identity not in known or is_open(known[identity])):
+            reason = "OutOfMemory" if "ran out of memory" in entry.cause.message else "Disrupted"
+            yield Event("Warning", reason, f"{entry.fault.value}: {_cause(entry.cause)}", _key("cause", identity))
+        if not entry.is_open and (identity not in known or known[identity].is_open):
             yield _recovered(identity, entry)
 
 
-def _detected(identity: tuple[str, int], entry: Mapping[str, Any]) -> Event:
-    return Event("Warning", "FaultDetected", f"{entry['fault']}: {_cause(entry)}", _key("fault", identity))
+def _detected(identity: tuple[str, int], entry: RecoveryStatus) -> Event:
+    return Event("Warning", "FaultDetected", f"{entry.fault.value}: {_cause(entry.cause)}", _key("fault", identity))
 
 
-def _recovered(identity: tuple[str, int], entry: Mapping[str, Any]) -> Event:
-    strategy = entry.get("strategy", "resumed")
-    reason = f" ({entry['reason']})" if entry.get("reason") else ""
-    end = f"in {entry['seconds']} s" if "seconds" in entry else f"running again since {entry.get('runningAt')}"
-    message = f"{strategy} {end}, round {entry['round']}: {_cause(entry)}{reason}"
+def _recovered(identity: tuple[str, int], entry: RecoveryStatus) -> Event:
+    reason = f" ({entry.reason})" if entry.reason else ""
+    end = (
+        f"in {entry.pause_seconds} s" if entry.pause_seconds is not None else f"running again since {entry.running_at}"
+    )
+    message = f"{entry.strategy or 'resumed'} {end}, round {entry.round}: {_cause(entry.cause)}{reason}"
     return Event("Normal", "Recovered", message, _key("recovery", identity))
 
 
@@ -140,20 +145,18 @@ def _key(kind: str, identity: tuple[str, int]) -> str:
     return "{} {}#{}".format(kind, *identity)
 
 
-def _restart_key(status: Mapping[str, Any]) -> str:
+def _restart_key(status: JobStatus) -> str:
     return f"restart {_restarts_of_world(status)}"
 
 
-def _restarts_of_world(status: Mapping[str, Any]) -> int:
-    return int(status.get("recoveriesByStrategy", {}).get("jobRestart", 0))
+def _restarts_of_world(status: JobStatus) -> int:
+    return status.recoveries_by_strategy.job_restart or 0
 
 
-def _cause(entry: Mapping[str, Any]) -> str:
-    cause = entry["cause"]
-    subject = f"rank {cause['rank']} on {cause['pod']}" if "rank" in cause else cause.get("pod", "")
-    location = f" (node {cause['node']})" if cause.get("node") else ""
-    message = cause.get("message", "")
-    return f"{subject}{location}: {message}" if subject else str(message)
+def _cause(cause: CauseStatus) -> str:
+    subject = f"rank {cause.rank} on {cause.pod}" if cause.rank is not None else cause.pod
+    location = f" (node {cause.node})" if cause.node else ""
+    return f"{subject}{location}: {cause.message}" if subject else cause.message
 
 
 def failed_reconcile(error: Exception) -> Event:

@@ -3,76 +3,124 @@
 Rules: status is computed from the observed facts, never from a condition of an earlier reconcile; only history
 (recoveries, times) is carried over. Fields that only a coordinator knows stay until it reports (the operator has just
 started, or a new coordinator waits for members). Without a change there is no write.
+
+The phase: the end has precedence, then a suspension, then a previous attempt that still exists. A job with a world has
+the phase of its training; a job without one has that of its Jobs. While no coordinator reports, the phase stays, unless
+elections.unreported_loss finds that the job does not train. While the whole gang waits in a queue, it is Pending.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
-from understudy_operator.plan.facts.counts import member_counts, promoted_spares
+from msgspec.structs import replace
+
+from understudy_operator.plan.capacity.queueing import gang_waits_for_quota
+from understudy_operator.plan.facts.counts import member_counts, promoted_spares, reports_rank_holders
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.facts.recoveries import merge_history
+from understudy_operator.plan.facts.recoveries import merge_history, with_recoveries
+from understudy_operator.plan.facts.status import (
+    CoordinatorStatus,
+    JobStatus,
+    ProgressStatus,
+    ReplicatedJobStatus,
+    Spares,
+    StrategyCounts,
+)
 from understudy_operator.plan.facts.stays import fill_in_nodes
 from understudy_operator.plan.faults.avoidance import avoided_nodes_status
-from understudy_operator.plan.jobset.deadline import ATTEMPT_START, attempt_start
+from understudy_operator.plan.jobset.deadline import attempt_start
 from understudy_operator.plan.jobset.missed_changes import handled_generation, unrecorded_suspension
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
 from understudy_operator.plan.jobset.restart import drop_open_recoveries, has_begun, reset_status, restart_status
 from understudy_operator.plan.jobset.rollouts import end_rollout_recoveries, rollouts_status
 from understudy_operator.plan.jobset.startup import NO_COUNTS
-from understudy_operator.plan.jobset.views import Counts, JobPhase, group_counts, pod_counts, views
+from understudy_operator.plan.jobset.views import Counts, JobPhase, JobView, group_counts, pod_counts, views
 from understudy_operator.plan.leadership.coordination import Leadership
+from understudy_operator.plan.leadership.elections import unreported_loss
 from understudy_operator.plan.status.causes import explain_causes
 from understudy_operator.plan.status.conditions import plan_conditions
-from understudy_operator.plan.status.phase import phase
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
 from understudy_operator.plan.world.members import may_start
-from understudy_protocol.enums import Strategy
+from understudy_protocol.enums import Strategy, WorkersState
 from understudy_protocol.observer import Snapshot
 
 #: If only the progress has changed, status is not written more often than this.
 PROGRESS_EVERY_S = 10.0
 PROGRESS = {"progress"}
-#: The part of recoveriesByStrategy that the operator counts, because no coordinator outlives it.
-OF_THE_JOB = "jobRestart"
 #: How long a suspension waits for pods to report that training has ended, if no coordinator responds.
 END_REPORTED_S = 10.0
-NO_SPARES = {"desired": 0, "ready": 0, "claimed": 0}
 
 
-def plan_status(observed: Observed, leadership: Leadership, now: float) -> dict[str, Any]:
+def plan_status(observed: Observed, leadership: Leadership, now: float) -> JobStatus:
     """The complete status."""
-    job, before, result = observed.job, observed.job.status, outcome(observed)
-    status: dict[str, Any] = dict(before)
-    status["observedGeneration"] = handled_generation(observed)
-    status["restarts"], status["restartsCountTowardsMax"] = job.restarts, job.job_restarts_counted
+    job, result, jobs = observed.job, outcome(observed), views(observed)
+    status = replace(
+        job.status,
+        observed_generation=handled_generation(observed),
+        replicated_jobs_status=tuple(_replicated_jobs(observed, group_counts(observed))),
+    )
+    if job.injected is not None:
+        status = replace(status, target=f"{job.injected.target_kind}/{job.injected.target_name}")
     if job.spec.world is not None:
-        status |= _of_world(observed, leadership, now)
-        status[ATTEMPT_START] = attempt_start(observed, may_start=may_start(observed), now=now)
-        if status[ATTEMPT_START] is None:
-            del status[ATTEMPT_START]
-        if not status["promotedSpares"]:
-            del status["promotedSpares"]
-        if not status["avoidedNodes"] or result is not None or job.terminal:
-            del status["avoidedNodes"]
+        status = _with_world(observed, leadership, status, now)
+        if result is not None or job.terminal:
+            status = replace(status, avoided_nodes=())
     else:
-        status["members"], status["spares"] = pod_counts(observed), NO_SPARES
+        status = replace(status, members=pod_counts(observed), spares=Spares())
     if isinstance(result, Completed | Failed):
-        status["terminalState"] = "Completed" if isinstance(result, Completed) else "Failed"
-        status.setdefault("completionTime", micro_time(now))
-    jobs = views(observed)
-    status["replicatedJobsStatus"] = list(_replicated_jobs(observed, group_counts(observed)))
+        end = "Completed" if isinstance(result, Completed) else "Failed"
+        status = replace(status, terminal_state=end, completion_time=status.completion_time or micro_time(now))
     if any(view.active or view.phase is not JobPhase.OPEN for view in jobs if not view.of_world):
-        status.setdefault("startTime", micro_time(now))
-    status["phase"] = phase(observed, status, jobs, now)
+        status = replace(status, start_time=status.start_time or micro_time(now))
+    status = replace(status, phase=_phase(observed, status, jobs, now))
     if isinstance(result, Restart):
         status = restart_status(observed, status, result, now)
     elif attempt_ends_by_suspension(observed, now):
         status = drop_open_recoveries(reset_status(job, status, now))
-        status["phase"] = "Suspended" if job.spec.suspend else "Restarting"
-    status["conditions"] = plan_conditions(observed, status, result, now)
-    return status
+        status = replace(status, phase="Suspended" if job.spec.suspend else "Restarting")
+    return replace(status, conditions=plan_conditions(observed, status, result, now))
+
+
+_ENDS = {"Completed": "Succeeded", "Failed": "Failed"}
+
+
+def _phase(observed: Observed, status: JobStatus, jobs: Sequence[JobView], now: float) -> str:
+    """status: this reconcile's, without the phase and the conditions."""
+    if status.terminal_state:
+        return _ENDS[status.terminal_state]
+    if observed.job.spec.suspend:
+        return "Suspended"
+    has_previous_jobs = any(child.attempt < observed.job.restarts for child in observed.children)
+    if has_previous_jobs or any(not pod.is_done for pod in observed.previous_pods):
+        return "Restarting"
+    if observed.job.spec.world is None or observed.close is not None:
+        return _phase_of_jobs(observed, jobs)
+    return _phase_of_world(observed, status, now)
+
+
+def _phase_of_jobs(observed: Observed, jobs: Sequence[JobView]) -> str:
+    if not any(view.active or view.phase is not JobPhase.OPEN for view in jobs):
+        return "Pending"
+    started_groups = {view.group for view in jobs}
+    wanted = sum(group.replicas for group in observed.job.spec.replicated_jobs if group.name in started_groups)
+    return "Running" if sum(view.ready or view.phase is not JobPhase.OPEN for view in jobs) >= wanted else "Starting"
+
+
+def _phase_of_world(observed: Observed, status: JobStatus, now: float) -> str:
+    if gang_waits_for_quota(observed):
+        return "Pending"
+    if status.round < 0:
+        return "Starting" if any(pod.node for pod in observed.pods) else "Pending"
+    if unreported_loss(observed, now):
+        return "Recovering"
+    if observed.snapshot is None or not reports_rank_holders(observed, observed.snapshot):
+        return "Recovering" if observed.job.status.phase == "Recovering" else "Running"
+    if observed.snapshot.waiting_for:
+        starts = any(member.workers is WorkersState.STARTING for member in observed.snapshot.members)
+        return "Starting" if starts and not status.recoveries else "Recovering"
+    # A recovery of the rollouts may be open while a later one, of the training, has ended.
+    return "Recovering" if any(entry.is_open for entry in status.recoveries) else "Running"
 
 
 def attempt_ends_by_suspension(observed: Observed, now: float) -> bool:
@@ -93,74 +141,73 @@ def _may_have_ended(observed: Observed, now: float) -> bool:
     return not is_due(coordination.since + END_REPORTED_S, now)
 
 
-def is_worth_writing(before: Mapping[str, Any], status: Mapping[str, Any], now: float) -> bool:
+def is_worth_writing(before: JobStatus, status: JobStatus, now: float) -> bool:
     """Whether anything but the progress has changed, or the reported progress is old enough."""
     changed = _changed(before, status)
     if changed != PROGRESS:
         return bool(changed)
-    reported_at = before.get("progress", {}).get("at")
+    reported_at = None if before.progress is None else before.progress.at
     return reported_at is None or is_due(parse_time(reported_at) + PROGRESS_EVERY_S, now)
 
 
-def is_news(before: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+def is_news(before: JobStatus, status: JobStatus) -> bool:
     """Whether the written changes may affect the next reconcile."""
     return bool(_changed(before, status) - PROGRESS)
 
 
-def _changed(before: Mapping[str, Any], status: Mapping[str, Any]) -> set[str]:
-    return {name for name in status.keys() | before.keys() if status.get(name) != before.get(name)}
+def _changed(before: JobStatus, status: JobStatus) -> set[str]:
+    return {name for name in JobStatus.__struct_fields__ if getattr(status, name) != getattr(before, name)}
 
 
-def _of_world(observed: Observed, leadership: Leadership, now: float) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    recorded = observed.job.status.get("coordinator", {})
-    attempt = {name: recorded[name] for name in ("formerEpoch", "previousAttempt") if name in recorded}
+def _with_world(observed: Observed, leadership: Leadership, status: JobStatus, now: float) -> JobStatus:
+    members, spares = member_counts(observed)
+    status = replace(
+        status,
+        members=members,
+        spares=spares,
+        promoted_spares=promoted_spares(observed),
+        avoided_nodes=avoided_nodes_status(observed, now),
+        attempt_start_time=attempt_start(observed, may_start=may_start(observed), now=now),
+    )
     if leadership.pod is not None and leadership.epoch:
-        term = {"term": leadership.term} if leadership.term else {}
-        holder = {"podName": leadership.pod.name, "podUID": leadership.pod.uid}
-        fields |= term | {"coordinator": {"epoch": leadership.epoch, **term, **holder, **attempt}}
+        term, holder, recorded = leadership.term, leadership.pod, status.coordinator
+        kept = recorded.former_epoch, recorded.previous_attempt, recorded.address
+        coordinator = CoordinatorStatus(leadership.epoch, term, holder.name, holder.uid, *kept)
+        status = replace(status, coordinator=coordinator)
     if observed.snapshot is not None:
-        fields |= _from_snapshot(observed, observed.snapshot, now)
-        if observed.snapshot.token.round >= 0 and "startTime" not in observed.job.status:
-            fields["startTime"] = micro_time(now)
+        status = _with_snapshot(observed, observed.snapshot, status, now)
     if observed.job.injected is not None and observed.coordinator_address:
-        fields["coordinatorAddress"] = observed.coordinator_address
-    fields["members"], fields["spares"] = member_counts(observed)
-    fields["promotedSpares"] = promoted_spares(observed)
-    fields["avoidedNodes"] = avoided_nodes_status(observed, now)
-    return fields
+        status = replace(status, coordinator=replace(status.coordinator, address=observed.coordinator_address))
+    return status
 
 
-def _from_snapshot(observed: Observed, snapshot: Snapshot, now: float) -> dict[str, Any]:
-    before, fields = observed.job.status, dict[str, Any]()
-    if snapshot.token.round >= 0:
-        fields["round"] = max(snapshot.token.round, int(before.get("round", -1)))
-    reported_counts = snapshot.recoveries_by_strategy
-    counts = {_camel(x.value): reported_counts[x.value] for x in Strategy if x.value in reported_counts}
-    of_the_job = {x: y for x, y in before.get("recoveriesByStrategy", {}).items() if x == OF_THE_JOB}
-    fields["recoveriesByStrategy"] = of_the_job | counts
-    recorded = before.get("recoveries", ())
+def _with_snapshot(observed: Observed, snapshot: Snapshot, status: JobStatus, now: float) -> JobStatus:
+    recorded = status.recoveries
     recoveries = explain_causes(merge_history(recorded, snapshot, now), recorded, observed.pods)
     recoveries = fill_in_nodes(recoveries, recorded, observed)
     recoveries = end_rollout_recoveries(recoveries, snapshot.rollouts, now)
-    if rollouts := rollouts_status(observed):
-        fields["rollouts"] = rollouts
-    if recoveries:
-        fields["recoveries"], fields["lastRecovery"] = recoveries, recoveries[-1]
+    counts = snapshot.recoveries_by_strategy
+    status = replace(
+        with_recoveries(status, tuple(recoveries)) if recoveries else status,
+        rollouts=rollouts_status(observed),
+        recoveries_by_strategy=StrategyCounts(
+            in_place=counts.get(Strategy.IN_PLACE.value),
+            spare_swap=counts.get(Strategy.SPARE_SWAP.value),
+            pod_recreate=counts.get(Strategy.POD_RECREATE.value),
+            job_restart=status.recoveries_by_strategy.job_restart,
+        ),
+    )
+    if snapshot.token.round >= 0:
+        start = status.start_time or micro_time(now)
+        status = replace(status, round=max(snapshot.token.round, status.round), start_time=start)
     if snapshot.progress is not None:
-        step = {"step": snapshot.progress.step, "at": micro_time(snapshot.progress.at)}
-        fields["progress"] = step | ({"total": snapshot.progress.total} if snapshot.progress.total is not None else {})
-    return fields
+        progress = snapshot.progress
+        status = replace(status, progress=ProgressStatus(progress.step, progress.total, micro_time(progress.at)))
+    return status
 
 
-def _replicated_jobs(observed: Observed, counts: Mapping[str, Counts]) -> Iterator[dict[str, Any]]:
+def _replicated_jobs(observed: Observed, counts: Mapping[str, Counts]) -> Iterator[ReplicatedJobStatus]:
     """The entries, with the recorded restarts of single Jobs."""
-    before = {entry["name"]: entry for entry in observed.job.status.get("replicatedJobsStatus", ())}
     for group in observed.job.spec.replicated_jobs:
-        previous = before.get(group.name, {})
-        restarts = {name: previous[name] for name in ("jobRestarts", "jobRestartsCountTowardsMax") if name in previous}
-        yield {"name": group.name, **asdict(counts.get(group.name, NO_COUNTS)), **restarts}
-
-
-def _camel(strategy: str) -> str:
-    return strategy[0].lower() + strategy[1:]
+        entry = observed.job.status.replicated_job(group.name) or ReplicatedJobStatus(group.name)
+        yield replace(entry, **asdict(counts.get(group.name, NO_COUNTS)))

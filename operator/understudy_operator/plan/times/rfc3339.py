@@ -10,12 +10,18 @@ from datetime import UTC, datetime
 LAST = 253402300799.0
 
 
-def micro_time(at: float) -> str:
-    return _time(at).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+class Time(str):
+    """A valid time in RFC 3339."""
+
+    __slots__ = ()
 
 
-def whole_seconds(at: float) -> str:
-    return _time(at).strftime("%Y-%m-%dT%H:%M:%SZ")
+def micro_time(at: float) -> Time:
+    return Time(_time(at).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+
+
+def whole_seconds(at: float) -> Time:
+    return Time(_time(at).strftime("%Y-%m-%dT%H:%M:%SZ"))
 
 
 def parse_time(text: str) -> float:

@@ -30,7 +30,7 @@ BUILT_IN: tuple[FaultSource, ...] = (
         SignalKind.ANNOTATION,
         (names.ANNOTATION_FAULTY,),
         excepted=UNSET_VALUES,
-        until=names.ANNOTATION_UNTIL,
+        until=names.ANNOTATION_FAULT_EXPIRES,
         precedence=MANUAL_PRECEDENCE,
     ),
     FaultSource(
@@ -46,7 +46,7 @@ BUILT_IN: tuple[FaultSource, ...] = (
         SignalKind.ANNOTATION,
         (names.ANNOTATION_MAINTENANCE,),
         excepted=UNSET_VALUES,
-        until=names.ANNOTATION_UNTIL,
+        until=names.ANNOTATION_FAULT_EXPIRES,
         fault_class=FaultClass.MAINTENANCE,
         precedence=MANUAL_PRECEDENCE,
     ),

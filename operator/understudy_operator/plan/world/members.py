@@ -271,7 +271,7 @@ def _broken(node: Node, now: float) -> Finding | None:
 
 def _surplus(observed: Observed, now: float) -> Iterator[DeletePod]:
     world, live = observed.job.world, observed.live()
-    coordinators = {observed.job.status.get("coordinator", {}).get("podUID"), observed.coordination.coordinator_uid}
+    coordinators = {observed.job.status.coordinator.pod_uid, observed.coordination.coordinator_uid}
     if observed.before_first_round:
         # A pod with a group rank was in a round that no coordinator has reported to this operator yet.
         spares = [pod for pod in live if pod.spare and names.ANNOTATION_GROUP_RANK not in pod.annotations]
@@ -297,7 +297,7 @@ def _surplus(observed: Observed, now: float) -> Iterator[DeletePod]:
 
 def _costs(pod: Pod) -> tuple[bool, bool]:
     """The cost of a pod that has not started: a pool's spare, a place on a node."""
-    return names.ANNOTATION_FROM_POD in pod.annotations, bool(pod.node)
+    return names.ANNOTATION_CLAIMED_POD_UID in pod.annotations, bool(pod.node)
 
 
 def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.intents import DryRun, Intent, Plan, PoolPlan, Remove, intent_key
+from understudy_operator.plan.times.durations import growing_pause_s
 from understudy_operator.plan.times.reconcile_clock import is_due
 
 FIRST_S = 0.25
@@ -139,7 +140,7 @@ def _without_paused_keys(intents: tuple[T, ...], paused_keys: frozenset[str]) ->
 
 def _refused(before: RetryState | None, refusal: Refusal, now: float, least_s: float) -> RetryState:
     in_a_row = 1 if before is None else before.in_a_row + 1
-    pause_s = max(min(FIRST_S * 2.0 ** min(in_a_row - 1, 10), TRY_AGAIN_S), least_s)
+    pause_s = max(growing_pause_s(FIRST_S, TRY_AGAIN_S, in_a_row), least_s)
     if before is not None and _is_reported_already(before, refusal, now):
         return replace(before, in_a_row=in_a_row, pause_s=pause_s, retry_at=now + pause_s, is_wanted=True)
     return RetryState(refusal, now, in_a_row, pause_s, now + pause_s)

@@ -13,6 +13,7 @@ from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.facts.refusals import RefusalKind
+from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.intents import Create, CreatePod, DeletePod, ReleasePod
 from understudy_operator.runtime.api import ApiError
 from understudy_operator.runtime.clock import Clock
@@ -146,16 +147,18 @@ async def test_a_status_in_conflict_reads_the_job_again(given: Given):
     raw = {"kind": "TrainingJob", "metadata": {"namespace": "research", "name": "llm", "uid": JOB.uid}}
     now = given.api.put(JOB_PATH, raw)
     old = replace(JOB, resource_version="1")
-    assert not await given.gateway.status(old, {"phase": "Running"})
+    assert not await given.gateway.status(old, JobStatus(phase="Running"))
     assert given.store.get(Kind.JOB, ("research", "llm")) == now
-    assert await given.gateway.status(replace(JOB, resource_version=now["metadata"]["resourceVersion"]), {"phase": "x"})
-    assert given.api.objects[JOB_PATH]["status"] == {"phase": "x"}
+    assert await given.gateway.status(
+        replace(JOB, resource_version=now["metadata"]["resourceVersion"]), JobStatus(phase="x")
+    )
+    assert given.api.objects[JOB_PATH]["status"]["phase"] == "x"
 
 
 async def test_a_status_of_a_job_that_is_gone_is_no_error_and_the_job_is_forgotten(given: Given):
     metadata = {"namespace": "research", "name": "llm", "uid": JOB.uid, "resourceVersion": "7"}
     given.store.put(Kind.JOB, {"metadata": metadata})
-    assert not await given.gateway.status(JOB, {})
+    assert not await given.gateway.status(JOB, JobStatus())
     assert given.store.get(Kind.JOB, ("research", "llm")) is None
 
 

@@ -55,8 +55,8 @@ class Given:
 
     def claim_warm(self, job_uid: str = "job-uid") -> ClaimWarm:
         version = self.spare["metadata"]["resourceVersion"]
-        labels = {names.LABEL_JOB_UID: job_uid, names.LABEL_POOL: None, names.LABEL_FROM_POOL: "pool-uid"}
-        notes = {names.ANNOTATION_WARM: "pool-uid"}
+        labels = {names.LABEL_JOB_UID: job_uid, names.LABEL_POOL: None, names.LABEL_POOL_UID: "pool-uid"}
+        notes = {names.ANNOTATION_WARM_POOL_UID: "pool-uid"}
         return ClaimWarm("shared-a", "uid-a", version, job_uid, labels, notes, owned_by(job_uid)[0], "a pod was lost")
 
     def release(self) -> ReleaseClaim:
@@ -66,8 +66,8 @@ class Given:
     def claimants(self) -> tuple[str | None, str | None]:
         """The claimant in the API server, and in the store."""
         known = self.store.get(Kind.POD, KEY)
-        present = self.api.objects[PATH]["metadata"]["labels"].get(names.LABEL_CLAIMED_BY)
-        return present, None if known is None else known["metadata"]["labels"].get(names.LABEL_CLAIMED_BY)
+        present = self.api.objects[PATH]["metadata"]["labels"].get(names.LABEL_CLAIMED_BY_UID)
+        return present, None if known is None else known["metadata"]["labels"].get(names.LABEL_CLAIMED_BY_UID)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def test_a_claim_is_the_jobs_uid_and_a_finalizer_in_one_write(given: Given
     assert given.claimants() == ("job-uid", "job-uid")
     metadata = given.api.objects[PATH]["metadata"]
     assert metadata["finalizers"] == ["other/finalizer", names.FINALIZER_CLAIM]
-    assert metadata["annotations"][names.ANNOTATION_CLAIMANT] == "llm"
+    assert metadata["annotations"][names.ANNOTATION_CLAIMED_BY] == "llm"
     assert [call for call in given.api.calls if call[0] != "GET"] == [("PATCH", PATH)]
     for owner in ("job-uid", "pool-uid"):
         assert len(given.store.of_job(Kind.POD, ("research", owner))) == 1
@@ -139,7 +139,7 @@ async def test_a_release_keeps_finalizers_of_others(given: Given):
     assert given.claimants() == (None, None)
     metadata = given.api.objects[PATH]["metadata"]
     assert metadata["finalizers"] == ["other/finalizer"]
-    assert names.ANNOTATION_CLAIMANT not in metadata["annotations"]
+    assert names.ANNOTATION_CLAIMED_BY not in metadata["annotations"]
 
 
 async def test_a_spare_that_has_ended_and_has_no_finalizer_left_is_gone_at_once(given: Given):
@@ -170,9 +170,9 @@ async def test_a_warm_claim_turns_the_spare_into_a_pod_of_the_job_in_one_write()
     for raw in (given.api.objects[PATH], given.store.get(Kind.POD, KEY)):
         assert raw is not None
         metadata = raw["metadata"]
-        assert metadata["labels"] == {names.LABEL_JOB_UID: "job-uid", names.LABEL_FROM_POOL: "pool-uid"}
+        assert metadata["labels"] == {names.LABEL_JOB_UID: "job-uid", names.LABEL_POOL_UID: "pool-uid"}
         assert metadata["ownerReferences"] == owned_by("job-uid")
-        assert metadata["annotations"] == {names.ANNOTATION_WARM: "pool-uid"}
+        assert metadata["annotations"] == {names.ANNOTATION_WARM_POOL_UID: "pool-uid"}
         assert not metadata.get("finalizers")
 
 

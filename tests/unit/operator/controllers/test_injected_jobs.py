@@ -211,7 +211,7 @@ async def test_a_pod_without_a_launcher_gets_the_findings_about_its_node_and_the
     path = "/api/v1/namespaces/research/pods/alone-0"
 
     def is_reported() -> tuple[Verdict, str] | None:
-        text = world.api.objects[path]["metadata"]["annotations"].get(names.ANNOTATION_VERDICT)
+        text = world.api.objects[path]["metadata"]["annotations"].get(names.ANNOTATION_NODE_VERDICT)
         found = None if text is None else wire.decode(text, {"NodeVerdict": NodeVerdict})
         return (found.verdict, found.reason) if isinstance(found, NodeVerdict) else None
 
@@ -293,5 +293,5 @@ async def test_pods_with_forged_owners_cost_few_requests_and_delay_no_other_name
     for pod in pods:
         world.store.remove(Kind.POD, pod)
     world.injection.check_all_pods()
-    assert not world.injection._absent
+    assert not world.injection._owners._absent
     await world.injection.stop()

@@ -18,7 +18,6 @@ from understudy_operator.apply.gateway import Gateway
 from understudy_operator.controllers import job_worker as worker
 from understudy_operator.controllers import reconcile_loop
 from understudy_operator.controllers.job_worker import JobWorker
-from understudy_operator.observe.line import Keys, Share
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan import reconcile as planner
 from understudy_operator.plan.facts.observed import Coordination
@@ -26,6 +25,7 @@ from understudy_operator.plan.intents import Follow
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.runtime.api import ApiError, NotLeading
 from understudy_operator.runtime.clock import Clock
+from understudy_operator.runtime.line import Keys, Share
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.enums import CloseReason, Fault, RoundToken
@@ -806,13 +806,13 @@ async def test_a_pod_of_a_child_job_is_listed_and_reported_while_its_job_waits_f
         world.api.put(f"{pods}/llm-workers-0-0", pod | {"metadata": {**metadata, "ownerReferences": owner}})
         world.api.put(f"{pods}/a-copy", pod)
         world.enqueue()
-        await world.until(lambda: "pod llm-workers-0-0: Unschedulable: no room" in world.condition("Running")[1])
-        assert "a-copy" not in world.condition("Running")[1]
+        await world.until(lambda: "pod llm-workers-0-0: Unschedulable: no room" in world.condition("Ready")[1])
+        assert "a-copy" not in world.condition("Ready")[1]
         # when it is ready
         world.store.put(Kind.CHILD, world.api.put(f"{JOBS}/llm-workers-0", world.child(ready=2, active=2)))
         world.enqueue()
         # then nothing is reported or listed any more
-        await world.until(lambda: world.condition("Running") == ("True", ""))
+        await world.until(lambda: world.condition("Ready") == ("True", ""))
         requests = [call for call in world.api.calls if call[0] == "LIST"]
         world.enqueue()
         await asyncio.sleep(60.0)

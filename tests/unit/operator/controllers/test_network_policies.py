@@ -13,7 +13,7 @@ from understudy_operator.controllers.network_policies import NetworkPolicies
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.runtime.api import ApiError, Keep, ObjectList
 from understudy_operator.runtime.clock import Clock
-from understudy_operator.settings.network_settings import read_network_rules
+from understudy_operator.settings import read_network_rules
 
 GROUP = "/apis/networking.k8s.io/v1"
 
@@ -138,7 +138,7 @@ async def test_a_policy_of_another_owner_under_the_name_of_a_jobs_is_reported_on
     (event,) = leader.api.of_kind("Event")
     assert event["regarding"]["name"] == "llm"
     assert event["regarding"]["namespace"] == "research"
-    assert event["reason"] == "NetworkPolicyNameTaken"
+    assert event["reason"] == "NetworkPolicyConflict"
     assert "NetworkPolicy llm-members does not belong to this TrainingJob" in event["note"]
     # and the job has its policy once the other one is gone
     del leader.api.objects[PATH]

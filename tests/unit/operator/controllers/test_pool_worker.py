@@ -48,7 +48,7 @@ class World:
 
     def claim(self, name: str, job_uid: str) -> None:
         raw = self.api.objects[f"{PODS}/{name}"]
-        raw["metadata"]["labels"][names.LABEL_CLAIMED_BY] = job_uid
+        raw["metadata"]["labels"][names.LABEL_CLAIMED_BY_UID] = job_uid
         raw["metadata"]["finalizers"] = [names.FINALIZER_CLAIM]
         self.store.put(Kind.POD, self.api.put(f"{PODS}/{name}", raw))
 
@@ -268,7 +268,7 @@ async def test_the_claim_of_a_job_is_released_once_it_has_ended_or_is_suspended(
 
         def claimant() -> str:
             labels = world.api.objects[f"{PODS}/{name}"]["metadata"]["labels"]
-            return str(labels.get(names.LABEL_CLAIMED_BY, ""))
+            return str(labels.get(names.LABEL_CLAIMED_BY_UID, ""))
 
         await world.until(lambda: claimant() == ("job-uid" if kept else ""))
 

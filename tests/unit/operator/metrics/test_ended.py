@@ -7,21 +7,22 @@ from typing import Any
 import pytest
 
 from understudy_operator.metrics.ended import EndCounter, EndedRecovery, Ends, ends
+from understudy_operator.plan.facts.status import JobStatus, read_job_status
 
 AT = "2026-11-22T04:00:00.000000Z"
 OPEN = {"fault": "Process", "round": 1, "cause": {"pod": "p"}, "detectedAt": AT}
 FIXED = {**OPEN, "strategy": "InPlace"}
-DONE = {**FIXED, "resumedAt": AT, "seconds": 0.8}
+DONE = {**FIXED, "resumedAt": AT, "pauseSeconds": 0.8}
 RECOVERED = Ends((EndedRecovery("Process", "InPlace", "Recovered", 0.8),))
 
 
-def status(*recoveries: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    return {"recoveries": list(recoveries), **fields}
+def status(*recoveries: dict[str, Any], **fields: Any) -> JobStatus:
+    return read_job_status({"status": {"recoveries": list(recoveries), **fields}})[0]
 
 
 def test_a_recovery_ends_with_the_write_that_reports_when_training_continued():
     assert ends(status(FIXED), status(DONE)) == RECOVERED
-    assert ends({}, status(DONE)) == RECOVERED  # it began and ended between two writes
+    assert ends(status(), status(DONE)) == RECOVERED  # it began and ended between two writes
 
 
 def test_a_write_that_repeats_an_end_or_reports_a_fix_ends_no_recovery():
@@ -46,13 +47,13 @@ def test_a_restart_of_the_job_is_the_strategy_of_the_recovery_that_it_ends():
 
 
 def test_a_failed_weight_update_counts_once_and_the_next_one_again():
-    def update(name: str) -> dict[str, Any]:
-        return {"rollouts": {"failure": {"update": name}}}
+    def update(name: str) -> JobStatus:
+        return status(rollouts={"failure": {"update": name}})
 
-    assert ends({}, update("1")).failed_updates == 1
+    assert ends(status(), update("1")).failed_updates == 1
     assert ends(update("1"), update("1")).failed_updates == 0
     assert ends(update("1"), update("2")).failed_updates == 1
-    assert ends(update("1"), {"rollouts": {}}).failed_updates == 0
+    assert ends(update("1"), status(rollouts={})).failed_updates == 0
 
 
 # Answers -------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,17 @@ from understudy_operator.metrics.metric_book import MetricBook
 from understudy_operator.metrics.operator_metrics import OperatorMetrics, target
 from understudy_operator.metrics.serving import port_of, serve
 from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.plan.facts.status import (
+    AvoidedNode,
+    CauseStatus,
+    Condition,
+    JobStatus,
+    RecoveryStatus,
+    RolloutsStatus,
+)
+from understudy_operator.plan.times.rfc3339 import micro_time, whole_seconds
 from understudy_operator.runtime.api import API_FAILURES, Api, ApiError
+from understudy_protocol.enums import Fault
 
 #: The labels: a closed set each, of a few words.
 LABELS = {
@@ -37,7 +47,7 @@ class FixedState:
     """The state of a replica."""
 
     leading: bool = True
-    all_jobs: list[dict[str, Any]] = field(default_factory=list)
+    all_jobs: list[JobStatus] = field(default_factory=list)
 
     def leads(self) -> bool:
         return self.leading
@@ -82,18 +92,17 @@ def test_no_label_can_have_the_name_of_an_object(metrics: OperatorMetrics):
 
 #: A status whose every string a tenant can have written, and names of its objects.
 HOSTILE = "stolen-name"
-HOSTILE_JOB = {
-    "metadata": {"name": HOSTILE, "namespace": HOSTILE, "labels": {HOSTILE: HOSTILE}},
-    "spec": {"replicatedJobs": [{"name": HOSTILE}]},
-    "status": {
-        "phase": HOSTILE,
-        "conditions": [{"type": HOSTILE, "status": "True", "reason": HOSTILE, "message": HOSTILE}],
-        "spares": {HOSTILE: 1},
-        "rollouts": {HOSTILE: 1},
-        "avoidedNodes": [{"node": HOSTILE, "reason": HOSTILE}],
-        "recoveries": [{"cause": HOSTILE, "strategy": HOSTILE, "reason": HOSTILE, "phase": HOSTILE}],
-    },
-}
+HOSTILE_JOB = JobStatus(
+    phase=HOSTILE,
+    conditions=(Condition(HOSTILE, "True", HOSTILE, HOSTILE, whole_seconds(0)),),
+    rollouts=RolloutsStatus(version=HOSTILE),
+    avoided_nodes=(AvoidedNode(node=HOSTILE, source=HOSTILE, reason=HOSTILE),),
+    recoveries=(
+        RecoveryStatus(
+            Fault.NODE, micro_time(0), "SpareSwap", HOSTILE, cause=CauseStatus(pod=HOSTILE, message=HOSTILE)
+        ),
+    ),
+)
 
 
 @pytest.mark.attack("A4", "reads in the operator's metrics what others name their jobs", before="refused, too")
@@ -122,7 +131,7 @@ def test_every_metric_has_our_prefix_and_counters_end_in_total(metrics: Operator
 
 
 def test_a_standby_replica_reports_that_it_is_on_standby_and_no_jobs():
-    metrics, result = OperatorMetrics(), FixedState(leading=False, all_jobs=[{"status": {"phase": "Running"}}])
+    metrics, result = OperatorMetrics(), FixedState(leading=False, all_jobs=[JobStatus(phase="Running")])
     metrics.read(result)
     lines = scraped(metrics.book.text())
     assert lines[("understudy_leader",)] == 0

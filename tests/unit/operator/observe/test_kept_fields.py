@@ -61,14 +61,17 @@ def test_the_nodes_that_a_pod_avoids_are_kept_however_many_they_are(count: int):
     def raw() -> dict[str, Any]:
         manifest = a_whole_pod()
         nodes = ",".join(f"gke-training-a3-mega-pool-{number:04d}" for number in range(count))
-        manifest["metadata"]["annotations"] |= {names.ANNOTATION_AVOIDS: nodes, names.ANNOTATION_PREFERS_NOT: nodes}
+        manifest["metadata"]["annotations"] |= {
+            names.ANNOTATION_AVOIDED_NODES: nodes,
+            names.ANNOTATION_LEAST_PREFERRED_NODES: nodes,
+        }
         return manifest
 
     one, other = select_pod_fields(raw()), select_pod_fields(raw())
     pod = read_pod(one)
     assert (len(avoided_by(pod)), len(prefers_not(pod))) == (count, count)
     # a thousand such pods share one text in memory
-    texts = [fields["metadata"]["annotations"][names.ANNOTATION_AVOIDS] for fields in (one, other)]
+    texts = [fields["metadata"]["annotations"][names.ANNOTATION_AVOIDED_NODES] for fields in (one, other)]
     assert texts[0] is texts[1]
 
 
@@ -174,7 +177,7 @@ def test_the_beginning_of_a_nodes_long_annotation_is_kept_for_sources():
 
 def test_our_own_annotations_of_a_pod_are_kept_whole():
     avoids = ",".join(f"ip-10-0-{number}-17.eu-west-1.compute.internal" for number in range(100))
-    own = {names.ANNOTATION_AVOIDS: avoids, names.ANNOTATION_PREFERS_NOT: avoids}
+    own = {names.ANNOTATION_AVOIDED_NODES: avoids, names.ANNOTATION_LEAST_PREFERRED_NODES: avoids}
     raw = a_whole_pod()
     raw["metadata"]["annotations"] = {**own, "last-applied": "x" * (LONGEST_ANNOTATION + 1)}
     assert select_pod_fields(raw)["metadata"]["annotations"] == own

@@ -12,6 +12,7 @@ from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import read_pool
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.queue import Queue
+from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.runtime import decoded_fields
 from understudy_protocol import pod as names
@@ -108,7 +109,7 @@ def test_a_job_is_read_with_its_fields():
     assert (job.world.actives, job.world.spares, job.world.nproc_per_node) == (8, 2, 8)
     assert (job.world.in_place_max_restarts, job.world.in_place_window_s) == (3, 5400.0)
     assert job.world.in_place_max_per_pod == 2
-    assert (job.world.container, job.round, job.status) == ("", -1, {})
+    assert (job.world.container, job.round, job.status) == ("", -1, JobStatus())
 
 
 def test_a_minimal_job_is_read_with_the_apis_defaults():
@@ -123,7 +124,7 @@ def test_a_minimal_job_is_read_with_the_apis_defaults():
     assert (spec.in_place_max_restarts, spec.in_place_window_s, spec.groups[0].job_metadata) == (10, 3600.0, {})
     assert spec.in_place_max_per_pod == 1
     assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s, spec.topology_key) == (0, 30.0, 30.0, "")
-    assert (spec.mode, spec.zygote, spec.preload, spec.backoff_max_s, spec.step_timeout_s) == (
+    assert (spec.mode, spec.zygote, spec.preload, spec.backoff_max_delay_s, spec.step_timeout_s) == (
         "Wrap",
         True,
         None,
@@ -168,10 +169,10 @@ def test_the_termination_of_workers_is_read():
 
 
 def test_the_worker_grace_period_is_read():
-    assert read_job(JOB).world.worker_grace_s is None
+    assert read_job(JOB).world.worker_grace_period_s is None
     raw = copy.deepcopy(JOB)
-    raw["spec"]["recovery"] |= {"workerGrace": "1m5s"}
-    assert read_job(raw).world.worker_grace_s == 65.0
+    raw["spec"]["recovery"] |= {"workerGracePeriod": "1m5s"}
+    assert read_job(raw).world.worker_grace_period_s == 65.0
 
 
 def test_the_launcher_timeout_is_read():
@@ -215,10 +216,10 @@ def test_an_elastic_job_with_its_recovery_settings_is_read():
     raw["spec"]["recovery"] |= {
         "spareTimeout": "0s",
         "coordinatorLossTimeout": "1m30s",
-        "backoff": {"max": "5m", "maxIdenticalFailures": 4},
+        "backoff": {"maxDelay": "5m", "maxIdenticalFailures": 4},
     }
     spec = read_job(raw).world
-    assert (spec.backoff_max_s, spec.script_fault_rounds) == (300.0, 4)
+    assert (spec.backoff_max_delay_s, spec.script_fault_rounds) == (300.0, 4)
     assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s) == (6, 0.0, 90.0)
     assert spec.topology_key == "topology.kubernetes.io/zone"
 
@@ -378,6 +379,23 @@ def test_a_pod_that_is_disrupted_reports_the_cause(kind: str):
     assert read_pod(raw).disruption == "it was disrupted: Preempted: for llm-2"
     raw["status"]["conditions"][0]["status"] = "False"
     assert read_pod(raw).disruption == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "is_preempted"),
+    [
+        ("DisruptionTarget", "PreemptionByScheduler", True),
+        ("DisruptionTarget", "EvictionByEvictionAPI", False),
+        ("TerminationTarget", "Preempted", True),
+        ("TerminationTarget", "PodsReadyTimeout", False),
+    ],
+)
+def test_a_preemption_differs_from_other_disruptions(kind: str, reason: str, is_preempted: bool):
+    raw = copy.deepcopy(POD)
+    raw["status"]["conditions"] = [{"type": kind, "status": "True", "reason": reason, "message": ""}]
+    assert read_pod(raw).is_preempted == is_preempted
+    raw["status"]["conditions"][0]["status"] = "False"
+    assert not read_pod(raw).is_preempted
 
 
 def test_a_jobs_labels_name_its_queue():

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.observe import read_failure
+from understudy_operator.observe import read
 from understudy_operator.observe.kept_fields import select_pod_fields
 from understudy_operator.runtime.decoded_fields import PodStatus
 from understudy_protocol import pod as names
@@ -19,11 +19,11 @@ def kept(status: dict[str, Any]) -> PodStatus:
 
 
 def failure(status: dict[str, Any]) -> str:
-    return read_failure.failure(kept(status))
+    return read.failure(kept(status))
 
 
 def could_start(status: dict[str, Any], *, sidecar_ran: bool) -> bool:
-    return read_failure.could_start(kept(status), sidecar_ran)
+    return read.could_start(kept(status), sidecar_ran)
 
 
 def ended(name: str, exit_code: int, **more: Any) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def test_rollouts_and_their_defaults_are_read():
     assert spec_of(replicatedJobs=groups, rollouts=values).rollouts == facts.RolloutsSpec(
         ("rollout",), OnFailedUpdate.RESTART_JOB, 0, facts.RolloutGateway(30000, 8080)
     )
-    given = {"enginePort": 1, "port": 2, "inFlight": "Await", "initialVersion": "base"}
+    given = {"enginePort": 1, "port": 2, "inFlightRequests": "Wait", "initialVersion": "base"}
     values |= {"onFailedUpdate": "RestartRollouts", "maxRetries": 3, "gateway": given}
     assert spec_of(replicatedJobs=groups, rollouts=values).rollouts == facts.RolloutsSpec(
         ("rollout",), OnFailedUpdate.RESTART_ROLLOUTS, 3, facts.RolloutGateway(1, 2, True, "base")

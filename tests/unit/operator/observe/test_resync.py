@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operator.given_operator import ClusterApi, running
+from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.observe.resync import PATHS, Resync
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.runtime.api import Api, ApiError, Keep, ObjectList
@@ -140,3 +142,28 @@ async def test_a_kind_that_is_forbidden_in_all_namespaces_is_an_error() -> None:
     lists = Resync(Forbidden(), Store(), Clock(), lambda: None, namespaces=NAMESPACES)
     with pytest.raises(ApiError):
         await lists.list_kind(Kind.NODE)
+
+
+class CountedLists(ClusterApi):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lists: Counter[str] = Counter()
+
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
+        self.lists[path] += 1
+        return await super().list(path, selector, keep)
+
+
+@in_virtual_time
+async def test_the_running_operator_lists_no_kind_each_minute() -> None:
+    """It watches all of them."""
+    api = CountedLists()
+    async with running(api) as cluster:
+        await cluster.until(lambda: cluster.operator.synced)
+        # given an operator that leads, and has listed some kinds for that once more
+        await asyncio.sleep(RESYNC_S / 2)
+        kinds = [path for path, _ in PATHS.values()]
+        before = [api.lists[path] for path in kinds]
+        # when five minutes pass, then nothing is listed again
+        await asyncio.sleep(5 * RESYNC_S)
+        assert [api.lists[path] for path in kinds] == before

@@ -65,8 +65,8 @@ def test_a_spare_of_a_pool_is_found_by_the_pool_and_by_the_job_that_has_claimed_
     # given a spare that a job has claimed, and a pod of the job that came from the pool
     spare = a_raw("s", job_uid="pool-uid", owners=owned_by("pool-uid", "HotSparePool"))
     replacements = a_raw("l")
-    spare["metadata"]["labels"][names.LABEL_CLAIMED_BY] = "job-uid"
-    replacements["metadata"]["labels"][names.LABEL_FROM_POOL] = "pool-uid"
+    spare["metadata"]["labels"][names.LABEL_CLAIMED_BY_UID] = "job-uid"
+    replacements["metadata"]["labels"][names.LABEL_POOL_UID] = "pool-uid"
     store.put(Kind.POD, spare)
     store.put(Kind.POD, replacements)
 

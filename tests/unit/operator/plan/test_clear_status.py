@@ -18,6 +18,7 @@ from tests.unit.operator.given import (
     a_pod,
     a_recovery,
     a_snapshot,
+    a_status,
     condition,
     ended,
     in_round,
@@ -68,7 +69,7 @@ def test_a_false_condition_does_not_have_the_reason_of_the_true_one():
 def test_the_reasons_stay_in_later_reconciles():
     status = status_of(jobs(SUCCEEDED_JOB))
     given = jobs(SUCCEEDED_JOB)
-    later = replace(given, job=replace(given.job, status=status))
+    later = replace(given, job=replace(given.job, status=a_status(status)))
     assert read_clear_status(later, "Completed") == read_clear_status(jobs(SUCCEEDED_JOB), "Completed")
     assert read_clear_status(later, "Failed") == ("False", "Succeeded", "")
 
@@ -88,28 +89,28 @@ def test_a_success_of_any_job_is_not_reported_as_a_success_of_all():
 
 
 def test_a_job_without_pods_reports_it():
-    assert read_clear_status(jobs(replicas=0), "Running") == (
+    assert read_clear_status(jobs(replicas=0), "Ready") == (
         "False",
         "Pending",
         "replicas is 0 in all replicatedJobs, so the job has nothing to run: suspend the job, set replicas, and "
         "resume it",
     )
-    assert "nothing to run" not in read_clear_status(jobs(replicas=1), "Running")[2]
-    assert "nothing to run" not in read_clear_status(jobs(replicas=0, suspend=True), "Running")[2]
+    assert "nothing to run" not in read_clear_status(jobs(replicas=1), "Ready")[2]
+    assert "nothing to run" not in read_clear_status(jobs(replicas=0, suspend=True), "Ready")[2]
 
 
 @pytest.mark.parametrize(
     ("child", "message"),
     [
-        (a_child(active=2, started_at=0.0), ""),
+        (a_child(active=2, started_at=0.0), "0 of 2 pods are ready"),
         # a new Job, which the Job controller has not updated yet
-        (a_child(started_at=0.0, created_at=NOW - 10), ""),
+        (a_child(started_at=0.0, created_at=NOW - 10), "0 of 2 pods are ready"),
         (
             a_child(started_at=0.0, created_at=NOW - 31),
             "Job llm-workers-0 was created 30 s ago, but the Job controller has not started it: see the events of the "
             "Job, and check that kube-controller-manager runs",
         ),
-        (a_child(active=1, started_at=NOW - 1), ""),
+        (a_child(active=1, started_at=NOW - 1), "0 of 2 pods are ready"),
         (
             a_child(active=1),
             "Job llm-workers-0 has 1 of 2 pods: see the events of the Job (a quota or an admission webhook may "
@@ -124,7 +125,7 @@ def test_a_job_without_pods_reports_it():
     ],
 )
 def test_missing_pods_of_a_child_job_are_reported_with_the_known_reason(child: ChildJob, message: str):
-    assert read_clear_status(jobs(child), "Running")[2] == message
+    assert read_clear_status(jobs(child), "Ready")[2] == message
 
 
 def test_a_job_without_a_launcher_counts_the_pods_of_its_jobs():
@@ -136,14 +137,21 @@ def test_a_job_without_a_launcher_counts_the_pods_of_its_jobs():
     assert "round" not in status
 
 
-def test_the_trouble_of_a_spare_is_in_the_spares_condition_and_not_in_running():
+def test_a_job_without_a_launcher_is_ready_when_the_pods_of_its_jobs_are():
+    half = (a_child(active=2, ready=2), a_child("driver", active=1, ready=0, desired_pods=1))
+    assert read_clear_status(jobs(*half, groups=("workers", "driver")), "Ready")[:2] == ("False", "Starting")
+    whole = (a_child(active=2, ready=2), a_child("driver", active=1, ready=1, desired_pods=1))
+    assert read_clear_status(jobs(*whole, groups=("workers", "driver")), "Ready") == ("True", "Running", "")
+
+
+def test_the_trouble_of_a_spare_is_in_the_spares_condition_and_not_in_ready():
     waiting = replace(a_pending(S), trouble="Unschedulable: 0/3 nodes are available")
     members = [m for m in a_snapshot().members if m.pod_uid != S.uid]
     given = observed(a_job(status=in_round(0, "a0")), (A0, A1, waiting), a_snapshot(members, coordinator=A0))
-    assert read_clear_status(given, "Running") == ("True", "Running", "")
+    assert read_clear_status(given, "Ready") == ("True", "Running", "")
     assert read_clear_status(given, "SparesReady") == (
         "False",
-        "Spares",
+        "TooFewSpares",
         "0 of 1; pod s: Unschedulable: 0/3 nodes are available",
     )
 
@@ -160,8 +168,12 @@ def without_the_spare(entry: Lost, *pods: Pod, recoveries: Sequence[Recovery] = 
 def test_a_spare_that_is_lost_is_named_with_the_reason_until_another_one_has_started():
     entry = lost(S, reason=CANNOT_STORE)
     given = without_the_spare(entry)
-    assert read_clear_status(given, "Running") == ("True", "Running", "")
-    assert read_clear_status(given, "SparesReady") == ("False", "Spares", f"0 of 1; pod s was lost: {CANNOT_STORE}")
+    assert read_clear_status(given, "Ready") == ("True", "Running", "")
+    assert read_clear_status(given, "SparesReady") == (
+        "False",
+        "TooFewSpares",
+        f"0 of 1; pod s was lost: {CANNOT_STORE}",
+    )
     # when the kubelet has reported the end of its container, then this is the reason
     failure = f"container trainer ended with exit code 84: Error: replaced: {CANNOT_STORE}"
     reported = without_the_spare(entry, replace(ended(S), failure=failure))
@@ -181,7 +193,7 @@ def test_a_job_that_waits_for_a_pod_that_was_lost_before_it_had_a_rank_reports_i
     entry, waiting = lost(S, reason=CANNOT_STORE), "1 of 2 pods (group ranks 1)"
     waits = a_snapshot([member(A0, 0)], number=1, coordinator=A0, lost=[entry], waiting_for=waiting)
     given = observed(a_job(status=in_round(1, "a0"), spares=0), (A0,), waits)
-    assert read_clear_status(given, "Running")[2] == f"waiting for {waiting}; pod s was lost: {CANNOT_STORE}"
+    assert read_clear_status(given, "Ready")[2] == f"waiting for {waiting}; pod s was lost: {CANNOT_STORE}"
 
 
 def test_spares_with_ranks_are_named_with_their_ranks():

@@ -78,15 +78,15 @@ def test_a_new_job_gets_its_objects_first_and_a_status():
     kinds = [intent.manifest["kind"] for intent in plan.objects if isinstance(intent, Create)]
     assert kinds == ["Secret", "Service", "Service"]
     assert plan.status is not None
-    assert plan.status["phase"] == "Pending"
+    assert plan.status.phase == "Pending"
     assert (plan.pods, plan.link, plan.events) == ((), None, ())
 
 
 def test_an_appointment_is_in_status_label_and_link_of_the_same_plan():
     plan = plan_of(observed(a_job()))
     assert plan.status is not None
-    epoch = plan.status["coordinator"]["epoch"]
-    assert plan.status["coordinator"]["podUID"] == S.uid
+    epoch = plan.status.coordinator.epoch
+    assert plan.status.coordinator.pod_uid == S.uid
     assert plan.pods == (PatchPod("s", {names.LABEL_COORDINATOR: "true"}),)
     assert isinstance(plan.link, Follow)
     assert [(callee.pod_uid, callee.epoch) for callee in plan.link.first] == [(S.uid, epoch)]
@@ -191,11 +191,11 @@ class World:
 
     def call(self) -> None:
         """Ask all connected pods for the coordinator."""
-        term = self.job.status.get("coordinator", {})
-        holder = self.pods.get(term.get("podUID", ""))
+        term = self.job.status.coordinator
+        holder = self.pods.get(term.pod_uid)
         if holder is not None and holder.alive and self.nodes[holder.node].ready:
             self.received_at = self.now
-            self.reported = Coordination(self.snapshot(holder, term["epoch"]), holder.uid, self.now)
+            self.reported = Coordination(self.snapshot(holder, term.epoch), holder.uid, self.now)
         else:
             present = {uid: PodAnswer() for uid, pod in self.pods.items() if self.is_connected(pod)}
             self.reported = replace(
@@ -287,7 +287,7 @@ class World:
         self.rank_holders = {rank: uid for rank, uid in self.rank_holders.items() if uid in received}
         waiting = sorted(set(received) - set(self.rank_holders.values()), key=lambda uid: (received[uid].spare, uid))
         vacant = [rank for rank in range(self.job.world.actives) if rank not in self.rank_holders]
-        term = self.job.status.get("coordinator", {}).get("podUID") in received
+        term = self.job.status.coordinator.pod_uid in received
         if term and vacant and len(waiting) >= len(vacant):
             self.rank_holders |= dict(zip(vacant, waiting, strict=False))
             self.round += 1
@@ -298,7 +298,7 @@ class World:
             ranks = dict(self.rank_holders)
             plan = self.run_reconcile()
             self.live_on()
-            changed = plan.pods or plan.status or self.rank_holders != ranks
+            changed = plan.pods or plan.status is not None or self.rank_holders != ranks
             quiet = 0 if changed or not self.is_whole() else quiet + 1
             if quiet == 2:
                 return
@@ -405,7 +405,7 @@ def test_a_job_that_restarts_becomes_stable_with_only_new_pods(strategy: Restart
     policy = FailurePolicy(max_restarts=1, strategy=strategy)
     world.job = replace(world.job, spec=replace(world.job.spec, failure=policy))
     world.settle()
-    previous, epoch = set(world.pods), world.job.status["coordinator"]["epoch"]
+    previous, epoch = set(world.pods), world.job.status.coordinator.epoch
 
     # when its budget of recoveries is exhausted
     world.close(FAILED)
@@ -414,14 +414,14 @@ def test_a_job_that_restarts_becomes_stable_with_only_new_pods(strategy: Restart
     # then it has pods of a new attempt, and a coordinator in a higher epoch
     assert_stable(world)
     assert not previous & set(world.pods)
-    assert world.job.status["restarts"] == world.job.status["restartsCountTowardsMax"] == 1
-    assert world.job.status["coordinator"]["epoch"] > world.job.status["coordinator"]["formerEpoch"] >= epoch
-    assert (world.job.status["phase"], world.job.status["round"]) == ("Running", 0)
+    assert world.job.status.restarts == world.job.status.restarts_count_towards_max == 1
+    assert world.job.status.coordinator.epoch > world.job.status.coordinator.former_epoch >= epoch
+    assert (world.job.status.phase, world.job.status.round) == ("Running", 0)
 
     # and when that happens again, the job fails
     world.closed = FAILED
     world.run_reconcile()
-    assert world.job.status["terminalState"] == "Failed"
+    assert world.job.status.terminal_state == "Failed"
 
 
 def test_a_job_that_is_suspended_has_no_pods_and_becomes_stable_again_when_it_is_resumed():
@@ -436,12 +436,12 @@ def test_a_job_that_is_suspended_has_no_pods_and_becomes_stable_again_when_it_is
         world.live_on()
     assert world.pods == {}
     assert world.secret_writes.created == {}
-    assert world.job.status["phase"] == "Suspended"
+    assert world.job.status.phase == "Suspended"
     world.suspend(False)
     world.settle()
     assert_stable(world)
     assert not previous & set(world.pods)
-    assert world.job.status["restarts"] == 0
+    assert world.job.status.restarts == 0
 
 
 @pytest.mark.parametrize("reported_by", ["the coordinator", "a pod"])
@@ -449,7 +449,7 @@ def test_a_job_that_is_resumed_before_status_records_the_suspension_restarts_wit
     # given a job whose coordinator has closed the rendezvous because of a suspension
     world = World(actives=3, spares=1)
     world.settle()
-    previous, epoch = set(world.pods), world.job.status["coordinator"]["epoch"]
+    previous, epoch = set(world.pods), world.job.status.coordinator.epoch
     suspended = Close(CloseReason.SUSPENDED, "the job is suspended")
     if reported_by == "the coordinator":
         world.closed = suspended
@@ -466,13 +466,13 @@ def test_a_job_that_is_resumed_before_status_records_the_suspension_restarts_wit
             "the job was resumed right after its suspension had stopped the workers: the operator recreates its pods",
         )
     ]
-    assert world.job.status["phase"] == "Restarting"
+    assert world.job.status.phase == "Restarting"
     world.restart_attempt()
     world.settle()
     assert_stable(world)
     assert not previous & {uid for uid, pod in world.pods.items() if pod.alive}
-    assert world.job.status["coordinator"]["formerEpoch"] >= epoch
-    assert world.job.status["restarts"] == 0
+    assert world.job.status.coordinator.former_epoch >= epoch
+    assert world.job.status.restarts == 0
 
 
 @settings(max_examples=30, deadline=None, database=None)

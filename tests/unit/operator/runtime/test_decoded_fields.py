@@ -20,7 +20,7 @@ METADATA = {
     "deletionTimestamp": "2026-11-20T10:05:00Z",
     "deletionGracePeriodSeconds": 30,
     "labels": {"app": "a"},
-    "annotations": {"note": "b", "understudy.dev/place": "pods/0/1"},
+    "annotations": {"note": "b", "understudy.dev/pod-index": "pods/0/1"},
     "ownerReferences": [{"kind": "Job", "uid": "u-0"}],
     "finalizers": ["x/y"],
 }

@@ -7,7 +7,7 @@ import pytest
 
 from understudy_operator import __main__ as program
 from understudy_operator.plan.verdicts.built_in import BUILT_IN
-from understudy_operator.settings.fault_settings import FaultSettings, read_fault_settings
+from understudy_operator.settings import FaultSettings, read_fault_settings
 
 WRONG = '[{"name": "cordon", "enabled": false}, {"name": "x", "signal": "Label", "keys": ["x"], "class": "hardware"}]'
 

@@ -3,7 +3,7 @@
 import pytest
 
 from understudy_operator.plan.leadership.lease_election import LeaseTimes
-from understudy_operator.settings.lease_settings import LeaseSettings, read_lease_settings
+from understudy_operator.settings import LeaseSettings, read_lease_settings
 
 
 def test_the_name_and_the_times_of_the_lease_are_read():

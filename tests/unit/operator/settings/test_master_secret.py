@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.obstacles import UNREADABLE
 from understudy_operator import __main__ as program
-from understudy_operator.settings.master_secret import read_master_secret
+from understudy_operator.settings import read_master_secret
 
 PLAIN = b"a secret that nobody is to read!"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from understudy_operator.settings.namespace_settings import read_namespaces
+from understudy_operator.settings import read_namespaces
 
 
 @pytest.mark.parametrize(

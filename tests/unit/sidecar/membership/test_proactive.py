@@ -1,4 +1,4 @@
-"""faults.proactive: a member on a node that has turned bad gives its ranks to a spare before it fails."""
+"""faults.proactiveReplacement: a member on a node that has turned bad gives its ranks to a spare before it fails."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_failed_starts_of_long_ago_are_forgotten():
 def test_a_failed_start_is_reported_until_all_pods_have_started():
     def message(*pods: Pod) -> str:
         snapshot = a_snapshot([member(A0, None)], number=-1, waiting_for=WAITING)
-        return str(condition(status_of(observed(a_job(), pods, snapshot)), "Running")["message"])
+        return str(condition(status_of(observed(a_job(), pods, snapshot)), "Ready")["message"])
 
     assert message(A0, refused("a1", 1, 2), S) == (
         f"waiting for {WAITING}; pod a1 failed before it could take part: {REASON} (the operator "

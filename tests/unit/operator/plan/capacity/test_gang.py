@@ -49,7 +49,7 @@ def enlisted(pod: Pod, group: str = "llm-1", *, of: str = "workers", **changes: 
     """The pod in a pod group of the queue."""
     own = {kueue.GROUP_NAME: group, kueue.QUEUE: "team", kueue.MANAGED: "true", names.LABEL_REPLICATED_JOB: of}
     labels = {**pod.labels, **own}
-    gang = {} if pod.index is not None else {names.ANNOTATION_GANG: "true"}
+    gang = {} if pod.index is not None else {names.ANNOTATION_GANG_MEMBER: "true"}
     return replace(pod, labels=labels, annotations={**pod.annotations, **gang}, **changes)
 
 
@@ -72,7 +72,9 @@ def removed(given: Observed, now: float = NOW) -> list[str]:
 
 def kept_apart(manifests: list[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """The manifests of the gang, and the others."""
-    own = [m for m in manifests if m["metadata"]["annotations"].get(names.ANNOTATION_GANG) or "spare" not in name(m)]
+    own = [
+        m for m in manifests if m["metadata"]["annotations"].get(names.ANNOTATION_GANG_MEMBER) or "spare" not in name(m)
+    ]
     return own, [m for m in manifests if m not in own]
 
 
@@ -185,7 +187,7 @@ def test_spares_of_a_waiting_gang_are_deleted_after_a_moment_but_not_one_that_tr
 
 
 def test_a_pod_at_a_gate_does_not_count_as_unschedulable():
-    waits = replace(at_the_gate(A1), annotations={names.ANNOTATION_AVOIDS: "node-x"})
+    waits = replace(at_the_gate(A1), annotations={names.ANNOTATION_AVOIDED_NODES: "node-x"})
     assert removed(observed(queued(a_job()), (enlisted(A0), enlisted(waits)))) == []
 
 
@@ -254,7 +256,7 @@ def test_a_pod_that_replaces_a_lost_active_has_the_actives_priority():
     present = of_workers(A0)
     (new,) = made(observed(job, (present, terminating(of_workers(A1)), S), LOST_ONE))
     assert new["spec"]["priorityClassName"] == "training"
-    later = of_workers(replace(a_pod("n"), annotations={names.ANNOTATION_GANG: "true"}))
+    later = of_workers(replace(a_pod("n"), annotations={names.ANNOTATION_GANG_MEMBER: "true"}))
     (next_spare,) = made(observed(job, (present, later), a_snapshot([member(A0, 0), member(later, 1)], number=2)))
     assert next_spare["spec"]["priorityClassName"] == "spares"
 
@@ -262,7 +264,7 @@ def test_a_pod_that_replaces_a_lost_active_has_the_actives_priority():
 def test_a_job_without_a_queue_gang_or_priority_has_no_marks():
     given = observed(a_job(status=in_round(1)), (A0, S), LOST_ONE)
     (new,) = made(given)
-    assert names.ANNOTATION_GANG not in new["metadata"]["annotations"]
+    assert names.ANNOTATION_GANG_MEMBER not in new["metadata"]["annotations"]
     assert World(groups=()).spare_priority_class == ""
 
 

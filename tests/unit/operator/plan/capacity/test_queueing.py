@@ -9,6 +9,7 @@ from tests.unit.operator.given import (
     S,
     a_job,
     a_snapshot,
+    a_status,
     condition,
     in_round,
     member,
@@ -35,20 +36,20 @@ def test_a_gang_that_waits_for_quota_reports_it_with_its_queue_and_its_group():
     result = condition(status, "QuotaReserved")
     assert (result["status"], result["reason"]) == ("False", "WaitingForQuota")
     assert result["message"] == "waits for quota in queue team (Kueue): 2 of 2 pods, as pod group llm-1"
-    assert result["message"] in condition(status, "Running")["message"]
+    assert result["message"] in condition(status, "Ready")["message"]
     assert status["phase"] == "Pending"
 
 
 def test_the_wait_for_quota_and_the_admission_are_reported_once():
     waiting = observed(queued(a_job()), WAITS)
     status = status_of(waiting)
-    assert [x.reason for x in plan_events(waiting, LEADERSHIP, status)].count("WaitingForQuota") == 1
+    assert [x.reason for x in plan_events(waiting, LEADERSHIP, a_status(status))].count("WaitingForQuota") == 1
     again = observed(queued(a_job(status=status)), WAITS)
-    assert "WaitingForQuota" not in [x.reason for x in plan_events(again, LEADERSHIP, status_of(again))]
+    assert "WaitingForQuota" not in [x.reason for x in plan_events(again, LEADERSHIP, a_status(status_of(again)))]
     later = observed(queued(a_job(status=status)), ADMITTED)
     result = status_of(later)
     assert condition(result, "QuotaReserved")["reason"] == "Admitted"
-    assert [x.reason for x in plan_events(later, LEADERSHIP, result)].count("Admitted") == 1
+    assert [x.reason for x in plan_events(later, LEADERSHIP, a_status(result))].count("Admitted") == 1
 
 
 def test_pods_that_kueue_does_not_manage_are_reported():
@@ -63,7 +64,7 @@ def test_pods_that_kueue_does_not_manage_are_reported():
 def test_a_pod_without_kueues_finalizer_does_not_wait_for_quota():
     is_done = replace(WAITS[0], finalizers=())
     status = status_of(observed(queued(a_job(status=in_round(1))), (is_done,)))
-    assert "waits for quota" not in condition(status, "Running")["message"]
+    assert "waits for quota" not in condition(status, "Ready")["message"]
 
 
 def test_a_job_without_a_queue_has_no_quota_condition():
@@ -81,7 +82,7 @@ def test_a_pod_that_joins_a_running_group_does_not_stop_it():
     given = observed(queued(a_job(status=in_round(1))), pods, a_snapshot([member(A0, 0), member(S, 1)], number=1))
     status = status_of(given)
     assert condition(status, "QuotaReserved")["status"] == "True"
-    assert "1 of 2 pods" in condition(status, "Running")["message"]
+    assert "1 of 2 pods" in condition(status, "Ready")["message"]
     assert status["phase"] == "Running"
 
 
@@ -101,7 +102,7 @@ def test_an_evicted_gang_is_pending_again():
 
 def test_a_pod_at_another_scheduling_gate_is_reported_with_the_gate():
     pod = replace(pending(A1), gates=("example.com/hold",))
-    message = condition(status_of(observed(a_job(), (A0, pod, S))), "Running")["message"]
+    message = condition(status_of(observed(a_job(), (A0, pod, S))), "Ready")["message"]
     assert message == "pod a1 waits until its scheduling gate example.com/hold is removed"
 
 
@@ -143,4 +144,4 @@ def test_a_job_that_waits_for_an_uninstalled_kueue_reports_it():
     for given in (observed(queued(a_job()), WAITS, has_kueue=False), observed(children=waiting, has_kueue=False)):
         status = status_of(given)
         assert gone in condition(status, "QuotaReserved")["message"]
-        assert gone in condition(status, "Running")["message"]
+        assert gone in condition(status, "Ready")["message"]

@@ -36,7 +36,7 @@ def test_a_time_far_ahead_is_replaced_by_the_time_of_its_first_receipt() -> None
     first, second = limited(snapshot, by, NOW), limited(snapshot, by, NOW + 60.0)
     assert first.recoveries[0].detected_at == second.recoveries[0].detected_at == NOW
     status = merge_history(merge_history([], first, NOW), second, NOW)
-    assert [entry["detectedAt"] for entry in status] == [micro_time(NOW)]
+    assert [entry.detected_at for entry in status] == [micro_time(NOW)]
 
 
 def test_entries_that_are_no_longer_sent_are_not_kept() -> None:

@@ -33,14 +33,14 @@ def test_a_recovery_is_reported_while_it_lasts_and_when_it_is_done():
         }
     ]
     assert done["recoveries"] == [
-        lasting["recoveries"][0] | {"strategy": "InPlace", "resumedAt": micro_time(NOW), "seconds": 2.0}
+        lasting["recoveries"][0] | {"strategy": "InPlace", "resumedAt": micro_time(NOW), "pauseSeconds": 2.0}
     ]
     assert done["lastRecovery"] == done["recoveries"][-1]
 
 
 def test_seconds_are_those_that_a_pod_measured_between_its_two_steps():
     status = after(in_round(1), a_snapshot(recoveries=[a_recovery(resumed_at=NOW, pause_s=2.345)]))
-    assert status["recoveries"][0]["seconds"] == 2.345
+    assert status["recoveries"][0]["pauseSeconds"] == 2.345
 
 
 def test_without_steps_status_has_the_time_at_which_workers_run_again_and_no_seconds():
@@ -48,7 +48,7 @@ def test_without_steps_status_has_the_time_at_which_workers_run_again_and_no_sec
     status = after(in_round(1), a_snapshot(recoveries=[running]))
     assert status["phase"] == "Running"
     assert status["recoveries"][0]["runningAt"] == micro_time(NOW)
-    assert not {"seconds", "resumedAt"} & status["recoveries"][0].keys()
+    assert not {"pauseSeconds", "resumedAt"} & status["recoveries"][0].keys()
     # and a later first step is added
     stepped = after(status, a_snapshot(recoveries=[a_recovery(running_at=NOW, resumed_at=NOW + 3)]), NOW + 3)
     assert stepped["recoveries"][0]["resumedAt"] == micro_time(NOW + 3)
@@ -98,7 +98,7 @@ def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause_an
     # when the next coordinator, which has inherited the recovery, forms a round that steps
     fixed = a_recovery(NOW - 30, NOW, fault=Fault.POD, cause=gone, strategy=Strategy.POD_RECREATE)
     status = after(before, a_snapshot(recoveries=[fixed], number=2, epoch=2))
-    assert [(x["cause"]["pod"], x["strategy"], x["seconds"]) for x in status["recoveries"]] == [
+    assert [(x["cause"]["pod"], x["strategy"], x["pauseSeconds"]) for x in status["recoveries"]] == [
         ("a1", "PodRecreate", 30.0)
     ]
 
@@ -112,5 +112,5 @@ def test_a_recovery_whose_coordinator_was_lost_ends_when_the_next_one_reports_th
     assert status["phase"] == "Running"
     # and status has no seconds, which no pod has measured
     assert status["lastRecovery"]["runningAt"] == micro_time(NOW)
-    assert "seconds" not in status["lastRecovery"]
+    assert "pauseSeconds" not in status["lastRecovery"]
     assert after(status, a_snapshot(number=1, epoch=2), NOW + 60) == status

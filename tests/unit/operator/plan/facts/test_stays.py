@@ -14,15 +14,16 @@ from tests.unit.operator.given import (
     a_pod,
     a_recovery,
     a_snapshot,
+    a_status,
     after,
     in_round,
     observed,
     status_of,
 )
-from understudy_operator.observe.read_status import read_job_status
 from understudy_operator.plan.facts.cluster_objects import Node, Pod, Stay
+from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.facts.stays import node_at
-from understudy_operator.plan.faults.memory import NO_MEMORY, Memory, find_offenders
+from understudy_operator.plan.faults.memory import NO_MEMORY, JobRecoveries, Memory, find_offenders
 from understudy_protocol.enums import Fault
 from understudy_protocol.observer import Cause, Recovery, Snapshot
 
@@ -43,8 +44,8 @@ def nodes_in(status: dict[str, Any]) -> list[str]:
 
 def remembered(*statuses: dict[str, Any]) -> Memory:
     """The memory after jobs of one namespace with these statuses."""
-    metadata = [{"uid": f"uid-{i}", "namespace": "attackers", "name": f"job-{i}"} for i in range(len(statuses))]
-    return NO_MEMORY.after([{"metadata": x, "status": y} for x, y in zip(metadata, statuses, strict=True)], NOW)
+    recoveries = (a_status(status).recoveries for status in statuses)
+    return NO_MEMORY.after([JobRecoveries(f"uid-{i}", f"attackers/job-{i}", x) for i, x in enumerate(recoveries)], NOW)
 
 
 def avoided_for(namespace: str, memory: Memory, *nodes: str) -> set[str]:
@@ -103,8 +104,8 @@ def test_a_pod_that_is_not_of_the_job_has_no_node(pod: str):
 
 def test_a_fault_without_a_node_is_read_as_it_was_written() -> None:
     """Otherwise each reconcile would write status again."""
-    written = after(in_round(1), reported(a_fault("a9", VICTIM)))
-    assert read_job_status({"status": written}) == (written, "")
+    status = after(in_round(1), reported(a_fault("a9", VICTIM)))
+    assert written(a_status(status)) == status
 
 
 def test_a_weight_update_names_the_node_that_the_operator_observed_too():

@@ -28,7 +28,7 @@ def on(*findings: Finding, pod: Pod = A1) -> Observed:
 def written_verdict(given: Observed, now: float = NOW) -> dict[str, NodeVerdict]:
     found = {}
     for patch in plan_annotations(given, now):
-        text = patch.annotations[names.ANNOTATION_VERDICT]
+        text = patch.annotations[names.ANNOTATION_NODE_VERDICT]
         assert text is not None
         verdict = wire.decode(text, KNOWN)
         assert isinstance(verdict, NodeVerdict)
@@ -37,7 +37,7 @@ def written_verdict(given: Observed, now: float = NOW) -> dict[str, NodeVerdict]
 
 
 def having(verdict: NodeVerdict) -> Pod:
-    return replace(A1, annotations={names.ANNOTATION_VERDICT: wire.encode(verdict)})
+    return replace(A1, annotations={names.ANNOTATION_NODE_VERDICT: wire.encode(verdict)})
 
 
 def test_pods_of_a_node_with_a_finding_are_annotated():
@@ -80,11 +80,13 @@ def test_a_node_that_will_be_shut_down_is_not_faulty():
 
 
 def test_an_unreadable_annotation_is_written_again():
-    assert written_verdict(on(XID_79, pod=replace(A1, annotations={names.ANNOTATION_VERDICT: "{"}))) == {"a1": BROKEN}
+    assert written_verdict(on(XID_79, pod=replace(A1, annotations={names.ANNOTATION_NODE_VERDICT: "{"}))) == {
+        "a1": BROKEN
+    }
 
 
 def test_a_verdict_is_short_enough_for_the_operator_to_keep():
     """Otherwise each reconcile would write it again."""
     long = replace(XID_79, reason="ü" * 500, until=NOW + 1.123456)
     (patch,) = plan_annotations(on(long), NOW + 0.123456)
-    assert len(patch.annotations[names.ANNOTATION_VERDICT] or "") <= LONGEST_ANNOTATION
+    assert len(patch.annotations[names.ANNOTATION_NODE_VERDICT] or "") <= LONGEST_ANNOTATION

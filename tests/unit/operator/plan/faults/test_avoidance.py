@@ -21,6 +21,7 @@ from tests.unit.operator.given import (
 )
 from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.status import JobStatus, written
 from understudy_operator.plan.faults.avoidance import (
     avoidance,
     avoided_nodes_status,
@@ -127,7 +128,7 @@ def test_a_pod_with_off_avoids_no_node():
 
 
 def test_status_reports_avoided_nodes_with_their_reasons():
-    assert avoided_nodes_status(given(), NOW) == [
+    assert [written(entry) for entry in avoided_nodes_status(given(), NOW)] == [
         {"node": "bad", "source": "nvsentinel-xid", "class": "Hardware", "reason": "Xid 79"},
         {
             "node": "goes",
@@ -135,9 +136,9 @@ def test_status_reports_avoided_nodes_with_their_reasons():
             "class": "Maintenance",
             "reason": "ONGOING",
             "until": "2026-09-21T14:14:20Z",
-            "preferred": True,
+            "usableAsLastResort": True,
         },
-        {"node": "offender", "source": "memory", "reason": REASON, "preferred": True},
+        {"node": "offender", "source": "memory", "reason": REASON, "usableAsLastResort": True},
     ]
 
 
@@ -145,16 +146,16 @@ def test_status_reports_a_few_avoided_nodes_first_those_with_pods_of_the_job():
     nodes = {f"n{i:02}": Node(f"n{i:02}", True, findings=(XID_79,)) for i in range(30)}
     nodes |= {A1.node: Node(A1.node, True, findings=(XID_79,)), A0.node: Node(A0.node, True)}
     result = avoided_nodes_status(given(nodes=nodes), NOW)
-    assert (len(result), result[0]["node"], result[0]["pods"]) == (20, A1.node, ["a1"])
+    assert (len(result), result[0].node, result[0].pods) == (20, A1.node, ("a1",))
 
 
 def events(before: Observed, now: Observed) -> list[tuple[str, str]]:
     """The events of a change of the observation."""
-    status = in_round(0, avoidedNodes=avoided_nodes_status(before, NOW))
+    status = JobStatus(round=0, avoided_nodes=avoided_nodes_status(before, NOW))
     after = replace(now, job=replace(now.job, status=status))
     return [
         (event.reason, event.message)
-        for event in plan_avoidance_events(after, {"avoidedNodes": avoided_nodes_status(after, NOW)})
+        for event in plan_avoidance_events(after, JobStatus(avoided_nodes=avoided_nodes_status(after, NOW)))
     ]
 
 
@@ -172,7 +173,7 @@ def test_nodes_without_a_pod_of_the_job_are_reported_in_status_alone():
 
 
 def test_the_use_of_an_avoided_node_for_lack_of_others_is_reported_once():
-    fallen_back = a_pod("t", node="offender", annotations={names.ANNOTATION_PREFERS_NOT: "goes,offender"})
+    fallen_back = a_pod("t", node="offender", annotations={names.ANNOTATION_LEAST_PREFERRED_NODES: "goes,offender"})
     waits, runs = given(pods=(A0, A1, S, replace(fallen_back, node=""))), given(pods=(A0, A1, S, fallen_back))
     result = [entry for entry in events(waits, runs) if entry[0] == "AvoidedNodeUsed"]
     reason = "which the job avoids, because no other node was free"

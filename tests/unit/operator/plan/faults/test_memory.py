@@ -1,12 +1,22 @@
 """Which nodes the operator remembers for failing jobs, for how long, and how this is forgotten."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.plan.facts.status import read_job_status
 from understudy_operator.plan.faults import memory
-from understudy_operator.plan.faults.memory import NO_MEMORY, Memory, NodeOffence, find_offenders, offences_of, score
+from understudy_operator.plan.faults.memory import (
+    NO_MEMORY,
+    JobRecoveries,
+    Memory,
+    NodeOffence,
+    find_offenders,
+    offences_of,
+    score,
+)
 from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol.enums import Fault
 
@@ -146,10 +156,11 @@ def test_the_size_of_the_memory_is_limited():
 # Statuses, and the ConfigMap -----------------------------------------------------------------------------------------
 
 
-def a_job(**recovery: Any) -> dict[str, Any]:
+def a_job(**recovery: Any) -> JobRecoveries:
     cause = {"rank": 8, "pod": "a1", "node": "n1", "message": "its connection went silent"}
     entry = {"fault": "Node", "cause": cause, "detectedAt": micro_time(NOW), "reason": "", **recovery}
-    return {"metadata": {"uid": "u", "namespace": "research", "name": "llm"}, "status": {"recoveries": [entry]}}
+    status, _ = read_job_status({"status": {"recoveries": [entry]}})
+    return JobRecoveries("u", "research/llm", status.recoveries)
 
 
 def test_a_recovery_counts_as_an_offence_of_its_causes_node():
@@ -196,10 +207,10 @@ def test_a_revised_cause_removes_the_offence_of_the_node_that_was_blamed_before(
 
 def test_two_nodes_that_failed_at_the_same_moment_are_both_remembered_after_status_drops_them():
     first, second = a_job(), a_job(cause={"node": "n2", "message": "silent"})
-    both = {**first, "status": {"recoveries": [*first["status"]["recoveries"], *second["status"]["recoveries"]]}}
+    both = replace(first, recoveries=(*first.recoveries, *second.recoveries))
     known = NO_MEMORY.after([both], NOW).after([both], NOW)
     assert set(known.by_node) == {"n1", "n2"}
-    assert known.after([{**first, "status": {}}], NOW) == known
+    assert known.after([replace(first, recoveries=())], NOW) == known
 
 
 def test_a_written_memory_is_read_back():

@@ -32,6 +32,7 @@ from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.malformed import Malformed
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.secret_writes import SecretWrites
+from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.injection.injected_pods import inject
 from understudy_operator.plan.injection.owner import read_owner
 from understudy_operator.plan.injection.resolve import resolve_injected_job
@@ -116,7 +117,7 @@ def an_injected_job(status: Raw | None = None) -> Job:
 
 def at(pod: Pod, index: int) -> Pod:
     """The pod with that completion index, as the operator reads it: it has no rank."""
-    place = {names.ANNOTATION_PLACE: f"pods/0/{index}"}
+    place = {names.ANNOTATION_POD_INDEX: f"pods/0/{index}"}
     controller = Controller("Job", "train", UID)
     return replace(pod, index=None, spare=True, labels={}, annotations=place, controller=controller)
 
@@ -150,9 +151,9 @@ def test_an_injectedjob_records_the_pods_that_train_and_is_owned_by_its_job() ->
     (reference,) = raw["metadata"]["ownerReferences"]
     assert (reference["kind"], reference["name"], reference["controller"]) == ("Job", "train", False)
     spec = raw["spec"]
-    assert (spec["pods"], spec["members"], spec["nprocPerNode"], spec["graceSeconds"]) == (3, 2, 8, 60)
-    assert spec["podGroups"] == [{"name": "pods", "first": 0, "podsPerJob": 3}]
-    assert spec["settings"]["max-restarts"] == "3"
+    assert (spec["pods"], spec["members"], spec["nprocPerNode"], spec["terminationGracePeriodSeconds"]) == (3, 2, 8, 60)
+    assert spec["podGroups"] == [{"name": "pods", "firstGroupRank": 0, "podsPerJob": 3}]
+    assert spec["annotations"]["max-restarts"] == "3"
 
 
 def test_an_injectedjob_is_read_as_a_job_whose_other_pods_are_spares() -> None:
@@ -163,7 +164,7 @@ def test_an_injectedjob_is_read_as_a_job_whose_other_pods_are_spares() -> None:
 
 
 def test_ranks_count_through_the_labelled_templates_of_a_jobset() -> None:
-    labelled = {"metadata": {"labels": {names.LABEL_INJECT: "true"}}}
+    labelled = {"metadata": {"labels": {names.LABEL_INJECT: "enabled"}}}
 
     def entry(name: str, replicas: int, pods: int, template: Raw) -> Raw:
         return {"name": name, "replicas": replicas, "template": {"spec": {"parallelism": pods, "template": template}}}
@@ -210,16 +211,17 @@ def test_the_service_is_created_before_the_secret_that_has_its_address_and_lets_
     assert data[names.KEY_FILE] == KEYRING.of_job("research", UID, 0)
     assert data[names.OPERATOR_KEY_FILE] == KEYRING.operator_public()
     # and status records the address, because the operator reads no Secret
-    assert plan(facts).status["coordinatorAddress"] == ADDRESS
+    assert plan(facts).status.coordinator.address == ADDRESS
 
 
 def test_the_address_of_a_missing_service_stays_in_status_for_the_next_one() -> None:
-    before = {**in_round(0), "coordinatorAddress": ADDRESS}
+    before = in_round(0)
+    before["coordinator"]["address"] = ADDRESS
     facts = given(before, coordinator_address="", advertised_address=ADDRESS, snapshot=a_snapshot())
     (service,) = plan(facts).objects
     assert service.manifest["spec"]["clusterIP"] == "10.0.0.7"
-    result = plan(facts).status or before
-    assert result["coordinatorAddress"] == ADDRESS
+    result = plan(facts).status or facts.job.status
+    assert result.coordinator.address == ADDRESS
 
 
 def test_pods_of_a_new_job_of_the_same_name_wait_for_a_secret_of_their_own() -> None:
@@ -243,8 +245,8 @@ def test_no_attempt_of_a_jobset_has_the_secret_of_another() -> None:
 
 
 def test_the_spare_coordinates_first() -> None:
-    term = plan(given()).status["coordinator"]
-    assert term["podUID"] == S.uid
+    term = plan(given()).status.coordinator
+    assert term.pod_uid == S.uid
 
 
 def test_the_job_has_no_backoff_limit_while_the_training_runs() -> None:
@@ -289,7 +291,7 @@ def test_a_pod_that_starts_after_the_end_receives_the_close() -> None:
 def test_a_success_is_reported_in_status() -> None:
     pods = tuple(ended(pod, SUCCEEDED) for pod in PODS)
     status = plan(given(in_round(0), pods)).status
-    assert (status["phase"], status["terminalState"]) == ("Succeeded", "Completed")
+    assert (status.phase, status.terminal_state) == ("Succeeded", "Completed")
 
 
 # Suspension ----------------------------------------------------------------------------------------------------------
@@ -306,16 +308,16 @@ def suspended(status: Raw, pods: tuple[Pod, ...] = (), **changes: Any) -> Observ
 def test_the_end_of_pods_of_a_suspended_job_is_no_recovery() -> None:
     fixed = {"fault": "Process", "round": 1, "detectedAt": "2026-11-20T10:00:00.000000Z"}
     fixed |= {"cause": {"pod": "", "node": "", "message": ""}}
-    fixed |= {"strategy": "InPlace", "resumedAt": "2026-11-20T10:00:01.000000Z", "seconds": 1.0}
+    fixed |= {"strategy": "InPlace", "resumedAt": "2026-11-20T10:00:01.000000Z", "pauseSeconds": 1.0}
     left = a_recovery(NOW, fault=Fault.POD, strategy=None)
     before = in_round(3) | {"recoveries": [fixed], "lastRecovery": fixed}
-    result = plan(suspended(before, snapshot=a_snapshot(recoveries=[left])))
-    assert result.status["phase"] == "Suspended"
-    condition = next(x for x in result.status["conditions"] if x["type"] == "Suspended")
+    status = written(plan(suspended(before, snapshot=a_snapshot(recoveries=[left]))).status)
+    assert status["phase"] == "Suspended"
+    condition = next(x for x in status["conditions"] if x["type"] == "Suspended")
     assert condition["status"] == "True"
-    assert result.status["recoveries"] == [fixed]
-    assert result.status["lastRecovery"] == fixed
-    assert "round" not in result.status
+    assert status["recoveries"] == [fixed]
+    assert status["lastRecovery"] == fixed
+    assert "round" not in status
 
 
 def test_a_suspended_job_has_no_secret_and_gets_it_again_with_the_same_key() -> None:
@@ -345,18 +347,18 @@ def test_no_status_is_written_and_no_pod_appointed_while_a_job_is_suspended() ->
 
 
 def test_the_suspension_of_one_of_several_jobs_of_a_jobset_does_not_suspend_the_training() -> None:
-    assert plan(suspended(in_round(3), PODS, children=(RESTING, RUNS))).status["phase"] == "Running"
+    assert plan(suspended(in_round(3), PODS, children=(RESTING, RUNS))).status.phase == "Running"
     is_done = replace(RUNS, ended=True, is_complete=True)
-    assert plan(suspended(in_round(3), children=(RESTING, is_done))).status["phase"] == "Suspended"
+    assert plan(suspended(in_round(3), children=(RESTING, is_done))).status.phase == "Suspended"
 
 
 def test_new_pods_of_a_resumed_job_start_at_once_in_a_newer_epoch_with_the_same_key() -> None:
     """The last report of the previous coordinator does not count: the job waits neither for it nor for an election."""
     suspended_status = plan(suspended(in_round(3, epoch=7))).status
     facts = given(suspended_status, snapshot=a_snapshot(number=3, epoch=7), children=(RUNS,), searches_since=NOW)
-    term = plan(facts).status["coordinator"]
-    assert term["podUID"] == S.uid
-    assert term["epoch"] > suspended_status["coordinator"]["formerEpoch"] >= 7
+    term = plan(facts).status.coordinator
+    assert term.pod_uid == S.uid
+    assert term.epoch > suspended_status.coordinator.former_epoch >= 7
     # the pods' membership is that of their Secret, which has existed since the first pod
     assert an_injected_job(suspended_status).membership == an_injected_job().membership == UID
     assert an_injected_job(suspended_status).attempt == an_injected_job().attempt == 0

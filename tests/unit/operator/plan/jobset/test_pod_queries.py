@@ -50,16 +50,16 @@ def test_pods_whose_delay_is_explained_are_listed_at_growing_intervals():
 
 
 def running(child: ChildJob, *pods: Pod, not_ready: list[str] | None = None) -> str:
-    """The message of the condition Running."""
+    """The message of the condition Ready."""
     job = a_job(spec={"world": None, "replicated_jobs": (a_group("workers"),)})
     given = observed(job, (), children=(child,), job_pods=pods)
     nodes = {pod.node: Node(pod.node, pod.node not in (not_ready or [])) for pod in pods if pod.node}
-    return str(condition(status_of(replace(given, nodes=nodes)), "Running")["message"])
+    return str(condition(status_of(replace(given, nodes=nodes)), "Ready")["message"])
 
 
 def test_a_pod_that_does_not_start_is_reported():
     assert running(a_child(), UNSCHEDULABLE) == "pod llm-workers-0-0-x: Unschedulable: 0/3 nodes are available"
-    assert running(a_child()) == ""
+    assert running(a_child()) == "0 of 2 pods are ready"
 
 
 def test_a_pod_that_has_been_on_its_node_for_long_is_reported():
@@ -72,13 +72,13 @@ def test_missing_pods_are_reported_with_a_hint():
         "Job llm-workers-0 has 1 of 2 pods: see the events of the Job (a quota or an admission webhook may "
         "reject its pods)"
     )
-    assert running(a_child(active=0, started_at=NOW - 1)) == ""
-    assert running(a_child(active=0, succeeded=2, started_at=NOW - 10)) == ""
+    assert running(a_child(active=0, started_at=NOW - 1)) == "0 of 2 pods are ready"
+    assert running(a_child(active=0, succeeded=2, started_at=NOW - 10)) == "0 of 2 pods are ready"
 
 
 def test_a_job_that_waits_for_a_pod_on_a_dead_node_reports_it_and_does_not_delete_the_pod():
     stuck = terminating(a_pod("x", labels={keys.JOB_NAME: "llm-workers-0"}), NOW - 400)
-    assert running(a_child(terminating=1), stuck) == ""  # its kubelet ends it
+    assert running(a_child(terminating=1), stuck) == "0 of 2 pods are ready"  # its kubelet ends it
     words = running(a_child(terminating=1), stuck, not_ready=["node-x"])
     assert words.startswith("Job llm-workers-0 waits for pod x, which is Terminating on node node-x and may still run")
     assert "node.kubernetes.io/out-of-service" in words

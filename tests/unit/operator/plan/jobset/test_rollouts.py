@@ -45,7 +45,7 @@ def test_status_keeps_rollouts_while_no_coordinator_reports_them() -> None:
 
 def test_a_failure_is_forgotten_when_the_next_update_begins() -> None:
     before = status_of(given(wire.Rollouts(0, 0, 2, "step-6", FAILURE, CAUSE), retries=1))
-    assert before["rollouts"]["failure"]["inARow"] == 1
+    assert before["rollouts"]["failure"]["consecutiveFailures"] == 1
     after = status_of(given(wire.Rollouts(0, 2, 0, "step-6"), retries=1, status={"rollouts": before["rollouts"]}))
     assert after["rollouts"] == {"fresh": 0, "updating": 2, "uncertain": 0, "version": "step-6"}
 
@@ -82,7 +82,7 @@ def test_the_recovery_of_rollouts_outlives_steps_of_the_training() -> None:
     kept = {name: steps[name] for name in ("recoveries", "lastRecovery", "rollouts")}
     whole = status_of(given(wire.Rollouts(2, 0, 0, "step-8"), status=kept, recoveries=(other,)))
     assert all("resumedAt" in x for x in whole["recoveries"])
-    assert whole["recoveries"][0]["seconds"] == 1.0
+    assert whole["recoveries"][0]["pauseSeconds"] == 1.0
 
 
 def test_a_job_that_restarts_for_a_failed_update_reports_it_in_its_recovery() -> None:

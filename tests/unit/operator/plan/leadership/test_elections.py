@@ -236,7 +236,7 @@ def test_a_new_epoch_has_no_voters_until_it_reports_them():
 
 
 def message(given: Observed) -> str:
-    text: str = condition(status_of(given, Leadership(4, 1, S, "")), "Running")["message"]
+    text: str = condition(status_of(given, Leadership(4, 1, S, "")), "Ready")["message"]
     return text
 
 
@@ -251,7 +251,7 @@ def test_a_job_without_a_coordinator_reports_the_reason_of_its_wait():
     assert message(alone(job=off)).endswith("out-of-service (coordinatorLossTimeout is Off: there is no time limit)")
     assert message(observed(JOB, PODS, snapshot_of())) == ""
     assert message(alone(snapshot=None)).startswith("waiting for a coordinator: ")
-    assert message(alone(job=a_job(status=in_round(-1)), snapshot=None)) == ""
+    assert message(alone(job=a_job(status=in_round(-1)), snapshot=None)) == "the workers of 0 of 2 pods run"
 
 
 # One of two voters is no majority: the operator has the casting vote --------------------------------------------------

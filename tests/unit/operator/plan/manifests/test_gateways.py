@@ -49,14 +49,14 @@ def environment(container: Mapping[str, Any]) -> dict[str, str]:
 
 
 def test_the_gateway_is_the_first_container_of_a_rollouts_pod() -> None:
-    spec = pod_of(ROLLOUT, job(RolloutGateway(30000, 9000, awaits=True, initial_version="base")))
+    spec = pod_of(ROLLOUT, job(RolloutGateway(30000, 9000, waits_for_requests=True, initial_version="base")))
     gateway = spec["initContainers"][0]
     assert (gateway["name"], gateway["image"], gateway["restartPolicy"]) == (names.GATEWAY_CONTAINER, IMAGE, "Always")
     assert gateway["command"][1:] == ["-m", MODULE]
     # the gateway accepts these arguments
     result = options(gateway["args"])
     assert (result.engine, result.port, result.token_file) == ("http://127.0.0.1:30000", 9000, Path(TOKEN_PATH))
-    assert (result.in_flight, result.initial_version) == (Policy.AWAIT, "base")
+    assert (result.in_flight_requests, result.initial_version) == (Policy.WAIT, "base")
     assert gateway["startupProbe"]["httpGet"] == {"path": WEIGHTS, "port": 9000}
     assert STATE_PATH == WEIGHTS
 

@@ -81,7 +81,7 @@ def lets_in(policy: dict[str, Any], namespace: str, labels: dict[str, str], name
 
 
 @pytest.mark.attack(
-    "B3", "calls the members of a job from other pods, with networkPolicies.jobs", before="refused, too"
+    "B3", "calls the members of a job from other pods, with networkPolicies.jobs.enabled", before="refused, too"
 )
 def test_no_pod_of_another_job_or_namespace_reaches_members_whatever_its_labels() -> None:
     job, operator = a_job(), {"podSelector": {"matchLabels": {"app": "operator"}}}

@@ -133,10 +133,12 @@ def test_the_launcher_gets_the_start_timeout_of_the_job():
 
 
 def test_the_launcher_gets_the_worker_grace_of_the_job():
-    assert names.ENV_WORKER_GRACE not in env(manifest(), "trainer")
-    assert env(manifest(a_job(worker_grace_s=0.0)), "trainer")[names.ENV_WORKER_GRACE] == "0"
-    assert env(manifest(a_job(worker_grace_s=65.0)), "trainer")[names.ENV_WORKER_GRACE] == "65"
-    assert names.ENV_WORKER_GRACE not in env(manifest(a_job(mode="Torchrun", worker_grace_s=5.0)), "trainer")
+    assert names.ENV_WORKER_GRACE_PERIOD not in env(manifest(), "trainer")
+    assert env(manifest(a_job(worker_grace_period_s=0.0)), "trainer")[names.ENV_WORKER_GRACE_PERIOD] == "0"
+    assert env(manifest(a_job(worker_grace_period_s=65.0)), "trainer")[names.ENV_WORKER_GRACE_PERIOD] == "65"
+    assert names.ENV_WORKER_GRACE_PERIOD not in env(
+        manifest(a_job(mode="Torchrun", worker_grace_period_s=5.0)), "trainer"
+    )
 
 
 def test_a_torchrun_command_gets_its_job_and_no_zygote():
@@ -185,13 +187,20 @@ def test_a_sidecar_that_starts_slowly_on_a_busy_machine_is_not_restarted():
 
 
 def test_the_sidecar_gets_its_job_and_its_coordinators_address():
-    elastic: dict[str, Any] = {"min_actives": 6, "spare_timeout_s": 5.0, "fence_s": 0.0, "backoff_max_s": 0.0}
+    elastic: dict[str, Any] = {"min_actives": 6, "spare_timeout_s": 5.0, "fence_s": 0.0}
     elastic["replica_groups"] = ((0, 1), (2, 3))
     elastic["in_place_max_per_pod"] = 2
-    elastic["proactive"] = "Now"
     elastic["launcher_timeout_s"] = 20.0
     elastic["start_timeout_s"] = 600.0
-    job = a_job(parallelism=4, replicas=2, in_place_max_restarts=3, in_place_window_s=90.0, **elastic)
+    job = a_job(
+        parallelism=4,
+        replicas=2,
+        in_place_max_restarts=3,
+        in_place_window_s=90.0,
+        backoff_max_delay_s=0.0,
+        proactive_replacement="Now",
+        **elastic,
+    )
     variables = env(manifest(job, index=5), names.SIDECAR_CONTAINER)
     assert json.loads(variables[names.ENV_JOB]) == {
         "uid": "job-uid",
@@ -201,6 +210,7 @@ def test_the_sidecar_gets_its_job_and_its_coordinators_address():
         "nproc_per_node": 8,
         "in_place_max_restarts": 3,
         "in_place_window_s": 90.0,
+        "backoff_max_s": 0.0,
         **elastic,
         "grace_s": 30.0,
         "replica_groups": [[0, 1], [2, 3]],
@@ -228,7 +238,7 @@ def test_only_the_sidecar_mounts_the_verdict_in_the_pods_annotation():
     pod = manifest()
     (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == names.VERDICT_VOLUME]
     (item,) = volume["downwardAPI"]["items"]
-    assert item == {"path": "verdict", "fieldRef": {"fieldPath": "metadata.annotations['understudy.dev/verdict']"}}
+    assert item == {"path": "verdict", "fieldRef": {"fieldPath": "metadata.annotations['understudy.dev/node-verdict']"}}
     assert mounts(pod, names.VERDICT_VOLUME) == {names.SIDECAR_CONTAINER}
 
 

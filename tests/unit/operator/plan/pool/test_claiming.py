@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.unit.operator.given import (
     A0,
@@ -91,14 +92,14 @@ def deletions(given: Observed, now: float = NOW) -> dict[str, int | None]:
 
 
 def condition(given: Observed, now: float = NOW) -> tuple[str, str]:
-    status = plan(given, now).status or {}
-    (found,) = [entry for entry in status["conditions"] if entry["type"] == "PoolAvailable"]
-    return found["status"], found["reason"]
+    status = plan(given, now).status or given.job.status
+    (found,) = [entry for entry in status.conditions if entry.type == "PoolAvailable"]
+    return found.status, found.reason
 
 
 def in_the_place_of(spare: Pod, **changes: Any) -> Pod:
     """The pod of the job that replaces this spare."""
-    annotations = {names.ANNOTATION_FROM_POD: spare.uid}
+    annotations = {names.ANNOTATION_CLAIMED_POD_UID: spare.uid}
     return a_pod("new", annotations=annotations, **{"created_at": NOW, **changes})
 
 
@@ -122,8 +123,8 @@ def test_a_job_does_not_wait_for_a_spare_whose_claim_is_refused():
     assert claims(one_lost(P, Q, paused=paused)) == ["q"]
     # and without another spare, the job creates a pod after its spare timeout
     given = one_lost(P, paused=paused)
-    result = plan(given).status or {}
-    assert (creations(given), condition(given)) == ([], ("False", "ClaimRefused"))
+    result = plan(given).status or given.job.status
+    assert (creations(given), condition(given)) == ([], ("False", "ClaimRejected"))
     waited = replace(given, job=replace(given.job, status=result))
     assert len(creations(waited, NOW + given.job.world.spare_timeout_s)) == 1
 
@@ -199,7 +200,7 @@ def test_a_spare_on_a_node_that_has_failed_jobs_is_claimed_last_and_with_require
 def test_no_spare_is_claimed_for_pods_whose_start_is_delayed_after_a_failure():
     # given a pod that replaced a spare and could not start on its node
     failed = replace(
-        ended(a_pod("f", node=Q.node, annotations={names.ANNOTATION_FROM_POD: "uid-of-another"})),
+        ended(a_pod("f", node=Q.node, annotations={names.ANNOTATION_CLAIMED_POD_UID: "uid-of-another"})),
         could_start=False,
         created_at=NOW,
     )
@@ -223,7 +224,7 @@ def test_a_pod_that_replaces_a_spare_is_in_no_queue_and_has_no_marks_of_a_gang()
 
     # then the pod is not in the gang, and no other pod is created in its place
     values = {**made["metadata"]["labels"], **made["metadata"]["annotations"]}
-    assert values[names.ANNOTATION_FROM_POD] == taken.uid
+    assert values[names.ANNOTATION_CLAIMED_POD_UID] == taken.uid
     assert not values.keys() & {kueue.QUEUE, kueue.GROUP_NAME, *SCHEDULERS_MARKS}
 
 
@@ -254,8 +255,10 @@ def test_a_job_that_finds_the_pool_empty_reports_it_and_waits_for_its_refill():
 
 def pool_status(given: Observed, now: float = NOW) -> Observed:
     """The job with the status that it has at that time."""
-    conditions = (plan(given, now).status or {})["conditions"]
-    return replace(given, job=replace(given.job, status={**given.job.status, "conditions": conditions}))
+    status = plan(given, now).status or given.job.status
+    return replace(
+        given, job=replace(given.job, status=structs.replace(given.job.status, conditions=status.conditions))
+    )
 
 
 def without_report(given: Observed) -> Observed:
@@ -275,7 +278,7 @@ def test_a_job_creates_its_own_pod_after_the_spare_timeout(known: bool):
 def test_a_job_does_not_wait_for_a_pool_that_does_not_exist_or_has_no_replicas():
     for given in (one_lost(desired=0), replace(one_lost(), pool=a_view(exists=False, desired=0))):
         assert len(creations(given)) == 1
-    assert condition(replace(one_lost(), pool=a_view(exists=False, desired=0))) == ("False", "PoolMissing")
+    assert condition(replace(one_lost(), pool=a_view(exists=False, desired=0))) == ("False", "PoolNotFound")
 
 
 def test_a_refill_is_claimed_even_if_the_jobs_own_pod_waits_for_a_node():
@@ -344,8 +347,8 @@ def test_the_jobs_pod_is_created_for_the_spares_node_once_the_kubelet_has_confir
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [MINE.node]}]}
     ]
     metadata = made.manifest["metadata"]
-    assert metadata["labels"][names.LABEL_FROM_POOL] == "pool-uid"
-    assert metadata["annotations"][names.ANNOTATION_FROM_POD] == MINE.uid
+    assert metadata["labels"][names.LABEL_POOL_UID] == "pool-uid"
+    assert metadata["annotations"][names.ANNOTATION_CLAIMED_POD_UID] == MINE.uid
     assert releases(given) == []
     assert [other.manifest["metadata"]["name"] for other in creations(replace(given, entropy="other"))] == [
         metadata["name"]
@@ -384,7 +387,7 @@ def test_a_pod_that_finds_no_room_in_the_spares_place_is_reported_and_costs_no_s
     # then the job waits for it, and after a while creates another pod, for any node
     assert (claims(given), creations(given)) == ([], [])
     assert claims(given, NOW + BOUND_S) == []
-    assert condition(given, NOW + BOUND_S) == ("False", "NoRoom")
+    assert condition(given, NOW + BOUND_S) == ("False", "Unschedulable")
     assert len(creations(pool_status(given, NOW + BOUND_S), NOW + BOUND_S + 31)) == 1
 
 
@@ -397,8 +400,8 @@ def test_a_pod_for_which_others_are_preempted_in_the_spares_place_is_waited_for(
 
     # then the job creates, claims and reports nothing else, for a limited time
     assert (claims(given, NOW + BOUND_S), creations(given, NOW + BOUND_S)) == ([], [])
-    assert condition(given, NOW + BOUND_S) == ("True", "Idle")
-    assert condition(given, NOW + PREEMPTING_S) == ("False", "NoRoom")
+    assert condition(given, NOW + BOUND_S) == ("True", "NoSpareNeeded")
+    assert condition(given, NOW + PREEMPTING_S) == ("False", "Unschedulable")
 
 
 def test_a_pod_that_found_no_room_is_deleted_first_once_all_ranks_are_taken():

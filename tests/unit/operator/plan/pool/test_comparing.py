@@ -7,8 +7,8 @@ import pytest
 
 from tests.unit.operator.given import TEMPLATE, a_job
 from tests.unit.operator.given_warm import a_warm_pool
+from understudy_operator.plan.facts.pool_facts import PoolLauncher
 from understudy_operator.plan.facts.spec import RolloutsSpec, VolumeClaim
-from understudy_operator.plan.facts.warm_spares import PoolLauncher
 from understudy_operator.plan.pool.comparing import difference, take_over
 
 
@@ -45,7 +45,7 @@ def test_fields_of_the_order_and_the_pods_metadata_may_differ(template: dict[str
 
 
 def test_settings_of_members_may_differ() -> None:
-    job = a_job(min_actives=1, replica_groups=((0, 1),), proactive="Now", fence_s=0.0, warmup=("true",))
+    job = a_job(min_actives=1, replica_groups=((0, 1),), proactive_replacement="Now", fence_s=0.0, warmup=("true",))
     assert difference(job, a_warm_pool()) == ""
 
 
@@ -85,7 +85,7 @@ def test_another_difference_of_the_template_is_reported_with_its_field(template:
         ({"log_prefix": False}, "launcher.logPrefix"),
         ({"on_sigterm": "Never"}, "termination.onSigterm"),
         ({"nologin_path": "/run/nologin"}, "faults.nodeFile"),
-        ({"worker_grace_s": 0.0}, "recovery.workerGrace is '0s', and 'the default' in the pool"),
+        ({"worker_grace_period_s": 0.0}, "recovery.workerGracePeriod is '0s', and 'the default' in the pool"),
         ({"step_timeout_s": 90.0}, "faults.hang.stepTimeout is '90s', and '0s' in the pool"),
         ({"start_timeout_s": 600.0}, "faults.hang.startTimeout is '600s', and '0s' in the pool"),
         ({"spare_priority_class": "spare"}, "spec.priorityClassName"),

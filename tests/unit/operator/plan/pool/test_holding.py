@@ -46,7 +46,7 @@ def test_a_spare_uses_a_node_that_has_failed_jobs_only_if_no_other_one_is_free()
     (made,) = plan_spares(given, 1, NOW)
     assert rather_not_on(made) == ["well"]
     assert isinstance(made, CreatePod)
-    assert made.manifest["metadata"]["annotations"][names.ANNOTATION_AVOIDS] == "bad,leaves"
+    assert made.manifest["metadata"]["annotations"][names.ANNOTATION_AVOIDED_NODES] == "bad,leaves"
 
 
 def test_a_spare_prefers_other_nodes_than_one_on_which_a_spare_has_ended_by_itself():
@@ -64,7 +64,7 @@ def test_a_spare_that_waits_for_room_is_recreated_when_a_node_that_it_avoids_is_
     (made,) = plan_spares(given, 1, NOW)
     assert isinstance(made, CreatePod)
     annotations = made.manifest["metadata"]["annotations"]
-    assert annotations[names.ANNOTATION_AVOIDS] == "bad,leaves"
+    assert annotations[names.ANNOTATION_AVOIDED_NODES] == "bad,leaves"
     waits = replace(without_room(a_spare("p")), annotations=annotations)
 
     # then it waits as long as they are broken

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.operator.given import NOW
 from tests.unit.operator.given_pool import a_pool, observed_pool
 from understudy_operator.plan.facts.pool_facts import AutoSize, Client, ObservedPool
+from understudy_operator.plan.facts.status import AutoSizeStatus, PoolStatus
 from understudy_operator.plan.pool import sizing
 from understudy_operator.plan.pool.sizing import desired, spares_for, update_history
 from understudy_operator.plan.times.rfc3339 import micro_time
@@ -23,7 +24,7 @@ def nodes(count: int) -> frozenset[str]:
 def sized(observed: ObservedPool, now: float) -> tuple[int, ObservedPool]:
     """The number of spares after a reconcile, and the observation of the next one."""
     wanted, auto = desired(observed, now)
-    return wanted, replace(observed, pool=replace(observed.pool, status={"desired": wanted, "auto": auto}))
+    return wanted, replace(observed, pool=replace(observed.pool, status=PoolStatus(desired=wanted, auto_size=auto)))
 
 
 @pytest.mark.parametrize(("count", "spares"), [(128, 2), (256, 2), (512, 3), (1024, 4)])
@@ -42,35 +43,36 @@ def test_replicas_are_those_of_the_spec_without_auto_sizing():
 
 def test_the_nodes_are_those_of_the_pods_of_all_jobs_that_name_the_pool_each_counted_once():
     clients = (Client(nodes(500)), Client(nodes(512)))
-    wanted, auto = desired(observed_pool(a_pool(auto=AutoSize()), clients=clients), NOW)
-    assert (wanted, auto and auto["nodes"], auto and auto["source"]) == (3, 512, "Default")
+    wanted, auto = desired(observed_pool(a_pool(auto_size=AutoSize()), clients=clients), NOW)
+    assert (wanted, auto and auto.nodes, auto and auto.source) == (3, 512, "Default")
 
 
 def test_the_probability_in_the_spec_takes_precedence():
     auto = AutoSize(nodes=128, failures_per_node_day=0.05)
-    wanted, status = desired(observed_pool(a_pool(auto=auto), clients=(Client(nodes(2)),)), NOW)
-    assert (wanted, status and status["nodes"], status and status["source"]) == (13, 128, "Spec")
+    wanted, status = desired(observed_pool(a_pool(auto_size=auto), clients=(Client(nodes(2)),)), NOW)
+    assert (wanted, status and status.nodes, status and status.source) == (13, 128, "Spec")
 
 
 def test_a_probability_near_one_does_not_count_as_one():
     auto = AutoSize(nodes=8, failures_per_node_day=float("0.999999999999999999"))
-    assert desired(observed_pool(a_pool(auto=auto)), NOW)[0] == 8
+    assert desired(observed_pool(a_pool(auto_size=auto)), NOW)[0] == 8
 
 
 def test_the_number_stays_within_the_specs_bounds():
     for auto, wanted in ((AutoSize(nodes=1024, most=3), 3), (AutoSize(nodes=1, least=2), 2)):
-        assert desired(observed_pool(a_pool(auto=auto)), NOW)[0] == wanted
+        assert desired(observed_pool(a_pool(auto_size=auto)), NOW)[0] == wanted
 
 
 def test_history_counts_once_there_are_a_thousand_days_of_nodes():
     # given 400 nodes, one of which fails every six hours: many more failures than the default assumes
-    observed = observed_pool(a_pool(auto=AutoSize(nodes=400)))
+    observed = observed_pool(a_pool(auto_size=AutoSize(nodes=400)))
     result = []
     for hour in range(0, 96, 6):
         now = NOW + hour * 3600
         failures = tuple((f"n{past}", NOW + past * 3600) for past in range(0, hour, 6))
         wanted, observed = sized(replace(observed, clients=(Client(nodes(400), failures),)), now)
-        result.append((observed.pool.status["auto"]["source"], wanted))
+        assert observed.pool.status.auto_size is not None
+        result.append((observed.pool.status.auto_size.source, wanted))
 
     # then the default applies for two and a half days, and the number grows after that
     assert result[:10] == [("Default", 3)] * 10
@@ -79,21 +81,19 @@ def test_history_counts_once_there_are_a_thousand_days_of_nodes():
 
 
 def test_a_failure_is_counted_once():
-    before = {"nodeDays": "0", "failures": "0", "countedUntil": micro_time(NOW)}
+    before = AutoSizeStatus(node_days="0", failures="0", counted_until=micro_time(NOW))
     observed = observed_pool(clients=(Client(nodes(10), (("n1", NOW + 30), ("n1", NOW + 5000))),))
     first = update_history(before, observed, NOW + 3600)
     assert (first.failures, round(first.node_days, 2)) == (1.0, round(10 * (3600 - 60) / DAY_S, 2))
-    values = {
-        "nodeDays": str(first.node_days),
-        "failures": str(first.failures),
-        "countedUntil": micro_time(first.until),
-    }
+    values = AutoSizeStatus(
+        node_days=str(first.node_days), failures=str(first.failures), counted_until=micro_time(first.until)
+    )
     assert update_history(values, observed, NOW + 3700) == pytest.approx(first)
     assert round(update_history(values, observed, NOW + 7200).failures, 1) == 2.0
 
 
 def test_old_history_loses_weight_and_downtime_of_the_operator_counts_as_at_most_a_day():
-    before = {"nodeDays": "1000", "failures": "8", "countedUntil": micro_time(NOW)}
+    before = AutoSizeStatus(node_days="1000", failures="8", counted_until=micro_time(NOW))
     history_after = update_history(before, observed_pool(clients=(Client(nodes(10)),)), NOW + 20 * DAY_S)
     weight = 0.5 ** (DAY_S / HALF_LIFE_S)
     assert (history_after.node_days, history_after.failures) == pytest.approx((1000 * weight + 10, 8 * weight))
@@ -101,7 +101,7 @@ def test_old_history_loses_weight_and_downtime_of_the_operator_counts_as_at_most
 
 def test_failures_during_downtime_of_the_operator_count_for_the_same_day():
     # given an operator that was down for ten days, in each of which a node has failed
-    before = {"nodeDays": "0", "failures": "0", "countedUntil": micro_time(NOW)}
+    before = AutoSizeStatus(node_days="0", failures="0", counted_until=micro_time(NOW))
     failures = tuple((f"n{day}", NOW + (day + 0.5) * DAY_S) for day in range(10))
     history_after = update_history(before, observed_pool(clients=(Client(nodes(10), failures),)), NOW + 10 * DAY_S)
 
@@ -110,7 +110,7 @@ def test_failures_during_downtime_of_the_operator_count_for_the_same_day():
 
 
 def test_a_failure_that_several_jobs_report_counts_once():
-    before = {"nodeDays": "0", "failures": "0", "countedUntil": micro_time(NOW)}
+    before = AutoSizeStatus(node_days="0", failures="0", counted_until=micro_time(NOW))
     clients = [Client(nodes(2), (("n0", NOW + second), ("", NOW + second))) for second in (1, 2)]
     history_after = update_history(before, observed_pool(clients=tuple(clients)), NOW + 3600)
     assert history_after.failures == 3.0, "n0, and two failures without a node"
@@ -118,13 +118,13 @@ def test_a_failure_that_several_jobs_report_counts_once():
 
 def test_a_pool_grows_at_once_and_shrinks_only_after_a_day():
     # given a pool that is sized for 1,024 nodes
-    pool = a_pool(auto=AutoSize(nodes=1024))
+    pool = a_pool(auto_size=AutoSize(nodes=1024))
     wanted, observed = sized(observed_pool(pool), NOW)
     assert wanted == 4
 
     # when its size is for 128 nodes
     def for_nodes(observed: ObservedPool, count: int) -> ObservedPool:
-        return replace(observed, pool=replace(observed.pool, auto=AutoSize(nodes=count)))
+        return replace(observed, pool=replace(observed.pool, auto_size=AutoSize(nodes=count)))
 
     wanted, observed = sized(for_nodes(observed, 128), NOW + 60)
     assert wanted == 4
@@ -138,5 +138,6 @@ def test_a_pool_grows_at_once_and_shrinks_only_after_a_day():
     assert wanted == 4
     wanted, observed = sized(observed, NOW + 2 * SHRINK_AFTER_S)
     assert wanted == 2
-    assert "lessSince" not in observed.pool.status["auto"]
+    assert observed.pool.status.auto_size is not None
+    assert observed.pool.status.auto_size.surplus_since is None
     assert sizing.desired(for_nodes(observed, 1024), NOW + 3 * SHRINK_AFTER_S)[0] == 4

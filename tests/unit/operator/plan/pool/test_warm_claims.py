@@ -16,6 +16,7 @@ from tests.unit.operator.given import (
     TEMPLATE,
     a_job,
     a_snapshot,
+    a_status,
     in_round,
     lost,
     member,
@@ -26,8 +27,7 @@ from tests.unit.operator.given_pool import OLD
 from tests.unit.operator.given_warm import a_warm_pool, a_warm_spare, a_warm_view, claimed_warm
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.facts.pool_facts import PoolView
-from understudy_operator.plan.facts.warm_spares import Adoption
+from understudy_operator.plan.facts.pool_facts import Adoption, PoolView
 from understudy_operator.plan.intents import AdoptSpare, ClaimPod, ClaimWarm, DeletePod, PatchPod, Plan
 from understudy_operator.plan.pool.adopting import plan_adoptions
 from understudy_operator.plan.reconcile import reconcile
@@ -58,9 +58,9 @@ def plan(given: Observed, now: float = NOW) -> Plan:
 
 
 def condition(given: Observed, now: float = NOW) -> tuple[str, str, str]:
-    status = plan(given, now).status or {}
-    (found,) = [entry for entry in status["conditions"] if entry["type"] == "PoolAvailable"]
-    return found["status"], found["reason"], found["message"]
+    status = plan(given, now).status or given.job.status
+    (found,) = [entry for entry in status.conditions if entry.type == "PoolAvailable"]
+    return found.status, found.reason, found.message
 
 
 def deletions(given: Observed, now: float = NOW) -> dict[str, str]:
@@ -69,7 +69,7 @@ def deletions(given: Observed, now: float = NOW) -> dict[str, str]:
 
 def annotated(given: Observed, now: float = NOW) -> list[str]:
     steps = [step for step in plan(given, now).pods if isinstance(step, PatchPod)]
-    return [step.name for step in steps if names.ANNOTATION_ADOPTED in step.annotations]
+    return [step.name for step in steps if names.ANNOTATION_ADOPTED_AT in step.annotations]
 
 
 # The claim ------------------------------------------------------------------------------------------------------------
@@ -80,10 +80,10 @@ def test_a_spare_that_equals_the_jobs_own_becomes_a_pod_of_the_job_in_one_write(
     assert isinstance(claim, ClaimWarm)
     assert (claim.uid, claim.version, claim.job_uid, claim.owner["uid"]) == (P.uid, "11", "job-uid", "job-uid")
     assert claim.labels[names.LABEL_JOB_UID] == "job-uid"
-    assert claim.labels[names.LABEL_FROM_POOL] == "pool-uid"
+    assert claim.labels[names.LABEL_POOL_UID] == "pool-uid"
     assert claim.labels[names.LABEL_ROLE] == names.ROLE_SPARE
     assert claim.labels[names.LABEL_POOL] is None
-    assert claim.annotations[names.ANNOTATION_WARM] == "pool-uid"
+    assert claim.annotations[names.ANNOTATION_WARM_POOL_UID] == "pool-uid"
 
 
 def test_a_spare_that_is_claimed_in_a_later_attempt_gets_that_attempts_label() -> None:
@@ -93,7 +93,7 @@ def test_a_spare_that_is_claimed_in_a_later_attempt_gets_that_attempts_label() -
     pods = tuple(replace(pod, labels={**pod.labels, names.LABEL_ATTEMPT: "5"}, attempt=5) for pod in given.pods)
     snapshot = a_snapshot([member(A0, 0)], number=3, epoch=9, coordinator=A0, lost=[lost(A1)], waiting_for="1 of 2")
     coordination = replace(given.coordination, snapshot=snapshot)
-    given = replace(given, job=replace(given.job, status=status), pods=pods, coordination=coordination)
+    given = replace(given, job=replace(given.job, status=a_status(status)), pods=pods, coordination=coordination)
     (claim,) = plan(given).claims
     assert isinstance(claim, ClaimWarm)
     assert claim.labels[names.LABEL_ATTEMPT] == "5"
@@ -121,7 +121,7 @@ def test_a_job_with_another_spec_claims_places_and_reports_the_reason() -> None:
 
     # then its condition and its event name the field
     spare = a_warm_spare("p", finalizers=(names.FINALIZER_CLAIM,))
-    spare = replace(spare, labels={**spare.labels, names.LABEL_CLAIMED_BY: "job-uid"})
+    spare = replace(spare, labels={**spare.labels, names.LABEL_CLAIMED_BY_UID: "job-uid"})
     later = one_lost(a_warm_view(), world={"nproc_per_node": 4}, claimed=(spare,))
     later = replace(later, nodes={**later.nodes, spare.node: Node(spare.node, True)})
     result = condition(later)

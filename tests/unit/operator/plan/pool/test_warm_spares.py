@@ -11,9 +11,8 @@ from tests.unit.operator.given_pool import observed_pool
 from tests.unit.operator.given_warm import SECRET, a_warm_pool, a_warm_spare
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.keyring import Keyring
-from understudy_operator.plan.facts.pool_facts import Pool
+from understudy_operator.plan.facts.pool_facts import Pool, PoolLauncher
 from understudy_operator.plan.facts.secret_writes import SecretWrites
-from understudy_operator.plan.facts.warm_spares import PoolLauncher
 from understudy_operator.plan.intents import CreatePod, DeletePod, PoolPlan
 from understudy_operator.plan.manifests.pool_pods import pool_fingerprint
 from understudy_operator.plan.manifests.warm_spare_pods import pool_secret_name

@@ -11,6 +11,7 @@ from tests.unit.operator.given import (
     a_pod,
     a_recovery,
     a_snapshot,
+    a_status,
     in_round,
     observed,
     status_of,
@@ -31,7 +32,7 @@ def reconcile_after(
     """The status after a reconcile, and the events of the change."""
     given = observed(a_job(status=before), pods=pods, snapshot=a_snapshot(recoveries=list(recoveries)))
     status = status_of(given)
-    return status, [f"{event.reason}: {event.message}" for event in plan_events(given, LEADERSHIP, status)]
+    return status, [f"{event.reason}: {event.message}" for event in plan_events(given, LEADERSHIP, a_status(status))]
 
 
 def message(status: Mapping[str, Any]) -> str:

@@ -15,7 +15,9 @@ from tests.unit.operator.given import (
     WAITING,
     S,
     a_job,
+    a_recovery,
     a_snapshot,
+    a_status,
     after,
     condition,
     in_round,
@@ -24,6 +26,7 @@ from tests.unit.operator.given import (
     pending,
     status_of,
 )
+from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.refusals import Refusal, RefusalKind
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.status.events import plan_events
@@ -34,10 +37,10 @@ def test_a_condition_keeps_its_time_until_it_flips():
     running = after(in_round(0), a_snapshot(), NOW)
     recovering = after(running, a_snapshot(waiting_for=WAITING), NOW + 10)
     stays = after(recovering, a_snapshot(waiting_for="2 of 2 pods"), NOW + 20)
-    times = [condition(status, "Running")["lastTransitionTime"] for status in (running, recovering, stays)]
+    times = [condition(status, "Ready")["lastTransitionTime"] for status in (running, recovering, stays)]
     assert times[0] != times[1] == times[2]
     assert condition(stays, "Failed")["lastTransitionTime"] == times[0]
-    assert condition(stays, "Running")["message"] == "waiting for 2 of 2 pods"
+    assert condition(stays, "Ready")["message"] == "waiting for 2 of 2 pods"
 
 
 def test_conditions_name_the_missing_pods_and_the_pod_in_trouble():
@@ -45,17 +48,55 @@ def test_conditions_name_the_missing_pods_and_the_pod_in_trouble():
     status = status_of(
         observed(a_job(), (A0, stuck, S), a_snapshot([member(A0, None)], number=-1, waiting_for=WAITING))
     )
-    message = condition(status, "Running")["message"]
+    message = condition(status, "Ready")["message"]
     assert message == f"waiting for {WAITING}; pod a1: Unschedulable: 0/3 nodes are available"
 
 
 def test_a_job_that_has_shrunk_reports_it_and_runs():
     job = a_job(status=in_round(3), parallelism=3, min_actives=2)
     status = status_of(observed(job, snapshot=a_snapshot(number=4, actives=2)))
-    assert condition(status, "Running")["status"] == "True"
-    assert condition(status, "Running")["message"] == ("trains with 2 of 3 pods: it grows when more pods are available")
+    assert (condition(status, "Ready")["status"], condition(status, "Ready")["reason"]) == ("True", "Shrunk")
+    assert condition(status, "Ready")["message"] == ("trains with 2 of 3 pods: it grows when more pods are available")
     grown = status_of(observed(job, snapshot=a_snapshot(number=5, actives=3)))
-    assert condition(grown, "Running")["message"] == ""
+    assert condition(grown, "Ready")["message"] == ""
+
+
+def ready(given: Observed) -> tuple[str, str, str]:
+    found = condition(status_of(given), "Ready")
+    return found["status"], found["reason"], found["message"]
+
+
+def test_a_job_is_ready_while_the_workers_of_its_newest_round_run():
+    # before the first round, a job waits for pods
+    starting = a_snapshot([member(A0, None)], number=-1, waiting_for=WAITING)
+    assert ready(observed(a_job(), (), None)) == ("False", "Pending", "the workers of 0 of 2 pods run")
+    assert ready(observed(a_job(), snapshot=starting)) == ("False", "Starting", f"waiting for {WAITING}")
+    # in a round it is Ready
+    job = a_job(status=in_round(0))
+    assert ready(observed(job, snapshot=a_snapshot())) == ("True", "Running", "")
+    # and it is not from a fault until the recovery has ended, also when all workers run again
+    fault = a_recovery()
+    broken = observed(job, snapshot=a_snapshot(waiting_for="1 of 2 pods", recoveries=(fault,)))
+    assert ready(broken) == ("False", "Recovering", "waiting for 1 of 2 pods")
+    message = "the workers of all pods run, but a recovery is open: see status.recoveries"
+    assert ready(observed(job, snapshot=a_snapshot(number=1, recoveries=(fault,)))) == ("False", "Recovering", message)
+
+
+@pytest.mark.parametrize(("close", "reason"), [(SUCCEEDED, "Completed"), (FAILED, "Failed")])
+def test_a_job_that_has_ended_is_not_ready(close: Any, reason: str):
+    status = status_of(observed(snapshot=a_snapshot(closed=close)))
+    assert {key: condition(status, "Ready")[key] for key in ("status", "reason", "message")} == {
+        "status": "False",
+        "reason": reason,
+        "message": close.message,
+    }
+    # also in later reconciles
+    assert ready(observed(a_job(status=status), ())) == ("False", reason, close.message)
+
+
+def test_a_suspended_job_is_not_ready():
+    message = "the job is suspended: set suspend to false to recreate its pods"
+    assert ready(observed(a_job(spec={"suspend": True}), ())) == ("False", "Suspended", message)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +116,7 @@ def test_spares_ready_has_the_number_of_ready_spares():
     assert condition(few, "SparesReady") | {"lastTransitionTime": ""} == {
         "type": "SparesReady",
         "status": "False",
-        "reason": "Spares",
+        "reason": "TooFewSpares",
         "message": "1 of 2",
         "lastTransitionTime": "",
     }
@@ -90,12 +131,12 @@ def test_a_refusal_of_the_api_server_is_a_condition_and_one_event():
     status = status_of(given)
     assert {key: condition(status, "Invalid")[key] for key in ("status", "reason", "message")} == {
         "status": "True",
-        "reason": "Refused",
+        "reason": "Rejected",
         "message": REFUSAL,
     }
-    assert plan_events(given, LEADERSHIP, status) == (Event("Warning", "Refused", REFUSAL),)
+    assert plan_events(given, LEADERSHIP, a_status(status)) == (Event("Warning", "Rejected", REFUSAL),)
     again = observed(a_job(status=status), (), refusals=(Refusal(REFUSAL), Refusal("another one")))
-    assert plan_events(again, LEADERSHIP, status_of(again)) == ()
+    assert plan_events(again, LEADERSHIP, a_status(status_of(again))) == ()
 
 
 def test_a_previous_secret_that_cannot_be_deleted_does_not_make_a_job_blocked():
@@ -109,7 +150,7 @@ def test_a_refusal_of_any_length_is_reported_once():
     given = observed(a_job(), (), refusals=(Refusal(long),))
     assert len(condition(status_of(given), "Invalid")["message"]) == 1024
     again = observed(a_job(status=status_of(given)), (), refusals=(Refusal(long),))
-    assert plan_events(again, LEADERSHIP, status_of(again)) == ()
+    assert plan_events(again, LEADERSHIP, a_status(status_of(again))) == ()
 
 
 def test_the_condition_ends_with_the_refusal_but_not_with_a_restart_of_the_operator():
@@ -130,8 +171,10 @@ def test_a_refusal_that_may_pass_blocks_the_job_and_does_not_make_it_invalid():
     assert condition(blocked, "Invalid")["status"] == "False"
     result = condition(blocked, "Blocked")
     assert (result["status"], result["reason"], result["message"]) == ("True", "QuotaExceeded", QUOTA.message)
-    assert QUOTA.message in condition(blocked, "Running")["message"]
-    assert Event("Warning", "Refused", QUOTA.message) in plan_events(observed(a_job(), (A0,)), LEADERSHIP, blocked)
+    assert QUOTA.message in condition(blocked, "Ready")["message"]
+    assert Event("Warning", "Rejected", QUOTA.message) in plan_events(
+        observed(a_job(), (A0,)), LEADERSHIP, a_status(blocked)
+    )
 
     # and the condition ends with the refusal
     free = status_of(observed(a_job(status=blocked), (A0,), refusals=()))
@@ -157,7 +200,7 @@ def test_workers_that_cannot_be_forked_are_a_condition_until_they_are_forked():
     result = replace(a_snapshot(), fork_fallbacks=ForkFallbacks(2, "a0", "thread jemalloc_bg_thd of pyarrow: set X"))
     status = after(before, result)
     found = condition(status, "WorkersForked")
-    assert (found["status"], found["reason"]) == ("False", "FreshProcesses")
+    assert (found["status"], found["reason"]) == ("False", "NewProcesses")
     assert found["message"] == (
         "workers of pod a0 (and of 1 more) start as new processes, which costs the time of their imports at each "
         "recovery: thread jemalloc_bg_thd of pyarrow: set X"

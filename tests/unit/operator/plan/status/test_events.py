@@ -15,6 +15,7 @@ from tests.unit.operator.given import (
     a_job,
     a_recovery,
     a_snapshot,
+    a_status,
     after,
     in_round,
     observed,
@@ -30,7 +31,7 @@ from understudy_protocol.observer import Recovery, Snapshot
 
 def events(before: Mapping[str, Any], snapshot: Snapshot | None = None, **changes: Any) -> list[Event]:
     given = observed(a_job(status=before), snapshot=snapshot, **changes)
-    return list(plan_events(given, LEADERSHIP, status_of(given)))
+    return list(plan_events(given, LEADERSHIP, a_status(status_of(given))))
 
 
 def reconcile_all(*snapshots: Snapshot | None) -> list[list[str]]:
@@ -92,28 +93,30 @@ def test_a_new_leader_reports_recent_entries_of_status_again():
     first_reported = events(in_round(0), a_snapshot(recoveries=[is_done], number=1))
 
     # then another leader reports them under the same keys, so that each is written once
-    result = recorded_events(status, NOW)
+    result = recorded_events(a_status(status), NOW)
     assert [event.reason for event in result] == ["FaultDetected", "Recovered", "FaultDetected"]
     assert first_reported == list(result[:2])
     assert len({(event.reason, event.key) for event in result}) == 3
 
     # but nothing older than ten minutes
-    assert [event.reason for event in recorded_events(status, NOW + 305)] == ["FaultDetected"]
-    assert recorded_events(status, NOW + 3600) == ()
+    assert [event.reason for event in recorded_events(a_status(status), NOW + 305)] == ["FaultDetected"]
+    assert recorded_events(a_status(status), NOW + 3600) == ()
 
 
 def test_a_new_leader_reports_the_end_and_a_restart_again():
     ended = after(in_round(0), a_snapshot(closed=FAILED))
-    assert recorded_events(ended, NOW) == (Event("Warning", "Failed", FAILED.message, "end"),)
+    assert recorded_events(a_status(ended), NOW) == (Event("Warning", "Failed", FAILED.message, "end"),)
     entry = {"detectedAt": micro_time(NOW), "fault": "Process", "strategy": "JobRestart", "reason": "rule a, restart 1"}
     restarted = {"recoveries": [{**entry, "cause": {"message": "x"}}], "recoveriesByStrategy": {"jobRestart": 1}}
-    assert recorded_events(restarted, NOW) == (Event("Warning", "JobRestart", "rule a, restart 1", "restart 1"),)
+    assert recorded_events(a_status(restarted), NOW) == (
+        Event("Warning", "JobRestart", "rule a, restart 1", "restart 1"),
+    )
 
 
 def test_an_election_is_reported_once_also_one_that_no_operator_observed():
     def is_reported(before: Mapping[str, Any], term: int) -> list[str]:
         given = observed(a_job(status=before), snapshot=a_snapshot(term=term))
-        return [event.message for event in plan_events(given, Leadership(1, term, S, ""), status_of(given))]
+        return [event.message for event in plan_events(given, Leadership(1, term, S, ""), a_status(status_of(given)))]
 
     assert is_reported(in_round(0, term=1), 2) == ["s was elected coordinator (term 2 of epoch 1)"]
     assert is_reported(in_round(0, term=2), 5) == ["s was elected coordinator (term 5 of epoch 1)"]
@@ -125,7 +128,7 @@ def test_an_election_is_reported_once_also_one_that_no_operator_observed():
 def test_the_start_the_leadership_and_the_end_are_reported_once():
     given = observed(a_job(), snapshot=a_snapshot())
     term = Leadership(1, 1, S, "the job starts")
-    result = plan_events(given, term, status_of(given, term))
+    result = plan_events(given, term, a_status(status_of(given, term)))
     assert result == (
         Event(
             "Normal", "CoordinatorAppointed", "the operator appointed s as the coordinator (epoch 1): the job starts"

@@ -18,6 +18,7 @@ from tests.unit.operator.given import (
     a_pod,
     a_recovery,
     a_snapshot,
+    a_status,
     after,
     condition,
     ended,
@@ -31,6 +32,7 @@ from tests.unit.operator.given import (
     terminating,
 )
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.status import JobStatus, ProgressStatus
 from understudy_operator.plan.leadership.coordination import Leadership
 from understudy_operator.plan.status.status import is_news, is_worth_writing
 from understudy_operator.plan.times.rfc3339 import micro_time
@@ -87,7 +89,7 @@ def test_a_rank_whose_pod_has_ended_is_reported_at_once_without_a_coordinator():
     assert status["members"]["active"] == 1
     message = "no coordinator, and pod a0 (group rank 0) has failed: OOMKilled"
     assert condition(status, "Recovering")["message"] == message
-    assert condition(status, "Running")["message"] == message
+    assert condition(status, "Ready")["message"] == message
     # also if the pod's object is gone
     gone = status_of(observed(pods=(A1,), snapshot=snapshot, searches_since=NOW))
     assert condition(gone, "Recovering")["message"] == "no coordinator, and pod a0 (group rank 0) is gone"
@@ -286,10 +288,8 @@ def test_the_round_never_decreases():
 def test_the_leadership_is_reported_with_its_pod_and_its_epoch():
     appointed = status_of(observed(), Leadership(5, 0, A0, "the coordinator's pod is gone"))
     assert appointed["coordinator"] == {"epoch": 5, "podName": "a0", "podUID": "uid-a0"}
-    assert appointed["term"] == 1  # the newest term that was received
     elected = status_of(observed(), Leadership(5, 7, A1, ""))
     assert elected["coordinator"] == {"epoch": 5, "term": 7, "podName": "a1", "podUID": "uid-a1"}
-    assert elected["term"] == 7
 
 
 def test_the_leadership_stays_reported_while_its_pod_is_gone():
@@ -330,7 +330,11 @@ def test_the_reported_end_stays_when_the_pods_are_gone():
 
 def test_an_unchanged_status_is_not_written():
     status = after(in_round(0), a_snapshot(), NOW)
-    assert not is_worth_writing(status, after(status, a_snapshot(), NOW + 600), NOW + 600)
+    assert not worth_writing(status, after(status, a_snapshot(), NOW + 600), NOW + 600)
+
+
+def worth_writing(before: dict[str, Any], status: dict[str, Any], now: float) -> bool:
+    return is_worth_writing(a_status(before), a_status(status), now)
 
 
 def with_step(step: int, at: float, **changes: Any) -> Snapshot:
@@ -339,25 +343,19 @@ def with_step(step: int, at: float, **changes: Any) -> Snapshot:
 
 def test_progress_alone_is_written_at_a_limited_rate():
     first = after(in_round(0), with_step(1, NOW), NOW)
-    assert is_worth_writing(after(in_round(0), a_snapshot()), first, NOW)
+    assert worth_writing(after(in_round(0), a_snapshot()), first, NOW)
     soon, later = NOW + PROGRESS_EVERY_S - 0.1, NOW + PROGRESS_EVERY_S
-    assert not is_worth_writing(first, after(first, with_step(2, soon), soon), soon)
-    assert is_worth_writing(first, after(first, with_step(3, later), later), later)
+    assert not worth_writing(first, after(first, with_step(2, soon), soon), soon)
+    assert worth_writing(first, after(first, with_step(3, later), later), later)
     assert first["progress"] == {"step": 1, "total": 1000, "at": micro_time(NOW)}
 
 
 def test_progress_is_written_with_any_other_change():
     first = after(in_round(0), with_step(1, NOW), NOW)
-    assert is_worth_writing(first, after(first, with_step(2, NOW + 1, number=1), NOW + 1), NOW + 1)
-
-
-def test_the_previous_status_is_not_changed_in_place():
-    before = in_round(0, conditions=[], recoveries=[])
-    after(before, a_snapshot(number=1, recoveries=[a_recovery()]))
-    assert before == in_round(0, conditions=[], recoveries=[])
+    assert worth_writing(first, after(first, with_step(2, NOW + 1, number=1), NOW + 1), NOW + 1)
 
 
 def test_progress_alone_does_not_affect_the_next_reconcile():
-    before = {"phase": "Running", "progress": {"step": 1}}
-    assert not is_news(before, {**before, "progress": {"step": 2}})
-    assert is_news(before, {"phase": "Recovering", "progress": {"step": 2}})
+    before = JobStatus(phase="Running", progress=ProgressStatus(1))
+    assert not is_news(before, JobStatus(phase="Running", progress=ProgressStatus(2)))
+    assert is_news(before, JobStatus(phase="Recovering", progress=ProgressStatus(2)))

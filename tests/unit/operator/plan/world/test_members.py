@@ -377,7 +377,7 @@ def test_a_new_pod_avoids_a_node_on_which_it_would_get_no_rank():
 
 def test_a_pod_that_waits_for_a_node_is_recreated_when_a_node_that_it_avoids_is_healthy_again():
     """Otherwise it waits as long as there is no other node for it."""
-    keeps_off = {names.ANNOTATION_AVOIDS: "node-x"}
+    keeps_off = {names.ANNOTATION_AVOIDED_NODES: "node-x"}
     waits = pending(a_pod("t", annotations=keeps_off, trouble="Unschedulable: 0/3 nodes are available"))
     given = observed(pods=(A0, A1, S, waits), snapshot=a_snapshot(), job=a_job(status=in_round(0), spares=2))
     well, faulty = Node("node-x", True), Node("node-x", True, findings=(XID_79,))
@@ -415,7 +415,7 @@ def test_a_waiting_pod_is_recreated_when_one_of_many_nodes_that_it_avoids_is_hea
 
 def test_an_operator_that_does_not_know_the_silent_nodes_recreates_no_pod():
     """Its predecessor has created this pod."""
-    waits = pending(a_pod("t", annotations={names.ANNOTATION_AVOIDS: "node-a1"}, trouble="Unschedulable: 0/3"))
+    waits = pending(a_pod("t", annotations={names.ANNOTATION_AVOIDED_NODES: "node-a1"}, trouble="Unschedulable: 0/3"))
     given = observed(pods=(A0, A1, S, waits), job=a_job(status=in_round(0), spares=2))
     assert deleted(given) == {}
     silent = a_snapshot(lost=[lost(replace(A1, uid="previous"), Fault.NODE, NOW - 1)])
@@ -424,7 +424,7 @@ def test_an_operator_that_does_not_know_the_silent_nodes_recreates_no_pod():
 
 
 def test_a_deleted_node_is_no_reason_to_recreate_a_pod():
-    waits = pending(a_pod("t", annotations={names.ANNOTATION_AVOIDS: "gone"}, trouble="Unschedulable: 0/3"))
+    waits = pending(a_pod("t", annotations={names.ANNOTATION_AVOIDED_NODES: "gone"}, trouble="Unschedulable: 0/3"))
     job = a_job(spares=2, status=in_round(0))
     assert deleted(observed(pods=(A0, A1, S, waits), snapshot=a_snapshot(), job=job)) == {}
 

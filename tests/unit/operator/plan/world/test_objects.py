@@ -28,6 +28,7 @@ from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.spec import RolloutGateway, RolloutsSpec
+from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.intents import Create, DeleteSecret, Plan
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.times.reconcile_clock import ReconcileClock
@@ -259,8 +260,7 @@ def ending(status: dict[str, Any], now: float) -> dict[str, Any]:
     pods = [of_attempt(pod, status["coordinator"].get("formerEpoch", 0)) for pod in (A0, A1, S)]
     plan: Plan = reconcile(observed(suspended(status), pods), "image", now)
     assert plan.status is not None
-    coordinator: dict[str, Any] = plan.status["coordinator"]
-    return coordinator
+    return written(plan.status.coordinator)
 
 
 def test_attempt_numbers_grow_whatever_the_clock_shows():
@@ -278,8 +278,8 @@ def test_the_previous_attempts_number_stays_in_status_after_an_appointment():
     facts = observed(restarted(THIRD), [of_attempt(pod, 70) for pod in (A0, A1, S)])
     status = reconcile(facts, "image", NOW).status
     assert status is not None
-    coordinator = status["coordinator"]
-    assert (coordinator["podUID"], coordinator["formerEpoch"], coordinator["previousAttempt"]) == (S.uid, 70, 50)
+    coordinator = status.coordinator
+    assert (coordinator.pod_uid, coordinator.former_epoch, coordinator.previous_attempt) == (S.uid, 70, 50)
 
 
 def test_the_secret_of_a_job_that_has_ended_is_not_created_again():

@@ -12,9 +12,9 @@ import pytest
 from tests.integration.operator.coordinator import KEYS, OPERATOR_PUBLIC, FakeSidecar, loopback_address
 from tests.integration.operator.training import a_snapshot
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator.observe import line as lines
-from understudy_operator.observe.line import FAILURES, Line, Share, open_line
+from understudy_operator.runtime import line as lines
 from understudy_operator.runtime.fair_semaphore import FairSemaphore
+from understudy_operator.runtime.line import FAILURES, Line, Share, open_line
 from understudy_protocol import compiled, handshake, observer, wire
 from understudy_protocol import pod as names
 from understudy_protocol.enums import Term

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.integration.operator.coordinator import KEYS
-from understudy_operator.observe.coordinator_link import CoordinatorLink
+from understudy_operator.apply.coordinator_link import CoordinatorLink
 from understudy_operator.plan.facts.observed import Coordination
 
 

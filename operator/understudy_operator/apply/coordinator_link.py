@@ -11,10 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from understudy_operator.observe.line import FAILURES, Keys, Line, Share, open_line
 from understudy_operator.plan.facts.observed import Coordination
 from understudy_operator.plan.intents import MESSAGE_BYTES, Callee, Follow
 from understudy_operator.plan.leadership.search import PodMessage, Search
+from understudy_operator.runtime.line import FAILURES, Keys, Line, Share, open_line
 from understudy_protocol import wire
 from understudy_protocol.frames import ProtocolError
 from understudy_protocol.membership import Close

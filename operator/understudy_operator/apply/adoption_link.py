@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from understudy_operator.observe.line import CONNECT_S, FAILURES, Keys, Share, dialed
-from understudy_operator.plan.facts.warm_spares import Adoption
+from understudy_operator.plan.facts.pool_facts import Adoption
 from understudy_operator.plan.intents import AdoptSpare
 from understudy_operator.plan.pool.adopting import ADOPT_WITHIN_S, REPLACE_FOR_S
+from understudy_operator.runtime.line import CONNECT_S, FAILURES, Keys, Share, dialed
 from understudy_protocol import adoption, wire
 from understudy_protocol.adoption import Adopt, Adopted
 from understudy_protocol.handshake import Call, HandshakeCaller, Role
