@@ -1,9 +1,9 @@
-"""`make bench-docs`: generates the tables of benchmarks.md, comparison.md, frameworks.md and README.md from benchmarks/results.
+"""`make bench-docs`: generates the tables of the pages in PAGES from benchmarks/results.
 
 A table is between `<!-- NAME:KIND -->` and `<!-- end -->`: NAME is a benchmark, KIND one of records, goals, machine and
 headline. The text around the tables is written by hand and stays. A unit test fails if a page differs from this
-command's output, so nobody can edit a number of a table by hand. Tables of the soak, of the frameworks, and of the nights of simulation are
-generated from files in benchmarks/results too.
+command's output, so nobody can edit a number of a table by hand. Tables of the soak, of the frameworks, and of the
+nights of simulation are generated from files in benchmarks/results too.
 """
 
 from __future__ import annotations

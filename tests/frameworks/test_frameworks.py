@@ -67,7 +67,7 @@ def test_a_training_resumes_after_the_loss_of_a_worker_and_of_a_node(
 
 def test_lightning_rejects_fsdp_without_a_gpu(environment: Path, checkpoints: Path) -> None:
     """docs/reference/frameworks.md says so. If this fails, add a case."""
-    command = [environment / "bin" / "python", SCRIPTS / "lightning_train.py", checkpoints, "fsdp"]
+    command = [str(environment / "bin" / "python"), str(SCRIPTS / "lightning_train.py"), str(checkpoints), "fsdp"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 1
     assert "requires a GPU accelerator" in done.stderr
