@@ -5,7 +5,7 @@ that marks where they begin. The first heading names the enum: State, or Phase. 
 `A, B`, or `A … B` (in the enum's order), or `any`, or `other states` (those without a row for this event). The next
 state is one state, or `A, B`, or `as it is`, or `-` if the machine ends. A line that has only an event or an effect
 continues the row above; an event after `…` continues the event above. A machine begins in the states that its
-constructors (`__init__` and class methods) assign to `.state` or `.phase`.
+constructors (`__init__` and class methods) assign to `.state` or `.phase`, or pass as `state=` or `phase=`.
 
 A line that does not fit is rejected with its file, its number and the expected form. Nothing is guessed or skipped.
 """
@@ -136,9 +136,10 @@ def _starts(module: ast.Module, attribute: str) -> Iterator[str]:
         if isinstance(function, ast.FunctionDef) and (
             function.name == "__init__" or "classmethod" in map(ast.unparse, function.decorator_list)
         ):
-            for target, value in _assignments(function):
-                if isinstance(target, ast.Attribute) and target.attr == attribute:
-                    yield from re.findall(rf"\b{attribute.capitalize()}\.(\w+)", ast.unparse(value))
+            assigned = [x for target, x in _assignments(function) if getattr(target, "attr", None) == attribute]
+            passed = [x.value for x in ast.walk(function) if isinstance(x, ast.keyword) and x.arg == attribute]
+            for value in (*assigned, *passed):
+                yield from re.findall(rf"\b{attribute.capitalize()}\.(\w+)", ast.unparse(value))
 
 
 def _assignments(function: ast.FunctionDef) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -21,9 +21,8 @@ from understudy_protocol import membership as m
 from understudy_protocol import pod
 from understudy_protocol.enums import NO_ROUND, WorkersState
 from understudy_protocol.hard_state import HardState
-from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.client import Address, CoordinatorClient
-from understudy_sidecar.clock import now
+from understudy_sidecar.clock import Alarm, now
 from understudy_sidecar.membership.events import (
     SERVICE,
     Dial,
@@ -39,8 +38,8 @@ from understudy_sidecar.membership.events import (
     ToCoordinator,
     ToLauncher,
 )
-from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.member import Member
+from understudy_sidecar.membership.member_state import Identity
 from understudy_sidecar.membership.voter import Voter
 
 NOWHERE = "127.2.0.1"  # the address of pods whose sidecars cannot be called: these members are no standby coordinators

@@ -14,6 +14,6 @@ class HardState:
     config_version: ConfigVersion = NO_CONFIG  # the newest version that it acknowledged
     standby_coordinators: tuple[StandbyCoordinator, ...] = ()
     leader_snapshot: Optional[LeaderSnapshot] = None  # of a standby coordinator: the newest leader snapshot
-    former_standby_coordinators: tuple[
+    previous_standby_coordinators: tuple[
         StandbyCoordinator, ...
     ] = ()  # standby coordinators of earlier lists, the newest first

@@ -4,8 +4,8 @@ A launcher's first message on each connection is its LauncherHello; a sidecar se
 TO_LAUNCHER have the direction of each message. A HoldSocket comes together with a socket (SCM_RIGHTS).
 understudy_launcher/supervise.py has the effect of each order in each state of the launcher.
 
-An order and its answer have the round's token. The sidecar ignores an answer of an older round than its newest. Fields
-with a default are newer than version 1 of the protocol, whose senders omit them.
+An order and its answer have the round's token. The sidecar ignores an answer of an older round than its newest. A field
+with a default may be missing.
 """
 
 from dataclasses import dataclass
@@ -214,7 +214,7 @@ class ExitLauncher:
 
 @dataclass(frozen=True)
 class RenewStore:
-    """Offer another store: a former coordinator may have assigned the one that listens to a round."""
+    """Offer another store: a previous coordinator may have assigned the one that listens to a round."""
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 The sidecar that was called is the coordinator, or a standby coordinator in whose candidate pool callers wait for an
 election, or another member that knows the coordinator. A caller's first message is its Join. The sidecar answers with
 Welcome, RequestVote or Redirect. The tuples TO_COORDINATOR and TO_MEMBER have the direction of each message. Times are
-Unix seconds; ranks are global unless they are called local. Fields with a default are newer than version 1 of the
-protocol, whose senders omit them.
+Unix seconds; ranks are global unless they are called local. A field with a default may be missing.
 """
 
 from dataclasses import dataclass
@@ -43,7 +42,6 @@ class Join:
     master_port: int  # a free port of this pod, for the store of a round in which it holds rank 0
     term: Term = NO_TERM  # the newest term that it knows, or has voted in
     config_version: ConfigVersion = NO_CONFIG  # the newest version that it has acknowledged
-    stores_votes: bool = False  # it stores its votes; version 1 did not
     domain: str = ""  # topology domain of its node, as a coordinator has sent it; "" while unknown
     group_world_size: int = 0  # members of that round; 0 while unknown
     failure: Optional["WorkerFailed"] = None  # of that round
@@ -69,7 +67,6 @@ class Welcome:
     pod_uid: str = ""  # the coordinator's own
     ip: str = ""
     verdict: Optional["NodeVerdict"] = None  # None: it does not know it; the member keeps the verdict that it has
-    renews_lease: bool = False  # it sends LeaseRenewals; False (an older build): each of its messages extends the lease
 
 
 @dataclass(frozen=True)
@@ -145,9 +142,8 @@ class LeaderSnapshot:
 
     config_version: ConfigVersion
     voters: tuple[str, ...]  # pod uids
-    former_voters: tuple[str, ...]  # of the configuration before; empty once a majority of them has acknowledged
+    old_voters: tuple[str, ...]  # of the configuration before; empty once a majority of them has acknowledged
     coordinator_uid: str  # pod uid of the coordinator
-    charges: tuple[float, ...]  # when restarts were charged to the budget, for versions without history
     recoveries_by_strategy: dict[str, int]
     history: Optional[History] = None
     token: RoundToken = NO_ROUND  # the round of the rank holders
@@ -160,7 +156,7 @@ class LeaderSnapshot:
 
 @dataclass(frozen=True)
 class Port:
-    """The port for the next round's store has changed, because the workers of this round use the former one.
+    """The port for the next round's store has changed, because the workers of this round use the previous one.
 
     store_port: the port of a store that listens already, for one later round; 0: there is none.
     """

@@ -74,8 +74,8 @@ NODE_VOLUME = "understudy-node"
 NODE_FOLDER = "/understudy-node"  # in the sidecar only: the node's folder of faults.nodeFile, read-only
 
 ANNOTATION_NODE_VERDICT = f"{GROUP}/node-verdict"  # of a pod: a membership.NodeVerdict, for pods without a coordinator
-VERDICT_VOLUME = "understudy-told"
-VERDICT_FOLDER = "/understudy-told"  # in the sidecar only: the pod's annotation as a file, which the kubelet keeps
+VERDICT_VOLUME = "understudy-verdict"
+VERDICT_FOLDER = "/understudy-verdict"  # in the sidecar only: the pod's annotation as a file, which the kubelet keeps
 ANNOTATED_VERDICT_FILE = "verdict"
 
 #: Kubernetes mounts the pod's service account here into each container, unless another volume is mounted here.

@@ -1,6 +1,6 @@
 """Faults, recoveries, and the history that the ladder uses: parts of messages of several kinds.
 
-Times are Unix seconds; ranks are global. Fields with a default are newer than version 1 of the protocol.
+Times are Unix seconds; ranks are global. A field with a default may be missing.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Recovery:
 
 
 @dataclass(frozen=True)
-class Offence:
+class CountedFault:
     """A worker's fault that counts against the budget of restarts, its pod, or its rank."""
 
     at: float
@@ -61,7 +61,7 @@ class History:
 
     term: Term
     number: int
-    offences: tuple[Offence, ...]  # the newest, within the budget's window
+    counted_faults: tuple[CountedFault, ...]  # the newest, within the budget's window
     evicted: dict[str, str]  # pod uid -> reason of the eviction
     open: tuple[Recovery, ...]  # recoveries that have not ended
     failed_starts: int  # consecutive rounds that failed at their start

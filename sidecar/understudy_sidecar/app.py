@@ -13,11 +13,9 @@ from pathlib import Path
 from understudy_protocol import pod
 from understudy_protocol.launcher import LauncherHello
 from understudy_sidecar import health, records
-from understudy_sidecar.alarm import Alarm
-from understudy_sidecar.annotation import AnnotationFile
 from understudy_sidecar.caller_links import CallerLinks
 from understudy_sidecar.client import Address, CoordinatorClient
-from understudy_sidecar.clock import now
+from understudy_sidecar.clock import Alarm, now
 from understudy_sidecar.launcher_link import LauncherLink
 from understudy_sidecar.membership.core import Core, CoreEvent, StoreFailed
 from understudy_sidecar.membership.events import (
@@ -47,13 +45,12 @@ from understudy_sidecar.membership.events import (
     ToLauncher,
     VerdictAnnotated,
 )
-from understudy_sidecar.membership.identity import Identity
+from understudy_sidecar.membership.member_state import Identity
 from understudy_sidecar.metrics import CoordinatorMetrics
-from understudy_sidecar.node_file import NodeFile
 from understudy_sidecar.rollouts_link import RolloutsLink
 from understudy_sidecar.server import Server
 from understudy_sidecar.settings import Settings, sidecar_identity
-from understudy_sidecar.verdicts import Verdicts
+from understudy_sidecar.verdicts import AnnotationFile, NodeFile, Verdicts
 
 FLUSH_LIMIT_S = 1.0
 #: The coordinator's own limit for its shutdown is 3 s; this one only guards against a bug in it.

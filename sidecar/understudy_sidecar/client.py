@@ -2,7 +2,7 @@
 
 Rules: it tries the addresses in turn. It skips one that takes TCP_S to connect (a pulled cable) or ANSWER_S to answer
 (the kernel of a frozen machine accepts calls that no process answers). A coordinator that gets ten thousand calls at
-once is slow, but answers step by step. membership/dialing.py has the order and the pauses; it continues until a link is
+once is slow, but answers step by step. membership/calling.py has the order and the pauses; it continues until a link is
 up or another dial() replaces this one. It never dials by itself.
 """
 
@@ -15,10 +15,9 @@ from understudy_protocol import compiled, handshake, membership, pod, wire
 from understudy_protocol.frames import CloseCode, ProtocolError
 from understudy_protocol.handshake import Call, HandshakeCaller, NotProven, Role
 from understudy_protocol.upgrade import check_answer, request
-from understudy_sidecar.alarm import Alarm
-from understudy_sidecar.clock import now
+from understudy_sidecar.clock import Alarm, now
 from understudy_sidecar.link import Link
-from understudy_sidecar.membership.dialing import Dialing
+from understudy_sidecar.membership.calling import Dialing
 from understudy_sidecar.tcp import end_everywhere, watch_peer
 
 TCP_S = 1.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from understudy_protocol.enums import NO_ROUND, Fault
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.coordinator_state import Phase
+from understudy_sidecar.membership.round_state import Phase
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RENDEZVOUS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -30,7 +30,7 @@ class MetricDescription:
 
 
 IS_COORDINATOR = MetricDescription(
-    "understudy_coordinator_in_office", "Gauge", "1 in the pod of the job's coordinator, else 0."
+    "understudy_coordinator_is_leader", "Gauge", "1 in the pod of the job's coordinator, else 0."
 )
 MEMBERS = MetricDescription("understudy_coordinator_members", "Gauge", "Pods that are connected, spares included.")
 WORLD_SIZE = MetricDescription(
@@ -77,7 +77,7 @@ class CoordinatorMetrics:
         if coordinator is not self._coordinator:
             self._begin(coordinator)
         state = coordinator.state
-        if state.phase in (Phase.REBUILDING, Phase.WAITING):
+        if state.round.phase in (Phase.REBUILDING, Phase.WAITING):
             self._ended_at = now if self._ended_at is None else self._ended_at
             return
         if coordinator.token != self._newest:
@@ -86,8 +86,8 @@ class CoordinatorMetrics:
                 self._rounds[self._cause(coordinator)] += 1
                 self._ended_at = now if self._ended_at is None else self._ended_at  # it broke and recovered at once
             else:
-                self._ended_at = None  # a former coordinator's round, which trains on
-        if state.phase is Phase.RUNNING and self._ended_at is not None and not state.roster.unacked:
+                self._ended_at = None  # a previous coordinator's round, which trains on
+        if state.round.phase is Phase.RUNNING and self._ended_at is not None and not state.roster.unacked:
             self._observe_rendezvous(now - self._ended_at)
             self._ended_at = None
 
@@ -118,7 +118,7 @@ class CoordinatorMetrics:
         state = coordinator.state
         trained = coordinator.token.round >= 0
         yield from _plain(MEMBERS, len(state.roster.connected))
-        yield from _plain(WORLD_SIZE, state.size * state.shape.nproc_per_node if trained else 0)
+        yield from _plain(WORLD_SIZE, state.round.size * state.shape.nproc_per_node if trained else 0)
         yield from _plain(ROUND, coordinator.token.round)
         if state.progress is not None:
             yield from _plain(STEP, state.progress.step)

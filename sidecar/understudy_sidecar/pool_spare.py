@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from understudy_protocol import adoption, logs, pod
 from understudy_protocol.order import Order
 from understudy_sidecar import health, records
-from understudy_sidecar.alarm import Alarm
 from understudy_sidecar.app import Sidecar
-from understudy_sidecar.clock import now
+from understudy_sidecar.clock import Alarm, now
 from understudy_sidecar.launcher_link import LauncherLink
 from understudy_sidecar.membership.events import FromLauncher, LauncherDown, LauncherUp, Tick, ToLauncher
 from understudy_sidecar.membership.pool_spare import Event, PoolSpare

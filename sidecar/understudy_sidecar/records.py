@@ -8,13 +8,13 @@ Two volumes, and every program that opens a file there uses understudy_protocol/
       sidecar.sock, rollouts.sock                   sidecar       launcher, torchrun's agent, workers
       errors-UID/                                   workers       launcher
     state folder (only the sidecar mounts it)
-      closed.json, vow.json, told-verdict.json, order.json,       the next process of this sidecar
-      launcher-connected
+      closed.json, hard-state.json, order.json,    the next process of this sidecar
+      coordinator-verdict.json, launcher-connected
 
 A sidecar reads nothing from the shared folder. It stores the close in the state folder, for the next process, and in
 the termination message, so that the operator can read it from one finished pod later. It stores its hard state
-(vow.json), so that no later process votes twice in a term: one term has one coordinator. A state file that cannot be
-read is an error: a process that ignored it could vote twice, or serve a second job.
+(hard-state.json), so that no later process votes twice in a term: one term has one coordinator. A state file that
+cannot be read is an error: a process that ignored it could vote twice, or serve a second job.
 """
 
 import logging
@@ -32,8 +32,8 @@ from understudy_protocol.order import Order
 #: Where the image has the files for the trainer container (see the Dockerfile).
 SHIPPED_FILES = Path("/opt/understudy/share")
 CLOSE_FILE = "closed.json"
-HARD_STATE_FILE = "vow.json"
-COORDINATOR_VERDICT_FILE = "told-verdict.json"
+HARD_STATE_FILE = "hard-state.json"
+COORDINATOR_VERDICT_FILE = "coordinator-verdict.json"
 ORDER_FILE = "order.json"
 LAUNCHER_FILE = "launcher-connected"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

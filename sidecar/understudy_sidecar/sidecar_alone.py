@@ -1,7 +1,7 @@
 """The sidecar of an injected pod without a launcher: it is no member, and writes `verdict.json` for
 `understudy_torch.exit_on_fault()`.
 
-It gets the node health verdict from a pod annotation, which the operator writes (annotation.py), and from a file on the
+It gets the node health verdict from a pod annotation, which the operator writes (verdicts.py), and from a file on the
 node, if one is configured. It ends on SIGTERM: the kubelet sends that once the pod's own containers have ended.
 """
 
@@ -16,10 +16,8 @@ from pathlib import Path
 from understudy_protocol import pod
 from understudy_protocol.membership import NodeVerdict
 from understudy_sidecar import health, records
-from understudy_sidecar.annotation import INTERVAL_S, AnnotationFile
-from understudy_sidecar.node_file import NodeFile
 from understudy_sidecar.records import SHIPPED_FILES
-from understudy_sidecar.verdicts import Verdicts
+from understudy_sidecar.verdicts import INTERVAL_S, AnnotationFile, NodeFile, Verdicts
 
 log = logging.getLogger(__name__)
 

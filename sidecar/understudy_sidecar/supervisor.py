@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from understudy_protocol.pauses import growing_pause_s
+
 FIRST_S = 0.1
 MAX_PAUSE_S = 5.0
 STEADY_S = 60.0
@@ -33,7 +35,7 @@ class _Supervisor:
         self._command = list(command)
         self._child = 0
         self._asked_to_end = False
-        self._pause_s = FIRST_S
+        self._failures = 0  # in a row
         signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def run(self) -> int:
@@ -43,12 +45,13 @@ class _Supervisor:
             if code in (0, MISCONFIGURED) or self._asked_to_end:
                 return max(code, 0)
             if time.monotonic() - began >= STEADY_S:
-                self._pause_s = FIRST_S
-            log.error("the sidecar process ended with %s; it restarts in %g s", _describe_exit(code), self._pause_s)
-            self._sleep()
+                self._failures = 0
+            self._failures += 1
+            pause_s = growing_pause_s(FIRST_S, MAX_PAUSE_S, self._failures)
+            log.error("the sidecar process ended with %s; it restarts in %g s", _describe_exit(code), pause_s)
+            self._sleep(pause_s)
             if self._asked_to_end:
                 return 0
-            self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
 
     def _run_once(self) -> int:
         """The child's exit code, or minus the number of the signal that ended it."""
@@ -66,8 +69,8 @@ class _Supervisor:
                     self._child = 0
                     return os.waitstatus_to_exitcode(status)
 
-    def _sleep(self) -> None:
-        until = time.monotonic() + self._pause_s
+    def _sleep(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
         while not self._asked_to_end and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
 

@@ -37,7 +37,7 @@ class PodObject:
     phase: str = "Pending"
     sidecar_started: bool = False
     sidecar_ran: bool = False
-    told: bool = False
+    ip_is_known: bool = False
 
     def observed(self) -> ObservedPod:
         pod = self.pod
@@ -45,7 +45,7 @@ class PodObject:
             uid=pod.uid,
             name=pod.name,
             node=self.node,
-            ip=pod.ip if self.told else "",
+            ip=pod.ip if self.ip_is_known else "",
             phase=self.phase,
             spare=self.spare,
             index=self.index,
@@ -144,7 +144,7 @@ class ApiServer:
         pod = entry.pod
         if not pod.machine.is_responding:
             return
-        entry.told = entry.told or pod.sidecar_ran
+        entry.ip_is_known = entry.ip_is_known or pod.sidecar_ran
         entry.sidecar_ran = pod.sidecar_ran
         entry.sidecar_started = pod.sidecar is not None and pod.sidecar.alive
         if pod.ended:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.network import LATENCY_S, End, reachable
 from understudy_sidecar.client import ANSWER_S, TCP_S
-from understudy_sidecar.membership.dialing import Dialing
+from understudy_sidecar.membership.calling import Dialing
 from understudy_sidecar.membership.events import SERVICE
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class CoordinatorClient:
             settled = True
             self._try_next(dialing, order)
 
-        def linked(link: End) -> None:
+        def connected(link: End) -> None:
             nonlocal settled
             if settled or dialing != self._dialing:
                 link.close()
@@ -93,9 +93,9 @@ class CoordinatorClient:
             self._sidecar.later(TCP_S, failed)
             return
         self._sidecar.later(ANSWER_S, failed)
-        self._world.after(self._latency_s(), lambda: pod.machine.post(lambda: self._called(pod, linked, failed)))
+        self._world.after(self._latency_s(), lambda: pod.machine.post(lambda: self._called(pod, connected, failed)))
 
-    def _called(self, pod: Pod, linked: Callable[[End], None], failed: Callable[[], None]) -> None:
+    def _called(self, pod: Pod, connected: Callable[[End], None], failed: Callable[[], None]) -> None:
         """Runs at the called machine. If no process listens, its kernel answers with a RST."""
         ours, back_s = self._sidecar.machine, self._latency_s()
         server = pod.sidecar
@@ -109,7 +109,7 @@ class CoordinatorClient:
             if reachable(ours, pod.machine):
                 mine, theirs = pod.network.connect(ours, pod.machine)
                 server.serve(theirs)
-                self._sidecar.later(back_s, lambda: linked(mine))
+                self._sidecar.later(back_s, lambda: connected(mine))
 
         server.post(answer)
 

@@ -46,7 +46,7 @@ class SimulatedCluster:
     setup: Setup
     pods: list[Pod] = field(default_factory=list)
     workers: list[SimulatedWorker] = field(default_factory=list)  # all that were ever spawned, until they are seen dead
-    offices: list[SimulatedSidecar] = field(default_factory=list)  # every sidecar that ever led, once a term
+    leaders: list[SimulatedSidecar] = field(default_factory=list)  # every sidecar that ever led, once a term
     assignments: list[tuple[Coordinator, Assign, bool]] = field(default_factory=list)  # not checked yet
     snapshots: list[Snapshot] = field(default_factory=list)  # likewise
     clocks_differ: bool = False
@@ -102,7 +102,7 @@ class SimulatedCluster:
         return self._links
 
     def became_leader(self, sidecar: SimulatedSidecar) -> None:
-        self.offices.append(sidecar)
+        self.leaders.append(sidecar)
 
     def coordinator_sent(self, sidecar: SimulatedSidecar, message: object) -> None:
         self.on_coordinator_sent(sidecar, message)
@@ -159,7 +159,7 @@ class SimulatedCluster:
 
     def leader(self) -> SimulatedSidecar | None:
         """The newest living coordinator."""
-        living = [x for x in self.offices if x.alive and x.coordinator is not None and x.pod.machine.on]
+        living = [x for x in self.leaders if x.alive and x.coordinator is not None and x.pod.machine.on]
         return max(living, key=lambda x: x.coordinator.term if x.coordinator else NO_TERM, default=None)
 
     def closed(self) -> bool:

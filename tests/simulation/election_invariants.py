@@ -17,7 +17,7 @@ from tests.simulation.world import Rule, Violation
 from understudy_protocol.enums import NO_CONFIG, ConfigVersion, Term
 from understudy_protocol.hard_state import HardState
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.member import State
+from understudy_sidecar.membership.member_state import State
 from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 
 #: From when a majority can elect until it has elected. A turn through all standby coordinators takes at most 50 s.
@@ -32,19 +32,19 @@ class ElectionInvariants:
     _electorates: dict[ConfigVersion, VoterConfig] = field(default_factory=dict)  # as they were proposed
     _before: dict[ConfigVersion, ConfigVersion] = field(default_factory=dict)  # by version: the configuration before it
     _counting: dict[int, set[ConfigVersion]] = field(default_factory=dict)  # committed for their coordinators, by epoch
-    _offices_seen: int = 0
+    _leaders_seen: int = 0
     _could_elect_since: float | None = None
 
     def check(self) -> None:
         self._note_vows()
-        coordinators = {sidecar: sidecar.coordinator for sidecar in self.cluster.offices}
+        coordinators = {sidecar: sidecar.coordinator for sidecar in self.cluster.leaders}
         for coordinator in coordinators.values():
             if coordinator is not None:  # its last proposal may be committed anyway
-                self._note_electorates(coordinator)
-        self.an_office_is_taken_by_a_majority()
+                self._note_voter_configs(coordinator)
+        self.a_majority_elects_each_leader()
         self.at_most_one_coordinator_may_be_followed([x for sidecar, x in coordinators.items() if x and sidecar.alive])
 
-    def _note_electorates(self, coordinator: Coordinator) -> None:
+    def _note_voter_configs(self, coordinator: Coordinator) -> None:
         configs = coordinator.state.voter_configs
         pending, committed = configs.pending, configs.committed
         if pending is not None and pending.version not in self._electorates:
@@ -62,19 +62,20 @@ class ElectionInvariants:
                 continue
             if before is not None and (now.term < before.term or now.config_version < before.config_version):
                 raise Violation(
-                    Rule.NO_VOW_IS_TAKEN_BACK, f"{pod.name} replaces its hard state by an older one: {before} -> {now}"
+                    Rule.HARD_STATES_NEVER_GO_BACK,
+                    f"{pod.name} replaces its hard state by an older one: {before} -> {now}",
                 )
             self._vows[pod.uid] = now
             if now.voted_for:
                 self._votes.setdefault((now.term, now.voted_for), set()).add(pod.uid)
 
-    def an_office_is_taken_by_a_majority(self) -> None:
+    def a_majority_elects_each_leader(self) -> None:
         """A majority has stored its vote for this pod; both majorities if the configuration was pending.
 
         Each configuration that a coordinator of an older term of the epoch committed is an ancestor of this one's.
         """
-        for sidecar in self.cluster.offices[self._offices_seen :]:
-            self._offices_seen += 1
+        for sidecar in self.cluster.leaders[self._leaders_seen :]:
+            self._leaders_seen += 1
             coordinator = sidecar.coordinator
             if coordinator is None or coordinator.term.number == 1:
                 continue
@@ -88,7 +89,7 @@ class ElectionInvariants:
             for version in self._counting.get(term.epoch, ()):
                 if version.term < term.number and version not in known:
                     raise Violation(
-                        Rule.ELECTORATES_ARE_INHERITED,
+                        Rule.VOTER_CONFIGS_ARE_INHERITED,
                         f"term {term} began without voter configuration {version}, which is committed",
                     )
 
@@ -116,7 +117,7 @@ class ElectionInvariants:
         newest = coordinator.state.voter_configs.newest
         if not newest.exists:
             return True  # appointed, and no election is possible yet
-        voters = newest.voters | newest.former_voters
+        voters = newest.voters | newest.old_voters
         return Tally(newest, (uid for uid in voters if self._term_of(uid) <= coordinator.term)).has_majority()
 
     def a_majority_elects(self, now: float) -> None:

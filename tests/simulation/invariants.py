@@ -95,10 +95,10 @@ class Invariants:
                 token = max(worker.token for worker in launcher.workers.values())
                 self._grows(self._launcher_tokens.get(pod.uid), token, f"launcher {pod.name}")
                 self._launcher_tokens[pod.uid] = token
-        for sidecar in self.cluster.offices:
+        for sidecar in self.cluster.leaders:
             coordinator = sidecar.coordinator
             if coordinator is not None:
-                term, number = coordinator.term, coordinator.state.round_number
+                term, number = coordinator.term, coordinator.state.round.number
                 before = self._coordinator_tokens.get(sidecar)
                 if before is not None and before[0] == term and number < before[1]:
                     raise Violation(Rule.TOKENS_ONLY_GROW, f"rounds of term {term} shrink: {before[1]} -> {number}")
@@ -111,7 +111,7 @@ class Invariants:
             self._snapshot = max(self._snapshot, snapshot.token)
             for recovery in snapshot.recoveries:
                 self.no_innocent_worker_is_blamed(recovery)
-                self.what_trains_does_not_hang(recovery)
+                self.a_training_worker_does_not_hang(recovery)
                 self.each_rung_has_its_reason(recovery)
                 self.a_pause_is_as_long_as_training_stood_still(recovery)
                 if snapshot.token.term == 1:
@@ -133,7 +133,7 @@ class Invariants:
                 f"round {recovery.round}: {recovery.cause.pod} is the cause, and only its peer had ended",
             )
 
-    def what_trains_does_not_hang(self, recovery: Recovery) -> None:
+    def a_training_worker_does_not_hang(self, recovery: Recovery) -> None:
         """The round that is reported as hung has made no step for the step timeout, or none at all."""
         cluster = self.cluster
         if recovery.fault is not Fault.HANG or recovery.detected_at in cluster.hangs:
@@ -315,7 +315,7 @@ class Invariants:
         """
         objects = self.cluster.objects()
         dead = [x for x in objects if x.pod.ended or not x.pod.machine.on]
-        return any(not x.pod.machine.on for x in dead) and (len(dead) == len(objects) or not self.cluster.offices)
+        return any(not x.pod.machine.on for x in dead) and (len(dead) == len(objects) or not self.cluster.leaders)
 
     def all_hear_of_the_close(self, closed_at: float) -> None:
         """4. closed_at: when all could get it: the first pod had it, and no fault was left.

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.sidecars import SimulatedSidecar
 from tests.simulation.world import Rule, Violation
-from understudy_protocol.recovery import Offence
+from understudy_protocol.recovery import CountedFault
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.coordinator_state import CoordinatorState, Phase
+from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.recoveries import WORKER_FAULTS
+from understudy_sidecar.membership.round_state import Phase
 
 
 @dataclass
@@ -31,28 +32,28 @@ class LadderInvariants:
     _cut_off: set[SimulatedSidecar] = field(default_factory=set)  # that had no majority at the last check
 
     def check(self) -> None:
-        for sidecar in self.cluster.offices:
+        for sidecar in self.cluster.leaders:
             coordinator = sidecar.coordinator
             if coordinator is None:
                 continue
             state = coordinator.state
-            offences = state.offences.in_window(state.now)
-            self.budgets_are_kept(coordinator, offences)
-            self.nothing_is_charged_without_a_majority(sidecar, state, offences)
-            evicted = [offence for offence in offences if offence.caused_eviction]
-            if len({offence.rank for offence in evicted}) < len(evicted):
+            counted_faults = state.fault_history.in_window(state.now)
+            self.budgets_are_kept(coordinator, counted_faults)
+            self.nothing_is_charged_without_a_majority(sidecar, state, counted_faults)
+            evicted = [fault for fault in counted_faults if fault.caused_eviction]
+            if len({fault.rank for fault in evicted}) < len(evicted):
                 raise Violation(Rule.A_RANK_COSTS_ONE_POD, f"a rank costs two pods: {evicted}")
-            if sum(not offence.is_charged for offence in evicted) > 1:
+            if sum(not fault.is_charged for fault in evicted) > 1:
                 raise Violation(
                     Rule.ONE_POD_BEYOND_THE_BUDGET, f"more than one pod is evicted with the budget spent: {evicted}"
                 )
-            for uid in state.offences.evicted.keys() - self._evicted:
+            for uid in state.fault_history.evicted.keys() - self._evicted:
                 self._evicted.add(uid)
-                self.no_innocent_pod_is_evicted(uid, state.offences.evicted[uid])
+                self.no_innocent_pod_is_evicted(uid, state.fault_history.evicted[uid])
 
-    def budgets_are_kept(self, coordinator: Coordinator, offences: list[Offence]) -> None:
-        """A charge that a coordinator gets later, from a member of a former one, was not in its budget."""
-        cluster, charges = self.cluster, [offence.at for offence in offences if offence.is_charged]
+    def budgets_are_kept(self, coordinator: Coordinator, counted_faults: list[CountedFault]) -> None:
+        """A charge that a coordinator gets later, from a member of a previous one, was not in its budget."""
+        cluster, charges = self.cluster, [fault.at for fault in counted_faults if fault.is_charged]
         charged = len(charges)
         known_since = self._known_since.setdefault(coordinator, {})
         for at in charges:
@@ -67,20 +68,20 @@ class LadderInvariants:
         may_hang = cluster.step_timeout_s or cluster.setup.start_timeout_s
         if charged <= failures or may_hang:  # a hang may break a round too, and is charged
             return
-        stand = sum(offence.is_charged for offence in offences if not _may_be_taken_back(coordinator.state, offence))
+        stand = sum(fault.is_charged for fault in counted_faults if not _may_be_taken_back(coordinator.state, fault))
         if stand > failures:
             raise Violation(
                 Rule.ONLY_FAILURES_ARE_CHARGED, f"{stand} restarts are charged, and only {failures} workers failed"
             )
 
     def nothing_is_charged_without_a_majority(
-        self, sidecar: SimulatedSidecar, state: CoordinatorState, offences: Iterable[Offence]
+        self, sidecar: SimulatedSidecar, state: CoordinatorState, counted_faults: Iterable[CountedFault]
     ) -> None:
         """If it had none before and after the event. (A loss in the same event may have caused that.)"""
-        new = {offence.at for offence in offences if offence.is_charged and not offence.caused_eviction} - self._charges
+        new = {fault.at for fault in counted_faults if fault.is_charged and not fault.caused_eviction} - self._charges
         self._charges |= new
         cut_off = not state.has_majority()
-        if new and cut_off and (state.check_quorum is not None or sidecar in self._cut_off):
+        if new and cut_off and (state.quorum.check is not None or sidecar in self._cut_off):
             raise Violation(
                 Rule.CHARGES_NEED_A_MAJORITY,
                 f"{sidecar.pod.name} charges a restart, and may itself be partitioned",
@@ -105,7 +106,7 @@ class LadderInvariants:
             )
 
 
-def _may_be_taken_back(state: CoordinatorState, offence: Offence) -> bool:
+def _may_be_taken_back(state: CoordinatorState, fault: CountedFault) -> bool:
     """Its recovery is open and blames a worker, and not all actives are known to be in the round that ends it."""
-    blames = any(entry.detected_at == offence.at and entry.fault in WORKER_FAULTS for entry in state.recovery_log.open)
-    return blames and (state.phase is Phase.WAITING or bool(state.roster.unacked))
+    blames = any(entry.detected_at == fault.at and entry.fault in WORKER_FAULTS for entry in state.recovery_log.open)
+    return blames and (state.round.phase is Phase.WAITING or bool(state.roster.unacked))

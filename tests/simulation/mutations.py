@@ -21,7 +21,7 @@ from understudy_launcher.supervise import Supervisor
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CLOSE_EXIT_CODES, CloseReason, Fault
-from understudy_protocol.recovery import Offence, Recovery
+from understudy_protocol.recovery import CountedFault, Recovery
 from understudy_sidecar.membership import (
     backoff,
     config_change,
@@ -32,6 +32,8 @@ from understudy_sidecar.membership import (
     joining,
     ladder,
     leaving,
+    member_launcher,
+    quorum,
     rebuilding,
     rollouts,
     rounds,
@@ -40,16 +42,17 @@ from understudy_sidecar.membership import (
 from understudy_sidecar.membership.backoff import Backoff
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.coordinator_state import CoordinatorState, Phase, ReplicasReport
+from understudy_sidecar.membership.coordinator_state import CoordinatorState, ReplicasReport
 from understudy_sidecar.membership.core import Core, CoreEffect
 from understudy_sidecar.membership.first_failure import FirstFailure
-from understudy_sidecar.membership.former_round import FormerRound
-from understudy_sidecar.membership.launcher_watch import LauncherWatch
-from understudy_sidecar.membership.member import Member as MemberMachine
+from understudy_sidecar.membership.liveness import LauncherWatch
+from understudy_sidecar.membership.losses import Losses
+from understudy_sidecar.membership.rebuilding import PreviousRound
 from understudy_sidecar.membership.recoveries import MAX_RECOVERIES, RecoveryLog
 from understudy_sidecar.membership.roster import MemberRecord as Record
 from understudy_sidecar.membership.roster import Roster
 from understudy_sidecar.membership.silence import SilenceWatch
+from understudy_sidecar.membership.stall import HangWatch
 from understudy_sidecar.membership.voter import Voter
 from understudy_sidecar.membership.voter_config import Tally
 
@@ -113,8 +116,7 @@ def _one_vote_is_enough(self: Tally) -> bool:
 
 
 def _propose_again(state: CoordinatorState) -> None:
-    voters = [x.uid for x in state.roster.members.values() if x.join.stores_votes]
-    if proposed := state.voter_configs.next_voters(voters):
+    if proposed := state.voter_configs.next_voters(state.roster.members):
         config_change._propose(state, proposed)
 
 
@@ -153,17 +155,17 @@ def _never(*_: object) -> bool:
     return False
 
 
-def _replace_nameless(state: CoordinatorState, former: FormerRound, now: float) -> None:
+def _replace_nameless(state: CoordinatorState, previous: PreviousRound, now: float) -> None:
     """As if no standby coordinator got the rank holders."""
-    state.former_leader_snapshot = state.appointment = None
-    replace_missing(state, former, now)
+    state.previous = replace(state.previous, leader_snapshot=None, appointment=None)
+    replace_missing(state, previous, now)
 
 
 replace_missing = rebuilding._replace_missing
 
 
 @contextmanager
-def _vows_are_forgotten() -> Iterator[None]:
+def _hard_states_are_forgotten() -> Iterator[None]:
     """A restarted sidecar has no hard state."""
     do = SimulatedSidecar._do
 
@@ -195,7 +197,7 @@ def _lose_and_forget(
     state.on_members_changed(now)
 
 
-def _resume_without_what_was_missed(
+def _resume_without_missed_assignment(
     state: CoordinatorState, member: Record, link: int, join: m.Join, now: float
 ) -> None:
     state.roster.reconnect(member, link)
@@ -227,7 +229,7 @@ def _survivors_are_moved() -> Iterator[None]:
     def shuffle(state: CoordinatorState) -> None:
         form(state)
         active = state.roster.active_members()
-        if len(active) > 1 and state.token.round > 0:
+        if len(active) > 1 and state.round.token.round > 0:
             first, second = active[0], active[1]
             assert second.assign is not None
             wrong = replace(second.assign, group_rank=0, rank_offset=0)
@@ -239,7 +241,7 @@ def _survivors_are_moved() -> Iterator[None]:
 
 
 def _adopt_without_looking(state: CoordinatorState, now: float) -> None:
-    state.phase, state.is_first_round = Phase.RUNNING, False
+    state.round.adopt(now)
 
 
 def _climb_without_a_budget(case: ladder.FaultCase, limits: ladder.BudgetLimits) -> ladder.LadderDecision:
@@ -255,8 +257,7 @@ decide_in_time = escalation.on_time
 
 def _give_up_without_asking(state: CoordinatorState, now: float) -> None:
     """The coordinator takes the first reported failure for the first one."""
-    if state.pending_eviction is not None:
-        state.pending_eviction.pending.clear()
+    state.pending.end_wait_for_answers()
     decide_in_time(state, now)
 
 
@@ -279,7 +280,7 @@ def _each_leave_costs_a_restart() -> Iterator[None]:
     gone = leaving.on_gone
 
     def charging(state: CoordinatorState, member: Record, message: m.Gone, now: float) -> None:
-        state.offences.add(Offence(now, member.uid, member.group_rank))
+        state.fault_history.add(CountedFault(now, member.uid, member.group_rank))
         gone(state, member, message, now)
 
     with mock.patch.object(leaving, "on_gone", charging):
@@ -296,7 +297,7 @@ def _drain_nobody() -> Iterator[None]:
     drain = leaving.drain
 
     def forgetting(state: CoordinatorState, grace_s: float, now: float) -> None:
-        if state.swaps:
+        if state.swaps.reasons:
             drain(state, grace_s, now)
         else:
             state.roster.leaving.clear()
@@ -336,17 +337,17 @@ MUTATIONS = (
     ),
     Mutation(
         "half of the voters elect",
-        (Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED, Rule.ELECTORATES_ARE_INHERITED),
+        (Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED, Rule.VOTER_CONFIGS_ARE_INHERITED),
         _patch(voter_config, "majority", _half_is_enough),
         3000,
     ),
     Mutation(
         "one vote elects",
-        (Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED, Rule.ELECTORATES_ARE_INHERITED),
+        (Rule.ONE_COORDINATOR_MAY_BE_FOLLOWED, Rule.VOTER_CONFIGS_ARE_INHERITED),
         _patch(Tally, "has_majority", _one_vote_is_enough),
         1000,
     ),
-    Mutation("a restarted sidecar has no hard state", (Rule.A_MAJORITY_ELECTS,), _vows_are_forgotten, 1000),
+    Mutation("a restarted sidecar has no hard state", (Rule.A_MAJORITY_ELECTS,), _hard_states_are_forgotten, 1000),
     Mutation(
         "rounds are formed without a majority",
         (Rule.A_ROUND_NEEDS_A_MAJORITY,),
@@ -365,7 +366,7 @@ MUTATIONS = (
     Mutation(
         "a member that rejoins does not get its assignment",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
-        _patch(joining, "_resume", _resume_without_what_was_missed),
+        _patch(joining, "_resume", _resume_without_missed_assignment),
         1000,
     ),
     Mutation(
@@ -402,7 +403,7 @@ MUTATIONS = (
     Mutation(
         "a missing first step is ignored",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
-        _patch(hangs, "expect_step", lambda state, now: None),
+        _patch(HangWatch, "expect_step", _nothing),
     ),
     Mutation(
         "the budget of restarts has no end",
@@ -444,7 +445,7 @@ MUTATIONS = (
     Mutation(
         "a worker that cannot be killed is ignored",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
-        _patch(MemberMachine, "_on_unkillable", _nothing),
+        _patch(member_launcher, "on_unkillable", _nothing),
         3000,
         ("worker unkillable",),
     ),
@@ -478,7 +479,7 @@ MUTATIONS = (
     Mutation(
         "a coordinator never steps down",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
-        _patch(Coordinator, "_step_down_without_quorum", lambda self, now: None),
+        _patch(quorum, "step_down_if_not_followed", _nothing),
         3000,
     ),
 )
@@ -511,7 +512,7 @@ SCHEDULED = (
     ),
     ScheduledMutation(
         "a member that was lost comes back without backoff",
-        _patch(CoordinatorState, "was_lost_recently", _never),
+        _patch(Losses, "was_lost_recently", _never),
         test_schedules.test_a_pod_that_was_lost_is_not_preferred_to_a_spare_although_it_was_created_for_the_rank,
     ),
     ScheduledMutation(

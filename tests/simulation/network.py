@@ -72,7 +72,7 @@ class End:
         self.on_message: Callable[[Any], None] = lambda message: None
         self.on_end: Callable[[bool], None] = lambda silent: None
         self.sent_until = 0.0  # when the last item sent arrives: FIFO
-        self.held: list[Any] = []  # messages that wait for the network
+        self.waiting: list[Any] = []  # messages that wait for the network
         self._link = link
 
     @property
@@ -118,15 +118,15 @@ class Link:
 
     def carry(self, sender: End, item: Any) -> None:
         world = self._network.world
-        local = self.ends[0].machine is self.ends[1].machine  # as a launcher's line to its sidecar: no network
+        local = self.ends[0].machine is self.ends[1].machine  # as a launcher's connection to its sidecar: no network
         slow_s = 0.0 if local else max(end.machine.slow_s for end in self.ends)
         delay = world.between(*self._latency) + (world.between(0.0, slow_s) if slow_s else 0.0)
         sender.sent_until = max(sender.sent_until, world.now + delay)
         world.at(sender.sent_until, lambda: self._arrive(sender.peer, item))
 
     def _arrive(self, to: End, item: Any) -> None:
-        if self.blocked or to.held:
-            to.held.append(item)
+        if self.blocked or to.waiting:
+            to.waiting.append(item)
         elif not to.open and item is not _FIN:
             to.peer.ended(silent=False)  # RST
         else:
@@ -146,17 +146,17 @@ class Link:
 
     def _give_up(self, end: End, since: float) -> None:
         if self.blocked_since == since:
-            end.held.clear()
+            end.waiting.clear()
             end.ended(silent=True)
 
     def unblock(self) -> None:
         self.blocked_since = None
         for end in self.ends:
-            if end.open and not end.peer.open and _FIN not in end.held:
-                end.held.clear()
+            if end.open and not end.peer.open and _FIN not in end.waiting:
+                end.waiting.clear()
                 end.ended(silent=False)  # the peer's kernel had ended it: RST
-            held, end.held = end.held, []
-            for item in held:
+            waiting, end.waiting = end.waiting, []
+            for item in waiting:
                 self._hand_over(end, item)
 
 

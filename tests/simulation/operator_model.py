@@ -1,7 +1,7 @@
-"""The operator in simulated time: its real plan for the coordinator, the lines and the pods.
+"""The operator in simulated time: its real plan for the coordinator, the links and the pods.
 
-Only the plan's inputs and outputs are simulated: the API server (api_server.py), and the lines to pods
-(operator_lines.py). While the operator is down, it plans nothing and has no lines; status stays.
+Only the plan's inputs and outputs are simulated: the API server (api_server.py), and the links to pods
+(operator_links.py). While the operator is down, it plans nothing and has no links; status stays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import structs
 
 from tests.simulation.api_server import ApiServer, Site, is_ready, patch
 from tests.simulation.network import Machine
-from tests.simulation.operator_lines import CoordinatorLink
+from tests.simulation.operator_links import CoordinatorLink
 from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring

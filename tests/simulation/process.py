@@ -58,7 +58,7 @@ class Process:
 
 
 class Alarm:
-    """alarm.py: one timer for a state machine. It reads `deadline` after each event."""
+    """clock.py: one timer for a state machine. It reads `deadline` after each event."""
 
     def __init__(self, process: Process, deadline: Callable[[], float | None], ring: Callable[[], None]) -> None:
         self._process, self._deadline, self._ring = process, deadline, ring

@@ -21,8 +21,8 @@ from understudy_sidecar.membership.core import (
     ObserverUp,
     StoreFailed,
 )
-from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.member import Member
+from understudy_sidecar.membership.member_state import Identity
 
 if TYPE_CHECKING:
     from tests.simulation.pods import Pod

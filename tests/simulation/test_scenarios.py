@@ -61,7 +61,7 @@ class Job:
         assert leader.coordinator is not None
         return leader.coordinator.snapshot().recoveries[-1]
 
-    def office_pod(self) -> Pod:
+    def coordinator_pod(self) -> Pod:
         leader = self.cluster.leader()
         assert leader is not None
         return leader.pod
@@ -155,7 +155,7 @@ def test_a_new_coordinator_gets_the_reports_of_a_hang() -> None:
     job = Job(Setup(actives=3, spares=2, machines=8, steps=400, step_timeout_s=10.0))
     hang_a_worker(job, job.members[1])
     job.later(11.0)  # its launcher writes the stacks first
-    job.office_pod().kill()
+    job.coordinator_pod().kill()
     assert job.next_round_steps() < 40.0
     assert job.recovery().fault is Fault.HANG
 
@@ -179,7 +179,7 @@ def test_a_new_coordinator_notices_a_missing_first_step() -> None:
     job.cluster.hang_at_start = 1
     job.cluster.end_worker(job.members[1].workers()[0], None, "SIGKILL")
     job.later(5.0)
-    leader = job.office_pod()
+    leader = job.coordinator_pod()
     assert leader not in job.members
     leader.kill()
     assert job.next_round_steps() < 30.0
@@ -201,7 +201,7 @@ def test_a_node_off_the_network_fences_itself() -> None:
 def test_workers_that_finish_without_a_coordinator_count_as_finished() -> None:
     job = Job(Setup(actives=3, spares=2, machines=8, steps=25))
     job.until(lambda: job.training.checkpoint[0] == 25, 30.0)
-    job.office_pod().kill()
+    job.coordinator_pod().kill()
     job.until(job.cluster.closed, 15.0)
     job.later(5.0)
     assert {pod.exit_code for pod in job.cluster.pods if not pod.was_killed and not pod.asked_to_end} == {0}
@@ -223,7 +223,7 @@ def test_a_sidecar_that_crashes_alone_causes_no_swap() -> None:
     """The new process calls a standby coordinator first, which redirects it to the coordinator."""
     for seed in range(20):
         job = Job(seed=seed)
-        victim = next(pod for pod in job.members if pod is not job.office_pod())
+        victim = next(pod for pod in job.members if pod is not job.coordinator_pod())
         job.later(1.0)
         victim.kill_sidecar()
         job.later(15.0)
@@ -265,8 +265,8 @@ def fail_until_closed(job: Job, between: Callable[[], None] = lambda: None) -> i
     return rounds
 
 
-def crash_the_office(job: Job) -> None:
-    job.office_pod().kill_sidecar()
+def crash_the_coordinator(job: Job) -> None:
+    job.coordinator_pod().kill_sidecar()
     job.later(8.0)
 
 
@@ -296,18 +296,18 @@ def test_a_bug_of_one_rank_spends_one_budget_over_several_coordinators() -> None
     """The history of faults and evictions passes from one coordinator to the next."""
     for seed in range(10):
         job = Job(Setup(actives=3, spares=3, machines=10, steps=4000, max_in_place=4, max_per_pod=1), seed)
-        assert fail_until_closed(job, lambda job=job: crash_the_office(job)) <= 6, f"seed {seed}"  # type: ignore[misc]
+        assert fail_until_closed(job, lambda job=job: crash_the_coordinator(job)) <= 6, f"seed {seed}"  # type: ignore[misc]
 
 
 def test_a_coordinator_that_evicts_its_own_pod_gets_a_successor() -> None:
     job = Job(Setup(actives=3, spares=0, machines=8, steps=400, max_per_pod=1))
-    culprit = job.office_pod()
+    culprit = job.coordinator_pod()
     assert culprit in job.members
     for _ in range(2):
         job.cluster.end_worker(culprit.workers()[0], 1, None)
         job.next_round_steps()
     assert culprit.ended
-    assert job.office_pod() is not culprit
+    assert job.coordinator_pod() is not culprit
     assert job.recovery().strategy is Strategy.POD_RECREATE
     assert job.recovery().cause.pod == culprit.name, "one recovery over both terms"
     assert job.recovery().reason == f"pod {culprit.name} failed twice within 1 h; no spare was available"
@@ -316,7 +316,7 @@ def test_a_coordinator_that_evicts_its_own_pod_gets_a_successor() -> None:
 def test_a_coordinator_that_evicts_its_own_pod_forms_no_more_rounds() -> None:
     # given a coordinator that trains, with a spare that could take its rank
     job = Job(Setup(actives=2, spares=1, machines=8, steps=400, max_per_pod=0))
-    culprit = job.office_pod()
+    culprit = job.coordinator_pod()
     job.members[0].kill()
     job.next_round_steps()
     job.until(lambda: bool(job.cluster.waiting()), 30.0)
@@ -328,13 +328,13 @@ def test_a_coordinator_that_evicts_its_own_pod_forms_no_more_rounds() -> None:
     # then only its successor forms the next round
     texts = [line.split(maxsplit=1)[1] for line in job.world.trace]
     after = texts[next(place for place, line in enumerate(texts) if "steps down as the coordinator" in line) :]
-    assert [line.split()[0] for line in after if "coordinator: round" in line] == [job.office_pod().name]
+    assert [line.split()[0] for line in after if "coordinator: round" in line] == [job.coordinator_pod().name]
 
 
 def test_a_recovery_that_outlasts_its_coordinator_is_one_entry_with_its_cause() -> None:
     """One of two pods is lost: without a majority the coordinator steps down, and the operator appoints it again."""
     job = Job(Setup(actives=2, spares=0, machines=8, steps=400))
-    lost = next(pod for pod in job.members if pod is not job.office_pod())
+    lost = next(pod for pod in job.members if pod is not job.coordinator_pod())
     job.cluster.operator.go_down()
     job.later(3.0)
     lost.kill()
@@ -387,10 +387,10 @@ def test_a_spent_budget_fails_the_job_and_its_spares_exit_with_the_code_of_the_c
 
 def test_a_new_coordinator_adopts_the_running_round_and_no_worker_restarts() -> None:
     job = Job(Setup(actives=3, spares=2, machines=8, steps=400))
-    former = job.office_pod()
-    former.kill()
+    previous = job.coordinator_pod()
+    previous.kill()
     job.later(10.0)
-    assert job.office_pod() is not former
+    assert job.coordinator_pod() is not previous
     assert job.token.round == job.round
     assert job.cluster.seated() == job.members
     assert job.steps_again() < 2.0
@@ -401,9 +401,9 @@ def test_a_new_coordinator_adopts_the_running_round_and_no_worker_restarts() -> 
 def test_two_actives_without_their_coordinator_elect_one_of_them_and_lose_no_member() -> None:
     """Each of them is a standby coordinator, and has the other in its candidate pool at the same time."""
     jobs = (Job(Setup(actives=2, spares=1, machines=4, steps=400), seed) for seed in itertools.count())
-    for job in itertools.islice((job for job in jobs if job.office_pod() not in job.members), 100):
+    for job in itertools.islice((job for job in jobs if job.coordinator_pod() not in job.members), 100):
         job.later(3.0)
-        job.office_pod().kill()
+        job.coordinator_pod().kill()
         job.later(10.0)
         assert job.token.round == job.round, "\n".join(job.world.trace)
         assert job.steps_again() < 2.0
@@ -416,44 +416,44 @@ def test_members_that_lost_the_coordinator_at_different_times_elect_without_the_
     for seed in range(20):
         # given two actives and two spares, one of which coordinates, and no operator
         job = Job(Setup(actives=2, spares=2, machines=6, steps=400), seed)
-        former = job.office_pod()
+        previous = job.coordinator_pod()
         job.later(3.0)
         job.cluster.operator.go_down()
-        first = next(pod for pod in job.members if pod is not former)
+        first = next(pod for pod in job.members if pod is not previous)
         # when one member loses the coordinator, and the coordinator dies after a standby has redirected the member to
         # it
-        job.cluster.part([first.machine], [former.machine])
+        job.cluster.part([first.machine], [previous.machine])
         job.later(3.1)
-        former.kill()
-        job.cluster.rejoin([first.machine], [former.machine])
+        previous.kill()
+        job.cluster.rejoin([first.machine], [previous.machine])
         # then the three that are left elect one of them
-        job.until(lambda job=job, former=former: job.cluster.leader() not in (None, former.sidecar), 60.0)  # type: ignore[misc]
+        job.until(lambda job=job, previous=previous: job.cluster.leader() not in (None, previous.sidecar), 60.0)  # type: ignore[misc]
 
 
 def test_a_coordinator_without_power_gets_a_successor_and_no_worker_restarts() -> None:
     job = Job(Setup(actives=3, spares=2, machines=8, steps=400))
-    job.cluster.power_off(job.office_pod().machine)
+    job.cluster.power_off(job.coordinator_pod().machine)
     job.later(30.0)
     assert job.token.round == job.round
-    assert job.office_pod().machine.on
+    assert job.coordinator_pod().machine.on
     assert job.steps_again() < 2.0
 
 
 def test_an_active_coordinator_that_is_killed_gets_a_successor_and_is_replaced() -> None:
     job = Job(Setup(actives=3, spares=0, machines=8, steps=400))
-    assert job.office_pod() in job.members
-    job.office_pod().kill()
+    assert job.coordinator_pod() in job.members
+    job.coordinator_pod().kill()
     assert job.next_round_steps() < 30.0
     assert job.recovery().fault is Fault.POD
 
 
 def test_a_coordinator_that_hangs_gets_a_successor_and_no_worker_restarts() -> None:
     job = Job(Setup(actives=3, spares=2, machines=8, steps=400))
-    hung = job.office_pod().sidecar
+    hung = job.coordinator_pod().sidecar
     assert hung is not None
     hung.stop()
     job.later(40.0)
-    assert job.office_pod().sidecar is not hung
+    assert job.coordinator_pod().sidecar is not hung
     assert job.token.round == job.round
     hung.go_on()
     job.later(40.0)
@@ -531,7 +531,7 @@ def test_a_failed_update_reaches_the_next_coordinator_if_the_last_one_did_not_re
     # given a job whose coordinator freezes, as a weight update fails
     job = Job(RL)
     job.later(2.0)  # until the voter configuration is committed
-    leader = job.office_pod()
+    leader = job.coordinator_pod()
     job.cluster.freeze(leader.machine)
     tell_of_a_failed_update(job)
     # then the next coordinator gets the report again
@@ -544,10 +544,10 @@ def test_the_coordinators_pod_is_named_if_it_is_lost_before_any_standby_coordina
     # given a job whose first round has just started its workers, with a coordinator that has a rank and no standbys
     job = Job(Setup(actives=4, spares=0, machines=8, steps=400), steps=0)
     job.until(lambda: len(job.cluster.workers) == 4, 30.0)
-    lost = job.office_pod()
+    lost = job.coordinator_pod()
     assert lost.sidecar is not None
     assert lost.sidecar.coordinator is not None
-    assert not lost.sidecar.coordinator.state.standby_coordinators
+    assert not lost.sidecar.coordinator.state.config_changes.standbys
     # when its node loses power
     job.cluster.power_off(lost.machine)
     job.next_round_steps(120.0)

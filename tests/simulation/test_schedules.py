@@ -40,7 +40,7 @@ class Change:
         self.job = Job(Setup(actives=5, spares=0, machines=6, steps=4000))
         self.cluster = self.job.cluster
         self.job.later(2.0)  # until S is committed
-        self.c = self.job.office_pod()
+        self.c = self.job.coordinator_pod()
         self.b, self.a, self.x, self.y = (pod for pod in self.job.members if pod is not self.c)
         self.new_machine = next(x for x in self.cluster.machines if not self.cluster.on_machine(x))
         self._hears = hear
@@ -48,7 +48,7 @@ class Change:
         self._add_six()
         coordinator = coordinator_of(self.c)
         assert coordinator is not None
-        first = coordinator.state.standby_coordinators[0].pod_uid
+        first = coordinator.state.config_changes.standbys[0].pod_uid
         self.d = next(pod for pod in self.cluster.pods if pod.uid == first)
         self.cluster.operator.go_down()
 
@@ -78,12 +78,12 @@ class Change:
         coordinator = coordinator_of(self.c)
         assert coordinator is not None
         state = coordinator.state
-        state.config_change_due = self.job.world.now + 1000.0
+        state.config_changes.due = self.job.world.now + 1000.0
         self.cluster.operator.spares = 6
         with mock.patch.object(self.cluster.api, "_schedule", return_value=self.new_machine):
             self.cluster.operator.enqueue()
             self.job.until(lambda: len(state.roster.connected) == 11 and self.job._is_warm(), 60.0)
-        state.config_change_due = self.job.world.now
+        state.config_changes.due = self.job.world.now
         self.job.until(
             lambda: all(x.hard_state.config_version.serial == 2 for x in self.cluster.pods if self._hears(self, x)),
             15.0,
@@ -96,7 +96,7 @@ class Change:
     def part(self, *pods: Pod) -> None:
         self.cluster.part(self.machines(*pods), [self.new_machine])
 
-    def d_takes_office(self, limit_s: float) -> None:
+    def d_is_elected(self, limit_s: float) -> None:
         self.job.until(lambda: (x := coordinator_of(self.d)) is not None and x.term.number == 2, limit_s)
 
 
@@ -109,7 +109,7 @@ def test_a_pending_change_that_all_pods_stored_allows_one_coordinator() -> None:
     change.job.later(15.0)
     change.c.kill()
     # and d is elected, and then cut off from all of S
-    change.d_takes_office(20.0)
+    change.d_is_elected(20.0)
     change.part(change.a, change.x, change.y)
     change.job.later(CUT_OFF_S)
     # then there is no coordinator, because there is no majority of both lists
@@ -132,7 +132,7 @@ def test_a_pending_change_that_some_pods_did_not_store_allows_one_coordinator() 
         if entry.pod is change.d:
             entry.labels[names.LABEL_COORDINATOR] = ""
     # then d is elected by S and by P1
-    change.d_takes_office(40.0)
+    change.d_is_elected(40.0)
     # and when d to i are cut off instead of b, then b is elected under S, and d steps down
     change.part(change.a, change.x, change.y, change.b)
     change.cluster.heal(change.b.machine)
@@ -144,7 +144,7 @@ def test_the_worker_that_failed_first_is_blamed_although_another_one_is_reported
     # given pods whose workers do not end with their peers, and a network without delays
     with mock.patch.object(network, "LATENCY_S", (0.001, 0.010)):
         job = Job(Setup(actives=3, spares=0, machines=8, steps=400))
-        second = job.office_pod()
+        second = job.coordinator_pod()
         first = next(pod for pod in job.members if pod is not second)
         for worker in job.cluster.workers:
             worker.stuck = True
@@ -187,16 +187,16 @@ def test_a_pod_that_is_lost_at_the_start_of_each_round_costs_a_few_rounds_only()
     # given a job without spares and operator, and a pod whose connection breaks whenever it is assigned ranks
     job = Job(Setup(actives=3, spares=0, machines=8, steps=4000))
     job.cluster.operator.go_down()
-    sick = next(pod for pod in job.members if pod is not job.office_pod())
+    sick = next(pod for pod in job.members if pod is not job.coordinator_pod())
     break_at_each_assignment(sick)
     # when a round is formed with it, and it returns repeatedly
     job.cluster.end_worker(sick.workers()[0], 1, None)
     job.later(20.0)
     # then the rounds follow each other more and more slowly, and no other pod is lost
     assert 5 <= job.token.round - job.round <= 10
-    coordinator = coordinator_of(job.office_pod())
+    coordinator = coordinator_of(job.coordinator_pod())
     assert coordinator is not None
-    assert set(coordinator.state.losses) == {sick.uid}
+    assert set(coordinator.state.losses.counts) == {sick.uid}
 
 
 def test_a_pod_that_was_lost_is_not_preferred_to_a_spare_although_it_was_created_for_the_rank() -> None:
@@ -204,7 +204,7 @@ def test_a_pod_that_was_lost_is_not_preferred_to_a_spare_although_it_was_created
     job = Job(Setup(actives=3, spares=3, machines=8, steps=4000))
     job.members[0].kill()
     job.next_round_steps()
-    assert job.office_pod() in job.cluster.seated()
+    assert job.coordinator_pod() in job.cluster.seated()
     # and a pod whose connection breaks whenever it is assigned ranks, and whose rank a spare has taken
     sick = job.members[1]
     break_at_each_assignment(sick)

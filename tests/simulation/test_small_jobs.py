@@ -18,7 +18,7 @@ def job_of(actives: int, spares: int, seed: int) -> Job:
 
 
 def other_pod(job: Job) -> Pod:
-    return next(pod for pod in job.members if pod is not job.office_pod())
+    return next(pod for pod in job.members if pod is not job.coordinator_pod())
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -52,7 +52,7 @@ def test_a_coordinator_that_loses_the_only_other_voter_continues(
 def test_the_pod_that_is_left_coordinates_when_the_only_other_one_is_lost(seed: int, what: str, limit_s: float) -> None:
     # given a job of two active pods
     job = job_of(2, 0, seed)
-    lost = job.office_pod()
+    lost = job.coordinator_pod()
     # when the coordinator's pod is lost
     if what == "pod":
         lost.kill()
@@ -70,7 +70,7 @@ def test_training_does_not_stop_when_the_node_of_a_spare_that_coordinates_is_los
     # given a job of an active pod and a spare, which coordinates
     job = job_of(1, 1, 1)
     # when its node loses power, for longer than a pod trains without a coordinator
-    job.cluster.power_off(job.office_pod().machine)
+    job.cluster.power_off(job.coordinator_pod().machine)
     job.later(45.0)
     # then the same round makes steps
     assert job.token.round == job.round

@@ -211,7 +211,7 @@ def test_a_round_after_the_end_of_its_workers_restarts_torchrun(job: Job) -> Non
     assert member.wait() == 0
 
 
-def test_a_sidecar_that_restarts_finds_the_workers_running_and_receives_what_it_missed(job: Job) -> None:
+def test_a_sidecar_that_restarts_finds_the_workers_running_and_receives_missed_orders(job: Job) -> None:
     member = job.start(STEPS)
     job.join(member)
     job.round(0, member)

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from understudy_operator.controllers.supervisor import Supervisor
-from understudy_operator.plan.times.durations import growing_pause_s
 from understudy_operator.runtime.api import API_FAILURES
 from understudy_operator.runtime.clock import jittered
 from understudy_protocol import logs
+from understudy_protocol.pauses import growing_pause_s
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0

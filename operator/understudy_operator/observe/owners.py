@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from understudy_operator.observe.store import Key, Raw
 from understudy_operator.plan.injection.owner import PATHS, Owner
-from understudy_operator.plan.times.durations import growing_pause_s
 from understudy_operator.runtime.api import Api, ApiError
 from understudy_operator.runtime.fair_semaphore import FairSemaphore
+from understudy_protocol.pauses import growing_pause_s
 
 FIRST_ABSENCE_S, LONGEST_ABSENCE_S = 5.0, 600.0
 READS, READS_OF_A_NAMESPACE = 32, 16

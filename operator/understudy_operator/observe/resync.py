@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from understudy_operator.observe.store import Kind, Raw, Store, key_of
 from understudy_operator.plan.facts.ownership import API_VERSION
-from understudy_operator.plan.times.durations import growing_pause_s
 from understudy_operator.runtime.api import API_FAILURES, Api, ApiError, in_namespaces, namespace_in
 from understudy_operator.runtime.clock import Clock, jittered
 from understudy_protocol import pod as names
+from understudy_protocol.pauses import growing_pause_s
 
 #: How often `on_listed` is called, and kinds without a watch are listed.
 RESYNC_S = 60.0

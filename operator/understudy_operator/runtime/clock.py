@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from understudy_operator.plan.times.durations import growing_pause_s
+from understudy_protocol.pauses import growing_pause_s
 
 
 @dataclass(frozen=True)

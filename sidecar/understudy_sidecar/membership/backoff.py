@@ -11,6 +11,8 @@ the time.
 
 from dataclasses import dataclass
 
+from understudy_protocol.pauses import growing_pause_s
+
 FIRST_S = 1.0
 FREE_LOSSES = 3
 #: A rate limit for all rounds, whatever ends them: BURST at once, and then one per ROUND_S.
@@ -71,8 +73,8 @@ class Backoff:
 
     @property
     def pause_s(self) -> float:
-        doublings = min((self.losses - FREE_LOSSES if self._has_lost else self.failures) - 1, 30)
-        return min(FIRST_S * 2.0**doublings, self.longest_s)
+        in_row = self.losses - FREE_LOSSES if self._has_lost else self.failures
+        return growing_pause_s(FIRST_S, self.longest_s, in_row)
 
     @property
     def reason(self) -> str:

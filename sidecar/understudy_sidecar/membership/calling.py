@@ -9,7 +9,11 @@ even if a majority needs all of them. A standby coordinator does not call itself
 wherever its member is connected.
 """
 
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
 from understudy_protocol.membership import StandbyCoordinator
+from understudy_protocol.pauses import growing_pause_s
 from understudy_sidecar.membership.events import SERVICE
 
 #: Longer than all members need to detect a hung coordinator (a few missing heartbeats). Doubles in each turn: k members
@@ -18,19 +22,23 @@ FIRST_WAIT_S = 10.0
 MAX_WAIT_S = 40.0
 NEXT_WAIT_S = 2.0
 CALL_AGAIN_S = 0.25
+#: Between two calls of the same addresses, while none answers.
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0
+Address = TypeVar("Address")
 
 
 class Calls:
     def __init__(self) -> None:
         self._answered = 0  # calls of this turn
-        self._first_wait_s = FIRST_WAIT_S  # of this turn
+        self._turns = 0  # that have ended
         self._order: tuple[str, ...] = ()  # all hosts, without the named one
         self._last: int | None = None  # index in that order of the newest host that has answered in this turn
         self._turn_ended = False  # the newest host has answered for a second time, so no host after it answers
 
     def reset(self) -> None:
         """Begin a new search."""
-        self._answered, self._first_wait_s, self._order, self._last = 0, FIRST_WAIT_S, (), None
+        self._answered, self._turns, self._order, self._last = 0, 0, (), None
 
     def on_answer(self, host: str) -> float:
         """Record that this host has answered the call; return the seconds to wait for its next message.
@@ -39,11 +47,11 @@ class Calls:
         """
         place = self._order.index(host) if host in self._order else None
         if place is not None and self._last is not None and place <= self._last:
-            self._answered, self._first_wait_s = 0, min(2 * self._first_wait_s, MAX_WAIT_S)
-            self._turn_ended = True
+            self._answered, self._turn_ended = 0, True
+            self._turns += 1
         self._answered += 1
         self._last = self._last if place is None else place
-        return self._first_wait_s if self._answered == 1 else NEXT_WAIT_S
+        return growing_pause_s(FIRST_WAIT_S, MAX_WAIT_S, self._turns + 1) if self._answered == 1 else NEXT_WAIT_S
 
     def next(
         self, standbys: tuple[StandbyCoordinator, ...], own_ip: str, named: str = "", followed: str = ""
@@ -63,3 +71,21 @@ class Calls:
         if named:
             hosts = [named, *(host for host in hosts if host != named)]
         return tuple(hosts), CALL_AGAIN_S if is_new_turn else 0.0
+
+
+class Dialing(Generic[Address]):
+    """Each address in turn; after the last one a pause, 50 ms doubling to 1 s, and the first one again."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self._addresses = addresses
+        self._next = 0
+        self._turns = 0  # that have ended
+
+    def next(self) -> tuple[float, Address]:
+        """The seconds to wait, and the address to call then."""
+        wait_s = 0.0
+        if self._next == len(self._addresses):
+            wait_s, self._next = growing_pause_s(FIRST_PAUSE_S, LONGEST_PAUSE_S, self._turns + 1), 0
+            self._turns += 1
+        self._next += 1
+        return wait_s, self._addresses[self._next - 1]

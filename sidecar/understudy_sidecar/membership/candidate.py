@@ -49,8 +49,8 @@ RETRY_S = 0.1
 
 class State(Enum):
     IDLE = "idle"
-    COLLECTING = "open"
-    CAMPAIGNING = "standing"
+    COLLECTING = "collecting"
+    CAMPAIGNING = "campaigning"
     ELECTED = "elected"
 
 
@@ -125,7 +125,7 @@ class CandidateMachine:
             voter_config = VoterConfig(
                 leader_snapshot.config_version,
                 frozenset(leader_snapshot.voters),
-                frozenset(leader_snapshot.former_voters),
+                frozenset(leader_snapshot.old_voters),
             )
             if voter_config.version != self.voter_config.version and self.state is State.CAMPAIGNING:
                 self._stop_campaign()

@@ -1,6 +1,6 @@
 """The voter configuration, the standby coordinators, and the leader snapshot that they get while the coordinator lives.
 
-Rules: all connected members that can vote are in the voter configuration. When they change, the coordinator proposes a
+Rules: all members are in the voter configuration. When they change, the coordinator proposes a
 new configuration, at most every CONFIG_CHANGE_S and not before the last proposal is committed; the first one while a
 round runs. While a proposal is pending, new members and new standby coordinators get the same version again. There are
 at most MAX_STANDBY_COORDINATORS: spares first (the least likely to fail with the training), each on another node than
@@ -10,8 +10,9 @@ voters and the state that members do not resend: the counts and the ladder's his
 
 from understudy_protocol import membership as m
 from understudy_protocol.recovery import History
-from understudy_sidecar.membership.coordinator_state import CONFIG_CHANGE_S, CoordinatorState, Phase
+from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
+from understudy_sidecar.membership.round_state import Phase
 from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 
 MAX_STANDBY_COORDINATORS = 5
@@ -23,29 +24,28 @@ MANY_UNACKED = 100
 
 def propose_config_change(state: CoordinatorState, now: float) -> None:
     """Propose a change if one is due. The coordinator proposes nothing before a round was formed."""
-    if state.config_change_due is None or now < state.config_change_due:
+    if not state.config_changes.take_due(now):
         return
-    state.config_change_due = None
-    if state.phase is Phase.REBUILDING or state.closed is not None:
+    if state.round.phase is Phase.REBUILDING or state.ending.close is not None:
         return
     if len(state.roster.unacked) > MANY_UNACKED:
-        state.config_change_due = now + CONFIG_CHANGE_S
+        state.config_changes.postpone(now)
         return  # a round's assignments come first
     if state.voter_configs.pending is not None:
         _resend_pending(state, state.voter_configs.pending)
         return
-    if not state.voter_configs.committed.exists and state.phase is not Phase.RUNNING:
+    if not state.voter_configs.committed.exists and state.round.phase is not Phase.RUNNING:
         return  # the first configuration has all actives of a round, so a partitioned minority cannot create one alone
-    voters = [x.uid for x in state.roster.members.values() if x.join.stores_votes]
+    voters = state.roster.members
     if proposed := state.voter_configs.next_voters(voters):
         _propose(state, proposed)
-    elif state.leader_snapshot_is_stale:
+    elif state.config_changes.snapshot_is_stale:
         send_leader_snapshot(state)
 
 
 def on_config_change_ack(state: CoordinatorState, member: MemberRecord, ack: m.ConfigChangeAck, now: float) -> None:
     if state.voter_configs.acknowledge(member.uid, ack.config_version):
-        state.version += 1
+        state.notify_observers()
         state.roster.set_voter_config(state.voter_configs.committed)
         state.log(
             f"voter configuration {ack.config_version} is in effect: {len(state.voter_configs.committed.voters)} voters"
@@ -60,7 +60,6 @@ def choose_standby_coordinators(state: CoordinatorState) -> tuple[m.StandbyCoord
         x
         for x in state.roster.members.values()
         if x.uid in state.roster.connected
-        and x.join.stores_votes
         and x.uid != state.pod_uid
         and x.uid not in state.roster.leaving
         and not state.hardware_finding(x.node)
@@ -84,7 +83,7 @@ def has_electable_standby(state: CoordinatorState) -> bool:
     The other members elect it. Of two voters, one is no majority: the operator appoints that one after 8 s.
     """
     has_standby = state.voter_configs.committed.exists and any(
-        standby.pod_uid in state.roster.connected for standby in state.standby_coordinators
+        standby.pod_uid in state.roster.connected for standby in state.config_changes.standbys
     )
     others = state.roster.connected - {state.pod_uid}
     return has_standby and (
@@ -98,43 +97,42 @@ def report_round(state: CoordinatorState, now: float) -> None:
     In a large job the assignments come first, because the message has an entry for each rank.
     """
     if len(state.roster.unacked) > MANY_UNACKED:
-        state.send_leader_snapshot_later(now)
+        state.config_changes.send_snapshot_later(now)
     else:
         send_leader_snapshot(state)
 
 
 def send_leader_snapshot(state: CoordinatorState) -> None:
-    state.leader_snapshot_is_stale = False
+    state.config_changes.on_snapshot()
     voter_config = state.voter_configs.newest
     if not voter_config.exists:
         return
-    state.history_number += 1
-    state.offences.sent_in_terms.add(state.term)
-    offences = state.offences.newest(state.now)
+    number = state.config_changes.next_snapshot()
+    state.fault_history.on_sent(state.term)
+    counted_faults = state.fault_history.newest(state.now)
     own = state.roster.members.get(state.pod_uid)
     leader_snapshot = m.LeaderSnapshot(
         voter_config.version,
         tuple(sorted(voter_config.voters)),
-        tuple(sorted(voter_config.former_voters)),
+        tuple(sorted(voter_config.old_voters)),
         state.pod_uid,
-        tuple(offence.at for offence in offences if offence.is_charged),
         dict(state.recovery_log.counts),
         History(
             state.term,
-            state.history_number,
-            offences,
-            dict(state.offences.evicted),
+            number,
+            counted_faults,
+            dict(state.fault_history.evicted),
             tuple(state.recovery_log.open[-MAX_OPEN_RECOVERIES_SENT:]),
             state.backoff.failures,
         ),
-        state.token,
+        state.round.token,
         tuple(state.roster.last_holders[rank] for rank in sorted(state.roster.last_holders)),
-        state.stepped,
+        state.round.stepped,
         tuple(sorted(state.roster.suspects)),
         "" if own is None else own.name,
         "" if own is None else own.node,
     )
-    uids = [standby.pod_uid for standby in state.standby_coordinators] + [
+    uids = [standby.pod_uid for standby in state.config_changes.standbys] + [
         state.pod_uid
     ]  # itself: its sidecar may crash alone
     members = (state.roster.members.get(uid) for uid in uids)
@@ -145,24 +143,23 @@ def _propose(state: CoordinatorState, voters: frozenset[str]) -> None:
     voter_config = state.voter_configs.propose(voters)
     state.roster.set_voter_config(voter_config)
     _update_standby_coordinators(state)
-    state.broadcast(state.roster.links(), m.ConfigChange(voter_config.version, state.standby_coordinators))
+    state.broadcast(state.roster.links(), m.ConfigChange(voter_config.version, state.config_changes.standbys))
 
 
 def _resend_pending(state: CoordinatorState, voter_config: VoterConfig) -> None:
     """Resend the pending proposal: to all if the standby coordinators have changed, else to those without an ack."""
-    before = state.standby_coordinators
+    before = state.config_changes.standbys
     _update_standby_coordinators(state)
     members = state.roster.members.values()
     receivers = [
-        x for x in members if before != state.standby_coordinators or not state.voter_configs.has_acknowledged(x.uid)
+        x for x in members if before != state.config_changes.standbys or not state.voter_configs.has_acknowledged(x.uid)
     ]
     links = [x.link for x in receivers if x.link is not None]
-    state.broadcast(links, m.ConfigChange(voter_config.version, state.standby_coordinators))
+    state.broadcast(links, m.ConfigChange(voter_config.version, state.config_changes.standbys))
 
 
 def _update_standby_coordinators(state: CoordinatorState) -> None:
     """Send the snapshot before the ConfigChange, so that each standby coordinator that it names can lead."""
-    # If none is connected, keep the previous ones: a coordinator that steps down calls them, too.
-    state.standby_coordinators = choose_standby_coordinators(state) or state.standby_coordinators
-    state.version += 1
+    state.config_changes.set_standbys(choose_standby_coordinators(state))
+    state.notify_observers()
     send_leader_snapshot(state)

@@ -23,8 +23,8 @@ from understudy_protocol.pod import JobShape
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.candidate import CandidateMachine, MemberInfo
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.identity import Identity
 from understudy_sidecar.membership.member import Member
+from understudy_sidecar.membership.member_state import Identity
 from understudy_sidecar.membership.observation import Observation
 from understudy_sidecar.membership.voter import Voter
 
@@ -300,9 +300,9 @@ class Core:
     def _report_own_pod(self, coordinator: Coordinator) -> None:
         """A member that can take part in no round does not join its own coordinator, which reports its pod as lost."""
         me, reason, state = self._identity, self.member.unable_reason, coordinator.state
-        if reason and me.pod_uid not in state.roster.members and me.pod_uid not in state.lost:
-            state.lost[me.pod_uid] = o.Lost(me.pod_uid, me.pod_name, me.node, Fault.POD, reason, self._now)
-            state.version += 1
+        if reason and me.pod_uid not in state.roster.members and me.pod_uid not in state.losses.by_uid:
+            state.losses.report(o.Lost(me.pod_uid, me.pod_name, me.node, Fault.POD, reason, self._now))
+            state.notify_observers()
 
     def _with_current_times(self, link: int, join: m.Join) -> m.Join:
         """The Join with its durations as of now."""

@@ -2,23 +2,24 @@
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason
-from understudy_sidecar.membership.coordinator_state import CheckQuorum, CoordinatorState, Phase
-from understudy_sidecar.membership.voter_config import Tally
+from understudy_sidecar.membership import quorum
+from understudy_sidecar.membership.coordinator_state import CoordinatorState
+from understudy_sidecar.membership.roster import MemberRecord
 
 #: Long enough for a member that is frozen for a moment; a dead member delays the end no longer than this.
 CLOSE_ACK_S = 3.0
 
 
 def close(state: CoordinatorState, reason: CloseReason, message: str, now: float) -> None:
-    if state.closed is not None:
+    ending = state.ending
+    if ending.close is not None:
         return
-    state.phase = Phase.CLOSED
-    state.version += 1
-    state.closed = m.Close(reason, message)
-    state.close_until = now + CLOSE_ACK_S
+    state.round.close()
+    state.notify_observers()
+    ending.close, ending.until = m.Close(reason, message), now + CLOSE_ACK_S
+    ending.unacknowledged = set(state.roster.connected)
     state.log(f"closed: {reason.value}: {message}")
-    state.close_pending = set(state.roster.connected)
-    state.broadcast(state.roster.links(), state.closed)
+    state.broadcast(state.roster.links(), ending.close)
 
 
 def fail(state: CoordinatorState, why: str) -> None:
@@ -26,11 +27,28 @@ def fail(state: CoordinatorState, why: str) -> None:
 
     Without this, a coordinator that is partitioned and does not know it yet could fail the job while the others train.
     """
-    if state.closed is None and not state.failure_reason:
-        state.failure_reason = why
-        state.check_quorum = CheckQuorum(state.send_heartbeat(state.roster.links()), Tally(state.voter_configs.newest))
+    if state.ending.close is None and not state.ending.failure_reason:
+        state.ending.failure_reason = why
+        quorum.start_check(state)
+
+
+def on_majority(state: CoordinatorState, now: float) -> None:
+    """A majority follows this coordinator: close the job if it has failed."""
+    if state.ending.failure_reason:
+        close(state, CloseReason.FAILED, state.ending.failure_reason, now)
+
+
+def on_joined(state: CoordinatorState, member: MemberRecord) -> None:
+    """The member has joined after the close."""
+    state.ending.unacknowledged.add(member.uid)
+    state.send(member, state.ending.close)
+
+
+def on_acknowledged(state: CoordinatorState, member: MemberRecord) -> None:
+    """The member has the close, or is gone."""
+    state.ending.unacknowledged.discard(member.uid)
 
 
 def is_complete(state: CoordinatorState, now: float) -> bool:
     """Whether all members have acknowledged the close, or the time for it is over."""
-    return now >= state.close_until or not state.close_pending
+    return now >= state.ending.until or not state.ending.unacknowledged

@@ -1,16 +1,14 @@
-"""Faults that break a round (failed workers, lost members), and their entries in the recovery log.
+"""Faults that end a round (failed workers, lost members), and their entries in the recovery log.
 
 Rules: the first fault of a round is its cause; a member that was lost before or at the same time replaces that cause.
 While a member is leaving (its workers may still save), worker failures are its consequence. The coordinator has already
 dropped messages of other rounds than the running one.
 """
 
-from collections.abc import Sequence
-
 from understudy_protocol import membership as m
-from understudy_protocol.enums import NO_ROUND, Fault, WorkersState
-from understudy_protocol.observer import Cause, Lost, Recovery
-from understudy_sidecar.membership.coordinator_state import MAX_LOST, CoordinatorState, Phase
+from understudy_protocol.enums import Fault
+from understudy_protocol.observer import Cause, Lost
+from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
 
 #: Related losses (the node's other pods, the rack's other nodes) are reported within this time: one round for all. The
@@ -31,22 +29,20 @@ def lose_member(
     rank, has_assignment = member.group_rank, member.uid not in state.roster.unacked
     state.log(f"{member.name} on {member.node} is lost ({fault.value}): {reason}")
     state.hang_up(member.link, f"lost: {reason}")
-    state.lost[member.uid] = Lost(member.uid, member.name, member.node, fault, reason, now)
-    state.losses[member.uid] = (state.losses.get(member.uid, (0, 0.0))[0] + 1, now)
-    forget_old_losses(state)
+    state.losses.report(Lost(member.uid, member.name, member.node, fault, reason, now))
+    state.losses.count(member.uid, now)
     is_leaving = member.uid in state.roster.leaving
     state.roster.remove(member)
     state.on_members_changed(now)
     if state.draining is not None:
-        state.draining.pending.discard(member.uid)
-    if state.pending_eviction is not None:
-        state.pending_eviction.pending.discard(member.uid)
+        state.draining.on_ended(member.uid)
+    state.pending.on_lost(member.uid)
     if rank is None or rank in state.roster.finished:
         return
     state.backoff.on_loss(now)
     cause, recovery_reason = _cause_of_loss(state, member, reason, local_rank), LEAVES if is_leaving else LOST
     worker_entry = state.recovery_log.newest_worker_fault()
-    if worker_entry is not None and state.offences.has_evicted(worker_entry.detected_at):
+    if worker_entry is not None and state.fault_history.has_evicted(worker_entry.detected_at):
         worker_entry = None  # all others were still connected then
     if worker_entry is not None and (not has_assignment or member.last_heard <= worker_entry.detected_at):
         blame_lost_member(state, member, fault, reason, recovery_reason, now, local_rank=local_rank)
@@ -72,27 +68,14 @@ def blame_lost_member(
     worker_entry = state.recovery_log.newest_worker_fault()
     assert worker_entry is not None
     state.recovery_log.revise(fault, _cause_of_loss(state, member, reason, local_rank), why)
-    state.offences.take_back(worker_entry.detected_at)
-    state.pending_eviction = state.pending_fault = None
-    state.send_leader_snapshot_later(now)
+    state.fault_history.take_back(worker_entry.detected_at)
+    state.pending.drop()
+    state.config_changes.send_snapshot_later(now)
 
 
 def _cause_of_loss(state: CoordinatorState, member: MemberRecord, reason: str, local_rank: int) -> Cause:
     rank = None if member.group_rank is None else member.group_rank * state.shape.nproc_per_node + local_rank
     return Cause(rank, member.name, member.node, None, None, reason)
-
-
-def forget_old_losses(state: CoordinatorState) -> None:
-    while len(state.lost) > MAX_LOST:
-        state.lost.pop(next(iter(state.lost)))
-    while len(state.losses) > MAX_LOST:
-        state.losses.pop(next(iter(state.losses)))
-
-
-def mark_failed(state: CoordinatorState, member: MemberRecord) -> None:
-    state.version += 1
-    member.workers = WorkersState.FAILED
-    state.roster.starting.discard(member.uid)
 
 
 def is_consequence(state: CoordinatorState, now: float) -> bool:
@@ -117,65 +100,6 @@ def cause_of(state: CoordinatorState, member: MemberRecord, failed: m.WorkerFail
     return Cause(rank, member.name, member.node, failed.exit_code, failed.signal, message)
 
 
-def on_acked(state: CoordinatorState, member: MemberRecord) -> None:
-    """The member has acknowledged its assignment of the running round."""
-    state.roster.unacked.discard(member.uid)
-    if not state.roster.unacked:
-        state.silence.all_acked()
-
-
-def on_started(state: CoordinatorState, member: MemberRecord, now: float) -> None:
-    state.version += 1
-    member.workers = WorkersState.RUNNING
-    state.roster.starting.discard(member.uid)
-    if not state.roster.starting:
-        state.started_at = now
-        if state.stepped == NO_ROUND:
-            on_recovered(state, state.recovery_log.on_running(now), now)
-
-
-def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress, now: float) -> None:
-    """A step of the running round. A pod that also made the last step before the round ends a recovery with its first
-    one.
-
-    If no such pod is left, any first step ends it, and the pause of the training is unknown.
-    """
-    if state.stepped != state.token:
-        state.send_leader_snapshot_later(
-            now
-        )  # without it, a standby whose pod is not in the round would take an earlier step for the last one
-    state.stepped = member.stepped = state.token
-    if not state.recovery_log.awaits_step(state.token.round):
-        return
-    measured = progress.pause_s if member.measures_pause else None
-    if measured is not None or not any(x.measures_pause for x in state.roster.active_members()):
-        on_recovered(state, state.recovery_log.on_step(state.token.round, now, measured), now)
-
-
-def on_finished(state: CoordinatorState, member: MemberRecord) -> None:
-    state.version += 1
-    member.workers = WorkersState.FINISHED
-    state.roster.starting.discard(member.uid)
-    if state.draining is not None:
-        state.draining.pending.discard(member.uid)
-    if member.group_rank is not None:
-        state.roster.finished.add(member.group_rank)
-
-
-def on_recovered(state: CoordinatorState, done: Sequence[Recovery], now: float) -> None:
-    for entry in done:
-        strategy = entry.strategy.value if entry.strategy is not None else "nothing"
-        end = f"all workers were running {now - entry.detected_at:.2f} s after the fault"
-        if entry.pause_s is not None:
-            end = f"training paused for {entry.pause_s:.2f} s"
-        elif entry.resumed_at is not None:
-            end = f"the first step ended {now - entry.detected_at:.2f} s after the fault"
-        state.log(f"recovered from {entry.fault.value} by {strategy}, round {entry.round}: {end}")
-    if done:
-        state.version += 1
-        state.send_leader_snapshot_later(now)
-
-
 def open_fault(
     state: CoordinatorState, fault: Fault, cause: Cause, now: float, reason: str = "", *, at: float | None = None
 ) -> None:
@@ -183,18 +107,16 @@ def open_fault(
 
     reason: for the choice of the strategy. at: when the fault was detected; None: now.
     """
-    state.recovery_log.begin(fault, cause, state.token.round + 1, now if at is None else at, reason)
-    state.send_leader_snapshot_later(now)
+    state.recovery_log.begin(fault, cause, state.round.token.round + 1, now if at is None else at, reason)
+    state.config_changes.send_snapshot_later(now)
     _end_round(state, fault, cause, now)
 
 
 def _end_round(state: CoordinatorState, fault: Fault, cause: Cause, now: float) -> None:
     """End the running round, if there is one."""
-    state.check_needed = True
+    state.round_check.request()
     if fault in (Fault.POD, Fault.NODE):
-        state.gathers_until = now + GATHER_S
-    if state.phase is Phase.RUNNING:
-        state.phase = Phase.WAITING
-        state.vacant_since, state.started_at, state.hang_reports = now, None, None
+        state.round.gather(now + GATHER_S)
+    state.round.end(now)
     where = f"{cause.pod} on {cause.node}"
-    state.log(f"fault {fault.value} in round {state.token}: {where}: {cause.message}")
+    state.log(f"fault {fault.value} in round {state.round.token}: {where}: {cause.message}")

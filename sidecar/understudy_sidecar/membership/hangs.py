@@ -15,12 +15,14 @@ answer, it is the rank whose workers started last. If the workers of one pod alo
 replaced, and no restart is charged. A coordinator without a majority may have missed the step: it waits.
 """
 
+from dataclasses import dataclass
+
 from understudy_protocol import membership as m
-from understudy_protocol.enums import NO_ROUND, Fault, WorkersState
+from understudy_protocol.enums import NO_ROUND, WorkersState
 from understudy_protocol.observer import Cause
-from understudy_sidecar.membership import escalation, faults, leaving
-from understudy_sidecar.membership.coordinator_state import CoordinatorState, HangReports, Phase
+from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
+from understudy_sidecar.membership.round_state import Phase
 
 #: Launchers check twice a second, and write the stacks of their workers before they report.
 GATHER_S = 3.0
@@ -29,71 +31,69 @@ STACKS_S = 8.0
 UNCERTAIN = "it is not known which pod hangs"
 
 
-def expect_step(state: CoordinatorState, now: float) -> None:
-    """A round begins, or continues under a new coordinator."""
-    has_limit = state.shape.start_timeout_s > 0 and state.stepped != state.token
-    state.start_expires = now + state.shape.start_timeout_s if has_limit else None
+@dataclass(frozen=True)
+class HungWorker:
+    """The worker that the others wait for. keep_reason: why its pod cannot be evicted."""
+
+    member: MemberRecord
+    cause: Cause
+    keep_reason: str
+
+
+@dataclass(frozen=True)
+class MissingStart:
+    """Only the workers of this member have not started."""
+
+    member: MemberRecord
+    reason: str
+
+
+Hang = HungWorker | MissingStart
 
 
 def on_hung(state: CoordinatorState, member: MemberRecord, hung: m.Hung, now: float) -> None:
-    asked = state.hang_reports is not None and state.hang_reports.before_first_step
-    if hung.step < 0 and not asked:
+    if hung.step < 0 and not state.hangs.before_first_step:
         return  # a step has ended the request for stacks
-    if state.hang_reports is None:
-        state.hang_reports = HangReports(now + GATHER_S)
+    if state.hangs.until is None:
+        state.hangs.gather(now + GATHER_S)
         state.log(f"{member.name} reports that its workers hang: no step for {hung.silent_s:.0f} s")
-    state.hang_reports.reports[member.uid] = hung
-
-
-def on_step(state: CoordinatorState, member: MemberRecord) -> None:
-    """A worker of this member has made a step."""
-    state.start_expires = None
-    if state.hang_reports is not None and state.hang_reports.before_first_step:
-        state.hang_reports = None
-    if state.hang_reports is not None:
-        state.hang_reports.reports.pop(member.uid, None)
-
-
-def on_worker_failed(state: CoordinatorState, member: MemberRecord, failed: m.WorkerFailed, now: float) -> None:
-    """Check the hang reports first: the worker may have failed in a collective because another one hangs."""
-    faults.mark_failed(state, member)
-    if not _decide_from_reports(state, now):
-        escalation.on_worker_failed(state, member, failed, failed.message, now)
+    state.hangs.on_hung(member.uid, hung)
 
 
 def deadline(state: CoordinatorState) -> float | None:
-    if state.hang_reports is not None:
-        return state.hang_reports.until
-    return state.start_expires if state.phase is Phase.RUNNING else None
+    return state.hangs.deadline if state.round.phase is Phase.RUNNING else None
 
 
-def on_time(state: CoordinatorState, now: float) -> None:
-    if state.phase is not Phase.RUNNING:
-        state.hang_reports = state.start_expires = None
-        return
-    if state.start_expires is not None and now >= state.start_expires:
+def on_time(state: CoordinatorState, now: float) -> Hang | None:
+    """The hang, if all reports about it have come, or their time is over."""
+    hangs, roster = state.hangs, state.roster
+    if state.round.phase is not Phase.RUNNING:
+        if hangs.deadline is not None:
+            hangs.end_round()
+        return None
+    if hangs.start_expires is not None and now >= hangs.start_expires:
         _request_stacks(state, now)
-    if state.hang_reports is None:
-        return
-    roster = state.roster
-    if now >= state.hang_reports.until or len(state.hang_reports.reports) + len(roster.finished) >= len(roster.holders):
-        _decide_from_reports(state, now)
+    if hangs.until is None:
+        return None
+    are_complete = len(hangs.reports) + len(roster.finished) >= len(roster.holders)
+    return take_reported(state, now) if now >= hangs.until or are_complete else None
 
 
-def _decide_from_reports(state: CoordinatorState, now: float) -> bool:
-    """Decide from the reports so far. False if no worker hangs."""
-    if state.hang_reports is not None and state.hang_reports.before_first_step:
-        return _decide_without_step(state, state.hang_reports.reports, now)
-    reports, state.hang_reports = ({} if state.hang_reports is None else state.hang_reports.reports), None
-    hung = [(state.roster.members[uid], message) for uid, message in reports.items() if uid in state.roster.members]
+def take_reported(state: CoordinatorState, now: float) -> Hang | None:
+    """Decide from the reports so far, and forget them. None if no worker hangs."""
+    if state.hangs.until is None:
+        return None
+    reports, before_first_step = state.hangs.reports, state.hangs.before_first_step
+    state.hangs.forget()
+    if before_first_step:
+        return _without_step(state, reports, now)
+    members = state.roster.members
+    hung = [(members[uid], message) for uid, message in reports.items() if uid in members]
     if not hung:
-        return False
-    if not faults.is_consequence(state, now):
-        member, slowest = min(hung, key=lambda x: (x[1].step, x[1].at, x[0].group_rank))
-        cause = _cause(state, member, slowest, [x.step for _, x in hung if x is not slowest])
-        keep_reason = "" if _is_certain(state, hung, slowest) else UNCERTAIN
-        escalation.open_worker_fault(state, Fault.HANG, member, cause, now, keep_reason=keep_reason)
-    return True
+        return None
+    member, slowest = min(hung, key=lambda x: (x[1].step, x[1].at, x[0].group_rank))
+    cause = _cause(state, member, slowest, [x.step for _, x in hung if x is not slowest])
+    return HungWorker(member, cause, "" if _is_certain(state, hung, slowest) else UNCERTAIN)
 
 
 def _is_certain(state: CoordinatorState, hung: list[tuple[MemberRecord, m.Hung]], slowest: m.Hung) -> bool:
@@ -115,34 +115,28 @@ def _cause(state: CoordinatorState, member: MemberRecord, slowest: m.Hung, other
 
 
 def _request_stacks(state: CoordinatorState, now: float) -> None:
-    if state.stepped == state.token:  # a member has reported a step in its Join
-        state.start_expires = None
+    if state.round.stepped == state.round.token:  # a member has reported a step in its Join
+        state.hangs.end_start_limit()
     elif not state.has_majority():
-        state.start_expires = now + GATHER_S
+        state.hangs.postpone_start_limit(now + GATHER_S)
     else:
-        state.start_expires, state.hang_reports = None, HangReports(now + STACKS_S, before_first_step=True)
+        state.hangs.request_stacks(now + STACKS_S)
         active = state.roster.active_members()
-        state.broadcast([x.link for x in active if x.link is not None], m.WriteStacks(state.token))
-        state.log(
-            f"no step within {now - state.formed_at:.0f} s: asks the launchers of {len(active)} members for stacks"
-        )
+        state.broadcast([x.link for x in active if x.link is not None], m.WriteStacks(state.round.token))
+        since_s = now - state.round.formed_at
+        state.log(f"no step within {since_s:.0f} s: asks the launchers of {len(active)} members for stacks")
 
 
-def _decide_without_step(state: CoordinatorState, reports: dict[str, m.Hung], now: float) -> bool:
-    """False if no worker hangs."""
-    state.hang_reports = None
+def _without_step(state: CoordinatorState, reports: dict[str, m.Hung], now: float) -> Hang | None:
     active = [x for x in state.roster.active_members() if x.workers not in (WorkersState.FAILED, WorkersState.FINISHED)]
-    if state.stepped == state.token or not active:
-        return False
-    if faults.is_consequence(state, now):
-        return True
+    if state.round.stepped == state.round.token or not active:
+        return None
     without_answer = [x for x in active if x.uid not in reports]
     not_started = [x for x in without_answer if x.uid in state.roster.starting]
-    local_rank = 0
+    since_s = now - state.round.formed_at
     if len(not_started) == len(without_answer) == 1 < len(active):
-        reason = f"its workers have not started within {now - state.formed_at:.0f} s"
-        leaving.replace_pods(state, not_started, reason, now)
-        return True
+        return MissingStart(not_started[0], f"its workers have not started within {since_s:.0f} s")
+    local_rank = 0
     if not_started:
         member, why = not_started[0], "its workers have not started"
     elif without_answer:
@@ -151,9 +145,7 @@ def _decide_without_step(state: CoordinatorState, reports: dict[str, m.Hung], no
         member = min(active, key=lambda x: (reports[x.uid].silent_s, x.group_rank))
         why, local_rank = "its workers started last", reports[member.uid].local_rank
     rank = (member.group_rank or 0) * state.shape.nproc_per_node + local_rank
-    message = f"no step for {now - state.formed_at:.0f} s since the start; first suspect: rank {rank} ({why})"
-    if state.stepped == NO_ROUND:
+    message = f"no step for {since_s:.0f} s since the start; first suspect: rank {rank} ({why})"
+    if state.round.stepped == NO_ROUND:
         message += "; unset faults.hang.startTimeout if the script never calls step()"
-    cause = Cause(rank, member.name, member.node, None, None, message)
-    escalation.open_worker_fault(state, Fault.HANG, member, cause, now, keep_reason=UNCERTAIN)
-    return True
+    return HungWorker(member, Cause(rank, member.name, member.node, None, None, message), UNCERTAIN)

@@ -24,7 +24,7 @@ from enum import Enum
 
 class LadderStep(Enum):
     IN_PLACE = "in place"
-    EVICT = "give up"
+    EVICT = "evict"
     FAIL = "fail"
 
 

@@ -1,32 +1,45 @@
 """A member is asked to end (its pod is deleted or drained): a save that needs every rank can still finish.
 
-Rules: a member on a node with a Faulty verdict saves nothing: its workers have ended, and its rank is given away.
-`shards` decides whether the others save. Any other leaving member may save, and the coordinator drains all other
-actives: their workers get SIGTERM too and may save for the same time. The next round follows when all their workers
-have ended and the leaving members are gone, or when the grace period, less a margin, is over. A leaving spare only
-becomes ineligible for ranks. A leaving coordinator first transfers its leadership. If a leaving member has not yet
-received the round that followed a worker's failure, it left before that failure (the network was slow), and is its
-cause.
+Rules: a member on a node with a Faulty verdict saves nothing: its workers have ended, and its rank is given away. The
+others save if they have all shards of a checkpoint (termination.replicaGroups). Any other leaving member may save, and
+the coordinator drains all other actives: their workers get SIGTERM too and may save for the same time. The next round
+follows when all their workers have ended and the leaving members are gone, or when the grace period, less a margin, is
+over. A leaving spare only becomes ineligible for ranks. A leaving coordinator first transfers its leadership. If a
+leaving member has not yet received the round that followed a worker's failure, it left before that failure (the network
+was slow), and is its cause.
+
+Shards: all members of a replica group hold the same part of a checkpoint. The others can save if each group of the
+member has another active that is connected, not leaving, and not on a faulty node. The shards of a rank in no group
+exist nowhere else. The result is UNKNOWN if no groups are declared, or while an elastic job has shrunk: then its ranks,
+and so its shards, are not the declared ones.
 """
+
+from enum import Enum
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Fault, Verdict, WorkersState
-from understudy_sidecar.membership import config_change, faults, shards
-from understudy_sidecar.membership.coordinator_state import CoordinatorState, Draining, Phase
-from understudy_sidecar.membership.events import StepDown
+from understudy_sidecar.membership import config_change, faults
+from understudy_sidecar.membership.coordinator_state import CoordinatorState, Draining
+from understudy_sidecar.membership.node_facts import MAX_FINDING_CHARS
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.shards import SavePossibility
+from understudy_sidecar.membership.round_state import Phase
 
 #: The part of the grace period for which the others do not wait: enough to kill, acknowledge and start.
 MARGIN_S = 2.0
 MARGIN_FRACTION = 0.1
-#: Characters of a node health finding that a reason repeats: it may be any text.
-MAX_FINDING_CHARS = 200
 _AT_WORK = (WorkersState.STARTING, WorkersState.RUNNING)
 
 
+class SavePossibility(Enum):
+    """Whether the other actives can save a whole checkpoint."""
+
+    MAY_SAVE = "the other pods have all shards"
+    MISS_SHARDS = "no healthy pod has some of the shards"
+    UNKNOWN = "the distribution of shards is not known"
+
+
 def on_leaving(state: CoordinatorState, member: MemberRecord, leaving: m.Leaving, now: float) -> None:
-    if state.closed is not None or member.uid in state.roster.leaving:
+    if state.ending.close is not None or member.uid in state.roster.leaving:
         return
     state.log(f"{member.name} is leaving ({leaving.verdict.value}): {leaving.reason}")
     if member.uid == state.pod_uid:
@@ -37,7 +50,7 @@ def on_leaving(state: CoordinatorState, member: MemberRecord, leaving: m.Leaving
         where = f"a faulty node ({finding})" if finding else "a faulty node"
         _on_leaving_faulty_node(state, member, f"its pod leaves {where}: {leaving.reason}", now)
         return
-    state.roster.leaving[member.uid] = now + leaving.grace_s
+    state.roster.set_leaving(member, now + leaving.grace_s)
     state.on_members_changed(now)
     if member.group_rank is None or member.group_rank in state.roster.finished:
         return
@@ -45,7 +58,7 @@ def on_leaving(state: CoordinatorState, member: MemberRecord, leaving: m.Leaving
         faults.blame_lost_member(
             state, member, Fault.POD, f"its pod was asked to end: {leaving.reason}", faults.LEAVES, now
         )
-    if state.phase is Phase.RUNNING:
+    if state.round.phase is Phase.RUNNING:
         drain(state, leaving.grace_s, now)
 
 
@@ -54,19 +67,19 @@ def _left_before_failure(state: CoordinatorState, member: MemberRecord, now: flo
     worker_entry = state.recovery_log.newest_worker_fault()
     if worker_entry is None or worker_entry.fault is not Fault.PROCESS or worker_entry.cause.pod == member.name:
         return False
-    if state.offences.has_evicted(worker_entry.detected_at):
+    if state.fault_history.has_evicted(worker_entry.detected_at):
         return False  # all others were still connected then
-    has_assignment = state.phase is Phase.RUNNING and member.uid not in state.roster.unacked
+    has_assignment = state.round.phase is Phase.RUNNING and member.uid not in state.roster.unacked
     return not has_assignment and now <= worker_entry.detected_at + state.silence.answer_s_of(len(state.roster.holders))
 
 
 def _on_leaving_faulty_node(state: CoordinatorState, member: MemberRecord, reason: str, now: float) -> None:
     """Its workers are dead. The workers of the others may still run, or save already."""
-    at_work = state.phase is Phase.RUNNING or waits_for_saves(state, now)
+    at_work = state.round.phase is Phase.RUNNING or waits_for_saves(state, now)
     if at_work and member.group_rank is not None and member.group_rank not in state.roster.finished:
-        match shards.may_save_without(state, member.group_rank):
+        match may_save_without(state, member.group_rank):
             case SavePossibility.MAY_SAVE:
-                state.roster.leaving[member.uid] = now
+                state.roster.set_leaving(member, now)
                 drain(state, state.shape.grace_s, now)
             case SavePossibility.MISS_SHARDS:
                 state.draining = None  # a save that has begun cannot be finished
@@ -93,30 +106,30 @@ def on_gone(state: CoordinatorState, member: MemberRecord, gone: m.Gone, now: fl
 def transfer_leadership(state: CoordinatorState, reason: str) -> None:
     """Step down, and redirect all members to the first connected standby; if there is none, the operator appoints."""
     standby = next(
-        (standby for standby in state.standby_coordinators if standby.pod_uid in state.roster.connected), None
+        (standby for standby in state.config_changes.standbys if standby.pod_uid in state.roster.connected), None
     )
     if standby is not None and state.voter_configs.committed.exists:
         state.broadcast(state.roster.links(), m.Redirect(standby.pod_uid, standby.ip))
     action = "no standby coordinator is connected" if standby is None else f"transfers leadership to {standby.pod_uid}"
-    state.out.append(StepDown(f"{action}: {reason}"))
+    state.step_down(f"{action}: {reason}")
 
 
 def on_ended(state: CoordinatorState, member: MemberRecord, message: m.Drained | m.WorkerFailed | m.Finished) -> bool:
     """Workers that were drained have ended, with any code: no fault. False if they were not drained."""
     draining = state.draining
-    if draining is None or message.token != draining.token or member.uid not in draining.pending:
+    if draining is None or message.token != draining.token or not draining.is_unsaved(member.uid):
         return False
     if isinstance(message, m.Drained):  # peers of a failed worker may still save
         member.workers = WorkersState.IDLE
-        draining.pending.discard(member.uid)
-        state.check_needed = True
-    state.version += 1
+        draining.on_ended(member.uid)
+        state.round_check.request()
+    state.notify_observers()
     return not isinstance(message, m.Finished)
 
 
 def waits_for_saves(state: CoordinatorState, now: float) -> bool:
     """Whether the next round has to wait for members that still save."""
-    return state.draining is not None and bool(state.draining.pending) and now < state.draining.until
+    return state.draining is not None and state.draining.waits(now)
 
 
 def deadline(state: CoordinatorState) -> float | None:
@@ -137,7 +150,7 @@ def on_time(state: CoordinatorState, now: float) -> None:
     if now >= state.draining.until:
         for member in [x for x in state.roster.active_members() if x.uid in state.roster.leaving]:
             faults.lose_member(state, member, Fault.POD, "its pod was asked to end, and its grace is almost over", now)
-    if state.phase is not Phase.RUNNING or state.roster.leaving or waits_for_saves(state, now):
+    if state.round.phase is not Phase.RUNNING or state.roster.leaving or waits_for_saves(state, now):
         return
     drained = [x for x in state.roster.active_members() if x.workers is WorkersState.IDLE]
     if drained:
@@ -151,14 +164,19 @@ def drain(state: CoordinatorState, grace_s: float, now: float) -> None:
     others = [
         x
         for x in state.roster.active_members()
-        if x.uid not in state.roster.leaving and x.workers in _AT_WORK and x.join.stores_votes and x.link is not None
+        if x.uid not in state.roster.leaving and x.workers in _AT_WORK and x.link is not None
     ]
     if state.draining is None:
-        state.draining = Draining(state.token, now + save_s, {x.uid for x in others})
+        state.draining = Draining(state.round.token, now + save_s, {x.uid for x in others})
     else:
-        state.draining.until = min(state.draining.until, now + save_s)
-    state.broadcast([x.link for x in others if x.link is not None], m.Drain(state.token, save_s))
+        state.draining.shorten(now + save_s)
+    state.broadcast([x.link for x in others if x.link is not None], m.Drain(state.round.token, save_s))
     state.log(f"drains {len(others)} members, which have {save_s:.0f} s to save")
+
+
+def on_round(state: CoordinatorState) -> None:
+    """The next round is formed: the drain is over."""
+    state.draining = None
 
 
 def replace_pods(state: CoordinatorState, members: list[MemberRecord], reason: str, now: float) -> None:
@@ -166,7 +184,30 @@ def replace_pods(state: CoordinatorState, members: list[MemberRecord], reason: s
     for member in members:
         state.send(member, m.Evicted(state.term, reason))
         faults.lose_member(state, member, Fault.POD, reason, now)
-        state.offences.record_eviction(member.uid, reason)
+        state.fault_history.record_eviction(member.uid, reason)
     if any(member.uid == state.pod_uid for member in members) and config_change.has_electable_standby(state):
         config_change.send_leader_snapshot(state)
         transfer_leadership(state, f"its pod is replaced: {reason}")
+
+
+# Shards -----------------------------------------------------------------------------------------------------------
+
+
+def may_save_without(state: CoordinatorState, group_rank: int) -> SavePossibility:
+    declared = state.shape.replica_groups
+    if not declared or state.round.size != state.shape.actives:
+        return SavePossibility.UNKNOWN
+    groups = [group for group in declared if group_rank in group]
+    are_complete = bool(groups) and all(
+        any(_has_healthy_holder(state, rank) for rank in group if rank != group_rank) for group in groups
+    )
+    return SavePossibility.MAY_SAVE if are_complete else SavePossibility.MISS_SHARDS
+
+
+def _has_healthy_holder(state: CoordinatorState, group_rank: int) -> bool:
+    """Whether the holder of this rank is healthy."""
+    uid = state.roster.holders[group_rank] if group_rank < len(state.roster.holders) else None
+    if uid is None or uid in state.roster.leaving:
+        return False
+    member = state.roster.members[uid]
+    return member.link is not None and not state.hardware_finding(member.node)

@@ -81,7 +81,7 @@ class Observation:
 
     def _has_ended(self) -> bool:
         coordinator = self._coordinator()
-        return coordinator is not None and coordinator.state.closed is not None
+        return coordinator is not None and coordinator.state.ending.close is not None
 
     def _has_news(self) -> bool:
         coordinator = self._coordinator()

@@ -1,21 +1,31 @@
 """A new coordinator of a job that already trained: it rebuilds its state from the claims in its members' Joins.
 
-Rules: if all ranks of the former round are claimed and their workers train, the round continues without a restart. If
-all are claimed and some have failed, the same members form the next round. The coordinator waits REBUILD_S for missing
-members. Once all expected members have joined (all voters except the former coordinator's pod), it waits only RETURN_S,
-in which a crashed sidecar returns, or not at all if the training has broken anyway. It never waits for a pod that has
-ended (as the operator reports) or was evicted. A fault that the former coordinator had reported is not reported or
-charged again. If workers failed while there was no coordinator, it is unknown which failed first.
+Rules: the newest round that any member was in is the previous one; claims of older rounds are ignored. If all ranks of
+the previous round are claimed and their workers train, the round continues without a restart. If all are claimed and
+some have failed, the same members form the next round. The coordinator waits REBUILD_S for missing members. Once all
+expected members have joined (all voters except the previous coordinator's pod), it waits only RETURN_S, in which a
+crashed sidecar returns, or not at all if the training has broken anyway. It never waits for a pod that has ended (as
+the operator reports) or was evicted. A fault that the previous coordinator had reported is not reported or charged
+again. If workers failed while there was no coordinator, it is unknown which failed first.
 """
 
-from understudy_protocol.enums import Fault, WorkersState
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from understudy_protocol.enums import NO_ROUND, Fault, RoundToken, WorkersState
 from understudy_protocol.membership import RankHolder
 from understudy_protocol.observer import Cause, Lost
-from understudy_sidecar.membership import escalation, faults, hangs, joining
+from understudy_sidecar.membership import (
+    escalation,
+    faults,
+    joining,
+    round_progress,
+    worker_faults,
+)
 from understudy_sidecar.membership.calling import FIRST_WAIT_S
-from understudy_sidecar.membership.coordinator_state import CoordinatorState, Phase
-from understudy_sidecar.membership.former_round import FormerRound, former_round
+from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.recoveries import WORKER_FAULTS
+from understudy_sidecar.membership.roster import MemberRecord
 
 #: Longer than a member stays in the pool of another candidate.
 REBUILD_S = FIRST_WAIT_S + 2.0
@@ -23,93 +33,92 @@ RETURN_S = 5.0
 NOT_JOINED = "it did not join the new coordinator"
 DISCONNECTED_AGAIN = "it lost its connection to the new coordinator"
 _ENDED = (WorkersState.IDLE, WorkersState.FAILED)
+_AT_WORK = (WorkersState.STARTING, WorkersState.RUNNING, WorkersState.FINISHED)
+
+
+@dataclass(frozen=True)
+class PreviousRound:
+    token: RoundToken  # NO_ROUND if no member claims a round
+    size: int  # its members
+    members: dict[int, MemberRecord]  # by group rank
+    is_complete: bool  # every rank is claimed
+    is_training: bool  # complete, and the workers of all claimed ranks run or have finished
 
 
 def rebuild(state: CoordinatorState, now: float) -> None:
-    """REBUILDING: adopt the former round, or find its missing members."""
-    former = former_round(state.roster.members.values(), state.shape.actives)
-    if not former.is_complete and now < _rebuild_deadline(state, former):
+    """REBUILDING: adopt the previous round, or find its missing members."""
+    previous = find_previous_round(state.roster.members.values(), state.shape.actives)
+    if not previous.is_complete and now < _rebuild_deadline(state, previous):
         return
-    _take_over(state, former)
-    state.version += 1
-    if former.is_training:
+    _take_over(state, previous)
+    state.notify_observers()
+    if previous.is_training:
         _adopt(state, now)
         return
-    state.phase, state.is_first_round, state.vacant_since = Phase.WAITING, False, now
-    state.newcomers = frozenset(x.uid for x in state.roster.members.values() if x.join.disconnected_s is None)
-    if not former.is_complete:
-        _replace_missing(state, former, now)
+    state.round.interrupt((x.uid for x in state.roster.members.values() if x.join.disconnected_s is None), now)
+    if not previous.is_complete:
+        _replace_missing(state, previous, now)
         return
     if _continues_recovery(state, now):
         return
-    stopped = next((x for x in former.members.values() if x.workers is WorkersState.IDLE), None)
+    stopped = next((x for x in previous.members.values() if x.workers is WorkersState.IDLE), None)
     if stopped is not None:  # by its fence, or drained: no worker's fault, though its peers' workers failed then
         text = "its workers were stopped while the job had no coordinator"
         faults.open_fault(
             state, Fault.POD, faults.cause_of(state, stopped, None, text), now, at=_disconnected_at(state, now)
         )
         return
-    leaving = next((x for x in former.members.values() if x.uid in state.roster.leaving), None)
+    leaving = next((x for x in previous.members.values() if x.uid in state.roster.leaving), None)
     if leaving is not None:  # the failures of its peers' workers are a consequence
         text = "its pod was asked to end while the job had no coordinator"
         faults.open_fault(
             state, Fault.POD, faults.cause_of(state, leaving, None, text), now, at=_disconnected_at(state, now)
         )
         return
-    member = next(x for x in former.members.values() if x.workers is WorkersState.FAILED)
+    member = next(x for x in previous.members.values() if x.workers is WorkersState.FAILED)
     failure = member.failure or member.join.failure
     text = failure.message if failure else "its workers ended while the job had no coordinator"
     cause = faults.cause_of(state, member, failure, text)
-    escalation.open_worker_fault(state, Fault.PROCESS, member, cause, now, keep_reason=escalation.UNCERTAIN)
+    worker_faults.open_worker_fault(state, Fault.PROCESS, member, cause, now, keep_reason=escalation.UNCERTAIN)
 
 
-def _replace_missing(state: CoordinatorState, former: FormerRound, now: float) -> None:
-    """Open one entry for each missing rank holder, unless the former coordinator had reported its loss."""
-    rank_holders, coordinator_uid = _known_rank_holders(state, former)
-    former_rank_holders = () if state.former_leader_snapshot is None else state.former_leader_snapshot.rank_holders
-    names = {
-        rank_holder.pod_uid: (rank_holder.pod_name, rank_holder.node)
-        for rank_holder in (*former_rank_holders, *rank_holders)
-    }
-    if (
-        state.former_coordinator
-        and state.former_leader_snapshot is not None
-        and state.former_leader_snapshot.coordinator_pod
-    ):
-        names.setdefault(
-            state.former_coordinator,
-            (state.former_leader_snapshot.coordinator_pod, state.former_leader_snapshot.coordinator_node),
-        )
+def check_times(state: CoordinatorState) -> list[float]:
+    """When the previous round may be adopted or interrupted without another event."""
+    return [state.since + RETURN_S, state.since + REBUILD_S]
+
+
+def _replace_missing(state: CoordinatorState, previous: PreviousRound, now: float) -> None:
+    """Open one entry for each missing rank holder, unless the previous coordinator had reported its loss."""
+    rank_holders, coordinator_uid = _known_rank_holders(state, previous)
+    previous_uid, names = state.previous.coordinator_uid, _known_names(state, rank_holders)
     silent = _silent_uids(state, coordinator_uid)
     silent_nodes = {rank_holder.node for rank_holder in rank_holders if rank_holder.pod_uid in silent}
     expected = state.voter_configs.committed.voters | {
-        rank_holder.pod_uid for rank_holder in rank_holders if rank_holder.group_rank not in former.members
+        rank_holder.pod_uid for rank_holder in rank_holders if rank_holder.group_rank not in previous.members
     }
     for uid in sorted(expected - state.roster.members.keys()):
         name, node = names.get(uid, (uid, ""))
         fault = Fault.NODE if uid in silent or node in silent_nodes else Fault.POD
-        state.lost[uid] = Lost(uid, name, node, fault, NOT_JOINED, now)
+        state.losses.report(Lost(uid, name, node, fault, NOT_JOINED, now))
     known = {entry.cause.pod for entry in state.recovery_log.open}
     absent = [
         rank_holder
         for rank_holder in rank_holders
         if rank_holder.pod_uid not in state.roster.members and rank_holder.pod_name not in known
     ]
-    missing = [rank_holder for rank_holder in absent if rank_holder.group_rank not in former.members]
+    missing = [rank_holder for rank_holder in absent if rank_holder.group_rank not in previous.members]
     # If a pod is missing, a worker may have failed because of that: it is not charged.
     is_continued, at = _continues_recovery(state, now, may_charge=not missing), _disconnected_at(state, now)
     why, had_ranks = NOT_JOINED, ""
-    if not missing and not is_continued and (missing := _disconnected_again(state, former, rank_holders)):
+    if not missing and not is_continued and (missing := _disconnected_again(state, previous, rank_holders)):
         why = DISCONNECTED_AGAIN
-    elif not missing and not is_continued and (missing := _earlier_rank_holders(state, former)):
-        assert state.former_leader_snapshot is not None
-        had_ranks = (
-            f"; it had these ranks in round {state.former_leader_snapshot.token.round}, and the newest round is unknown"
-        )
+    elif not missing and not is_continued and (missing := _earlier_rank_holders(state, previous)):
+        assert state.previous.leader_snapshot is not None
+        round_number = state.previous.leader_snapshot.token.round
+        had_ranks = f"; it had these ranks in round {round_number}, and the newest round is unknown"
     for rank_holder in missing:
-        coordinated = (
-            "it was the coordinator, and " if rank_holder.pod_uid in (coordinator_uid, state.former_coordinator) else ""
-        )
+        has_coordinated = rank_holder.pod_uid in (coordinator_uid, previous_uid)
+        coordinated = "it was the coordinator, and " if has_coordinated else ""
         rank = rank_holder.group_rank * state.shape.nproc_per_node
         cause = Cause(rank, rank_holder.pod_name, rank_holder.node, None, None, f"{coordinated}{why}{had_ranks}")
         fault = Fault.NODE if rank_holder.node in silent_nodes else Fault.POD
@@ -117,72 +126,80 @@ def _replace_missing(state: CoordinatorState, former: FormerRound, now: float) -
         if (
             worker_entry is not None
             and worker_entry.strategy is None
-            and not state.offences.is_counted(worker_entry.detected_at)
+            and not state.fault_history.is_counted(worker_entry.detected_at)
         ):
             state.recovery_log.revise(fault, cause, faults.LOST)  # that worker only failed because this pod was lost
-            state.send_leader_snapshot_later(now)
+            state.config_changes.send_snapshot_later(now)
         else:
             faults.open_fault(state, fault, cause, now, faults.LOST, at=at)
     if missing or is_continued:
         return
-    name, node = (
-        ("", "") if state.former_coordinator in state.roster.members else names.get(state.former_coordinator, ("", ""))
-    )
+    name, node = ("", "") if previous_uid in state.roster.members else names.get(previous_uid, ("", ""))
     text = f"it was the coordinator, and {NOT_JOINED}; " if name else "the previous coordinator was lost; "
     cause = Cause(None, name, node, None, None, f"{text}which other pods of its round were lost is unknown")
-    faults.open_fault(state, Fault.NODE if state.former_coordinator in silent else Fault.POD, cause, now, at=at)
+    faults.open_fault(state, Fault.NODE if previous_uid in silent else Fault.POD, cause, now, at=at)
 
 
-def _known_rank_holders(state: CoordinatorState, former: FormerRound) -> tuple[tuple[RankHolder, ...], str]:
-    """The former round's rank holders, as far as they are known, and its coordinator's uid.
+def _known_names(state: CoordinatorState, rank_holders: tuple[RankHolder, ...]) -> dict[str, tuple[str, str]]:
+    """Name and node by pod uid, of these rank holders, those of the leader snapshot, and the previous coordinator."""
+    snapshot = state.previous.leader_snapshot
+    known = rank_holders if snapshot is None else (*snapshot.rank_holders, *rank_holders)
+    names = {rank_holder.pod_uid: (rank_holder.pod_name, rank_holder.node) for rank_holder in known}
+    if state.previous.coordinator_uid and snapshot is not None and snapshot.coordinator_pod:
+        names.setdefault(state.previous.coordinator_uid, (snapshot.coordinator_pod, snapshot.coordinator_node))
+    return names
 
-    If no pod claims a rank, all pods of the newest round that the former coordinator or the operator knew are lost.
+
+def _known_rank_holders(state: CoordinatorState, previous: PreviousRound) -> tuple[tuple[RankHolder, ...], str]:
+    """The previous round's rank holders, as far as they are known, and its coordinator's uid.
+
+    If no pod claims a rank, all pods of the newest round that the previous coordinator or the operator knew are lost.
     """
-    leader_snapshot = state.former_leader_snapshot
+    leader_snapshot = state.previous.leader_snapshot
     if leader_snapshot is not None and leader_snapshot.rank_holders:
-        unclaimed = not former.members and leader_snapshot.token.round >= state.token.round
-        if unclaimed or leader_snapshot.token == former.token:
+        unclaimed = not previous.members and leader_snapshot.token.round >= state.round.token.round
+        if unclaimed or leader_snapshot.token == previous.token:
             return leader_snapshot.rank_holders, leader_snapshot.coordinator_uid
-    appointment = state.appointment
-    if appointment is None or appointment.at_least_round != state.token.round:
+    appointment = state.previous.appointment
+    if appointment is None or appointment.at_least_round != state.round.token.round:
         return (), ""
     return appointment.rank_holders, appointment.coordinator_uid
 
 
 def _disconnected_again(
-    state: CoordinatorState, former: FormerRound, rank_holders: tuple[RankHolder, ...]
+    state: CoordinatorState, previous: PreviousRound, rank_holders: tuple[RankHolder, ...]
 ) -> list[RankHolder]:
     """The holders of the missing ranks that have joined this coordinator and are disconnected now."""
     members = state.roster.members
     missing = [
         rank_holder
         for rank_holder in rank_holders
-        if rank_holder.group_rank not in former.members and rank_holder.pod_uid in members
+        if rank_holder.group_rank not in previous.members and rank_holder.pod_uid in members
     ]
     return [rank_holder for rank_holder in missing if members[rank_holder.pod_uid].link is None]
 
 
-def _earlier_rank_holders(state: CoordinatorState, former: FormerRound) -> list[RankHolder]:
+def _earlier_rank_holders(state: CoordinatorState, previous: PreviousRound) -> list[RankHolder]:
     """The holders of the missing ranks in the newest leader snapshot that have not joined."""
-    if state.former_leader_snapshot is None or not former.members:
+    if state.previous.leader_snapshot is None or not previous.members:
         return []
     missing = [
         rank_holder
-        for rank_holder in state.former_leader_snapshot.rank_holders
-        if rank_holder.group_rank not in former.members
+        for rank_holder in state.previous.leader_snapshot.rank_holders
+        if rank_holder.group_rank not in previous.members
     ]
     reported = {entry.cause.pod for entry in state.recovery_log.open}
     gone = [x for x in missing if x.pod_uid not in state.roster.members and x.pod_name not in reported]
-    return [rank_holder for rank_holder in gone if rank_holder.group_rank < former.size]
+    return [rank_holder for rank_holder in gone if rank_holder.group_rank < previous.size]
 
 
 def _silent_uids(state: CoordinatorState, coordinator_uid: str) -> set[str]:
-    """The uids of the pods whose machines stopped responding, as the former coordinator and its members report.
+    """The uids of the pods whose machines stopped responding, as the previous coordinator and its members report.
 
-    The former coordinator's own did if no member saw its kernel close a connection.
+    The previous coordinator's own did if no member saw its kernel close a connection.
     """
-    coordinator_uid = coordinator_uid or state.former_coordinator
-    found = set() if state.former_leader_snapshot is None else set(state.former_leader_snapshot.silent_members)
+    coordinator_uid = coordinator_uid or state.previous.coordinator_uid
+    found = set() if state.previous.leader_snapshot is None else set(state.previous.leader_snapshot.silent_members)
     joins = [x.join for x in state.roster.members.values() if x.join.disconnected_s is not None]
     if joins and all(join.disconnected_silently for join in joins):
         found.add(coordinator_uid)
@@ -190,73 +207,84 @@ def _silent_uids(state: CoordinatorState, coordinator_uid: str) -> set[str]:
 
 
 def _disconnected_at(state: CoordinatorState, now: float) -> float:
-    """When the first member lost the former coordinator, by the duration in its Join.
+    """When the first member lost the previous coordinator, by the duration in its Join.
 
     If no member had one, when the operator lost it.
     """
     members = state.roster.members.values()
-    lost_s = None if state.appointment is None else state.appointment.coordinator_lost_s
+    lost_s = None if state.previous.appointment is None else state.previous.appointment.coordinator_lost_s
     lost_at = now if lost_s is None else state.since - lost_s
     joins = (x.joined_at - x.join.disconnected_s for x in members if x.join.disconnected_s is not None)
     return min(joins, default=lost_at)
 
 
 def _continues_recovery(state: CoordinatorState, now: float, *, may_charge: bool = True) -> bool:
-    """Whether the former coordinator had begun this recovery: it is one recovery, over both terms."""
+    """Whether the previous coordinator had begun this recovery: it is one recovery, over both terms."""
     entry = state.recovery_log.without_round()
     if entry is None:
         return False
-    state.check_needed = True
+    state.round_check.request()
     state.log(f"continues a recovery of the previous coordinator: {entry.fault.value} of {entry.cause.pod}")
     active = {x.name: x for x in state.roster.active_members()}
     for waiting in [x for x in state.recovery_log.open if x.strategy is None and x.cause.pod not in active]:
-        if waiting.reason not in state.offences.evicted.values():
+        if waiting.reason not in state.fault_history.evicted.values():
             state.recovery_log.on_loss(waiting.cause.pod, faults.LOST)
     culprit = active.get(entry.cause.pod)
     if (
         may_charge
         and culprit is not None
         and entry.fault in WORKER_FAULTS
-        and not state.offences.is_counted(entry.detected_at)
+        and not state.fault_history.is_counted(entry.detected_at)
     ):
         escalation.count_fault(state, culprit, entry.cause, entry.detected_at, now, keep_reason=escalation.UNCERTAIN)
     return True
 
 
-def _rebuild_deadline(state: CoordinatorState, former: FormerRound) -> float:
-    expected = state.running_pods or state.voter_configs.committed.voters
-    gone = {state.former_coordinator, *state.offences.evicted}
+def _rebuild_deadline(state: CoordinatorState, previous: PreviousRound) -> float:
+    expected = state.previous.running_pods or state.voter_configs.committed.voters
+    gone = {state.previous.coordinator_uid, *state.fault_history.evicted}
     if not expected or expected - state.roster.members.keys() - gone:
         return state.since + REBUILD_S
-    if state.running_pods:
+    if state.previous.running_pods:
         return state.since
-    broken = any(x.workers in _ENDED for x in former.members.values())
+    broken = any(x.workers in _ENDED for x in previous.members.values())
     return state.since + (0.0 if broken else RETURN_S)
 
 
-def _take_over(state: CoordinatorState, former: FormerRound) -> None:
+def _take_over(state: CoordinatorState, previous: PreviousRound) -> None:
     roster = state.roster
-    roster.resize(former.size)
-    state.size = former.size
-    for rank, member in former.members.items():
-        roster.assign_rank(member, rank, state.domain(member.node) or member.join.domain)
+    roster.resize(previous.size)
+    for rank, member in previous.members.items():
+        roster.assign_rank(member, rank, state.domain_of(member))
     for member in roster.waiting_members():
         if member.join.group_rank is not None:
             joining.send_standby(state, member, member.join.token)
-    if former.is_training:  # its members know the round by this token; another coordinator may have used a higher one
-        state.token = former.token
-    else:
-        state.token = max(former.token, state.token, key=lambda token: token.round)
-    state.recovery_log.on_round_continued(state.token.round)
+    # The members know a running round by its token; another coordinator may have used a higher one.
+    newest = max(previous.token, state.round.token, key=lambda token: token.round)
+    state.round.take_over(previous.token if previous.is_training else newest, previous.size)
+    state.recovery_log.on_round_continued(state.round.token.round)
 
 
 def _adopt(state: CoordinatorState, now: float) -> None:
-    state.phase, state.is_first_round, state.formed_at = Phase.RUNNING, False, state.since
-    hangs.expect_step(state, now)
+    state.round.adopt(state.since)
+    state.expect_step(now)
     state.on_members_changed(now)
-    state.log(f"round {state.token} of the previous coordinator continues")
+    state.log(f"round {state.round.token} of the previous coordinator continues")
     for member in state.roster.active_members():
         if member.workers is WorkersState.FINISHED:
-            faults.on_finished(state, member)
+            round_progress.on_finished(state, member)
         elif member.workers is WorkersState.STARTING:
-            state.roster.starting.add(member.uid)
+            state.roster.expect_start(member)
+
+
+def find_previous_round(members: Iterable[MemberRecord], actives: int) -> PreviousRound:
+    """The round that the connected members come from. actives: its size if no member reports one."""
+    claims = [x for x in members if x.join.group_rank is not None and x.link is not None]
+    token = max((x.join.token for x in claims), default=NO_ROUND)
+    newest = [x for x in claims if x.join.token == token]
+    size = max((x.join.group_world_size for x in newest), default=0) or actives
+    by_rank = {x.join.group_rank: x for x in newest if x.join.group_rank is not None and x.join.group_rank < size}
+    is_complete = len(by_rank) == size
+    return PreviousRound(
+        token, size, by_rank, is_complete, is_complete and all(x.workers in _AT_WORK for x in by_rank.values())
+    )

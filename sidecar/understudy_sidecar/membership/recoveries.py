@@ -10,7 +10,7 @@ never does: there the start of all workers ends it (`running_at`), and a later s
 """
 
 from collections import Counter, deque
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from understudy_protocol.enums import Fault, Strategy
@@ -58,8 +58,11 @@ class RecoveryLog:
         """The newest open entry for which no round has been formed."""
         return next((entry for entry in reversed(self.open) if entry.strategy is None), None)
 
+    def restore_counts(self, counts: Mapping[str, int]) -> None:
+        self.counts.update(counts)
+
     def restore(self, entries: Iterable[Recovery]) -> None:
-        """Take the open recoveries of the former coordinator's history."""
+        """Take the open recoveries of the previous coordinator's history."""
         self.open = [
             replace(entry, reason=NOT_COUNTED) if entry.fault in WORKER_FAULTS and not entry.reason else entry
             for entry in entries

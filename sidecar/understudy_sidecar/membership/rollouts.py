@@ -15,8 +15,9 @@ from understudy_protocol.enums import Fault, OnFailedUpdate
 from understudy_protocol.recovery import Cause
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
 from understudy_sidecar.membership import ending, faults
-from understudy_sidecar.membership.coordinator_state import CoordinatorState, Phase, ReplicasReport
+from understudy_sidecar.membership.coordinator_state import CoordinatorState, ReplicasReport
 from understudy_sidecar.membership.roster import MemberRecord
+from understudy_sidecar.membership.round_state import Phase
 
 
 def on_replicas(state: CoordinatorState, member: MemberRecord, replicas: m.Replicas) -> None:
@@ -26,18 +27,20 @@ def on_replicas(state: CoordinatorState, member: MemberRecord, replicas: m.Repli
         return
     report = ReplicasReport(replicas, member.name, member.node)
     state.rollouts[replicas.rank] = report  # the newest is the last
-    state.version += 1
+    state.notify_observers()
     if replicas.failure is not None and (known is None or known.replicas.failure != replicas.failure):
         state.log(f"rank {replicas.rank} on {member.name}: {_message(replicas.failure)}")
 
 
 def on_time(state: CoordinatorState, now: float) -> None:
     """End the job if an update of the running round has failed finally."""
-    if state.phase is not Phase.RUNNING or state.shape.on_failed_update is not OnFailedUpdate.RESTART_JOB:
+    if state.round.phase is not Phase.RUNNING or state.shape.on_failed_update is not OnFailedUpdate.RESTART_JOB:
         return
     if not state.has_majority():
         return  # the report stays, and is checked again once there is a majority
-    report = next((x for x in state.rollouts.values() if x.replicas.token == state.token and _is_final(state, x)), None)
+    report = next(
+        (x for x in state.rollouts.values() if x.replicas.token == state.round.token and _is_final(state, x)), None
+    )
     if report is None or faults.is_consequence(state, now):
         return
     assert report.replicas.failure is not None
@@ -77,7 +80,7 @@ def _is_final(state: CoordinatorState, report: ReplicasReport) -> bool:
 
 def _as_of_now(state: CoordinatorState, replicas: m.Replicas) -> m.Replicas:
     """The counts as of now: a replica that was in an update when its round ended is Uncertain."""
-    is_over = replicas.token < state.token or state.phase in (Phase.WAITING, Phase.CLOSED)
+    is_over = replicas.token < state.round.token or state.round.phase in (Phase.WAITING, Phase.CLOSED)
     return replace(replicas, updating=0, uncertain=replicas.uncertain + replicas.updating) if is_over else replicas
 
 

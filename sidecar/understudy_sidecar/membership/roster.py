@@ -3,6 +3,7 @@
 Facts only; other modules decide. All lookups that happen per message are O(1).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from understudy_protocol.enums import RoundToken, WorkersState
@@ -109,6 +110,52 @@ class Roster:
         self.starting.discard(member.uid)
         if member.group_rank is not None:
             self.holders[member.group_rank] = None
+
+    def suspect(self, member: MemberRecord, now: float) -> None:
+        """The member's connection is silent, or was closed although its workers may still run."""
+        self.suspects[member.uid] = now
+
+    def restart_suspicions(self, now: float) -> None:
+        """Ignore the silence up to now."""
+        self.suspects = dict.fromkeys(self.suspects, now)
+
+    def set_leaving(self, member: MemberRecord, until: float) -> None:
+        """The member gets no rank any more, and ends by this time."""
+        self.leaving[member.uid] = until
+
+    def keep(self, member: MemberRecord) -> None:
+        """The member does not leave after all."""
+        self.leaving.pop(member.uid, None)
+
+    def begin_round(self, active: Iterable[MemberRecord]) -> None:
+        """These members have got their assignments."""
+        self.unacked = {member.uid for member in active}
+        self.starting = set(self.unacked)
+        self.finished.clear()
+
+    def on_acked(self, uid: str) -> bool:
+        """Whether all members have acknowledged their assignments now."""
+        self.unacked.discard(uid)
+        return not self.unacked
+
+    def expect_start(self, member: MemberRecord) -> None:
+        """The member's workers are still starting in the round that continues."""
+        self.starting.add(member.uid)
+
+    def on_started(self, uid: str) -> bool:
+        """The member's workers have started, or failed: whether those of no other member are starting."""
+        self.starting.discard(uid)
+        return not self.starting
+
+    def on_finished(self, member: MemberRecord) -> None:
+        self.starting.discard(member.uid)
+        if member.group_rank is not None:
+            self.finished.add(member.group_rank)
+
+    def set_domain(self, member: MemberRecord, domain: str) -> None:
+        """The operator reports the topology domain of an active's node."""
+        if member.group_rank is not None:
+            self.domains[member.group_rank] = domain or member.join.domain
 
     def links(self) -> tuple[int, ...]:
         return tuple(self._links)

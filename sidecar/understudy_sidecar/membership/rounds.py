@@ -11,16 +11,15 @@ from dataclasses import dataclass
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership import config_change, hangs, leaving
-from understudy_sidecar.membership.coordinator_state import CoordinatorState, Phase
+from understudy_sidecar.membership import config_change, leaving
+from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.placement import Placement, RankCandidate, place
 from understudy_sidecar.membership.roster import MemberRecord
+from understudy_sidecar.membership.round_state import Phase
 
 #: How long the first round waits for the pods that were created for its ranks before spares may take them.
 FIRST_ROUND_PATIENCE_S = 30.0
 MAX_NAMED_PODS = 5
-#: If not all workers have started after this time, status names their pods.
-START_S = 5.0
 #: A pod whose workers have not started after this time is lost. Longer than a launcher takes to load its zygote.
 START_LIMIT_S = 240.0
 
@@ -38,7 +37,7 @@ def try_form(state: CoordinatorState, now: float) -> bool:
     """WAITING: form the next round if every rank can be filled."""
     if not _has_enough_members(state) or leaving.waits_for_saves(state, now) or state.backoff.is_waiting(now):
         return False
-    if state.pending_eviction is not None or now < state.gathers_until:
+    if state.pending.eviction is not None or now < state.round.gathers_until:
         return False
     missing, placement = _find_members(state, now)
     if missing.absent_pods or not missing.has_majority:
@@ -49,13 +48,21 @@ def try_form(state: CoordinatorState, now: float) -> bool:
     return True
 
 
+def check_times(state: CoordinatorState) -> list[float]:
+    """When a round may be formed without another event."""
+    times = [state.since + FIRST_ROUND_PATIENCE_S] if state.round.is_first else []
+    times += [at for at in (shrinks_at(state),) if at is not None]
+    times += [state.round.gathers_until, state.backoff.ends_at, *state.nodes.expiries()]
+    return times + ([state.draining.until] if state.draining is not None else [])
+
+
 def wait_reason(state: CoordinatorState) -> str:
     """The reason why the next round waits, for users; empty while a round runs."""
-    if state.phase is Phase.REBUILDING:
+    if state.round.phase is Phase.REBUILDING:
         return "the members of the previous coordinator's round"
-    if state.phase is Phase.RUNNING:
+    if state.round.phase is Phase.RUNNING:
         return _start_wait_reason(state)
-    if state.phase is not Phase.WAITING:
+    if state.round.phase is not Phase.WAITING:
         return ""
     missing, _ = _find_members(state, state.now)
     parts = []
@@ -72,13 +79,13 @@ def wait_reason(state: CoordinatorState) -> str:
         parts.append("a majority of the voters")
     if state.backoff.is_waiting(state.now):
         parts.append(state.backoff.reason)
-    if (eviction := state.pending_eviction) is not None:
-        parts.append(f"answers of {len(eviction.pending)} members before pod {eviction.cause.pod} is replaced")
+    if (eviction := state.pending.eviction) is not None:
+        parts.append(f"answers of {len(eviction.unanswered)} members before pod {eviction.cause.pod} is replaced")
     return " and ".join(parts)
 
 
 def _start_wait_reason(state: CoordinatorState) -> str:
-    if not state.roster.starting or state.start_due is not None:
+    if not state.roster.starting or state.round.start_due is not None:
         return ""
     late = [x.name for x in state.roster.active_members() if x.uid in state.roster.starting]
     shown = ", ".join(late[:MAX_NAMED_PODS]) + (", …" if len(late) > MAX_NAMED_PODS else "")
@@ -98,15 +105,15 @@ def lose_late_starters(state: CoordinatorState, now: float) -> None:
 
 def start_expires(state: CoordinatorState) -> float:
     """When members whose workers have not started are lost. With a startTimeout, hangs.py decides about them."""
-    waits = state.phase is Phase.RUNNING and state.roster.starting and not state.shape.start_timeout_s
-    return state.formed_at + START_LIMIT_S if waits else math.inf
+    waits = state.round.phase is Phase.RUNNING and state.roster.starting and not state.shape.start_timeout_s
+    return state.round.formed_at + START_LIMIT_S if waits else math.inf
 
 
 def shrinks_at(state: CoordinatorState) -> float | None:
     """When an elastic job stops waiting for spares."""
-    if state.phase is not Phase.WAITING or not state.shape.min_actives:
+    if state.round.phase is not Phase.WAITING or not state.shape.min_actives:
         return None
-    since = state.since + FIRST_ROUND_PATIENCE_S if state.is_first_round else state.vacant_since
+    since = state.since + FIRST_ROUND_PATIENCE_S if state.round.is_first else state.round.vacant_since
     return None if since is None else since + state.shape.spare_timeout_s
 
 
@@ -119,7 +126,7 @@ def _find_members(state: CoordinatorState, now: float) -> tuple[Missing, Placeme
     roster = state.roster
     if len(roster.holders) < state.shape.actives:
         roster.resize(state.shape.actives)  # a job that has shrunk may grow again
-    allowed = not state.is_first_round or now >= state.since + FIRST_ROUND_PATIENCE_S
+    allowed = not state.round.is_first or now >= state.since + FIRST_ROUND_PATIENCE_S
     waiting = [_rank_candidate(state, member) for member in roster.waiting_members()]
     placement = place(roster.vacant_ranks(), waiting, spares_allowed=allowed, domains=roster.domains)
     absent = tuple(x.name for x in roster.active_members() if x.link is None or x.uid in roster.leaving)
@@ -128,12 +135,8 @@ def _find_members(state: CoordinatorState, now: float) -> tuple[Missing, Placeme
 
 def _rank_candidate(state: CoordinatorState, member: MemberRecord) -> RankCandidate:
     is_fit, node_stays = not state.hardware_finding(member.node), not state.node_finding(member.node)
-    was_lost_recently = state.was_lost_recently(member.uid)
-    return RankCandidate(member.uid, member.join.index, _domain(state, member), is_fit, node_stays, was_lost_recently)
-
-
-def _domain(state: CoordinatorState, member: MemberRecord) -> str:
-    return state.domain(member.node) or member.join.domain
+    was_lost_recently = state.losses.was_lost_recently(member.uid, state.now)
+    return RankCandidate(member.uid, member.join.index, state.domain_of(member), is_fit, node_stays, was_lost_recently)
 
 
 def _may_shrink(state: CoordinatorState, missing: int, now: float) -> bool:
@@ -141,7 +144,7 @@ def _may_shrink(state: CoordinatorState, missing: int, now: float) -> bool:
     if not state.shape.min_actives or size < state.shape.min_actives:
         return False
     due = shrinks_at(state)
-    return size == state.size or (due is not None and now >= due)
+    return size == state.round.size or (due is not None and now >= due)
 
 
 def _form_round(state: CoordinatorState, placement: Placement, now: float) -> None:
@@ -153,26 +156,22 @@ def _form_round(state: CoordinatorState, placement: Placement, now: float) -> No
     reason = _recovery_reason(state, strategy, placement)
     for rank, uid in placement.taken.items():
         member = roster.members[uid]
-        roster.assign_rank(member, rank, _domain(state, member))
+        roster.assign_rank(member, rank, state.domain_of(member))
     if placement.missing:
         roster.compact(state.shape.actives - len(placement.missing))
-    size = state.size = len(roster.holders)
-    state.phase, state.is_first_round, state.vacant_since, state.started_at = Phase.RUNNING, False, None, None
-    state.newcomers = frozenset()
-    state.formed_at, state.start_due = now, now + START_S
-    state.token = RoundToken(state.term.epoch, state.term.number, state.round_number + 1)
-    hangs.expect_step(state, now)
-    state.recovery_log.on_round(state.token.round, strategy, reason, restarted_in_place)
+    size = len(roster.holders)
+    state.round.form(RoundToken(state.term.epoch, state.term.number, state.round.number + 1), size, now)
+    state.expect_step(now)
+    state.recovery_log.on_round(state.round.token.round, strategy, reason, restarted_in_place)
     state.backoff.on_round(now)
-    roster.finished.clear()
     state.steps.new_round()
     state.silence.new_round(size, now)
-    state.draining = state.hang_reports = None
+    leaving.on_round(state)
     _assign(state)
     config_change.report_round(state, now)
     state.on_members_changed(now)
     suffix = f" ({strategy.value})" if state.recovery_log.open else ""
-    state.log(f"round {state.token}{suffix}: {size} members, world size {size * state.shape.nproc_per_node}")
+    state.log(f"round {state.round.token}{suffix}: {size} members, world size {size * state.shape.nproc_per_node}")
 
 
 def _strategy(state: CoordinatorState, taken: dict[int, str]) -> Strategy:
@@ -186,8 +185,8 @@ def _strategy(state: CoordinatorState, taken: dict[int, str]) -> Strategy:
 
 def _joined_late(state: CoordinatorState, taken: dict[int, str]) -> list[MemberRecord]:
     """The new rank holders that were not connected when their ranks became vacant."""
-    joined, since = (state.roster.members[uid] for uid in taken.values()), state.vacant_since
-    return [x for x in joined if x.uid in state.newcomers or (since is not None and x.joined_at > since)]
+    joined, since = (state.roster.members[uid] for uid in taken.values()), state.round.vacant_since
+    return [x for x in joined if x.uid in state.round.newcomers or (since is not None and x.joined_at > since)]
 
 
 def _recovery_reason(state: CoordinatorState, strategy: Strategy, placement: Placement) -> str:
@@ -205,8 +204,8 @@ def _assign(state: CoordinatorState) -> None:
     nproc = state.shape.nproc_per_node
     active = state.roster.active_members()
     # If no member comes from the newest round, that round may have made steps that no member knows of.
-    newest = state.stepped.round >= state.newest_known_round
-    newest = newest or any(x.join.token.round >= state.newest_known_round for x in state.roster.members.values())
+    newest = state.round.stepped.round >= state.round.newest_known
+    newest = newest or any(x.join.token.round >= state.round.newest_known for x in state.roster.members.values())
     master, world = active[0], len(active) * nproc
     # A member that does not know of such a store would serve its own, with other keys.
     store = master.store_port if all(x.store_port is not None for x in active) else None
@@ -215,10 +214,9 @@ def _assign(state: CoordinatorState) -> None:
     reason = state.recovery_log.open[-1].cause.message if state.recovery_log.open else "first round"
     for rank, member in enumerate(active):
         member.workers = WorkersState.STARTING
-        member.measures_pause = newest and member.stepped == state.stepped != NO_ROUND
+        member.measures_pause = newest and member.stepped == state.round.stepped != NO_ROUND
         member.assign = m.Assign(
-            state.token, rank, len(active), rank * nproc, world, master.join.ip, port, reason, agent_store
+            state.round.token, rank, len(active), rank * nproc, world, master.join.ip, port, reason, agent_store
         )
         state.send(member, member.assign)
-    state.roster.unacked = {x.uid for x in active}
-    state.roster.starting = {x.uid for x in active}
+    state.roster.begin_round(active)

@@ -79,7 +79,7 @@ class SilenceWatch:
             self.ack_until = now + self.timeouts.answer_s
         if self.probe is not None and not self.probe.is_done:
             self.probe = replace(self.probe, until=now + self.timeouts.answer_s)
-        roster.suspects = dict.fromkeys(roster.suspects, now)
+        roster.restart_suspicions(now)
         for member in roster.members.values():
             member.unanswered = []
 

@@ -1,11 +1,13 @@
-"""Whether the training has stalled, by the steps that workers report.
+"""The steps that workers report, and the reports that they hang: facts. silence.py and hangs.py decide.
 
 A round stalls if it has stepped and then reports no step for three times its median step (at least one second), plus
 the half second between reports. A stall alone proves nothing (a save, an evaluation): it makes the coordinator ping all
 members. A round whose script never reports a step cannot stall; heartbeats detect its lost members.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from understudy_protocol.membership import Hung
 
 REPORT_EVERY_S = 0.5
 MIN_STALL_S = 1.0
@@ -29,3 +31,54 @@ class StepWatch:
         if self.last_step_at is None:
             return None
         return self.last_step_at + max(MEDIANS * self.median_step_s, MIN_STALL_S) + REPORT_EVERY_S
+
+
+@dataclass
+class HangWatch:
+    """The reports of members whose workers hang, and when the first step of a round is due.
+
+    before_first_step: the coordinator has requested the stacks of a round that has made no step.
+    """
+
+    start_expires: float | None = None  # when a round without a step counts as hung; None: never
+    until: float | None = None  # more reports may follow until then; None: there are none
+    before_first_step: bool = False
+    reports: dict[str, Hung] = field(default_factory=dict)  # by uid
+
+    def expect_step(self, timeout_s: float, now: float) -> None:
+        """A round begins, or continues under a new coordinator. timeout_s: for its first step; 0: no limit."""
+        self.start_expires = now + timeout_s if timeout_s > 0 else None
+        self.forget()
+
+    @property
+    def deadline(self) -> float | None:
+        return self.start_expires if self.until is None else self.until
+
+    def end_round(self) -> None:
+        self.start_expires = None
+        self.forget()
+
+    def forget(self) -> None:
+        self.until, self.before_first_step, self.reports = None, False, {}
+
+    def on_step(self, uid: str) -> None:
+        self.start_expires = None
+        if self.before_first_step:
+            self.forget()
+        self.reports.pop(uid, None)
+
+    def gather(self, until: float) -> None:
+        self.until = until
+
+    def on_hung(self, uid: str, hung: Hung) -> None:
+        self.reports[uid] = hung
+
+    def end_start_limit(self) -> None:
+        """A member knows of a step."""
+        self.start_expires = None
+
+    def postpone_start_limit(self, until: float) -> None:
+        self.start_expires = until
+
+    def request_stacks(self, until: float) -> None:
+        self.start_expires, self.until, self.before_first_step, self.reports = None, until, True, {}

@@ -14,7 +14,7 @@ from understudy_protocol.membership import ConfigChange, LeaderSnapshot, Request
 from understudy_protocol.recovery import History
 
 #: A partitioned coordinator names only members of its side: disconnected members also call those of the other side.
-MAX_FORMER_STANDBY_COORDINATORS = 5
+MAX_PREVIOUS_STANDBY_COORDINATORS = 5
 
 
 class Voter:
@@ -55,15 +55,15 @@ class Voter:
         version = change.config_version
         if version < self.hard_state.config_version or Term(version.epoch, version.term) < self.hard_state.term:
             return False
-        known = dict.fromkeys((*self.hard_state.standby_coordinators, *self.hard_state.former_standby_coordinators))
-        former_standbys = tuple(standby for standby in known if standby not in change.standby_coordinators)[
-            :MAX_FORMER_STANDBY_COORDINATORS
+        known = dict.fromkeys((*self.hard_state.standby_coordinators, *self.hard_state.previous_standby_coordinators))
+        previous_standbys = tuple(standby for standby in known if standby not in change.standby_coordinators)[
+            :MAX_PREVIOUS_STANDBY_COORDINATORS
         ]
         self.hard_state = replace(
             self.hard_state,
             config_version=version,
             standby_coordinators=change.standby_coordinators,
-            former_standby_coordinators=former_standbys,
+            previous_standby_coordinators=previous_standbys,
         )
         return True
 

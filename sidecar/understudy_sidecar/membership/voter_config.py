@@ -18,8 +18,12 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from understudy_protocol.enums import NO_CONFIG, ConfigVersion, Term
+from understudy_protocol.membership import StandbyCoordinator
 
 NO_VOTERS: frozenset[str] = frozenset()
+#: How long after a change of the members the coordinator checks the voter configuration again.
+CONFIG_CHANGE_S = 0.5
+CONFIG_CHANGE_MEMBERS_PER_SECOND = 1000
 
 
 def majority(voters: Collection[str]) -> int:
@@ -29,11 +33,11 @@ def majority(voters: Collection[str]) -> int:
 
 @dataclass(frozen=True)
 class VoterConfig:
-    """former_voters: the voters of the configuration before, as long as this one is pending."""
+    """old_voters: the voters of the configuration before, as long as this one is pending."""
 
     version: ConfigVersion = NO_CONFIG
     voters: frozenset[str] = NO_VOTERS
-    former_voters: frozenset[str] = NO_VOTERS
+    old_voters: frozenset[str] = NO_VOTERS
 
     @property
     def exists(self) -> bool:
@@ -48,7 +52,7 @@ class Tally:
     def __init__(self, voter_config: VoterConfig, uids: Iterable[str] = ()) -> None:
         self.voter_config = voter_config
         self._uids: set[str] = set()
-        self._voters = self._former_voters = 0
+        self._voters = self._old_voters = 0
         for uid in uids:
             self.add(uid)
 
@@ -64,8 +68,8 @@ class Tally:
 
     def has_majority(self) -> bool:
         """Whether these are a majority, of both lists while the configuration is pending."""
-        voters, former = self.voter_config.voters, self.voter_config.former_voters
-        return self._voters >= majority(voters) and (not former or self._former_voters >= majority(former))
+        voters, previous = self.voter_config.voters, self.voter_config.old_voters
+        return self._voters >= majority(voters) and (not previous or self._old_voters >= majority(previous))
 
     def __len__(self) -> int:
         return len(self._uids)
@@ -78,7 +82,7 @@ class Tally:
 
     def _count(self, uid: str, by: int) -> None:
         self._voters += by * (uid in self.voter_config.voters)
-        self._former_voters += by * (uid in self.voter_config.former_voters)
+        self._old_voters += by * (uid in self.voter_config.old_voters)
 
 
 @dataclass
@@ -114,8 +118,8 @@ class VoterConfigs:
         self._serial += 1
         version, proposed = ConfigVersion(self.term.epoch, self.term.number, self._serial), frozenset(voters)
         # The configuration of its election may itself have been pending: then the list before that one still counts.
-        former_voters = self.committed.former_voters if proposed == self.committed.voters else self.committed.voters
-        self.pending = VoterConfig(version, proposed, former_voters)
+        old_voters = self.committed.old_voters if proposed == self.committed.voters else self.committed.voters
+        self.pending = VoterConfig(version, proposed, old_voters)
         self._acks = Tally(self.pending)
         return self.pending
 
@@ -132,3 +136,46 @@ class VoterConfigs:
             return False
         self.committed, self.pending = VoterConfig(self.pending.version, self.pending.voters), None
         return True
+
+
+@dataclass
+class ConfigChanges:
+    """When the coordinator checks the voter configuration, and what its standby coordinators have got."""
+
+    standbys: tuple[StandbyCoordinator, ...] = ()
+    due: float | None = None
+    snapshot_is_stale: bool = False
+    _snapshots: int = 0
+
+    def on_members_changed(self, members: int, now: float) -> None:
+        if self.due is None:
+            # Longer in a large job: each proposal goes to thousands of members, and members join by the hundred.
+            self.due = now + max(CONFIG_CHANGE_S, members / CONFIG_CHANGE_MEMBERS_PER_SECOND)
+
+    def send_snapshot_later(self, now: float) -> None:
+        """A part of the leader snapshot has changed: send it with the next check of the voter configuration."""
+        self.snapshot_is_stale = True
+        if self.due is None:
+            self.due = now + CONFIG_CHANGE_S
+
+    def take_due(self, now: float) -> bool:
+        """Whether a check is due now."""
+        if self.due is None or now < self.due:
+            return False
+        self.due = None
+        return True
+
+    def postpone(self, now: float) -> None:
+        self.due = now + CONFIG_CHANGE_S
+
+    def set_standbys(self, standbys: tuple[StandbyCoordinator, ...]) -> None:
+        """If no member is able, keep the previous ones: a coordinator that steps down calls them, too."""
+        self.standbys = standbys or self.standbys
+
+    def on_snapshot(self) -> None:
+        self.snapshot_is_stale = False
+
+    def next_snapshot(self) -> int:
+        """The number of the next snapshot."""
+        self._snapshots += 1
+        return self._snapshots

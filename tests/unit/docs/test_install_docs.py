@@ -153,5 +153,5 @@ def test_chart_and_pages_state_the_versions_of_kubernetes_that_tests_run() -> No
     assert chart["kubeVersion"] == ">=1.30.0-0"
     page, readme = (" ".join(file.read_text(encoding="utf-8").split()) for file in (INSTALL, ROOT / "README.md"))
     assert "Kubernetes 1.30 or newer. All tests have run on 1.36. On 1.30 and 1.33 only tests of the CRDs have" in page
-    assert "On a cluster that is already there (Kubernetes 1.30 or newer)" in readme
+    assert "On an existing cluster (Kubernetes 1.30 or newer)" in readme
     assert re.findall(r"Kubernetes 1\.(?!30)\d+", page + readme) == []

@@ -108,6 +108,8 @@ class Machine:
     assert diagram(table).splitlines()[1:3] == ["    [*] --> OPEN", "    [*] --> SHUT"]
     # and an annotated assignment counts too
     assert table_of(DOOR.replace("self.state = State.OPEN", "self.state: State = State.LOCKED")).starts == ("LOCKED",)
+    # and so does an argument of that name
+    assert table_of(DOOR.replace("self.state = State.OPEN", "self.of = Of(state=State.SHUT)")).starts == ("SHUT",)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,6 @@ def test_the_command_replaces_the_shell_with_its_arguments_and_its_code(packaged
     assert (done.stdout, done.returncode) == ("<><two words><$HOME *>", 7)
 
 
-def test_without_a_command_the_script_reports_what_is_missing(packaged: Path) -> None:
+def test_without_a_command_the_script_reports_the_missing_argument(packaged: Path) -> None:
     done = run(packaged)
     assert (done.returncode, "expected a command" in done.stderr) == (64, True)

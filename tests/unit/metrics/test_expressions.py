@@ -38,7 +38,7 @@ def test_an_alert_selects_existing_series(rule: dict[str, Any]):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_an_alert_states_what_it_means_and_what_to_do(rule: dict[str, Any]):
+def test_an_alert_states_its_meaning_and_a_remedy(rule: dict[str, Any]):
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert rule["annotations"].keys() == {"summary", "description", "action"}
     assert all(text.strip().endswith(".") for text in rule["annotations"].values())
@@ -88,7 +88,7 @@ def test_alerts_and_panels_use_most_series():
     assert unseen == {  # of each job alone, or beside another metric
         "understudy_avoided_nodes",
         "understudy_coordinator_faults_total",
-        "understudy_coordinator_in_office",
+        "understudy_coordinator_is_leader",
         "understudy_coordinator_members",
         "understudy_coordinator_round",
         "understudy_coordinator_rounds_total",

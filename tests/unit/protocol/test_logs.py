@@ -29,7 +29,7 @@ class Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.written.append(self.format(record))
 
-    def told(self) -> list[dict[str, Any]]:
+    def logged(self) -> list[dict[str, Any]]:
         assert not any("\n" in line for line in self.written)
         return [json.loads(line) for line in self.written]
 
@@ -48,11 +48,11 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lines]:
 
 def test_a_line_has_time_level_logger_and_message(lines: Lines):
     log.warning("%s created: %s", "llm-0", "it is “missing”\nsince noon")
-    (told,) = lines.told()
-    at = told.pop("time")
+    (logged,) = lines.logged()
+    at = logged.pop("time")
     assert at.endswith("Z")
     assert at[10] == "T"
-    assert told == {
+    assert logged == {
         "level": "WARNING",
         "logger": "understudy_operator.controllers.job_worker",
         "message": "llm-0 created: it is “missing”\nsince noon",
@@ -70,15 +70,15 @@ async def test_a_task_sets_its_subject_once_and_the_tasks_that_it_starts_inherit
 
     await asyncio.gather(one("a"), one("b"))
     log.info("neither")
-    told = [(line["message"], line.get("job")) for line in lines.told()]
-    assert sorted(told[:4]) == [("begins", "a"), ("begins", "b"), ("deeper", "a"), ("deeper", "b")]
-    assert told[4] == ("neither", None)
+    logged = [(line["message"], line.get("job")) for line in lines.logged()]
+    assert sorted(logged[:4]) == [("begins", "a"), ("begins", "b"), ("deeper", "a"), ("deeper", "b")]
+    assert logged[4] == ("neither", None)
 
 
 def test_every_line_of_a_process_of_one_job_names_the_job(lines: Lines):
     logs.of_process(namespace="research", job="llm")
     log.info("listens")
-    assert (lines.told()[0]["namespace"], lines.told()[0]["job"]) == ("research", "llm")
+    assert (lines.logged()[0]["namespace"], lines.logged()[0]["job"]) == ("research", "llm")
 
 
 def test_an_error_has_its_traceback_in_the_same_line(lines: Lines):
@@ -86,18 +86,18 @@ def test_an_error_has_its_traceback_in_the_same_line(lines: Lines):
         raise ValueError("no such fact")
     except ValueError:
         log.exception("a pass failed")
-    (told,) = lines.told()
-    assert told["message"] == "a pass failed"
-    assert told["error"].startswith("Traceback")
-    assert told["error"].endswith("ValueError: no such fact")
+    (logged,) = lines.logged()
+    assert logged["message"] == "a pass failed"
+    assert logged["error"].startswith("Traceback")
+    assert logged["error"].endswith("ValueError: no such fact")
 
 
 def test_a_line_of_kopf_about_an_object_has_its_reference(lines: Lines):
     metadata: Any = {"namespace": "research", "name": "llm", "uid": "u"}
     body = kopf.Body({"apiVersion": "understudy.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata})
     ObjectLogger(body=body, settings=kopf.OperatorSettings()).warning("is patched")
-    (told,) = lines.told()
-    assert (told["namespace"], told["kind"], told["name"]) == ("research", "TrainingJob", "llm")
+    (logged,) = lines.logged()
+    assert (logged["namespace"], logged["kind"], logged["name"]) == ("research", "TrainingJob", "llm")
 
 
 @pytest.mark.parametrize("program", ["understudy_operator", "understudy_webhook", "understudy_sidecar"])

@@ -1,4 +1,4 @@
-"""Old and new sidecars of one job understand each other: the messages of every former version are recorded, and still
+"""Old and new sidecars of one job understand each other: the messages of every previous version are recorded, and still
 read.
 
 A new version of the protocol adds its own files here (one example of each message, as it sends it); no file changes.
@@ -14,10 +14,9 @@ import pytest
 
 from tests.unit.protocol.readers import Reader
 from understudy_protocol import adoption, handshake, launcher, membership, observer, wire
-from understudy_protocol.enums import NO_TERM, Term, Verdict
+from understudy_protocol.enums import Term
 from understudy_protocol.hard_state import HardState
 from understudy_protocol.order import Order
-from understudy_protocol.pod import JobShape
 
 VERSION = 2
 
@@ -40,7 +39,7 @@ def lines() -> list[Any]:
 
 
 @pytest.mark.parametrize(("module", "line"), lines())
-def test_messages_of_former_versions_are_understood(module: str, line: str, read: Reader) -> None:
+def test_messages_of_previous_versions_are_understood(module: str, line: str, read: Reader) -> None:
     known = wire.message_types(MODULES[module])
     message = read(line, known)
     assert not isinstance(message, wire.Unknown)
@@ -54,31 +53,6 @@ def test_additions_of_a_later_version_are_ignored(module: str, line: str, read: 
     known = wire.message_types(MODULES[module])
     later = {**json.loads(line), "v": 99, "mood": {"of": ["the", "day"]}}
     assert read(json.dumps(later), known) == read(line, known)
-
-
-def test_a_member_of_version_1_has_no_vote(read: Reader) -> None:
-    line = (RECORDED / "v1-membership.jsonl").read_text().splitlines()[0]
-    join = read(line, wire.message_types(membership))
-    assert (join.stores_votes, join.term, join.domain) == (False, NO_TERM, "")
-
-
-def test_a_leave_of_version_1_is_on_a_node_without_findings(read: Reader) -> None:
-    leaving = read('{"v":1,"type":"Leaving","reason":"SIGTERM","grace_s":30.0}', wire.message_types(membership))
-    assert leaving.verdict is Verdict.UNKNOWN
-
-
-def test_a_pod_of_version_1_has_a_job_that_cannot_shrink() -> None:
-    shape = wire.from_plain(JobShape, json.loads((RECORDED / "v1-job-shape.json").read_text()))
-    assert (shape.min_actives, shape.fence_s, shape.backoff_max_s) == (0, 30.0, 30.0)
-    assert (shape.grace_s, shape.replica_groups) == (30.0, ())
-    assert shape.in_place_max_per_pod is None, "nor is one evicted for its workers"
-
-
-def test_a_leader_snapshot_with_charges_alone_is_read(read: Reader) -> None:
-    lines = (RECORDED / "v2-membership.jsonl").read_text().splitlines()
-    older, newer = (read(line, wire.message_types(membership)) for line in lines if '"type":"LeaderSnapshot"' in line)
-    assert older.history is None
-    assert newer.charges == tuple(offence.at for offence in newer.history.offences)
 
 
 def test_the_hard_state_of_an_earlier_sidecar_is_read(read: Reader) -> None:

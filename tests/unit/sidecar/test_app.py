@@ -28,7 +28,7 @@ TO_LAUNCHER = {cls.__name__: cls for cls in launcher.TO_LAUNCHER}
 def folder() -> Iterator[Path]:
     """A unix socket's path has at most 107 characters."""
     with tempfile.TemporaryDirectory(prefix="understudy-") as made:
-        for name in ("key", "state", "shared", "shipped", "told"):
+        for name in ("key", "state", "shared", "shipped", "verdict"):
             (Path(made) / name).mkdir()
         yield Path(made)
 
@@ -51,7 +51,7 @@ def start(folder: Path, served: ServedSidecar) -> subprocess.Popen[str]:
         pod.ENV_STATE_FOLDER: str(folder / "state"),
         pod.ENV_SHARED_FOLDER: str(folder / "shared"),
         pod.ENV_SHIPPED_FOLDER: str(folder / "shipped"),
-        pod.ENV_VERDICT_FOLDER: str(folder / "told"),
+        pod.ENV_VERDICT_FOLDER: str(folder / "verdict"),
     }
     return subprocess.Popen(
         [sys.executable, "-m", "understudy_sidecar"],

@@ -194,9 +194,7 @@ async def test_the_voter_configuration_of_a_standby_coordinator_may_be_as_long_a
     served: ServedSidecar,
 ) -> None:
     uids = tuple(f"0b2dfb52-5b4b-4a9a-9a1f-{number:012d}" for number in range(10_500))
-    snapshot = m.LeaderSnapshot(
-        NO_CONFIG, voters=uids, former_voters=uids, coordinator_uid="", charges=(), recoveries_by_strategy={}
-    )
+    snapshot = m.LeaderSnapshot(NO_CONFIG, voters=uids, old_voters=uids, coordinator_uid="", recoveries_by_strategy={})
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
         served.handler.links[0].send(snapshot)

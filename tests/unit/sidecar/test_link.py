@@ -52,7 +52,7 @@ class Recorder(Link):
 
 
 @asynccontextmanager
-async def linked() -> AsyncIterator[tuple[Recorder, socket.socket]]:
+async def connected() -> AsyncIterator[tuple[Recorder, socket.socket]]:
     """A link, and the bare socket of its peer, which has sent its head."""
     link = Recorder()
     server = await asyncio.get_running_loop().create_server(lambda: link, "127.0.0.1", 0)
@@ -99,7 +99,7 @@ UNREADABLE = "a message cannot be opened with the session's key"
 
 
 async def test_messages_before_a_hangup_are_sent_and_none_after_it() -> None:
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         link.send(Port(1))
         link.send_encoded(b"x" * (3 << 20))
         link.hangup()
@@ -109,7 +109,7 @@ async def test_messages_before_a_hangup_are_sent_and_none_after_it() -> None:
 
 
 async def test_messages_after_a_hangup_are_ignored() -> None:
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         link.hangup()
         peer.sendall(masked(b"late"))
         await all_of(peer)
@@ -119,14 +119,14 @@ async def test_messages_after_a_hangup_are_ignored() -> None:
 
 
 async def test_messages_that_arrived_with_the_cause_of_a_hangup_are_ignored() -> None:
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         peer.sendall(masked(b"hang up") + masked(b"late"))
         assert await all_of(peer) == GOODBYE
         assert link.texts == [b"hang up"]
 
 
 async def test_answers_to_messages_that_arrive_together_are_sent_together_and_in_order() -> None:
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         peer.sendall(b"".join(masked(str(number).encode()) for number in range(100)))
         await until(lambda: link.unsent() == 0)
         received = b""
@@ -137,7 +137,7 @@ async def test_answers_to_messages_that_arrive_together_are_sent_together_and_in
 
 async def test_a_peer_that_does_not_end_its_side_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "HANGUP_S", 0.1)
-    async with linked() as (link, _peer):
+    async with connected() as (link, _peer):
         link.hangup()
         assert not link.has_ended()
         await until(lambda: link.ends, limit_s=1.0)
@@ -146,7 +146,7 @@ async def test_a_peer_that_does_not_end_its_side_is_disconnected(monkeypatch: py
 
 async def test_a_hangup_reaches_the_peer_though_another_process_has_the_socket() -> None:
     """The launcher has it. A close alone would send no FIN."""
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         transport = link._transport
         assert transport is not None
         duplicate = os.dup(transport.get_extra_info("socket").fileno())
@@ -158,7 +158,7 @@ async def test_a_hangup_reaches_the_peer_though_another_process_has_the_socket()
 
 
 async def test_flushed_waits_until_all_is_read() -> None:
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         link.send_encoded(b"x" * (3 << 20))
         flushed = asyncio.create_task(link.flushed(5.0))
         for _ in range(16):  # some bytes
@@ -172,7 +172,7 @@ async def test_flushed_waits_until_all_is_read() -> None:
 
 
 async def test_flushed_waits_no_longer_than_its_limit() -> None:
-    async with linked() as (link, _peer):
+    async with connected() as (link, _peer):
         link.send_encoded(b"x" * (16 << 20))
         async with asyncio.timeout(1.0):
             await link.flushed(0.1)
@@ -181,7 +181,7 @@ async def test_flushed_waits_no_longer_than_its_limit() -> None:
 
 async def test_one_long_message_does_not_disconnect_the_peer_and_the_next_one_does() -> None:
     """Only unsent bytes count: the voter configuration of a standby coordinator may be longer than the limit."""
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         link.send_encoded(b"x" * (16 << 20))
         assert await asyncio.get_running_loop().sock_recv(peer, 1000)  # the message is being written
         assert link.unsent() > UNSENT_BYTES
@@ -193,7 +193,7 @@ async def test_one_long_message_does_not_disconnect_the_peer_and_the_next_one_do
 
 
 async def test_a_reader_that_keeps_up_stays_connected() -> None:
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         reading = asyncio.create_task(all_of(peer))
         for _ in range(300):
             link.send_encoded(b"x" * 60_000)
@@ -206,7 +206,7 @@ async def test_a_reader_that_keeps_up_stays_connected() -> None:
 async def test_messages_are_whole_and_in_order_in_whatever_pieces_they_arrive(size: int) -> None:
     sent = [str(number).encode() * number for number in range(1, 40)]
     stream = b"".join(masked(text) for text in sent)
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for start in range(0, len(stream), size):
             await asyncio.get_running_loop().sock_sendall(peer, stream[start : start + size])
@@ -215,7 +215,7 @@ async def test_messages_are_whole_and_in_order_in_whatever_pieces_they_arrive(si
 
 
 async def test_pings_and_pongs_are_ignored() -> None:
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         peer.sendall(frame(Opcode.PONG, b"unasked", masked=True) + frame(Opcode.PING, b"there?", masked=True))
         peer.sendall(masked(b"1"))
         assert await asyncio.get_running_loop().sock_recv(peer, 100) == frame(Opcode.TEXT, b"1", masked=False)
@@ -224,7 +224,7 @@ async def test_pings_and_pongs_are_ignored() -> None:
 
 
 async def test_messages_are_encrypted_both_ways_once_there_is_a_session() -> None:
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         peers = with_session(link)
         peer.sendall(sealed(peers, b"in") + sealed(peers, b""))
         await until(lambda: link.texts == [b"in", b""])
@@ -240,7 +240,7 @@ async def test_messages_are_encrypted_both_ways_once_there_is_a_session() -> Non
 @pytest.mark.parametrize("size", [1, 7, 100_000], ids=["bytes", "pieces", "whole"])
 async def test_encrypted_messages_are_whole_and_in_order_in_whatever_pieces_they_arrive(size: int) -> None:
     sent = [str(number).encode() * number for number in range(1, 40)]
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         peers = with_session(link)
         stream = b"".join(sealed(peers, text) for text in sent)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -262,7 +262,7 @@ async def test_encrypted_messages_are_whole_and_in_order_in_whatever_pieces_they
 async def test_a_message_that_is_not_encrypted_ends_a_connection_with_a_session(
     not_of_the_session: bytes, wrong: str
 ) -> None:
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         peers = with_session(link)
         peer.sendall(sealed(peers, b"good") + not_of_the_session + sealed(peers, b"never heard"))
         await all_of(peer)
@@ -271,7 +271,7 @@ async def test_a_message_that_is_not_encrypted_ends_a_connection_with_a_session(
 
 
 async def test_a_close_frame_is_answered_with_one() -> None:
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         peer.sendall(close_frame(CloseCode.NORMAL, "bye", masked=True))
         assert await all_of(peer) == GOODBYE
         peer.close()
@@ -279,7 +279,7 @@ async def test_a_close_frame_is_answered_with_one() -> None:
 
 
 async def test_an_error_is_sent_to_the_peer_and_logged_once() -> None:
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         peer.sendall(masked(b"good") + frame(Opcode.BINARY, b"bad", masked=True) + masked(b"never heard"))
         assert b"expected a text frame" in await all_of(peer)
         assert link.wrongs == ["expected a text frame, got a binary one"]
@@ -287,7 +287,7 @@ async def test_an_error_is_sent_to_the_peer_and_logged_once() -> None:
 
 
 async def test_a_close_frame_has_no_reason_if_an_encrypted_message_cannot_be_decoded() -> None:
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         # given a session in which the peer sends invalid JSON
         link.on_text = lambda text: wire.decode(text, {})  # type: ignore[method-assign]
         peer.sendall(sealed(with_session(link), b"a secret"))
@@ -297,7 +297,7 @@ async def test_a_close_frame_has_no_reason_if_an_encrypted_message_cannot_be_dec
 
 
 async def test_an_end_is_reported_once() -> None:
-    async with linked() as (link, peer):
+    async with connected() as (link, peer):
         link.hangup()
         link.hangup()
         peer.close()

@@ -13,8 +13,8 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator
 from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_sidecar import health
-from understudy_sidecar.membership.coordinator_state import Phase
 from understudy_sidecar.membership.events import CoordinatorEvent
+from understudy_sidecar.membership.round_state import Phase
 from understudy_sidecar.metrics import DESCRIBED, CoordinatorMetrics
 
 ROUNDS, FAULTS = "understudy_coordinator_rounds_total", "understudy_coordinator_faults_total"
@@ -59,12 +59,12 @@ def driven() -> Measured:
 
 
 def test_a_sidecar_that_does_not_coordinate_reports_only_that():
-    assert scraped(CoordinatorMetrics().text(None)) == {("understudy_coordinator_in_office",): 0}
+    assert scraped(CoordinatorMetrics().text(None)) == {("understudy_coordinator_is_leader",): 0}
 
 
 def test_a_first_round_reports_its_size_and_its_time_from_the_start(driven: Measured):
     metrics = driven.scrape()
-    assert metrics[("understudy_coordinator_in_office",)] == 1
+    assert metrics[("understudy_coordinator_is_leader",)] == 1
     assert metrics[("understudy_coordinator_members",)] == 2
     assert metrics[("understudy_coordinator_world_size",)] == 16
     assert metrics[("understudy_coordinator_round",)] == 0
@@ -114,7 +114,7 @@ def test_a_step_is_reported_once_there_is_one(driven: Measured):
     assert driven.scrape()[("understudy_coordinator_step",)] == 7
 
 
-def test_a_round_of_a_former_coordinator_that_continues_does_not_count_as_formed():
+def test_a_round_of_a_previous_coordinator_that_continues_does_not_count_as_formed():
     # given members that train in round 5 of another term
     driven = Measured(epoch=2, at_least_round=5)
     for rank, name in enumerate(BOTH):

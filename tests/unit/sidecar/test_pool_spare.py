@@ -78,7 +78,7 @@ class Spare:
             pod.ENV_STATE_FOLDER: str(self.folder / "state"),
             pod.ENV_SHARED_FOLDER: str(self.folder / "shared"),
             pod.ENV_SHIPPED_FOLDER: str(self.folder / "shipped"),
-            pod.ENV_VERDICT_FOLDER: str(self.folder / "told"),
+            pod.ENV_VERDICT_FOLDER: str(self.folder / "verdict"),
             pod.ENV_LISTEN: self.host,
         }
 
@@ -150,7 +150,7 @@ def short_folder() -> Iterator[Path]:
 async def spare(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spare]:
     for name in ("COORDINATOR_PORT", "HEALTH_PORT"):
         monkeypatch.setattr(pod, name, free_port())
-    for name in ("key", "state", "shared", "shipped", "told"):
+    for name in ("key", "state", "shared", "shipped", "verdict"):
         (short_folder / name).mkdir()
     (short_folder / "key" / pod.KEY_FILE).write_text(POOL_KEY.hex())
     (short_folder / "key" / pod.OPERATOR_KEY_FILE).write_text(public_key(OPERATOR).hex())
@@ -169,7 +169,7 @@ async def test_it_is_ready_exactly_when_its_launcher_reports_that(spare: Spare) 
 
         async def becomes(status: int) -> None:
             async with asyncio.timeout(10):
-                while await spare.ready() != status:  # noqa: ASYNC110 (the sidecar tells nobody)
+                while await spare.ready() != status:  # noqa: ASYNC110 (the sidecar sends no event)
                     await asyncio.sleep(0.01)
 
         await becomes(200)
@@ -296,7 +296,7 @@ async def test_an_order_for_one_spare_cannot_be_relayed_to_another_one(spare: Sp
     assert records.recorded_order(spare.folder / "state") is None
 
 
-async def test_a_spare_at_the_former_address_of_another_pod_gets_no_order_of_that_pod(spare: Spare) -> None:
+async def test_a_spare_at_the_previous_address_of_another_pod_gets_no_order_of_that_pod(spare: Spare) -> None:
     await eventually(spare.ready)
     with pytest.raises(handshake.NotProven, match="pod 'pod-uid' answers at the address of pod another"):
         await adopt(intent(spare, pod_uid="another"), KEYS)

@@ -55,8 +55,8 @@ async def test_an_observer_that_knows_the_key_is_answered(served: ServedSidecar)
         await link.send(Observe())
         await link.send(Appoint(1, 4, {"InPlace": 2}))
         await until(lambda: len(served.handler.observer_messages) == 2)
-        served.handler.observers[0].send(Refused("not in office"))
-        assert await link.receive() == Refused("not in office")
+        served.handler.observers[0].send(Refused("this sidecar is not the coordinator"))
+        assert await link.receive() == Refused("this sidecar is not the coordinator")
     await until(lambda: served.handler.observers_gone)
     assert served.handler.observer_messages == [Observe(), Appoint(1, 4, {"InPlace": 2})]
     assert served.handler.links == []

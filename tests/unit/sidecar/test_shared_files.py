@@ -27,13 +27,13 @@ from understudy_protocol.enums import CloseReason, Term, Verdict
 from understudy_protocol.hard_state import HardState
 from understudy_protocol.membership import Close, NodeVerdict
 from understudy_sidecar import records, settings
-from understudy_sidecar.annotation import AnnotationFile
 from understudy_sidecar.launcher_link import LauncherLink
 from understudy_sidecar.records import CannotRead
 from understudy_sidecar.rollouts_link import RolloutsLink
 from understudy_sidecar.sidecar_alone import AloneSettings, SidecarAlone
+from understudy_sidecar.verdicts import AnnotationFile
 
-HARD_STATE_FILE = "vow.json"
+HARD_STATE_FILE = "hard-state.json"
 
 KEY = "ab" * 32
 XID = NodeVerdict(Verdict.FAULTY, "Xid 79")
@@ -75,7 +75,7 @@ def mode(path: Path) -> int:
 
 WRITTEN: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
     "verdict": (pod.VERDICT_FILE, lambda shared, _: records.record_verdict(shared, XID)),
-    "former-name-of-the-verdict": (f"{pod.VERDICT_FILE}.new", lambda shared, _: records.record_verdict(shared, XID)),
+    "previous-name-of-the-verdict": (f"{pod.VERDICT_FILE}.new", lambda shared, _: records.record_verdict(shared, XID)),
     "launcher": ("launch", records.install_launcher),
     "python-folder": ("python", records.install_launcher),
     "package": ("python/understudy_torch", records.install_launcher),
@@ -135,7 +135,7 @@ async def test_a_socket_takes_connections_whatever_was_at_its_path(
 @pytest.mark.attack("C4", "a FIFO where the sidecar writes the verdict", before="the sidecar stopped forever")
 async def test_a_sidecar_comes_up_and_keeps_the_verdict_in_a_folder_full_of_obstacles(folder: Path) -> None:
     # given a shared folder in which a trainer has put FIFOs wherever the sidecar writes
-    source, shared, state, annotation = shipped(folder), folder / "shared", folder / "state", folder / "told"
+    source, shared, state, annotation = shipped(folder), folder / "shared", folder / "state", folder / "verdict"
     for made in (shared, state):
         os.mkdir(made)
     for name in ("launch", "python", pod.VERDICT_FILE, f"{pod.VERDICT_FILE}.new"):
@@ -155,14 +155,16 @@ async def test_a_sidecar_comes_up_and_keeps_the_verdict_in_a_folder_full_of_obst
 # The sidecar reads its own state
 
 READ: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "vow": (HARD_STATE_FILE, records.recorded_hard_state),
+    "hard-state": (HARD_STATE_FILE, records.recorded_hard_state),
     "close": (records.CLOSE_FILE, records.recorded_close),
-    "told-verdict": (records.COORDINATOR_VERDICT_FILE, records.recorded_coordinator_verdict),
+    "coordinator-verdict": (records.COORDINATOR_VERDICT_FILE, records.recorded_coordinator_verdict),
     "order": (records.ORDER_FILE, records.recorded_order),
 }
 
 
-@pytest.mark.attack("C4", "vow.json is a link to the key, or anything else", before="the log showed the whole key")
+@pytest.mark.attack(
+    "C4", "hard-state.json is a link to the key, or anything else", before="the log showed the whole key"
+)
 @pytest.mark.parametrize("obstacle", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize(("name", "read"), READ.values(), ids=READ)
 def test_a_state_file_that_no_sidecar_wrote_causes_an_error_that_names_it_and_quotes_nothing(
@@ -224,9 +226,11 @@ def test_no_file_is_left_beside_a_file_that_cannot_be_written(folder: Path, monk
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.attack("C4", "a sidecar is restarted while vow.json is a link to the key", before="the log showed the key")
+@pytest.mark.attack(
+    "C4", "a sidecar is restarted while hard-state.json is a link to the key", before="the log showed the key"
+)
 def test_a_sidecar_whose_hard_state_is_a_link_to_the_key_ends_with_one_line_and_no_key(folder: Path) -> None:
-    # given a pod's folders, in which vow.json is a link to the key
+    # given a pod's folders, in which hard-state.json is a link to the key
     for name in ("key", "state", "shared"):
         (folder / name).mkdir()
     (folder / "key" / pod.KEY_FILE).write_text(KEY)

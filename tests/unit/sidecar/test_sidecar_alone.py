@@ -16,7 +16,7 @@ from understudy_torch.sigterm import read_hardware_finding
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 (what it waits for tells nobody)
+        while not holds():  # noqa: ASYNC110 (no event reports it)
             await asyncio.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""The verdict that the launcher reads, from a coordinator's message and from a file on the node."""
+"""The verdict that the launcher reads, from a coordinator's message, the pod's annotation, and a file on the node."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import pytest
 
 from tests.unit.launcher.fake_sidecar import wait_for
 from understudy_protocol import pod, wire
-from understudy_protocol.enums import Verdict
+from understudy_protocol.enums import FaultClass, Verdict
 from understudy_protocol.membership import NodeVerdict
-from understudy_sidecar.node_file import NodeFile
-from understudy_sidecar.verdicts import Verdicts
+from understudy_sidecar.verdicts import AnnotationFile, NodeFile, Verdicts
 
 XID = NodeVerdict(Verdict.FAULTY, "Xid 79")
 WELL = NodeVerdict(Verdict.UNKNOWN)
 FILE = NodeVerdict(Verdict.FAULTY, "/run/nologin exists on the node")
 BOTH = NodeVerdict(Verdict.FAULTY, "Xid 79; /run/nologin exists on the node")
+BROKEN = NodeVerdict(Verdict.FAULTY, "gpu-xid: Xid 79", None, FaultClass.HARDWARE, at=100.0)
+WITHDRAWN = NodeVerdict(Verdict.UNKNOWN, at=200.0)
 
 
 def verdicts(folder: Path) -> Verdicts:
@@ -106,5 +107,60 @@ async def test_if_the_folder_cannot_be_read_the_last_result_stays(
         await asyncio.to_thread(wait_for, lambda: "cannot read" in caplog.text, "the log line")
         # then the error is only logged
         assert seen.empty()
+    finally:
+        watch.stop()
+
+
+# The annotation -----------------------------------------------------------------------------------------------------
+
+
+async def test_each_verdict_is_reported_once_and_other_content_is_logged_and_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reported: asyncio.Queue[NodeVerdict] = asyncio.Queue()
+    path = tmp_path / "verdict" / "verdict"
+    watch = AnnotationFile(path, reported.put_nowait, every_s=0.01)
+    watch.start()
+    try:
+        # given no volume yet, then an annotation that is not set: the kubelet makes an empty file
+        path.parent.mkdir()
+        path.write_text("")
+        # when the operator writes one, and the kubelet swaps the file
+        path.write_text(wire.encode(BROKEN))
+        assert await asyncio.wait_for(reported.get(), 5) == BROKEN
+        # and then invalid JSON, and then the withdrawal
+        path.write_text("{")
+        await asyncio.to_thread(wait_for, lambda: "expected a NodeVerdict" in caplog.text, "the log line")
+        path.write_text(wire.encode(WITHDRAWN))
+        # then each is reported once
+        assert await asyncio.wait_for(reported.get(), 5) == WITHDRAWN
+        assert reported.empty()
+    finally:
+        watch.stop()
+
+
+async def test_a_verdict_that_cannot_be_handled_is_handled_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reported: asyncio.Queue[NodeVerdict] = asyncio.Queue()
+    failures = [OSError(28, "No space left on device"), OSError(28, "No space left on device")]
+
+    def on_change(verdict: NodeVerdict) -> None:
+        if failures:
+            raise failures.pop()
+        reported.put_nowait(verdict)
+
+    # given a verdict, and a disk that is full at the first two attempts
+    path = tmp_path / "verdict"
+    path.write_text(wire.encode(BROKEN))
+    watch = AnnotationFile(path, on_change, every_s=0.01)
+    watch.start()
+    try:
+        # then the watch continues, and logs the error once
+        assert await asyncio.wait_for(reported.get(), 5) == BROKEN
+        assert caplog.text.count("No space left on device") == 1
+        # and the next verdict is reported too
+        path.write_text(wire.encode(WITHDRAWN))
+        assert await asyncio.wait_for(reported.get(), 5) == WITHDRAWN
     finally:
         watch.stop()

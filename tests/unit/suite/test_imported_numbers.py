@@ -81,7 +81,7 @@ def _is_number(module: str, name: str) -> bool:
         ("from understudy_sidecar.membership import silence as s\nassert s.HEARTBEATS == 3", {"HEARTBEATS"}),
         ("import understudy_sidecar.client\nunderstudy_sidecar.client.TCP_S", {"TCP_S"}),
         ("from understudy_sidecar import membership\nmembership.silence.HEARTBEATS", {"HEARTBEATS"}),
-        ("from understudy_operator.apply.gateway import ADDRESS_PAUSES_S", {"ADDRESS_PAUSES_S"}),
+        ("from understudy_operator.metrics.operator_metrics import RECOVERY_S", {"RECOVERY_S"}),
         ("from understudy_protocol.enums import NO_ROUND", set()),
         ("from tests.unit.operator.given import NOW", set()),
         ("HEARTBEATS = 3", set()),

@@ -49,7 +49,7 @@ def preloaded(forking: Make, folder: Path, *words: str) -> Forking:
 
 
 @pytest.mark.parametrize("words", [("train.py", "--lr", "1"), ("-m", "package"), ("-m", "package.train"), ("-c", SETS)])
-def test_a_worker_of_such_a_script_sees_what_a_fresh_process_sees(
+def test_a_worker_of_such_a_script_sees_the_same_as_a_fresh_process(
     folder: Path, forking: Make, words: tuple[str, ...]
 ) -> None:
     (folder / "package").mkdir()
@@ -112,7 +112,7 @@ def test_a_variable_that_torch_reads_at_its_import(line: str) -> None:
         "# os.environ['OMP_NUM_THREADS'] = '4'",
     ],
 )
-def test_a_line_that_changes_nothing_for_what_was_imported(line: str) -> None:
+def test_a_line_that_changes_nothing_for_imported_modules(line: str) -> None:
     assert why("import os", line, "import torch") == ""
 
 

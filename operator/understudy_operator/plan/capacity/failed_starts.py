@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.times.durations import growing_pause_s
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_protocol import pod as names
+from understudy_protocol.pauses import growing_pause_s
 
 FIRST_S = 1.0
 LONGEST_S = 60.0

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.intents import DryRun, Intent, Plan, PoolPlan, Remove, intent_key
-from understudy_operator.plan.times.durations import growing_pause_s
 from understudy_operator.plan.times.reconcile_clock import is_due
+from understudy_protocol.pauses import growing_pause_s
 
 FIRST_S = 0.25
 #: The longest pause before a retry: a quota may have room again, or a webhook be back.

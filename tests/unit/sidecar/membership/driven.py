@@ -53,14 +53,14 @@ class DrivenCoordinator:
         self.coordinator = (
             Coordinator.appointed(
                 shape,
-                "uid-office",
+                "uid-coordinator",
                 "10.0.0.9",
                 Appoint(epoch, at_least_round, {}, running_pods, rank_holders, coordinator_uid),
                 self.now,
                 known,
             )
             if elected is None
-            else Coordinator.elected(shape, "uid-office", "10.0.0.9", Term(epoch, 2), elected, self.now)
+            else Coordinator.elected(shape, "uid-coordinator", "10.0.0.9", Term(epoch, 2), elected, self.now)
         )
         self.sent: dict[str, list[Any]] = {}
         self.logged: list[str] = []
@@ -73,7 +73,7 @@ class DrivenCoordinator:
     def do(self, event: CoordinatorEvent) -> None:
         """Also handle the effects that follow while losses are gathered."""
         self.at_once(event)
-        gathers_until = self.coordinator.state.gathers_until
+        gathers_until = self.coordinator.state.round.gathers_until
         if self.now < gathers_until and not self.step_down_reason:
             self.now = gathers_until
             self.at_once(Tick())
@@ -102,7 +102,6 @@ class DrivenCoordinator:
         group_rank: int | None = None,
         workers: WorkersState = WorkersState.IDLE,
         *,
-        stores_votes: bool = True,
         term: Term = NO_TERM,
         node: str = "",
         leaving: m.Leaving | None = None,
@@ -121,9 +120,7 @@ class DrivenCoordinator:
         index = None if name.startswith("spare") else int(end)
         at, ip = node or f"node-of-{name}", f"10.0.0.{ord(name[0])}{end}"
         role = (f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000)
-        known = m.Join(
-            *role, term, stores_votes=stores_votes, leaving=leaving, group_world_size=group_world_size, history=history
-        )
+        known = m.Join(*role, term, leaving=leaving, group_world_size=group_world_size, history=history)
         join = replace(known, verdict=verdict, warm=warm, stepped=stepped, disconnected_s=disconnected_s)
         join = replace(join, disconnected_silently=disconnected_silently, unable_reason=unable_reason)
         self.do(Received(number, join))

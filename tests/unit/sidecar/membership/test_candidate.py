@@ -26,7 +26,7 @@ class CandidatePool:
     def __init__(self, *, place: int = 0, leader_snapshot: bool = True) -> None:
         standbys = tuple(m.StandbyCoordinator(name, f"10.0.0.{number}") for number, name in enumerate("abc"))
         standbys = standbys if place == 0 else (*standbys[1 : 1 + place], standbys[0])
-        given = m.LeaderSnapshot(E1, tuple("abcde"), (), "office", (), {}) if leader_snapshot else None
+        given = m.LeaderSnapshot(E1, tuple("abcde"), (), "coordinator", {}) if leader_snapshot else None
         self.voter = Voter(HardState(O1, "", E1, standbys, given))
         self.known = MemberInfo(None, None, True, self.voter.hard_state)
         self.machine = CandidateMachine("a", self.voter, self.known)
@@ -41,9 +41,7 @@ class CandidatePool:
     def call(self, *names: str, term: Term = O1) -> list[e.CandidateEffect]:
         effects = []
         for name in names:
-            join = m.Join(
-                name, name, "n", "ip", None, NO_ROUND, None, WorkersState.IDLE, 1, term, E1, stores_votes=True
-            )
+            join = m.Join(name, name, "n", "ip", None, NO_ROUND, None, WorkersState.IDLE, 1, term, E1)
             effects += self.do(e.JoinReceived(self.links[name], join))
         return effects
 
@@ -180,7 +178,7 @@ def test_a_standby_coordinator_of_an_older_epoch_is_no_candidate() -> None:
 
 def test_while_a_voter_configuration_is_pending_it_needs_majorities_of_both() -> None:
     pool = CandidatePool()
-    pool.voter.store_leader_snapshot(m.LeaderSnapshot(E2, tuple("abcde"), tuple("afgh"), "office", (), {}))
+    pool.voter.store_leader_snapshot(m.LeaderSnapshot(E2, tuple("abcde"), tuple("afgh"), "coordinator", {}))
     assert pool.call("b", "c") == []
     pool.call("f")
     assert pool.vote_requests(pool.call("g")) == {2: O2, 3: O2, 6: O2, 7: O2}

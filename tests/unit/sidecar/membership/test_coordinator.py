@@ -8,8 +8,8 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy, WorkersState
 from understudy_protocol.observer import ForkFallbacks
-from understudy_sidecar.membership.coordinator_state import Phase
 from understudy_sidecar.membership.events import Received
+from understudy_sidecar.membership.round_state import Phase
 
 CLOSE_ACK_S = 3.0
 FIRST_ROUND_PATIENCE_S = 30.0
@@ -394,6 +394,22 @@ def test_a_pod_whose_workers_do_not_start_is_lost_after_four_minutes_and_a_spare
     assert driven.lost_pods() == {"active-1": "Pod"}
     assert driven.recovery().cause.message == "its workers have not started within 240 s"
     assert driven.assigned() == {"active-0": 0, "spare-0": 1}
+
+
+def test_a_pod_whose_workers_started_while_it_was_disconnected_is_not_lost() -> None:
+    # given a round in which the connection of a pod ends before its workers start
+    driven = running()
+    driven.fail_worker("active-1")
+    driven.report_started("active-0")
+    driven.receive("active-1", m.Ack(driven.token))
+    driven.drop("active-1", silent=True)
+    # when it joins again with running workers, and all members answer for more than four minutes
+    driven.join("active-1", driven.token, 1, WorkersState.RUNNING)
+    driven.report_step("active-0", 2)
+    driven.later(300.0, "active-0", "active-1", "spare-0")
+    # then the round continues
+    assert driven.lost_pods() == {}
+    assert driven.coordinator.phase is Phase.RUNNING
 
 
 def test_a_pod_that_joins_and_can_take_part_in_no_round_is_lost_and_gets_no_ranks() -> None:

@@ -16,7 +16,7 @@ from understudy_protocol.observer import Appoint, End, Observe, Refused, Snapsho
 from understudy_protocol.pod import JobShape
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.core import Core, CoreEffect, CoreEvent, FromObserver, ObserverUp, StoreFailed
-from understudy_sidecar.membership.identity import Identity
+from understudy_sidecar.membership.member_state import Identity
 
 GIVEN_UP_EXIT_CODE = 84
 

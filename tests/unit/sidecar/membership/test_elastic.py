@@ -8,8 +8,8 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_protocol.observer import NodeFact, Nodes
-from understudy_sidecar.membership.coordinator_state import Phase
 from understudy_sidecar.membership.events import FromOperator
+from understudy_sidecar.membership.round_state import Phase
 
 SPARE_TIMEOUT_S = 30.0
 SURVIVORS = ("active-1", "active-2", "active-3")

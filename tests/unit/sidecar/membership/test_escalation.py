@@ -10,7 +10,7 @@ from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy, 
 from understudy_protocol.observer import End, NodeFact, Nodes
 from understudy_sidecar.membership.events import Dropped, FromOperator
 
-SUCCESSION_S = 0.5
+CONFIG_CHANGE_S = 0.5
 GATHER_S = 0.02
 
 ALL_MEMBERS = ("active-0", "active-1", "active-2", "spare-0", "spare-1")
@@ -33,7 +33,7 @@ def fails_and_restarts(driven: DrivenCoordinator, name: str) -> None:
 
 
 def charged(driven: DrivenCoordinator) -> int:
-    return sum(offence.is_charged for offence in driven.coordinator.state.offences.in_window(driven.now))
+    return sum(fault.is_charged for fault in driven.coordinator.state.fault_history.in_window(driven.now))
 
 
 # A pod that fails again
@@ -320,7 +320,7 @@ def test_a_fault_of_another_pod_during_a_recovery_is_charged() -> None:
 
 def committed(driven: DrivenCoordinator) -> DrivenCoordinator:
     driven.coordinator.state.pod_uid = "uid-active-1"
-    driven.later(SUCCESSION_S + 0.1, *ALL_MEMBERS[:4])
+    driven.later(CONFIG_CHANGE_S + 0.1, *ALL_MEMBERS[:4])
     assert driven.coordinator.snapshot().voters
     return driven
 
@@ -336,7 +336,7 @@ def test_a_coordinator_that_evicts_its_own_pod_transfers_its_leadership_and_stat
     assert driven.step_down_reason
     history = driven.take("spare-0", m.LeaderSnapshot)[-1].history
     assert history.evicted == {"uid-active-1": TWICE}
-    assert [(x.pod_uid, x.caused_eviction) for x in history.offences] == [
+    assert [(x.pod_uid, x.caused_eviction) for x in history.counted_faults] == [
         ("uid-active-1", False),
         ("uid-active-1", True),
     ]
@@ -376,7 +376,7 @@ def test_a_coordinator_does_not_evict_its_own_pod_if_the_others_could_not_elect_
     # given four voters, one of which does not respond, and a coordinator whose own pod has failed once
     driven = running(3, in_place_max_per_pod=1)
     driven.coordinator.state.pod_uid = "uid-active-0"
-    driven.later(SUCCESSION_S + 0.1, "active-0", "active-1", "active-2", "spare-0")
+    driven.later(CONFIG_CHANGE_S + 0.1, "active-0", "active-1", "active-2", "spare-0")
     fails_and_restarts(driven, "active-0")
     driven.drop("spare-0", silent=True)
     # when it fails once more, then the pod stays

@@ -33,7 +33,7 @@ def fails(
 
 
 def gathered(driven: DrivenCoordinator) -> None:
-    driven.now = driven.coordinator.state.gathers_until
+    driven.now = driven.coordinator.state.round.gathers_until
     driven.at_once(Tick())
 
 
@@ -44,9 +44,7 @@ def blamed(driven: DrivenCoordinator) -> tuple[str, int | None, str]:
 
 
 def charged_pods(driven: DrivenCoordinator) -> list[str]:
-    return [
-        offence.pod_uid for offence in driven.coordinator.state.offences.in_window(driven.now) if offence.is_charged
-    ]
+    return [fault.pod_uid for fault in driven.coordinator.state.fault_history.in_window(driven.now) if fault.is_charged]
 
 
 def test_an_abort_that_was_reported_first_is_not_the_cause_if_another_failure_is_earlier() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, CloseReason, Fault, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership.coordinator_state import Phase
+from understudy_sidecar.membership.round_state import Phase
 
 GATHER_S = 3.0
 STACKS_S = 8.0
@@ -120,8 +120,8 @@ def test_a_pod_is_not_evicted_if_another_may_be_the_one_that_hangs(steps: dict[s
     assert driven.lost_pods() == {}
     failed = "pod active-0 failed once within 1 h, but it is not known which pod hangs"
     assert driven.recovery().reason == f"restart 1 of 2 within 1 h; {failed}"
-    (offence,) = driven.coordinator.state.offences.in_window(driven.now)
-    assert (offence.is_charged, offence.pod_uid) == (True, "")
+    (fault,) = driven.coordinator.state.fault_history.in_window(driven.now)
+    assert (fault.is_charged, fault.pod_uid) == (True, "")
 
 
 def test_a_hung_pod_is_evicted_if_all_others_are_a_step_ahead_or_have_finished() -> None:
@@ -261,7 +261,7 @@ def test_a_pod_whose_workers_alone_have_not_started_is_replaced_and_nothing_is_c
     assert (recovery.fault, recovery.cause.rank, recovery.cause.pod) == (Fault.POD, 2, "active-2")
     assert recovery.cause.message == "its workers have not started within 608 s"
     assert driven.lost_pods() == {"active-2": "Pod"}
-    assert driven.coordinator.state.offences.in_window(driven.now) == []
+    assert driven.coordinator.state.fault_history.in_window(driven.now) == []
 
 
 def test_of_two_pods_whose_workers_have_not_started_one_is_the_first_suspect() -> None:

@@ -9,11 +9,11 @@ from understudy_protocol import compiled
 from understudy_protocol import membership as m
 from understudy_protocol.enums import ConfigVersion, Fault, RoundToken, Strategy, Term, WorkersState
 from understudy_protocol.observer import Cause, Recovery
-from understudy_protocol.recovery import History, Offence
-from understudy_sidecar.membership.coordinator_state import Phase
+from understudy_protocol.recovery import CountedFault, History
+from understudy_sidecar.membership.round_state import Phase
 
 MESSAGE_LIMIT = 500
-SUCCESSION_S = 0.5
+CONFIG_CHANGE_S = 0.5
 FAULTY_REASON_LIMIT = 200
 INHERITED = 100
 SETTLE_S = 12.0
@@ -22,7 +22,7 @@ MEMBER_BYTES = 64 * 1024
 V1 = ConfigVersion(1, 1, 1)
 ROUND = RoundToken(1, 1, 3)
 RUNNING, FAILED = WorkersState.RUNNING, WorkersState.FAILED
-FORMER = Term(1, 1)
+PREVIOUS = Term(1, 1)
 LOST = Cause(1, "active-1", "node-of-active-1", None, None, "its connection ended")
 BAD = Cause(1, "active-1", "node-of-active-1", 1, None, "exit code 1")
 ALL_MEMBERS = ("active-0", "active-1", "spare-0")
@@ -33,13 +33,13 @@ def lasting(fault: Fault, cause: Cause, *, of_round: int = 4, strategy: Strategy
 
 
 def history(number: int = 1, **given: object) -> History:
-    facts: dict[str, object] = {"offences": (), "evicted": {}, "open": (), "failed_starts": 0}
-    return History(FORMER, number, **{**facts, **given})  # type: ignore[arg-type]
+    facts: dict[str, object] = {"counted_faults": (), "evicted": {}, "open": (), "failed_starts": 0}
+    return History(PREVIOUS, number, **{**facts, **given})  # type: ignore[arg-type]
 
 
 def elected(known: History, **given: object) -> DrivenCoordinator:
     leader_snapshot = m.LeaderSnapshot(
-        V1, tuple(f"uid-{x}" for x in ALL_MEMBERS), (), "uid-office", (), {"InPlace": 2}, known
+        V1, tuple(f"uid-{x}" for x in ALL_MEMBERS), (), "uid-coordinator", {"InPlace": 2}, known
     )
     return DrivenCoordinator(2, elected=leader_snapshot, **given)  # type: ignore[arg-type]
 
@@ -57,16 +57,16 @@ def claims(driven: DrivenCoordinator, first: WorkersState = RUNNING, second: Wor
 
 def test_standby_coordinators_receive_the_whole_history() -> None:
     driven = running(in_place_max_per_pod=1)
-    driven.later(SUCCESSION_S + 0.1, *ALL_MEMBERS)
+    driven.later(CONFIG_CHANGE_S + 0.1, *ALL_MEMBERS)
     driven.fail_worker("active-1")
-    driven.later(SUCCESSION_S + 0.1, *ALL_MEMBERS)
+    driven.later(CONFIG_CHANGE_S + 0.1, *ALL_MEMBERS)
     driven.report_started("active-0", "active-1")
     driven.fail_worker("active-1")  # right at the start
     driven.answer_heartbeats("active-0")
-    driven.later(SUCCESSION_S + 0.1, *ALL_MEMBERS)
+    driven.later(CONFIG_CHANGE_S + 0.1, *ALL_MEMBERS)
     first, *_, last = (leader_snapshot.history for leader_snapshot in driven.take("spare-0", m.LeaderSnapshot))
     assert (first.term, first.number < last.number) == (driven.coordinator.term, True)
-    assert [(x.pod_uid, x.rank, x.caused_eviction) for x in last.offences] == [
+    assert [(x.pod_uid, x.rank, x.caused_eviction) for x in last.counted_faults] == [
         ("uid-active-1", 1, False),
         ("uid-active-1", 1, True),
     ]
@@ -82,32 +82,32 @@ def test_a_withdrawn_charge_does_not_come_back_from_a_standby_coordinator() -> N
     # given a failure that was sent to the standby coordinators, and that turned out to be the loss of its pod
     driven = running()
     driven.fail_worker("active-1")
-    driven.later(SUCCESSION_S + 0.1, *ALL_MEMBERS)
+    driven.later(CONFIG_CHANGE_S + 0.1, *ALL_MEMBERS)
     reported = driven.take("spare-0", m.LeaderSnapshot)[-1].history
     assert reported is not None
-    (offence,) = reported.offences
-    driven.coordinator.state.offences.take_back(offence.at)
+    (fault,) = reported.counted_faults
+    driven.coordinator.state.fault_history.take_back(fault.at)
     # when a standby coordinator joins again with that history
     driven.join("spare-1", history=reported)
     # then the charge stays withdrawn
-    assert driven.coordinator.state.offences.in_window(driven.now) == []
+    assert driven.coordinator.state.fault_history.in_window(driven.now) == []
 
 
 def test_a_join_with_the_whole_history_is_not_too_long_for_a_coordinator() -> None:
     driven = running()
-    driven.later(SUCCESSION_S + 0.1, *ALL_MEMBERS)
+    driven.later(CONFIG_CHANGE_S + 0.1, *ALL_MEMBERS)
     state = driven.coordinator.state
     long_name, long_message = "n" * 63, "ü" * MESSAGE_LIMIT
     cause = Cause(99999, long_name, long_name, None, "SIGKILL", long_message)
     for number in range(300):
         uid = f"{number:036}"
-        state.offences.add(Offence(driven.now + number / 1000, uid, 99999))
-        state.offences.record_eviction(uid, f"node {long_name} is Faulty: {'ü' * FAULTY_REASON_LIMIT}")
+        state.fault_history.add(CountedFault(driven.now + number / 1000, uid, 99999))
+        state.fault_history.record_eviction(uid, f"node {long_name} is Faulty: {'ü' * FAULTY_REASON_LIMIT}")
         state.recovery_log.begin(Fault.PROCESS, cause, number, driven.now + number / 1000, long_message)
-    state.send_leader_snapshot_later(driven.now)
-    driven.later(SUCCESSION_S + 0.1, *ALL_MEMBERS)
+    state.config_changes.send_snapshot_later(driven.now)
+    driven.later(CONFIG_CHANGE_S + 0.1, *ALL_MEMBERS)
     history = driven.take("spare-0", m.LeaderSnapshot)[-1].history
-    assert len(history.offences) == INHERITED
+    assert len(history.counted_faults) == INHERITED
     join = m.Join("u" * 36, long_name, long_name, "10.0.0.1", 1, ROUND, 1, RUNNING, 4000, history=history)
     assert len(compiled.encode(join)) < MEMBER_BYTES
 
@@ -131,14 +131,14 @@ def test_a_failure_that_was_not_charged_is_not_charged_by_the_next_coordinator_i
     """Found by the simulation (seed 105289): the worker had failed because the other pod was gone."""
     # given a coordinator that had no majority when a worker of active-0 failed, and reported that
     worker = Cause(0, "active-0", "node-of-active-0", 1, None, "a peer has gone")
-    uncounted = Recovery(4, Fault.PROCESS, None, worker, START - 5.0, None, "")
+    pending = Recovery(4, Fault.PROCESS, None, worker, START - 5.0, None, "")
     rank_holders = (
         m.RankHolder(0, "uid-active-0", "active-0", "node-0"),
         m.RankHolder(1, "uid-active-1", "active-1", "node-1"),
     )
     voters = tuple(f"uid-{x}" for x in ALL_MEMBERS)
     leader_snapshot = m.LeaderSnapshot(
-        V1, voters, (), "uid-office", (), {}, history(open=(uncounted,)), ROUND, rank_holders
+        V1, voters, (), "uid-coordinator", {}, history(open=(pending,)), ROUND, rank_holders
     )
     driven = DrivenCoordinator(2, elected=leader_snapshot)
     # when active-1 does not come to the next one
@@ -146,23 +146,23 @@ def test_a_failure_that_was_not_charged_is_not_charged_by_the_next_coordinator_i
     driven.join("active-0", ROUND, 0, FAILED)
     driven.later(SETTLE_S + 1, "spare-0", "active-0")
     # then nothing is charged, and the lost pod is the cause
-    assert driven.coordinator.state.offences.in_window(driven.now) == []
+    assert driven.coordinator.state.fault_history.in_window(driven.now) == []
     assert [x.cause.pod for x in driven.coordinator.snapshot().recoveries] == ["active-1"]
 
 
 # Offenses
 
 
-def test_a_failure_under_the_former_coordinator_counts_once() -> None:
-    driven = elected(history(offences=(Offence(START - 10, "uid-active-1", 1),)), in_place_max_per_pod=1)
+def test_a_failure_under_the_previous_coordinator_counts_once() -> None:
+    driven = elected(history(counted_faults=(CountedFault(START - 10, "uid-active-1", 1),)), in_place_max_per_pod=1)
     claims(driven)
     driven.fail_worker("active-1")
     driven.answer_heartbeats("active-0")
     assert driven.assigned() == {"active-0": 0, "spare-0": 1}
 
 
-def test_an_appointed_coordinator_receives_the_history_from_a_former_standby_coordinator() -> None:
-    known = history(offences=(Offence(START - 10, "uid-active-1", 1),))
+def test_an_appointed_coordinator_receives_the_history_from_a_previous_standby_coordinator() -> None:
+    known = history(counted_faults=(CountedFault(START - 10, "uid-active-1", 1),))
     driven = DrivenCoordinator(2, epoch=2, at_least_round=3, in_place_max_per_pod=1)
     driven.join("spare-0", history=known)
     driven.join("active-0", ROUND, 0, RUNNING)
@@ -173,15 +173,15 @@ def test_an_appointed_coordinator_receives_the_history_from_a_former_standby_coo
 
 
 def test_the_newest_history_counts_and_no_offense_counts_twice() -> None:
-    offences = (Offence(START - 10, "uid-active-1", 1), Offence(START - 9, "uid-active-0", 0))
-    driven = elected(history(2, offences=offences, failed_starts=2))
-    driven.join("spare-0", history=history(1, offences=offences[:1], failed_starts=1))
-    driven.join("active-0", ROUND, 0, RUNNING, history=history(3, offences=offences, failed_starts=3))
-    assert driven.coordinator.state.offences.in_window(driven.now) == list(offences)
+    counted_faults = (CountedFault(START - 10, "uid-active-1", 1), CountedFault(START - 9, "uid-active-0", 0))
+    driven = elected(history(2, counted_faults=counted_faults, failed_starts=2))
+    driven.join("spare-0", history=history(1, counted_faults=counted_faults[:1], failed_starts=1))
+    driven.join("active-0", ROUND, 0, RUNNING, history=history(3, counted_faults=counted_faults, failed_starts=3))
+    assert driven.coordinator.state.fault_history.in_window(driven.now) == list(counted_faults)
     assert driven.coordinator.state.backoff.failures == 3
 
 
-def test_a_pod_that_the_former_coordinator_evicted_is_no_member_of_the_next() -> None:
+def test_a_pod_that_the_previous_coordinator_evicted_is_no_member_of_the_next() -> None:
     driven = elected(history(evicted={"uid-active-1": "it failed twice"}))
     claims(driven, FAILED, FAILED)
     assert driven.take("active-1", m.Evicted)[0].reason == "it failed twice"
@@ -201,7 +201,7 @@ def test_a_member_is_evicted_if_its_eviction_becomes_known_after_it_has_joined()
 # Open recoveries
 
 
-def test_a_recovery_that_the_former_coordinator_began_is_one_entry_with_its_cause() -> None:
+def test_a_recovery_that_the_previous_coordinator_began_is_one_entry_with_its_cause() -> None:
     """A pod was lost, and the coordinator stepped down before a pod could take its ranks."""
     driven = elected(history(open=(lasting(Fault.POD, LOST),)))
     driven.join("active-0", ROUND, 0, RUNNING, stepped=ROUND)
@@ -216,20 +216,20 @@ def test_a_recovery_that_the_former_coordinator_began_is_one_entry_with_its_caus
     assert recovery.resumed_at is not None
 
 
-def test_a_failure_that_the_former_coordinator_reported_is_neither_reported_nor_charged_again() -> None:
+def test_a_failure_that_the_previous_coordinator_reported_is_neither_reported_nor_charged_again() -> None:
     reported = lasting(Fault.PROCESS, BAD)
-    driven = elected(history(open=(reported,), offences=(Offence(reported.detected_at, "uid-active-1", 1),)))
+    driven = elected(history(open=(reported,), counted_faults=(CountedFault(reported.detected_at, "uid-active-1", 1),)))
     claims(driven, FAILED, FAILED)
     assert driven.assigned() == {"active-0": 0, "active-1": 1}
     assert len(driven.coordinator.snapshot().recoveries) == 1
-    assert len(driven.coordinator.state.offences.in_window(driven.now)) == 1
+    assert len(driven.coordinator.state.fault_history.in_window(driven.now)) == 1
 
 
 def test_a_failure_that_it_reported_and_did_not_charge_is_charged_to_no_pod() -> None:
     driven = elected(history(open=(lasting(Fault.PROCESS, BAD),)), in_place_max_per_pod=0)
     claims(driven, FAILED, FAILED)
     assert driven.assigned() == {"active-0": 0, "active-1": 1}
-    assert [x.pod_uid for x in driven.coordinator.state.offences.in_window(driven.now)] == [""]
+    assert [x.pod_uid for x in driven.coordinator.state.fault_history.in_window(driven.now)] == [""]
 
 
 def test_a_recovery_whose_round_trains_ends_with_its_next_step() -> None:
@@ -268,7 +268,7 @@ def test_the_next_coordinator_continues_the_backoff(failed: int, pause_s: float)
     assert driven.now - before == pytest.approx(pause_s)
 
 
-def test_a_step_resets_the_backoff_of_the_former_coordinator() -> None:
+def test_a_step_resets_the_backoff_of_the_previous_coordinator() -> None:
     driven = elected(history(failed_starts=2), max_in_place=10)
     claims(driven)
     driven.report_step("active-0")

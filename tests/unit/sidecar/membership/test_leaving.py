@@ -6,8 +6,8 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Fault, Strategy, Verdict, WorkersState
 from understudy_protocol.observer import NodeFact, Nodes
-from understudy_sidecar.membership.coordinator_state import Phase
 from understudy_sidecar.membership.events import FromOperator
+from understudy_sidecar.membership.round_state import Phase
 
 GRACE_S = 30.0
 LEAVING = m.Leaving("deleted", GRACE_S)
@@ -84,7 +84,7 @@ def test_a_worker_that_failed_because_of_a_leave_that_is_reported_later_is_not_b
     driven.receive("active-0", LEAVING)
     # then the leave is the cause, and is not charged
     assert blamed(driven) == [(Fault.POD, "active-0")]
-    assert driven.coordinator.state.offences.in_window(driven.now) == []
+    assert driven.coordinator.state.fault_history.in_window(driven.now) == []
     # and its end, when all have saved, is not another fault
     drained(driven, "active-1", "active-2")
     driven.receive("active-0", m.Gone("its launcher has ended"))
@@ -279,17 +279,6 @@ def test_drained_members_run_again_if_the_others_had_finished() -> None:
     driven.receive("active-1", m.Finished(driven.token))
     drained(driven, "active-2")
     assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
-
-
-def test_the_next_round_does_not_wait_for_members_of_version_1() -> None:
-    driven = DrivenCoordinator(2)
-    driven.join("spare-0")
-    driven.join("active-0")
-    driven.join("active-1", stores_votes=False)
-    driven.assigned()
-    driven.receive("active-0", LEAVING)
-    driven.receive("active-0", m.Gone("its launcher has ended"))
-    assert driven.assigned() == {"spare-0": 0, "active-1": 1}
 
 
 def test_a_leave_in_a_join_counts() -> None:

@@ -6,11 +6,12 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason, Fault, Strategy, WorkersState
 from understudy_protocol.observer import Appoint
-from understudy_sidecar.membership.coordinator_state import Phase
+from understudy_protocol.recovery import CountedFault
 from understudy_sidecar.membership.events import Tick
+from understudy_sidecar.membership.round_state import Phase
 
 LATE_S = 1.0
-SUCCESSION_S = 0.5
+CONFIG_CHANGE_S = 0.5
 
 ACTIVES = ("active-0", "active-1", "active-2")
 ALL_MEMBERS = (*ACTIVES, "spare-0", "spare-1")
@@ -20,7 +21,7 @@ DISCONNECTED = m.Disconnecting("the coordinator was not heard for 15 s")
 def committed(**given: object) -> DrivenCoordinator:
     """Three active members and two spares; any three of them are a majority."""
     driven = running(3, spares=2, **given)
-    driven.later(SUCCESSION_S + 0.1)
+    driven.later(CONFIG_CHANGE_S + 0.1)
     acknowledge(driven)
     assert len(driven.coordinator.snapshot().voters) == len(ALL_MEMBERS)
     driven.sent.clear()
@@ -48,13 +49,13 @@ def cut_off(driven: DrivenCoordinator, *names: str) -> None:
 
 
 def charged(driven: DrivenCoordinator) -> int:
-    return sum(offence.is_charged for offence in driven.coordinator.state.offences.in_window(driven.now))
+    return sum(fault.is_charged for fault in driven.coordinator.state.fault_history.in_window(driven.now))
 
 
-def charges_of_standbys(driven: DrivenCoordinator) -> list[tuple[float, ...]]:
-    return [
-        leader_snapshot.charges for name in list(driven.sent) for leader_snapshot in driven.take(name, m.LeaderSnapshot)
-    ]
+def charges_of_standbys(driven: DrivenCoordinator) -> list[tuple[CountedFault, ...]]:
+    """The charges in each leader snapshot."""
+    snapshots = [snapshot for name in list(driven.sent) for snapshot in driven.take(name, m.LeaderSnapshot)]
+    return [tuple(fault for fault in x.history.counted_faults if fault.is_charged) for x in snapshots]
 
 
 def test_a_coordinator_that_was_replaced_during_its_freeze_charges_nothing() -> None:
@@ -81,7 +82,7 @@ def test_a_minority_does_not_end_the_job_for_a_spent_budget() -> None:
     driven.fail_worker("active-2")
     driven.answer_heartbeats("active-0", "active-1")
     assert driven.lost_pods() == {"active-2": "Process"}
-    driven.later(SUCCESSION_S + 0.1)
+    driven.later(CONFIG_CHANGE_S + 0.1)
     acknowledge(driven)
     # given a coordinator that is cut off from most of its voters, and whose budget is spent
     cut_off(driven, "active-0", "spare-0", "spare-1")

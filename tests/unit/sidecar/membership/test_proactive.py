@@ -189,7 +189,7 @@ def test_a_proactive_replacement_is_not_charged() -> None:
     driven.report_step("active-0", 2, pause_s=0.5)
     assert driven.coordinator.closed is None
     assert driven.recovery().resumed_at is not None
-    assert driven.coordinator.state.offences.in_window(driven.now) == []
+    assert driven.coordinator.state.fault_history.in_window(driven.now) == []
 
 
 def test_a_member_that_is_lost_while_it_saves_is_lost_once() -> None:

@@ -17,8 +17,8 @@ from understudy_protocol.enums import (
 )
 from understudy_protocol.observer import Cause, Recovery
 from understudy_protocol.recovery import History
-from understudy_sidecar.membership.coordinator_state import Phase
 from understudy_sidecar.membership.events import Tick
+from understudy_sidecar.membership.round_state import Phase
 
 SETTLE_S = 12.0
 
@@ -55,14 +55,14 @@ def test_a_round_that_continues_keeps_its_token_even_if_the_operator_knows_a_hig
     assert driven.coordinator.closed is not None
 
 
-def test_an_elected_coordinator_numbers_its_rounds_after_those_of_the_former_one() -> None:
+def test_an_elected_coordinator_numbers_its_rounds_after_those_of_the_previous_one() -> None:
     """Found by the simulation (seed 20484): the number of the round fell from 4 to 0."""
     # given members that have had no rank, and elect one of them after the loss of the coordinator and the only active
     # member
     voters = ("uid-active-0", "uid-spare-0", "uid-spare-1")
     rank_holders = (m.RankHolder(0, "uid-active-0", "active-0", "node-0"),)
     leader_snapshot = m.LeaderSnapshot(
-        ConfigVersion(1, 1, 1), voters, (), "uid-active-0", (), {}, token=ROUND, rank_holders=rank_holders
+        ConfigVersion(1, 1, 1), voters, (), "uid-active-0", {}, token=ROUND, rank_holders=rank_holders
     )
     driven = DrivenCoordinator(1, elected=leader_snapshot)
     driven.join("spare-0")
@@ -219,7 +219,7 @@ def test_each_pod_that_was_lost_with_the_coordinator_is_an_entry_with_its_name_a
     rank_holders = tuple(m.RankHolder(rank, f"uid-{name}", name, f"node-{rank}") for rank, name in enumerate(pods))
     voters = tuple(f"uid-{name}" for name in (*pods, "spare-0"))
     leader_snapshot = m.LeaderSnapshot(
-        ConfigVersion(1, 1, 1), voters, (), "uid-active-1", (), {}, token=ROUND, rank_holders=rank_holders
+        ConfigVersion(1, 1, 1), voters, (), "uid-active-1", {}, token=ROUND, rank_holders=rank_holders
     )
     driven = (
         DrivenCoordinator(4, epoch=2, at_least_round=3, known=leader_snapshot)
@@ -252,7 +252,7 @@ def test_pods_of_a_round_of_which_no_pod_is_left_are_named_too(appointed_by: str
     rank_holders = (m.RankHolder(0, "uid-active-0", "active-0", "node-0"),)
     voters = ("uid-active-0", "uid-spare-0", "uid-spare-1")
     leader_snapshot = m.LeaderSnapshot(
-        ConfigVersion(1, 1, 1), voters, (), "uid-spare-1", (), {}, token=ROUND, rank_holders=rank_holders
+        ConfigVersion(1, 1, 1), voters, (), "uid-spare-1", {}, token=ROUND, rank_holders=rank_holders
     )
     match appointed_by:
         case "operator":
@@ -275,7 +275,7 @@ def test_pods_of_a_round_of_which_no_pod_is_left_are_named_too(appointed_by: str
 
 def test_an_observer_receives_which_pods_the_new_coordinator_finds_missing() -> None:
     """Found by the simulation (seed 57): the operator did not receive the loss, and did not replace the pod."""
-    # given an appointed coordinator that waits for the pods of the former round, and has sent a snapshot
+    # given an appointed coordinator that waits for the pods of the previous round, and has sent a snapshot
     driven = successor()
     driven.join("active-0", ROUND, 0, FINISHED)
     driven.later(SETTLE_S - 1, "active-0")
@@ -298,7 +298,7 @@ def test_pods_on_the_node_of_a_coordinator_that_stopped_responding_are_lost_with
     )
     voters = tuple(f"uid-active-{rank}" for rank in range(4))
     leader_snapshot = m.LeaderSnapshot(
-        ConfigVersion(1, 1, 1), voters, (), "uid-active-0", (), {}, token=ROUND, rank_holders=rank_holders
+        ConfigVersion(1, 1, 1), voters, (), "uid-active-0", {}, token=ROUND, rank_holders=rank_holders
     )
     driven = DrivenCoordinator(4, elected=leader_snapshot)
     # when another member joins, whose connection to the coordinator no kernel has closed, or a kernel has
@@ -320,7 +320,7 @@ def test_a_coordinator_that_was_lost_right_after_a_new_round_is_named(silently: 
     voters = tuple(f"uid-active-{rank}" for rank in range(3))
     version = ConfigVersion(1, 1, 1)
     named = replace(
-        m.LeaderSnapshot(version, voters, (), "uid-active-0", (), {}),
+        m.LeaderSnapshot(version, voters, (), "uid-active-0", {}),
         coordinator_pod="active-0",
         coordinator_node="node-0",
     )
@@ -342,7 +342,7 @@ def test_a_coordinator_that_was_lost_right_after_a_new_round_is_named(silently: 
 
 
 def test_a_lost_pod_of_a_newer_round_than_the_leader_snapshot_is_named_by_its_earlier_ranks() -> None:
-    """Found by the simulation (seed 48900): the former coordinator joined, and another pod of its round was lost."""
+    """Found by the simulation (seed 48900): the previous coordinator joined, and another pod of its round was lost."""
     # given a coordinator that sent the pods of round 2, and hung right after it had formed round 3
     rank_holders = tuple(
         m.RankHolder(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(3)
@@ -350,7 +350,7 @@ def test_a_lost_pod_of_a_newer_round_than_the_leader_snapshot_is_named_by_its_ea
     voters = (*(rank_holder.pod_uid for rank_holder in rank_holders), "uid-spare-0")
     before = RoundToken(1, 1, ROUND.round - 1)
     leader_snapshot = m.LeaderSnapshot(
-        ConfigVersion(1, 1, 1), voters, (), "uid-spare-0", (), {}, token=before, rank_holders=rank_holders
+        ConfigVersion(1, 1, 1), voters, (), "uid-spare-0", {}, token=before, rank_holders=rank_holders
     )
     driven = DrivenCoordinator(3, elected=leader_snapshot)
     # when all but active-2 join from round 3, in which the coordinator's pod has taken rank 0
@@ -373,7 +373,7 @@ def test_a_pod_that_joins_the_new_coordinator_and_is_disconnected_again_is_named
     )
     voters = (*(rank_holder.pod_uid for rank_holder in rank_holders), "uid-spare-0")
     leader_snapshot = m.LeaderSnapshot(
-        ConfigVersion(1, 1, 1), voters, (), "uid-spare-0", (), {}, token=ROUND, rank_holders=rank_holders
+        ConfigVersion(1, 1, 1), voters, (), "uid-spare-0", {}, token=ROUND, rank_holders=rank_holders
     )
     new = DrivenCoordinator(3, elected=leader_snapshot)
     new.join("active-0", ROUND, 0, FINISHED, group_world_size=3)
@@ -399,7 +399,7 @@ def test_a_pod_whose_loss_was_reported_is_not_reported_again_by_its_earlier_rank
     cause = Cause(2, "active-2", "node-2", None, None, "its connection ended")
     reported = Recovery(ROUND.round, Fault.POD, Strategy.SPARE_SWAP, cause, START - 5.0, None, "its pod is lost")
     history = History(Term(1, 1), 1, (), {}, (reported,), 0)
-    leader_snapshot = m.LeaderSnapshot(version, voters, (), "uid-spare-0", (), {}, history, before, rank_holders)
+    leader_snapshot = m.LeaderSnapshot(version, voters, (), "uid-spare-0", {}, history, before, rank_holders)
     named = replace(leader_snapshot, coordinator_pod="spare-0", coordinator_node="node-3")
     driven = DrivenCoordinator(3, elected=named)
     # when the coordinator, which has taken its rank, is lost as well
@@ -414,7 +414,7 @@ def test_round_numbers_do_not_fall_when_members_continue_an_older_round() -> Non
     """Found by the simulation (seed 45210): a frozen pod returned from a round whose replacement had failed."""
     # given a coordinator that received round 5
     leader_snapshot = m.LeaderSnapshot(
-        ConfigVersion(1, 1, 1), ("uid-active-0",), (), "uid-spare-0", (), {}, token=RoundToken(1, 1, 5)
+        ConfigVersion(1, 1, 1), ("uid-active-0",), (), "uid-spare-0", {}, token=RoundToken(1, 1, 5)
     )
     driven = DrivenCoordinator(1, elected=leader_snapshot)
     assert driven.coordinator.snapshot().token.round == 5
@@ -473,7 +473,7 @@ def test_a_step_before_rounds_of_which_no_pod_is_left_is_not_the_last_one(appoin
     rank_holders = tuple(m.RankHolder(rank, f"uid-lost-{rank}", f"lost-{rank}", f"node-{rank}") for rank in range(2))
     voters = ("uid-lost-0", "uid-lost-1", "uid-active-0", "uid-spare-0", "uid-spare-1")
     leader_snapshot = m.LeaderSnapshot(
-        ConfigVersion(1, 1, 1), voters, (), "uid-lost-0", (), {}, token=ROUND, rank_holders=rank_holders, stepped=ROUND
+        ConfigVersion(1, 1, 1), voters, (), "uid-lost-0", {}, token=ROUND, rank_holders=rank_holders, stepped=ROUND
     )
     driven = (
         DrivenCoordinator(2, epoch=2, at_least_round=3, known=leader_snapshot)
@@ -500,7 +500,7 @@ def test_a_member_that_has_joined_and_is_disconnected_was_not_lost() -> None:
     rank_holders = tuple(m.RankHolder(rank, f"uid-{name}", name, f"node-{rank}") for rank, name in enumerate(pods))
     voters = tuple(f"uid-{name}" for name in pods)
     leader_snapshot = m.LeaderSnapshot(
-        ConfigVersion(1, 1, 1), voters, (), "uid-active-0", (), {}, token=ROUND, rank_holders=rank_holders
+        ConfigVersion(1, 1, 1), voters, (), "uid-active-0", {}, token=ROUND, rank_holders=rank_holders
     )
     driven = DrivenCoordinator(3, elected=leader_snapshot)
     # when one of the others joins and calls elsewhere, and the other one reports the failure of its worker
@@ -535,7 +535,7 @@ def loses_an_active_coordinator(workers: WorkersState) -> DrivenCoordinator:
     rank_holders = tuple(m.RankHolder(rank, f"uid-{name}", name, f"node-{rank}") for rank, name in enumerate(pods))
     voters = tuple(f"uid-{name}" for name in (*pods, "spare-0"))
     leader_snapshot = m.LeaderSnapshot(
-        ConfigVersion(1, 1, 1), voters, (), "uid-active-0", (), {}, token=ROUND, rank_holders=rank_holders
+        ConfigVersion(1, 1, 1), voters, (), "uid-active-0", {}, token=ROUND, rank_holders=rank_holders
     )
     driven = DrivenCoordinator(3, elected=leader_snapshot)
     driven.join("spare-0")

@@ -77,7 +77,7 @@ def test_a_lost_member_takes_the_blame_off_an_innocent_worker() -> None:
     assert entry.reason == "its pod is lost"
 
 
-def test_a_round_of_the_former_coordinator_ended_the_recoveries_that_were_open_when_it_was_formed() -> None:
+def test_a_round_of_the_previous_coordinator_ended_the_recoveries_that_were_open_when_it_was_formed() -> None:
     given = RecoveryLog()
     given.begin(Fault.PROCESS, WORKER, 4, 10.0)
     given.begin(Fault.POD, POD, 5, 11.0)

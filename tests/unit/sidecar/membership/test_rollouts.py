@@ -9,7 +9,7 @@ from tests.unit.sidecar.membership.test_pending_faults import committed, cut_off
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason, Fault, OnFailedUpdate, RoundToken
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
-from understudy_sidecar.membership.coordinator_state import Phase
+from understudy_sidecar.membership.round_state import Phase
 
 RESTARTS: dict[str, Any] = {"on_failed_update": OnFailedUpdate.RESTART_JOB}
 FAILURE = UpdateFailure("u1", "step-7", "rollout-1 is gone", 1, 5.0)

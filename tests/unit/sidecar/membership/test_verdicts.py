@@ -21,7 +21,7 @@ def reported(driven: DrivenCoordinator, *facts: NodeFact) -> dict[str, list[m.No
 
 
 def test_the_first_verdicts_go_to_all_members() -> None:
-    """Their files may have verdicts of a former coordinator."""
+    """Their files may have verdicts of a previous coordinator."""
     driven = running(2)
     assert reported(driven, FAULTY) == {"active-0": [VERDICT], "active-1": [NOTHING], "spare-0": [NOTHING]}
 

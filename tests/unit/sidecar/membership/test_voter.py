@@ -18,15 +18,15 @@ HARD_STATE = HardState(O1, "", E1)
 @pytest.mark.parametrize(
     ("hard_state", "vote_request", "granted"),
     [
-        (HARD_STATE, RequestVote(O2, E1, "heir"), True),
-        (HARD_STATE, RequestVote(O2, E2, "heir"), True),
-        (HARD_STATE, RequestVote(O1, E1, "heir"), False),  # the voter follows it already
+        (HARD_STATE, RequestVote(O2, E1, "candidate"), True),
+        (HARD_STATE, RequestVote(O2, E2, "candidate"), True),
+        (HARD_STATE, RequestVote(O1, E1, "candidate"), False),  # the voter follows it already
         # the candidate has an older configuration
-        (replace(HARD_STATE, config_version=E2), RequestVote(O2, E1, "heir"), False),
-        (HardState(O2, "heir", E1), RequestVote(O2, E1, "heir"), True),  # requested again
-        (HardState(O2, "other", E1), RequestVote(O2, E1, "heir"), False),  # one vote per term
-        (HardState(O2, "other", E1), RequestVote(O3, E1, "heir"), True),
-        (HardState(Term(2, 1), "", E1), RequestVote(O3, E1, "heir"), False),  # a newer epoch is known
+        (replace(HARD_STATE, config_version=E2), RequestVote(O2, E1, "candidate"), False),
+        (HardState(O2, "candidate", E1), RequestVote(O2, E1, "candidate"), True),  # requested again
+        (HardState(O2, "other", E1), RequestVote(O2, E1, "candidate"), False),  # one vote per term
+        (HardState(O2, "other", E1), RequestVote(O3, E1, "candidate"), True),
+        (HardState(Term(2, 1), "", E1), RequestVote(O3, E1, "candidate"), False),  # a newer epoch is known
     ],
 )
 def test_a_term_gets_one_vote_of_a_voter_for_a_candidate_that_is_not_behind(
@@ -34,7 +34,7 @@ def test_a_term_gets_one_vote_of_a_voter_for_a_candidate_that_is_not_behind(
 ) -> None:
     voter = Voter(hard_state)
     assert voter.grant_vote(vote_request) is granted
-    assert (voter.hard_state == hard_state) is (not granted or hard_state.voted_for == "heir")
+    assert (voter.hard_state == hard_state) is (not granted or hard_state.voted_for == "candidate")
 
 
 def test_a_vote_stores_no_voter_configuration() -> None:
@@ -42,7 +42,7 @@ def test_a_vote_stores_no_voter_configuration() -> None:
     configuration.
     """
     voter = Voter(HARD_STATE)
-    voter.grant_vote(RequestVote(O2, E2, "heir"))
+    voter.grant_vote(RequestVote(O2, E2, "candidate"))
     assert voter.hard_state.config_version == HARD_STATE.config_version
 
 
@@ -61,13 +61,13 @@ def test_an_appointment_is_accepted_in_a_new_epoch_only(term: Term, accepted: bo
 
 
 def test_an_older_config_change_or_leader_snapshot_changes_nothing() -> None:
-    leader_snapshot = LeaderSnapshot(E2, ("a",), (), "a", (), {})
+    leader_snapshot = LeaderSnapshot(E2, ("a",), (), "a", {})
     voter = Voter(HardState(O1, "", E2, (StandbyCoordinator("a", "10.0.0.1"),), leader_snapshot))
     before = voter.hard_state
     assert not voter.acknowledge(ConfigChange(E1, ()))
     assert not voter.store_leader_snapshot(replace(leader_snapshot, config_version=E1))
     assert voter.hard_state == before
-    assert voter.store_leader_snapshot(replace(leader_snapshot, charges=(1.0,)))
+    assert voter.store_leader_snapshot(replace(leader_snapshot, recoveries_by_strategy={"InPlace": 1}))
 
 
 @pytest.mark.parametrize(("config_version", "reported"), [(E1, True), (E2, False)])
@@ -75,7 +75,7 @@ def test_only_a_standby_coordinator_of_the_newest_voter_configuration_reports_it
     config_version: ConfigVersion, reported: bool
 ) -> None:
     history = History(O1, 1, (), {}, (), 0)
-    voter = Voter(HardState(O1, "", config_version, (), LeaderSnapshot(E1, ("a",), (), "a", (), {}, history)))
+    voter = Voter(HardState(O1, "", config_version, (), LeaderSnapshot(E1, ("a",), (), "a", {}, history)))
     assert voter.history == (history if reported else None)
 
 
@@ -85,8 +85,8 @@ def test_standby_coordinators_of_earlier_lists_are_kept() -> None:
     voter = Voter(HardState())
     voter.acknowledge(ConfigChange(ConfigVersion(1, 1, 1), (a, b)))
     voter.acknowledge(ConfigChange(ConfigVersion(1, 1, 2), (c,)))
-    assert (voter.hard_state.standby_coordinators, voter.hard_state.former_standby_coordinators) == ((c,), (a, b))
+    assert (voter.hard_state.standby_coordinators, voter.hard_state.previous_standby_coordinators) == ((c,), (a, b))
     # at most five, the newest first
     for number in range(3, 9):
         voter.acknowledge(ConfigChange(ConfigVersion(1, 1, number), (StandbyCoordinator(str(number), str(number)),)))
-    assert [standby.pod_uid for standby in voter.hard_state.former_standby_coordinators] == ["7", "6", "5", "4", "3"]
+    assert [standby.pod_uid for standby in voter.hard_state.previous_standby_coordinators] == ["7", "6", "5", "4", "3"]

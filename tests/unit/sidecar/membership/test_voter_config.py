@@ -83,7 +83,7 @@ def test_no_other_change_is_proposed_while_one_is_pending() -> None:
     for name in "abc":
         configs.acknowledge(name, version)
     assert configs.next_voters("abce") == voters("abce")
-    assert configs.propose("abce").former_voters == voters("abcd")
+    assert configs.propose("abce").old_voters == voters("abcd")
 
 
 def test_nothing_is_proposed_without_a_change() -> None:
@@ -104,12 +104,12 @@ def test_a_new_term_repeats_its_configuration_under_a_version_of_its_own_before_
 
 def test_a_configuration_that_was_pending_at_the_election_needs_both_majorities_until_it_is_repeated() -> None:
     configs = VoterConfigs(Term(1, 2), VoterConfig(V1, voters("abcdefg"), voters("ab")))
-    assert configs.newest.former_voters == voters("ab")
+    assert configs.newest.old_voters == voters("ab")
     version = configs.propose(configs.next_voters("abcdefg")).version
     assert not any(configs.acknowledge(name, version) for name in "cdefg")
     assert not configs.acknowledge("a", version)
     assert configs.acknowledge("b", version)
-    assert not configs.newest.former_voters
+    assert not configs.newest.old_voters
 
 
 def test_a_pending_change_that_all_members_stored_leaves_room_for_one_coordinator() -> None:
@@ -124,12 +124,12 @@ def test_a_pending_change_that_all_members_stored_leaves_room_for_one_coordinato
     term = Term(1, 2)
     granted = [name for name in "axydefghi" if pods[name].grant_vote(RequestVote(term, pending.version, "d"))]
     assert Tally(pending, granted).has_majority()
-    elected = VoterConfigs(term, VoterConfig(pending.version, pending.voters, pending.former_voters))
+    elected = VoterConfigs(term, VoterConfig(pending.version, pending.voters, pending.old_voters))
     # and can change nothing with the six alone, while it is cut off from the others
     version = elected.propose(elected.next_voters("defghi")).version
     stored = [name for name in "defghi" if pods[name].acknowledge(ConfigChange(version, ()))]
     assert not any(elected.acknowledge(name, version) for name in stored)
-    # then the others may elect a coordinator of a newer term, under the same change, and the former one has no majority
+    # then the others may elect a coordinator of a newer term, under the same change, and the first one has no majority
     term = Term(1, 3)
     granted = [name for name in "abxydefghi" if pods[name].grant_vote(RequestVote(term, pending.version, "b"))]
     assert set(granted) == set("abxy"), "the six have stored a newer version"
@@ -141,7 +141,7 @@ def test_a_pending_change_that_all_members_stored_leaves_room_for_one_coordinato
 
 def test_a_change_that_an_elected_coordinator_did_not_know_can_never_count_later() -> None:
     """Why a new term repeats its configuration first: Raft's single-server changes had this fault (raft-dev, 2015)."""
-    # given a change that only d and e have stored, and a coordinator that the others elected under the former list
+    # given a change that only d and e have stored, and a coordinator that the others elected under the previous list
     first = committed("abc")
     pods = {name: Voter(HardState(Term(1, 1), config_version=first.committed.version)) for name in "abcde"}
     pending = first.propose("abcde")

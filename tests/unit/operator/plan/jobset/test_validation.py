@@ -121,7 +121,7 @@ def test_containers_without_a_launcher_may_have_restart_rules():
 
 @pytest.mark.attack("C4", "a template that mounts the volume with the job's key", before="the trainer got the key")
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
-@pytest.mark.parametrize("volume", ["membership", "state", "told", "node", "gateway"])
+@pytest.mark.parametrize("volume", ["membership", "state", "verdict", "node", "gateway"])
 def test_a_users_container_cannot_mount_the_operators_own_volumes(kind: str, volume: str):
     trainer = {"name": "trainer", "command": ["x"]}
     mounts = [{"name": "data", "mountPath": "/data"}, {"name": f"understudy-{volume}", "mountPath": "/x"}]

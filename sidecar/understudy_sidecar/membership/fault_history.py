@@ -1,51 +1,51 @@
 """Faults of workers within the budget's window: facts for the ladder, which a coordinator passes to the next.
 
-Rules: an offence has the time of its recovery. It is removed if a lost member turns out to be the cause. The history of
-a former coordinator is added to this one's; only the newest history counts.
+Rules: a counted fault has the time of its recovery. It is removed if a lost member turns out to be the cause. The
+history of a previous coordinator is added to this one's; only the newest history counts.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from understudy_protocol.enums import NO_TERM, Term
-from understudy_protocol.recovery import History, Offence
+from understudy_protocol.recovery import CountedFault, History
 from understudy_sidecar.membership.ladder import BudgetLimits
 
-#: Offences in a leader snapshot: standby coordinators resend them in their Joins, which must stay small.
+#: Faults in a leader snapshot: standby coordinators resend them in their Joins, which must stay small.
 MAX_SENT = 100
 MAX_EVICTIONS = 20
 
 
 @dataclass
-class Offences:
+class FaultHistory:
     limits: BudgetLimits
     evicted: dict[str, str] = field(default_factory=dict)  # pod uid -> why: a pod that joins again gets Evicted again
-    _all: list[Offence] = field(default_factory=list)  # by time
-    sent_in_terms: set[Term] = field(default_factory=set)  # terms in which a snapshot had these offences
+    _all: list[CountedFault] = field(default_factory=list)  # by time
+    _sent_in_terms: set[Term] = field(default_factory=set)  # terms in which a snapshot had these faults
     _newest: tuple[Term, int] = (NO_TERM, 0)  # of the restored history
 
-    def in_window(self, now: float) -> list[Offence]:
-        """The offences that still count, the oldest first."""
-        self._all = [offence for offence in self._all if now - offence.at < self.limits.window_s]
+    def in_window(self, now: float) -> list[CountedFault]:
+        """The faults within the window, the oldest first."""
+        self._all = [fault for fault in self._all if now - fault.at < self.limits.window_s]
         return self._all
 
-    def add(self, offence: Offence) -> None:
-        self._all.append(offence)
+    def add(self, fault: CountedFault) -> None:
+        self._all.append(fault)
 
     def take_back(self, at: float) -> None:
         """The recovery that began at `at` turned out to have another cause."""
-        self._all = [offence for offence in self._all if offence.at != at]
+        self._all = [fault for fault in self._all if fault.at != at]
 
     def is_counted(self, at: float) -> bool:
         """Whether the fault of the recovery that began at `at` was counted."""
-        return any(offence.at == at for offence in self._all)
+        return any(fault.at == at for fault in self._all)
 
     def has_evicted(self, at: float) -> bool:
         """Whether a member was evicted for the fault of the recovery that began at `at`."""
-        return any(offence.at == at and offence.caused_eviction for offence in self._all)
+        return any(fault.at == at and fault.caused_eviction for fault in self._all)
 
-    def mark_repeated(self, offence: Offence) -> None:
-        self._all[self._all.index(offence)] = replace(offence, is_repeated=True)
+    def mark_repeated(self, fault: CountedFault) -> None:
+        self._all[self._all.index(fault)] = replace(fault, is_repeated=True)
 
     def record_eviction(self, uid: str, reason: str) -> None:
         self.evicted[uid] = reason
@@ -54,24 +54,24 @@ class Offences:
 
     # From one term to the next ----------------------------------------------------------------------------------------
 
-    def newest(self, now: float) -> tuple[Offence, ...]:
+    def newest(self, now: float) -> tuple[CountedFault, ...]:
         return tuple(self.in_window(now)[-MAX_SENT:])
+
+    def on_sent(self, term: Term) -> None:
+        """A snapshot of this term has these faults."""
+        self._sent_in_terms.add(term)
 
     def restore(self, history: History) -> bool:
         """Add a history; False if a restored one is newer, or if this coordinator has sent it itself."""
-        if history.term in self.sent_in_terms or (history.term, history.number) <= self._newest:
+        if history.term in self._sent_in_terms or (history.term, history.number) <= self._newest:
             return False
         self._newest = (history.term, history.number)
-        self._add(history.offences)
+        self._add(history.counted_faults)
         for uid, reason in history.evicted.items():
             if uid not in self.evicted:
                 self.record_eviction(uid, reason)
         return True
 
-    def restore_charges(self, charges: Iterable[float]) -> None:
-        """Restore only the charges, from a coordinator of an older version."""
-        self._add(Offence(at, "", None) for at in charges)
-
-    def _add(self, offences: Iterable[Offence]) -> None:
-        merged = {offence.at: offence for offence in (*self._all, *offences)}
+    def _add(self, counted_faults: Iterable[CountedFault]) -> None:
+        merged = {fault.at: fault for fault in (*self._all, *counted_faults)}
         self._all = [merged[at] for at in sorted(merged)]

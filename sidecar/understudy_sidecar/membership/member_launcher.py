@@ -1,0 +1,131 @@
+"""The pod's launcher: whether it is connected and responds, and its messages.
+
+Rules: a member counts only while its launcher is connected and responds (liveness.py), and no killed process is
+left: otherwise it leaves the job, because the next round would wait for it, maybe forever. It rejoins when the launcher
+responds again, or when that process has ended. The sidecar of an ended launcher has nothing left to do.
+"""
+
+from understudy_protocol import launcher as l
+from understudy_protocol import membership as m
+from understudy_sidecar.membership import member_end, member_link, member_workers
+from understudy_sidecar.membership.events import FromLauncher, LauncherDown, LauncherUp, RecordLauncher
+from understudy_sidecar.membership.member_state import MemberState, State
+
+
+def on_event(me: MemberState, event: LauncherUp | FromLauncher | LauncherDown, now: float) -> None:
+    if not isinstance(event, LauncherDown):
+        me.launcher.watch.on_message(now)
+        _on_response(me)
+    match event:
+        case LauncherUp(hello):
+            me.launcher.due = None
+            if not me.launcher.is_known:
+                me.launcher.is_known = True
+                me.do(RecordLauncher(True))
+            _on_hello(me, hello)
+            member_link.keep_link(me)
+        case FromLauncher(message):
+            _on_message(me, message, now)
+        case LauncherDown():
+            me.launcher.is_known = False
+            me.do(RecordLauncher(False))
+            _on_down(me, now)
+
+
+def ping(me: MemberState, now: float) -> None:
+    launcher = me.launcher
+    message = launcher.watch.due_ping(now)
+    if message is None:
+        return
+    me.order(message)
+    if not launcher.watch.responds(now) and not launcher.is_silent:
+        launcher.is_silent = True
+        _leave_job(me, f"its launcher has not responded for {launcher.watch.timeout_s:g} s")
+
+
+def on_time(me: MemberState, now: float) -> None:
+    if me.launcher.due is not None and now >= me.launcher.due:
+        me.launcher.due = None
+        me.set_unable(f"its launcher has not connected for {me.identity.launcher_timeout_s:g} s")
+        me.log(f"{me.unable_reason} since the sidecar restarted")
+
+
+def on_unkillable(me: MemberState, report: l.Unkillable) -> None:
+    if me.launcher.has_unkillable or report.seconds < me.identity.launcher_timeout_s:
+        return
+    me.launcher.has_unkillable = True
+    which = "a process" if report.local_rank is None else f"the worker of local rank {report.local_rank}"
+    state = f"pid {report.pid}, state {report.state}"
+    reason = f"{which} ({state}) is alive {report.seconds:.0f} s after SIGKILL: it is stuck in the kernel"
+    _leave_job(me, reason, report.local_rank)
+
+
+def _on_hello(me: MemberState, hello: l.LauncherHello) -> None:
+    me.launcher.has_ended = False
+    member_workers.on_hello(me, hello)
+    if me.end.closed is not None or me.end.replacement_reason:
+        member_end.on_launcher(me)
+    else:
+        _rejoin(me)
+
+
+def _on_message(me: MemberState, message: object, now: float) -> None:
+    match message:
+        case l.LauncherHello():
+            me.launcher.has_unkillable = False
+            _on_hello(me, message)
+        case l.Unkillable():
+            on_unkillable(me, message)
+        case l.Terminating(grace_s, verdict):
+            member_end.on_leave(me, m.Leaving("the trainer container got SIGTERM", grace_s, verdict), now)
+        case _:
+            member_workers.on_message(me, message, now)
+    if me.launcher.has_unkillable and isinstance(message, l.WorkersStarted | l.WorkersDrained):  # none is left
+        me.launcher.has_unkillable = False
+        _rejoin(me, "the process that was alive after SIGKILL has ended")
+
+
+def _on_response(me: MemberState) -> None:
+    if me.launcher.is_silent:
+        me.launcher.is_silent = False
+        if me.state is State.DISCONNECTED:
+            me.set_unable("")
+        _rejoin(me, "its launcher responds again")
+
+
+def _leave_job(me: MemberState, reason: str, local_rank: int | None = None) -> None:
+    """It can take part in no round: its pod must be replaced. Without a coordinator, its next Join reports it."""
+    if me.state not in (State.DISCONNECTED, State.JOINED):
+        return
+    me.set_unable(reason)
+    me.log(f"leaves the job: {reason}")
+    if me.state is State.DISCONNECTED:
+        return
+    me.send(m.Gone(reason, local_rank, launcher_is_alive=True))
+    member_link.hang_up(me, reason)
+    me.become(State.NO_LAUNCHER)
+
+
+def _rejoin(me: MemberState, reason: str = "") -> None:
+    """Look for the coordinator again if the launcher responds and no killed process is left."""
+    if me.state is not State.NO_LAUNCHER or me.launcher.is_silent or me.launcher.has_unkillable:
+        return
+    if reason:
+        me.log(f"rejoins: {reason}")
+    me.become(State.DISCONNECTED)
+    me.set_unable("")
+    member_link.call_first(me)
+
+
+def _on_down(me: MemberState, now: float) -> None:
+    launcher = me.launcher
+    launcher.watch.on_disconnected()
+    launcher.is_silent = launcher.has_unkillable = False
+    launcher.has_ended = True
+    member_workers.on_launcher_down(me)
+    if me.end.closed is not None or me.end.replacement_reason:
+        member_end.on_launcher_down(me, now)
+        return
+    me.send(m.Gone("its launcher has ended"))
+    member_link.hang_up(me, "the launcher has ended")
+    me.become(State.NO_LAUNCHER)

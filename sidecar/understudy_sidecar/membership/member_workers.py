@@ -1,0 +1,164 @@
+"""The workers of this pod: the round that they belong to, their reports, and the fence.
+
+Rules: messages are ordered by their token: the member drops those of other rounds than its newest. It sends the first
+step of a round, and only for rank 0 all others: O(1) for the coordinator. A step after a reported hang is sent too: it
+cancels that report. If no coordinator has renewed the lease for the fence time, the launcher stops the workers.
+"""
+
+from understudy_protocol import launcher as l
+from understudy_protocol import membership as m
+from understudy_protocol.enums import NO_TERM, RoundToken, Term, WorkersState
+from understudy_sidecar.membership import member_link
+from understudy_sidecar.membership.member_state import MemberState, State
+
+
+def on_hello(me: MemberState, hello: l.LauncherHello) -> None:
+    workers = me.workers
+    if hello.token > workers.token:  # a restarted sidecar learns here which round runs
+        workers.token, workers.group_rank = hello.token, hello.group_rank
+    if hello.token == workers.token:  # not if its rank was given away since
+        workers.state = hello.workers
+    workers.master_port, workers.store_port = hello.master_port, hello.store_port
+    workers.stepped = hello.stepped
+    if workers.fork_fallback_reason:  # the launcher reports it again after its hello
+        _on_fork_fallback(me, "")
+
+
+def on_launcher_down(me: MemberState) -> None:
+    me.workers.state = WorkersState.IDLE
+
+
+def on_message(me: MemberState, message: object, now: float) -> None:
+    """A message of the launcher about its workers."""
+    workers = me.workers
+    match message:
+        case l.ForkFallback(reason):
+            _on_fork_fallback(me, reason)
+        case l.NextPort(port, store_port):
+            workers.master_port, workers.store_port = port, store_port
+            me.send(m.Port(port, store_port))
+        case l.WorkersStarted(token) if token == workers.token:
+            workers.state = WorkersState.RUNNING
+            me.send(m.Started(token))
+        case l.WorkersFinished(token) if token == workers.token:
+            workers.state = WorkersState.FINISHED
+            me.send(m.Finished(token))
+        case l.WorkersDrained(token) if token == workers.token:
+            if workers.state is not WorkersState.FINISHED:
+                workers.state = WorkersState.IDLE
+            me.send(m.Drained(token))
+        case l.WorkerExited(token, local_rank, exit_code, signal, text, at) if token == workers.token:
+            _on_failure(me, m.WorkerFailed(token, local_rank, exit_code, signal, text, at), now)
+        case l.Stepped(token, step, total, median_s, at, pause_s) if token == workers.token:
+            _on_step(me, m.Progress(token, step, total, median_s, at, pause_s))
+        case l.Hung(token, local_rank, step, at, silent_s) if token == workers.token:
+            workers.hang_is_reported = True
+            me.send(m.Hung(token, local_rank, step, at, silent_s))
+        case _:
+            pass  # of a round that is over
+
+
+def on_replicas(me: MemberState, replicas: m.Replicas) -> None:
+    """A worker reports the rollout servers that it updates."""
+    if replicas.token != me.workers.token:
+        me.log(f"ignored a report about rollouts from a worker of round {replicas.token}")
+        return
+    me.workers.replicas[replicas.rank] = replicas
+    me.send(replicas)
+
+
+def on_joined(me: MemberState) -> None:
+    """Send what the Join does not report."""
+    for replicas in me.workers.replicas.values():
+        me.answer(replicas)
+    if me.workers.fork_fallback_reason:
+        me.send(m.ForkFallback(me.workers.fork_fallback_reason))
+
+
+def offer_store(me: MemberState, term: Term) -> None:
+    """Each coordinator gets a new store: two that do not know of each other may use one number for two rounds."""
+    workers = me.workers
+    if term == workers.store_term:
+        me.send(m.Port(workers.master_port, workers.store_port))  # the Join does not report it
+    elif workers.store_term is not None or me.link.joined_term != NO_TERM:
+        workers.store_port = 0
+        me.order(l.RenewStore())
+    workers.store_term = term
+
+
+def on_assign(me: MemberState, assign: m.Assign) -> None:
+    workers = me.workers
+    if assign.token < workers.token:
+        me.log(f"ignored an assignment of round {assign.token}: round {workers.token} is newer")
+        return
+    if assign.token > workers.token:
+        workers.token, workers.group_rank = assign.token, assign.group_rank
+        workers.group_world_size, workers.state, workers.failure = assign.group_world_size, WorkersState.STARTING, None
+        if assign.agent_store and assign.group_rank == 0:
+            workers.store_port = 0  # a store is used for one round
+        me.order(_start(assign))
+        me.log(f"round {assign.token}: group rank {assign.group_rank} ({assign.reason})")
+    me.answer(m.Ack(assign.token))
+
+
+def on_standby(me: MemberState, token: RoundToken) -> None:
+    me.workers.group_rank, me.workers.failure = None, None
+    if me.workers.state is not WorkersState.IDLE:
+        _stop(me, f"round {token} assigned its ranks to another member")
+
+
+def has_ranks(me: MemberState, token: RoundToken) -> bool:
+    """Whether this round is the pod's newest, and it has ranks in it."""
+    return token == me.workers.token and me.workers.group_rank is not None
+
+
+def fenced_at(me: MemberState) -> float | None:
+    """When the workers have to stop unless the lease is renewed; None if no time is set, or none train."""
+    is_training = me.workers.state in (WorkersState.STARTING, WorkersState.RUNNING)
+    is_member = me.end.closed is None and me.state in (State.DISCONNECTED, State.JOINED)
+    has_fence = is_training and is_member and me.identity.fence_s > 0
+    return me.lease.renewed_at + me.identity.fence_s if has_fence else None
+
+
+def fence(me: MemberState, now: float) -> None:
+    if fenced_at(me) is not None and now - me.lease.renewed_at >= me.identity.fence_s:
+        _stop(me, f"no coordinator has renewed the lease for {now - me.lease.renewed_at:.0f} s")
+
+
+def _on_failure(me: MemberState, failure: m.WorkerFailed, now: float) -> None:
+    me.workers.state = WorkersState.FAILED
+    me.workers.failure = me.workers.failure or failure
+    member_link.on_fault_sent(me, now)
+    me.send(failure)
+
+
+def _on_step(me: MemberState, progress: m.Progress) -> None:
+    workers = me.workers
+    workers.stepped = progress.token
+    if workers.first_step_sent < progress.token or workers.group_rank == 0 or workers.hang_is_reported:
+        workers.first_step_sent, workers.hang_is_reported = progress.token, False
+        me.send(progress)
+
+
+def _on_fork_fallback(me: MemberState, reason: str) -> None:
+    me.workers.fork_fallback_reason = reason
+    me.send(m.ForkFallback(reason))
+
+
+def _stop(me: MemberState, reason: str) -> None:
+    me.workers.state = WorkersState.IDLE
+    me.order(l.StopWorkers(reason))
+    me.log(f"stops its workers: {reason}")
+
+
+def _start(assign: m.Assign) -> l.StartWorkers:
+    return l.StartWorkers(
+        assign.token,
+        assign.group_rank,
+        assign.group_world_size,
+        assign.rank_offset,
+        assign.world_size,
+        assign.master_addr,
+        assign.master_port,
+        assign.agent_store,
+    )

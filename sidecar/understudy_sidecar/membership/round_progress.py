@@ -1,0 +1,99 @@
+"""The progress of the running round: acknowledged, started, stepped, finished; and the recoveries that it ends.
+
+Rules: the first step of a round ends its recoveries. A pod that also made the last step before the round measures the
+pause; if no such pod is left, any first step ends them, and the pause of the training is unknown. If the script has
+never reported a step, the start of all workers ends them. All work per message is O(1).
+"""
+
+from collections.abc import Sequence
+
+from understudy_protocol import membership as m
+from understudy_protocol.enums import NO_ROUND, CloseReason, WorkersState
+from understudy_protocol.observer import Recovery, StepProgress
+from understudy_sidecar.membership import ending
+from understudy_sidecar.membership.coordinator_state import CoordinatorState
+from understudy_sidecar.membership.roster import MemberRecord
+from understudy_sidecar.membership.round_state import Phase
+
+#: A round whose workers have run for this long did not fail at its start, even if the script reports no steps.
+STARTED_WELL_S = 60.0
+
+
+def on_acked(state: CoordinatorState, member: MemberRecord) -> None:
+    """The member has acknowledged its assignment of the running round."""
+    if state.roster.on_acked(member.uid):
+        state.silence.all_acked()
+
+
+def on_started(state: CoordinatorState, member: MemberRecord, now: float) -> None:
+    state.notify_observers()
+    member.workers = WorkersState.RUNNING
+    if state.roster.on_started(member.uid):
+        state.round.on_started(now)
+        if state.round.stepped == NO_ROUND:
+            _on_recovered(state, state.recovery_log.on_running(now), now)
+
+
+def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress, now: float) -> None:
+    state.hangs.on_step(member.uid)
+    if member.workers is WorkersState.STARTING:
+        member.workers = WorkersState.RUNNING
+        state.roster.on_started(member.uid)
+        state.notify_observers()
+    state.backoff.on_step()
+    state.steps.on_step(progress.median_step_s, now)
+    state.progress = StepProgress(progress.step, progress.total, now)
+    if state.round.on_step():
+        # Without it, a standby whose pod is not in the round would take an earlier step for the last one.
+        state.config_changes.send_snapshot_later(now)
+    member.stepped = state.round.token
+    if not state.recovery_log.awaits_step(state.round.token.round):
+        return
+    measured = progress.pause_s if member.measures_pause else None
+    if measured is not None or not any(x.measures_pause for x in state.roster.active_members()):
+        _on_recovered(state, state.recovery_log.on_step(state.round.token.round, now, measured), now)
+
+
+def on_finished(state: CoordinatorState, member: MemberRecord) -> None:
+    state.notify_observers()
+    member.workers = WorkersState.FINISHED
+    state.roster.on_finished(member)
+    if state.draining is not None:
+        state.draining.on_ended(member.uid)
+
+
+def on_time(state: CoordinatorState, now: float) -> None:
+    round_ = state.round
+    if round_.start_due is not None and now >= round_.start_due:
+        round_.on_start_due()
+        state.notify_observers()
+    if round_.started_at is not None and now >= round_.started_at + STARTED_WELL_S:
+        state.backoff.on_long_run()
+        round_.on_long_run()
+    if round_.phase is Phase.RUNNING and state.roster.all_finished():
+        _on_recovered(state, state.recovery_log.on_running(now), now)
+        ending.close(state, CloseReason.SUCCEEDED, "all workers of all members exited 0", now)
+
+
+def deadline(state: CoordinatorState) -> float | None:
+    round_ = state.round
+    if round_.phase is not Phase.RUNNING:
+        return None
+    if round_.started_at is None:
+        return round_.start_due
+    well_at = round_.started_at + STARTED_WELL_S
+    return well_at if round_.start_due is None else min(well_at, round_.start_due)
+
+
+def _on_recovered(state: CoordinatorState, done: Sequence[Recovery], now: float) -> None:
+    for entry in done:
+        strategy = entry.strategy.value if entry.strategy is not None else "nothing"
+        end = f"all workers were running {now - entry.detected_at:.2f} s after the fault"
+        if entry.pause_s is not None:
+            end = f"training paused for {entry.pause_s:.2f} s"
+        elif entry.resumed_at is not None:
+            end = f"the first step ended {now - entry.detected_at:.2f} s after the fault"
+        state.log(f"recovered from {entry.fault.value} by {strategy}, round {entry.round}: {end}")
+    if done:
+        state.notify_observers()
+        state.config_changes.send_snapshot_later(now)
