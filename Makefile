@@ -93,6 +93,9 @@ engines:  ## weight updates of a real SGLang and a real vLLM on the CPU, install
 verl:  ## the doubles of verl's manager against verl's own sources, installed outside of the tree (2 MB); not part of test
 	scripts/verl -m pytest -q tests/verl
 
+frameworks:  ## DDP, FSDP2, HF Trainer, Accelerate, Lightning, DeepSpeed and JAX lose a worker and a node, installed outside of the tree (1 GB, and torch); a table; not part of test
+	scripts/frameworks -m pytest -q --junitxml build/junit/$@.xml tests/frameworks $(if $(CASES),-k "$(CASES)")
+
 attack: tools  ## all attacks of docs/explanation/security.md against the real programs; ends in a table: attack, before, now
 	$(PY) -m tests.cluster binaries
 	$(PY) -m tests.integration.cert_manager
@@ -221,6 +224,9 @@ lock:  ## lock the dependencies anew: requirements/*.in -> *.lock
 	$(PY) -m uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --no-annotate --config-file requirements/engines.toml \
 	  --override requirements/engines.overrides -o requirements/engines.lock requirements/engines.in
+	$(PY) -m uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header --no-annotate --override requirements/frameworks.overrides \
+	  -o requirements/frameworks.lock requirements/frameworks.in
 	$(PY) -m uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --no-annotate --no-deps -o requirements/verl.lock requirements/verl.in
 

@@ -1,9 +1,9 @@
-"""`make bench-docs`: generates the tables of benchmarks.md, comparison.md and README.md from benchmarks/results.
+"""`make bench-docs`: generates the tables of the pages in PAGES from benchmarks/results.
 
 A table is between `<!-- NAME:KIND -->` and `<!-- end -->`: NAME is a benchmark, KIND one of records, goals, machine and
 headline. The text around the tables is written by hand and stays. A unit test fails if a page differs from this
-command's output, so nobody can edit a number of a table by hand. Tables of the soak and of the nights of simulation are
-generated from files in benchmarks/results too.
+command's output, so nobody can edit a number of a table by hand. Tables of the soak, of the frameworks, and of the
+nights of simulation are generated from files in benchmarks/results too.
 """
 
 from __future__ import annotations
@@ -35,11 +35,14 @@ from benchmarks.report import RESULTS
 from benchmarks.rollout.goals import GOALS as ROLLOUT
 from benchmarks.step import GOALS as STEP
 from benchmarks.webhook.goals import GOALS as WEBHOOK
+from tests.frameworks.results import matrix_rows, read_results
+from tests.frameworks.results import run_rows as framework_run_rows
 from tests.soak.report import check_rows, fault_rows, run_rows
 
 PAGES = (
     CHECKOUT / "docs" / "contributors" / "benchmarks.md",
     CHECKOUT / "docs" / "explanation" / "comparison.md",
+    CHECKOUT / "docs" / "reference" / "frameworks.md",
     CHECKOUT / "README.md",
 )
 GOALS: dict[str, Sequence[Goal]] = {
@@ -167,6 +170,8 @@ _KINDS: dict[str, Callable[[str, Source], list[tables.Row]]] = {
 #: By marker: the file, the command that writes it, and a function that returns the rows.
 _OF_RESULTS: dict[tuple[str, str], tuple[str, str, Callable[[Path], Sequence[tables.Row]]]] = {
     ("simulation", "nights"): ("nights.json", "make test-all", lambda file: night_rows(read_nights(file))),
+    ("frameworks", "matrix"): ("frameworks.json", "make frameworks", lambda file: matrix_rows(read_results(file))),
+    ("frameworks", "runs"): ("frameworks.json", "make frameworks", lambda file: framework_run_rows(read_results(file))),
     ("soak", "run"): ("soak.json", "make soak", lambda file: run_rows(json.loads(file.read_text()))),
     ("soak", "faults"): ("soak.json", "make soak", lambda file: fault_rows(json.loads(file.read_text()))),
     ("soak", "checks"): ("soak.json", "make soak", lambda file: check_rows(json.loads(file.read_text()))),

@@ -43,7 +43,8 @@ def commit() -> str:
     Raises CommandFailed outside of a git checkout.
     """
     head = run(["git", "rev-parse", "--short=10", "HEAD"], cwd=CHECKOUT).strip()
-    made = (":!benchmarks/results", ":!docs/contributors/benchmarks.md", ":!README.md")
+    pages = (":!docs/contributors/benchmarks.md", ":!docs/reference/frameworks.md", ":!README.md")
+    made = (":!benchmarks/results", *pages)
     changed = run(["git", "status", "--porcelain", "--untracked-files=no", "--", ".", *made], cwd=CHECKOUT)
     return head + ("+" if changed.strip() else "")
 

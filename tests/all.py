@@ -3,10 +3,10 @@
     smoke       check, integration, a short story on the real cluster: the inner loop
     test        all tests that a change has to pass
     test-all    also the tests that take hours: those marked nightly (all injected kinds through all faults, like
-                cases), 50 kills of the operator, Kueue, real inference engines, verl's sources, arbitrary objects,
-                simulations with new seeds, integration tests against older API servers, the launcher with each Python,
-                torchrun with other versions of torch, the files of a release, the documentation site, the dependency
-                scan
+                cases), 50 kills of the operator, Kueue, real inference engines, training frameworks, verl's sources,
+                arbitrary objects, simulations with new seeds, integration tests against older API servers, the launcher
+                with each Python, torchrun with other versions of torch, the files of a release, the documentation site,
+                the dependency scan
 
 The end-to-end tests run in lanes of nodes; tests that stop or replace the operator run afterwards, one at a time. The
 lanes need both cores only in their first minutes and mostly wait afterwards. So all other suites run at the same time,
@@ -45,6 +45,7 @@ NIGHTLY_TARGETS = (
     "torches",
     "kueue",
     "engines",
+    "frameworks",
     "verl",
     "e2e-kills",
     "release",

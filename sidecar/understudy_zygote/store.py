@@ -15,11 +15,15 @@ def serve(control: socket.socket) -> None:
     name_process("store")
     answer: dict[str, Any] = {"pid": os.getpid()}
     tcp_store = None
-    try:
-        tcp_store = sys.modules["torch.distributed"].TCPStore("localhost", 0, None, True, wait_for_workers=False)
-        answer["port"] = tcp_store.port
-    except Exception as error:  # noqa: BLE001 - no torch.distributed, or no free port: rank 0 serves the store
-        answer["why"] = f"{type(error).__name__}: {error}"
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None:
+        answer["why"] = "torch.distributed is not among the preloaded modules"
+    else:
+        try:
+            tcp_store = distributed.TCPStore("localhost", 0, None, True, wait_for_workers=False)
+            answer["port"] = tcp_store.port
+        except Exception as error:  # noqa: BLE001 - no free port: rank 0 serves the store
+            answer["why"] = f"{type(error).__name__}: {error}"
     control.send(json.dumps(answer).encode())
     control.close()
     while tcp_store is not None:

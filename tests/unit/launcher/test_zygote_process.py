@@ -140,6 +140,11 @@ def test_a_round_whose_store_is_missing_fails_at_once(launched: Launched) -> Non
     assert (failure.local_rank, failure.message) == (0, "the store of this round ended before the workers started")
 
 
+def test_a_fork_server_without_torch_distributed_says_why_it_creates_no_store(launched: Launched) -> None:
+    launched.join()
+    launched.says("could not create the round's store (torch.distributed is not among the preloaded modules)")
+
+
 def test_an_unknown_setting_is_rejected(launch: Launch) -> None:
     launched = launch(TRAINER_PYTHON, "-c", "", **{pod.ENV_ZYGOTE: "perhaps"})
     assert launched.wait() == 78
