@@ -106,11 +106,12 @@ class Run:
         return [min(after[pod]) - max(before[pod]) for pod in before.keys() & after.keys()]
 
     def _step_times(self, number: int, nproc: int) -> dict[int, list[float]]:
-        """The times by the number of the pod."""
+        """The times by the number of the pod, if it has made a step."""
         found: dict[int, list[float]] = {}
         for file in self.output.glob(f"*.{number}-*"):
             rank = int(file.name.partition("-")[2])
-            found.setdefault(rank // nproc, []).extend(map(float, file.read_text().split()))
+            if times := [float(at) for at in file.read_text().split()]:
+                found.setdefault(rank // nproc, []).extend(times)
         return found
 
     def reports(self, strategy: str, number: int, nproc: int) -> None:
