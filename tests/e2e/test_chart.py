@@ -235,9 +235,8 @@ def test_uninstall_leaves_the_documented_objects_and_another_installation_uses_t
         os.kill(worker, signal.SIGKILL)
         wait_until("it has another worker", lambda: worker_pids(job, victim) not in ([], [worker]), 60, seen=job.text)
         assert seen(job) == before  # no operator updates the status
-        # when the previous version is installed again
-        install(cluster, print, chart=str(PREVIOUS))
-        assert revision(cluster)["chart"] == PREVIOUS.stem
+        # when the chart is installed again (not the previous one, whose CRD does not know all fields of a recovery)
+        install(cluster, print)
     # then status has the recovery that no operator has reported until now, and no pod was created or restarted
     steps_go_on(job)
     after = seen(job)
