@@ -38,7 +38,7 @@ def on_close(me: MemberState, close: m.Close, now: float) -> None:
     me.log(f"closed: {close.reason.value}: {close.message}")
     if me.state is State.NO_LAUNCHER:
         me.end.finish_at = now if me.launcher.has_ended else now + LINGER_S
-    else:
+    if me.state is not State.NO_LAUNCHER or me.launcher.is_silent or me.launcher.has_unkillable:
         _exit_launcher(me)
     me.close()
 

@@ -316,18 +316,23 @@ def _clear_after_close(observed: Observed, now: float) -> Iterator[PodIntent]:
             yield _drop(pod, f"the job has ended, and node {pod.node} is not ready")
         elif ends_early(observed):
             yield _delete(pod, "the job has ended before its training")
-        elif not _may_continue(observed) and is_due(since + CLOSED_S, now):
+        elif not _may_continue(observed, pod) and is_due(since + CLOSED_S, now):
             yield _delete(pod, "the job has ended, but the pod still runs")
 
 
-def _may_continue(observed: Observed) -> bool:
-    """Whether a script may still work after its torchrun has succeeded, for example on an upload."""
-    succeeded = observed.close is not None and observed.close.reason is CloseReason.SUCCEEDED
+def _may_continue(observed: Observed, pod: Pod) -> bool:
+    """Whether this pod's script may still work after its torchrun has succeeded, for example on an upload."""
+    if observed.close is None or observed.close.reason is not CloseReason.SUCCEEDED:
+        return False
+    if observed.snapshot is None:
+        had_ranks = names.ANNOTATION_GROUP_RANK in pod.annotations
+    else:
+        had_ranks = any(x.pod_uid == pod.uid and x.group_rank is not None for x in observed.snapshot.members)
     world = observed.job.world
     if world.mode == AUTO:
         trainer = trainer_of(world.groups[0].pod_template["spec"], world.container)
-        return succeeded and may_call_torchrun(words_of(trainer))
-    return succeeded and world.mode == TORCHRUN
+        return had_ranks and may_call_torchrun(words_of(trainer))
+    return had_ranks and world.mode == TORCHRUN
 
 
 def _relabel(observed: Observed) -> Iterator[PatchPod]:

@@ -605,6 +605,19 @@ def test_a_launcher_that_does_not_respond_takes_its_pod_out_of_the_job() -> None
     assert driven.member.state is State.NO_LAUNCHER
 
 
+def test_a_launcher_that_does_not_respond_is_ended_with_the_job() -> None:
+    """Found by the simulation (seed 20): it responded again after the close, and started workers of an old round."""
+    # given a member that has left because its launcher does not respond
+    driven = running()
+    driven.launcher_responds = False
+    for _ in range(15):
+        driven.heartbeat()
+        driven.later(1.0)
+    assert driven.member.state is State.NO_LAUNCHER
+    # when the operator sends it the close, then its launcher has to exit
+    assert e.ToLauncher(l.ExitLauncher(0, "Succeeded: all done")) in driven.do(e.ClosedByOperator(SUCCEEDED))
+
+
 def test_the_next_coordinator_receives_that_a_launcher_stopped_responding_without_a_coordinator() -> None:
     """Found by the simulation (seed 43130): the loss of that pod was not reported, and the job waited for it."""
     # given a member that looks for a coordinator, and whose launcher does not respond for 15 s

@@ -493,27 +493,49 @@ def test_after_the_close_pods_that_have_not_started_are_deleted():
     assert reasons(given) == ["the job has ended before it started"]
 
 
-def closed_since(seconds: float, mode: str, state: str = "Completed", command: str = "python train.py") -> Observed:
-    """A job that has ended, and whose pod s has not."""
+def closed_since(
+    seconds: float,
+    mode: str,
+    state: str = "Completed",
+    command: str = "python train.py",
+    rank: int | None = 1,
+    *,
+    pod: Pod = A1,
+    snapshot: bool = True,
+) -> Observed:
+    """A job that has ended, and whose pod a1, which had this group rank in the last round, has not."""
     conditions = [{"type": state, "status": "True", "message": ""}]
     status = in_round(0, terminalState=state, conditions=conditions)
     template = {"spec": {"containers": [{"name": "trainer", "command": command.split()}]}}
     job = a_job(pod_template=template, mode=mode, status=status, completed_at=NOW - seconds)
-    return observed(job, (ended(A0), ended(A1), S))
+    close = SUCCEEDED if state == "Completed" else FAILED
+    last = a_snapshot([member(A0, 0), member(A1, rank)], closed=close)
+    return observed(job, (ended(A0), pod, ended(S)), last if snapshot else None)
 
 
 def test_a_pod_that_does_not_end_within_30_s_of_the_close_is_deleted():
     assert deleted(closed_since(29.9, "Wrap")) == {}
-    assert deleted(closed_since(30.0, "Wrap")) == {"s": None}
-    assert deleted(closed_since(30.0, "Auto")) == {"s": None}
+    assert deleted(closed_since(30.0, "Wrap")) == {"a1": None}
+    assert deleted(closed_since(30.0, "Auto")) == {"a1": None}
 
 
 def test_a_script_that_continues_after_its_torchrun_is_not_deleted_if_the_job_has_succeeded():
     assert deleted(closed_since(3600.0, "Torchrun")) == {}
     assert deleted(closed_since(3600.0, "Auto", command="torchrun train.py")) == {}
     assert deleted(closed_since(3600.0, "Auto", command="bash run.sh")) == {}
-    assert deleted(closed_since(30.0, "Auto", "Failed", "torchrun train.py")) == {"s": None}
-    assert deleted(closed_since(30.0, "Torchrun", "Failed")) == {"s": None}
+    assert deleted(closed_since(30.0, "Auto", "Failed", "torchrun train.py")) == {"a1": None}
+    assert deleted(closed_since(30.0, "Torchrun", "Failed")) == {"a1": None}
+
+
+def test_a_pod_without_ranks_has_no_script_that_may_continue():
+    """Found by the simulation (seed 24): a pod that was lost because its launcher was stopped stayed without end."""
+    spare = replace(A1, annotations={}, labels={names.LABEL_ROLE: names.ROLE_SPARE})
+    for mode in ("Torchrun", "Auto"):
+        # given an operator that has the last snapshot
+        assert deleted(closed_since(30.0, mode, command="torchrun train.py", rank=None)) == {"a1": None}
+        # and one that has just started, and knows only the pods' annotations
+        assert deleted(closed_since(30.0, mode, command="torchrun train.py", snapshot=False)) == {}
+        assert deleted(closed_since(30.0, mode, command="torchrun train.py", snapshot=False, pod=spare)) == {"a1": None}
 
 
 def test_after_the_close_pods_on_a_dead_node_are_force_deleted():
