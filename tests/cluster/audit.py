@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 USER = "system:serviceaccount:understudy-system:understudy-operator"
@@ -56,6 +57,20 @@ def uses(log: Iterable[str], user: str = USER) -> Iterator[Use]:
         decision = event.get("annotations", {}).get("authorization.k8s.io/decision")
         (pod,) = event["user"].get("extra", {}).get("authentication.kubernetes.io/pod-name", [""])
         yield Use(event["requestReceivedTimestamp"], pod, right, decision == "allow")
+
+
+def of_pods(all_uses: Iterable[Use], prefix: str, since: str) -> list[Use]:
+    """Of these, the uses by pods whose name begins with prefix, and whose first request is not before since."""
+    by_pod: dict[str, list[Use]] = {}
+    for use in all_uses:
+        by_pod.setdefault(use.pod, []).append(use)
+    begin = datetime.fromisoformat(since)
+    return [
+        use
+        for pod, of_one in by_pod.items()
+        if pod.startswith(prefix) and min(datetime.fromisoformat(x.at) for x in of_one) >= begin
+        for use in of_one
+    ]
 
 
 def granted(roles: Iterable[Mapping[str, Any]]) -> set[Right]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster import Cluster
-from tests.cluster.audit import Right, Use, granted, idle, missing, uses
+from tests.cluster.audit import Right, Use, granted, idle, missing, of_pods, uses
 from tests.cluster.paths import Paths
 from tests.e2e.installation import NAMESPACE as SYSTEM
 from tests.e2e.installation import OPERATOR_PODS, RELEASE
@@ -49,17 +49,19 @@ RARE = {
 
 @pytest.fixture
 def used(cluster: Cluster) -> list[Use]:
-    """The requests of the installed operator. Those of an earlier one, which may end while this one starts, do not
-    count.
+    """The requests of the installed operator, and not of an earlier one, which may end while this one starts.
 
     Its ReplicaSet need not be the newest: a Deployment that gets an earlier template again uses the ReplicaSet of that
-    template.
+    template. An operator that was uninstalled had a ReplicaSet of the same name, if its template was the same: the last
+    requests of its pods, whose rights are gone, are denied.
     """
     exercise(cluster, "rights")
     pods = json.loads(cluster.kubectl("-n", SYSTEM, "get", "pods", "-l", OPERATOR_PODS, "-o", "json"))["items"]
     newest = max(pods, key=lambda raw: raw["metadata"]["creationTimestamp"])
     (owner,) = newest["metadata"]["ownerReferences"]
-    return [use for use in uses(lines()) if use.pod.startswith(f"{owner['name']}-") and use.right.group != NETWORKS]
+    replica_set = json.loads(cluster.kubectl("-n", SYSTEM, "get", "replicaset", owner["name"], "-o", "json"))
+    of_this = of_pods(uses(lines()), f"{owner['name']}-", replica_set["metadata"]["creationTimestamp"])
+    return [use for use in of_this if use.right.group != NETWORKS]
 
 
 def exercise(cluster: Cluster, name: str) -> None:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tests.cluster.audit import USER, Right, granted, idle, missing, uses
+from tests.cluster.audit import USER, Right, Use, granted, idle, missing, of_pods, uses
 
 ROLES = [
     {
@@ -79,3 +79,15 @@ def test_a_forbidden_request_is_missing_whatever_the_roles_state_now():
 def test_other_users_and_paths_that_are_no_resources_do_not_count():
     version = json.dumps({"user": {"username": USER}, "verb": "get", "requestURI": "/version"})
     assert list(uses([audit_entry("create", "pods", user="somebody"), version])) == []
+
+
+def test_uses_of_an_uninstalled_operator_whose_replica_set_had_the_same_name_do_not_count():
+    # given a pod of the former operator, whose last request was denied, and one of the operator that is installed now
+    def used(pod: str, at: str, *, allowed: bool = True) -> Use:
+        return Use(at, pod, Right("coordination.k8s.io", "leases", "update", "system", "op"), allowed)
+
+    former = [used("op-7d-a", "2026-11-26T00:05:07.9Z"), used("op-7d-a", "2026-11-26T00:53:11.3Z", allowed=False)]
+    own = [used("op-7d-b", "2026-11-26T00:53:08.0Z"), used("op-7d-b", "2026-11-26T00:53:10.0Z")]
+    other = [used("op-8e-c", "2026-11-26T00:53:12.0Z")]
+    # when the ReplicaSet was created in the second of the new pod's first request
+    assert of_pods([*former, *own, *other], "op-7d-", "2026-11-26T00:53:08Z") == own
