@@ -107,5 +107,6 @@ def _missed(observed: Observed) -> bool:
 
 
 def _last_generation(observed: Observed) -> int:
+    """Of the newest status; if the operator has never written one, of the job's creation."""
     recorded = observed.job.status.observed_generation
-    return observed.job.generation if recorded is None else recorded
+    return 1 if recorded is None else recorded
