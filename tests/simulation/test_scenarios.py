@@ -596,3 +596,24 @@ def test_a_worker_that_cannot_be_killed_delays_the_job_for_seconds_and_a_spare_t
     job.next_round_steps(limit_s=25.0)
     assert all(worker.pod != stuck.name for worker in job.cluster.workers if worker.token == job.token)
     assert "is stuck in the kernel" in job.recovery().cause.message
+
+
+def test_a_pod_that_is_lost_before_there_are_voters_has_one_entry_although_the_coordinator_steps_down() -> None:
+    """Found by an e2e test: the next coordinator knew of no loss, and added an entry without a name."""
+    # given a job of which a pod is killed right after the first round was formed, while no operator runs
+    job = Job(Setup(actives=3, spares=0, machines=8, steps=400), steps=0)
+    job.until(lambda: bool(job.cluster.workers), 30.0)
+    job.cluster.operator.go_down()
+    killed, at = next(x for x in job.cluster.pods if x is not job.coordinator_pod()), job.world.now
+    killed.kill()
+    # when the coordinator has stepped down, and an operator runs again
+    job.until(lambda: job.cluster.leader() is None, 30.0)
+    job.cluster.operator.come_up()
+    job.next_round_steps(120.0)
+    # then there is one recovery: of the pod that was lost, since it was lost
+    leader = job.coordinator_pod().sidecar
+    assert leader is not None
+    assert leader.coordinator is not None
+    (entry,) = leader.coordinator.snapshot().recoveries
+    assert (entry.cause.pod, entry.strategy) == (killed.name, Strategy.POD_RECREATE)
+    assert entry.detected_at - at < 1.0

@@ -104,14 +104,23 @@ def report_round(state: CoordinatorState, now: float) -> None:
 
 def send_leader_snapshot(state: CoordinatorState) -> None:
     state.config_changes.on_snapshot()
-    voter_config = state.voter_configs.newest
-    if not voter_config.exists:
+    if not state.voter_configs.newest.exists:
         return
+    leader_snapshot = take_leader_snapshot(state)
+    uids = [standby.pod_uid for standby in state.config_changes.standbys] + [
+        state.pod_uid
+    ]  # itself: its sidecar may crash alone
+    members = (state.roster.members.get(uid) for uid in uids)
+    state.broadcast([x.link for x in members if x is not None and x.link is not None], leader_snapshot)
+
+
+def take_leader_snapshot(state: CoordinatorState) -> m.LeaderSnapshot:
+    voter_config = state.voter_configs.newest
     number = state.config_changes.next_snapshot()
     state.fault_history.on_sent(state.term)
     counted_faults = state.fault_history.newest(state.now)
     own = state.roster.members.get(state.pod_uid)
-    leader_snapshot = m.LeaderSnapshot(
+    return m.LeaderSnapshot(
         voter_config.version,
         tuple(sorted(voter_config.voters)),
         tuple(sorted(voter_config.old_voters)),
@@ -132,11 +141,6 @@ def send_leader_snapshot(state: CoordinatorState) -> None:
         "" if own is None else own.name,
         "" if own is None else own.node,
     )
-    uids = [standby.pod_uid for standby in state.config_changes.standbys] + [
-        state.pod_uid
-    ]  # itself: its sidecar may crash alone
-    members = (state.roster.members.get(uid) for uid in uids)
-    state.broadcast([x.link for x in members if x is not None and x.link is not None], leader_snapshot)
 
 
 def _propose(state: CoordinatorState, voters: frozenset[str]) -> None:

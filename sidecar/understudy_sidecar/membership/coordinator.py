@@ -165,6 +165,14 @@ class Coordinator:
     def closed(self) -> m.Close | None:
         return self.state.ending.close
 
+    @property
+    def has_voters(self) -> bool:
+        """Whether a voter configuration is in effect."""
+        return self.state.voter_configs.committed.exists
+
+    def leader_snapshot(self) -> m.LeaderSnapshot:
+        return config_change.take_leader_snapshot(self.state)
+
     def snapshot(self) -> Snapshot:
         """The state for observers. O(members)."""
         return take_snapshot(self.state)

@@ -313,9 +313,16 @@ class Core:
     def _step_down(self, reason: str) -> None:
         """End this sidecar's term: all members, also its own, look for another coordinator."""
         self._out.append(e.Log(f"steps down as the coordinator: {reason}"))
+        if self.coordinator is not None and not self.coordinator.has_voters:
+            self._keep_history(self.coordinator)
         self.coordinator = None
         self._candidate = CandidateMachine(self._identity.pod_uid, self.voter, self.member_info())
         self._hang_up_all()
+
+    def _keep_history(self, coordinator: Coordinator) -> None:
+        """Store what no standby coordinator has got: this member's next Join has it."""
+        if not self._cannot_store and self.voter.store_leader_snapshot(coordinator.leader_snapshot()):
+            self._out.append(e.RecordHardState(self.voter.hard_state))
 
     def _hang_up_all(self) -> None:
         self._out += [e.Hangup(link, "this sidecar's term has changed") for link in sorted(self._links)]

@@ -46,7 +46,7 @@ def restore_history(state: CoordinatorState, history: History, now: float) -> No
     """Restore a previous coordinator's history from a member's Join."""
     if not state.fault_history.restore(history):
         return
-    if state.round.phase is Phase.REBUILDING:
+    if state.round.phase is Phase.REBUILDING or state.round.is_first:  # the operator may not know of the first round
         state.recovery_log.restore(history.open)
         state.backoff.restore(history.failed_starts)
     for uid in history.evicted.keys() & state.roster.members.keys():

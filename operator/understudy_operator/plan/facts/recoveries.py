@@ -22,6 +22,8 @@ from understudy_protocol.enums import Fault, Strategy, WorkersState
 from understudy_protocol.observer import Cause, Recovery, Snapshot
 
 RECOVERIES_KEPT = 10
+#: The reason of an entry that ends without a strategy.
+STRATEGY_UNKNOWN = "the strategy is unknown: the coordinator that reported the fault was lost"
 AT_WORK = (WorkersState.RUNNING, WorkersState.FINISHED)
 
 
@@ -69,7 +71,10 @@ def _all_at_work(snapshot: Snapshot) -> bool:
 
 
 def _ended(entry: RecoveryStatus, now: float) -> RecoveryStatus:
-    return replace(entry, running_at=micro_time(now)) if entry.is_open else entry
+    if not entry.is_open:
+        return entry
+    reason = entry.reason if entry.strategy is not None else "; ".join(filter(None, (entry.reason, STRATEGY_UNKNOWN)))
+    return replace(entry, running_at=micro_time(now), reason=reason)
 
 
 def _newer(recorded: RecoveryStatus | None, reported: RecoveryStatus) -> RecoveryStatus:
