@@ -35,7 +35,7 @@ KEYRING = Keyring(b"the master secret of this model, of 42 B..")
 SECRET_WRITES = SecretWrites({"job-job-uid-membership": 0.0})
 PASS_DELAY_S = (0.02, 0.2)
 LOOK_AGAIN_S = 2.0
-TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "trainer", "command": ["train"]}]}}
+TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}
 
 
 def _findings(machine: Machine) -> tuple[Finding, ...]:
