@@ -47,7 +47,8 @@ class SimulatedCluster:
     pods: list[Pod] = field(default_factory=list)
     workers: list[SimulatedWorker] = field(default_factory=list)  # all that were ever spawned, until they are seen dead
     leaders: list[SimulatedSidecar] = field(default_factory=list)  # every sidecar that ever led, once a term
-    assignments: list[tuple[Coordinator, Assign, bool]] = field(default_factory=list)  # not checked yet
+    #: Not checked yet: the coordinator, the pod uid of the member, its assignment, and whether there was a majority.
+    assignments: list[tuple[Coordinator, str, Assign, bool]] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)  # likewise
     clocks_differ: bool = False
     hang_at_start: int = 0  # the number of workers, of those spawned next, that make no step
@@ -107,10 +108,10 @@ class SimulatedCluster:
     def coordinator_sent(self, sidecar: SimulatedSidecar, message: object) -> None:
         self.on_coordinator_sent(sidecar, message)
 
-    def assigned(self, coordinator: Coordinator, assign: Assign) -> None:
+    def assigned(self, coordinator: Coordinator, member: str, assign: Assign) -> None:
         voters = coordinator.state.voter_configs.newest
         has_majority = not voters.exists or Tally(voters, coordinator.state.roster.connected).has_majority()
-        self.assignments.append((coordinator, assign, has_majority))
+        self.assignments.append((coordinator, member, assign, has_majority))
 
     # For the operator -----------------------------------------------------------------------------------------------
 

@@ -195,7 +195,7 @@ class Invariants:
 
     def a_round_is_assigned_in_one_term_with_one_world(self) -> None:
         """3."""
-        for coordinator, assign, has_majority in self.cluster.assignments:
+        for coordinator, member, assign, has_majority in self.cluster.assignments:
             if assign.token not in self._rounds and not has_majority:
                 raise Violation(
                     Rule.A_ROUND_NEEDS_A_MAJORITY,
@@ -214,7 +214,6 @@ class Invariants:
                     Rule.A_ROUND_HAS_ONE_WORLD,
                     f"round {assign.token} is assigned with two worlds: {self._rounds[assign.token]}, {world}",
                 )
-            member = coordinator.state.roster.holders[assign.group_rank] or ""
             if self._places.setdefault((assign.token, assign.group_rank), member) != member:
                 raise Violation(
                     Rule.A_GROUP_RANK_HAS_ONE_MEMBER,

@@ -42,6 +42,7 @@ class SimulatedSidecar(Process):
         self._launcher: End | None = None
         self._links: dict[int, End] = {}  # of members and observers
         self._observers: set[int] = set()
+        self._callers: dict[int, str] = {}  # the pod uid in the Join of a link
         self._client = CoordinatorClient(
             self,
             lambda host: self.handle(e.LinkUp(host)),
@@ -143,6 +144,8 @@ class SimulatedSidecar(Process):
 
         def received(message: object) -> None:
             self._links.setdefault(number, end)
+            if isinstance(message, m.Join):
+                self._callers[number] = message.pod_uid
             self.handle(e.Received(number, message))
 
         def ended(silent: bool) -> None:
@@ -171,7 +174,7 @@ class SimulatedSidecar(Process):
         if not self.alive:
             return  # killed in the middle of a broadcast
         if isinstance(message, m.Assign) and self._is_leader is not None:
-            self.pod.cluster.assigned(self._is_leader, message)
+            self.pod.cluster.assigned(self._is_leader, self._callers[number], message)
         if number in self._links:
             self._links[number].send(message)
             if number not in self._observers:
